@@ -1,0 +1,1 @@
+"""Builds the lessons from their sources and checks them; lecturers and maintainers use it, students do not."""

@@ -1,0 +1,20 @@
+"""The one switch under which lessons are built and tested: on a CPU, alone, with nobody watching."""
+
+from __future__ import annotations
+
+
+def headless(*, cache_folder: str) -> dict[str, str]:
+    """Return the environment variables that make a build or a test independent of this machine's state.
+
+    CUDA is hidden, one thread computes, no progress bar is drawn, stored predictions are not read, and the
+    library's cache is ``cache_folder``, which the caller makes and removes.
+    """
+    return {
+        "CUDA_VISIBLE_DEVICES": "",
+        "HELPERS_HEADLESS": "1",
+        "HELPERS_CACHE": cache_folder,
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "MPLBACKEND": "agg",
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }

@@ -1,0 +1,47 @@
+"""What a helper shows while it works: a progress bar, and single lines of notice.
+
+A lesson that is being built or tested sets ``HELPERS_HEADLESS=1``: then nothing is shown, so that what a
+notebook saves holds results only. Without tqdm (a bare machine that only records a run) progress is printed
+as lines of text.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def is_headless() -> bool:
+    """Return True while a notebook is built or tested, when nobody watches and nobody types."""
+    return os.environ.get("HELPERS_HEADLESS", "") not in ("", "0")
+
+
+def track(items: Iterable[Item], description: str, *, total: int | None = None, unit: str = "it") -> Iterator[Item]:
+    """Yield ``items`` under a progress bar that is gone when they are; ``total`` where ``len`` does not tell."""
+    if is_headless():
+        return iter(items)
+    try:
+        from tqdm.auto import tqdm
+    except ModuleNotFoundError:
+        return _lines(items, description, total)
+    return iter(tqdm(items, desc=description, total=total, unit=unit, leave=False, file=sys.stdout))
+
+
+def _lines(items: Iterable[Item], description: str, total: int | None) -> Iterator[Item]:
+    if total is None and hasattr(items, "__len__"):
+        total = len(items)
+    step = max(1, (total or 100) // 10)
+    for done, item in enumerate(items):
+        if done % step == 0:
+            print(f"{description}: {done}" + (f" of {total}" if total else ""), flush=True)
+        yield item
+
+
+def notice(line: str) -> None:
+    """Print one line that tells the reader what a helper did on its own (a cache renewed, a fallback taken)."""
+    if not is_headless():
+        print(line, file=sys.stderr, flush=True)
