@@ -73,7 +73,7 @@ class Result:
         return f"<div><b>{type(self).__name__}</b>{scalars}{tables}</div>"
 
     def table(self) -> pd.DataFrame:
-        """Return a DataFrame of plain numbers: the members' rows if the result holds one tuple of results, else one row."""
+        """Return a DataFrame of plain numbers: one row, or the members' rows where the result holds one tuple of results."""
         tables = _tables(self)
         if len(tables) == 1:
             return _frame(tables[0][1])
@@ -100,7 +100,8 @@ def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> Resul
                 if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING}  # fmt: skip
     missing = sorted(required - set(values))
     if unknown or missing:
-        raise ValueError(f"not a {result_type.__name__}: fields missing {missing or 'none'}, unknown {unknown or 'none'}")
+        problem = f"fields missing {missing or 'none'}, unknown {unknown or 'none'}"
+        raise ValueError(f"not a {result_type.__name__}: {problem}")
     return result_type(**{name: _restore(hints[name], value) for name, value in values.items()})
 
 
@@ -143,7 +144,9 @@ def printed(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _suffix(name: str) -> str | None:
     known = [*_SUFFIX_UNITS, *_PLAIN_SUFFIXES]
-    return next((suffix for suffix in known if name == suffix and len(suffix) > 1 or name.endswith(f"_{suffix}")), None)
+    return next(
+        (suffix for suffix in known if (name == suffix and len(suffix) > 1) or name.endswith(f"_{suffix}")), None
+    )
 
 
 def _is_rows(value: Any) -> bool:

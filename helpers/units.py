@@ -68,7 +68,8 @@ def _confusion(suffix: str, unit: str) -> str:
         return ": a MAC is two FLOP; convert with flops_from_macs first"
     if unit == "FLOP" and suffix.endswith(("FLOPS", "FLOP/s")):
         return ": FLOPS and FLOP/s are rates; a count of operations is in FLOP"
-    return f"; write it as, for example, '3.5 {unit}' or '3.5 {"m" if unit == "s" else "M"}{unit}'" if unit else "; write a number alone"
+    example = f"3.5 {'m' if unit == 's' else 'M'}{unit}"
+    return f"; write it as, for example, '3.5 {unit}' or '{example}'" if unit else "; write a number alone"
 
 
 def text(value: float, unit: str, *, binary: bool = False) -> str:
