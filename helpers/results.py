@@ -73,7 +73,7 @@ class Result:
         return f"<div><b>{type(self).__name__}</b>{scalars}{tables}</div>"
 
     def table(self) -> pd.DataFrame:
-        """Return a DataFrame of plain numbers: one row, or the members' rows where the result holds one tuple of results."""
+        """Return a DataFrame of plain numbers: one row, or one a member of the tuple of results it holds."""
         tables = _tables(self)
         if len(tables) == 1:
             return _frame(tables[0][1])
