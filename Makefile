@@ -1,0 +1,52 @@
+# A thin face over the tools: each target is one command. `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+UV := $(or $(shell command -v uv 2>/dev/null),$(BIN)/uv)
+INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint requirements.lock
+LESSONS ?=
+SUBMISSIONS ?=
+
+.PHONY: help setup lab test lessons slides student bench lock
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
+
+setup: .venv/student.stamp  ## build .venv from requirements.lock (about a minute)
+
+lab: setup  ## open JupyterLab at lesson 00, on localhost, with a token
+	$(BIN)/jupyter lab --ip=127.0.0.1 --allow-root course/00_start_here.ipynb
+
+test: .venv/test.stamp  ## run every test and every lesson
+	$(BIN)/python -m pytest
+
+lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (LESSONS="00 07", default all)
+	$(BIN)/python -m course.authoring build $(LESSONS)
+
+slides: .venv/test.stamp  ## cut one offline deck a lesson into slides/_build
+	$(BIN)/python -m slides.build $(LESSONS)
+
+student: .venv/test.stamp  ## build course/exercises and a clean student tree in _build/student
+	$(BIN)/python -m course.authoring student
+
+bench: .venv/peers.stamp  ## run one benchmark and print its table (NAME=timing)
+	$(BIN)/python -m tests.benchmarks.$(NAME)
+
+lock:  ## resolve every group again and rewrite requirements.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header --group test --group peers pyproject.toml --output-file requirements.lock
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+	@command -v uv >/dev/null || $(BIN)/python -m pip install --quiet 'uv>=0.9'
+
+.venv/student.stamp: $(BIN)/python pyproject.toml requirements.lock
+	$(INSTALL) --editable .
+	@touch $@
+
+.venv/test.stamp: .venv/student.stamp
+	$(INSTALL) --group test
+	@touch $@
+
+.venv/peers.stamp: .venv/test.stamp
+	$(INSTALL) --group peers
+	@touch $@

@@ -1,0 +1,95 @@
+"""Bars: the three numbers of an experiment side by side, and candidates of one comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+
+from helpers import units
+from helpers.plotting.style import MEASURED, MODELLED, PREDICTED, figure, unit_axis
+
+_COLOURS = {"predicted": PREDICTED, "modelled": MODELLED, "measured": MEASURED}
+_GROUP_WIDTH = 0.8
+
+
+def draw_three(
+    settings: Sequence[str],
+    numbers: Mapping[str, Sequence[float | None]],
+    *,
+    unit: str,
+    title: str,
+    xlabel: str,
+    log: bool = False,
+) -> Figure:
+    """Return grouped bars: for each of ``settings`` the predicted, modelled and measured numbers.
+
+    ``numbers`` maps 'predicted', 'modelled' or 'measured' to one value in ``unit`` a setting; None leaves the
+    place free, as where the reader made no prediction. Lesson 00.
+    """
+    unknown = sorted(set(numbers) - set(_COLOURS))
+    if unknown:
+        raise ValueError(f"an experiment has the numbers {', '.join(_COLOURS)}, not {', '.join(unknown)}")
+    uneven = [name for name, values in numbers.items() if len(values) != len(settings)]
+    if uneven:
+        raise ValueError(f"{len(settings)} settings need as many numbers; {', '.join(uneven)} has another length")
+    drawn, axes = figure(title=title)
+    given = {name: numbers[name] for name in _COLOURS if name in numbers and any(v is not None for v in numbers[name])}
+    width = _GROUP_WIDTH / max(1, len(given))
+    for place, (name, values) in enumerate(given.items()):
+        shift = (place - (len(given) - 1) / 2) * width
+        bars = axes.bar(
+            [index + shift for index in range(len(settings))],
+            [0 if value is None else value for value in values],
+            width=0.92 * width,
+            color=_COLOURS[name],
+            label=name,
+        )
+        texts = ["" if value is None else units.text(value, unit) for value in values]
+        axes.bar_label(bars, labels=texts, padding=2, fontsize=9, color="#222222")
+    if log:
+        axes.set_yscale("log")
+    unit_axis(axes, "y", unit)
+    axes.grid(axis="x", visible=False)
+    axes.margins(y=0.12)
+    axes.set_xticks(range(len(settings)), settings)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(_axis_name(unit))
+    axes.legend(loc="upper left", frameon=False)
+    return drawn
+
+
+def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool = False) -> Figure:
+    """Return one horizontal line a name, in the given order from the top; ``values`` in ``unit``.
+
+    On a linear axis they are bars from zero. A logarithmic axis (``log=True``) has no zero for a bar to start
+    from, so there they are points. Lesson 00.
+    """
+    if not values:
+        raise ValueError("nothing to draw: give at least one name and value")
+    if log and min(values.values()) <= 0:
+        raise ValueError("a logarithmic axis shows numbers above zero only; draw these with log=False")
+    drawn, axes = figure(title=title, height_in=1.4 + 0.45 * len(values))
+    places, numbers = range(len(values)), list(values.values())
+    if log:
+        axes.set_xscale("log")
+        axes.plot(numbers, places, "o", color=MEASURED, markersize=11)
+        axes.set_xlim(min(numbers) / 2, max(numbers) * 4)
+    else:
+        axes.barh(places, numbers, color=MEASURED, height=0.65)
+        axes.margins(x=0.15)
+    for place, number in zip(places, numbers, strict=True):
+        axes.annotate(
+            units.text(number, unit), (number, place), xytext=(10, 0), textcoords="offset points", va="center"
+        )
+    axes.set_yticks(places, list(values))
+    axes.set_ylim(len(values) - 0.5, -0.5)
+    unit_axis(axes, "x", unit)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(_axis_name(unit) + (" (each labelled line is ten times the one before)" if log else ""))
+    return drawn
+
+
+def _axis_name(unit: str) -> str:
+    names = {"s": "time", "B": "bytes", "B/s": "bandwidth", "FLOP": "operations", "FLOP/s": "operations a second"}
+    return names.get(unit, unit)

@@ -1,0 +1,67 @@
+"""The one look of every figure: a style file, three fixed colours, and ``show``, which never forgets the alt text."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from helpers import units
+
+STYLE_FILE = Path(__file__).with_name("course.mplstyle")
+
+# Predicted, modelled and measured keep their colours in every figure of the course.
+PREDICTED, MODELLED, MEASURED = "#E69F00", "#0072B2", "#009E73"
+_CSS_PIXELS_PER_INCH = 100
+
+
+def figure(*, title: str, width_in: float = 7.2, height_in: float = 3.8) -> tuple[Figure, Axes]:
+    """Return a new figure in the course's style with one axes and a title; sizes in inches. Lesson 00."""
+    with plt.style.context(STYLE_FILE):
+        drawn, axes = plt.subplots(figsize=(width_in, height_in))
+        axes.set_title(title)
+    return drawn, axes
+
+
+def unit_axis(axes: Axes, which: str, unit: str, *, binary: bool = False) -> None:
+    """Print the ticks of the axis ``which`` ('x' or 'y') as quantities in ``unit``, such as '10 us' or '1 MiB'."""
+    if which not in ("x", "y"):
+        raise ValueError(f"an axis is 'x' or 'y', not {which!r}")
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _short(units.text(value, unit, binary=binary))))
+
+
+def _short(quantity: str) -> str:
+    number, space, unit = quantity.partition(" ")
+    trimmed = number.rstrip("0").rstrip(".") if "." in number else number
+    return f"{trimmed}{space}{unit}"
+
+
+def png(drawn: Figure) -> bytes:
+    """Return the figure as PNG bytes: the same drawing gives the same bytes, for no version or date stands in them."""
+    with plt.style.context(STYLE_FILE), io.BytesIO() as buffer:
+        drawn.savefig(buffer, format="png", metadata={"Software": None})
+        return buffer.getvalue()
+
+
+def show(drawn: Figure, *, alt: str) -> None:
+    """Display ``drawn`` in a notebook with ``alt``, a sentence or two for those who do not see it, and close it.
+
+    The alt text is the output's ``text/plain`` and stands in the image's metadata, so that a screen reader, a
+    slide and the notebook's test all read it. Raises ValueError when it is empty. Lesson 00.
+    """
+    if not alt.strip():
+        raise ValueError("a figure needs an alt text: say in a sentence what a reader should see in it")
+    from IPython.display import display
+
+    width, height = (round(_CSS_PIXELS_PER_INCH * inches) for inches in drawn.get_size_inches())
+    display(
+        {"image/png": png(drawn), "text/plain": alt},
+        raw=True,
+        metadata={"image/png": {"alt": alt, "width": width, "height": height}},
+    )
+    plt.close(drawn)

@@ -1,0 +1,189 @@
+"""Result files of real machines: a lesson shows them, under their machine's name, where that hardware is absent.
+
+One JSON file a lesson in course/recorded/ holds what :data:`RECORDERS` names for it, with the machine, the
+versions, the date, the commit and the command that made it. ``python -m helpers.recorded 00`` writes lesson
+00's on the machine at hand; it needs torch, numpy, pandas and matplotlib, no Jupyter.
+
+Lesson 00.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import importlib
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers import console, hardware, results, storage
+
+FOLDER = Path(__file__).parents[1] / "course" / "recorded"
+
+# What each lesson records: a name, and the function without arguments that measures it. To register a
+# measurement, add its line here; the function returns a results.Result.
+RECORDERS: dict[str, dict[str, str]] = {
+    "00": {
+        "products": "helpers.recorded:measure_products",
+        "first calls": "helpers.recorded:measure_first_call",
+    },
+}
+_SIDE = 1024
+_BUDGET_S = 5.0
+
+
+@dataclass(frozen=True)
+class Recording(results.Result):
+    """What one machine measured for one lesson. ``entries`` maps a name to its result's type and values."""
+
+    lesson: str
+    device: str
+    date: str
+    commit: str
+    command: str
+    versions: Mapping[str, str]
+    card: hardware.MachineCard = dataclasses.field(repr=False)
+    entries: Mapping[str, Any] = dataclasses.field(repr=False)
+
+    @property
+    def source(self) -> str:
+        """The line that stands beside anything shown from this recording."""
+        return f"recorded on {self.device}, {self.date}, torch {self.versions['torch']}"
+
+    def result(self, name: str) -> results.Result:
+        """Return the result that was recorded as ``name``, in the type that measured it."""
+        if name not in self.entries:
+            raise ValueError(f"lesson {self.lesson} recorded {', '.join(self.entries)}; there is no {name!r}")
+        module, type_name = self.entries[name]["type"].split(":")
+        result_type = getattr(importlib.import_module(module), type_name)
+        return results.from_dict(result_type, self.entries[name]["values"])
+
+
+def record(lesson: str, *, command: str = "") -> Recording:
+    """Run what :data:`RECORDERS` names for ``lesson`` on this machine and return it; nothing is written.
+
+    Raises ValueError for a lesson that records nothing. Lesson 00.
+    """
+    _require_recorders(lesson)
+    entries = {}
+    for name, place in console.track(list(RECORDERS[lesson].items()), f"recording lesson {lesson}"):
+        module, function = place.split(":")
+        measured = getattr(importlib.import_module(module), function)()
+        kind = type(measured)
+        entries[name] = {"type": f"{kind.__module__}:{kind.__name__}", "values": measured.to_dict()}
+    return Recording(
+        lesson=lesson,
+        device=_device_name(),
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        commit=_commit(),
+        command=command or f"python -m helpers.recorded {lesson}",
+        versions=_versions(),
+        card=hardware.machine_card(),
+        entries=entries,
+    )
+
+
+def save(recording: Recording, *, folder: Path = FOLDER) -> Path:
+    """Write the recording to ``folder`` under its lesson's number, through a temporary name; return the path."""
+    path = folder / f"{recording.lesson}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    storage.write_atomically(path, recording.to_json() + "\n")
+    return path
+
+
+def load(lesson: str, *, folder: Path = FOLDER) -> Recording:
+    """Return the recording of ``lesson``.
+
+    Raises FileNotFoundError with the command that makes one, and ValueError when the file is not a recording.
+    Lesson 00.
+    """
+    path = folder / f"{lesson}.json"
+    remedy = f"on the machine to show, run: python -m helpers.recorded {lesson}"
+    if not path.exists():
+        raise FileNotFoundError(f"no run is recorded for lesson {lesson} yet; {remedy}")
+    try:
+        return results.from_dict(Recording, json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path.name} is not a recording of this library ({error}); {remedy}") from error
+
+
+def measure_products() -> results.Result:
+    """Compare ``a * b`` with ``a @ b`` on two square float32 matrices of side 1,024, on CUDA if there is one."""
+    import torch
+
+    from helpers import timing
+
+    a, b = _matrices()
+    return timing.compare({"a * b": lambda: torch.mul(a, b), "a @ b": lambda: torch.matmul(a, b)}, budget_s=_BUDGET_S)
+
+
+def measure_first_call() -> results.Result:
+    """Time ``a @ b`` as :func:`measure_products` does, alone, with its first call apart."""
+    from helpers import timing
+
+    a, b = _matrices()
+    return timing.measure(lambda: a @ b, budget_s=_BUDGET_S)
+
+
+def _matrices() -> Sequence[Any]:
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return [torch.rand(_SIDE, _SIDE, device=device) for _ in range(2)]
+
+
+def _device_name() -> str:
+    card = hardware.machine_card()
+    return card.gpus[0].name if card.gpus else card.cpu_name
+
+
+def _versions() -> dict[str, str]:
+    import numpy
+    import torch
+
+    cuda = {"cuda": torch.version.cuda} if torch.cuda.is_available() else {}
+    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__, **cuda}
+
+
+def _commit() -> str:
+    """Return the commit of the code that measured, with '+' where files were changed since; 'unknown' outside git."""
+    git = ["git", "-C", str(FOLDER.parents[1])]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _require_recorders(lesson: str) -> None:
+    if lesson not in RECORDERS:
+        raise ValueError(f"lesson {lesson!r} records nothing; these do: {', '.join(sorted(RECORDERS))}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Record the lessons named on the command line; exit status 2 for a lesson that records nothing."""
+    parser = argparse.ArgumentParser(prog="python -m helpers.recorded", description=__doc__.splitlines()[0])
+    parser.add_argument("lessons", nargs="+", metavar="NN", help=f"lesson numbers: {', '.join(sorted(RECORDERS))}")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where to write (default: course/recorded)")
+    chosen = parser.parse_args(arguments)
+    try:
+        for lesson in chosen.lessons:
+            _require_recorders(lesson)
+    except ValueError as error:
+        parser.error(str(error))
+    for lesson in chosen.lessons:
+        recording = record(lesson)
+        path = save(recording, folder=chosen.folder)
+        print(f"lesson {lesson}: {', '.join(recording.entries)} on {recording.device} -> {path.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

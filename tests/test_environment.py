@@ -1,0 +1,139 @@
+"""The two roads in agree: environment.yml, pyproject.toml, requirements.lock and what is installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import rattler
+import yaml
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+CONDA_NAMES = {"torch": "pytorch"}
+STUDENT_PACKAGES = {"jupyterlab", "torch", "torchvision", "matplotlib", "ipywidgets", "thop"}
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def student_requirements() -> list[Requirement]:
+    return [Requirement(line) for line in project()["project"]["dependencies"]]
+
+
+def environment() -> tuple[dict[str, str], dict[str, str]]:
+    """Return conda's and pip's packages of environment.yml, each a map from name to range."""
+    entries = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    conda = [entry for entry in entries if isinstance(entry, str)]
+    pip = next(entry["pip"] for entry in entries if isinstance(entry, dict))
+    return _ranges(conda), _ranges([line for line in pip if not line.startswith("--")])
+
+
+def _ranges(lines: list[str]) -> dict[str, str]:
+    split = [re.fullmatch(r"([A-Za-z0-9_.-]+?)\s*([<>=].*)", line) for line in lines]
+    return {match[1]: match[2] for match in split}
+
+
+def locked() -> dict[str, list[Requirement]]:
+    """Return the lock's lines by canonical name; a package may stand there once a platform."""
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    pinned: dict[str, list[Requirement]] = {}
+    for line in lines:
+        if line and not line.lstrip().startswith("#"):
+            requirement = Requirement(line)
+            pinned.setdefault(canonicalize_name(requirement.name), []).append(requirement)
+    return pinned
+
+
+def test_conda_environment_has_the_projects_names_and_ranges():
+    conda, pip = environment()
+    wanted = {r.name: ",".join(sorted(map(str, r.specifier))) for r in student_requirements()}
+    given = {
+        name: ",".join(sorted(spec.split(","))) for name, spec in (conda | pip).items() if name not in ("python", "pip")
+    }
+    assert given == {CONDA_NAMES.get(name, name): spec for name, spec in wanted.items()}
+    assert conda["python"] == project()["project"]["requires-python"]
+
+
+def test_student_packages_are_all_there():
+    assert {r.name for r in student_requirements()} >= STUDENT_PACKAGES
+
+
+def test_conda_channels_are_conda_forge_alone():
+    channels = yaml.safe_load((ROOT / "environment.yml").read_text())["channels"]
+    assert [name for name in channels if name != "nodefaults"] == ["conda-forge"]
+
+
+def test_conda_reads_every_line():
+    conda, _ = environment()
+    for name, spec in conda.items():
+        parsed = rattler.MatchSpec(f"{name}{spec}")
+        assert parsed.name.normalized == name
+        assert parsed.version is not None
+
+
+def test_both_roads_install_the_helpers_editable():
+    entries = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    assert "--editable ." in next(entry["pip"] for entry in entries if isinstance(entry, dict))
+    assert "--editable ." in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize("requirement", student_requirements(), ids=lambda r: r.name)
+def test_installed_version_is_in_range_and_is_the_locked_one(requirement: Requirement):
+    installed = importlib.metadata.version(requirement.name)
+    public = installed.split("+")[0]
+    assert requirement.specifier.contains(public, prereleases=True)
+    pins = [pin for pin in locked()[canonicalize_name(requirement.name)] if pin.marker is None or pin.marker.evaluate()]
+    assert [f"=={public}"] == [str(pin.specifier) for pin in pins]
+
+
+def test_everything_installed_is_what_the_lock_says():
+    pins = {
+        name: pin
+        for name, options in locked().items()
+        for pin in options
+        if pin.marker is None or pin.marker.evaluate(default_environment())
+    }
+    wrong = []
+    for distribution in importlib.metadata.distributions():
+        name = canonicalize_name(distribution.metadata["Name"])
+        if name in pins and not pins[name].specifier.contains(distribution.version.split("+")[0], prereleases=True):
+            wrong.append(f"{name} {distribution.version}, locked {pins[name].specifier}")
+    assert not wrong
+
+
+def test_lock_names_no_host():
+    text = (ROOT / "requirements.lock").read_text()
+    assert "://" not in text
+    assert "index" not in re.sub(r"#.*", "", text)
+
+
+def test_make_help_lists_every_public_target_on_a_line():
+    text = (ROOT / "Makefile").read_text()
+    printed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    phony = set(re.search(r"^\.PHONY:(.*)$", text, re.M)[1].split())
+    assert {line.split()[1] for line in printed.splitlines()} == phony
+
+
+def test_import_order_is_the_documented_one():
+    result = subprocess.run(
+        [str(Path(sys.executable).with_name("lint-imports"))], cwd=ROOT, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout
+
+
+def test_code_is_clean_and_formatted():
+    check = subprocess.run([sys.executable, "-m", "ruff", "check"], cwd=ROOT, capture_output=True, text=True)
+    layout = subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert check.returncode == 0, check.stdout
+    assert layout.returncode == 0, layout.stdout
