@@ -1,0 +1,7 @@
+"""What a reader touches: predictions that lock, answers that wait for them, figures with sliders."""
+
+from helpers.widgets.figures import interactive_figure
+from helpers.widgets.predictions import Answer, Prediction, predict
+from helpers.widgets.progress import progress
+
+__all__ = ["Answer", "Prediction", "interactive_figure", "predict", "progress"]

@@ -1,0 +1,130 @@
+"""Figures: the alt text is never lost, the same drawing gives the same bytes, the colours can be told apart."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+
+import matplotlib.pyplot as plt
+import pytest
+from matplotlib.colors import to_rgb
+
+from helpers import plotting
+from helpers.plotting.style import STYLE_FILE
+
+
+def sample(**changes):
+    values = {"predicted": [None, 2.0], "modelled": [1.0, 2.0], "measured": [1.1, 2.3]} | changes
+    return plotting.draw_three(["1", "2"], values, unit="s", title="Training", xlabel="epochs")
+
+
+def relative_luminance(colour: str) -> float:
+    """WCAG 2.2's relative luminance."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.fixture
+def shown(monkeypatch) -> list:
+    """What was displayed, each a pair of data and metadata."""
+    outputs: list = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw, metadata: outputs.append((data, metadata)))
+    return outputs
+
+
+def test_alt_text_is_the_text_and_stands_in_the_metadata(shown):
+    alt = "Measured time grows with the number of epochs."
+    plotting.show(sample(), alt=alt)
+    [(data, metadata)] = shown
+    assert data["text/plain"] == alt
+    assert metadata["image/png"]["alt"] == alt
+
+
+def test_image_is_a_png_of_the_figures_shape(shown):
+    plotting.show(sample(), alt="x")
+    [(bundle, metadata)] = shown
+    data, sizes = bundle["image/png"], metadata["image/png"]
+    width, height = struct.unpack(">II", data[16:24])
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert width / height == pytest.approx(sizes["width"] / sizes["height"], rel=0.01)
+
+
+def test_show_closes_the_figure_so_that_it_is_not_drawn_twice(shown):
+    before = plt.get_fignums()
+    plotting.show(sample(), alt="x")
+    assert len(shown) == 1
+    assert plt.get_fignums() == before
+
+
+@pytest.mark.parametrize("alt", ["", "  \n"])
+def test_figure_without_alt_text_is_refused(alt):
+    with pytest.raises(ValueError, match="needs an alt text"):
+        plotting.show(sample(), alt=alt)
+
+
+def test_same_drawing_gives_the_same_bytes_and_names_no_version():
+    first, second = plotting.png(sample()), plotting.png(sample())
+    assert first == second
+    assert b"Matplotlib" not in first
+    assert first != plotting.png(sample(measured=[1.1, 2.4]))
+
+
+def test_the_users_own_style_is_left_alone():
+    before = dict(plt.rcParams)
+    plotting.png(sample())
+    assert dict(plt.rcParams) == before
+
+
+def test_bars_are_the_numbers():
+    axes = sample().axes[0]
+    heights = {c.get_label(): [bar.get_height() for bar in c] for c in axes.containers}
+    assert heights == {"predicted": [0, 2.0], "modelled": [1.0, 2.0], "measured": [1.1, 2.3]}
+    assert [text.get_text() for text in axes.texts if text.get_text()] == [
+        "2.00 s",
+        "1.00 s",
+        "2.00 s",
+        "1.10 s",
+        "2.30 s",
+    ]
+
+
+def test_a_number_nobody_gave_has_no_bar():
+    axes = sample(predicted=[None, None]).axes[0]
+    assert [c.get_label() for c in axes.containers] == ["modelled", "measured"]
+
+
+def test_wrong_names_and_lengths_are_refused():
+    with pytest.raises(ValueError, match="not guessed"):
+        sample(guessed=[1, 2])
+    with pytest.raises(ValueError, match="modelled has another length"):
+        sample(modelled=[1.0])
+
+
+def test_points_on_a_logarithmic_axis_and_bars_on_a_linear_one():
+    values = {"first call": 0.0157, "median": 7.7e-5}
+    log = plotting.draw_bars(values, unit="s", title="t", log=True).axes[0]
+    linear = plotting.draw_bars(values, unit="s", title="t").axes[0]
+    assert list(log.lines[0].get_xdata()) == [0.0157, 7.7e-5]
+    assert [bar.get_width() for bar in linear.patches] == [0.0157, 7.7e-5]
+    assert not log.patches
+    with pytest.raises(ValueError, match="above zero"):
+        plotting.draw_bars({"nothing": 0.0}, unit="s", title="t", log=True)
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plotting.draw_bars({}, unit="s", title="t")
+
+
+def test_ticks_are_quantities():
+    drawn = plotting.draw_bars({"a": 2e-3}, unit="s", title="t")
+    drawn.canvas.draw()
+    assert "1 ms" in [tick.get_text() for tick in drawn.axes[0].get_xticklabels()]
+    with pytest.raises(ValueError, match="'x' or 'y'"):
+        plotting.unit_axis(drawn.axes[0], "z", "s")
+
+
+def test_the_three_colours_differ_in_lightness_and_text_is_readable():
+    lightness = sorted(map(relative_luminance, (plotting.PREDICTED, plotting.MODELLED, plotting.MEASURED)))
+    assert all(high - low > 0.05 for low, high in itertools.pairwise(lightness))
+    with plt.style.context(STYLE_FILE):
+        for key in ("xtick.color", "ytick.color", "axes.labelcolor", "text.color"):
+            contrast = 1.05 / (relative_luminance(plt.rcParams[key]) + 0.05)
+            assert contrast >= 4.5, key
