@@ -36,6 +36,7 @@ lock:  ## resolve every group again and rewrite requirements.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header --group test --group peers pyproject.toml --output-file requirements.lock
 
 $(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed and this is %d.%d; name another: make setup PYTHON=python3.12" % sys.version_info[:2])'
 	$(PYTHON) -m venv .venv
 	@command -v uv >/dev/null || $(BIN)/python -m pip install --quiet 'uv>=0.9'
 

@@ -9,13 +9,14 @@ import importlib
 
 _HOMES = {
     "units": "", "results": "", "storage": "", "isolation": "", "timing": "", "hardware": "", "data": "",
-    "models": "", "training": "", "recorded": "", "plotting": "",
+    "models": "", "training": "", "recorded": "", "plotting": "", "widgets": "", "operations": "", "memory": "",
     "measure": "timing", "compare": "timing", "steady_allocator": "timing",
     "machine_card": "hardware",
     "make_MNIST_loader": "data",
     "LeNet": "models", "BasicFCModel": "models",
     "train": "training", "gpu_train": "training", "estimate_training_for": "training",
-    "show": "plotting",
+    "predict": "widgets", "progress": "widgets", "interactive_figure": "widgets",
+    "run_limited": "isolation",
 }  # fmt: skip
 
 __all__ = sorted(_HOMES)

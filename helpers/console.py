@@ -16,14 +16,19 @@ Item = TypeVar("Item")
 
 
 def is_headless() -> bool:
-    """Return True while a notebook is built or tested, when nobody watches and nobody types."""
+    """Return True while a notebook is built or tested, when nobody watches and nobody types. Lesson 00."""
     return os.environ.get("HELPERS_HEADLESS", "") not in ("", "0")
 
 
 def track(items: Iterable[Item], description: str, *, total: int | None = None, unit: str = "it") -> Iterator[Item]:
-    """Yield ``items`` under a progress bar that is gone when they are; ``total`` where ``len`` does not tell."""
+    """Yield ``items`` under a progress bar that is gone when they are; ``total`` where ``len`` does not tell.
+
+    The bar is closed as well when the loop over it breaks off or raises. Lesson 00.
+    """
     if is_headless():
         return iter(items)
+    if total is None:
+        total = _length(items)
     try:
         from tqdm.auto import tqdm
     except ModuleNotFoundError:
@@ -31,17 +36,25 @@ def track(items: Iterable[Item], description: str, *, total: int | None = None, 
     return iter(tqdm(items, desc=description, total=total, unit=unit, leave=False, file=sys.stdout))
 
 
+def _length(items: Iterable[object]) -> int | None:
+    try:
+        return len(items)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):  # a generator, or a DataLoader over a stream
+        return None
+
+
 def _lines(items: Iterable[Item], description: str, total: int | None) -> Iterator[Item]:
-    if total is None and hasattr(items, "__len__"):
-        total = len(items)
     step = max(1, (total or 100) // 10)
     for done, item in enumerate(items):
         if done % step == 0:
-            print(f"{description}: {done}" + (f" of {total}" if total else ""), flush=True)
+            print(f"{description}: {done:,}" + (f" of {total:,}" if total else ""), flush=True)
         yield item
 
 
 def notice(line: str) -> None:
-    """Print one line that tells the reader what a helper did on its own (a cache renewed, a fallback taken)."""
+    """Print one line that tells the reader what a helper did on its own (a cache renewed, a fallback taken).
+
+    It goes to the standard error, and nowhere when headless. Lesson 00.
+    """
     if not is_headless():
         print(line, file=sys.stderr, flush=True)

@@ -113,6 +113,22 @@ def load(lesson: str, *, folder: Path = FOLDER) -> Recording:
         raise ValueError(f"{path.name} is not a recording of this library ({error}); {remedy}") from error
 
 
+def show(lesson: str, name: str, *, folder: Path = FOLDER) -> None:
+    """Display what ``lesson`` recorded as ``name``, under its machine's name; without a recording, say how to make one.
+
+    Raises ValueError for a name that was not recorded. Lesson 00.
+    """
+    from IPython.display import display
+
+    try:
+        recording = load(lesson, folder=folder)
+    except FileNotFoundError as error:
+        print(error)
+        return
+    print(recording.source)
+    display(recording.result(name))
+
+
 def measure_products() -> results.Result:
     """Compare ``a * b`` with ``a @ b`` on two square float32 matrices of side 1,024, on CUDA if there is one."""
     import torch
@@ -140,7 +156,7 @@ def _matrices() -> Sequence[Any]:
 
 def _device_name() -> str:
     card = hardware.machine_card()
-    return card.gpus[0].name if card.gpus else card.cpu_name
+    return card.gpus[0].name if card.gpus else card.model or "an unnamed processor"
 
 
 def _versions() -> dict[str, str]:

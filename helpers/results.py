@@ -9,6 +9,7 @@ field                      printed as          example
 ``..._s``                  time                ``76.0 us``
 ``..._bytes``              bytes, decimal      ``3.14 MB``
 ``..._bytes_per_s``        rate                ``34.1 GB/s``
+``..._per_s``              events a second     ``1,200/s``
 ``..._flops``, ``flops``   operations          ``557 kFLOP``
 ``..._flops_per_s``        rate                ``104 GFLOP/s``
 ``..._macs``, ``macs``     multiply-accumulate ``279 kMAC``
@@ -17,8 +18,9 @@ field                      printed as          example
 ``..._ratio``, ``speedup`` ratio               ``1.96x``
 =========================  ==================  =============
 
-A whole number anywhere else is printed with thousands separators. A field that holds a tuple of results is a
-table with one row a member.
+A whole number anywhere else is printed with thousands separators; None and NaN are ``unknown``. A field that
+holds a tuple of results is a table with one row a member; a field that holds one result is shown below it. A
+field made with ``field(repr=False)`` is kept, and not shown.
 
 Lesson 00.
 """
@@ -28,24 +30,28 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, TypeVar
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from helpers import units
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ResultType = TypeVar("ResultType", bound="Result")
 
 # The order matters: the first suffix that fits is taken.
 _SUFFIX_UNITS = {
     "bytes_per_s": "B/s", "flops_per_s": "FLOP/s", "macs_per_s": "MAC/s", "flops_per_byte": "FLOP/B",
-    "bytes": "B", "flops": "FLOP", "macs": "MAC", "hz": "Hz", "s": "s", "w": "W", "j": "J",
+    "per_s": None, "bytes": "B", "flops": "FLOP", "macs": "MAC", "hz": "Hz", "s": "s", "w": "W", "j": "J",
 }  # fmt: skip
 _PLAIN_SUFFIXES = {"share": lambda value: f"{100 * value:.1f} %", "ratio": lambda value: f"{value:.2f}x",
                    "speedup": lambda value: f"{value:.2f}x"}  # fmt: skip
+_EXACT_FLOATS = 2**53
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class Result:
@@ -54,9 +60,11 @@ class Result:
     def __str__(self) -> str:
         scalars = [(label(name), cell(name, value)) for name, value in _scalars(self)]
         width = max((len(name) for name, _ in scalars), default=0)
-        lines = [type(self).__name__, *(f"  {name:<{width}}  {value}" for name, value in scalars)]
+        lines = [type(self).__name__, *(f"  {name:<{width}}  {value}".rstrip() for name, value in scalars)]
+        for name, part in _parts(self):
+            lines += [f"  {label(name)}", _indent(str(part))]
         for name, rows in _tables(self):
-            lines += [f"  {label(name)}", _indent(printed(_frame(rows)).to_string(index=False))]
+            lines += [f"  {label(name)}", _indent(_whole_text(printed(_frame(rows))))]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -65,44 +73,52 @@ class Result:
             f"<td style='text-align:left'>{html.escape(cell(name, value))}</td></tr>"
             for name, value in _scalars(self)
         )
-        tables = "".join(
-            f"<div><b>{html.escape(label(name))}</b></div>{printed(_frame(members)).to_html(index=False, border=0)}"
-            for name, members in _tables(self)
-        )
         scalars = f"<table><tbody>{rows}</tbody></table>" if rows else ""
-        return f"<div><b>{type(self).__name__}</b>{scalars}{tables}</div>"
+        parts = "".join(_titled(label(name), part._repr_html_()) for name, part in _parts(self))
+        tables = "".join(_titled(label(name), _whole_html(printed(_frame(members)))) for name, members in _tables(self))
+        return f"<div><b>{html.escape(type(self).__name__)}</b>{scalars}{parts}{tables}</div>"
 
     def table(self) -> pd.DataFrame:
-        """Return a DataFrame of plain numbers: one row, or one a member of the tuple of results it holds."""
+        """Return a DataFrame of plain numbers: one row, or one a member of the tuple of results it holds.
+
+        A result within a row adds its own columns, ``cold`` with ``median_s`` as ``cold_median_s``.
+        """
         tables = _tables(self)
-        if len(tables) == 1:
-            return _frame(tables[0][1])
-        return pd.DataFrame([dict(_scalars(self))])
+        return _frame(tables[0][1] if len(tables) == 1 else (self,))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain dictionaries, lists, numbers and strings, with the field names as keys."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        """Return the result as plain dictionaries, lists, numbers and strings, with the field names as keys.
+
+        Raises TypeError for a field that is none of these, nor a NumPy or PyTorch scalar, naming it.
+        """
+        return {field.name: _plain(getattr(self, field.name), field.name) for field in dataclasses.fields(self)}
 
     def to_json(self) -> str:
-        """Return the result as JSON text; :func:`from_dict` reads it back."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=True)
+        """Return the result as JSON text; :func:`from_dict` reads back what ``json.loads`` makes of it.
+
+        JSON has no NaN and no infinity: they stand as the strings "NaN", "Infinity" and "-Infinity".
+        """
+        return json.dumps(_finite(self.to_dict()), indent=1, allow_nan=False)
 
 
 def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> ResultType:
     """Build a ``result_type`` from what :meth:`Result.to_dict` gave, nested results and tuples included.
 
-    Raises ValueError when a field is missing or unknown, naming it.
+    The types that the fields declare say what becomes of a list (a tuple) or of the string "NaN" (a float).
+    Raises ValueError when a field is missing, unknown or of another shape, naming it.
     """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"not a {result_type.__name__}: a mapping of field names is needed, not {values!r:.80}")
     hints = typing.get_type_hints(result_type)
-    fields = {field.name: field for field in dataclasses.fields(result_type)}
-    unknown = sorted(set(values) - set(fields))
+    fields = {field.name: field for field in dataclasses.fields(result_type) if field.init}
+    unknown = sorted(set(values) - set(fields), key=str)
     required = {name for name, field in fields.items()
                 if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING}  # fmt: skip
     missing = sorted(required - set(values))
     if unknown or missing:
         problem = f"fields missing {missing or 'none'}, unknown {unknown or 'none'}"
         raise ValueError(f"not a {result_type.__name__}: {problem}")
-    return result_type(**{name: _restore(hints[name], value) for name, value in values.items()})
+    return result_type(**{name: _restore_field(result_type, name, hints[name], values[name]) for name in values})
 
 
 def label(name: str) -> str:
@@ -114,7 +130,8 @@ def label(name: str) -> str:
 
 def cell(name: str, value: Any) -> str:
     """Return the printed value of the field ``name``: the field's suffix decides the unit."""
-    if value is None:
+    value = _python_scalar(value)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return "unknown"
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -127,19 +144,35 @@ def cell(name: str, value: Any) -> str:
     return str(value)
 
 
+def printed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return ``frame`` with every cell as text in its column's unit and the columns labelled for a reader.
+
+    Two columns that differ in the unit alone keep their units in the heading.
+    """
+    import pandas as pd
+
+    labels = [label(name) for name in frame.columns]
+    headings = [name.replace("_", " ") if labels.count(short) > 1 else short
+                for name, short in zip(frame.columns, labels, strict=True)]  # fmt: skip
+    columns = [[cell(name, value) for value in frame[name].tolist()] for name in frame.columns]
+    return pd.DataFrame(dict(zip(headings, columns, strict=True)), index=frame.index)
+
+
 def _number(name: str, value: float) -> str:
     suffix = _suffix(name)
+    if suffix == "per_s":
+        return f"{_plain_number(value)}/s"
     if suffix in _SUFFIX_UNITS:
         return units.text(value, _SUFFIX_UNITS[suffix])
     if suffix in _PLAIN_SUFFIXES:
         return _PLAIN_SUFFIXES[suffix](value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    return _plain_number(value)
 
 
-def printed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return ``frame`` with every cell as text in its column's unit and the columns labelled for a reader."""
-    columns = {label(name): [cell(name, value) for value in frame[name].tolist()] for name in frame.columns}
-    return pd.DataFrame(columns, index=frame.index)
+def _plain_number(value: float) -> str:
+    # pandas turns a column of whole numbers into floats where one is missing.
+    whole = isinstance(value, int) or (value.is_integer() and abs(value) < _EXACT_FLOATS)
+    return f"{int(value):,}" if whole else f"{value:.4g}"
 
 
 def _suffix(name: str) -> str | None:
@@ -149,48 +182,132 @@ def _suffix(name: str) -> str | None:
     )
 
 
+def _python_scalar(value: Any) -> Any:
+    """Return a NumPy scalar, or an array or tensor without dimensions, as Python's own number; else ``value``."""
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+
+
 def _is_rows(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) > 0 and all(isinstance(item, Result) for item in value)
 
 
+def _shown(result: Result) -> list[tuple[str, Any]]:
+    return [(field.name, getattr(result, field.name)) for field in dataclasses.fields(result) if field.repr]
+
+
 def _scalars(result: Result) -> list[tuple[str, Any]]:
-    pairs = [(field.name, getattr(result, field.name)) for field in dataclasses.fields(result) if field.repr]
-    return [(name, value) for name, value in pairs if not _is_rows(value)]
+    return [(name, value) for name, value in _shown(result) if not isinstance(value, Result) and not _is_rows(value)]
+
+
+def _parts(result: Result) -> list[tuple[str, Result]]:
+    return [(name, value) for name, value in _shown(result) if isinstance(value, Result)]
 
 
 def _tables(result: Result) -> list[tuple[str, tuple[Result, ...]]]:
-    pairs = [(field.name, getattr(result, field.name)) for field in dataclasses.fields(result) if field.repr]
-    return [(name, value) for name, value in pairs if _is_rows(value)]
+    return [(name, value) for name, value in _shown(result) if _is_rows(value)]
+
+
+def _row(result: Result) -> dict[str, Any]:
+    row = {name: _python_scalar(value) for name, value in _shown(result) if not isinstance(value, Result)}
+    for name, part in _parts(result):
+        row |= {f"{name}_{inner}": value for inner, value in _row(part).items()}
+    return {name: value for name, value in row.items() if not _is_rows(value)}
 
 
 def _frame(rows: tuple[Result, ...]) -> pd.DataFrame:
-    return pd.DataFrame([dict(_scalars(row)) for row in rows])
+    import pandas as pd
+
+    return pd.DataFrame([_row(row) for row in rows])
+
+
+def _whole_text(frame: pd.DataFrame) -> str:
+    return frame.to_string(index=False, max_colwidth=None)
+
+
+def _whole_html(frame: pd.DataFrame) -> str:
+    import pandas as pd
+
+    with pd.option_context("display.max_colwidth", None):
+        return frame.to_html(index=False, border=0)
+
+
+def _titled(title: str, block: str) -> str:
+    return f"<div><b>{html.escape(title)}</b></div>{block}"
 
 
 def _indent(block: str) -> str:
     return "\n".join(f"    {line}" for line in block.splitlines())
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, name: str) -> Any:
+    value = _python_scalar(value)
     if isinstance(value, Result):
         return value.to_dict()
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [_plain(item, name) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item, name) for key, item in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(
+        f"the field {name!r} holds a {type(value).__name__}, which JSON cannot keep; give numbers, text, tuples of "
+        "these, or results"
+    )
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return next(name for name, number in _NOT_FINITE.items() if repr(number) == repr(float(value)))
     return value
+
+
+def _restore_field(owner: type, name: str, hint: Any, value: Any) -> Any:
+    try:
+        return _restore(hint, value)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"not a {owner.__name__}: the field {name!r} does not hold {hint}: {error}") from error
 
 
 def _restore(hint: Any, value: Any) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        options = [option for option in arguments if option is not type(None)]
-        return None if value is None else _restore(options[0], value)
+        return _restore_union(arguments, value)
+    if origin in (tuple, list) and not isinstance(value, tuple | list):
+        raise ValueError(f"{value!r:.80} is not a list")
     if origin is tuple:
+        if not arguments:
+            return tuple(value)
         members = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
         return tuple(_restore(member, item) for member, item in zip(members, value, strict=True))
-    if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
-        return {key: _restore(arguments[1], item) for key, item in value.items()}
-    if isinstance(hint, type) and issubclass(hint, Result):
-        return from_dict(hint, value)
+    if origin is list and arguments:
+        return [_restore(arguments[0], item) for item in value]
+    if isinstance(origin, type) and issubclass(origin, Mapping) and arguments:
+        key_type = arguments[0] if arguments[0] in (int, float) else (lambda key: key)
+        return {key_type(key): _restore(arguments[1], item) for key, item in value.items()}
+    if isinstance(origin, type) and issubclass(origin, Result):
+        return from_dict(origin, value)
+    if hint is float and isinstance(value, str):
+        return _NOT_FINITE[value] if value in _NOT_FINITE else float(value)
+    if hint in (int, bool) and isinstance(value, str):
+        raise ValueError(f"{value!r:.80} is text")
     return value
+
+
+def _restore_union(options: tuple[Any, ...], value: Any) -> Any:
+    if value is None and type(None) in options:
+        return None
+    if any(isinstance(option, type) and isinstance(value, option) for option in options):
+        return value
+    problems = []
+    for option in options:
+        if option is type(None):
+            continue
+        try:
+            return _restore(option, value)
+        except (TypeError, ValueError, AttributeError) as error:
+            problems.append(str(error))
+    raise ValueError("; ".join(problems) or f"{value!r:.80} is not None")

@@ -12,20 +12,25 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 DECIMAL_PREFIXES = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1, "k": 10**3, "K": 10**3, "M": 10**6,
                     "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}  # fmt: skip
-BINARY_PREFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+BINARY_PREFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 BASE_UNITS = ("s", "B", "B/s", "FLOP", "FLOP/s", "MAC", "MAC/s", "FLOP/B", "Hz", "W", "J", "")
 
 _FLOPS_PER_MAC = 2
 _OTHER_TIMES_S = {"min": 60, "h": 3600}
+_DIVISIBLE_UNITS = ("s", "W", "J")  # a millibyte is a mistyped megabyte, a millisecond is not
 _SPELLINGS = {
     "sec": "s", "second": "s", "seconds": "s", "byte": "B", "bytes": "B", "byte/s": "B/s", "bytes/s": "B/s",
     "FLOPs": "FLOP", "MACs": "MAC", "FLOPS": "FLOP/s", "MACs/s": "MAC/s", "FLOPs/s": "FLOP/s",
     "FLOP/byte": "FLOP/B", "FLOPs/byte": "FLOP/B", "minute": "min", "minutes": "min", "hour": "h", "hours": "h",
 }  # fmt: skip
-_NUMBER = re.compile(r"^\s*([+-]?(?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
+_WHOLE_PART = r"\d{1,3}(?:,\d{3})+(?!\d)|\d+(?:_\d+)*"
+_NUMBER = re.compile(rf"\s*([+-]?(?:(?:{_WHOLE_PART})(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf)(?![\d.,])\s*(.*?)\s*")
+_GREEK_MU = "\N{GREEK SMALL LETTER MU}"  # looks like the micro sign, and is another character
+_EXACT_DIGITS = 27  # what Decimal multiplies without rounding
 
 
 def parse(text: str, unit: str) -> float:
@@ -33,18 +38,34 @@ def parse(text: str, unit: str) -> float:
 
     ``parse("24 GiB", "B")`` is 25769803776, ``parse("76 us", "s")`` is 7.6e-05, ``parse("1,024", "B")`` is
     1024: a number without a unit is taken to be in the base unit. A whole number comes back as an ``int``.
+    A comma separates thousands; the decimal sign is the point.
 
-    Raises ValueError when the text holds no number, or a unit that is not a multiple of ``unit``.
-    Lesson 00.
+    Raises ValueError when the text holds no number, or a unit that is not a multiple of ``unit``, and TypeError
+    when it is no text. Lesson 00.
     """
+    _require_known(unit)
+    if not isinstance(text, str):
+        raise TypeError(f"parse reads text such as '3.5 {unit}', not {text!r} ({type(text).__name__})")
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        comma = " (a comma separates thousands, the decimal sign is the point)" if "," in text else ""
+        raise ValueError(f"{text!r} is not a quantity{comma}; write a number and a unit, such as '3.5 {unit}'")
+    number, suffix = match.group(1), match.group(2).replace(_GREEK_MU, "µ")
+    plain = number.replace(",", "").replace("_", "")
+    factor = _factor(suffix, unit, text)
+    if "inf" in plain or float(plain) == 0:
+        return float(plain) if "inf" in plain else 0
+    if math.isinf(float(plain) * factor):
+        raise ValueError(f"{text!r} is more than a computer's number can hold (about 1.8e308)")
+    # In floating point 76 * 1e-6 is 7.599999999999999e-05; in decimal arithmetic it is exact.
+    value = Decimal(plain) * Decimal(repr(factor))
+    whole = value.adjusted() < _EXACT_DIGITS and value == value.to_integral_value()
+    return int(value) if whole else float(value)
+
+
+def _require_known(unit: str) -> None:
     if unit not in BASE_UNITS:
         raise ValueError(f"unit {unit!r} is not known; use one of {', '.join(repr(u) for u in BASE_UNITS)}")
-    match = _NUMBER.match(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a quantity; write a number and a unit, such as '3.5 {unit}'")
-    number, suffix = match.groups()
-    value = float(number.replace(",", "").replace("_", "")) * _factor(suffix, unit, text)
-    return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
 def _factor(suffix: str, unit: str, text: str) -> float:
@@ -52,47 +73,61 @@ def _factor(suffix: str, unit: str, text: str) -> float:
         return 1
     if _SPELLINGS.get(suffix, suffix) in _OTHER_TIMES_S and unit == "s":
         return _OTHER_TIMES_S[_SPELLINGS.get(suffix, suffix)]
-    prefixes = {**DECIMAL_PREFIXES, **(BINARY_PREFIXES if unit.startswith("B") else {})}
+    prefixes = {**_decimal_prefixes(unit), **(BINARY_PREFIXES if unit.startswith("B") else {})}
     for prefix in sorted(prefixes, key=len, reverse=True):
         rest = suffix.removeprefix(prefix) if suffix.startswith(prefix) else None
         if rest and _SPELLINGS.get(rest, rest) == unit:
             return prefixes[prefix]
+    if unit == "" and suffix in prefixes:
+        return prefixes[suffix]
     raise ValueError(f"{text!r} is not in {unit or 'plain numbers'}{_confusion(suffix, unit)}")
+
+
+def _decimal_prefixes(unit: str) -> dict[str, float]:
+    return {name: factor for name, factor in DECIMAL_PREFIXES.items() if factor >= 1 or unit in _DIVISIBLE_UNITS}
 
 
 def _confusion(suffix: str, unit: str) -> str:
     """Name the mistake behind a unit that does not fit, where it is a common one."""
-    if unit.startswith("B") and re.fullmatch(r"[kKMGTP]?i?(b|bit|bits)(/s|ps)?", suffix):
+    if unit.startswith("B") and re.fullmatch(r"[kKmMGTPE]?i?([bB]its?|b)(/s|ps)?", suffix):
         return ": a small b means bits (8 bits are a byte); write a capital B for bytes"
     if unit.startswith("FLOP") and "MAC" in suffix:
         return ": a MAC is two FLOP; convert with flops_from_macs first"
-    if unit == "FLOP" and suffix.endswith(("FLOPS", "FLOP/s")):
+    if unit == "FLOP" and suffix.endswith(("FLOPS", "FLOP/s", "FLOPs/s")):
         return ": FLOPS and FLOP/s are rates; a count of operations is in FLOP"
+    if unit == "FLOP/s" and suffix.endswith(("FLOP", "FLOPs")):
+        return ": FLOP and FLOPs are counts; a rate is in FLOP/s"
+    if suffix.startswith("m") and unit and unit not in _DIVISIBLE_UNITS:
+        return ": a small m means a thousandth; write a capital M for a million"
     example = f"3.5 {'m' if unit == 's' else 'M'}{unit}"
     return f"; write it as, for example, '3.5 {unit}' or '{example}'" if unit else "; write a number alone"
 
 
-def text(value: float, unit: str, *, binary: bool = False) -> str:
+def text(value: float | None, unit: str, *, binary: bool = False) -> str:
     """Return ``value`` with a prefix that leaves one to three digits before the point, to 3 significant digits.
 
     ``text(7.6e-05, "s")`` is ``'76.0 us'``. ``binary=True`` uses Ki, Mi, Gi and is for bytes only. Counts below
-    10,000 in B, FLOP and MAC are printed whole. None and NaN give ``'unknown'``.
+    10,000 in B, FLOP and MAC are printed whole. None and NaN give ``'unknown'``. What no prefix reaches keeps its
+    size: ``text(2e-13, "s")`` is ``'0.0002 ns'``.
+
+    Raises ValueError for a unit that is not in :data:`BASE_UNITS`. Lesson 00.
     """
+    _require_known(unit)
+    if binary and not unit.startswith("B"):
+        raise ValueError(f"binary prefixes are for bytes, not for {unit!r}")
     if value is None or math.isnan(value):
         return "unknown"
     if math.isinf(value):
         return f"{value} {unit}".strip()
-    if binary and not unit.startswith("B"):
-        raise ValueError(f"binary prefixes are for bytes, not for {unit!r}")
     whole = unit in ("B", "FLOP", "MAC") and float(value).is_integer()
     if value == 0 or (whole and abs(value) < (1024 if binary else 10_000)):
-        return f"{value:,.0f} {unit}".strip()
+        return f"{int(value):,} {unit}".strip()
     prefixes = {"": 1, **BINARY_PREFIXES} if binary else _printed_prefixes(unit)
     return _scaled(value, unit, prefixes)
 
 
 def _printed_prefixes(unit: str) -> dict[str, float]:
-    small = ("n", "u", "m") if unit in ("s", "W", "J") else ()
+    small = ("n", "u", "m") if unit in _DIVISIBLE_UNITS else ()
     large = () if unit == "s" else ("k", "M", "G", "T", "P", "E")
     return {prefix: DECIMAL_PREFIXES[prefix] for prefix in (*small, "", *large)}
 
@@ -102,8 +137,14 @@ def _scaled(value: float, unit: str, prefixes: dict[str, float]) -> str:
     fitting = [item for item in ascending if abs(value) / item[1] >= 0.9995] or ascending[:1]
     prefix, factor = fitting[-1]
     scaled = value / factor
-    digits = 0 if abs(scaled) >= 99.95 else 1 if abs(scaled) >= 9.995 else 2
-    return f"{scaled:,.{digits}f} {prefix}{unit}".strip()
+    return f"{_three_digits(scaled)} {prefix}{unit}".strip()
+
+
+def _three_digits(value: float) -> str:
+    if abs(value) < 0.9995:
+        return f"{value:.3g}"
+    digits = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
+    return f"{value:,.{digits}f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 def flops_from_macs(macs: int) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from helpers import units
 from helpers.plotting.style import MEASURED, MODELLED, PREDICTED, figure, unit_axis
@@ -74,7 +76,8 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
     if log:
         axes.set_xscale("log")
         axes.plot(numbers, places, "o", color=MEASURED, markersize=11)
-        axes.set_xlim(min(numbers) / 2, max(numbers) * 4)
+        axes.set_xlim(10 ** math.floor(math.log10(min(numbers))), 10 ** math.ceil(math.log10(2 * max(numbers))))
+        axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.barh(places, numbers, color=MEASURED, height=0.65)
         axes.margins(x=0.15)

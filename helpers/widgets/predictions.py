@@ -41,7 +41,7 @@ class Answer(results.Result):
 
     def _value(self, name: str, value: float | None) -> str:
         if value is None:
-            return NO_PREDICTION if name == "predicted" else "unknown"
+            return {"predicted": NO_PREDICTION, "modelled": "no model yet", "measured": "not measured"}[name]
         return quantity(value, self.unit)
 
     def _ratio(self, value: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def read() -> dict[str, Entry]:
     Raises ValueError when the file cannot be read, and leaves it as it is.
     """
     file = path()
-    if console.is_headless() or not file.exists():
+    if console.is_headless() or not file.exists() or file.stat().st_size == 0:
         return {}
     try:
         entries = [results.from_dict(Entry, item) for item in json.loads(file.read_text(encoding="utf-8"))]
@@ -69,11 +70,11 @@ def mark_seen(question: str, unit: str) -> Entry:
     return _change(question, unit, lambda entry: replace(entry, answer_seen=True))
 
 
-def _change(question: str, unit: str, update) -> Entry:
+def _change(question: str, unit: str, update: Callable[[Entry], Entry]) -> Entry:
     file = path()
-    with FileLock(f"{file}.lock"):
+    with FileLock(storage.cache_folder() / f"{FILE_NAME}.lock"):
         entries = read()
         entries[question] = update(entries.get(question, Entry(question, unit)))
+        file.touch(mode=0o600)
         storage.write_atomically(file, json.dumps([entry.to_dict() for entry in entries.values()], indent=1) + "\n")
-    Path(f"{file}.lock").unlink(missing_ok=True)
     return entries[question]

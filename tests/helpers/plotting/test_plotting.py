@@ -28,7 +28,7 @@ def relative_luminance(colour: str) -> float:
 def shown(monkeypatch) -> list:
     """What was displayed, each a pair of data and metadata."""
     outputs: list = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw, metadata: outputs.append((data, metadata)))
+    monkeypatch.setattr("IPython.display.display", lambda data, metadata, **_: outputs.append((data, metadata)))
     return outputs
 
 

@@ -1,0 +1,210 @@
+"""Which lesson uses which function of the library, and the reverse: the index, and what is wrong with it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from course.authoring.course import Course
+from course.authoring.lesson import AuthoringError, Lesson
+from course.authoring.problem import Problem
+
+INNER = "For the library itself."
+_TAUGHT = re.compile(r"Lesson (\d\d)\.\s*\Z")
+_MENTIONED = re.compile(r"`([A-Za-z_][\w.]*)(?:\(.*?\))?`")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A public function or class: how a notebook calls it, where it stands, what it does, which lesson teaches it.
+
+    ``taught`` is the lesson that its docstring names, or that of its module; ``own`` says that it is its docstring's.
+    """
+
+    call: str
+    key: tuple[str, str]
+    file: str
+    summary: str
+    taught: str | None
+    own: bool
+    is_function: bool
+
+
+def entries(course: Course) -> tuple[Entry, ...]:
+    """Return every public function and class of the course's package, in the order of their names."""
+    package = _package(course)
+    modules = [package, *_modules(package)]
+    homes = _calls(package, modules)
+    found = {key: _entry(course, homes[key], thing, module)
+             for module in modules for key, thing in _public(module, package.__name__)
+             if key[0] == module.__name__}  # fmt: skip
+    return tuple(sorted(found.values(), key=lambda entry: entry.call.lower()))
+
+
+def _package(course: Course) -> ModuleType:
+    package = importlib.import_module(course.package)
+    if not Path(package.__file__ or "").resolve().is_relative_to(course.root.resolve()):
+        raise AuthoringError(
+            f"{course.package} is imported from elsewhere than this course; install it with make setup"
+        )
+    return package
+
+
+def _modules(package: ModuleType) -> Iterator[ModuleType]:
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not any(part.startswith("_") for part in found.name.split(".")):
+            yield importlib.import_module(found.name)
+
+
+def _public(module: ModuleType, package: str) -> Iterator[tuple[tuple[str, str], object]]:
+    for name, thing in vars(module).items():
+        home = str(getattr(thing, "__module__", ""))
+        ours = (inspect.isfunction(thing) or inspect.isclass(thing)) and f"{home}.".startswith(f"{package}.")
+        if ours and not name.startswith("_") and name == thing.__name__:
+            yield (home, name), thing
+
+
+def _calls(package: ModuleType, modules: Sequence[ModuleType]) -> dict[tuple[str, str], str]:
+    """Map each public thing to the shortest way to write it, after ``import package`` or ``from package import x``."""
+    ways: dict[tuple[str, str], list[str]] = {}
+    for module in modules:
+        for key, thing in _public(module, package.__name__):
+            ways.setdefault(key, []).append(f"{module.__name__.removeprefix(f'{package.__name__}.')}.{thing.__name__}")
+            if getattr(package, thing.__name__, None) is thing:
+                ways[key].append(f"{package.__name__}.{thing.__name__}")
+    return {key: min(calls, key=lambda call: (call.count("."), not call.startswith(package.__name__), len(call)))
+            for key, calls in ways.items()}  # fmt: skip
+
+
+def _entry(course: Course, call: str, thing: object, module: ModuleType) -> Entry:
+    text, module_text = inspect.getdoc(thing) or "", inspect.getdoc(module) or ""
+    own = _TAUGHT.search(text)
+    inherited = None if text.endswith(INNER) else _TAUGHT.search(module_text)
+    taught = own or inherited
+    sentence = re.split(r"(?<=[.:;])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(":;")
+    return Entry(
+        call=call,
+        key=(module.__name__, thing.__name__),
+        file=Path(module.__file__ or "").resolve().relative_to(course.root.resolve()).as_posix(),
+        summary=sentence,
+        taught=taught[1] if taught else None,
+        own=own is not None,
+        is_function=inspect.isfunction(thing),
+    )
+
+
+def used(lesson: Lesson, package: str) -> frozenset[tuple[str, str]]:
+    """Return the (module, name) of every thing of the package that a lesson's code calls or its text names in code."""
+    bindings: dict[str, str] = {}
+    dotted: set[str] = set()
+    for cell in lesson.cells:
+        if cell.kind == "code":
+            tree = _syntax(cell.source, cell.line, lesson)
+            bindings |= _imports(tree, package)
+            dotted |= set(_references(tree, bindings))
+        else:
+            dotted |= {_bound(name, bindings) for name in _MENTIONED.findall(cell.source)}
+    return frozenset(key for name in dotted if (key := _resolve(name, package)) is not None)
+
+
+def _syntax(source: str, line: int, lesson: Lesson) -> ast.Module:
+    plain = re.sub(r"(?m)^(\s*)[%!].*$", r"\1pass", source)
+    try:
+        return ast.parse(plain)
+    except SyntaxError as error:
+        raise AuthoringError(f"lesson {lesson.number}: the cell at line {line} is not Python: {error.msg}") from error
+
+
+def _imports(tree: ast.Module, package: str) -> dict[str, str]:
+    bound = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            bound |= {alias.asname or alias.name.partition(".")[0]: alias.name if alias.asname else
+                      alias.name.partition(".")[0] for alias in node.names}  # fmt: skip
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            bound |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return {name: target for name, target in bound.items() if f"{target}.".startswith(f"{package}.")}
+
+
+def _references(tree: ast.Module, bindings: Mapping[str, str]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            yield _bound(ast.unparse(node), bindings)
+
+
+def _bound(name: str, bindings: Mapping[str, str]) -> str:
+    first, dot, rest = name.partition(".")
+    return f"{bindings.get(first, first)}{dot}{rest}"
+
+
+def _resolve(dotted: str, package: str) -> tuple[str, str] | None:
+    """Return what a dotted name of the package stands for; None for names that are not the package's."""
+    first, *rest = dotted.split(".")
+    if first != package:
+        return None
+    thing: object = importlib.import_module(package)
+    for name in rest:
+        try:
+            thing = getattr(thing, name)
+        except AttributeError:
+            if not inspect.ismodule(thing) or importlib.util.find_spec(f"{thing.__name__}.{name}") is None:
+                return None
+            thing = importlib.import_module(f"{thing.__name__}.{name}")
+    ours = inspect.isfunction(thing) or inspect.isclass(thing)
+    return (thing.__module__, thing.__name__) if ours else None
+
+
+def check(course: Course, lessons: Sequence[Lesson]) -> list[Problem]:
+    """Return a problem for each function that names no lesson, or names one that does not use it."""
+    uses = {lesson.number: used(lesson, course.package) for lesson in lessons}
+    problems = []
+    for entry in entries(course):
+        if entry.taught is None and not _is_inner(entry):
+            what = f"{entry.call} names no lesson; end its docstring, or its module's, with 'Lesson NN.' or '{INNER}'"
+            problems.append(Problem(entry.file, None, what))
+        elif entry.own and entry.is_function and entry.taught in uses and entry.key not in uses[entry.taught]:
+            what = (
+                f"{entry.call} names lesson {entry.taught}, which does not use it; use it there, or end with '{INNER}'"
+            )
+            problems.append(Problem(entry.file, None, what))
+    return problems
+
+
+def _is_inner(entry: Entry) -> bool:
+    thing = getattr(importlib.import_module(entry.key[0]), entry.key[1])
+    return (inspect.getdoc(thing) or "").endswith(INNER)
+
+
+def page(course: Course, lessons: Sequence[Lesson]) -> str:
+    """Return the index as Markdown: first from lesson to functions, then from function to lessons."""
+    uses = {lesson.number: used(lesson, course.package) for lesson in lessons}
+    files = {lesson.number: lesson.notebook_name for lesson in lessons}
+    known = entries(course)
+    lines = ["# Index of functions", "", f"Built by `make lessons` from the lessons and the docstrings of "
+             f"`{course.package}`; do not edit.", "", "## From a lesson to the functions it uses", ""]  # fmt: skip
+    for lesson in lessons:
+        names = [f"[`{entry.call}`](../{entry.file})" for entry in known if entry.key in uses[lesson.number]]
+        lines += [f"- [{lesson.number} {lesson.title}]({lesson.notebook_name}): {', '.join(names) or 'none'}"]
+    lines += ["", "## From a function to its lessons", "", "| Name | What it gives | Taught in | Used in |",
+              "|--|--|--|--|"]  # fmt: skip
+    for entry in known:
+        used_in = ", ".join(_link(number, files) for number in files if entry.key in uses[number])
+        taught = _link(entry.taught, files) if entry.taught else ""
+        name = f"[`{entry.call}`](../{entry.file})"
+        lines += [f"| {name} | {_escaped(entry.summary)} | {taught} | {used_in} |"]
+    return "\n".join(lines) + "\n"
+
+
+def _link(number: str, files: Mapping[str, str]) -> str:
+    return f"[{number}]({files[number]})" if number in files else number
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", r"\|")

@@ -1,0 +1,172 @@
+"""What a machine is: its processor, caches, memory, limits and GPUs, as one result that prints for a reader.
+
+A card holds no host name, user name or serial number, so it may stand in a recorded file. Lesson 00.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from helpers import units
+from helpers.results import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CACHE_KINDS = ("data", "instruction", "unified")
+
+
+@dataclass(frozen=True)
+class Cache(Result):
+    """One sort of cache: ``size_bytes`` is one instance's, ``shared_by`` the logical processors that share one.
+
+    ``kind`` is data, instruction or unified. Where instances of one sort are shared by unlike numbers of
+    processors (some are offline), ``shared_by`` is the largest. None is unknown. Lesson 00.
+    """
+
+    level: int
+    kind: str
+    size_bytes: int | None
+    line_bytes: int | None = None
+    ways: int | None = None
+    shared_by: int | None = None
+    instances: int | None = None
+
+
+@dataclass(frozen=True)
+class Gpu(Result):
+    """One GPU as its driver describes it; ``backend`` is CUDA, ROCm or MPS. None is unknown. Lesson 00."""
+
+    name: str
+    backend: str
+    multiprocessors: int | None = None
+    memory_bytes: int | None = None
+    l2_bytes: int | None = None
+    capability: str | None = None
+    clock_hz: float | None = None
+    driver: str | None = None
+
+
+@dataclass(frozen=True)
+class MachineCard(Result):
+    """What one machine is. None is unknown, but for the two limits, where it means that none can be seen.
+
+    ``allowed_cores`` are the logical processors that the process may run on, ``quota_cores`` the processor time,
+    in cores, that its control groups give it, ``usable_cores`` the smaller of the two. ``memory_limit_bytes`` is
+    the smallest limit of its control groups. ``extensions`` are the instruction sets that matter to deep
+    learning and that every processor has. ``caches`` is None where the system lists none. Lesson 00.
+    """
+
+    model: str | None = None
+    vendor: str | None = None
+    architecture: str | None = None
+    extensions: tuple[str, ...] | None = None
+    physical_cores: int | None = None
+    logical_cores: int | None = None
+    allowed_cores: int | None = None
+    quota_cores: float | None = None
+    usable_cores: float | None = None
+    base_hz: float | None = None
+    maximum_hz: float | None = None
+    caches: tuple[Cache, ...] | None = None
+    ram_bytes: int | None = None
+    ram_available_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    swap_bytes: int | None = None
+    system: str | None = None
+    gpus: tuple[Gpu, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        blocks = [*_lines(self), ("caches", _aligned(_cache_rows(self))), *_gpu_lines(self), *_notes(self)]
+        labelled = [
+            (name if row == 0 else "", line) for name, block in blocks for row, line in enumerate(block.split("\n"))
+        ]
+        return "\n".join(["Machine card", *(f"  {name:<12}  {line}".rstrip() for name, line in labelled)])
+
+    def _repr_html_(self) -> str:
+        lines = "".join(_html_row(line, heads=1) for line in (*_lines(self), *_gpu_lines(self), *_notes(self)))
+        header, *caches = _cache_rows(self)
+        rows = _html_row(header, heads=len(header)) + "".join(_html_row(row, heads=1) for row in caches)
+        return f"<div><b>Machine card</b><table>{lines}</table><table>{rows}</table></div>"
+
+    def table(self) -> pd.DataFrame:
+        """Return the caches as a DataFrame of plain numbers, one row a sort of cache; see :class:`Cache`."""
+        import pandas as pd
+
+        columns = [field.name for field in dataclasses.fields(Cache)]
+        return pd.DataFrame([cache.to_dict() for cache in self.caches or ()], columns=columns)
+
+
+def binary(size_bytes: int | None) -> str:
+    """Return a size as it is built, in powers of two and without empty decimals: ``32 KiB``, ``1.25 MiB``."""
+    number, _, unit = units.text(size_bytes, "B", binary=True).partition(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}".strip()
+
+
+def _lines(card: MachineCard) -> list[tuple[str, str]]:
+    named = ", ".join(filter(None, [card.vendor, card.architecture]))
+    known = ", ".join(card.extensions or ()) or "none that speeds deep learning up"
+    quota = f" (a quota of {card.quota_cores:.3g})" if card.quota_cores else ""
+    cores = (card.physical_cores, card.logical_cores)
+    usable = f"{card.usable_cores:.3g}" if card.usable_cores is not None else "unknown"
+    limit = "none seen" if card.memory_limit_bytes is None else binary(card.memory_limit_bytes)
+    return [
+        ("processor", _known(card.model) + (f" ({named})" if named else "")),
+        ("instructions", "unknown" if card.extensions is None else known),
+        ("cores", "{} physical, {} logical, {} usable{}".format(*map(_known, cores), usable, quota)),
+        ("clock", f"base {units.text(card.base_hz, 'Hz')}, maximum {units.text(card.maximum_hz, 'Hz')}"),
+        ("memory", f"{binary(card.ram_bytes)}, of which {binary(card.ram_available_bytes)} available"),
+        ("memory limit", limit),
+        ("swap", "none" if card.swap_bytes == 0 else binary(card.swap_bytes)),
+        ("system", _known(card.system)),
+    ]
+
+
+def _cache_rows(card: MachineCard) -> list[list[str]]:
+    header = ["cache", "size", "instances", "line", "ways", "shared by"]
+    if not card.caches:
+        return [header, ["unknown"] * len(header)]
+    return [header, *(_cache_row(cache) for cache in card.caches)]
+
+
+def _cache_row(cache: Cache) -> list[str]:
+    sizes = (binary(cache.size_bytes), _known(cache.instances), binary(cache.line_bytes))
+    return [f"L{cache.level} {cache.kind}", *sizes, _known(cache.ways), _known(cache.shared_by)]
+
+
+def _gpu_lines(card: MachineCard) -> list[tuple[str, str]]:
+    if not card.gpus:
+        return [("GPU", "unknown" if card.gpus is None else "none")]
+    return [(f"GPU {index}", _gpu_line(gpu)) for index, gpu in enumerate(card.gpus)]
+
+
+def _gpu_line(gpu: Gpu) -> str:
+    return (f"{gpu.name} ({gpu.backend}): {_known(gpu.multiprocessors)} multiprocessors, "
+            f"memory {binary(gpu.memory_bytes)}, L2 {binary(gpu.l2_bytes)}, capability {_known(gpu.capability)}, "
+            f"clock {units.text(gpu.clock_hz, 'Hz')}, driver {_known(gpu.driver)}")  # fmt: skip
+
+
+def _notes(card: MachineCard) -> list[tuple[str, str]]:
+    return [("note", note) for note in card.notes]
+
+
+def _known(value: object) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def _html_row(cells: tuple[str, ...] | list[str], *, heads: int) -> str:
+    tags = ["th" if index < heads else "td" for index in range(len(cells))]
+    inner = (
+        f"<{tag} style='text-align:left;padding:0 1em 0 0'>{html.escape(cell)}</{tag}>"
+        for tag, cell in zip(tags, cells, strict=True)
+    )
+    return f"<tr>{''.join(inner)}</tr>"

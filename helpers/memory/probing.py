@@ -1,0 +1,152 @@
+"""What an operator takes inside itself: each distinct operator of a step run once, alone, on zeros.
+
+A convolution of oneDNN pads LeNet's 6 channels to 16, a matrix product copies an operand it cannot read as it lies,
+a number becomes a tensor of 8 bytes: none of it shows in the tensors that come out. Running one operator at a time
+needs the memory of one operator, not of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from helpers.memory import allocations, steps
+from helpers.memory.tracing import Operator, TensorSpec, Trace
+
+_FREE = (
+    torch.ops.aten.lift_fresh.default,
+    torch.ops.aten._local_scalar_dense.default,
+)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one operator takes, and the real sizes of the storages it made, in the order of ``Operator.made``."""
+
+    usage: allocations.Usage
+    made_bytes: tuple[int, ...]
+
+
+@dataclass
+class _Run:
+    """One distinct operator that was run: where its changes stand, and what it returned."""
+
+    mark: str
+    usage: allocations.Usage | None
+    output_bytes: dict[int, int]
+    kept: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+def probed(trace: Trace, device: torch.device) -> tuple[list[Probe | None], tuple[str, ...]]:
+    """Return a probe for every event of the second step (None for a release), and the operators that could not run.
+
+    An operator that makes only views takes nothing and is not run. One that cannot run alone is taken to need what
+    it returns, and its name is among the second value.
+    """
+    events = trace.events[trace.start :]
+    runner = _Runner(trace, device)
+    with steps.preserved_generators(device), torch.autocast(device.type, enabled=False):
+        if device.type == "cuda":
+            runs = [runner.run(event) for event in events]
+            windows = None
+        else:
+            with allocations.recorded() as record:
+                runner.record = record
+                runs = [runner.run(event) for event in events]
+            windows = record
+    return [_probe(event, run, trace, windows) for event, run in zip(events, runs, strict=True)], tuple(
+        sorted(runner.failed)
+    )
+
+
+def _probe(event: Any, run: _Run | None, trace: Trace, record: allocations.Record | None) -> Probe | None:
+    if not isinstance(event, Operator):
+        return None
+    fake_bytes = tuple(trace.storage_bytes[storage] for storage, _ in event.made)
+    if run is None:
+        return Probe(allocations.Usage(sum(fake_bytes), sum(fake_bytes)), fake_bytes)
+    usage = run.usage or allocations.usage(record.window(run.mark))
+    made = tuple(run.output_bytes.get(position, size) for (_, position), size in zip(event.made, fake_bytes, strict=True))  # fmt: skip
+    return Probe(usage, made)
+
+
+class _Runner:
+    def __init__(self, trace: Trace, device: torch.device) -> None:
+        self.record: allocations.Record | None = None
+        self.failed: set[str] = set()
+        self._trace, self._device = trace, device
+        self._runs: dict[Any, _Run | None] = {}
+        self._opaque: dict[int, tuple[str, int, torch.Tensor]] = {}
+
+    def run(self, event: Any) -> _Run | None:
+        if not isinstance(event, Operator) or not _takes_memory(event):
+            return None
+        key = self._key(event)
+        if key not in self._runs:
+            self._runs[key] = self._run_alone(event, str(len(self._runs)))
+        run = self._runs[key]
+        for storage, position in event.made if run is not None else ():
+            if position in run.kept:
+                self._opaque[storage] = (run.mark, position, run.kept[position])
+        return run
+
+    def _key(self, event: Operator) -> Any:
+        leaves, shape = pytree.tree_flatten(event.arguments)
+        return event.function, event.grad_mode, repr(shape), tuple(self._leaf_key(leaf) for leaf in leaves)
+
+    def _leaf_key(self, leaf: Any) -> Any:
+        if isinstance(leaf, TensorSpec):
+            return leaf, self._opaque.get(leaf.storage, ())[:2]
+        return type(leaf), repr(leaf)
+
+    def _run_alone(self, event: Operator, mark: str) -> _Run | None:
+        arguments, named = pytree.tree_map_only(TensorSpec, self._made, event.arguments)
+
+        def call() -> Any:
+            with torch.set_grad_enabled(event.grad_mode):
+                return event.function(*arguments, **named)
+
+        usage = None
+        try:
+            if self.record is None:
+                usage, outputs = allocations.cuda_usage(call, self._device)
+            else:
+                self.record.mark(mark)
+                try:
+                    outputs = call()
+                finally:
+                    self.record.mark("between")
+        except (RuntimeError, ValueError, IndexError, NotImplementedError):
+            self.failed.add(str(event.function))
+            return None
+        return self._finished(event, mark, usage, pytree.tree_leaves(outputs))
+
+    def _finished(self, event: Operator, mark: str, usage: allocations.Usage | None, outputs: list[Any]) -> _Run:
+        """Note the real sizes, and keep an output whose size only the operator knows: another may need its content."""
+        run = _Run(mark, usage, {})
+        for storage, position in event.made:
+            output = outputs[position]  # None where the kernel leaves out what its description promises
+            run.output_bytes[position] = 0 if output is None else output.untyped_storage().nbytes()
+            if output is not None and run.output_bytes[position] != self._trace.storage_bytes[storage]:
+                run.kept[position] = outputs[position]
+        return run
+
+    def _made(self, spec: TensorSpec) -> torch.Tensor:
+        if spec.storage in self._opaque:
+            return self._opaque[spec.storage][2]
+        return torch.empty_strided(spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device).zero_()
+
+
+def _takes_memory(event: Operator) -> bool:
+    if event.function is None or event.function in _FREE:
+        return False
+    return bool(event.made) or event.function._schema.is_mutable or not _returns_view(event)
+
+
+def _returns_view(event: Operator) -> bool:
+    return all(value.alias_info is not None for value in event.function._schema.returns)

@@ -1,0 +1,289 @@
+"""One step of a model, the same for the estimate and for the measurement: what is run, on what, and in which order.
+
+Everything here works on a copy of the model, so that the caller's model is never touched.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
+
+Loss = Callable[[Any], torch.Tensor]
+OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
+Inputs = Any  # a shape, a tensor, a tuple of positional arguments, or a dict of keyword arguments
+
+
+class ModelError(RuntimeError):
+    """The model, its loss or its optimizer raised, or cannot be handled; the message says which, and why."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tensor of zeros that is made, on the model's device, when the step is prepared."""
+
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one step runs: a model, its arguments, and for training a loss and an optimizer."""
+
+    model: nn.Module
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    device: torch.device
+    training: bool
+    loss: Loss
+    make_optimizer: OptimizerFactory | None
+    autocast: torch.dtype | None
+    optimizer: torch.optim.Optimizer | None = None
+
+
+def workload(
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    optimizer: OptimizerFactory | None,
+    training: bool,
+    loss: Loss | None,
+    autocast: torch.dtype | None,
+) -> Workload:
+    """Return the step that the arguments of ``estimate_peak_memory`` describe, checked.
+
+    Raises TypeError or ValueError for an argument that is not accepted, and ModelError for a model whose memory
+    cannot be known beforehand.
+    """
+    check_model(model)
+    if not training and (optimizer is not None or loss is not None):
+        raise ValueError("inference has neither a loss nor an optimizer: leave them out, or set training=True")
+    for name, value in (("optimizer", optimizer), ("loss", loss)):
+        if isinstance(value, torch.optim.Optimizer) or not (value is None or callable(value)):
+            accepted = "torch.optim.Adam, or a callable from parameters to an optimizer" if name == "optimizer" else (
+                "a callable from the model's outputs to one number")  # fmt: skip
+            raise TypeError(f"{name} is {type(value).__name__}; give {accepted}")
+    if autocast is not None and not (isinstance(autocast, torch.dtype) and autocast.is_floating_point):
+        raise TypeError(f"autocast is {autocast!r}; give a floating-point dtype, such as torch.bfloat16")
+    return Workload(
+        model=model,
+        arguments=_arguments(inputs),
+        device=device_of(model, inputs),
+        training=training,
+        loss=loss or sum_of_outputs,
+        make_optimizer=optimizer,
+        autocast=autocast,
+    )
+
+
+def check_model(model: nn.Module) -> None:
+    """Raise TypeError or ModelError for a model whose memory cannot be told from its operators."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is {type(model).__name__}; give a torch.nn.Module")
+    for name, module in model.named_modules():
+        where = f"the module {name!r}" if name else "the model"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ModelError(f"{where} is a TorchScript module, whose operators cannot be seen; give the Python model")
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            raise ModelError(
+                f"{where} is compiled, and what the compiler fuses is never stored; give the model as it was before "
+                "torch.compile"
+            )
+        if "quantized" in type(module).__module__.split("."):
+            raise ModelError(
+                f"{where} is quantised ({type(module).__name__}): its packed weights are not tensors of PyTorch; "
+                "give the model as it was before quantisation"
+            )
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    for name, tensor in tensors.items():
+        if is_lazy(tensor):
+            raise ModelError(f"{name} has no shape yet (a lazy module); run the model once on one batch first")
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise ModelError(f"{name} is stored as {tensor.layout}, {tensor.dtype}; only dense tensors are handled")
+    devices = {tensor.device for tensor in tensors.values()}
+    if len(devices) > 1:
+        raise ModelError(f"the model lies on {', '.join(sorted(map(str, devices)))}; put it on one device")
+    if devices and next(iter(devices)).type not in ("cpu", "cuda"):
+        raise ModelError(f"the model is on the device {next(iter(devices))}; only cpu and cuda have memory to count")
+
+
+def device_of(model: nn.Module, inputs: Inputs = None) -> torch.device:
+    """Return the model's device; without parameters and buffers that of the inputs, and else CUDA if there is one."""
+    tensors = [*model.parameters(), *model.buffers(), *pytree.tree_leaves(inputs)]
+    devices = [tensor.device for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    return devices[0] if devices else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, torch.Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Mapping) and inputs:
+        return (), dict(inputs)
+    if isinstance(inputs, tuple | list) and inputs:
+        if all(isinstance(size, int) and not isinstance(size, bool) for size in inputs):
+            if min(inputs) < 0:
+                raise ValueError(f"a shape has no negative sizes, got {tuple(inputs)}")
+            return (Shape(tuple(inputs)),), {}
+        if any(isinstance(item, torch.Tensor) for item in pytree.tree_leaves(inputs)):
+            return tuple(inputs), {}
+    raise TypeError(
+        f"inputs is {inputs!r:.80}; give a shape such as (64, 1, 28, 28), a tensor, a tuple of positional arguments "
+        "with a tensor among them, or a dict of keyword arguments"
+    )
+
+
+def sum_of_outputs(outputs: Any) -> torch.Tensor:
+    """Return the sum of every floating-point tensor in ``outputs``: the loss where none is given.
+
+    Raises ModelError when there is none. Lesson 07.
+    """
+    tensors = [
+        leaf
+        for leaf in pytree.tree_leaves(outputs)
+        if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+    ]
+    if not tensors:
+        raise ModelError(f"the model returned {type(outputs).__name__} without a floating-point tensor; give a loss")
+    total = tensors[0].sum()
+    for tensor in tensors[1:]:
+        total = total + tensor.sum()
+    return total
+
+
+def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> Workload:
+    """Return ``work`` on a copy of its model and inputs; ``copy_tensor`` copies one input.
+
+    An input that is a view of something larger becomes a tensor of its own size, and an input that is given twice
+    stays one tensor. The copy is in training or in evaluation mode throughout and has no gradients.
+
+    Raises ModelError when the model cannot be copied.
+    """
+    try:
+        model = copy.deepcopy(work.model)
+    except Exception as error:
+        raise ModelError(f"the model cannot be copied (copy.deepcopy: {first_line(error)})") from error
+    model.train(work.training)
+    drop_gradients(model)
+    copies: dict[int, torch.Tensor] = {}
+
+    def copy_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, Shape):
+            return torch.zeros(leaf.sizes, device=work.device)
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) not in copies:
+            copies[id(leaf)] = copy_tensor(leaf.detach()).requires_grad_(leaf.requires_grad)
+        return copies[id(leaf)]
+
+    arguments = pytree.tree_map(copy_leaf, work.arguments)
+    optimizer = None
+    if work.training and work.make_optimizer is not None:
+        optimizer = _optimizer(work.make_optimizer, model)
+    return replace(work, model=model, arguments=arguments, optimizer=optimizer)
+
+
+def _optimizer(make: OptimizerFactory, model: nn.Module) -> torch.optim.Optimizer:
+    try:
+        optimizer = make(model.parameters())
+    except Exception as error:
+        raise ModelError(f"the optimizer could not be made from the parameters: {first_line(error)}") from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer(parameters) gave {type(optimizer).__name__}; it must give a torch.optim.Optimizer")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ModelError("LBFGS runs the model several times in one step; give an optimizer with one pass a step")
+    return optimizer
+
+
+def drop_gradients(model: nn.Module) -> None:
+    """Set every parameter's gradient to None, as each step finds them."""
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+def run(work: Workload, enter: Callable[[str], None] = lambda phase: None) -> None:
+    """Run one step; ``enter`` is told "forward", "backward" and "optimizer" as each begins.
+
+    The model's outputs are dropped as soon as the loss has been computed from them.
+
+    Raises ModelError, naming the part, when the model, the loss, the backward pass or the optimizer raises.
+    """
+    phase = "forward"
+
+    def begin(name: str) -> None:
+        nonlocal phase
+        phase = name
+        enter(name)
+
+    try:
+        with torch.inference_mode(False), torch.set_grad_enabled(work.training):
+            _run_phases(work, begin)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"the {_PARTS[phase]} raised {_described(error)}{_given(work.arguments)}") from error
+
+
+_PARTS = {
+    "forward": "model's forward pass or its loss",
+    "backward": "backward pass",
+    "optimizer": "optimizer's step",
+}
+
+
+def _run_phases(work: Workload, enter: Callable[[str], None]) -> None:
+    positional, named = work.arguments
+    enter("forward")
+    if not work.training:
+        with _autocast(work):
+            work.model(*positional, **named)
+        return
+    with _autocast(work):
+        loss = work.loss(work.model(*positional, **named))
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise ModelError(f"the loss must be a tensor with one number, and is {shape}")
+    if not loss.requires_grad:
+        raise ModelError("the loss depends on no parameter that is trained; use training=False, or unfreeze one")
+    enter("backward")
+    loss.backward()
+    if work.optimizer is not None:
+        enter("optimizer")
+        work.optimizer.step()
+
+
+def _autocast(work: Workload) -> AbstractContextManager:
+    return torch.autocast(work.device.type, dtype=work.autocast) if work.autocast is not None else nullcontext()
+
+
+def _given(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> str:
+    shapes = [tuple(leaf.shape) for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    return f" (inputs of shape {', '.join(map(str, shapes))})"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, or its type's name when it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error)}" if str(error).strip() else type(error).__name__
+
+
+@contextmanager
+def preserved_generators(device: torch.device) -> Iterator[None]:
+    """Give back the states of PyTorch's, NumPy's and Python's random generators as they were."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002

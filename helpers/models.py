@@ -1,0 +1,151 @@
+"""The small networks of the course: LeNet and a fully connected network, right by default.
+
+Each also has the form in which the lecture used it, ``variant="lecture"``, with the same parameters and a mistake
+in its activations: the reader finds the mistake, measures what it costs, and then uses ``variant="standard"``.
+Every layer is a module of its own and they stand in the order in which they run, so a table with a row a layer can
+name them. Weights start as PyTorch draws them: call ``torch.manual_seed`` first for the same ones again.
+
+Lesson 00.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import nn
+
+from helpers.data import whole_number
+
+VARIANTS = ("standard", "lecture")
+
+
+class LeNet(nn.Module):
+    """LeNet for digits: two convolutions, three fully connected layers; images (N, 1, 28, 28) to logits (N, 10).
+
+    ``hidden`` is the width of the first fully connected layer; the second is half as wide (``hidden // 2``). With
+    the default, 120, there are 41,282 parameters. ``variant="lecture"`` has a ReLU on the logits, as the lecture
+    had: no logit can be negative, and where all ten are zero no gradient is left to learn from.
+
+    Layers, in order: conv1, relu1, pool1, conv2, relu2, pool2, flatten, fc1, relu3, fc2, relu4, fc3, and relu5 in
+    the lecture's variant. After LeCun et al., "Gradient-based learning applied to document recognition" (1998),
+    with ReLU and max pooling in place of its own activations and averages.
+
+    Raises TypeError or ValueError for a width or a variant that is not accepted, and, when called, for images of
+    another type or shape. Lesson 00.
+    """
+
+    def __init__(self, hidden: int = 120, *, variant: str = "standard") -> None:
+        super().__init__()
+        self.hidden = whole_number(hidden, "hidden", at_least=2)
+        self.variant = _known_variant(variant)
+        self.conv1 = nn.Conv2d(1, 6, kernel_size=5)
+        self.relu1 = nn.ReLU()
+        self.pool1 = nn.MaxPool2d(2)
+        self.conv2 = nn.Conv2d(6, 16, kernel_size=5)
+        self.relu2 = nn.ReLU()
+        self.pool2 = nn.MaxPool2d(2)
+        self.flatten = nn.Flatten()
+        self.fc1 = nn.Linear(16 * 4 * 4, self.hidden)
+        self.relu3 = nn.ReLU()
+        self.fc2 = nn.Linear(self.hidden, self.hidden // 2)
+        self.relu4 = nn.ReLU()
+        self.fc3 = nn.Linear(self.hidden // 2, 10)
+        if self.variant == "lecture":
+            self.relu5 = nn.ReLU()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the logits, (N, 10), of images (N, 1, 28, 28)."""
+        _check_images(images)
+        x = self.pool1(self.relu1(self.conv1(images)))
+        x = self.flatten(self.pool2(self.relu2(self.conv2(x))))
+        x = self.relu4(self.fc2(self.relu3(self.fc1(x))))
+        logits = self.fc3(x)
+        return self.relu5(logits) if self.variant == "lecture" else logits
+
+
+class BasicFCModel(nn.Module):
+    """Fully connected network of ``layers`` linear layers; images of ``inputs`` values to logits (N, outputs).
+
+    Takes (N, inputs), or images such as (N, 1, 28, 28), which it flattens. Between the linear layers, ``hidden``
+    wide, stands a ReLU, and none after the last. ``variant="lecture"`` has it the other way round, as the lecture
+    had: no ReLU between the layers, which makes them no stronger than one linear layer, and one on the logits.
+
+    Layers, in order: flatten, fc1, relu1, fc2, relu2, fc3 (standard); flatten, fc1, fc2, fc3, relu1 (lecture). With
+    ``layers=1`` there is no hidden layer and ``hidden`` is not used.
+
+    Raises TypeError or ValueError for a size or a variant that is not accepted, and, when called, for images of
+    another type or shape. Lesson 00.
+    """
+
+    def __init__(
+        self, inputs: int = 784, hidden: int = 128, outputs: int = 10, layers: int = 3, *, variant: str = "standard"
+    ) -> None:
+        super().__init__()
+        self.inputs = whole_number(inputs, "inputs", at_least=1)
+        self.hidden = whole_number(hidden, "hidden", at_least=1)
+        self.outputs = whole_number(outputs, "outputs", at_least=1)
+        self.layers = whole_number(layers, "layers", at_least=1)
+        self.variant = _known_variant(variant)
+        self.flatten = nn.Flatten()
+        widths = [self.inputs, *[self.hidden] * (self.layers - 1), self.outputs]
+        for number, (width, next_width) in enumerate(itertools.pairwise(widths), start=1):
+            self.add_module(f"fc{number}", nn.Linear(width, next_width))
+            if self.variant == "standard" and number < self.layers:
+                self.add_module(f"relu{number}", nn.ReLU())
+        if self.variant == "lecture":
+            self.relu1 = nn.ReLU()
+        self._order = tuple(self._modules)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the logits, (N, outputs), of images (N, inputs) or (N, ...) with as many values."""
+        _check_values(images, self.inputs)
+        x = images
+        for name in self._order:
+            x = getattr(self, name)(x)
+        return x
+
+
+def _known_variant(variant: str) -> str:
+    if variant not in VARIANTS:
+        raise ValueError(f"variant={variant!r} is not known; use {' or '.join(repr(name) for name in VARIANTS)}")
+    return variant
+
+
+# torch.fx records a call of a wrapped function as it is: a traced model checks its images too.
+@torch.fx.wrap
+def _check_images(images: torch.Tensor) -> None:
+    _check_floats(images)
+    if images.ndim != 4 or tuple(images.shape[1:]) != (1, 28, 28):
+        raise ValueError(f"images have shape {tuple(images.shape)}; expected (N, 1, 28, 28): {_remedy(images)}")
+
+
+@torch.fx.wrap
+def _check_values(images: torch.Tensor, inputs: int) -> None:
+    _check_floats(images)
+    if images.ndim < 2 or math.prod(images.shape[1:]) != inputs:
+        raise ValueError(
+            f"images have shape {tuple(images.shape)}; expected (N, {inputs}) or (N, ...) with {inputs} values an "
+            f"image: {'add the batch dimension with images.unsqueeze(0)' if images.ndim < 2 else 'set inputs= to fit'}"
+        )
+
+
+def _check_floats(images: torch.Tensor) -> None:
+    if not isinstance(images, torch.Tensor):
+        raise TypeError(f"images are a {type(images).__name__}; give a tensor, such as torch.as_tensor(images)")
+    if not images.is_floating_point():
+        raise TypeError(f"images are {images.dtype}; give floating point values, such as images.float() / 255")
+
+
+def _remedy(images: torch.Tensor) -> str:
+    shape = tuple(images.shape)
+    if shape == (1, 28, 28):
+        return "add the batch dimension with images.unsqueeze(0)"
+    if shape[-2:] == (28, 28) and images.ndim <= 3:
+        return "add the missing dimensions with images.reshape(-1, 1, 28, 28)"
+    if shape[1:] == (784,):
+        return "restore rows and columns with images.reshape(-1, 1, 28, 28)"
+    if shape[1:] == (28, 28, 1):
+        return "put the channel first with images.permute(0, 3, 1, 2)"
+    return "give greyscale images of 28 by 28 pixels, as make_MNIST_loader does"

@@ -1,0 +1,26 @@
+"""Operations of a model: MACs, FLOPs and bytes by layer and by operator; forward, backward and optimizer.
+
+Lesson 07.
+"""
+
+from helpers.operations.conventions import convention_table
+from helpers.operations.profile import profile_ops
+from helpers.operations.report import (
+    LayerOperations,
+    LectureLayer,
+    LectureTable,
+    OperationProfile,
+    OperatorOperations,
+)
+from helpers.operations.specs import ForwardError
+
+__all__ = [
+    "ForwardError",
+    "LayerOperations",
+    "LectureLayer",
+    "LectureTable",
+    "OperationProfile",
+    "OperatorOperations",
+    "convention_table",
+    "profile_ops",
+]

@@ -1,0 +1,136 @@
+"""What is given to be counted, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.rnn import PackedSequence
+
+from helpers.operations.specs import META, ForwardError, stand_in_for
+from helpers.operations.trace import Trace, data_dependent, described
+
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+
+
+class Arguments(NamedTuple):
+    """Stand-ins of the arguments of a forward."""
+
+    positional: tuple
+    named: dict[str, Any]
+    from_shape: bool
+
+
+def checked_model(model: Any) -> nn.Module:
+    """Return the module to count, without the wrapper of torch.compile or DataParallel.
+
+    Raises TypeError or ValueError, in one sentence, for what cannot be counted.
+    """
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        raise TypeError(f"{model.__name__} is a class; pass a model made of it, {model.__name__}(...)")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; pass a torch.nn.Module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError("the model is a TorchScript module and hides its layers; pass the module it was made from")
+    if isinstance(model, _WRAPPERS):
+        return checked_model(model.module)
+    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        return checked_model(model._orig_mod)
+    for path, module in model.named_modules():
+        _check_module(path or type(model).__name__, module)
+    return model
+
+
+def _check_module(path: str, module: nn.Module) -> None:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise TypeError(f"layer {path!r} is a TorchScript module and hides its operators; use the one it was made from")
+    if "quantized" in type(module).__module__.split(".") and type(module).__module__.startswith("torch"):
+        raise TypeError(
+            f"layer {path!r} is quantized ({type(module).__name__}), and its packed weights have no shapes to count; "
+            "count the floating-point model: its operations are the same in number"
+        )
+    for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+        if tensor is None:
+            continue
+        if is_lazy(tensor):
+            raise ValueError(
+                f"layer {path!r} is lazy and its {name} has no shape yet; run the model once on a real input first"
+            )
+        if torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor):
+            raise TypeError(f"{name} of layer {path!r} is a {type(tensor).__name__}; only plain tensors are counted")
+
+
+def as_arguments(model: nn.Module, shape: Any, inputs: Any) -> Arguments:
+    """Return stand-ins for what the caller gave: a shape, or inputs of any nesting."""
+    if (shape is None) == (inputs is None):
+        raise ValueError("give the input's shape, profile_ops(model, (1, 3, 224, 224)), or inputs=, and not both")
+    if shape is not None and _is_shape(shape):
+        return Arguments((_of_shape(model, shape),), {}, True)
+    if isinstance(shape, tuple | list) and shape and all(_is_shape(item) and item != () for item in shape):
+        return Arguments(tuple(_of_shape(model, item) for item in shape), {}, True)
+    given = shape if inputs is None else inputs
+    if isinstance(given, int | float) or (shape is not None and not isinstance(given, Tensor | tuple | list | Mapping)):
+        raise TypeError(
+            f"{given!r} is neither a shape nor inputs; pass a tuple of whole numbers such as (1, 3, 224, 224), "
+            "or inputs= with a tensor, a tuple of arguments or a mapping of keyword arguments"
+        )
+    if isinstance(given, Mapping):
+        return Arguments((), {str(key): _stand_in(value) for key, value in given.items()}, False)
+    is_many = isinstance(given, tuple | list) and not isinstance(given, PackedSequence)
+    return Arguments(tuple(map(_stand_in, given)) if is_many else (_stand_in(given),), {}, False)
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
+
+
+def _of_shape(model: nn.Module, shape: Any) -> Tensor:
+    if any(size < 0 for size in shape):
+        raise ValueError(f"shape {tuple(shape)} has a negative size; every size is a whole number from 0")
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    return torch.empty(tuple(shape), dtype=dtype, device=META)
+
+
+def _stand_in(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return stand_in_for(value)
+    if isinstance(value, PackedSequence):
+        return PackedSequence(*(None if item is None else _stand_in(item) for item in value))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_stand_in, value))
+    if isinstance(value, tuple | list):
+        return type(value)(map(_stand_in, value))
+    if isinstance(value, dict):
+        return {key: _stand_in(item) for key, item in value.items()}
+    return value
+
+
+def explained(error: Exception, model: nn.Module, trace: Trace, arguments: Arguments) -> ForwardError:
+    """Return the error to raise: which layer failed, on what input, and what to do."""
+    while isinstance(error.__cause__, ForwardError):
+        error = error.__cause__
+    path, module, given = _place(error, model, trace, arguments)
+    where = f"layer {path!r} ({type(module).__name__})" if path else f"the forward of {type(module).__name__}"
+    reason = (str(error).strip().splitlines() or [""])[0]
+    if isinstance(error, ForwardError):
+        return ForwardError(f"{where}: {reason}")
+    if "meta tensor" in reason or "meta tensors" in reason or "Tensor.item() cannot be called" in reason:
+        return ForwardError(f"{where}: {data_dependent(reason.split('.')[0])}")
+    message = f"{where} failed on {given}: {type(error).__name__}: {reason}"
+    if arguments.from_shape and any(word in reason for word in ("indices", "Long", "embedding")):
+        message += "; a shape makes floating-point input: pass inputs=torch.zeros(shape, dtype=torch.long)"
+    elif arguments.from_shape and isinstance(error, RuntimeError | IndexError | ValueError):
+        message += f"; check the shape: the model was given {described(arguments.positional)}"
+    elif arguments.from_shape and isinstance(error, TypeError):
+        message += "; a shape makes one tensor, so pass what the forward takes with inputs="
+    return ForwardError(message)
+
+
+def _place(error: Exception, model: nn.Module, trace: Trace, arguments: Arguments) -> tuple[str, nn.Module, str]:
+    if trace.failure is not None and trace.failure[0] is error:
+        _, row, given = trace.failure
+        return trace.paths[row], trace.modules[row], given
+    return "", model, described((*arguments.positional, *arguments.named.values()))

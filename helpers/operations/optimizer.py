@@ -1,0 +1,110 @@
+"""Count one step of an optimizer by letting it step on parameters that have shapes only."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.operations.specs import Call, mapped, operator_of, shape_only, spec_of, storage_of, tensors_in
+
+Factory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+def optimizer_calls(parameters: Sequence[Tensor], owners: Sequence[int], optimizer: Factory) -> list[Call]:
+    """Return the operators of the second step (state exists, every gradient is given), each with its owner.
+
+    Raises TypeError where ``optimizer`` is not a ``torch.optim`` class or a function from a list of parameters to
+    an optimizer, and ValueError where it cannot step on parameters without data.
+    """
+    if not parameters:
+        return []
+    copies = [nn.Parameter(shape_only(parameter)) for parameter in parameters]
+    built = _built(optimizer, copies)
+    recorder = _StepRecorder(dict(zip(map(storage_of, copies), owners, strict=True)))
+    try:
+        for step in range(2):
+            for copy in copies:
+                copy.grad = shape_only(copy)
+                recorder.owner_of[storage_of(copy.grad)] = recorder.owner_of[storage_of(copy)]
+            if step == 0:
+                built.step()
+                _learn_state(built, recorder.owner_of)
+            else:
+                with recorder:
+                    built.step()
+    except Exception as error:
+        raise ValueError(
+            f"{type(built).__name__} cannot step on parameters that have no data ({_line(error)}); "
+            "pass an optimizer with its default options, or none"
+        ) from error
+    return recorder.calls
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raise TypeError where ``optimizer`` cannot make an optimizer of a list of parameters."""
+    is_class = inspect.isclass(optimizer) and issubclass(optimizer, torch.optim.Optimizer)
+    if isinstance(optimizer, torch.optim.Optimizer) or not (is_class or callable(optimizer)):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__} object; pass a class such as torch.optim.Adam, or a function "
+            "from parameters to an optimizer, such as lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)"
+        )
+
+
+def _built(optimizer: Factory, copies: list[nn.Parameter]) -> torch.optim.Optimizer:
+    try:
+        built = optimizer(copies)
+    except TypeError as error:
+        raise TypeError(
+            f"the optimizer cannot be made from a list of parameters alone ({_line(error)}); "
+            "pass a function, such as lambda p: torch.optim.SGD(p, lr=0.1)"
+        ) from error
+    if not isinstance(built, torch.optim.Optimizer):
+        raise TypeError(f"the optimizer function returned a {type(built).__name__}, not a torch.optim.Optimizer")
+    return built
+
+
+def _learn_state(built: torch.optim.Optimizer, owner_of: dict[int, int]) -> None:
+    for parameter, state in built.state.items():
+        for value in state.values():
+            if isinstance(value, Tensor) and value.numel() == parameter.numel():
+                owner_of[storage_of(value)] = owner_of[storage_of(parameter)]
+
+
+class _StepRecorder(TorchDispatchMode):
+    """Note the operators of a step; a result belongs to the parameter of the first tensor it was made from."""
+
+    def __init__(self, owner_of: dict[int, int]) -> None:
+        super().__init__()
+        self.owner_of = owner_of
+        self.calls: list[Call] = []
+        self._weights = set(owner_of)
+        self._temporary: dict[int, Tensor] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        operator = operator_of(func)
+        owner = next((self.owner_of[storage_of(tensor)] for tensor in tensors_in(args)
+                      if storage_of(tensor) in self.owner_of), 0)  # fmt: skip
+        noted = functools.partial(spec_of, weights=self._weights)
+        specs, keyword_specs = mapped(args, noted), {key: mapped(value, noted) for key, value in kwargs.items()}
+        result = func(*args, **kwargs)
+        if not any(tensor.is_meta for tensor in tensors_in(args)):
+            return result  # the count of steps and the profiler's marks
+        results = list(tensors_in((result,)))
+        for tensor in results:
+            self._temporary[storage_of(tensor)] = tensor
+            self.owner_of.setdefault(storage_of(tensor), owner)
+        if not operator.is_free:
+            outputs = [noted(tensor) for tensor in results]
+            self.calls.append(Call(operator.text, operator.name, specs, keyword_specs, outputs, owner, None, None))
+        return result
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,155 @@
+"""What is kept of an operator's call: the shapes and types of its tensors, never their data."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from helpers.operations.conventions import FREE
+
+# Tensors up to this many elements may keep their values; a product of two such sizes still fits easily in memory.
+SMALL = 4096
+META = torch.device("meta")
+
+
+class ForwardError(RuntimeError):
+    """The model's forward cannot be followed on shapes; the message says where and what to do. Lesson 07."""
+
+
+class Spec(NamedTuple):
+    """What is known of a tensor that an operator reads or writes."""
+
+    shape: tuple[int, ...]
+    elements: int
+    """Distinct elements: a dimension that is expanded (stride 0) counts once."""
+    itemsize: int
+    kind: str
+    """"f" floating point, "c" complex, "i" integer or boolean."""
+    needs_grad: bool
+    is_weight: bool
+
+    @property
+    def numel(self) -> int:
+        return functools.reduce(int.__mul__, self.shape, 1)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * self.itemsize
+
+
+class Call:
+    """One operator as it was called: specs stand where tensors stood."""
+
+    __slots__ = ("args", "causal", "kwargs", "name", "operator", "outputs", "owner", "sequence")
+
+    def __init__(self, operator: str, name: str, args: tuple, kwargs: dict, outputs: list[Spec], owner: int,
+                 sequence: int | None, causal: tuple[int, int] | None) -> None:  # fmt: skip
+        self.operator, self.name, self.args, self.kwargs, self.outputs = operator, name, args, kwargs, outputs
+        self.owner, self.sequence, self.causal = owner, sequence, causal
+
+    @property
+    def inputs(self) -> list[Spec]:
+        return list(_specs((*self.args, *(value for key, value in self.kwargs.items() if key != "out"))))
+
+    @property
+    def needs_grad(self) -> bool:
+        return any(spec.needs_grad for spec in self.inputs)
+
+    @property
+    def output(self) -> Spec:
+        return self.outputs[0]
+
+
+class Operator(NamedTuple):
+    """What never changes of an operator: its names, and which of its arguments it writes."""
+
+    text: str
+    name: str
+    is_free: bool
+    writes: tuple[int, ...]
+    takes_device: bool
+
+
+@functools.cache
+def operator_of(func: Any) -> Operator:
+    """Return what is known of ``func``; an in-place operator has the name of its plain one."""
+    schema = func._schema
+    name = schema.name.removeprefix("aten::")
+    writes = tuple(
+        place for place, argument in enumerate(schema.arguments) if argument.alias_info and argument.alias_info.is_write
+    )
+    if writes and name.endswith("_") and not name.endswith("__"):
+        name = name[:-1]
+    takes_device = any(argument.name == "device" for argument in schema.arguments)
+    return Operator(str(func), name, name in FREE, writes, takes_device)
+
+
+def _specs(values: Any) -> Iterator[Spec]:
+    for value in values:
+        if isinstance(value, Spec):
+            yield value
+        elif type(value) in (list, tuple):
+            yield from _specs(value)
+
+
+def tensors_in(values: Any) -> Iterator[Tensor]:
+    """Yield the tensors among an operator's arguments, those in lists too."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif type(value) in (list, tuple):
+            yield from tensors_in(value)
+
+
+def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Apply ``function`` to the tensors of an operator's arguments."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if type(value) in (list, tuple):
+        return type(value)(mapped(item, function) for item in value)
+    return value
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return a number that two tensors share when they share memory."""
+    return tensor.untyped_storage()._cdata
+
+
+def spec_of(tensor: Tensor, weights: set[int], *, grad: bool = False) -> Spec:
+    """Return the spec of ``tensor``; ``weights`` are the storages of parameters and buffers."""
+    try:
+        shape, elements, strides = tuple(tensor.shape), tensor.numel(), tensor.stride()
+        is_weight = storage_of(tensor) in weights
+    except (RuntimeError, NotImplementedError) as error:
+        raise ForwardError(f"a tensor of layout {tensor.layout} is met; only dense tensors are counted") from error
+    if 0 in strides:
+        elements = 1
+        for size, stride in zip(shape, strides, strict=True):
+            elements *= size if stride or not size else 1
+    kind = "f" if tensor.is_floating_point() else "c" if tensor.is_complex() else "i"
+    return Spec(shape, elements, tensor.dtype.itemsize, kind, grad and tensor.requires_grad, is_weight)
+
+
+def shape_only(tensor: Tensor, *, requires_grad: bool = False) -> Tensor:
+    """Return a tensor on the meta device with the shape, strides and type of ``tensor``."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META,
+                               requires_grad=requires_grad)  # fmt: skip
+
+
+def stand_in_for(tensor: Tensor) -> Tensor:
+    """Return what computes in place of ``tensor``: its values where they are few and integer, else its shape."""
+    if tensor.is_meta:
+        return tensor.detach()
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise ForwardError(
+            f"a tensor is {'quantized' if tensor.is_quantized else tensor.layout}; pass dense tensors "
+            "(tensor.to_dense()), only these are counted"
+        )
+    is_index = not (tensor.is_floating_point() or tensor.is_complex())
+    if is_index and tensor.numel() <= SMALL:
+        return tensor.detach().cpu().clone()
+    return shape_only(tensor)

@@ -1,0 +1,88 @@
+"""A model's layers as bars of stacked parts, and the shares of a whole as a pie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from helpers import units
+from helpers.plotting.style import STYLE_FILE, figure, unit_axis
+
+_SMALL_SHARE = 0.03
+
+
+def draw_layers(layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, unit: str, title: str) -> Figure:
+    """Return one horizontal bar a layer, from the top in model order, with ``parts`` stacked in it; values in ``unit``.
+
+    Raises ValueError when a part has not one value a layer, or a negative one. Lesson 07.
+    """
+    _check_parts(layers, parts)
+    drawn, axes = figure(title=title, height_in=1.6 + 0.3 * len(layers))
+    left = [0.0] * len(layers)
+    for colour, (name, values) in zip(_palette(len(parts)), parts.items(), strict=True):
+        axes.barh(range(len(layers)), values, left=left, height=0.74, label=name, color=colour)
+        left = [start + value for start, value in zip(left, values, strict=True)]
+    for place, total in enumerate(left):
+        axes.annotate(units.text(total, unit), (total, place), xytext=(5, 0), textcoords="offset points", va="center",
+                      fontsize=9)  # fmt: skip
+    axes.set_yticks(range(len(layers)), layers)
+    axes.set_ylim(len(layers) - 0.4, -0.6)
+    axes.margins(x=0.14)
+    axes.grid(axis="y", visible=False)
+    unit_axis(axes, "x", unit)
+    if len(parts) > 1:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    return drawn
+
+
+def draw_shares(wholes: Mapping[str, Mapping[str, float]], *, title: str) -> Figure:
+    """Return one pie a whole, such as inference and training, with a colour a part that is the same in each.
+
+    Parts below 3 % of their whole are drawn without a number. Raises ValueError for an empty whole or a negative part.
+    Lesson 07.
+    """
+    for name, parts in wholes.items():
+        if not sum(parts.values()) > 0 or min(parts.values()) < 0:
+            raise ValueError(f"{name!r} has nothing to share: parts must be at least 0, and one above it")
+    names = list(dict.fromkeys(part for parts in wholes.values() for part in parts))
+    colours = dict(zip(names, _palette(len(names)), strict=True))
+    with plt.style.context(STYLE_FILE):
+        drawn, places = plt.subplots(1, len(wholes), figsize=(3.0 * len(wholes) + 1.8, 3.4), squeeze=False)
+        drawn.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    for axes, (name, parts) in zip(places[0], wholes.items(), strict=True):
+        axes.pie(
+            parts.values(),
+            colors=[colours[part] for part in parts],
+            autopct=lambda percent: f"{percent:.0f} %" if percent >= 100 * _SMALL_SHARE else "",
+            pctdistance=0.72,
+            startangle=90,
+            counterclock=False,
+            wedgeprops={"edgecolor": "white", "linewidth": 1, "width": 0.6},
+            textprops={"fontsize": 9},
+        )
+        axes.set_title(name, fontsize=11)
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colours[name]) for name in names]
+    drawn.legend(handles, names, loc="outside right center", frameon=False, fontsize=9)
+    return drawn
+
+
+def _palette(count: int) -> list[str]:
+    """Return ``count`` colours that can be told apart: Okabe and Ito's, then lighter ones of the same hues."""
+    with plt.style.context(STYLE_FILE):
+        base = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    lighter = ["#7FB8D8", "#EAAE7F", "#7FCEB9", "#E5BCD3", "#F2CF7F", "#AAD9F4", "#7F7F7F"]
+    shades = [*(f"#{colour.lstrip('#')}" for colour in base), *lighter]
+    return [shades[place % len(shades)] for place in range(count)]
+
+
+def _check_parts(layers: Sequence[str], parts: Mapping[str, Sequence[float]]) -> None:
+    if not layers or not parts:
+        raise ValueError("nothing to draw: give at least one layer and one part")
+    uneven = [name for name, values in parts.items() if len(values) != len(layers)]
+    if uneven:
+        raise ValueError(f"{len(layers)} layers need as many numbers; {', '.join(uneven)} has another length")
+    negative = [name for name, values in parts.items() if min(values) < 0]
+    if negative:
+        raise ValueError(f"parts of a layer are at least 0; {', '.join(negative)} has a negative one")

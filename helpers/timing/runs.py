@@ -1,0 +1,118 @@
+"""The boundary of a timing: what one run is, what is waited for around it, and how many calls it needs."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import numbers
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+Function = Callable[[], object]
+Clock = Callable[[], float]
+
+# A CPU run is 1,000 ticks of the coarsest perf_counter (100 ns); a CUDA run some 200 synchronisations.
+_RUN_S = {"cpu": 1e-4, "cuda": 2e-3}
+_REPEATED_BELOW_S = 1e-2
+_MOST_CALLS = 100_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """The seconds of one run: on the host's clock, and between two CUDA events (on a CPU the same number)."""
+
+    host_s: float
+    device_s: float
+
+
+def run(fn: Function, calls: int, device: torch.device | None, clock: Clock) -> Run:
+    """Call ``fn`` ``calls`` times within the boundary that the package's docstring states.
+
+    ``device`` None, for a first call, means whatever CUDA device is in use by the time it is waited for.
+    """
+    stream = torch.cuda.current_stream(device) if device is not None and device.type == "cuda" else None
+    marks = [] if stream is None else [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    _synchronise(device)
+    with _collector_off():
+        start_s = clock()
+        for mark in marks[:1]:
+            mark.record(stream)
+        for _ in itertools.repeat(None, calls):
+            fn()
+        for mark in marks[1:]:
+            mark.record(stream)
+        _synchronise(device)
+        host_s = clock() - start_s
+    return Run(host_s, marks[0].elapsed_time(marks[1]) / 1e3 if marks else host_s)
+
+
+def calibrate(fn: Function, device: torch.device, clock: Clock) -> tuple[int, Run]:
+    """Warm ``fn`` up; return how many calls make a run long enough for the clock, and the last such run."""
+    calls, wanted_s = 1, _RUN_S[device.type]
+    while True:
+        last = run(fn, calls, device, clock)
+        if last.host_s < _REPEATED_BELOW_S:  # so that one disturbed run does not end the search too early
+            last = min(last, run(fn, calls, device, clock), key=lambda each: each.host_s)
+        if last.host_s >= wanted_s or calls == _MOST_CALLS:
+            return calls, last
+        growth = 1.2 * wanted_s / last.host_s if last.host_s > 0 else math.inf
+        calls = min(_MOST_CALLS, math.ceil(calls * min(10, growth)))
+
+
+def device_in_use() -> torch.device:
+    """Return the current CUDA device where this process has used CUDA, else the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else torch.device("cpu")
+
+
+def chosen_device(device: str | torch.device | None) -> torch.device | None:
+    """Return the device with its index, None for None; ValueError or RuntimeError for one that cannot be timed."""
+    if device is None:
+        return None
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError):
+        chosen = None
+    if chosen is None or chosen.type not in _RUN_S:
+        raise ValueError(f"device {str(device)!r} cannot be timed; give 'cpu' or 'cuda' (or 'cuda:1', ...)")
+    if chosen.type == "cpu":
+        return torch.device("cpu")
+    if (chosen.index or 0) >= torch.cuda.device_count():
+        raise RuntimeError(f"device {str(device)!r} is not here: this process sees {torch.cuda.device_count()} CUDA "
+                           "devices; give 'cpu' or one of those")  # fmt: skip
+    return torch.device("cuda", torch.cuda.current_device() if chosen.index is None else chosen.index)
+
+
+def check_function(what: str, fn: object) -> None:
+    """Raise TypeError when ``fn`` cannot be called; ``what`` names it."""
+    if not callable(fn):
+        hint = "; write lambda: a * b, not a * b" if isinstance(fn, torch.Tensor) else ""
+        raise TypeError(f"{what} must be a function without arguments, not {type(fn).__name__}{hint}")
+
+
+def check_budget(budget_s: float) -> None:
+    """Raise TypeError or ValueError when ``budget_s`` is no positive, finite number of seconds."""
+    if isinstance(budget_s, bool) or not isinstance(budget_s, numbers.Real):
+        raise TypeError(f"budget_s must be a number of seconds; got {budget_s!r}")
+    if not 0 < budget_s < math.inf:
+        raise ValueError(f"budget_s must be a number of seconds above 0 and finite; got {budget_s!r}")
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _synchronise(device: torch.device | None) -> None:
+    waited_for = device_in_use() if device is None else device
+    if waited_for.type == "cuda":
+        torch.cuda.synchronize(waited_for)

@@ -1,0 +1,167 @@
+"""``python -m slides.build [NN ...]``: one offline HTML file a lesson, from the cells it marks, into slides/_build/.
+
+A deck holds all that it needs (reveal.js, MathJax, figures) and forbids the browser, by its content security
+policy, to load anything else. The same notebook gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbconvert import SlidesExporter
+from nbformat import NotebookNode
+from traitlets.config import Config
+
+from helpers import storage, units
+from helpers.results import Result
+from slides.assets import ASSETS, asset
+from slides.cells import SHOWN, Deck, Slide, SlideError, read_deck
+
+SLIDES = Path(__file__).resolve().parent
+COURSE = SLIDES.parent / "course"
+BUILD = SLIDES / "_build"
+
+# Everything is inline or data; frames are the speaker window's two views of this same file.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "frame-src 'self' file:; base-uri 'none'; form-action 'none'"
+)
+
+# The theme has its own colours for code, and the template opens and closes each slide by itself.
+_EXPORTER = {
+    "NbConvertBase": {"display_data_priority": list(SHOWN)},
+    "CSSHTMLHeaderPreprocessor": {"enabled": False},
+    "_RevealMetadataPreprocessor": {"enabled": False},
+}
+
+
+@dataclass(frozen=True)
+class BuiltDeck(Result):
+    """A deck on disk: ``slides`` counts the title slide."""
+
+    lesson: str
+    slides: int
+    minutes: float
+    file_bytes: int
+
+
+def find_lessons(numbers: Sequence[str] = (), *, course: Path = COURSE) -> list[Path]:
+    """Return the notebooks of the lessons ``numbers`` ('7' and '07' are the same), or of all lessons, in order.
+
+    Raises SlideError when a number has no notebook, and when there is none at all.
+    """
+    notebooks = sorted(path for path in course.glob("*.ipynb") if re.match(r"\d\d_", path.name))
+    there = ", ".join(path.name[:2] for path in notebooks) or "none"
+    unknown = [number for number in numbers if f"{number:0>2}" not in {path.name[:2] for path in notebooks}]
+    if unknown or not notebooks:
+        raise SlideError(f"no notebook of lesson {', '.join(unknown) or 'NN'} in course/ (there: {there})")
+    wanted = {f"{number:0>2}" for number in numbers}
+    return [path for path in notebooks if not wanted or path.name[:2] in wanted]
+
+
+def render(notebook: NotebookNode, *, name: str, folder: Path = COURSE) -> str:
+    """Return the HTML of the deck that ``notebook``'s marked cells make; nothing is written.
+
+    ``name`` is the lesson's name in messages, ``folder`` where its pictures in markdown are. Raises SlideError for
+    a cell that cannot be a slide and AssetError when reveal.js or MathJax is not installed.
+    """
+    deck = read_deck(notebook, name=name, folder=folder)
+    exporter = SlidesExporter(template_name="template", extra_template_basedirs=[str(SLIDES)], config=Config(_EXPORTER))
+    html, _ = exporter.from_notebook_node(_deck_notebook(notebook, deck), resources={"deck": _resources(deck)})
+    return html
+
+
+def build(notebook: Path, *, folder: Path = BUILD) -> BuiltDeck:
+    """Write the deck of ``notebook`` to ``folder`` under its own name with .html, whole or not at all."""
+    content = _read(notebook)
+    html = render(content, name=notebook.stem, folder=notebook.parent).encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    storage.write_atomically(folder / f"{notebook.stem}.html", html)
+    deck = read_deck(content, name=notebook.stem, folder=notebook.parent)
+    return BuiltDeck(lesson=notebook.stem, slides=len(deck.slides) + 1, minutes=deck.minutes, file_bytes=len(html))
+
+
+def _read(notebook: Path) -> NotebookNode:
+    try:
+        return nbformat.read(notebook, as_version=4)
+    except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError) as error:
+        reason = str(error).splitlines()[0][:100]
+        raise SlideError(f"{notebook.name} is not a notebook ({reason}); build it again: `make lessons`") from error
+
+
+def _resources(deck: Deck) -> dict[str, object]:
+    return {
+        "number": deck.number,
+        "title": deck.title,
+        "facts": deck.facts,
+        "objectives": deck.objectives,
+        "count": len(deck.slides) + 1,
+        "notes": f"<p>{len(deck.slides) + 1} slides, {_minutes(deck.minutes)} to talk.</p>",
+        "policy": _POLICY,
+        "assets": {name: asset(name) for name in ASSETS},
+    }
+
+
+def _deck_notebook(notebook: NotebookNode, deck: Deck) -> NotebookNode:
+    """Return a notebook of the cells on slides alone, each with what the template needs in ``metadata.deck``."""
+    cells = []
+    spoken = 0.0
+    for number, slide in enumerate(deck.slides, start=2):
+        spoken += slide.minutes
+        for part in slide.parts:
+            cell = notebook.cells[part.cell_index].copy()
+            shown = {
+                "opens": part is slide.parts[0],
+                "closes": part is slide.parts[-1],
+                "number": number,
+                "heading": slide.heading,
+                "layout": slide.layout,
+                "notes": _notes(slide, spoken, deck, is_last=slide is deck.slides[-1]),
+                "text": part.text,
+                "code": part.code,
+            }
+            cell.metadata = nbformat.from_dict({**cell.metadata, "deck": shown})
+            if cell.cell_type == "code":
+                cell.outputs = list(part.outputs)
+            cells.append(cell)
+    kept = {key: value for key, value in notebook.metadata.items() if key != "widgets"}
+    return nbformat.v4.new_notebook(cells=cells, metadata=kept)
+
+
+def _notes(slide: Slide, spoken: float, deck: Deck, *, is_last: bool) -> str:
+    time = f"<p>{_minutes(slide.minutes)}; {spoken:g} of {deck.minutes:g} so far.</p>"
+    total = f"<p>The deck's total: {_minutes(deck.minutes)}.</p>" if is_last else ""
+    return f"{time}{slide.notes}{total}"
+
+
+def _minutes(minutes: float) -> str:
+    return f"{minutes:g} minute{'' if minutes == 1 else 's'}"
+
+
+def main(numbers: Sequence[str], *, course: Path = COURSE, folder: Path = BUILD) -> int:
+    """Build the decks of the lessons ``numbers``, or of all; return 1 when one could not be built."""
+    failures = 0
+    try:
+        notebooks = find_lessons(numbers, course=course)
+    except SlideError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for notebook in notebooks:
+        try:
+            built = build(notebook, folder=folder)
+        except (SlideError, OSError) as error:
+            failures += 1
+            print(error, file=sys.stderr)
+        else:
+            size = units.text(built.file_bytes, "B")
+            print(f"{folder.name}/{built.lesson}.html: {built.slides} slides, {built.minutes:g} minutes, {size}")
+    return min(failures, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,278 @@
+"""From a lesson's notebook to the slides in it: which cells, which part of each, what is said, for how long.
+
+=================  ====================================================================================
+tag of a cell      what it does
+=================  ====================================================================================
+``slide``          opens a slide
+``slide-more``     joins the slide that was opened last
+``slide-code``     shows a code cell's code without its output; joins, unless the cell is tagged ``slide``
+``slide-output``   shows a code cell's output without its code; joins, unless the cell is tagged ``slide``
+=================  ====================================================================================
+
+Of a markdown cell the heading and the first paragraph or list are shown; the rest is for the speaker. A slide
+that opens without a heading of its own takes the last heading above it. The cell that opens a slide carries
+``minutes``, the time to talk.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers.results import Result
+from slides.markdown import CutCell, count_words, cut_markdown, outside_reference, render_markdown, typed_measurement
+
+TAGS = ("slide", "slide-more", "slide-code", "slide-output")
+MOST_WORDS = 40
+
+# What an output is shown as: the first of these that it has.
+SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/latex", "text/plain")
+
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_IMAGES = ("image/png", "image/jpeg", "image/svg+xml")
+_NEARLY_SQUARE = 1.6  # a figure less wide than this, or a table of more rows, stands beside the text
+_SHORT_TABLE_ROWS = 6
+_LESSON_KEYS = ("number", "title", "minutes", "objectives")
+
+
+class SlideError(ValueError):
+    """A marked cell cannot be a slide; the message names the lesson, the cell and what to change."""
+
+
+@dataclass(frozen=True)
+class Part(Result):
+    """What one cell gives to a slide: its text as HTML, or its code and outputs."""
+
+    cell_index: int
+    text: str = ""
+    code: bool = False
+    outputs: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Slide(Result):
+    """One slide: HTML of the heading and of the notes, the parts in order, and the minutes to talk."""
+
+    heading: str
+    parts: tuple[Part, ...]
+    notes: str
+    minutes: float
+
+    @property
+    def words(self) -> int:
+        """The words of the slide's text, heading included; code and outputs are not text."""
+        return count_words(self.heading) + sum(count_words(part.text) for part in self.parts)
+
+    @property
+    def layout(self) -> str:
+        """'words' for text alone, 'beside' for text with one tall picture or table, 'stacked' for all else."""
+        if not any(part.code or part.outputs for part in self.parts):
+            return "words"
+        first, second = self.parts if len(self.parts) == 2 else (None, None)
+        if first and first.text and not second.code and len(second.outputs) == 1 and _is_tall(second.outputs[0]):
+            return "beside"
+        return "stacked"
+
+
+@dataclass(frozen=True)
+class Deck(Result):
+    """A lesson's slides, and what its title slide says: ``facts`` in one line, the objectives as HTML."""
+
+    number: str
+    title: str
+    facts: str
+    objectives: tuple[str, ...]
+    slides: tuple[Slide, ...]
+
+    @property
+    def minutes(self) -> float:
+        """The minutes of all slides together."""
+        return sum(slide.minutes for slide in self.slides)
+
+
+def read_deck(notebook: Mapping[str, Any], *, name: str, folder: Path) -> Deck:
+    """Return the deck that the marked cells of ``notebook`` make; ``name`` is the lesson's name in messages.
+
+    ``folder`` is where the notebook's pictures in markdown are. Raises SlideError, naming the lesson and the cell,
+    for a lesson without metadata or slides and for every cell that breaks a rule of a slide.
+    """
+    lesson = _lesson(notebook, name)
+    groups: list[list[int]] = []
+    for index, cell in enumerate(notebook["cells"]):
+        tags = _slide_tags(cell, name, index)
+        if "slide" in tags:
+            groups.append([index])
+        elif tags:
+            if not groups:
+                raise _error(name, index, f"is tagged {sorted(tags)[0]!r} before any cell is tagged 'slide'")
+            if "minutes" in cell["metadata"]:
+                raise _error(name, index, "joins a slide and has minutes; write them at the cell that opens the slide")
+            groups[-1].append(index)
+    if not groups:
+        raise SlideError(f"{name} has no slide: tag the cells that open one 'slide'")
+    slides = tuple(_slide(notebook["cells"], group, lesson["title"], name, folder) for group in groups)
+    return Deck(
+        number=f"{lesson['number']}",
+        title=lesson["title"],
+        facts=_facts(lesson),
+        objectives=tuple(_in_future(objective, name) for objective in lesson["objectives"]),
+        slides=slides,
+    )
+
+
+def _lesson(notebook: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    lesson = notebook["metadata"].get("lesson", {})
+    missing = [key for key in _LESSON_KEYS if lesson.get(key) in (None, "", [])]
+    if missing:
+        raise SlideError(f"{name} has no {' and no '.join(missing)} in its metadata under 'lesson'; run `make lessons`")
+    return lesson
+
+
+def _facts(lesson: Mapping[str, Any]) -> str:
+    needs = lesson.get("needs") or []
+    listed = [needs] if isinstance(needs, str) else [str(need) for need in needs]
+    named = [f"lesson {need}" if need.isdigit() else need for need in listed]
+    return f"{lesson['minutes']} minutes" + (f" · needs {', '.join(named)}" if named else "")
+
+
+def _in_future(objective: str, name: str) -> str:
+    verb, bar, past_and_rest = objective.partition("|")
+    words, count = past_and_rest.split(), len(verb.split())
+    if not bar or not 0 < count < len(words):
+        raise SlideError(f"{name}: the objective {objective!r} is not of the form 'predict|predicted the time of ...'")
+    future = f"{verb.strip()} {' '.join(words[count:]).removesuffix('.')}"
+    return cut_markdown(future, folder=Path()).text.removeprefix("<p>").removesuffix("</p>")
+
+
+def _slide_tags(cell: Mapping[str, Any], name: str, index: int) -> set[str]:
+    tags = {tag for tag in cell["metadata"].get("tags", []) if tag.startswith("slide")}
+    unknown = sorted(tags - set(TAGS))
+    if unknown:
+        raise _error(name, index, f"has the tag {unknown[0]!r}; the tags of slides are {', '.join(TAGS)}")
+    if {"slide", "slide-more"} <= tags:
+        raise _error(name, index, "is tagged both 'slide' and 'slide-more'; keep the one that is meant")
+    if {"slide-code", "slide-output"} <= tags:
+        raise _error(name, index, "is tagged 'slide-code' and 'slide-output'; leave both out to show both")
+    if tags and cell["cell_type"] != "code" and tags & {"slide-code", "slide-output"}:
+        raise _error(name, index, "holds text, so that it has no code and no output; use 'slide' or 'slide-more'")
+    if tags and cell["cell_type"] not in ("code", "markdown"):
+        raise _error(name, index, f"is a {cell['cell_type']} cell; only markdown and code cells go on a slide")
+    return tags
+
+
+def _slide(cells: Sequence[Mapping[str, Any]], group: list[int], title: str, name: str, folder: Path) -> Slide:
+    opening = group[0]
+    heading, notes, parts = "", [], []
+    for index in group:
+        cell = cells[index]
+        if cell["cell_type"] == "markdown":
+            cut = _cut(cell, name, index, folder)
+            heading = heading or (cut.heading if index == opening else "")
+            notes += [_shown_in_notes(cut, joined=index != opening), cut.notes]
+            parts.append(Part(cell_index=index, text=cut.text))
+        else:
+            parts.append(_code_part(cell, name, index, folder))
+    slide = Slide(
+        heading=heading or _heading_above(cells, opening, folder) or title,
+        parts=tuple(parts),
+        notes="\n".join(note for note in notes if note),
+        minutes=_minutes(cells[opening], name, opening),
+    )
+    _check_words(slide, name, opening)
+    return slide
+
+
+def _cut(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> CutCell:
+    cut = cut_markdown(cell["source"], folder=folder, attachments=cell.get("attachments"))
+    outside = outside_reference(f"{cut.heading}{cut.text}{cut.notes}")
+    if outside:
+        raise _error(name, index, f"holds {outside}; a deck loads nothing and runs no code of a cell")
+    typed = typed_measurement(f"{cut.heading} {cut.text}")
+    if typed:
+        raise _error(name, index, f"types the measurement {typed!r} on the slide; show the notebook's own output")
+    return cut
+
+
+def _shown_in_notes(cut: CutCell, *, joined: bool) -> str:
+    return f"<p><strong>{cut.heading}</strong></p>" if joined and cut.heading else ""
+
+
+def _heading_above(cells: Sequence[Mapping[str, Any]], index: int, folder: Path) -> str:
+    for above in range(index, -1, -1):
+        if cells[above]["cell_type"] == "markdown":
+            attachments = cells[above].get("attachments")
+            heading = cut_markdown(cells[above]["source"], folder=folder, attachments=attachments).heading
+            if heading:
+                return heading
+    return ""
+
+
+def _minutes(cell: Mapping[str, Any], name: str, index: int) -> float:
+    minutes = cell["metadata"].get("minutes")
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes < float("inf"):
+        given = "no minutes" if minutes is None else f"minutes={minutes!r}"
+        raise _error(name, index, f"opens a slide and has {given}; write the time to talk after its tags: minutes=2")
+    return minutes
+
+
+def _check_words(slide: Slide, name: str, index: int) -> None:
+    if slide.words > MOST_WORDS:
+        problem = f"makes a slide of {slide.words} words; at most {MOST_WORDS} are allowed"
+        raise _error(name, index, f"{problem}: move what is said below the first paragraph or list, into the notes")
+
+
+def _code_part(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> Part:
+    tags = cell["metadata"].get("tags", [])
+    outputs = () if "slide-code" in tags else tuple(_shown_outputs(cell, name, index, folder))
+    if "slide-output" in tags and not outputs:
+        raise _error(name, index, "has no output to show; run `make lessons`, or tag a cell that prints something")
+    return Part(cell_index=index, code="slide-output" not in tags, outputs=outputs)
+
+
+def _shown_outputs(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> list[Mapping[str, Any]]:
+    shown = []
+    for output in cell.get("outputs", []):
+        data = output.get("data", {})
+        if output["output_type"] == "error":
+            raise _error(name, index, f"failed with {output.get('ename')}; mend the lesson and run `make lessons`")
+        if output.get("name") == "stderr":
+            raise _error(
+                name, index, "writes to stderr (a warning?); mend its cause, or show the code alone: slide-code"
+            )
+        if _WIDGET in data:
+            continue
+        _check_output(data, name, index, folder)
+        shown.append(output)
+    if cell.get("outputs") and not shown:
+        raise _error(name, index, "shows a widget alone; a slide shows the static figure that stands beside one")
+    return shown
+
+
+def _check_output(data: Mapping[str, Any], name: str, index: int, folder: Path) -> None:
+    if data and not set(SHOWN) & set(data):
+        raise _error(name, index, f"has an output that a slide cannot show ({', '.join(data)}); show it as HTML or PNG")
+    html = data.get("text/html", "") + render_markdown(data.get("text/markdown", ""), folder=folder)
+    outside = outside_reference(html)
+    if outside:
+        raise _error(name, index, f"has an output with {outside}; a deck loads nothing and runs no code of an output")
+    alt = str(data.get("text/plain", "")).strip()
+    if set(_IMAGES) & set(data) and (not alt or alt.startswith("<")):
+        raise _error(name, index, "shows a figure without an alt text; use plotting.show(figure, alt=...)")
+
+
+def _is_tall(output: Mapping[str, Any]) -> bool:
+    data = output.get("data", {})
+    if "text/html" in data:
+        return data["text/html"].count("<tr") > _SHORT_TABLE_ROWS
+    if "image/png" not in data:
+        return False
+    width, height = struct.unpack(">II", base64.b64decode(data["image/png"])[16:24])
+    return width / height < _NEARLY_SQUARE
+
+
+def _error(name: str, index: int, problem: str) -> SlideError:
+    return SlideError(f"{name}, cell {index + 1}, {problem}")

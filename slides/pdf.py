@@ -1,0 +1,47 @@
+"""``python -m slides.pdf [NN ...]``: builds a lesson's deck and prints it with Chromium, one page a slide."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from helpers import storage
+from slides.browser import PRINT_QUERY, BrowserError, opened, running
+from slides.build import BUILD, build, find_lessons
+from slides.cells import SlideError
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+def print_deck(browser: Browser, deck: Path) -> bytes:
+    """Return the PDF of ``deck``, in light colours, one page of 1280 by 720 CSS pixels a slide.
+
+    Raises BrowserError when the deck does not start, or is not laid out as one page a slide.
+    """
+    with opened(browser, deck, **PRINT_QUERY) as opened_deck:
+        page = opened_deck.page
+        pages, slides = page.locator(".pdf-page").count(), page.evaluate("Reveal.getTotalSlides()")
+        if pages != slides:
+            raise BrowserError(f"{deck.name}: {slides} slides became {pages} pages; run `python -m slides.check`")
+        return page.pdf(prefer_css_page_size=True, print_background=True, tagged=True)
+
+
+def main(numbers: Sequence[str]) -> int:
+    """Print the decks of the lessons ``numbers``, or of all, beside the HTML; return 1 when that is not possible."""
+    try:
+        lessons = [build(notebook).lesson for notebook in find_lessons(numbers)]
+        with running() as browser:
+            for lesson in lessons:
+                storage.write_atomically(BUILD / f"{lesson}.pdf", print_deck(browser, BUILD / f"{lesson}.html"))
+                print(f"slides/_build/{lesson}.pdf")
+    except (SlideError, BrowserError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,101 @@
+"""The index finds every function and every lesson that uses it, and faults of docstrings are found."""
+
+from __future__ import annotations
+
+import pytest
+
+from course.authoring import functions, lesson
+from course.authoring.lesson import AuthoringError
+
+HEADER = """# ---
+# jupyter:
+#   lesson: {number: "90", title: Uses, minutes: 1, needs: [], objectives: ["use|used it"]}
+# ---
+"""
+
+
+def used(*cells):
+    script = HEADER + "".join(
+        f"\n# %%\n{cell}\n" if not cell.startswith("#") else f"\n# %% [markdown]\n{cell}\n" for cell in cells
+    )
+    return {name for _, name in functions.used(lesson.parse(script, number="90", slug="uses"), "toy")}
+
+
+@pytest.mark.parametrize(
+    ("cells", "names"),
+    [
+        (["import toy", "toy.pairs(3)"], {"pairs"}),
+        (["import toy.counting as c", "%time c.halves(3)\nc.halves(3)"], {"halves"}),
+        (["from toy import counting", "[counting.pairs(n) for n in counting.halves(3)]"], {"pairs", "halves"}),
+        (["from toy.counting import halves as split", "split"], {"halves"}),
+        (["import toy", "toy.counting.never_shown(1)"], {"never_shown"}),
+        (["import toy", "# See `toy.pairs` and `toy.counting.halves(3)`."], {"pairs", "halves"}),
+        (["from toy import counting", "# See `counting.halves`, not `pairs`."], {"halves"}),
+        (["import toy", "pairs = 3\nother.pairs(3)\ntoy.missing\nf'{toy}'"], set()),
+        (["import math\nmath.comb(3, 2)", "!ls"], set()),
+    ],
+)
+def test_what_a_lesson_uses_is_found(small, cells, names):
+    assert used(*cells) == names
+
+
+def test_a_cell_that_is_not_python_is_named(small):
+    with pytest.raises(AuthoringError, match="lesson 90: the cell at line 6 is not Python"):
+        used("1 +")
+
+
+def test_every_public_function_is_listed_as_a_notebook_calls_it(small):
+    assert [(entry.call, entry.taught, entry.own) for entry in functions.entries(small)] == [
+        ("counting.halves", "90", True),
+        ("counting.never_shown", None, False),
+        ("counting.pretended_time_s", "90", True),
+        ("toy.pairs", "90", True),
+    ]
+
+
+def faults(small, old, new):
+    path = small.root / "toy" / "counting.py"
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    return [problem.what.partition(";")[0] for problem in functions.check(small, small.lessons())]
+
+
+def test_a_good_library_has_no_fault(small):
+    assert functions.check(small, small.lessons()) == []
+
+
+def test_a_function_that_its_lesson_does_not_use_is_a_fault(small):
+    assert faults(small, "no lesson shows. For the library itself.", "no lesson shows. Lesson 90.") == [
+        "counting.never_shown names lesson 90, which does not use it"
+    ]
+
+
+def test_a_function_of_a_lesson_to_come_is_no_fault(small):
+    assert faults(small, "no lesson shows. For the library itself.", "no lesson shows. Lesson 95.") == []
+
+
+def test_a_function_without_a_lesson_has_that_of_its_module(small):
+    assert faults(small, "the larger one last. Lesson 90.", "the larger one last.") == []
+
+
+def test_a_function_without_a_lesson_in_a_module_without_one_is_a_fault(small):
+    text = (small.root / "toy" / "counting.py").read_text()
+    (small.root / "toy" / "counting.py").write_text(
+        text.replace("the larger one last. Lesson 90.", "the larger one last.")
+    )
+    assert faults(small, "Exact counts. Lesson 90.", "Exact counts.") == ["counting.halves names no lesson"]
+
+
+def test_a_library_from_elsewhere_is_refused(small, tmp_path):
+    elsewhere = type(small)(tmp_path / "elsewhere", package="toy")
+    with pytest.raises(AuthoringError, match="toy is imported from elsewhere"):
+        functions.entries(elsewhere)
+
+
+def test_the_page_leads_both_ways(built):
+    page = built.functions.read_text()
+    assert "- [90 Small counts](90_small_counts.ipynb): [`counting.halves`](../toy/counting.py), " in page
+    row = next(line for line in page.splitlines() if line.startswith("| [`toy.pairs`]"))
+    assert row.endswith("| Return the number of pairs among ``number`` things. | [90](90_small_counts.ipynb) "
+                        "| [90](90_small_counts.ipynb) |")  # fmt: skip

@@ -1,0 +1,71 @@
+"""A planted bug that a lesson shows is caught, one that it does not show is not, and neither is a broken tool."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from course.authoring import mutation
+from course.authoring.lesson import AuthoringError
+from course.authoring.mutation import Mutation
+
+SANITIZE = Path(__file__).parent / "sanitize.cfg"
+MODULE = "toy/counting.py"
+PAIRS = Mutation("90", MODULE, "number - 1", "number + 1", "a pair with itself")
+UNSEEN = Mutation("90", MODULE, "return number + 1", "return number + 2", "a number that no lesson shows")
+TIME = Mutation("90", MODULE, "uniform(1e-3, 2e-3)", "uniform(3e-3, 4e-3)", "another time")
+
+
+def test_a_bug_is_caught_where_it_shows(built):
+    table = mutation.attempt_all(built, [PAIRS], sanitize=SANITIZE)
+    assert [(one.cell, one.caught_by) for one in table.mutations] == [(1, "code cell 1: its output differs")]
+    assert (built.root / MODULE).read_text().count("number - 1") == 1
+
+
+def test_a_bug_that_raises_is_caught_by_its_exception(built):
+    bug = Mutation("90", MODULE, "return number // 2", "return number // 0", "a division by zero")
+    environment = dict(os.environ)
+    caught = mutation.attempt(built, built.lessons()[0], bug, sanitize=SANITIZE)
+    assert (caught.cell, caught.caught_by) == (2, "code cell 2: raised ZeroDivisionError")
+    assert dict(os.environ) == environment
+
+
+def test_a_bug_that_shows_in_masked_times_alone_is_not_caught(built):
+    assert mutation.attempt(built, built.lessons()[0], TIME, sanitize=SANITIZE).caught_by == "no cell"
+
+
+def test_a_lesson_that_fails_without_a_bug_proves_nothing(built):
+    path = built.notebook(built.lessons()[0])
+    path.write_text(path.read_text().replace("10 pairs", "11 pairs"))
+    with pytest.raises(AuthoringError, match="lesson 90 fails without a mutation too, at code cell 1: its"):
+        mutation.attempt_all(built, [PAIRS], sanitize=SANITIZE)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"old": "number * 7"}, "stands there 0 times, not once"),
+        ({"old": "number"}, "times, not once"),
+        ({"new": "number - 1"}, "changes nothing"),
+        ({"new": "number -"}, "is not Python any more"),
+    ],
+)
+def test_a_mutation_that_no_longer_applies_is_refused(small, change, says):
+    stated = {"lesson": "90", "module": MODULE, "old": "number - 1", "new": "number + 1", "what": "a bug"} | change
+    with pytest.raises(AuthoringError, match=says):
+        mutation.mutated((small.root / MODULE).read_text(), Mutation(**stated))
+
+
+def test_a_mutation_of_no_file_or_no_lesson_is_refused(built):
+    lesson = built.lessons()[0]
+    with pytest.raises(AuthoringError, match=r"toy/missing\.py, which is no file"):
+        mutation.attempt(built, lesson, Mutation("90", "toy/missing.py", "a", "b", "a bug"), sanitize=SANITIZE)
+    with pytest.raises(AuthoringError, match="mutations of lesson 91, which does not exist"):
+        mutation.attempt_all(built, [Mutation("91", MODULE, "a", "b", "a bug")], sanitize=SANITIZE)
+
+
+def test_a_run_that_compares_nothing_is_no_catch(built, tmp_path):
+    with pytest.raises(AuthoringError, match="could not be compared"):
+        mutation.first_failure(tmp_path / "missing.ipynb", tmp_path, sanitize=SANITIZE)

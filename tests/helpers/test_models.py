@@ -1,0 +1,194 @@
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from helpers.models import VARIANTS, BasicFCModel, LeNet
+
+LENET_LAYERS = ["conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "flatten", "fc1", "relu3", "fc2", "relu4", "fc3"]
+
+# Weights and biases by hand, layer by layer.
+LENET_PARAMETERS = (6 * 25 + 6) + (16 * 6 * 25 + 16) + (256 * 120 + 120) + (120 * 60 + 60) + (60 * 10 + 10)
+
+
+def parameters_of(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def run_order(model: nn.Module, images: torch.Tensor) -> list[str]:
+    """Names of the layers in the order in which they really run."""
+    order = []
+    for name, layer in model.named_children():
+        layer.register_forward_hook(lambda *_, name=name: order.append(name))
+    model(images)
+    return order
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_lenet_has_the_lectures_parameters(variant):
+    assert parameters_of(LeNet(variant=variant)) == LENET_PARAMETERS == 41_282
+
+
+def test_lenet_variants_share_parameter_names_and_shapes():
+    standard, lecture = LeNet().state_dict(), LeNet(variant="lecture").state_dict()
+    assert {name: value.shape for name, value in standard.items()} == {
+        name: value.shape for name, value in lecture.items()
+    }
+
+
+def test_lenet_is_the_same_function_as_layers_written_out():
+    model = LeNet(50)
+    images = torch.randn(4, 1, 28, 28)
+    w = model.state_dict()
+    x = nn.functional.max_pool2d(nn.functional.conv2d(images, w["conv1.weight"], w["conv1.bias"]).relu(), 2)
+    x = nn.functional.max_pool2d(nn.functional.conv2d(x, w["conv2.weight"], w["conv2.bias"]).relu(), 2).flatten(1)
+    for name in ("fc1", "fc2"):
+        x = (x @ w[f"{name}.weight"].T + w[f"{name}.bias"]).relu()
+    expected = x @ w["fc3.weight"].T + w["fc3.bias"]
+    torch.testing.assert_close(model(images), expected)
+    lecture = LeNet(50, variant="lecture")
+    lecture.load_state_dict(w)
+    torch.testing.assert_close(lecture(images), expected.relu())
+
+
+@pytest.mark.parametrize("model_class", [LeNet, BasicFCModel])
+def test_only_the_lectures_logits_are_never_negative(model_class):
+    torch.manual_seed(0)
+    images = torch.randn(64, 1, 28, 28)
+    assert (model_class()(images) < 0).any()
+    assert (model_class(variant="lecture")(images) >= 0).all()
+
+
+@pytest.mark.parametrize(("variant", "last"), [("standard", []), ("lecture", ["relu5"])])
+def test_lenet_layers_stand_in_the_order_in_which_they_run(variant, last):
+    model = LeNet(variant=variant)
+    assert [name for name, _ in model.named_children()] == LENET_LAYERS + last
+    assert run_order(model, torch.zeros(1, 1, 28, 28)) == LENET_LAYERS + last
+
+
+@pytest.mark.parametrize("hidden", [2, 3, 128])
+def test_lenet_second_width_is_half_the_first(hidden):
+    model = LeNet(hidden)
+    assert (model.fc1.out_features, model.fc2.out_features) == (hidden, hidden // 2)
+    assert model(torch.zeros(3, 1, 28, 28)).shape == (3, 10)
+
+
+@pytest.mark.parametrize(
+    ("variant", "order"),
+    [
+        ("standard", ["flatten", "fc1", "relu1", "fc2", "relu2", "fc3"]),
+        ("lecture", ["flatten", "fc1", "fc2", "fc3", "relu1"]),
+    ],
+)
+def test_basic_model_layers_and_parameters(variant, order):
+    model = BasicFCModel(variant=variant)
+    assert [name for name, _ in model.named_children()] == order
+    assert run_order(model, torch.zeros(2, 784)) == order
+    assert parameters_of(model) == (784 * 128 + 128) + (128 * 128 + 128) + (128 * 10 + 10)
+
+
+def test_basic_model_without_relu_between_the_layers_is_one_linear_layer():
+    model = BasicFCModel(12, 9, 4, 3, variant="lecture").double()
+    weight, bias = torch.eye(12, dtype=torch.double), torch.zeros(12, dtype=torch.double)
+    for layer in (model.fc1, model.fc2, model.fc3):
+        weight, bias = layer.weight @ weight, layer.weight @ bias + layer.bias
+    images = torch.randn(5, 12, dtype=torch.double)
+    torch.testing.assert_close(model(images), (images @ weight.T + bias).relu())
+    standard = BasicFCModel(12, 9, 4, 3).double()
+    standard.load_state_dict(model.state_dict())
+    assert not torch.allclose(standard(images).relu(), model(images))
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5])
+def test_basic_model_counts_linear_layers(layers):
+    model = BasicFCModel(6, 7, 3, layers)
+    assert sum(isinstance(layer, nn.Linear) for layer in model.modules()) == layers
+    assert sum(isinstance(layer, nn.ReLU) for layer in model.modules()) == layers - 1
+    assert model(torch.zeros(2, 2, 3)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("model_class", [LeNet, BasicFCModel])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_models_trace_export_compile_and_run_on_meta(model_class, variant):
+    model, images = model_class(variant=variant), torch.randn(3, 1, 28, 28)
+    expected = model(images)
+    traced = torch.fx.symbolic_trace(model)
+    assert torch.equal(traced(images), expected)
+    with pytest.raises(ValueError, match="images have shape"):
+        traced(torch.zeros(3, 1, 27, 28))
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(images), expected)
+    exported = torch.export.export(model, (images,)).module()
+    assert torch.equal(exported(images), expected)
+    with torch.device("meta"):
+        on_meta = model_class(variant=variant)
+        assert on_meta(torch.empty(5, 1, 28, 28)).shape == (5, 10)
+        with pytest.raises(ValueError, match="images have shape"):
+            on_meta(torch.empty(5, 3, 32, 32))
+
+
+@pytest.mark.parametrize("model_class", [LeNet, BasicFCModel])
+def test_models_take_no_images_and_survive_pickling(model_class):
+    model = model_class()
+    assert model(torch.zeros(0, 1, 28, 28)).shape == (0, 10)
+    copy = pickle.loads(pickle.dumps(model))
+    images = torch.randn(2, 1, 28, 28)
+    assert torch.equal(copy(images), model(images))
+
+
+@pytest.mark.parametrize("model_class", [LeNet, BasicFCModel])
+@pytest.mark.parametrize(("hidden", "error"), [(0, ValueError), (-1, ValueError), (True, TypeError), (64.0, TypeError)])
+def test_models_refuse_a_wrong_width(model_class, hidden, error):
+    with pytest.raises(error, match=r"hidden=.*give a whole number"):
+        model_class(hidden=hidden)
+
+
+def test_lenet_refuses_a_width_whose_half_is_nothing():
+    with pytest.raises(ValueError, match="hidden=1 is too small; give a whole number, 2 or more"):
+        LeNet(1)
+
+
+@pytest.mark.parametrize("name", ["inputs", "outputs", "layers"])
+def test_basic_model_refuses_zero(name):
+    with pytest.raises(ValueError, match=f"{name}=0 is too small"):
+        BasicFCModel(**{name: 0})
+
+
+@pytest.mark.parametrize("model_class", [LeNet, BasicFCModel])
+@pytest.mark.parametrize("variant", ["Lecture", None, ["lecture"]])
+def test_models_name_the_variants_they_know(model_class, variant):
+    with pytest.raises(ValueError, match="use 'standard' or 'lecture'"):
+        model_class(variant=variant)
+
+
+@pytest.mark.parametrize(
+    ("shape", "remedy"),
+    [
+        ((1, 28, 28), "unsqueeze"),
+        ((64, 28, 28), r"reshape\(-1, 1, 28, 28\)"),
+        ((28, 28), r"reshape\(-1, 1, 28, 28\)"),
+        ((64, 784), r"reshape\(-1, 1, 28, 28\)"),
+        ((64, 28, 28, 1), "permute"),
+        ((64, 3, 32, 32), "28 by 28"),
+        ((), "28 by 28"),
+    ],
+)
+def test_lenet_tells_what_to_do_about_a_shape(shape, remedy):
+    with pytest.raises(ValueError, match=rf"expected \(N, 1, 28, 28\).*{remedy}"):
+        LeNet()(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("shape", [(784,), (3, 783), (3, 3, 32, 32), ()])
+def test_basic_model_tells_what_to_do_about_a_shape(shape):
+    with pytest.raises(ValueError, match=r"expected \(N, 784\)"):
+        BasicFCModel()(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("model", [LeNet(), BasicFCModel()])
+def test_models_refuse_what_is_not_a_tensor_of_floats(model):
+    with pytest.raises(TypeError, match=r"torch\.uint8.*float\(\) / 255"):
+        model(torch.zeros(2, 1, 28, 28, dtype=torch.uint8))
+    with pytest.raises(TypeError, match=r"ndarray.*as_tensor"):
+        model(np.zeros((2, 1, 28, 28), dtype=np.float32))

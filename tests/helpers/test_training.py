@@ -1,0 +1,489 @@
+import contextlib
+import hashlib
+import math
+import random
+import signal
+import statistics
+import time
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from helpers.data import make_MNIST_loader
+from helpers.models import BasicFCModel, LeNet
+from helpers.training import accuracy, estimate, estimate_training_for, gpu_train, loop, train
+
+
+def batches(count=4, *, size=8, classes=10, seed=0):
+    """Batches of noise with labels: enough for what does not need digits."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (torch.randn(size, 6, generator=generator), torch.randint(classes, (size,), generator=generator))
+        for _ in range(count)
+    ]
+
+
+def small(**arguments):
+    torch.manual_seed(0)
+    return BasicFCModel(6, 5, 10, 2, **arguments)
+
+
+def weights(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def same(left, right):
+    return all(torch.equal(left[name], right[name]) for name in left)
+
+
+def fingerprint(model):
+    return hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values())).hexdigest()
+
+
+def recording(generator_function, record):
+    """The generator, with ``record()`` called before each item it gives."""
+
+    def recorded(*arguments):
+        for item in generator_function(*arguments):
+            record()
+            yield item
+
+    return recorded
+
+
+class Sleeper(nn.Module):
+    """A model whose step takes a known time, whatever ``hidden`` is: it sleeps in its forward pass."""
+
+    def __init__(self, hidden=1):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(hidden))
+        self.step_s = 0.004
+
+    def forward(self, images):
+        time.sleep(self.step_s)
+        return images.flatten(1)[:, :10] * self.scale.mean()
+
+
+# What comes back
+
+
+def test_lenet_learns_the_packaged_digits():
+    torch.manual_seed(0)
+    test_loader = make_MNIST_loader(500, split="test")
+    model = LeNet()
+    assert accuracy(model, test_loader) < 0.3
+    run = train(model, make_MNIST_loader(64), 5, test_loader=test_loader)
+    assert run.test_accuracy_share >= 0.93
+    assert run.test_accuracy_share == accuracy(model, test_loader)
+    losses = [row.loss for row in run.rows]
+    assert losses == sorted(losses, reverse=True)
+    assert (run.model, run.device, run.batch_size, run.epochs, run.examples, run.steps) == (
+        "LeNet", "cpu", 64, 5, 4000, 63,
+    )  # fmt: skip
+    assert [row.epoch for row in run.rows] == [1, 2, 3, 4, 5]
+    assert run.total_s == sum(row.time_s for row in run.rows)
+    assert run.examples_per_s == pytest.approx(5 * 4000 / run.total_s)
+    assert "test accuracy share  9" in str(run)
+    assert list(run.table()["epoch"]) == [1, 2, 3, 4, 5]
+
+
+def test_accuracy_is_that_of_predictions_counted_by_hand():
+    model, loader = small(), batches(5)
+    expected = [model(image[None]).argmax().item() == label.item() for images, labels in loader
+                for image, label in zip(images, labels, strict=True)]  # fmt: skip
+    assert accuracy(model, loader) == statistics.fmean(expected)
+
+
+def test_training_is_adam_on_cross_entropy_written_out():
+    model, oracle, loader = small(), small(), batches()
+    run = train(model, loader, 3, learning_rate=0.01)
+    optimizer = torch.optim.Adam(oracle.parameters(), lr=0.01, foreach=False)
+    losses = []
+    for _ in range(3):
+        for images, labels in loader:
+            optimizer.zero_grad()
+            loss = -oracle(images).log_softmax(1)[range(len(labels)), labels].mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    for name, value in oracle.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value)
+    assert [row.loss for row in run.rows] == pytest.approx([statistics.fmean(losses[i : i + 4]) for i in (0, 4, 8)])
+
+
+def test_the_mean_over_an_epoch_counts_examples_not_batches():
+    images, labels = torch.zeros(5, 6), torch.tensor([1, 1, 1, 1, 2])
+    model = small()
+    loader = [(images[:4], labels[:4]), (images[4:], labels[4:])]
+    run = train(model, loader, 1, learning_rate=1e-12)
+    assert run.examples == 5
+    assert run.rows[0].loss == pytest.approx(nn.functional.cross_entropy(model(images), labels).item(), rel=1e-4)
+
+
+def test_same_seed_same_weights_to_the_bit_and_first_epochs_agree():
+    def trained(epochs, seed=0, spoil=0):
+        loader = make_MNIST_loader(250, seed=spoil)
+        for _ in range(spoil):
+            next(iter(loader))
+        torch.manual_seed(7)
+        model = BasicFCModel(hidden=16)
+        torch.manual_seed(spoil)
+        return train(model, loader, epochs, seed=seed), weights(model)
+
+    first_run, first = trained(2)
+    again_run, again = trained(2, spoil=3)
+    assert same(first, again)
+    assert [row.loss for row in first_run.rows] == [row.loss for row in again_run.rows]
+    assert trained(1)[0].rows[0].loss == first_run.rows[0].loss
+    assert not same(first, trained(2, seed=1)[1])
+
+
+def test_dropout_follows_the_seed():
+    def trained(seed):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 10))
+        train(model, batches(), seed=seed)
+        return weights(model)
+
+    assert same(trained(1), trained(1))
+    assert not same(trained(1), trained(2))
+
+
+@pytest.mark.parametrize("action", ["train", "accuracy", "estimate"])
+def test_random_numbers_modes_and_gradients_come_back(action):
+    loader = make_MNIST_loader(1000)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.Dropout(0.1))
+    model[2].eval()
+    model[1].weight.grad = torch.full_like(model[1].weight, math.nan)
+    modes = [module.training for module in model.modules()]
+    state, loader_state = torch.random.get_rng_state(), loader.generator.get_state()
+    if action == "train":
+        train(model, loader, 1)
+        assert model[1].weight.grad is None
+        assert all(torch.isfinite(value).all() for value in model.state_dict().values())
+    elif action == "accuracy":
+        accuracy(model, loader)
+    else:
+        estimate_training_for(BasicFCModel, 1, hidden_sizes=[4], loader=loader)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(loader.generator.get_state(), loader_state)
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_accuracy_leaves_batch_norm_and_gradients_alone():
+    model = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 10))
+    model[1].bias.grad = torch.ones(10)
+    before = weights(model)
+    accuracy(model, batches())
+    assert same(before, weights(model))
+    assert torch.equal(model[1].bias.grad, torch.ones(10))
+
+
+def test_training_works_where_the_caller_wants_no_gradients():
+    model = small()
+    before = weights(model)
+    with torch.no_grad():
+        train(model, batches(), 1)
+        assert not torch.is_grad_enabled()
+    assert not same(before, weights(model))
+
+
+def test_frozen_parameters_stay():
+    model = small()
+    model.fc1.requires_grad_(False)
+    before = weights(model)
+    train(model, batches(), 1)
+    assert torch.equal(model.fc1.weight, before["fc1.weight"])
+    assert not torch.equal(model.fc2.weight, before["fc2.weight"])
+
+
+# What goes wrong
+
+
+def test_an_interrupt_leaves_the_last_whole_update():
+    def interrupted(loader, stop):
+        for number, batch in enumerate(loader):
+            if number == stop:
+                raise KeyboardInterrupt
+            yield batch
+
+    model, oracle, loader = small().eval(), small(), batches(6)
+    with pytest.raises(KeyboardInterrupt):
+        train(model, interrupted(loader, 3), 1)
+    train(oracle, loader[:3], 1)
+    assert same(weights(oracle), weights(model))
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a Unix timer")
+def test_an_interrupt_at_any_moment_leaves_whole_updates(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    loader, model = batches(30), nn.Sequential(*[nn.Linear(6, 6) for _ in range(20)], nn.Linear(6, 10))
+    start, generator, moments = weights(model), random.Random(0), [fingerprint(model)]
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "prepared", recording(loop.prepared, lambda: moments.append(fingerprint(model))))
+        train(model, loader, 1)
+    moments.append(fingerprint(model))
+    lasts_s = train(model, loader, 1).total_s
+    before, found = signal.signal(signal.SIGALRM, interrupt), []
+    try:
+        for _ in range(20):
+            model.load_state_dict(start)
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, generator.uniform(0.05, 0.9) * lasts_s)
+                train(model, loader, 1)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            found.append(moments.index(fingerprint(model)))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(set(found)) > 3
+
+
+def test_a_loss_that_is_not_finite_names_the_step_and_keeps_the_weights():
+    loader = batches(5)
+    loader[2][0][0, 0] = math.nan
+    model, oracle = small(), small()
+    with pytest.raises(FloatingPointError, match="the loss is nan at step 3 of epoch 1; try a learning_rate"):
+        train(model, loader)
+    train(oracle, loader[:2], 1)
+    assert same(weights(oracle), weights(model))
+
+
+@pytest.mark.parametrize(
+    ("loader", "error", "message"),
+    [
+        ([], ValueError, "the loader gave no batch in epoch 1; give one with digits"),
+        (iter(batches()), ValueError, "no batch in epoch 2; a generator can be read once only"),
+        (TensorDataset(torch.zeros(3, 6)), TypeError, "loader is a TensorDataset; give a DataLoader"),
+        (None, TypeError, "loader is a NoneType; give a DataLoader"),
+        ([torch.zeros(3, 6)], TypeError, "the loader gave a Tensor; give a DataLoader"),
+        ([(torch.zeros(6), 3)], TypeError, "the loader gave a tuple; give a DataLoader"),
+        ([(torch.zeros(3, 6), torch.zeros(2).long())], ValueError, r"shape \(3, 6\) and labels of shape \(2,\)"),
+        ([(torch.zeros(3, 6), torch.zeros(3, 10).long())], ValueError, r"labels of shape \(3, 10\)"),
+        ([(torch.zeros(0, 6), torch.zeros(0).long())], ValueError, r"labels of shape \(0,\)"),
+        ([(torch.zeros(3, 6), torch.zeros(3))], TypeError, r"labels of torch\.float32"),
+        ([(torch.zeros(2, 6), torch.tensor([0, 10]))], ValueError, "labels run from 0 to 10.*10 outputs.*give it 11"),
+        ([(torch.zeros(2, 6), torch.tensor([-100, 1]))], ValueError, "labels run from -100 to 1"),
+    ],
+)
+def test_loaders_that_are_not_accepted(loader, error, message):
+    with pytest.raises(error, match=message):
+        train(small(), loader)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_labels_may_be_any_whole_numbers(dtype):
+    loader = batches()
+    expected = train(small(), loader).rows[-1].loss
+    assert train(small(), [(images, labels.to(dtype)) for images, labels in loader]).rows[-1].loss == expected
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        (nn.ReLU(), ValueError, "ReLU has no parameters, so there is nothing to train"),
+        (small().requires_grad_(False), ValueError, "all parameters of BasicFCModel are frozen"),
+        (LeNet, TypeError, r"model is the class LeNet; give a model, such as LeNet\(\)"),
+        (print, TypeError, "model is a builtin_function_or_method; give a model"),
+        (small().to("meta"), ValueError, "BasicFCModel is on meta; give a model on one device that holds values"),
+        (nn.Sequential(small(), nn.Linear(10, 10, device="meta")), ValueError, "on cpu and meta"),
+    ],
+)
+def test_models_that_are_not_accepted(model, error, message):
+    with pytest.raises(error, match=message):
+        train(model, batches())
+
+
+def test_an_output_that_is_not_one_row_an_image_is_named():
+    with pytest.raises(ValueError, match=r"output of shape \(8, 2, 10\) for 8 images"):
+        train(nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Linear(3, 10)), batches())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"epochs": 0}, ValueError, "epochs=0 is too small; give a whole number, 1 or more"),
+        ({"epochs": 1.5}, TypeError, "epochs=1.5 is a float"),
+        ({"learning_rate": 0}, ValueError, "learning_rate=0 is not accepted; give a number above 0"),
+        ({"learning_rate": math.nan}, ValueError, "learning_rate=nan"),
+        ({"learning_rate": math.inf}, ValueError, "learning_rate=inf"),
+        ({"learning_rate": "fast"}, TypeError, "learning_rate='fast' is a str"),
+        ({"seed": -1}, ValueError, "seed=-1 is too small"),
+    ],
+)
+def test_numbers_that_are_not_accepted(arguments, error, message):
+    model = small()
+    before = weights(model)
+    with pytest.raises(error, match=message):
+        train(model, batches(), **arguments)
+    assert same(before, weights(model))
+
+
+# The GPU
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without CUDA")
+def test_gpu_train_says_why_there_is_no_gpu_and_what_to_do():
+    model = small()
+    before = weights(model)
+    with pytest.raises(RuntimeError, match=r"gpu_train needs a CUDA device.*: .*Train on the CPU with train\("):
+        gpu_train(model, batches())
+    with pytest.raises(RuntimeError, match="device='cuda' needs a CUDA device"):
+        estimate_training_for(LeNet, 1, device="cuda")
+    assert same(before, weights(model))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_gpu_train_brings_the_model_back_trained():
+    model = small().eval()
+    before, state = weights(model), torch.cuda.get_rng_state()
+    run = gpu_train(model, batches(), test_loader=batches())
+    assert run.device.startswith("cuda")
+    assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
+    assert not same(before, weights(model))
+    assert not model.training
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+    with pytest.raises(FloatingPointError, match="step 1 of epoch 1"):
+        gpu_train(model, [(torch.full((2, 6), math.nan), torch.zeros(2).long())])
+    assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
+
+
+# The estimate
+
+
+def sleeping_loader(count=30, size=4):
+    return DataLoader(TensorDataset(torch.zeros(count * size, 784), torch.zeros(count * size).long()), size)
+
+
+def off_by(model_class, loader, hidden=8):
+    """The estimate of one epoch over a real one, right after it."""
+    row = estimate_training_for(model_class, 1, hidden_sizes=[hidden], loader=loader).sizes[0]
+    model = model_class(hidden=hidden)
+    train(model, loader, 1)
+    return row.estimated_s / train(model, loader, 1).total_s
+
+
+def agrees(ratio, *, factor, tries=4):
+    """True as soon as one ratio is within ``factor`` of 1: a busy machine spoils some, a wrong estimate all."""
+    return any(abs(math.log(ratio())) < math.log(factor) for _ in range(tries))
+
+
+def test_estimate_of_a_known_step_and_a_planted_wrong_one(monkeypatch):
+    loader = sleeping_loader()
+    assert agrees(lambda: off_by(Sleeper, loader), factor=1.25)
+    monkeypatch.setattr(estimate, "_steps_per_epoch", lambda loader, _: len(loader) / 2)
+    assert not agrees(lambda: off_by(Sleeper, loader), factor=1.25)
+
+
+@pytest.mark.parametrize("model_class", [LeNet, BasicFCModel])
+def test_estimate_agrees_with_a_real_epoch_of_digits(model_class):
+    loader = make_MNIST_loader(50, split="test")
+    assert agrees(lambda: off_by(model_class, loader, 128), factor=1.5)
+
+
+def test_estimate_counts_parameters_steps_and_confidence():
+    result = estimate_training_for(LeNet, 3, hidden_sizes=(120, 2), batch_size=64)
+    assert [(row.hidden, row.parameters, row.parameter_bytes) for row in result.sizes] == [
+        (120, 41_282, 4 * 41_282), (2, 156 + 2416 + 514 + 3 + 20, 4 * 3109),
+    ]  # fmt: skip
+    assert (result.model, result.epochs, result.batch_size) == ("LeNet", 3, 64)
+    assert result.steps_per_epoch == 4000 / 64
+    assert result.timed_steps == 6
+    assert result.confidence_share == 1 - 2 / 64
+    assert all(row.low_s <= row.estimated_s <= row.high_s for row in result.sizes)
+    assert list(result.table()["hidden"]) == [120, 2]
+
+
+def trial(*steps_s, first_batch_s=0.5):
+    return estimate._Trial(64, 10, 40, first_batch_s, steps_s)
+
+
+def test_an_estimate_is_arithmetic_on_the_steps_and_proportional_to_the_epochs():
+    trials = [trial(1.0, 2.0, 9.0), trial(3.0, 4.0, 5.0, first_batch_s=0.25)]
+    one = estimate._size_estimate(120, trials, 1, 10.0)
+    assert (one.step_s, one.estimated_s, one.low_s, one.high_s) == (3.5, 35.25, 10.25, 90.25)
+    for epochs in (2, 4, 1000):
+        many = estimate._size_estimate(120, trials, epochs, 10.0)
+        assert (many.estimated_s, many.low_s, many.high_s) == (epochs * 35.25, epochs * 10.25, epochs * 90.25)
+
+
+def test_the_interval_holds_the_median_as_often_as_stated():
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.empty(4000, 6).log_normal_(0, 1, generator=generator)
+    held = ((samples.min(1).values < 1) & (samples.max(1).values > 1)).float().mean().item()
+    assert held == pytest.approx(1 - 2 * 0.5**6, abs=0.01)
+
+
+def test_cold_steps_are_left_out_and_the_estimate_is_cheap(monkeypatch):
+    calls = []
+
+    class Cold(Sleeper):
+        def forward(self, images):
+            calls.append(len(images))
+            time.sleep(0.1 if len(calls) % 5 in (1, 2) else 0)
+            return super().forward(images)
+
+    row = estimate_training_for(Cold, 50, hidden_sizes=[8], loader=sleeping_loader()).sizes[0]
+    assert len(calls) == 10
+    assert row.step_s < 0.05
+
+
+def test_only_whole_batches_are_timed_and_a_part_counts_as_its_part():
+    seen = []
+
+    class Recorder(Sleeper):
+        def forward(self, images):
+            seen.append(len(images))
+            return super().forward(images)
+
+    loader = DataLoader(TensorDataset(torch.zeros(40, 784), torch.zeros(40).long()), 30)
+    result = estimate_training_for(Recorder, 1, hidden_sizes=[8], loader=loader)
+    assert set(seen) == {30}
+    assert result.steps_per_epoch == pytest.approx(4 / 3)
+    one_batch = estimate_training_for(BasicFCModel, 1, hidden_sizes=[8], batch_size=10_000)
+    assert (one_batch.batch_size, one_batch.steps_per_epoch) == (4000, 1)
+    listed = estimate_training_for(partial(BasicFCModel, 6), 1, hidden_sizes=[8], loader=batches(7))
+    assert (listed.batch_size, listed.steps_per_epoch) == (8, 7)
+
+
+def test_steps_that_are_dropped_are_not_counted():
+    dataset = TensorDataset(torch.zeros(40, 784), torch.zeros(40).long())
+    assert estimate._steps_per_epoch(DataLoader(dataset, 30, drop_last=True), 30) == 1
+    assert estimate._steps_per_epoch(DataLoader(dataset, 30), 30) == 40 / 30
+
+
+class _Stream(IterableDataset):
+    def __iter__(self):
+        yield from zip(torch.zeros(4, 784), torch.zeros(4).long(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"epochs": 0}, ValueError, "epochs=0 is too small"),
+        ({"hidden_sizes": ()}, ValueError, "hidden_sizes is empty"),
+        ({"hidden_sizes": 128}, TypeError, r"hidden_sizes=128 is not accepted.*\(128, 256\)"),
+        ({"hidden_sizes": (128, 0)}, ValueError, "a hidden size=0 is too small"),
+        ({"hidden_sizes": (1,)}, ValueError, "hidden=1 is too small; give a whole number, 2"),
+        ({"model_class": LeNet()}, TypeError, "model_class is a LeNet; give the class itself"),
+        ({"model_class": "LeNet"}, TypeError, "model_class is a str; give the class itself"),
+        ({"model_class": nn.Linear}, TypeError, r"Linear\(hidden=128\) does not work"),
+        ({"loader": [], "batch_size": 4}, ValueError, "loader and batch_size are both given"),
+        ({"batch_size": 0}, ValueError, "batch_size=0 is too small"),
+        ({"loader": []}, ValueError, "the loader gave no batch"),
+        ({"loader": iter(())}, TypeError, "the number of batches of the loader is not known"),
+        ({"loader": DataLoader(_Stream())}, TypeError, "the number of batches of the loader is not known"),
+        ({"device": "meta"}, ValueError, "on meta"),
+    ],
+)
+def test_estimates_that_are_not_possible(arguments, error, message):
+    with pytest.raises(error, match=message):
+        estimate_training_for(**{"model_class": LeNet, "epochs": 1, "hidden_sizes": (128,)} | arguments)

@@ -1,0 +1,165 @@
+"""Lesson 00 in a real JupyterLab, started by `make lab` itself, read by a reader in a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+START_S, RUN_S = 90, 180
+SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}',
+            "@jupyterlab/apputils-extension/notification.jupyterlab-settings": '{"fetchNews": "false"}'}  # fmt: skip
+ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/lab\S*\?token=\w+")
+
+
+def copy_of_the_course(folder: Path) -> Path:
+    """Copy what git tracks, so that a lesson that is saved by the lab does not change the repository."""
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, files.split("\0")):
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    return folder
+
+
+def private_environment(folder: Path) -> dict[str, str]:
+    """Return the environment of a reader who has a lab of their own: no browser opens, no setting is shared."""
+    config = folder / "config"
+    config.mkdir()
+    (config / "jupyter_lab_config.py").write_text(
+        "c.ServerApp.open_browser = False\nc.ServerApp.port = 0\nc.LabApp.expose_app_in_browser = True\n"
+    )
+    for name, text in SETTINGS.items():
+        path = folder / "settings" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return os.environ | {
+        "JUPYTER_CONFIG_DIR": str(config),
+        "JUPYTER_DATA_DIR": str(folder / "data"),
+        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+        "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
+        "HELPERS_HEADLESS": "0",
+        "HELPERS_CACHE": str(folder / "cache"),
+        "HELPERS_PREDICTIONS": str(folder / "predictions.json"),
+    }
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """Start `make lab` in a copy of the course; yield its address and the reader's folder; end it with its kernels."""
+    folder = tmp_path_factory.mktemp("lab")
+    course = copy_of_the_course(tmp_path_factory.mktemp("course"))
+    server = subprocess.Popen(
+        ["make", "lab"], cwd=course, env=private_environment(folder), start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(iter(server.stdout.readline, "")), daemon=True)
+    reader.start()
+    try:
+        yield address_of(server, lines), folder
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+
+
+def address_of(server: subprocess.Popen, lines: list[str]) -> str:
+    """Wait for the address that the lab prints."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and server.poll() is None:
+        found = ADDRESS.search("".join(lines))
+        if found:
+            return found[0]
+        time.sleep(0.2)
+    pytest.fail("the lab printed no address:\n" + "".join(lines)[-3000:])
+
+
+@pytest.fixture(scope="module")
+def page(lab, chromium):
+    """Lesson 00, opened and run from top to bottom; what the browser complained of is kept in ``page.complaints``."""
+    context = chromium.new_context(viewport={"width": 1400, "height": 900})
+    page = context.new_page()
+    page.complaints = []
+    page.on("console", lambda m: page.complaints.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.goto(lab[0])
+    page.wait_for_function(
+        "() => window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session?.kernel?.status === 'idle'",
+        timeout=1000 * START_S,
+    )
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.wait_for_function(
+        """() => {
+            const cells = window.jupyterapp.shell.currentWidget.content.widgets.filter(c => c.model.type === 'code');
+            return cells.every(c => c.model.executionState !== 'running' && c.model.executionCount !== null)
+        }""",
+        timeout=1000 * RUN_S,
+    )
+    yield page
+    context.close()
+
+
+def test_the_address_is_local_and_has_a_token(lab):
+    assert ADDRESS.fullmatch(lab[0])
+
+
+def test_lesson_00_is_what_opens(page):
+    path = page.evaluate("() => window.jupyterapp.shell.currentWidget.context.path")
+    assert Path(path).name == "00_start_here.ipynb"
+
+
+def test_every_cell_ran_without_an_error(page):
+    errors = page.evaluate(
+        """() => window.jupyterapp.shell.currentWidget.content.widgets
+            .filter(c => c.model.type === 'code')
+            .flatMap(c => c.model.outputs.toJSON()).filter(o => o.output_type === 'error').map(o => o.evalue)"""
+    )
+    assert errors == []
+
+
+def test_figures_are_drawn(page):
+    widths = page.evaluate("() => [...document.querySelectorAll('.jp-OutputArea img')].map(i => i.naturalWidth)")
+    assert len(widths) >= 4
+    assert min(widths) > 100
+
+
+def test_a_typed_prediction_is_locked_and_the_answer_appears(page, lab):
+    waiting = page.get_by_text("Lock in your prediction above to see it.")
+    before = waiting.count()
+    box = page.locator(".widget-text input").first
+    box.fill("7")
+    page.get_by_role("button", name="Lock it in").first.click()
+    page.get_by_text(re.compile(r"Your prediction is .* (high|low|measured)")).first.wait_for(timeout=10_000)
+    assert waiting.count() == before - 1
+    assert box.is_disabled()
+    assert "7" in (lab[1] / "predictions.json").read_text()
+
+
+def test_a_slider_moved_by_keyboard_draws_another_figure(page):
+    image = page.locator(".jp-OutputArea-output .jp-OutputArea img").first
+    before = image.get_attribute("src")
+    page.locator(".widget-hslider [role=slider], .widget-hslider .noUi-handle").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function(
+        "before => document.querySelector('.jp-OutputArea-output .jp-OutputArea img')?.src !== before",
+        arg=before,
+        timeout=15_000,
+    )
+
+
+def test_the_browser_has_nothing_to_complain_of(page):
+    assert page.complaints == []

@@ -1,0 +1,208 @@
+"""Predictions: typed once, locked, kept in one private file, and never in the way of a test or a build."""
+
+from __future__ import annotations
+
+import json
+import stat
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from helpers import widgets
+from helpers.widgets import forms, store
+from helpers.widgets.predictions import NO_PREDICTION, Answer, quantity, read_number
+
+QUESTION = "How many times longer is b than a?"
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELPERS_HEADLESS", "0")
+    monkeypatch.setenv("HELPERS_PREDICTIONS", str(tmp_path / "mine.json"))
+    return tmp_path / "mine.json"
+
+
+@pytest.fixture
+def displayed(monkeypatch):
+    shown: list = []
+    monkeypatch.setattr("IPython.display.display", lambda *objects, **_: shown.extend(objects))
+    return shown
+
+
+def answer(**changes):
+    return Answer(**({"question": QUESTION, "unit": "x", "predicted": 60, "modelled": 10, "measured": 20} | changes))
+
+
+def type_and_lock(form, text):
+    box, button = form.children[1].children
+    box.value = text
+    button.click()
+    return form.children[2].value
+
+
+def test_three_numbers_stand_side_by_side_with_their_ratios():
+    assert answer().rows() == [
+        ("predicted", "60x", "3.00 of measured"),
+        ("modelled", "10x", "0.50 of measured"),
+        ("measured", "20x", "1.00 of measured"),
+    ]
+    assert "Your prediction is 3 times too high." in str(answer())
+
+
+@pytest.mark.parametrize(
+    ("predicted", "line"),
+    [
+        (20, "Your prediction is exactly what was measured."),
+        (21, "Your prediction is within 5 % of what was measured."),
+        (5, "Your prediction is 4 times too low."),
+        (0, "Your prediction is off by -20."),
+    ],
+)
+def test_one_line_on_the_readers_error(predicted, line):
+    assert answer(predicted=predicted).verdict == line
+
+
+def test_without_a_prediction_the_place_says_so():
+    text = str(answer(predicted=None))
+    assert NO_PREDICTION in text
+    assert "too" not in text
+    assert NO_PREDICTION in answer(predicted=None)._repr_html_()
+
+
+def test_html_is_escaped():
+    assert "<script>" not in answer(question="<script>")._repr_html_()
+
+
+def test_headless_shows_the_question_and_no_form(displayed):
+    prediction = widgets.predict(QUESTION, "x")
+    prediction._ipython_display_()
+    prediction.reveal(measured=20)
+    assert displayed[0] == {"text/plain": f"{QUESTION} [x]\n{NO_PREDICTION}"}
+    assert displayed[1] == Answer(QUESTION, "x", None, None, 20)
+    assert prediction.value is None
+
+
+def test_headless_neither_reads_nor_writes_the_readers_file(file, monkeypatch, displayed):
+    store.lock_in(QUESTION, "x", 7)
+    before = file.read_bytes()
+    monkeypatch.setenv("HELPERS_HEADLESS", "1")
+    prediction = widgets.predict(QUESTION, "x")
+    prediction.reveal(measured=20)
+    assert prediction.value is None
+    assert displayed[0].predicted is None
+    assert file.read_bytes() == before
+
+
+def test_a_typed_number_is_locked_and_kept(file):
+    prediction = widgets.predict(QUESTION, "s")
+    form = forms.question_form(prediction)
+    assert type_and_lock(form, "3 ms") == ""
+    box, button = form.children[1].children
+    assert box.disabled
+    assert button.disabled
+    assert prediction.value == 0.003
+    assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0
+
+
+def test_a_locked_number_stays(file):
+    store.lock_in(QUESTION, "x", 7)
+    assert store.lock_in(QUESTION, "x", 8).value == 7
+    form = forms.question_form(widgets.predict(QUESTION, "x"))
+    assert form.children[1].children[0].disabled
+
+
+def test_a_typing_error_is_explained_and_nothing_is_locked(file):
+    prediction = widgets.predict(QUESTION, "s")
+    form = forms.question_form(prediction)
+    assert "not a quantity" in type_and_lock(form, "fast")
+    assert prediction.value is None
+    assert not file.exists()
+    assert type_and_lock(form, "2") == ""
+
+
+def test_the_answer_waits_for_the_prediction_and_then_appears(file):
+    prediction = widgets.predict(QUESTION, "x")
+    question, reply = forms.question_form(prediction), forms.answer_form(prediction, 10, 20)
+    shown, skip = reply.children
+    assert "Lock in your prediction" in shown.value
+    assert "20x" not in shown.value
+    type_and_lock(question, "60")
+    assert "3 times too high" in shown.value
+    assert skip.layout.display == "none"
+
+
+def test_a_prediction_after_the_answer_is_marked(file):
+    prediction = widgets.predict(QUESTION, "x")
+    question, reply = forms.question_form(prediction), forms.answer_form(prediction, 10, 20)
+    reply.children[1].click()
+    assert NO_PREDICTION in reply.children[0].value
+    type_and_lock(question, "20")
+    assert "after the answer was shown" in reply.children[0].value
+
+
+def test_damaged_file_is_reported_and_left_alone(file):
+    file.write_text("[{")
+    with pytest.raises(ValueError, match=r"mine\.json, is damaged .* move it away"):
+        store.read()
+    assert file.read_text() == "[{"
+
+
+def test_two_notebooks_at_once_lose_nothing(file):
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: store.lock_in(f"question {i}", "x", i), range(24)))
+    assert {question: entry.value for question, entry in store.read().items()} == {
+        f"question {i}": i for i in range(24)
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [("40", "x", 40), ("40x", "x", 40), ("1,000 messages", "messages", 1000), ("2 GiB", "B", 2**31), ("50 %", "%", 50)],
+)
+def test_numbers_as_people_write_them(text, unit, value):
+    assert read_number(text, unit) == value
+
+
+@pytest.mark.parametrize("text", ["", "x", "ten", "1e999", "nan"])
+def test_what_is_no_finite_number_is_refused(text):
+    with pytest.raises(ValueError, match=r"not a quantity|too large|more than a computer"):
+        read_number(text, "x")
+
+
+def test_quantities_are_printed_in_their_unit():
+    assert [quantity(0.003, "s"), quantity(40, "x"), quantity(12, "messages")] == ["3.00 ms", "40x", "12 messages"]
+
+
+def test_empty_question_and_empty_answer_are_refused():
+    with pytest.raises(ValueError, match="question is empty"):
+        widgets.predict(" ", "x")
+    with pytest.raises(ValueError, match="reveal what"):
+        widgets.predict(QUESTION, "x").reveal()
+
+
+def notebook(tmp_path, *cells):
+    body = {
+        "cells": [{"cell_type": "code", "source": [cell]} for cell in cells],
+        "metadata": {"lesson": {"title": "T"}},
+    }
+    (tmp_path / "07_t.ipynb").write_text(json.dumps(body))
+    return tmp_path
+
+
+def test_progress_counts_what_was_asked_predicted_and_answered(file, tmp_path):
+    course = notebook(
+        tmp_path,
+        f"guess = helpers.predict({QUESTION!r}, 'x')\nguess",
+        "%matplotlib inline\nother = predict('Other?', 's')",
+        "print('predict(')",
+    )
+    store.lock_in(QUESTION, "x", 3)
+    store.mark_seen("Other?", "s")
+    [lesson] = widgets.progress(course=course).lessons
+    assert (lesson.lesson, lesson.title) == ("07", "T")
+    assert (lesson.questions, lesson.predicted, lesson.answered) == (2, 1, 1)
+
+
+def test_progress_without_lessons_says_what_to_do(tmp_path):
+    with pytest.raises(FileNotFoundError, match="make lab"):
+        widgets.progress(course=tmp_path)

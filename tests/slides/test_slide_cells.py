@@ -1,0 +1,173 @@
+"""Which cells make which slide, and every rule that refuses one."""
+
+from pathlib import Path
+
+import pytest
+from nbformat.v4 import new_output, new_raw_cell
+from slide_samples import LESSON, code_cell, displayed, figure_output, notebook_of, printed, sample_notebook, text_cell
+
+from slides.cells import MOST_WORDS, Deck, SlideError, read_deck
+from slides.markdown import plain_text
+
+
+def deck_of(*cells, lesson=None) -> Deck:
+    return read_deck(notebook_of(*cells, lesson=lesson), name="98_sample", folder=Path())
+
+
+def refusal(*cells, lesson=None) -> str:
+    with pytest.raises(SlideError) as caught:
+        deck_of(*cells, lesson=lesson)
+    return str(caught.value)
+
+
+OPENS = text_cell("## H\n\nText.")
+
+
+def test_the_sample():
+    deck = read_deck(sample_notebook(), name="98_sample", folder=Path())
+    assert [slide.heading for slide in deck.slides] == [
+        "Three numbers", "Work over time", "Rows before columns", "A square picture", "Code that wraps", "A table",
+    ]  # fmt: skip
+    assert [slide.layout for slide in deck.slides] == ["words", "words", "stacked", "beside", "stacked", "stacked"]
+    assert [len(slide.parts) for slide in deck.slides] == [1, 2, 2, 2, 2, 1]
+    assert [slide.minutes for slide in deck.slides] == [2, 1.5, 2, 2, 3, 2]
+    assert deck.minutes == 12.5
+    assert deck.facts == "20 minutes · needs lesson 00, a quiet machine"
+    assert deck.objectives == (
+        "tell a byte from a bit",
+        "predict the time of <code>a @ b</code> from $2mnk$ operations",
+    )
+
+
+@pytest.mark.parametrize(
+    ("tags", "code", "outputs"),
+    [
+        (("slide-more",), True, 1),
+        (("slide-code",), True, 0),
+        (("slide-output",), False, 1),
+        (("slide-more", "slide-output"), False, 1),
+    ],
+)
+def test_what_of_a_joining_code_cell_is_shown(tags, code, outputs):
+    (slide,) = deck_of(OPENS, code_cell("f()", printed("1"), tags=tags)).slides
+    assert (slide.parts[1].code, len(slide.parts[1].outputs)) == (code, outputs)
+
+
+def test_a_part_tag_beside_slide_opens():
+    deck = deck_of(OPENS, code_cell("f()", printed("1"), tags=("run", "slide", "slide-output"), minutes=1))
+    assert len(deck.slides) == 2
+    assert not deck.slides[1].parts[0].code
+    assert deck.slides[1].heading == "H"
+
+
+def test_a_joining_cell_may_stand_further_down():
+    (slide,) = deck_of(
+        OPENS, text_cell("Between.", tags=(), minutes=None), code_cell("f()", tags=("slide-more",))
+    ).slides
+    assert [part.cell_index for part in slide.parts] == [0, 2]
+
+
+def test_the_heading_of_a_joining_cell_goes_to_the_notes():
+    (slide,) = deck_of(OPENS, text_cell("### Look\n\nMore.\n\nSpoken.", tags=("slide-more",), minutes=None)).slides
+    assert slide.heading == "H"
+    assert plain_text(slide.notes) == "Look Spoken."
+
+
+def test_without_any_heading_the_lessons_title_is_the_heading():
+    assert deck_of(text_cell("Text.")).slides[0].heading == LESSON["title"]
+
+
+def test_a_widget_is_left_out_beside_its_static_figure():
+    widget = displayed({"application/vnd.jupyter.widget-view+json": {}, "text/plain": "interactive"})
+    (slide,) = deck_of(OPENS, code_cell("f()", widget, figure_output(), tags=("slide-output",))).slides
+    assert len(slide.parts[1].outputs) == 1
+
+
+@pytest.mark.parametrize(("rows", "layout"), [(6, "stacked"), (7, "beside")])
+def test_a_long_table_stands_beside_the_text(rows: int, layout: str):
+    table = displayed({"text/html": f"<table>{'<tr><td>1</td></tr>' * rows}</table>"})
+    (slide,) = deck_of(OPENS, code_cell("f()", table, tags=("slide-output",))).slides
+    assert slide.layout == layout
+
+
+def test_only_one_picture_after_one_text_stands_beside_it():
+    square = figure_output(width_in=4, height_in=4)
+    more = text_cell("More.", tags=("slide-more",), minutes=None)
+    shown = code_cell("f()", square, tags=("slide-output",))
+    assert deck_of(OPENS, shown).slides[0].layout == "beside"
+    assert deck_of(OPENS, more, shown).slides[0].layout == "stacked"
+    assert deck_of(text_cell("## H"), shown).slides[0].layout == "stacked"
+    assert deck_of(OPENS, code_cell("f()", square, square, tags=("slide-output",))).slides[0].layout == "stacked"
+    assert deck_of(OPENS, code_cell("f()", square, tags=("slide-more",))).slides[0].layout == "stacked"
+
+
+def test_forty_words_are_a_slide_and_forty_one_are_refused():
+    assert deck_of(text_cell(f"## Two words\n\n{'word ' * (MOST_WORDS - 2)}")).slides[0].words == 40
+    message = refusal(text_cell("# First", tags=(), minutes=None), text_cell(f"## Two words\n\n{'word ' * 39}"))
+    assert message.startswith("98_sample, cell 2, makes a slide of 41 words; at most 40")
+
+
+def test_the_words_of_all_joined_cells_count():
+    more = text_cell("word " * 20, tags=("slide-more",), minutes=None)
+    assert "41 words" in refusal(text_cell(f"## H\n\n{'word ' * 20}"), more)
+    assert deck_of(text_cell(f"## H\n\n{'word ' * 19}"), more).slides[0].words == 40
+
+
+@pytest.mark.parametrize("minutes", [None, 0, -1, True, "2", float("nan"), float("inf")])
+def test_minutes_are_a_number_above_zero(minutes):
+    assert "cell 1, opens a slide and has" in refusal(text_cell("## H\n\nText.", minutes=minutes))
+
+
+ERROR = new_output("error", ename="ValueError", evalue="no", traceback=[])
+WARNING = new_output("stream", name="stderr", text="warning")
+WIDGET = displayed({"application/vnd.jupyter.widget-view+json": {}, "text/plain": "interactive"})
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        (text_cell("Text.", tags=("slides",)), "has the tag 'slides'; the tags of slides are slide, slide-more"),
+        (text_cell("Text.", tags=("slide", "slide-more")), "both 'slide' and 'slide-more'"),
+        (code_cell("f()", tags=("slide-code", "slide-output")), "leave both out to show both"),
+        (text_cell("Text.", tags=("slide-output",), minutes=None), "holds text"),
+        (text_cell("Text.", tags=("slide-more",), minutes=3), "joins a slide and has minutes"),
+        (new_raw_cell("raw", metadata={"tags": ["slide"]}), "is a raw cell"),
+        (code_cell("f()", tags=("slide-output",)), "has no output to show"),
+        (code_cell("f()", WIDGET, tags=("slide-more",)), "shows a widget alone"),
+        (code_cell("f()", ERROR, tags=("slide-more",)), "failed with ValueError"),
+        (code_cell("f()", WARNING, tags=("slide-more",)), "writes to stderr"),
+        (code_cell("f()", figure_output(alt="<Figure size 640x480>"), tags=("slide-more",)), "without an alt text"),
+        (code_cell("f()", figure_output(alt=" "), tags=("slide-more",)), "without an alt text"),
+        (code_cell("f()", displayed({"text/html": "<script>1</script>"}), tags=("slide-more",)), "<script>"),
+        (code_cell("f()", displayed({"text/markdown": "![x](https://a.b/c)"}), tags=("slide-more",)), "https://a.b/c"),
+        (code_cell("f()", displayed({"application/json": "1"}), tags=("slide-more",)), "application/json"),
+        (text_cell("![a](https://example.org/a.png)"), "<img> from https://example.org/a.png"),
+        (text_cell("## It takes 3 ms\n\nText."), "types the measurement '3 ms'"),
+    ],
+)
+def test_a_cell_that_breaks_a_rule_is_named_with_the_rule(cell, said):
+    message = refusal(OPENS, cell)
+    assert message.startswith("98_sample, cell 2, ")
+    assert said in message
+
+
+def test_a_measurement_is_allowed_in_the_notes():
+    assert deck_of(text_cell("## H\n\nText.\n\nOn our machine it took 3 ms.")).slides[0].notes
+
+
+def test_joining_before_any_slide():
+    assert "is tagged 'slide-more' before any cell is tagged 'slide'" in refusal(text_cell("A.", tags=("slide-more",)))
+
+
+def test_a_lesson_without_slides():
+    assert "98_sample has no slide" in refusal(text_cell("Text.", tags=()))
+
+
+@pytest.mark.parametrize("key", ["number", "title", "minutes", "objectives"])
+def test_metadata_that_is_missing(key: str):
+    assert f"has no {key}" in refusal(OPENS, lesson={**LESSON, key: LESSON[key][:0] if key != "minutes" else None})
+
+
+@pytest.mark.parametrize("objective", ["predict the time", "predict|predicted", "|predicted it", ""])
+def test_an_objective_of_another_form(objective: str):
+    assert "is not of the form" in refusal(OPENS, lesson={**LESSON, "objectives": [objective]})
