@@ -17,6 +17,7 @@ that opens without a heading of its own takes the last heading above it. The cel
 from __future__ import annotations
 
 import base64
+import html
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -177,7 +178,7 @@ def _slide(cells: Sequence[Mapping[str, Any]], group: list[int], title: str, nam
         else:
             parts.append(_code_part(cell, name, index, folder))
     slide = Slide(
-        heading=heading or _heading_above(cells, opening, folder) or title,
+        heading=heading or _heading_above(cells, opening, folder) or html.escape(title),
         parts=tuple(parts),
         notes="\n".join(note for note in notes if note),
         minutes=_minutes(cells[opening], name, opening),
@@ -255,8 +256,8 @@ def _shown_outputs(cell: Mapping[str, Any], name: str, index: int, folder: Path)
 def _check_output(data: Mapping[str, Any], name: str, index: int, folder: Path) -> None:
     if data and not set(SHOWN) & set(data):
         raise _error(name, index, f"has an output that a slide cannot show ({', '.join(data)}); show it as HTML or PNG")
-    html = data.get("text/html", "") + render_markdown(data.get("text/markdown", ""), folder=folder)
-    outside = outside_reference(html)
+    shown = data.get("text/html", "") + render_markdown(data.get("text/markdown", ""), folder=folder)
+    outside = outside_reference(shown)
     if outside:
         raise _error(name, index, f"has an output with {outside}; a deck loads nothing and runs no code of an output")
     alt = str(data.get("text/plain", "")).strip()

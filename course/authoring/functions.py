@@ -7,7 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -35,55 +35,51 @@ class Entry:
     taught: str | None
     own: bool
     is_function: bool
+    is_inner: bool
 
 
 def entries(course: Course) -> tuple[Entry, ...]:
-    """Return every public function and class of the course's package, in the order of their names."""
+    """Return every public function and class of the course's package, in the order of their names.
+
+    Public is what a module of the package defines, and what a package within it hands on, without an underscore.
+    """
     package = _package(course)
-    modules = [package, *_modules(package)]
-    homes = _calls(package, modules)
-    found = {key: _entry(course, homes[key], thing, module)
-             for module in modules for key, thing in _public(module, package.__name__)
-             if key[0] == module.__name__}  # fmt: skip
+    found: dict[tuple[str, str], Entry] = {}
+    for module in (package, *_modules(package)):
+        for thing in _public(module):
+            known = getattr(package, thing.__name__, None) is thing
+            call = f"{(package if known else module).__name__.rpartition('.')[2]}.{thing.__name__}"
+            found[thing.__module__, thing.__name__] = _entry(course, call, thing)
     return tuple(sorted(found.values(), key=lambda entry: entry.call.lower()))
 
 
 def _package(course: Course) -> ModuleType:
     package = importlib.import_module(course.package)
     if not Path(package.__file__ or "").resolve().is_relative_to(course.root.resolve()):
-        raise AuthoringError(
-            f"{course.package} is imported from elsewhere than this course; install it with make setup"
-        )
+        raise AuthoringError(f"{course.package} is imported from elsewhere; install it with make setup")
     return package
 
 
 def _modules(package: ModuleType) -> Iterator[ModuleType]:
-    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not any(part.startswith("_") for part in found.name.split(".")):
+    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if not found.name.rpartition(".")[2].startswith("_"):
             yield importlib.import_module(found.name)
 
 
-def _public(module: ModuleType, package: str) -> Iterator[tuple[tuple[str, str], object]]:
+def _public(module: ModuleType) -> Iterator[Callable]:
     for name, thing in vars(module).items():
-        home = str(getattr(thing, "__module__", ""))
-        ours = (inspect.isfunction(thing) or inspect.isclass(thing)) and f"{home}.".startswith(f"{package}.")
-        if ours and not name.startswith("_") and name == thing.__name__:
-            yield (home, name), thing
+        if (
+            (inspect.isfunction(thing) or inspect.isclass(thing))
+            and not name.startswith("_")
+            and name == thing.__name__
+        ):
+            own = thing.__module__ == module.__name__
+            if own or (hasattr(module, "__path__") and thing.__module__.startswith(f"{module.__name__}.")):
+                yield thing
 
 
-def _calls(package: ModuleType, modules: Sequence[ModuleType]) -> dict[tuple[str, str], str]:
-    """Map each public thing to the shortest way to write it, after ``import package`` or ``from package import x``."""
-    ways: dict[tuple[str, str], list[str]] = {}
-    for module in modules:
-        for key, thing in _public(module, package.__name__):
-            ways.setdefault(key, []).append(f"{module.__name__.removeprefix(f'{package.__name__}.')}.{thing.__name__}")
-            if getattr(package, thing.__name__, None) is thing:
-                ways[key].append(f"{package.__name__}.{thing.__name__}")
-    return {key: min(calls, key=lambda call: (call.count("."), not call.startswith(package.__name__), len(call)))
-            for key, calls in ways.items()}  # fmt: skip
-
-
-def _entry(course: Course, call: str, thing: object, module: ModuleType) -> Entry:
+def _entry(course: Course, call: str, thing: Callable) -> Entry:
+    module = importlib.import_module(thing.__module__)
     text, module_text = inspect.getdoc(thing) or "", inspect.getdoc(module) or ""
     own = _TAUGHT.search(text)
     inherited = None if text.endswith(INNER) else _TAUGHT.search(module_text)
@@ -97,6 +93,7 @@ def _entry(course: Course, call: str, thing: object, module: ModuleType) -> Entr
         taught=taught[1] if taught else None,
         own=own is not None,
         is_function=inspect.isfunction(thing),
+        is_inner=text.endswith(INNER),
     )
 
 
@@ -162,31 +159,31 @@ def _resolve(dotted: str, package: str) -> tuple[str, str] | None:
 
 
 def check(course: Course, lessons: Sequence[Lesson]) -> list[Problem]:
-    """Return a problem for each function that names no lesson, or names one that does not use it."""
+    """Return a problem for each function that names no lesson, or names one that does not use it.
+
+    A function that no reader calls says so in place of the lesson: its docstring ends with :data:`INNER`.
+    """
     uses = {lesson.number: used(lesson, course.package) for lesson in lessons}
     problems = []
     for entry in entries(course):
-        if entry.taught is None and not _is_inner(entry):
+        if not entry.is_function or entry.is_inner:
+            continue
+        if entry.taught is None:
             what = f"{entry.call} names no lesson; end its docstring, or its module's, with 'Lesson NN.' or '{INNER}'"
             problems.append(Problem(entry.file, None, what))
-        elif entry.own and entry.is_function and entry.taught in uses and entry.key not in uses[entry.taught]:
+        elif entry.own and entry.taught in uses and entry.key not in uses[entry.taught]:
             what = (
-                f"{entry.call} names lesson {entry.taught}, which does not use it; use it there, or end with '{INNER}'"
+                f"{entry.call} names lesson {entry.taught}, which does not use it; mend either, or end with '{INNER}'"
             )
             problems.append(Problem(entry.file, None, what))
     return problems
-
-
-def _is_inner(entry: Entry) -> bool:
-    thing = getattr(importlib.import_module(entry.key[0]), entry.key[1])
-    return (inspect.getdoc(thing) or "").endswith(INNER)
 
 
 def page(course: Course, lessons: Sequence[Lesson]) -> str:
     """Return the index as Markdown: first from lesson to functions, then from function to lessons."""
     uses = {lesson.number: used(lesson, course.package) for lesson in lessons}
     files = {lesson.number: lesson.notebook_name for lesson in lessons}
-    known = entries(course)
+    known = [entry for entry in entries(course) if not entry.is_inner]
     lines = ["# Index of functions", "", f"Built by `make lessons` from the lessons and the docstrings of "
              f"`{course.package}`; do not edit.", "", "## From a lesson to the functions it uses", ""]  # fmt: skip
     for lesson in lessons:

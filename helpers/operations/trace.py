@@ -24,6 +24,7 @@ from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from helpers.operations.shapes import result_of
 from helpers.operations.specs import (
     META,
     SMALL,
@@ -281,9 +282,9 @@ class Trace:
         for place in operator.writes:
             if place < len(args) and isinstance(args[place], Tensor):
                 self._written.add(storage_of(args[place]))
-        shaped = _SHAPES.get(operator.name)
-        if shaped is not None:
-            return shaped(*args, **kwargs)
+        result = result_of(operator.name, args, kwargs, in_place=bool(operator.writes))
+        if result is not None:
+            return result
         try:
             return func(*args, **kwargs)
         except NotImplementedError as error:
@@ -335,21 +336,6 @@ class _FunctionRecorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         return self._trace.function(func, args, kwargs or {})
-
-
-def _batch_norm_shapes(data: Tensor, _weight: Any, _bias: Any, _mean: Any, _variance: Any, training: bool,
-                       *_: Any) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    kept = data.shape[1] if training else 0
-    return torch.empty_like(data), data.new_empty(kept), data.new_empty(kept)
-
-
-def _layer_norm_shapes(data: Tensor, normalized: Any, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    kept = (*data.shape[: data.dim() - len(normalized)], *[1] * len(normalized))
-    return torch.empty_like(data), data.new_empty(kept), data.new_empty(kept)
-
-
-# torch works out these shapes by a long way round, in Python; counting would take longer than the model's forward.
-_SHAPES = {"native_batch_norm": _batch_norm_shapes, "native_layer_norm": _layer_norm_shapes}
 
 
 def data_dependent(what: str) -> str:

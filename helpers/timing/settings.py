@@ -45,9 +45,9 @@ def steady_allocator() -> AllocatorSetting:
     By default glibc maps each large block anew and gives it back when freed; writing a fresh page faults, and page
     faults, not arithmetic, then decide the time of an element-wise operation. Here ``mallopt`` sets M_MMAP_MAX to 0 (no
     block is mapped) and M_TRIM_THRESHOLD to -1 (the heap never shrinks) for the rest of the process: see mallopt(3).
-    Call it before the first tensor. The first calls after it still fault (about ten on glibc before 2.38, whose aligned
-    allocations reuse freed blocks late), and the process keeps the memory of its peak. Calling it again changes
-    nothing. Where the C library is not glibc, nothing is set, and the result says so.
+    Call it before the first tensor. The first calls after it still fault, until the heap has its shape (up to eight on
+    glibc 2.36), and the process keeps the memory of its peak. Calling it again changes nothing. Where the C library is
+    not glibc, nothing is set, and the result says so.
 
     Raises RuntimeError when glibc refuses the setting. Lesson 12.
     """

@@ -96,6 +96,7 @@ def test_a_library_from_elsewhere_is_refused(small, tmp_path):
 def test_the_page_leads_both_ways(built):
     page = built.functions.read_text()
     assert "- [90 Small counts](90_small_counts.ipynb): [`counting.halves`](../toy/counting.py), " in page
+    assert "never_shown" not in page
     row = next(line for line in page.splitlines() if line.startswith("| [`toy.pairs`]"))
     assert row.endswith("| Return the number of pairs among ``number`` things. | [90](90_small_counts.ipynb) "
                         "| [90](90_small_counts.ipynb) |")  # fmt: skip

@@ -74,7 +74,8 @@ def test_the_heading_of_a_joining_cell_goes_to_the_notes():
 
 
 def test_without_any_heading_the_lessons_title_is_the_heading():
-    assert deck_of(text_cell("Text.")).slides[0].heading == LESSON["title"]
+    deck = deck_of(text_cell("Text."), lesson={**LESSON, "title": "Bytes & bits"})
+    assert deck.slides[0].heading == "Bytes &amp; bits"
 
 
 def test_a_widget_is_left_out_beside_its_static_figure():
@@ -166,6 +167,11 @@ def test_a_lesson_without_slides():
 @pytest.mark.parametrize("key", ["number", "title", "minutes", "objectives"])
 def test_metadata_that_is_missing(key: str):
     assert f"has no {key}" in refusal(OPENS, lesson={**LESSON, key: LESSON[key][:0] if key != "minutes" else None})
+
+
+def test_an_objective_of_two_verbs():
+    deck = deck_of(OPENS, lesson={**LESSON, "objectives": ["set up|set up a fair comparison."]})
+    assert deck.objectives == ("set up a fair comparison",)
 
 
 @pytest.mark.parametrize("objective", ["predict the time", "predict|predicted", "|predicted it", ""])

@@ -1,0 +1,42 @@
+"""Shapes of the commonest results, without torch's own rules.
+
+On the meta device torch works the results of many small operators out in Python, by a long way round: counting with
+these rules takes less time than the model's own forward on shapes. Each rule gives exactly what torch's would, and
+:func:`result_of` leaves to torch every case that is not plain.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_UNARY = frozenset({"relu", "sigmoid", "tanh", "silu", "gelu", "exp", "neg", "sqrt", "rsqrt", "hardswish", "hardsigmoid",
+                    "hardtanh", "elu", "leaky_relu", "abs", "log", "sin", "cos", "erf"})  # fmt: skip
+_BINARY = frozenset({"add", "sub", "mul", "div"})
+
+
+def result_of(name: str, args: tuple, kwargs: dict, *, in_place: bool) -> Any:
+    """Return the result of the operator ``name`` on shapes, or None where torch's own rule is needed."""
+    if "out" in kwargs or not isinstance(args[0], Tensor):
+        return None
+    data = args[0]
+    if name == "native_batch_norm":
+        kept = data.shape[1] if args[5] else 0
+        return torch.empty_like(data), data.new_empty(kept), data.new_empty(kept)
+    if name == "native_layer_norm":
+        kept = (*data.shape[: data.dim() - len(args[1])], *[1] * len(args[1]))
+        return torch.empty_like(data, memory_format=torch.contiguous_format), data.new_empty(kept), data.new_empty(kept)
+    is_plain = (name in _UNARY or (name in _BINARY and _fits(data, args[1]))) and data.is_floating_point()
+    if not is_plain:
+        return None
+    return data if in_place else torch.empty_like(data)
+
+
+def _fits(data: Tensor, other: Any) -> bool:
+    """Tell whether the result has the shape, strides and type of the first operand."""
+    if isinstance(other, Tensor):
+        return (other.dtype == data.dtype and other.shape == data.shape and other.stride() == data.stride()
+                and other.dim() > 0)  # fmt: skip
+    return isinstance(other, int | float)
