@@ -75,8 +75,7 @@ def record(lesson: str, *, command: str = "") -> Recording:
     for name, place in console.track(list(RECORDERS[lesson].items()), f"recording lesson {lesson}"):
         module, function = place.split(":")
         measured = getattr(importlib.import_module(module), function)()
-        kind = type(measured)
-        entries[name] = {"type": f"{kind.__module__}:{kind.__name__}", "values": measured.to_dict()}
+        entries[name] = {"type": _public_name(type(measured)), "values": measured.to_dict()}
     return Recording(
         lesson=lesson,
         device=_device_name(),
@@ -152,6 +151,13 @@ def _matrices() -> Sequence[Any]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return [torch.rand(_SIDE, _SIDE, device=device) for _ in range(2)]
+
+
+def _public_name(kind: type) -> str:
+    """Return 'module:Class' by the module that hands the class on, so that a package may move its parts about."""
+    package = ".".join(kind.__module__.split(".")[:2])
+    public = getattr(importlib.import_module(package), kind.__name__, None) is kind
+    return f"{package if public else kind.__module__}:{kind.__name__}"
 
 
 def _device_name() -> str:

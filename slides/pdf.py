@@ -36,7 +36,7 @@ def main(numbers: Sequence[str]) -> int:
         with running() as browser:
             for lesson in lessons:
                 storage.write_atomically(BUILD / f"{lesson}.pdf", print_deck(browser, BUILD / f"{lesson}.html"))
-                print(f"slides/_build/{lesson}.pdf")
+                print(f"{BUILD.name}/{lesson}.pdf")
     except (SlideError, BrowserError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

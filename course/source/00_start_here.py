@@ -100,6 +100,7 @@ product
 # | iqr | the [interquartile range](glossary.md#interquartile-range): how far the middle half of the runs is spread |
 # | runs | how many runs the statistics stand on |
 # | threads, device | where it ran; without them a time means nothing |
+# | waiting share | how much of the time another program held the processor |
 # | stable | whether the measurement repeats; if not, the reason stands beside it |
 
 # %% tags=["look", "slide"] minutes=2

@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from helpers.memory import allocations, steps
-from helpers.memory.tracing import Operator, TensorSpec, Trace
+from helpers.memory.trace import Operator, TensorSpec, Trace
 
 _FREE = (
     torch.ops.aten.lift_fresh.default,
@@ -50,7 +50,7 @@ def probed(trace: Trace, device: torch.device) -> tuple[list[Probe | None], tupl
     """
     events = trace.events[trace.start :]
     runner = _Runner(trace, device)
-    with steps.preserved_generators(device), torch.autocast(device.type, enabled=False):
+    with steps.undisturbed(device), torch.autocast(device.type, enabled=False):
         if device.type == "cuda":
             runs = [runner.run(event) for event in events]
             windows = None
@@ -84,7 +84,7 @@ class _Runner:
         self._opaque: dict[int, tuple[str, int, torch.Tensor]] = {}
 
     def run(self, event: Any) -> _Run | None:
-        if not isinstance(event, Operator) or not _takes_memory(event):
+        if not isinstance(event, Operator) or event.only_views or event.function in (None, *_FREE):
             return None
         key = self._key(event)
         if key not in self._runs:
@@ -140,13 +140,3 @@ class _Runner:
         if spec.storage in self._opaque:
             return self._opaque[spec.storage][2]
         return torch.empty_strided(spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device).zero_()
-
-
-def _takes_memory(event: Operator) -> bool:
-    if event.function is None or event.function in _FREE:
-        return False
-    return bool(event.made) or event.function._schema.is_mutable or not _returns_view(event)
-
-
-def _returns_view(event: Operator) -> bool:
-    return all(value.alias_info is not None for value in event.function._schema.returns)

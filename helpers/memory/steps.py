@@ -6,6 +6,7 @@ Everything here works on a copy of the model, so that the caller's model is neve
 from __future__ import annotations
 
 import copy
+import gc
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -182,23 +183,30 @@ def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor
             copies[id(leaf)] = copy_tensor(leaf.detach()).requires_grad_(leaf.requires_grad)
         return copies[id(leaf)]
 
-    arguments = pytree.tree_map(copy_leaf, work.arguments)
-    optimizer = None
-    if work.training and work.make_optimizer is not None:
-        optimizer = _optimizer(work.make_optimizer, model)
-    return replace(work, model=model, arguments=arguments, optimizer=optimizer)
+    return replace(work, model=model, arguments=pytree.tree_map(copy_leaf, work.arguments))
 
 
-def _optimizer(make: OptimizerFactory, model: nn.Module) -> torch.optim.Optimizer:
+def with_optimizer(work: Workload) -> Workload:
+    """Return ``work`` with its optimizer, made from the parameters of its model.
+
+    Raises ModelError when it cannot be made, or is one that runs the model several times in a step.
+    """
+    if work.make_optimizer is None:
+        return work
     try:
-        optimizer = make(model.parameters())
+        optimizer = work.make_optimizer(work.model.parameters())
     except Exception as error:
         raise ModelError(f"the optimizer could not be made from the parameters: {first_line(error)}") from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer(parameters) gave {type(optimizer).__name__}; it must give a torch.optim.Optimizer")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ModelError("LBFGS runs the model several times in one step; give an optimizer with one pass a step")
-    return optimizer
+    return replace(work, optimizer=optimizer)
+
+
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors in nested tuples, lists and dicts, in order."""
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def drop_gradients(model: nn.Module) -> None:
@@ -263,7 +271,7 @@ def _autocast(work: Workload) -> AbstractContextManager:
 
 
 def _given(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> str:
-    shapes = [tuple(leaf.shape) for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    shapes = [tuple(tensor.shape) for tensor in tensors_of(arguments)]
     return f" (inputs of shape {', '.join(map(str, shapes))})"
 
 
@@ -278,12 +286,17 @@ def _described(error: BaseException) -> str:
 
 
 @contextmanager
-def preserved_generators(device: torch.device) -> Iterator[None]:
-    """Give back the states of PyTorch's, NumPy's and Python's random generators as they were."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+def undisturbed(device: torch.device) -> Iterator[None]:
+    """Give back the random generators as they were, and keep the garbage collector from a moment of its own choice."""
+    collects = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             yield
     finally:
         random.setstate(python_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
+        np.random.set_state(numpy_state)
+        if collects:
+            gc.enable()

@@ -31,7 +31,9 @@ class Work(NamedTuple):
     output_bytes: int = 0
 
     def __add__(self, other: tuple) -> Work:
-        return Work(*map(int.__add__, self, other))
+        a, b, c, d, e, f = self
+        u, v, w, x, y, z = other
+        return Work(a + u, b + v, c + w, d + x, e + y, f + z)
 
 
 NOTHING = Work()

@@ -42,7 +42,7 @@ def preserved(model: nn.Module) -> Iterator[None]:
                 now.clear()
                 now.update(before)
         for now, before in containers:
-            if not _same(now, before):
+            if (now or before) and not _same(now, before):
                 now.clear()
                 (now.extend if isinstance(now, list | deque) else now.update)(before)
         for generator, state in generators:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -89,9 +89,10 @@ class _Costs:
         return self.lecture is None or any((*self.forward, *self.backward, *self.optimizer))
 
     def add(self, other: _Costs) -> None:
-        self.forward += other.forward
-        self.backward += other.backward
-        self.optimizer += other.optimizer
+        for phase in ("forward", "backward", "optimizer"):
+            work = getattr(other, phase)
+            if work is not NOTHING:
+                setattr(self, phase, getattr(self, phase) + work)
         self.lecture = None if self.lecture is None or other.lecture is None else self.lecture + other.lecture
 
 
@@ -103,6 +104,7 @@ class _Tally:
     reached: backward.Reached
     modules: dict[int, _Costs] = field(default_factory=lambda: defaultdict(_Costs))
     operators: dict[tuple[str, str, str], tuple[int, Work]] = field(default_factory=dict)
+    known: dict[tuple, _Costs] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for (name, _), calls in self.trace.free.items():
@@ -118,17 +120,28 @@ class _Tally:
             self._note(name, "backward", "not counted", NOTHING, calls)
 
     def _add_call(self, call: Call) -> None:
-        rule = formulas.rule_for(call.name)
-        if rule is None:
+        costs = self._costs(call)
+        if costs is None:
             self.modules[call.owner].add(_Costs(lecture=None))
             self._note(call.operator, "forward", "not counted", NOTHING)
             return
-        costs = _Costs(rule.forward(call), lecture=_lecture_operations(call))
         self._note(call.operator, "forward", "counted", costs.forward)
         if call.needs_grad and (call.sequence is None or call.sequence in self.reached.sequences):
-            costs.backward = rule.backward(call)
             self._note(call.operator, "backward", "counted", costs.backward)
+        elif costs.backward != NOTHING:
+            costs = replace(costs, backward=NOTHING)
         self.modules[call.owner].add(costs)
+
+    def _costs(self, call: Call) -> _Costs | None:
+        """Return the work of a call, worked out once for all calls of this profile with the same shapes."""
+        rule = formulas.rule_for(call.name)
+        if rule is None:
+            return None
+        costs = self.known.get(call.key)
+        if costs is None:
+            costs = self.known[call.key] = _Costs(rule.forward(call), rule.backward(call), NOTHING,
+                                                  _lecture_operations(call))  # fmt: skip
+        return costs
 
     def add_optimizer(self, calls: list[Call]) -> None:
         """Add the operators of an optimizer's step."""

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_UNARY = frozenset({"relu", "sigmoid", "tanh", "silu", "gelu", "exp", "neg", "sqrt", "rsqrt", "hardswish", "hardsigmoid",
-                    "hardtanh", "elu", "leaky_relu", "abs", "log", "sin", "cos", "erf"})  # fmt: skip
+_UNARY = frozenset({"relu", "sigmoid", "tanh", "silu", "gelu", "exp", "neg", "sqrt", "rsqrt", "hardswish",
+                    "hardsigmoid", "hardtanh", "elu", "leaky_relu", "abs", "log", "sin", "cos", "erf"})  # fmt: skip
 _BINARY = frozenset({"add", "sub", "mul", "div"})
 
 
@@ -28,10 +28,18 @@ def result_of(name: str, args: tuple, kwargs: dict, *, in_place: bool) -> Any:
     if name == "native_layer_norm":
         kept = (*data.shape[: data.dim() - len(args[1])], *[1] * len(args[1]))
         return torch.empty_like(data, memory_format=torch.contiguous_format), data.new_empty(kept), data.new_empty(kept)
+    if name == "addmm" and _multiplies(*args[:3]):
+        return args[1].new_empty((args[1].shape[0], args[2].shape[1]))
     is_plain = (name in _UNARY or (name in _BINARY and _fits(data, args[1]))) and data.is_floating_point()
     if not is_plain:
         return None
     return data if in_place else torch.empty_like(data)
+
+
+def _multiplies(bias: Tensor, left: Tensor, right: Tensor) -> bool:
+    """Tell whether this is the plain product of a linear layer: matrices that fit, and a bias of one row."""
+    return (left.dim() == right.dim() == 2 and left.shape[1] == right.shape[0] and bias.dim() == 1
+            and bias.shape[0] == right.shape[1] and bias.dtype == left.dtype == right.dtype)  # fmt: skip
 
 
 def _fits(data: Tensor, other: Any) -> bool:

@@ -52,6 +52,11 @@ class Call:
         self.owner, self.sequence, self.causal = owner, sequence, causal
 
     @property
+    def key(self) -> tuple:
+        """Equal for two calls that cost the same."""
+        return self.operator, self.args, tuple(self.kwargs.items()), tuple(self.outputs), self.causal
+
+    @property
     def inputs(self) -> list[Spec]:
         return list(_specs((*self.args, *(value for key, value in self.kwargs.items() if key != "out"))))
 
@@ -92,7 +97,7 @@ def _specs(values: Any) -> Iterator[Spec]:
     for value in values:
         if isinstance(value, Spec):
             yield value
-        elif type(value) in (list, tuple):
+        elif type(value) is tuple:
             yield from _specs(value)
 
 
@@ -106,11 +111,11 @@ def tensors_in(values: Any) -> Iterator[Tensor]:
 
 
 def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    """Apply ``function`` to the tensors of an operator's arguments."""
+    """Apply ``function`` to the tensors of an operator's arguments; lists become tuples."""
     if isinstance(value, Tensor):
         return function(value)
     if type(value) in (list, tuple):
-        return type(value)(mapped(item, function) for item in value)
+        return tuple([mapped(item, function) for item in value])
     return value
 
 

@@ -69,14 +69,18 @@ def test_the_theme_is_the_asked_one_or_the_systems(chromium, sample_deck: Path, 
 
 
 def test_a_key_switches_the_theme_and_the_system_no_longer_does(chromium, sample_deck: Path):
+    theme = "document.documentElement.dataset.theme"
     with browser.opened(chromium, sample_deck) as opened:
-        theme = "document.documentElement.dataset.theme"
         opened.page.emulate_media(color_scheme="dark")
-        assert opened.page.evaluate(theme) == "dark"
+        opened.page.wait_for_function(f"{theme} === 'dark'")
         opened.page.keyboard.press("t")
-        assert opened.page.evaluate(theme) == "light"
+        opened.page.wait_for_function(f"{theme} === 'light'")
+        heard = "new Promise(done => matchMedia('(prefers-color-scheme: dark)').addEventListener('change', done))"
+        opened.page.evaluate(f"() => {{ window.heard = {heard}; }}")
         opened.page.emulate_media(color_scheme="light")
+        opened.page.evaluate("() => window.heard.then(() => true)")
         opened.page.emulate_media(color_scheme="dark")
+        opened.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         assert opened.page.evaluate(theme) == "light"
 
 

@@ -1,0 +1,135 @@
+"""To which layer and to which node of the backward graph an operator belongs, and what C++ keeps unseen."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+_KEEPS_ITS_NUMBER = ("aten::mul", "aten::mul_", "aten::div", "aten::div_")
+_NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
+
+
+class Layers:
+    """Which module an operator belongs to: the innermost that runs, or in backward the one that made the node."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._parameters = {id(tensor): name.rpartition(".")[0] for name, tensor in model.named_parameters()}
+        self._running: list[str] = []
+        self._starts: list[int] = []  # of the backward graph's sequence numbers
+        self._owners: list[str] = []
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Follow the modules by global hooks: some modules take another path when they have hooks of their own."""
+        module = torch.nn.modules.module
+        before = module.register_module_forward_pre_hook(self._enter)
+        after = module.register_module_forward_hook(self._leave, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _enter(self, module: nn.Module, _inputs: Any) -> None:
+        if id(module) in self._names:
+            self._running.append(self._names[id(module)])
+            self._note()
+
+    def _leave(self, module: nn.Module, _inputs: Any, _outputs: Any) -> None:
+        if id(module) in self._names:
+            self._running.pop()
+            self._note()
+
+    def _note(self) -> None:
+        self._starts.append(torch._C._autograd._get_sequence_nr())
+        self._owners.append(self.running)
+
+    @property
+    def running(self) -> str:
+        """The path of the innermost module that runs, the empty string outside."""
+        return self._running[-1] if self._running else ""
+
+    def of_operator(self) -> str:
+        """Return the path of the layer to which the operator that is running belongs."""
+        node = torch._C._current_autograd_node()
+        if self._running or node is None:
+            return self.running
+        if hasattr(node, "variable"):
+            return self._parameters.get(id(node.variable), "")
+        found = bisect.bisect_right(self._starts, node._sequence_nr()) - 1
+        return self._owners[found] if found >= 0 else ""
+
+
+class BackwardNodes:
+    """Which node of the backward graph runs, and whether gradients already wait where it sends its own."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.segment, self.may_accumulate = 0, False
+        self._current: Any = None
+        self._targets: set[Any] = set()
+        self._filled: set[Any] = set()
+
+    def observe(self) -> Any:
+        """Look which node runs; return the key of the one that has just ended, None while it goes on."""
+        node = torch._C._current_autograd_node()
+        key = None if node is None else _node_key(node)
+        if key == self._current:
+            return None
+        ended = self._current
+        if node is None:
+            self._clear()
+            return ended
+        self._filled |= self._targets
+        self._count += 1
+        self._current, self.segment = key, self._count
+        self._targets = {(_node_key(target), slot) for target, slot in node.next_functions if target is not None}
+        self.may_accumulate = bool(self._targets & self._filled)
+        return ended
+
+
+def _node_key(node: Any) -> Any:
+    """Return what tells a node from every other: its number, and for a parameter's node the parameter."""
+    return ("parameter", id(node.variable)) if hasattr(node, "variable") else node._sequence_nr()
+
+
+class SavedNumbers:
+    """The Python numbers that a product or a quotient keeps for backward: in C++ each is a tensor of its own.
+
+    No fake tensor shows them. ``storages`` are the trace's numbers for those that a node still keeps.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[Any, list[int]] = {}
+
+    @staticmethod
+    def saved_bytes(function: Any, args: tuple[Any, ...]) -> int:
+        """Return the size of the number that this operator keeps, 0 if it keeps none."""
+        if function._schema.name not in _KEEPS_ITS_NUMBER or not torch.is_grad_enabled() or len(args) < 2:
+            return 0
+        tensor, number = args[:2]
+        requires_grad = isinstance(tensor, torch.Tensor) and tensor.requires_grad
+        return _NUMBER_BYTES.get(type(number), 0) if requires_grad else 0
+
+    def keep(self, storage: int) -> None:
+        """Note that the node which autograd made last keeps ``storage``."""
+        self._kept.setdefault(torch._C._autograd._get_sequence_nr() - 1, []).append(storage)
+
+    def dropped_by(self, node_key: Any) -> list[int]:
+        """Return the storages that end with this node."""
+        return self._kept.pop(node_key, [])
+
+    def dropped_at_end(self) -> list[int]:
+        """Return the storages that end with the graph."""
+        left = [storage for storages in self._kept.values() for storage in storages]
+        self._kept.clear()
+        return left

@@ -1,0 +1,224 @@
+"""The timeline of a step: what is alive at each operator, from a trace and its probes.
+
+An event is one operator of the step that is not a mere view. A tensor is alive from the event that makes it to the
+last one before its release, both included, so the live bytes of an event are the sum over the tensors that span it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import pandas as pd
+import torch
+
+from helpers.memory.probing import Probe
+from helpers.memory.trace import Operator, Release, TensorSpec, Trace
+from helpers.results import Result
+
+CATEGORIES = (
+    "parameter", "buffer", "input", "optimizer state", "saved activation", "activation", "gradient",
+    "activation gradient", "optimizer temporary", "workspace", "other",
+)  # fmt: skip
+
+_CUDA_BLOCK_BYTES = 512  # torch.cuda's caching allocator rounds every tensor up to it
+_ADD = torch.ops.aten.add.Tensor
+
+
+@dataclass(frozen=True)
+class LiveTensor(Result):
+    """One tensor of the step, or the workspace of one operator: how large, whose, and alive from when to when.
+
+    ``category`` is one of ``CATEGORIES``: a saved activation is made in the forward pass and kept for the backward
+    pass, an activation is not kept; a gradient is a parameter's, an activation gradient any other of the backward
+    pass; workspace is what one operator takes over its results; other is what the model itself keeps between steps.
+    ``layer`` is the module's path, empty for the model. ``start_event`` and ``end_event`` are both included.
+    Lesson 07.
+    """
+
+    name: str
+    category: str
+    layer: str
+    size_bytes: int
+    start_event: int
+    end_event: int
+
+
+@dataclass(frozen=True)
+class Event(Result):
+    """One operator of the step, and the most bytes alive while it ran. Lesson 07."""
+
+    operator: str
+    layer: str
+    phase: str
+    live_bytes: int
+
+
+@dataclass(frozen=True)
+class Timeline(Result):
+    """Every tensor of a step with its life, in order of birth, and every event; ``table()`` is the tensors'.
+
+    Lesson 07.
+    """
+
+    tensors: tuple[LiveTensor, ...]
+    events: tuple[Event, ...] = field(repr=False)
+
+    def table(self) -> pd.DataFrame:
+        """Return a row a tensor: name, category, layer, size_bytes, start_event, end_event."""
+        return _frame(self.tensors, LiveTensor)
+
+    def event_table(self) -> pd.DataFrame:
+        """Return a row an event: operator, layer, phase, live_bytes."""
+        return _frame(self.events, Event)
+
+    def alive_at(self, event: int) -> tuple[LiveTensor, ...]:
+        """Return the tensors that are alive at ``event``, the largest first."""
+        found = [tensor for tensor in self.tensors if tensor.start_event <= event <= tensor.end_event]
+        return tuple(sorted(found, key=lambda tensor: -tensor.size_bytes))
+
+
+def _frame(rows: tuple[Result, ...], row_type: type) -> pd.DataFrame:
+    return pd.DataFrame([row.to_dict() for row in rows], columns=list(row_type.__dataclass_fields__))
+
+
+@dataclass
+class _Life:
+    name: str
+    category: str
+    layer: str
+    size_bytes: int
+    start: int
+    segment: int = 0
+    end: int | None = None
+
+
+def built(trace: Trace, probes: list[Probe | None], device: torch.device) -> Timeline:
+    """Return the timeline of the trace's second step."""
+    replay = _Replay(trace, device)
+    events = trace.events[trace.start :]
+    for position, (event, probe) in enumerate(zip(events, probes, strict=True)):
+        if isinstance(event, Release):
+            replay.release(event.storage)
+        elif not event.only_views:
+            replay.run(event, probe, _released_next(events, position))
+    return replay.timeline()
+
+
+def _released_next(events: list[Operator | Release], position: int) -> set[int]:
+    """Return the storages that are released between the operator at ``position`` and the next."""
+    following = itertools.takewhile(lambda event: isinstance(event, Release), events[position + 1 :])
+    return {event.storage for event in following}
+
+
+class _Replay:
+    """Play a step's operators and releases, and keep the life of each storage."""
+
+    def __init__(self, trace: Trace, device: torch.device) -> None:
+        self._trace = trace
+        self._block_bytes = _CUDA_BLOCK_BYTES if device.type == "cuda" else 1
+        self._lives: list[_Life] = []
+        self._operators: list[Operator] = []
+        self._by_storage: dict[int, _Life] = {}
+        self._merged: set[int] = set()
+        for storage in trace.carried:
+            category, layer, name = trace.names.get(storage, ("other", "", "kept by the model"))
+            self._born(storage, trace.storage_bytes[storage], name=name, category=category, layer=layer)
+
+    @property
+    def _now(self) -> int:
+        return max(len(self._operators) - 1, 0)
+
+    def _born(self, storage: int | None, size_bytes: int, *, name: str, category: str, layer: str) -> _Life:
+        rounded = -(-size_bytes // self._block_bytes) * self._block_bytes
+        life = _Life(name, category, layer, rounded, start=self._now)
+        self._lives.append(life)
+        if storage is not None:
+            self._by_storage[storage] = life
+        return life
+
+    def run(self, operator: Operator, probe: Probe, released_next: set[int]) -> None:
+        self._operators.append(operator)
+        kept = self._accumulated_into(operator, released_next)
+        if kept is not None:
+            (storage, _), size = operator.made[0], self._by_storage[kept]
+            self._by_storage[storage] = size
+            self._merged.add(kept)
+            self._name_gradient(storage, size)
+            return
+        made_bytes = 0
+        for (storage, _), size_bytes in zip(operator.made, probe.made_bytes, strict=True):
+            category = _CATEGORY_OF_PHASE[operator.phase]
+            life = self._born(storage, size_bytes, name=operator.name, category=category, layer=operator.layer)
+            life.segment = operator.segment
+            made_bytes += life.size_bytes
+            self._name_gradient(storage, life)
+        workspace_bytes = probe.usage.peak_bytes - made_bytes
+        if workspace_bytes > 0:
+            name, layer = operator.name, operator.layer
+            self._born(None, workspace_bytes, name=name, category="workspace", layer=layer).end = self._now
+
+    def _name_gradient(self, storage: int, life: _Life) -> None:
+        if storage in self._trace.gradients:
+            life.layer, life.name = self._trace.gradients[storage]
+            life.category = "gradient"
+
+    def _accumulated_into(self, operator: Operator, released_next: set[int]) -> int | None:
+        """Return the storage into which autograd really adds, where under fake tensors it makes a new sum.
+
+        When a second gradient arrives at a place, the engine adds it into the first in place, if nobody else holds
+        the first (``can_accumulate_inplace`` in torch/csrc/autograd/input_buffer.cpp): its storage has one owner, it
+        is dense and no view. Any dispatch mode turns that off. The first one was born in an earlier node and ends
+        with the sum, which no operand of a sum inside a node's own formula does.
+        """
+        if operator.function is not _ADD or not operator.may_accumulate or len(operator.made) != 1:
+            return None
+        first, second = (*operator.arguments[0], None)[:2]
+        if not (isinstance(first, TensorSpec) and isinstance(second, TensorSpec)) or operator.arguments[1]:
+            return None
+        life = self._by_storage.get(first.storage)
+        if life is None or first.is_view or first.storage not in released_next or life.segment == operator.segment:
+            return None
+        same_size = self._trace.storage_bytes[operator.made[0][0]] == self._trace.storage_bytes[first.storage]
+        return first.storage if same_size else None
+
+    def release(self, storage: int) -> None:
+        if storage in self._merged:
+            self._merged.remove(storage)
+            return
+        life = self._by_storage[storage]
+        life.end = self._now
+        phase = self._operators[-1].phase if self._operators else "forward"
+        if life.category == "activation" and phase != "forward":
+            life.category = "saved activation"
+
+    def timeline(self) -> Timeline:
+        last = self._now
+        tensors = tuple(
+            LiveTensor(
+                life.name, life.category, life.layer, life.size_bytes, life.start, last if life.end is None else life.end
+            )
+            for life in self._lives
+            if life.size_bytes
+        )
+        events = tuple(
+            Event(operator.name, operator.layer, operator.phase, live_bytes)
+            for operator, live_bytes in zip(self._operators, _live_bytes(tensors, len(self._operators)), strict=True)
+        )
+        return Timeline(tensors, events)
+
+
+_CATEGORY_OF_PHASE = {
+    "forward": "activation",
+    "backward": "activation gradient",
+    "optimizer": "optimizer temporary",
+}
+
+
+def _live_bytes(tensors: tuple[LiveTensor, ...], events: int) -> list[int]:
+    changes = [0] * (events + 1)
+    for tensor in tensors:
+        if events:
+            changes[tensor.start_event] += tensor.size_bytes
+            changes[tensor.end_event + 1] -= tensor.size_bytes
+    return list(itertools.accumulate(changes))[:events]

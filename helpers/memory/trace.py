@@ -1,0 +1,65 @@
+"""The record of a step: every operator with what it was given and made, and every release, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """All of a tensor but its data; ``storage`` is the trace's number for its storage, None for one not counted."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    storage: int | None = field(compare=False)
+    is_view: bool = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator that ran: its arguments with tensors as :class:`TensorSpec`, and the storages it made."""
+
+    function: torch._ops.OpOverload | None  # None for an allocation outside PyTorch's operators
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    made: tuple[tuple[int, int], ...]  # (storage, its position among the values that the operator returned)
+    phase: str
+    layer: str
+    grad_mode: bool  # some kernels keep more when gradients are recorded
+    segment: int  # counts the nodes of the backward graph as they run; 0 outside
+    may_accumulate: bool  # an earlier node has already sent a gradient to where this one's goes
+
+    @property
+    def name(self) -> str:
+        """The operator's name without its namespace and overload: ``convolution``."""
+        return self.function._schema.name.rpartition("::")[2] if self.function is not None else "outside"
+
+    @property
+    def only_views(self) -> bool:
+        """Whether all that it returns are other views of its arguments, which takes no memory."""
+        if self.made or self.function is None or self.function._schema.is_mutable:
+            return False
+        return all(value.alias_info is not None for value in self.function._schema.returns)
+
+
+@dataclass(frozen=True)
+class Release:
+    """A storage whose last reference is gone."""
+
+    storage: int
+
+
+@dataclass
+class Trace:
+    """Two steps, the second from ``start`` in ``events``; bytes and names by a storage's number."""
+
+    events: list[Operator | Release] = field(default_factory=list)
+    storage_bytes: dict[int, int] = field(default_factory=dict)
+    carried: list[int] = field(default_factory=list)  # alive when the second step starts
+    names: dict[int, tuple[str, str, str]] = field(default_factory=dict)  # carried: category, layer, name
+    gradients: dict[int, tuple[str, str]] = field(default_factory=dict)  # of parameters: layer, name
+    start: int = 0

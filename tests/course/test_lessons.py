@@ -1,0 +1,56 @@
+"""The lessons of this course: they keep the rules, compare what they show, and notice planted bugs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from conftest import MUTATIONS as TABLE
+from conftest import SHARES
+
+from course.authoring import audit, mutation, shares
+from course.authoring.course import HERE
+from tests.course.mutations import MUTATIONS
+
+SANITIZE = Path(__file__).parent / "sanitize.cfg"
+LESSONS = HERE.lessons()
+each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+
+
+@each_lesson
+def test_a_lesson_keeps_the_rules(lesson):
+    assert [str(problem) for problem in audit.lessons(HERE, [lesson.number])] == []
+
+
+def test_no_notebook_is_without_a_source():
+    assert audit.strays(HERE) == []
+
+
+def test_the_pages_that_all_lessons_share_keep_the_rules():
+    assert [str(problem) for problem in audit.shared(HERE)] == []
+
+
+def test_the_lessons_compare_what_they_show(request):
+    rules = shares.patterns(SANITIZE)
+    table = shares.shares([shares.share(lesson.name, HERE.built(lesson), rules) for lesson in LESSONS])
+    request.config.stash[SHARES] = table
+    assert table.lessons
+    few = [one.lesson for one in table.lessons if one.compared_share is None or one.compared_share < shares.LEAST_SHARE]
+    assert few == [], f"compare at least {100 * shares.LEAST_SHARE:.0f} % of the cells that show something\n{table}"
+
+
+def test_every_lesson_has_mutations():
+    counts = Counter(one.lesson for one in MUTATIONS)
+    assert {lesson.number for lesson in LESSONS if counts[lesson.number] < mutation.LEAST_PER_LESSON} == set()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@each_lesson
+def test_a_lesson_notices_planted_bugs(lesson, request):
+    chosen = [one for one in MUTATIONS if one.lesson == lesson.number]
+    caught = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE).mutations
+    before = request.config.stash.get(TABLE, mutation.MutationTable(()))
+    request.config.stash[TABLE] = mutation.MutationTable((*before.mutations, *caught))
+    assert [one.what for one in caught if one.cell is None] == []
