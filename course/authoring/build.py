@@ -70,4 +70,4 @@ def write(path: Path, text: str) -> None:
     try:
         write_atomically(path, text)
     except OSError as error:
-        raise AuthoringError(f"{path.name} was not written, and the old one stands: {error}") from error
+        raise AuthoringError(f"{path.name}: {error.strerror or error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from difflib import SequenceMatcher
@@ -44,14 +45,17 @@ def drift(lesson: Lesson, built: Notebook, others: Sequence[Lesson] = ()) -> lis
     expected = notebook.unexecuted(lesson, others)
     if dict(built.metadata) != dict(expected.metadata):
         return [_problem(lesson, None, f"its metadata is not that of {lesson.name}.py; {rebuild}")]
-    want = [(cell.cell_type, cell.source, str(dict(cell.metadata)), cell.id) for cell in expected.cells]
-    have = [(cell.cell_type, cell.source, str(dict(cell.metadata)), cell.get("id")) for cell in built.cells]
+    want, have = ([_stated(cell) for cell in cells] for cells in (expected.cells, built.cells))
     for kind, first, last, source_first, _ in SequenceMatcher(None, have, want, autojunk=False).get_opcodes():
         if kind != "equal":
             line = lesson.cells[min(source_first, len(lesson.cells) - 1)].line
             what = f"{max(last - first, 1)} cell(s) differ from line {line} of {lesson.name}.py on; {rebuild}"
             return [_problem(lesson, first, what)]
     return []
+
+
+def _stated(cell: Notebook) -> tuple[str, str, str, str]:
+    return cell.cell_type, cell.source, json.dumps(cell.metadata, sort_keys=True), cell.get("id", "")
 
 
 def executed(lesson: Lesson, built: Notebook) -> list[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+
+from IPython.core.inputtransformer2 import TransformerManager
 
 from course.authoring.course import Course
 from course.authoring.lesson import AuthoringError, Lesson
@@ -112,9 +115,8 @@ def used(lesson: Lesson, package: str) -> frozenset[tuple[str, str]]:
 
 
 def _syntax(source: str, line: int, lesson: Lesson) -> ast.Module:
-    plain = re.sub(r"(?m)^(\s*)[%!].*$", r"\1pass", source)
     try:
-        return ast.parse(plain)
+        return ast.parse(TransformerManager().transform_cell(source))
     except SyntaxError as error:
         raise AuthoringError(f"lesson {lesson.number}: the cell at line {line} is not Python: {error.msg}") from error
 

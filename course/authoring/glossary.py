@@ -117,7 +117,7 @@ class Terms:
 def _form(word: str) -> str:
     """Return a pattern for a term and its plural; its words may stand on two lines."""
     pattern = r"\s+".join(re.escape(part) for part in word.split())
-    return rf"{pattern[:-1]}(?:y|ies)" if word.endswith("y") else rf"{pattern}(?:e?s)?"
+    return rf"{pattern[:-1]}(?:ys?|ies)" if word.endswith("y") else rf"{pattern}(?:e?s)?"
 
 
 def uses(lesson_text: Sequence[str], terms: Terms) -> set[str]:

@@ -19,6 +19,8 @@ _ANYWHERE = {
     "a memory address": re.compile(r"\bat 0x[0-9a-fA-F]{6,}"),
 }
 
+_ORDINARY = ("root", "localhost", "user", "main", "ubuntu", "debian", "runner", "student", "jovyan")
+
 
 def here(root: Path) -> dict[str, re.Pattern[str]]:
     """Return what names this machine: the repository's and the home folder, the temporary one, host and user."""
@@ -30,7 +32,7 @@ def here(root: Path) -> dict[str, re.Pattern[str]]:
         if len(Path(folder).parts) > 1
     }
     for what, word in {"the host's name": socket.gethostname(), "the user's name": _user()}.items():
-        if len(word) >= 4 and word not in ("root", "localhost", "user", "main"):
+        if len(word) >= 4 and word not in _ORDINARY:
             found[what] = re.compile(rf"(?<![\w.-]){re.escape(word)}(?![\w-])")
     return found
 

@@ -117,7 +117,7 @@ def explained(error: Exception, model: nn.Module, trace: Trace, arguments: Argum
     reason = (str(error).strip().splitlines() or [""])[0]
     if isinstance(error, ForwardError):
         return ForwardError(f"{where}: {reason}")
-    if "meta tensor" in reason or "meta tensors" in reason or "Tensor.item() cannot be called" in reason:
+    if "meta tensor" in reason or "Tensor.item() cannot be called" in reason:
         return ForwardError(f"{where}: {data_dependent(reason.split('.')[0])}")
     message = f"{where} failed on {given}: {type(error).__name__}: {reason}"
     if arguments.from_shape and any(word in reason for word in ("indices", "Long", "embedding")):

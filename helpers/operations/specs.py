@@ -44,21 +44,18 @@ class Spec(NamedTuple):
 class Call:
     """One operator as it was called: specs stand where tensors stood."""
 
-    __slots__ = ("args", "causal", "kwargs", "name", "operator", "outputs", "owner", "sequence")
+    __slots__ = ("args", "causal", "inputs", "kwargs", "name", "operator", "outputs", "owner", "sequence")
 
     def __init__(self, operator: str, name: str, args: tuple, kwargs: dict, outputs: list[Spec], owner: int,
                  sequence: int | None, causal: tuple[int, int] | None) -> None:  # fmt: skip
         self.operator, self.name, self.args, self.kwargs, self.outputs = operator, name, args, kwargs, outputs
         self.owner, self.sequence, self.causal = owner, sequence, causal
+        self.inputs = list(_specs((*args, *[value for key, value in kwargs.items() if key != "out"])))
 
     @property
     def key(self) -> tuple:
         """Equal for two calls that cost the same."""
         return self.operator, self.args, tuple(self.kwargs.items()), tuple(self.outputs), self.causal
-
-    @property
-    def inputs(self) -> list[Spec]:
-        return list(_specs((*self.args, *(value for key, value in self.kwargs.items() if key != "out"))))
 
     @property
     def needs_grad(self) -> bool:

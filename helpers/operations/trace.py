@@ -46,6 +46,7 @@ _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru
                         "rnn_relu_cell"})  # fmt: skip
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 _READING = frozenset({"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__"})
+_EXPORTING = frozenset({"numpy", "tolist", "__array__"})
 _MATRIX_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"})
 
 
@@ -144,6 +145,8 @@ class Trace:
             with _disable_current_modes():
                 return func(*args, **kwargs)
         args = tuple([self._known(value) for value in args])
+        if name in _EXPORTING and args and isinstance(args[0], Tensor) and args[0].is_meta:
+            raise ForwardError(data_dependent(f"Tensor.{name}"))
         if kwargs:
             kwargs = {key: self._known(value) for key, value in kwargs.items()}
         if name == "cuda" and isinstance(args[0], Tensor):

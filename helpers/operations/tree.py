@@ -43,10 +43,10 @@ def text_lines(layers: Sequence[LayerOperations]) -> list[str]:
     total = max((row.forward_flops for row in layers), default=0)
     names = [f"{'  ' * row.depth}{_name(row)}" for row in layers]
     width = max(map(len, names), default=0)
-    header = f"{'layer':<{width}}  {'calls':>5}  " + "  ".join(f"{title:>11}" for title in _titles())
+    header = f"{'layer':<{width}}  {'calls':>5}  " + "  ".join(f"{title:>12}" for title in _titles())
     lines = [header]
     for row, name in zip(layers, names, strict=True):
-        cells = "  ".join(f"{cell:>11}" for cell in _cells(row))
+        cells = "  ".join(f"{cell:>12}" for cell in _cells(row))
         filled = round(_BAR_CELLS * row.forward_flops / total) if total else 0
         lines.append(f"{name:<{width}}  {row.calls:>5}  {cells}  {'█' * filled}".rstrip())
     return lines
@@ -57,7 +57,7 @@ def html_tree(profile: OperationProfile) -> str:
     summary = "".join(f"<div>{html.escape(line)}</div>" for line in summary_lines(profile))
     titles = "".join(f"<span style='{_RIGHT}'>{title}</span>" for title in _titles())
     header = (f"<div style='{_GRID};font-weight:600;padding-left:1.2em'><span>layer</span>"
-              f"<span style='{_RIGHT}'>calls</span>{titles}<span>forward FLOP</span></div>")  # fmt: skip
+              f"<span style='{_RIGHT}'>calls</span>{titles}<span>share of FLOP</span></div>")  # fmt: skip
     total = max((row.forward_flops for row in profile.layers), default=0)
     body, _ = _branch(profile.layers, 0, total)
     return (f"<div style='font-size:.9em;overflow-x:auto'><div style='margin-bottom:.5em'>{summary}</div>"
@@ -92,7 +92,7 @@ def _line(row: LayerOperations, total: int) -> str:
 
 
 def _titles() -> list[str]:
-    return ["forward", "forward", "backward", "traffic"]
+    return ["forward MAC", "forward FLOP", "backward MAC", "forward B"]
 
 
 def _cells(row: LayerOperations) -> list[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import html
 import weakref
 from collections.abc import Callable
-
-import ipywidgets
+from typing import TYPE_CHECKING
 
 from helpers.widgets import predictions, store
+
+if TYPE_CHECKING:
+    import ipywidgets
 
 # Forms that show the same question's answer are told when it is locked.
 _waiting: weakref.WeakValueDictionary[int, _Listener] = weakref.WeakValueDictionary()
@@ -24,6 +26,8 @@ class _Listener:
 
 def question_form(prediction: predictions.Prediction) -> ipywidgets.Widget:
     """Return the question with a place to type a number and a button that locks it."""
+    import ipywidgets
+
     box = ipywidgets.Text(placeholder=f"a number in {prediction.unit}", description="I predict", continuous_update=True)
     button = ipywidgets.Button(description="Lock it in", tooltip="A locked prediction cannot be changed")
     message = ipywidgets.HTML()
@@ -57,6 +61,8 @@ def answer_form(
     prediction: predictions.Prediction, modelled: float | None, measured: float | None
 ) -> ipywidgets.Widget:
     """Return the three numbers, hidden until the reader has locked a prediction or asks to see them without one."""
+    import ipywidgets
+
     shown = ipywidgets.HTML()
     skip = ipywidgets.Button(
         description="Show it without a prediction", layout=ipywidgets.Layout(width="auto", display="none")

@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from course.authoring import shares
 from course.authoring.build import build
 from course.authoring.course import Course
-from course.authoring.mutation import MutationTable
 
 SMALL = Path(__file__).parent / "fixtures" / "small"
-MUTATIONS = pytest.StashKey[MutationTable]()
-SHARES = pytest.StashKey[shares.Shares]()
+TABLES = pytest.StashKey[dict[str, object]]()
 
 
 def _forget_toy() -> None:
@@ -62,11 +59,14 @@ def built(small, built_once):
     return small
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.fixture(scope="session")
+def tables(pytestconfig):
+    """Tables to print at the end of the session, by their titles."""
+    return pytestconfig.stash.setdefault(TABLES, {})
+
+
 def pytest_terminal_summary(terminalreporter, config):
     """Print which share of each lesson is compared, and which cell caught each mutation."""
-    for title, key in (("what the lessons compare", SHARES), ("planted bugs of helpers", MUTATIONS)):
-        table = config.stash.get(key, None)
-        if table is not None:
-            terminalreporter.section(title)
-            terminalreporter.write_line(str(table))
+    for title, table in config.stash.get(TABLES, {}).items():
+        terminalreporter.section(title)
+        terminalreporter.write_line(str(table))

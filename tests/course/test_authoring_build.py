@@ -99,7 +99,8 @@ def test_a_full_disk_leaves_the_old_notebook(built):
         said = refused(built)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert said.startswith("90_small_counts.ipynb was not written, and the old one stands: ")
+    assert said.startswith("90_small_counts.ipynb: could not write ")
+    assert "the old file is as it was" in said
 
 
 def test_every_source_is_read_before_a_cell_runs(built):

@@ -33,6 +33,8 @@ def used(*cells):
         (["from toy import counting", "# See `counting.halves`, not `pairs`."], {"halves"}),
         (["import toy", "pairs = 3\nother.pairs(3)\ntoy.missing\nf'{toy}'"], set()),
         (["import math\nmath.comb(3, 2)", "!ls"], set()),
+        (["import toy", "rest = (\n    toy.pairs(3)\n    % 2\n)"], {"pairs"}),
+        (["%%timeit\n1 +"], set()),
     ],
 )
 def test_what_a_lesson_uses_is_found(small, cells, names):

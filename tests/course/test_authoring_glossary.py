@@ -95,6 +95,12 @@ def test_terms_are_whole_words_in_any_case_and_number(text, terms):
     assert [entry.term for entry in glossary.Terms(ENTRIES).within(text)] == terms
 
 
+@pytest.mark.parametrize("text", ["systolic array", "systolic arrays", "Systolic\nArrays"])
+def test_a_term_that_ends_in_a_vowel_and_y_has_its_plural(text):
+    entry = glossary.Entry("systolic array", "A grid.", "", (), "09", "09_systolic_arrays.ipynb")
+    assert glossary.Terms([entry]).within(text) == [entry]
+
+
 def test_an_empty_glossary_has_no_terms():
     assert glossary.parse("# Glossary\n") == ()
     assert glossary.Terms(()).within("a MAC") == []

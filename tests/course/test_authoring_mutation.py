@@ -32,7 +32,10 @@ def test_a_bug_that_raises_is_caught_by_its_exception(built):
     assert dict(os.environ) == environment
 
 
-def test_a_bug_that_shows_in_masked_times_alone_is_not_caught(built):
+def test_a_bug_that_shows_in_masked_times_alone_is_not_caught(built, tmp_path):
+    nothing_masked = tmp_path / "nothing.cfg"
+    nothing_masked.write_text("")
+    assert mutation.attempt(built, built.lessons()[0], TIME, sanitize=nothing_masked).cell == 1
     assert mutation.attempt(built, built.lessons()[0], TIME, sanitize=SANITIZE).caught_by == "no cell"
 
 

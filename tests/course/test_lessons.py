@@ -6,8 +6,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from conftest import MUTATIONS as TABLE
-from conftest import SHARES
 
 from course.authoring import audit, mutation, shares
 from course.authoring.course import HERE
@@ -31,10 +29,10 @@ def test_the_pages_that_all_lessons_share_keep_the_rules():
     assert [str(problem) for problem in audit.shared(HERE)] == []
 
 
-def test_the_lessons_compare_what_they_show(request):
+def test_the_lessons_compare_what_they_show(tables):
     rules = shares.patterns(SANITIZE)
     table = shares.shares([shares.share(lesson.name, HERE.built(lesson), rules) for lesson in LESSONS])
-    request.config.stash[SHARES] = table
+    tables["what the lessons compare"] = table
     assert table.lessons
     few = [one.lesson for one in table.lessons if one.compared_share is None or one.compared_share < shares.LEAST_SHARE]
     assert few == [], f"compare at least {100 * shares.LEAST_SHARE:.0f} % of the cells that show something\n{table}"
@@ -48,9 +46,9 @@ def test_every_lesson_has_mutations():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @each_lesson
-def test_a_lesson_notices_planted_bugs(lesson, request):
+def test_a_lesson_notices_planted_bugs(lesson, tables):
     chosen = [one for one in MUTATIONS if one.lesson == lesson.number]
     caught = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE).mutations
-    before = request.config.stash.get(TABLE, mutation.MutationTable(()))
-    request.config.stash[TABLE] = mutation.MutationTable((*before.mutations, *caught))
+    before = tables.get("planted bugs of helpers", mutation.MutationTable(()))
+    tables["planted bugs of helpers"] = mutation.MutationTable((*before.mutations, *caught))
     assert [one.what for one in caught if one.cell is None] == []

@@ -69,19 +69,18 @@ def test_the_theme_is_the_asked_one_or_the_systems(chromium, sample_deck: Path, 
 
 
 def test_a_key_switches_the_theme_and_the_system_no_longer_does(chromium, sample_deck: Path):
-    theme = "document.documentElement.dataset.theme"
     with browser.opened(chromium, sample_deck) as opened:
         opened.page.emulate_media(color_scheme="dark")
-        opened.page.wait_for_function(f"{theme} === 'dark'")
+        opened.page.wait_for_selector("html[data-theme=dark]", state="attached")
         opened.page.keyboard.press("t")
-        opened.page.wait_for_function(f"{theme} === 'light'")
+        opened.page.wait_for_selector("html[data-theme=light]", state="attached")
         heard = "new Promise(done => matchMedia('(prefers-color-scheme: dark)').addEventListener('change', done))"
         opened.page.evaluate(f"() => {{ window.heard = {heard}; }}")
         opened.page.emulate_media(color_scheme="light")
         opened.page.evaluate("() => window.heard.then(() => true)")
         opened.page.emulate_media(color_scheme="dark")
         opened.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        assert opened.page.evaluate(theme) == "light"
+        assert opened.page.evaluate("document.documentElement.dataset.theme") == "light"
 
 
 def test_the_speakers_window_shows_the_notes_and_follows(chromium, sample_deck: Path):

@@ -1,0 +1,224 @@
+"""What an exercise checks with: the reader's own function on known inputs, and on a machine with a made-up clock.
+
+The checks of an exercise stand in its notebook, one call a line: what is asked (the *goal*), the arguments, what must come
+back, and what a common mistake would give instead. ``report`` says which goals are reached, and that the hidden checks
+were not run; ``score`` counts the goals that every check, hidden ones included, found reached.
+
+Lesson 00.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+_RELATIVE_TOLERANCE = 1e-9  # for the order in which numbers are added, not for another result
+
+
+class NotYet:
+    """What an exercise's function returns before it is written."""
+
+    def __repr__(self) -> str:
+        return "not_yet"
+
+
+not_yet = NotYet()
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    goal: str
+    problem: str  # "" where the check passed
+    unwritten: bool = False
+
+
+class Checks:
+    """The checks of one exercise on the reader's ``function``; ``title`` heads the report."""
+
+    def __init__(self, title: str, function: Callable[..., object]) -> None:
+        if not callable(function):
+            raise TypeError(f"the answer to {title!r} must be a function, not {function!r}: run its cell again")
+        self._title = title
+        self._function = function
+        self._outcomes: list[_Outcome] = []
+        self._answered = False
+
+    def returns(
+        self,
+        goal: str,
+        arguments: Sequence[object],
+        *,
+        expected: object,
+        mistakes: Mapping[Any, str] | None = None,
+    ) -> None:
+        """Call the function with ``arguments`` and hold what it returns to ``expected``.
+
+        Numbers agree to nine digits; a list, a tuple and an array agree when their items do. ``mistakes`` maps what a
+        common mistake returns to the sentence that explains it. An exception in the function is a failed check.
+        """
+        call = f"{_name(self._function)}({', '.join(_short(argument) for argument in arguments)})"
+        try:
+            got = self._function(*arguments)
+        except Exception as error:
+            self._answered = False
+            self._outcomes.append(_Outcome(goal, f"{call} raised {_raised(error, self._function)}"))
+            return
+        self._answered = not isinstance(got, NotYet)
+        if not self._answered:
+            self._outcomes.append(_Outcome(goal, f"{call} still returns not_yet", unwritten=True))
+        elif agree(got, expected):
+            self._outcomes.append(_Outcome(goal, ""))
+        else:
+            why = _explanation(got, mistakes or {})
+            self._outcomes.append(_Outcome(goal, f"{call} gave {_short(got)}, expected {_short(expected)}{why}"))
+
+    def holds(self, goal: str, condition: bool, *, otherwise: str) -> None:
+        """Hold the last call to ``condition``, such as a count of what it did; ``otherwise`` says what to mend.
+
+        A call that raised or returned ``not_yet`` has not reached the goal, whatever the condition says.
+        """
+        if not self._answered:
+            otherwise = "the call above gave no answer"
+        passed = bool(condition) and self._answered
+        self._outcomes.append(_Outcome(goal, "" if passed else otherwise, unwritten=self._all_unwritten()))
+
+    def report(self) -> None:
+        """Print "not yet", or a line a goal with what is wrong, and in the end that the hidden checks were not run."""
+        if self._all_unwritten():
+            print(f"{self._title}: not yet")
+            return
+        problems = self._problems()
+        print(self._title)
+        for goal, problem in problems.items():
+            print(f"  {'not reached' if problem else 'reached':<11}  {goal}")
+            if problem:
+                print(f"               {problem}")
+        missed = sum(bool(problem) for problem in problems.values())
+        public = f"{missed} of {len(problems)} goals not reached" if missed else "public checks passed"
+        print(f"{public}, hidden not run")
+
+    def score(self) -> float:
+        """Return how many goals every check so far found reached: what nbgrader takes as the points."""
+        return float(sum(not problem for problem in self._problems().values()))
+
+    def _problems(self) -> dict[str, str]:
+        """Return each goal with the first problem that a check found, "" where none did."""
+        problems: dict[str, str] = {}
+        for outcome in self._outcomes:
+            problems[outcome.goal] = problems.get(outcome.goal) or outcome.problem
+        return problems
+
+    def _all_unwritten(self) -> bool:
+        return bool(self._outcomes) and all(outcome.unwritten for outcome in self._outcomes)
+
+
+def agree(got: object, expected: object) -> bool:
+    """Return True when ``got`` is ``expected``, numbers to nine digits, sequences item by item.
+
+    For the library itself.
+    """
+    got, expected = _plain(got), _plain(expected)
+    if isinstance(expected, tuple):
+        return isinstance(got, tuple) and len(got) == len(expected) and all(map(agree, got, expected))
+    if isinstance(expected, bool) or isinstance(got, bool):
+        return got is expected
+    if isinstance(expected, int | float) and isinstance(got, int | float):
+        return math.isclose(got, expected, rel_tol=_RELATIVE_TOLERANCE)
+    return type(got) is type(expected) and got == expected
+
+
+def _plain(value: object) -> object:
+    """Return arrays, tensors and their scalars as Python's own values, a list as a tuple."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _explanation(got: object, mistakes: Mapping[Any, str]) -> str:
+    if got is None:
+        return ". A function without return gives None"
+    for mistaken, sentence in mistakes.items():
+        if agree(got, mistaken):
+            return f". {sentence}"
+    return ""
+
+
+def _name(function: Callable[..., object]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _short(value: object) -> str:
+    if callable(value):
+        return _name(value)
+    if isinstance(value, tuple | list):
+        ends = "()" if isinstance(value, tuple) else "[]"
+        return f"{ends[0]}{', '.join(_short(item) for item in value)}{ends[1]}"
+    if isinstance(value, Mapping):
+        return f"timings of {', '.join(map(str, value))}" if value else "{}"
+    shown = f"{value:.6g}" if isinstance(value, float) else repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _raised(error: Exception, function: Callable[..., object]) -> str:
+    """Return the exception in one line, with the reader's own line where it happened."""
+    code = getattr(function, "__code__", None)
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if code and frame.filename == code.co_filename]
+    line = f" in your line {own[-1].line!r}" if own and own[-1].line else ""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}{f': {said}' if said else ''}{line}"
+
+
+class FakeMachine:
+    """A machine whose time is made up: a clock, functions that take as long as they are told, and a log of both.
+
+    ``cost_s(name, nth, total)`` is the seconds that the ``nth`` call of the function ``name`` takes when the machine has
+    made ``total`` calls before it (both from 0). ``log`` holds the functions' names and ``"clock"``, as they happened.
+    """
+
+    def __init__(self, cost_s: Callable[[str, int, int], float]) -> None:
+        self._cost_s = cost_s
+        self._now_s = 0.0
+        self.log: list[str] = []
+
+    def function(self, name: str) -> Callable[[], None]:
+        """Return a function without arguments that takes its time on this machine; ValueError for the name "clock"."""
+        if name == "clock":
+            raise ValueError("the log calls a reading of the clock 'clock'; name the function otherwise")
+
+        def call() -> None:
+            self._now_s += self._cost_s(name, self.log.count(name), len(self.log) - self.log.count("clock"))
+            self.log.append(name)
+
+        call.__name__ = name
+        return call
+
+    def clock(self) -> float:
+        """Return the seconds since the machine started, and write the reading into the log."""
+        self.log.append("clock")
+        return self._now_s
+
+    @property
+    def timed(self) -> list[str]:
+        """The calls made with a reading of the clock just before and just after, in order."""
+        return [name for index, name in self._calls() if self._is_timed(index)]
+
+    @property
+    def untimed(self) -> list[str]:
+        """All other calls, in order."""
+        return [name for index, name in self._calls() if not self._is_timed(index)]
+
+    @property
+    def takes_turns(self) -> bool:
+        """True when the timed calls change from one function to another in each pair: a b, a b or a b, b a."""
+        timed = self.timed
+        return len(timed) % 2 == 0 and all(first != second for first, second in list(pairwise(timed))[::2])
+
+    def _calls(self) -> list[tuple[int, str]]:
+        return [(index, name) for index, name in enumerate(self.log) if name != "clock"]
+
+    def _is_timed(self, index: int) -> bool:
+        return index > 0 and self.log[index - 1] == "clock" and self.log[index + 1 : index + 2] == ["clock"]

@@ -1,0 +1,201 @@
+"""The peak memory of one step: estimated without running it, and measured by running it.
+
+Both mean the same thing. A step is: the forward pass and the loss, and for training the backward pass and the
+optimizer's step, from gradients that are None. The second step counts, when the optimizer's state exists. The peak
+is the most bytes alive at once: parameters, buffers, input and optimizer state, and every tensor of the step,
+inside operators too. The model's outputs are dropped as soon as the loss has been computed from them.
+
+Bytes are those of tensors, as the allocator is asked for them. On CUDA the caching allocator rounds each up to
+512 bytes, and so does the estimate; what it does not count is what the allocator does not either (the context,
+kernels), the workspaces that cuBLAS keeps, and up to 1 MiB that the allocator may leave unsplit in a large block.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from helpers.memory import allocations, probing, steps, timeline, tracing
+from helpers.results import Result
+
+
+@dataclass(frozen=True)
+class AliveGroup(Result):
+    """The tensors of one category and one layer that are alive at the peak. Lesson 07."""
+
+    category: str
+    layer: str
+    tensors: int
+    size_bytes: int
+    peak_share: float
+
+
+@dataclass(frozen=True)
+class PeakEstimate(Result):
+    """The peak memory of a step, when it comes, and what is alive there.
+
+    ``peak_bytes`` is reached at event ``peak_event`` of ``timeline``, while ``operator`` of ``layer`` runs in
+    ``phase`` (forward, backward or optimizer). ``category_bytes`` splits it by category, ``alive`` by category and
+    layer, the largest first; both add up to it. ``not_probed`` names the operators that could not be run alone, so
+    that what they take inside is not counted; it is empty when everything is. Lesson 07.
+    """
+
+    peak_bytes: int
+    phase: str
+    operator: str
+    layer: str
+    peak_event: int
+    category_bytes: dict[str, int]
+    device: str
+    not_probed: tuple[str, ...]
+    alive: tuple[AliveGroup, ...]
+    timeline: timeline.Timeline = field(repr=False)
+
+
+@dataclass(frozen=True)
+class PeakMeasurement(Result):
+    """The measured peak memory of a step.
+
+    ``carried_bytes`` is alive when the step begins: parameters, buffers, input, optimizer state and what else the
+    model keeps. ``step_bytes`` is the most that the step has alive over it; the two add up to ``peak_bytes``.
+    Lesson 07.
+    """
+
+    peak_bytes: int
+    carried_bytes: int
+    step_bytes: int
+    device: str
+
+
+def estimate_peak_memory(
+    model: nn.Module,
+    inputs: steps.Inputs,
+    *,
+    optimizer: steps.OptimizerFactory | None = None,
+    training: bool = True,
+    loss: steps.Loss | None = None,
+    autocast: torch.dtype | None = None,
+) -> PeakEstimate:
+    """Return the peak memory of one step and its timeline, without running the step.
+
+    ``inputs`` is a shape (batch first, as a tuple of sizes), a tensor, a tuple of positional arguments or a dict of
+    keyword arguments. ``optimizer`` is a class of torch.optim, or a callable from parameters to an optimizer; None
+    leaves its step out. ``training=False`` is inference: evaluation mode without gradients. ``loss`` goes from the
+    model's outputs to one number and is the sum of all outputs unless given. ``autocast`` is the type of a
+    ``torch.autocast`` around forward pass and loss.
+
+    The life of each tensor is found on fake tensors; each distinct operator is run once alone on zeros for what it
+    takes inside. The model comes back as it was. Agrees to the byte with :func:`measure_peak_memory` on most models.
+
+    Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that raises, that
+    cannot be copied, or whose memory depends on the values of its tensors. Lesson 07.
+    """
+    work = steps.workload(
+        model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast
+    )  # fmt: skip
+    trace = tracing.traced(work)
+    probes, not_probed = probing.probed(trace, work.device)
+    return _estimate(timeline.built(trace, probes, work.device), not_probed, work.device)
+
+
+def _estimate(line: timeline.Timeline, not_probed: tuple[str, ...], device: torch.device) -> PeakEstimate:
+    if not line.events:
+        raise steps.ModelError("the model ran no operator, so there is nothing to estimate")
+    peak_event = max(range(len(line.events)), key=lambda event: line.events[event].live_bytes)
+    peak = line.events[peak_event]
+    sizes: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
+    categories: Counter[str] = Counter()
+    for tensor in line.alive_at(peak_event):
+        sizes[tensor.category, tensor.layer] += tensor.size_bytes
+        counts[tensor.category, tensor.layer] += 1
+        categories[tensor.category] += tensor.size_bytes
+    groups = tuple(
+        AliveGroup(category, layer, counts[category, layer], size, size / peak.live_bytes)
+        for (category, layer), size in sizes.most_common()
+    )
+    return PeakEstimate(
+        peak_bytes=peak.live_bytes,
+        phase=peak.phase,
+        operator=peak.operator,
+        layer=peak.layer,
+        peak_event=peak_event,
+        category_bytes={name: categories[name] for name in timeline.CATEGORIES if categories[name]},
+        device=str(device),
+        not_probed=not_probed,
+        alive=groups,
+        timeline=line,
+    )
+
+
+def measure_peak_memory(
+    model: nn.Module,
+    inputs: steps.Inputs,
+    *,
+    optimizer: steps.OptimizerFactory | None = None,
+    training: bool = True,
+    loss: steps.Loss | None = None,
+    autocast: torch.dtype | None = None,
+) -> PeakMeasurement:
+    """Return the peak memory of one step, measured: two steps run on a copy of the model, the second counts.
+
+    The arguments are those of :func:`estimate_peak_memory`. On a CPU each allocation and release is read from
+    PyTorch's profiler, on CUDA ``torch.cuda.max_memory_allocated``. The model comes back as it was.
+
+    Raises what :func:`estimate_peak_memory` raises, and RuntimeError when a PyTorch profiler is already running.
+    Lesson 07.
+    """
+    work = steps.workload(
+        model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast
+    )  # fmt: skip
+    measured = _measured_on_cuda if work.device.type == "cuda" else _measured_on_cpu
+    with steps.undisturbed(work.device):
+        carried_bytes, step_bytes = measured(work)
+    return PeakMeasurement(carried_bytes + step_bytes, carried_bytes, step_bytes, str(work.device))
+
+
+def _real_copy(work: steps.Workload) -> steps.Workload:
+    with torch.inference_mode(False):
+        return steps.copied(work, copy_tensor=torch.clone)
+
+
+def _measured_on_cpu(work: steps.Workload) -> tuple[int, int]:
+    with allocations.recorded() as record:
+        record.mark("copy")  # inside the record, so that a release of any of it is seen
+        real = _real_copy(work)
+        record.mark("first step")
+        real = _first_step(real)
+        record.mark("second step")
+        steps.run(real)
+        record.mark("end")
+        given = _own_bytes(real)
+        del real
+    kept = allocations.usage(record.window("first step")).kept_bytes
+    return given + kept, allocations.usage(record.window("second step")).peak_bytes
+
+
+def _measured_on_cuda(work: steps.Workload) -> tuple[int, int]:
+    steps.run(steps.with_optimizer(_real_copy(work)))  # cuBLAS takes its workspaces here, before anything is counted
+    torch.cuda.synchronize(work.device)
+    before = torch.cuda.memory_allocated(work.device)
+    real = _first_step(_real_copy(work))
+    usage, _ = allocations.cuda_usage(lambda: steps.run(real), work.device)
+    carried = torch.cuda.memory_allocated(work.device) - usage.kept_bytes - before
+    return carried, usage.peak_bytes
+
+
+def _first_step(work: steps.Workload) -> steps.Workload:
+    ready = steps.with_optimizer(work)
+    steps.run(ready)
+    steps.drop_gradients(ready.model)
+    return ready
+
+
+def _own_bytes(work: steps.Workload) -> int:
+    """Return the bytes of the distinct storages of parameters, buffers and inputs."""
+    tensors: list[Any] = [*work.model.parameters(), *work.model.buffers(), *steps.tensors_of(work.arguments)]
+    return sum({tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}.values())

@@ -1,0 +1,53 @@
+"""The command line says in one line what is wrong, and its exit code tells make."""
+
+from __future__ import annotations
+
+import pytest
+
+from course.authoring import __main__ as commands
+
+
+@pytest.fixture
+def here(built, monkeypatch):
+    monkeypatch.setattr(commands, "HERE", built)
+    return built
+
+
+def test_a_good_course_has_no_problem(here, capsys):
+    assert commands.main(["check"]) == 0
+    assert capsys.readouterr().out == "0 problem(s)\n"
+
+
+def test_a_problem_is_printed_and_fails_the_command(here, capsys):
+    here.glossary.write_text(here.glossary.read_text().replace("### pair", "### pairing"))
+    assert commands.main(["check", "90"]) == 1
+    assert capsys.readouterr().out.startswith("90_small_counts.ipynb, cell 0: the link to 'glossary.md#pair' leads to")
+
+
+def test_an_unknown_lesson_is_one_line_on_stderr(here, capsys):
+    assert commands.main(["build", "05"]) == 1
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "error: no lesson 05; there are 90\n")
+
+
+def test_a_build_names_what_it_wrote(here, capsys):
+    assert commands.main(["build", "90"]) == 0
+    assert capsys.readouterr().out == "wrote course/90_small_counts.ipynb\n0 problem(s)\n"
+
+
+def test_tables_are_printed_and_written(here, capsys):
+    here.functions.unlink()
+    assert commands.main(["table"]) == 0
+    assert "90_small_counts" in capsys.readouterr().out
+    assert commands.main(["table", "--readme"]) == 0
+    assert "| 90 | [Small counts](course/90_small_counts.ipynb) | 5 | nothing |" in capsys.readouterr().out
+    assert not here.functions.exists()
+    assert commands.main(["table", "--write"]) == 0
+    assert here.functions.read_text().startswith("# Index of functions")
+
+
+def test_no_command_is_refused(capsys):
+    with pytest.raises(SystemExit) as caught:
+        commands.main([])
+    assert caught.value.code == 2
+    assert "required: command" in capsys.readouterr().err
