@@ -9,7 +9,7 @@ Lesson 00.
 
 from __future__ import annotations
 
-import math
+import numbers
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,14 +126,14 @@ def agree(got: object, expected: object) -> bool:
         return isinstance(got, tuple) and len(got) == len(expected) and all(map(agree, got, expected))
     if isinstance(expected, bool) or isinstance(got, bool):
         return got is expected
-    if isinstance(expected, int | float) and isinstance(got, int | float):
-        return math.isclose(got, expected, rel_tol=_RELATIVE_TOLERANCE)
+    if isinstance(expected, numbers.Real) and isinstance(got, numbers.Real):
+        return got == expected or abs(got - expected) <= _RELATIVE_TOLERANCE * abs(expected)
     return type(got) is type(expected) and got == expected
 
 
 def _plain(value: object) -> object:
     """Return arrays, tensors and their scalars as Python's own values, a list as a tuple."""
-    if hasattr(value, "tolist"):
+    if hasattr(value, "tolist") and not isinstance(value, type):
         value = value.tolist()
     return tuple(value) if isinstance(value, list) else value
 
@@ -158,7 +158,7 @@ def _short(value: object) -> str:
         ends = "()" if isinstance(value, tuple) else "[]"
         return f"{ends[0]}{', '.join(_short(item) for item in value)}{ends[1]}"
     if isinstance(value, Mapping):
-        return f"timings of {', '.join(map(str, value))}" if value else "{}"
+        return f"{{{', '.join(f'{_short(key)}: ...' for key in value)}}}"
     shown = f"{value:.6g}" if isinstance(value, float) else repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
@@ -215,7 +215,8 @@ class FakeMachine:
     def takes_turns(self) -> bool:
         """True when the timed calls change from one function to another in each pair: a b, a b or a b, b a."""
         timed = self.timed
-        return len(timed) % 2 == 0 and all(first != second for first, second in list(pairwise(timed))[::2])
+        pairs = list(pairwise(timed))[::2]
+        return len(timed) % 2 == 0 and bool(pairs) and all(first != second for first, second in pairs)
 
     def _calls(self) -> list[tuple[int, str]]:
         return [(index, name) for index, name in enumerate(self.log) if name != "clock"]

@@ -108,7 +108,7 @@ def parse(script: str, *, number: str, slug: str) -> Lesson:
         minutes=fields["minutes"],
         needs=tuple(fields["needs"]),
         objectives=tuple(_objective(text, where) for text in fields["objectives"]),
-        cells=_cells(script, where),
+        cells=cells_of(script, where),
     )
 
 
@@ -168,7 +168,8 @@ def _objective(text: str, where: str) -> Objective:
     return Objective(verb=verb, past=" ".join(words[:count]), rest=" ".join(words[count:]).removesuffix("."))
 
 
-def _cells(script: str, where: str) -> tuple[Cell, ...]:
+def cells_of(script: str, where: str) -> tuple[Cell, ...]:
+    """Return the cells of a percent script; ``where`` names the file in the AuthoringError for an ill-formed one."""
     try:
         read_cells = jupytext.reads(script, fmt="py:percent").cells
     except nbformat.ValidationError as error:

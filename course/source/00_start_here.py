@@ -83,7 +83,7 @@ print("every data cache is at least as large as the one before it:", sizes == so
 first_call = helpers.predict("How many times longer is the first call of a @ b than a later one?", "x")
 first_call
 
-# %% tags=["run", "nbval-ignore-output", "slide-more"]
+# %% tags=["run", "nbval-ignore-output", "slide-output"]
 side = 1024
 a, b = torch.rand(side, side, device=device), torch.rand(side, side, device=device)
 product = helpers.measure(lambda: a @ b)
@@ -103,7 +103,7 @@ product
 # | waiting share | how much of the time another program held the processor |
 # | stable | whether the measurement repeats; if not, the reason stands beside it |
 
-# %% tags=["look", "slide"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2
 drawn = plotting.draw_bars(
     {"first call": product.cold_s, "median": product.median_s, "fastest": product.minimum_s},
     unit="s",
@@ -197,7 +197,7 @@ half_a, half_b = a[: side // 2, : side // 2].contiguous(), b[: side // 2, : side
 limits = helpers.compare({"copy": lambda: a.clone(), "half product": lambda: half_a @ half_b})
 limits
 
-# %% tags=["look", "nbval-ignore-output", "slide-more"]
+# %% tags=["look", "nbval-ignore-output", "slide-output"]
 copy_s, half_product_s = (limits.candidate(name).median_s for name in ("copy", "half product"))
 modelled_s = {"a * b": 3 / 2 * copy_s, "a @ b": 8 * half_product_s}
 measured_s = {name: both.candidate(name).median_s for name in modelled_s}
@@ -288,7 +288,7 @@ print(f"after four epochs more than 85 % of the test digits are read right: {rig
 # %% [markdown]
 # The model is one line: each epoch does the same work, so $t(e) = e\,t(1)$.
 
-# %% tags=["look", "slide"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2
 measured = [run.total_s for run in runs.values()]
 modelled = [epochs * one_epoch.median_s for epochs in runs]
 drawn = plotting.draw_three(

@@ -187,6 +187,7 @@ FILL = frozenset({
 })  # fmt: skip
 COPY = frozenset({
     "clone", "copy", "_to_copy", "contiguous", "cat", "stack", "flip", "roll", "repeat", "repeat_interleave", "tril",
+    "_pack_padded_sequence",
     "triu", "where", "masked_fill", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d",
     "replication_pad1d", "replication_pad2d", "replication_pad3d", "im2col", "col2im", "pixel_shuffle",
     "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", "diag_embed", "_reshape_copy", "rot90", "complex",

@@ -11,59 +11,18 @@ Lesson 07.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
-from typing import NamedTuple
 
 from helpers import units
-from helpers.operations import conventions
+from helpers.operations import conventions, movement
 from helpers.operations.specs import Call, Spec
-
-
-class Work(NamedTuple):
-    """MACs executed and useful, FLOPs, and bytes: activations read, weights read, results written."""
-
-    macs: int = 0
-    useful_macs: int = 0
-    flops: int = 0
-    input_bytes: int = 0
-    weight_bytes: int = 0
-    output_bytes: int = 0
-
-    def __add__(self, other: tuple) -> Work:
-        a, b, c, d, e, f = self
-        u, v, w, x, y, z = other
-        return Work(a + u, b + v, c + w, d + x, e + y, f + z)
-
-
-NOTHING = Work()
-
-
-class Rule(NamedTuple):
-    """How an operator is counted: a function for its forward and one for its backward pass."""
-
-    forward: Callable[[Call], Work]
-    backward: Callable[[Call], Work]
+from helpers.operations.work import NOTHING, Rule, Work, option, summed, traffic
 
 
 def rule_for(name: str) -> Rule | None:
     """Return the rule of the operator ``name``, or None where the library has none."""
     return _RULES.get(name)
-
-
-def _traffic(read: Sequence[Spec], written: Sequence[Spec] | int) -> Work:
-    weights = sum(spec.bytes for spec in read if spec.is_weight)
-    inputs = sum(spec.bytes for spec in read if not spec.is_weight)
-    out = written if isinstance(written, int) else sum(spec.bytes for spec in written)
-    return Work(input_bytes=inputs, weight_bytes=weights, output_bytes=out)
-
-
-def _first(call: Call) -> Spec:
-    return call.inputs[0]
-
-
-def _option(call: Call, name: str, place: int, default: object) -> object:
-    return call.kwargs.get(name, call.args[place] if len(call.args) > place else default)
 
 
 # Products.
@@ -83,28 +42,21 @@ def _product_rule(macs: Callable[[Call], int], operands: Callable[[Call], tuple[
     """Return the rule of an operator that multiplies two operands and may add a third to the result."""
 
     def forward(call: Call) -> Work:
-        return _product(call, macs(call)) + _scaling(call) + _traffic(call.inputs, [call.output])
+        return _product(call, macs(call)) + _scaling(call) + traffic(call.inputs, [call.output])
 
     def backward(call: Call) -> Work:
         left, right = operands(call)
         total = NOTHING
         for wanted, other in ((left, right), (right, left)):
             if wanted.needs_grad:
-                total += _product(call, macs(call)) + _traffic([call.output, other], [wanted])
+                total += _product(call, macs(call)) + traffic([call.output, other], [wanted])
         added = [spec for spec in call.inputs if spec is not left and spec is not right]
         for bias in added:
             if bias.needs_grad:
-                total += _summed(call.output, bias)
+                total += summed(call.output, bias)
         return total
 
     return Rule(forward, backward)
-
-
-def _summed(gradient: Spec, wanted: Spec) -> Work:
-    """The gradient of an operand that was broadcast: a sum over the result; nothing where shapes agree."""
-    if wanted.numel >= gradient.numel:
-        return NOTHING
-    return Work(flops=gradient.numel) + _traffic([gradient], [wanted])
 
 
 def _scaling(call: Call) -> Work:
@@ -133,7 +85,7 @@ def _outer() -> Rule:
 
 def _convolution_macs(call: Call) -> int:
     data, weight = call.args[0], call.args[1]
-    is_transposed = _option(call, "transposed", 6, False)
+    is_transposed = option(call, "transposed", 6, False)
     spread = data.numel if is_transposed else call.output.numel
     return spread * prod(weight.shape[1:])
 
@@ -154,19 +106,19 @@ def _trilinear() -> Rule:
 
     def forward(call: Call) -> Work:
         full, outer = sizes(call)
-        return _product(call, full) + Work(flops=outer) + _traffic(call.inputs, [call.output])
+        return _product(call, full) + Work(flops=outer) + traffic(call.inputs, [call.output])
 
     def backward(call: Call) -> Work:
         full, outer = sizes(call)
         first, weight, second = call.args[:3]
         total = NOTHING
         if weight.needs_grad:
-            total += _product(call, full) + Work(flops=outer) + _traffic([call.output, first, second], [weight])
+            total += _product(call, full) + Work(flops=outer) + traffic([call.output, first, second], [weight])
         if first.needs_grad or second.needs_grad:
-            total += _product(call, full) + _traffic([call.output, weight], 0)
+            total += _product(call, full) + traffic([call.output, weight], 0)
         for wanted, other in ((first, second), (second, first)):
             if wanted.needs_grad:
-                total += _product(call, outer) + _traffic([other], [wanted])
+                total += _product(call, outer) + traffic([other], [wanted])
         return total
 
     return Rule(forward, backward)
@@ -181,17 +133,17 @@ def _floating(call: Call) -> bool:
 
 def _elementwise(name: str, convention: conventions.Elementwise) -> Rule:
     def chosen(call: Call) -> conventions.Elementwise:
-        is_tanh = name == "gelu" and _option(call, "approximate", 1, "none") == "tanh"
+        is_tanh = name == "gelu" and option(call, "approximate", 1, "none") == "tanh"
         return conventions.GELU_TANH if is_tanh else convention
 
     def forward(call: Call) -> Work:
         if not _floating(call):
-            return _traffic(call.inputs, [call.output])
+            return traffic(call.inputs, [call.output])
         flops = chosen(call).flops
         if any(spec.kind == "c" for spec in call.inputs):
             flops = conventions.COMPLEX_FLOPS.get(name, 2 * flops)
         flops += sum(call.kwargs.get(option, 1) != 1 for option in ("alpha", "value"))
-        return Work(flops=flops * call.output.numel) + _traffic(call.inputs, [call.output])
+        return Work(flops=flops * call.output.numel) + traffic(call.inputs, [call.output])
 
     def backward(call: Call) -> Work:
         total = NOTHING
@@ -207,10 +159,10 @@ def _elementwise(name: str, convention: conventions.Elementwise) -> Rule:
                 each = 2
             saved = {"none": [], "one": [out], "other": [other for other in tensors if other is not spec]}[rule.saved]
             if each:
-                total += Work(flops=each * out.numel) + _traffic([out, *saved], [spec])
+                total += Work(flops=each * out.numel) + traffic([out, *saved], [spec])
             if spec.numel < out.numel:
                 total += Work(flops=out.numel)
-                total += NOTHING if each else _traffic([out], [spec])
+                total += NOTHING if each else traffic([out], [spec])
         return total
 
     return Rule(forward, backward)
@@ -222,29 +174,29 @@ def _argument_place(call: Call, spec: Spec, fallback: int) -> int:
 
 def _reduction(convention: conventions.Reduction) -> Rule:
     def forward(call: Call) -> Work:
-        source = _first(call)
+        source = call.inputs[0]
         flops = convention.flops * source.numel * (0 if source.kind == "i" else 2 if source.kind == "c" else 1)
-        return Work(flops=flops) + _traffic(call.inputs, [call.output])
+        return Work(flops=flops) + traffic(call.inputs, [call.output])
 
     def backward(call: Call) -> Work:
-        source = _first(call)
+        source = call.inputs[0]
         if not source.needs_grad:
             return NOTHING
         read = [call.output] + [source] * convention.saved
-        return Work(flops=convention.gradient_flops * source.numel) + _traffic(read, [source])
+        return Work(flops=convention.gradient_flops * source.numel) + traffic(read, [source])
 
     return Rule(forward, backward)
 
 
 def _pooling(*, adds: bool) -> Rule:
     def forward(call: Call) -> Work:
-        return Work(flops=call.output.numel * _window(call)) + _traffic([_first(call)], [call.output])
+        return Work(flops=call.output.numel * _window(call)) + traffic([call.inputs[0]], [call.output])
 
     def backward(call: Call) -> Work:
-        if not _first(call).needs_grad:
+        if not call.inputs[0].needs_grad:
             return NOTHING
         each = _window(call) if adds else 1
-        return Work(flops=call.output.numel * each) + _traffic([call.output], [_first(call)])
+        return Work(flops=call.output.numel * each) + traffic([call.output], [call.inputs[0]])
 
     return Rule(forward, backward)
 
@@ -258,12 +210,12 @@ def _window(call: Call) -> int:
 
 def _weighted(pair: tuple[int, int]) -> Rule:
     def forward(call: Call) -> Work:
-        return Work(flops=pair[0] * call.output.numel) + _traffic(call.inputs, [call.output])
+        return Work(flops=pair[0] * call.output.numel) + traffic(call.inputs, [call.output])
 
     def backward(call: Call) -> Work:
         wanted = [spec for spec in call.inputs if spec.needs_grad]
         return Work(flops=pair[1] * call.output.numel * bool(wanted)) + (
-            _traffic([call.output], wanted) if wanted else NOTHING
+            traffic([call.output], wanted) if wanted else NOTHING
         )
 
     return Rule(forward, backward)
@@ -276,7 +228,7 @@ def _normalisation(name: str) -> Rule:
         places = {"native_layer_norm": (2, 3)}.get(name, (1, 2))
         weight, bias = (call.args[place] if len(call.args) > place else None for place in places)
         is_own = not is_batch or name.startswith("_batch_norm_with") or (
-            "no_" not in name and bool(_option(call, "training", 5, _option(call, "train", 5, True)))
+            "no_" not in name and bool(option(call, "training", 5, option(call, "train", 5, True)))
         )  # fmt: skip
         return call.args[0], weight, bias, is_own
 
@@ -287,7 +239,7 @@ def _normalisation(name: str) -> Rule:
         each += (bias is not None) * costs["bias"]
         running = [spec for spec in call.args[3:5] if isinstance(spec, Spec)] if is_batch and is_own else []
         written = call.output.bytes + sum(spec.bytes for spec in running)
-        return Work(flops=each * source.numel) + _traffic(call.inputs, written)
+        return Work(flops=each * source.numel) + traffic(call.inputs, written)
 
     def backward(call: Call) -> Work:
         source, weight, bias, is_own = parts(call)
@@ -295,87 +247,14 @@ def _normalisation(name: str) -> Rule:
         if source.needs_grad:
             each = costs["own" if is_own else "stored"] + (weight is not None) * costs["through_weight"]
             read = [call.output, *([source] if is_own else []), *([weight] if weight is not None else [])]
-            total += Work(flops=each * source.numel) + _traffic(read, [source])
+            total += Work(flops=each * source.numel) + traffic(read, [source])
         if weight is not None and weight.needs_grad:
-            total += Work(flops=costs["weight"] * source.numel) + _traffic([call.output, source], [weight])
+            total += Work(flops=costs["weight"] * source.numel) + traffic([call.output, source], [weight])
         if bias is not None and bias.needs_grad:
-            total += Work(flops=costs["bias"] * source.numel) + _traffic([call.output], [bias])
+            total += Work(flops=costs["bias"] * source.numel) + traffic([call.output], [bias])
         return total
 
     return Rule(forward, backward)
-
-
-# Operators that only move data.
-
-
-def _moved_back(call: Call) -> Work:
-    """Backward of moving data: each gradient is moved, and summed where its operand was broadcast or repeated."""
-    total = NOTHING
-    for spec in call.inputs:
-        if spec.needs_grad:
-            flops = call.output.numel if spec.numel < call.output.numel and call.name in _SUMMED_BACK else 0
-            total += Work(flops=flops) + _traffic([call.output] if flops else [spec], [spec])
-    return total
-
-
-_SUMMED_BACK = frozenset({"where", "repeat", "repeat_interleave", "masked_fill"})
-
-
-def _fill(call: Call) -> Work:
-    return _traffic([], [call.output])
-
-
-def _copy(call: Call) -> Work:
-    read = call.inputs[1:] if call.name == "copy" else call.inputs
-    return _traffic(read, [call.output])
-
-
-def _gather(call: Call) -> Work:
-    source = call.inputs[0]
-    indices = [spec for spec in call.inputs[1:] if spec.kind == "i"]
-    return _traffic([call.output._replace(is_weight=source.is_weight), *indices], [call.output])
-
-
-def _gather_back(call: Call) -> Work:
-    source = call.inputs[0]
-    if not source.needs_grad:
-        return NOTHING
-    indices = [spec for spec in call.inputs[1:] if spec.kind == "i"]
-    return Work(flops=call.output.numel) + _traffic([call.output, *indices], [source])
-
-
-def _scattered(call: Call) -> Spec:
-    """What is put: the last floating-point tensor that is not the destination, else the destination."""
-    return next((spec for spec in reversed(call.inputs[1:]) if spec.kind != "i"), call.inputs[0])
-
-
-def _scatter(call: Call) -> Work:
-    is_adding = call.name in conventions.ACCUMULATING or (
-        "index_put" in call.name and bool(_option(call, "accumulate", 3, False))
-    )
-    values = _scattered(call)
-    indices = [spec for spec in call.inputs[1:] if spec.kind == "i"]
-    flops = values.numel if is_adding and values.kind != "i" else 0
-    return Work(flops=flops) + _traffic([values, *indices], [values])
-
-
-def _scatter_back(call: Call) -> Work:
-    wanted = [spec for spec in call.inputs if spec.needs_grad]
-    return _traffic(wanted, wanted)
-
-
-def _bag(call: Call) -> Work:
-    weight, indices = call.args[0], call.args[1]
-    rows = indices.numel * prod(weight.shape[1:])
-    read = weight._replace(elements=rows)
-    return Work(flops=rows) + _traffic([read, indices], [call.output])
-
-
-def _bag_back(call: Call) -> Work:
-    weight, indices = call.args[0], call.args[1]
-    if not weight.needs_grad:
-        return NOTHING
-    return Work(flops=indices.numel * prod(weight.shape[1:])) + _traffic([call.output, indices], [weight])
 
 
 def _distance() -> Rule:
@@ -386,19 +265,9 @@ def _distance() -> Rule:
 
     def backward(call: Call) -> Work:
         wanted = [spec for spec in call.args[:2] if spec.needs_grad]
-        return Work(flops=4 * pairs(call) * len(wanted)) + _traffic([call.output, *call.args[:2]], wanted)
+        return Work(flops=4 * pairs(call) * len(wanted)) + traffic([call.output, *call.args[:2]], wanted)
 
-    return Rule(lambda call: Work(flops=3 * pairs(call)) + _traffic(call.inputs, [call.output]), backward)
-
-
-def _expanded_back(call: Call) -> Work:
-    """An expanded view costs nothing; its gradient is summed over what was expanded."""
-    source = call.inputs[0]
-    return _summed(call.output._replace(elements=call.output.numel), source) if source.needs_grad else NOTHING
-
-
-def _none(_: Call) -> Work:
-    return NOTHING
+    return Rule(lambda call: Work(flops=3 * pairs(call)) + traffic(call.inputs, [call.output]), backward)
 
 
 _RULES: dict[str, Rule] = {
@@ -414,11 +283,5 @@ _RULES: dict[str, Rule] = {
     **{f"avg_pool{n}d": _pooling(adds=True) for n in (1, 2, 3)},
     **{name: _weighted(pair) for name, pair in conventions.INTERPOLATION.items()},
     **{name: _normalisation(name) for name in conventions.NORMS},
-    **{name: Rule(_fill, _none) for name in conventions.FILL},
-    **{name: Rule(_copy, _moved_back) for name in conventions.COPY},
-    **{name: Rule(_gather, _gather_back) for name in conventions.GATHER},
-    **{name: Rule(_scatter, _scatter_back) for name in conventions.SCATTER},
-    "expand": Rule(_none, _expanded_back),
-    "_embedding_bag": Rule(_bag, _bag_back),
-    "_embedding_bag_forward_only": Rule(_bag, _bag_back),
+    **movement.RULES,
 }

@@ -66,13 +66,15 @@ def _check_module(path: str, module: nn.Module) -> None:
 def as_arguments(model: nn.Module, shape: Any, inputs: Any) -> Arguments:
     """Return stand-ins for what the caller gave: a shape, or inputs of any nesting."""
     if (shape is None) == (inputs is None):
-        raise ValueError("give the input's shape, profile_ops(model, (1, 3, 224, 224)), or inputs=, and not both")
+        given = "neither a shape nor inputs is" if shape is None else "both a shape and inputs are"
+        raise ValueError(f"{given} given; give one of them, such as profile_ops(model, (1, 3, 224, 224))")
     if shape is not None and _is_shape(shape):
         return Arguments((_of_shape(model, shape),), {}, True)
     if isinstance(shape, tuple | list) and shape and all(_is_shape(item) and item != () for item in shape):
         return Arguments(tuple(_of_shape(model, item) for item in shape), {}, True)
     given = shape if inputs is None else inputs
-    if isinstance(given, int | float) or (shape is not None and not isinstance(given, Tensor | tuple | list | Mapping)):
+    is_nothing_known = shape is not None and not isinstance(given, Tensor | tuple | list | Mapping)
+    if isinstance(given, int | float) or is_nothing_known or _is_numbers(shape):
         raise TypeError(
             f"{given!r} is neither a shape nor inputs; pass a tuple of whole numbers such as (1, 3, 224, 224), "
             "or inputs= with a tensor, a tuple of arguments or a mapping of keyword arguments"
@@ -85,6 +87,10 @@ def as_arguments(model: nn.Module, shape: Any, inputs: Any) -> Arguments:
 
 def _is_shape(value: Any) -> bool:
     return isinstance(value, tuple | list) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, tuple | list) and bool(value) and all(isinstance(n, int | float) for n in value)
 
 
 def _of_shape(model: nn.Module, shape: Any) -> Tensor:
@@ -114,7 +120,7 @@ def explained(error: Exception, model: nn.Module, trace: Trace, arguments: Argum
         error = error.__cause__
     path, module, given = _place(error, model, trace, arguments)
     where = f"layer {path!r} ({type(module).__name__})" if path else f"the forward of {type(module).__name__}"
-    reason = (str(error).strip().splitlines() or [""])[0]
+    reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     if isinstance(error, ForwardError):
         return ForwardError(f"{where}: {reason}")
     if "meta tensor" in reason or "Tensor.item() cannot be called" in reason:

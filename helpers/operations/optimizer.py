@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.operations.specs import Call, mapped, operator_of, shape_only, spec_of, storage_of, tensors_in
+from helpers.operations.specs import Call, Operator, mapped, operator_of, shape_only, spec_of, storage_of, tensors_in
 
 Factory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -99,11 +99,23 @@ class _StepRecorder(TorchDispatchMode):
         results = list(tensors_in((result,)))
         for tensor in results:
             self._temporary[storage_of(tensor)] = tensor
-            self.owner_of.setdefault(storage_of(tensor), owner)
-        if not operator.is_free:
+            self.owner_of.setdefault(storage_of(tensor), owner)  # of a list's results, the first one's
+        if operator.name.startswith("_foreach_"):
+            self._note_each(operator, args, specs, keyword_specs)
+        elif not operator.is_free:
             outputs = [noted(tensor) for tensor in results]
             self.calls.append(Call(operator.text, operator.name, specs, keyword_specs, outputs, owner, None, None))
         return result
+
+    def _note_each(self, operator: Operator, args: tuple, specs: tuple, options: dict) -> None:
+        """Note an operator over lists of tensors as one call of the plain operator for each."""
+        name = operator.name.removeprefix("_foreach_")
+        for place, tensor in enumerate(args[0]):
+            each = tuple(value[place] if isinstance(value, tuple) else value for value in specs)
+            owner = self.owner_of[storage_of(tensor)]
+            if name in ("addcmul", "addcdiv") and len(each) > 3:
+                options = {"value": each[3]}
+            self.calls.append(Call(operator.text, name, each, options, [each[0]], owner, None, None))
 
 
 def _line(error: BaseException) -> str:

@@ -36,6 +36,14 @@ def result_of(name: str, args: tuple, kwargs: dict, *, in_place: bool) -> Any:
     return data if in_place else torch.empty_like(data)
 
 
+def packed(data: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+    """Return what packing sequences of known ``lengths`` gives: the data's shape, and the batch sizes' values."""
+    sizes = [int((lengths > step).sum()) for step in range(int(lengths[0]))]
+    if not 0 < len(lengths) == data.shape[0 if batch_first else 1] or len(sizes) > data.shape[1 if batch_first else 0]:
+        raise RuntimeError(f"sequences of lengths {lengths.tolist()} do not fit data of shape {tuple(data.shape)}")
+    return data.new_empty((sum(sizes), *data.shape[2:])), torch.tensor(sizes)
+
+
 def _multiplies(bias: Tensor, left: Tensor, right: Tensor) -> bool:
     """Tell whether this is the plain product of a linear layer: matrices that fit, and a bias of one row."""
     return (left.dim() == right.dim() == 2 and left.shape[1] == right.shape[0] and bias.dim() == 1

@@ -24,7 +24,7 @@ from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from helpers.operations.shapes import result_of
+from helpers.operations.shapes import packed, result_of
 from helpers.operations.specs import (
     META,
     SMALL,
@@ -155,6 +155,8 @@ class Trace:
             args = tuple(_here(a) if isinstance(a, str | torch.device) else a for a in args)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": _here(kwargs["device"])}
+        if name == "_nested_tensor_from_mask_left_aligned":
+            return False  # a padding mask may hold anything: the whole of every sequence is counted
         if name in _RECURRENT:
             args, kwargs = self._without_values(args), kwargs
         elif name in _ATTENTION:
@@ -253,6 +255,10 @@ class Trace:
         kwargs = {key: mapped(value, self._placed) for key, value in kwargs.items()}
         if operator.name == "index":
             args = (args[0], _positions(args[1]), *args[2:])
+        if operator.name == "_pack_padded_sequence" and not args[1].is_meta:
+            result = packed(*args)
+            self._made[id(result[1])] = result[1]
+            return result
         values = [not tensor.is_meta for tensor in tensors_in((*args, *kwargs.values()))]
         if all(values):
             if kwargs.get("device") is not None and kwargs["device"].type != "cpu":

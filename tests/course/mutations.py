@@ -1,7 +1,7 @@
 """Bugs that each lesson must notice: at least two a lesson, planted one at a time by tests/course/test_lessons.py.
 
-Choose what an early cell shows exactly (a count, a number of bytes, a share): a bug in a time is masked, and a lesson is
-run up to the cell that catches the bug.
+Choose what an early cell shows exactly (a count, bytes, a share): a bug in a time is masked, and a lesson is run only
+up to the cell that catches the bug.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
-"""The sample lesson's deck, and one Chromium for all tests."""
+"""The sample lesson's deck."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-from slide_samples import chromium_executable, sample_notebook
+from slide_samples import sample_notebook
 
-from slides import browser, build
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+from slides import build
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +20,3 @@ def sample_deck(sample_html: str, tmp_path_factory: pytest.TempPathFactory) -> P
     path = tmp_path_factory.mktemp("deck") / "98_sample.html"
     path.write_text(sample_html, encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
-    with browser.running(chromium_executable()) as started:
-        yield started

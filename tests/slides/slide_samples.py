@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 
 import matplotlib.pyplot as plt
 import pandas as pd
-import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-
-from slides import browser
 
 LESSON = {
     "number": "98",
@@ -50,15 +46,6 @@ def figure_output(*, width_in: float = 7.2, height_in: float = 3.8, alt: str = A
         png = base64.b64encode(buffer.getvalue()).decode()
     plt.close(drawn)
     return displayed({"image/png": png, "text/plain": alt})
-
-
-def chromium_executable() -> str:
-    """Return Chromium's path. Without one a test skips on a desk and fails in CI."""
-    try:
-        return browser.find_chromium()
-    except browser.BrowserError as error:
-        stop = pytest.skip if os.environ.get("CI", "").lower() in ("", "0", "false") else pytest.fail
-        stop(str(error))
 
 
 def notebook_of(*cells: NotebookNode, lesson: dict | None = None) -> NotebookNode:

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from slide_samples import chromium_executable
 
 from slides import browser, build, check, pdf
 
@@ -169,7 +168,7 @@ def test_another_mode_is_refused(chromium, sample_deck: Path):
         check.examine(chromium, sample_deck, mode="sepia")
 
 
-def test_without_chromium_a_test_skips_on_a_desk_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch):
+def test_without_chromium_a_test_skips_on_a_desk_and_fails_in_ci(chromium_executable, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="apt-get install chromium"):

@@ -1,0 +1,502 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Start here: exercises
+#
+# Four functions to write, for [lesson 00](../00_start_here.ipynb). Each exercise has a picture or a table, a function that
+# returns `not_yet` until you write it, checks that you can read, and three hints that stay folded until you open them.
+#
+# Run the checks as often as you like. A line that says *not reached* also says why. "Public checks passed, hidden not run" means
+# that your function is right for the inputs that you see here; when it is graded, the same goals are checked on other
+# inputs. A goal is a point. Nothing here depends on how fast your machine is.
+
+# %%
+import statistics
+
+import pandas as pd
+
+from helpers import exercises, plotting, results, timing, units
+from helpers.exercises import not_yet
+
+# %% [markdown]
+# ## Exercise 1: how long must it take?
+#
+# A machine moves or computes an *amount* at a *rate*. Write `time_s(amount, rate)`, which takes the two as texts and returns the
+# time in seconds. These are the kinds of amounts and rates that occur, and what is true of them:
+#
+# | amount | rate | time | because |
+# |---|---|--:|---|
+# | `'24 GB'` | `'936 GB/s'` | 25.6 ms | G is $10^9$ in both |
+# | `'24 GiB'` | `'936 GB/s'` | 27.5 ms | Gi is $2^{30}$ |
+# | `'1 GB'` | `'8 Gbit/s'` | 1 s | eight bits are a byte |
+# | `'2 GFLOP'` | `'4 GFLOP/s'` | 0.5 s | both count FLOP |
+# | `'1 GMAC'` | `'4 GFLOP/s'` | 0.5 s | a [MAC](../glossary.md#mac) is two [FLOP](../glossary.md#flop) |
+#
+# Amounts are in B, FLOP or MAC, rates in B/s, bit/s or FLOP/s, with any prefix that `units.parse` reads.
+
+# %% answer="units"
+def time_s(amount, rate):
+    """Return the seconds that `amount` takes at `rate`: time_s('24 GB', '936 GB/s') is 0.0256..."""
+    ### BEGIN SOLUTION
+    if rate.endswith("bit/s"):
+        bytes_per_s = units.parse(rate.replace("bit/s", "B/s"), "B/s") / 8
+        return units.parse(amount, "B") / bytes_per_s
+    if amount.endswith("MAC"):
+        return units.flops_from_macs(units.parse(amount, "MAC")) / units.parse(rate, "FLOP/s")
+    if amount.endswith("FLOP"):
+        return units.parse(amount, "FLOP") / units.parse(rate, "FLOP/s")
+    return units.parse(amount, "B") / units.parse(rate, "B/s")
+    ### END SOLUTION
+
+# %% checks="units" points=3
+check = exercises.Checks("Exercise 1, time_s", time_s)
+prefixes, bits, macs = "GB and GiB are told apart", "bits are told from bytes", "a MAC counts as two FLOP"
+check.returns(prefixes, ("3 GB", "3 GB/s"), expected=1.0)
+as_gb = "That is 3 GB over 3 GB/s; in 3 GiB the Gi stands for 2**30"
+check.returns(prefixes, ("3 GiB", "3 GB/s"), expected=1.073741824, mistakes={1.0: as_gb})
+as_bytes = "That takes 8 Gbit/s for 8 GB/s; a byte is eight bits"
+check.returns(bits, ("1 GB", "8 Gbit/s"), expected=1.0, mistakes={0.125: as_bytes, 8.0: "Divide by 8 once, not twice"})
+as_flop = "That counts a MAC as one operation; it is a multiplication and an addition"
+check.returns(macs, ("1 GMAC", "4 GFLOP/s"), expected=0.5, mistakes={0.25: as_flop})
+twice = "That doubles FLOP; only a MAC counts twice"
+check.returns(macs, ("2 GFLOP", "4 GFLOP/s"), expected=0.5, mistakes={1.0: twice})
+check.report()
+### BEGIN HIDDEN TESTS
+import random
+
+draw = random.Random(1009)
+for decimal, binary, factor in (("MB", "MiB", 2**20), ("GB", "GiB", 2**30), ("TB", "TiB", 2**40)):
+    count, per_s = draw.randint(2, 999), draw.randint(2, 999)
+    check.returns(prefixes, (f"{count} {binary}", f"{per_s} GB/s"), expected=count * factor / (per_s * 10**9))
+    check.returns(prefixes, (f"{count} {decimal}", f"{per_s} {decimal}/s"), expected=count / per_s)
+    check.returns(bits, (f"{count} {binary}", f"{per_s} Mbit/s"), expected=8 * count * factor / (per_s * 10**6))
+    check.returns(macs, (f"{count} MMAC", f"{per_s} GFLOP/s"), expected=2 * count / (per_s * 1000))
+    check.returns(macs, (f"{count} TFLOP", f"{per_s} GFLOP/s"), expected=1000 * count / per_s)
+check.score()
+### END HIDDEN TESTS
+
+# %% [markdown]
+# <details><summary>Hint 1: where to start</summary>
+#
+# `units.parse(text, unit)` reads every text in the table but one, and refuses what is not in `unit`. Try it on `'24 GiB'`.
+#
+# </details>
+# <details><summary>Hint 2: which unit?</summary>
+#
+# The end of the text tells: `rate.endswith("bit/s")`, `amount.endswith("MAC")`.
+#
+# </details>
+# <details><summary>Hint 3: the two conversions</summary>
+#
+# Read a rate in bits as if it were in bytes (`replace` the unit in the text) and divide by eight.
+# `units.flops_from_macs` does the other one.
+#
+# </details>
+
+# %% wrong="units" says="in 3 GiB the Gi stands for 2**30"
+def time_s(amount, rate):
+    amount = amount.replace("i", "")
+    if amount.endswith("MAC"):
+        return 2 * units.parse(amount, "MAC") / units.parse(rate, "FLOP/s")
+    if amount.endswith("FLOP"):
+        return units.parse(amount, "FLOP") / units.parse(rate, "FLOP/s")
+    return units.parse(amount, "B") / units.parse(rate.replace("bit", "B"), "B/s") * (8 if "bit" in rate else 1)
+
+# %% wrong="units" says="That takes 8 Gbit/s for 8 GB/s; a byte is eight bits"
+def time_s(amount, rate):
+    if amount.endswith("MAC"):
+        return 2 * units.parse(amount, "MAC") / units.parse(rate, "FLOP/s")
+    if amount.endswith("FLOP"):
+        return units.parse(amount, "FLOP") / units.parse(rate, "FLOP/s")
+    return units.parse(amount, "B") / units.parse(rate.replace("bit", "B"), "B/s")
+
+# %% wrong="units" says="That counts a MAC as one operation"
+def time_s(amount, rate):
+    if "FLOP" in rate:
+        return units.parse(amount.replace("MAC", "FLOP"), "FLOP") / units.parse(rate, "FLOP/s")
+    return units.parse(amount, "B") / units.parse(rate.replace("bit", "B"), "B/s") * (8 if "bit" in rate else 1)
+
+# %% wrong="units" says="raised ValueError: '8 Gbit/s' is not in B/s"
+def time_s(amount, rate):
+    return units.parse(amount, "B") / units.parse(rate, "B/s")
+
+# %% [markdown]
+# ## Exercise 2: cold against warm
+#
+# Somebody wrote down how long each of six calls of the same function took, in the order in which they were made. (The numbers
+# are made up, so that you can check them by hand.)
+
+# %%
+durations_s = [0.900, 0.012, 0.010, 0.011, 0.010, 0.047]
+calls = {f"call {number}": duration_s for number, duration_s in enumerate(durations_s, start=1)}
+drawn = plotting.draw_bars(calls, unit="s", title="Six calls of one function", log=True)
+plotting.show(drawn, alt="Six points: the first call takes 900 ms, the next four 10 to 12 ms, the last one 47 ms.")
+
+# %% [markdown]
+# Write `cold_and_warm(durations_s)`, which returns three numbers:
+#
+# 1. the time of the [cold call](../glossary.md#cold-call), which is the first one, whatever it took;
+# 2. the minimum of the warm calls, which are all others;
+# 3. the median of the warm calls.
+#
+# There are at least two durations. The list belongs to the caller: leave it as it is.
+
+# %% answer="cold_and_warm"
+def cold_and_warm(durations_s):
+    """Return the seconds of the cold call, and the minimum and the median of the warm ones."""
+    ### BEGIN SOLUTION
+    cold_s, *warm_s = durations_s
+    return cold_s, min(warm_s), statistics.median(warm_s)
+    ### END SOLUTION
+
+# %% checks="cold_and_warm" points=3
+check = exercises.Checks("Exercise 2, cold_and_warm", cold_and_warm)
+apart, first, kept = "the median is that of the warm calls", "the cold call is the first", "the list is left as it was"
+mistakes = {
+    (0.9, 0.010, 0.0115): "That median includes the cold call",
+    (0.9, 0.010, 0.018): "That is the mean of the warm calls, and one disturbed call moves it; take the median",
+    (0.9, 0.010, 0.165): "That is the mean of all calls, the cold one too; take the median of the warm ones",
+}
+check.returns(apart, (durations_s,), expected=(0.9, 0.010, 0.011), mistakes=mistakes)
+middle = "With an even number of warm calls the median lies half-way between the middle two"
+even = {(0.5, 0.010, 0.011): middle, (0.5, 0.010, 0.012): middle}
+check.returns(apart, ([0.5, 0.014, 0.010, 0.012, 0.011],), expected=(0.5, 0.010, 0.0115), mistakes=even)
+slowest = {(0.030, 0.010, 0.012): "That takes the slowest call for the cold one; the cold call is the first"}
+check.returns(first, ([0.020, 0.010, 0.030, 0.012],), expected=(0.020, 0.010, 0.012), mistakes=slowest)
+given_s = [0.8, 0.003, 0.001, 0.002]
+check.returns(kept, (given_s,), expected=(0.8, 0.001, 0.002))
+check.holds(kept, given_s == [0.8, 0.003, 0.001, 0.002], otherwise=f"Your function turned the list into {given_s}")
+check.report()
+### BEGIN HIDDEN TESTS
+import random
+
+draw = random.Random(1013)
+for warm_calls, slowest_share in ((1, 0.5), (2, 2.0), (7, 1.5), (8, 0.5), (31, 3.0)):
+    warm_s = [draw.uniform(0.001, 0.01) for _ in range(warm_calls)]
+    cold_s = slowest_share * max(warm_s)
+    ordered_s = sorted(warm_s)
+    median_s = (ordered_s[(warm_calls - 1) // 2] + ordered_s[warm_calls // 2]) / 2
+    for goal in (apart, first, kept):
+        given_s = [cold_s, *warm_s]
+        check.returns(goal, (given_s,), expected=(cold_s, ordered_s[0], median_s))
+        check.holds(kept, given_s == [cold_s, *warm_s], otherwise="the list was changed")
+check.score()
+### END HIDDEN TESTS
+
+# %% [markdown]
+# <details><summary>Hint 1: take the list apart</summary>
+#
+# `cold_s, *warm_s = durations_s` gives the first one a name, and puts all others into a new list.
+#
+# </details>
+# <details><summary>Hint 2: the median</summary>
+#
+# `statistics.median` sorts a copy, and knows what to do with an even number of values.
+#
+# </details>
+# <details><summary>Hint 3: three numbers</summary>
+#
+# `return cold_s, min(...), statistics.median(...)`, and both of the last two see the warm calls only.
+#
+# </details>
+
+# %% wrong="cold_and_warm" says="That median includes the cold call"
+def cold_and_warm(durations_s):
+    return durations_s[0], min(durations_s), statistics.median(durations_s)
+
+# %% wrong="cold_and_warm" says="That is the mean of the warm calls"
+def cold_and_warm(durations_s):
+    return durations_s[0], min(durations_s[1:]), statistics.fmean(durations_s[1:])
+
+# %% wrong="cold_and_warm" says="That takes the slowest call for the cold one"
+def cold_and_warm(durations_s):
+    *warm_s, cold_s = sorted(durations_s)
+    return cold_s, min(warm_s), statistics.median(warm_s)
+
+# %% wrong="cold_and_warm" says="Your function turned the list into [0.003, 0.001, 0.002]"
+def cold_and_warm(durations_s):
+    cold_s = durations_s.pop(0)
+    return cold_s, min(durations_s), statistics.median(durations_s)
+
+# %% [markdown]
+# ## Exercise 3: which timings may be compared?
+#
+# Seven versions of one operation were timed, and kept by name. (Again the numbers are made up.)
+
+# %%
+fields = ("cold_s", "minimum_s", "median_s", "calls_per_run", "threads", "device", "reason")
+rows = {
+    "plain": (400e-6, 7.6e-6, 8.0e-6, 16, 1, "cpu", ""),
+    "blocked": (950e-6, 4.9e-6, 5.0e-6, 24, 1, "cpu", ""),
+    "padded": (700e-6, 5.1e-6, 5.2e-6, 32, 1, "cpu", ""),
+    "unrolled": (300e-6, 4.8e-6, 5.9e-6, 20, 1, "cpu", ""),
+    "fused": (350e-6, 2.4e-6, 3.9e-6, 31, 1, "cpu", "the median is 1.62 times the minimum, so something disturbs it"),
+    "threaded": (2e-3, 2.9e-6, 3.0e-6, 40, 4, "cpu", ""),
+    "on CUDA": (90e-3, 1.9e-6, 2.0e-6, 1000, 1, "cuda:0", ""),
+}
+timings = {}
+for name, row in rows.items():
+    known = dict(zip(fields, row, strict=True))
+    timings[name] = timing.Timing(iqr_s=1e-7, runs=64, waiting_share=0.0, stable=not known["reason"], **known)
+table = pd.concat([one.table() for one in timings.values()], keys=list(timings), names=["name", ""]).droplevel(1)
+results.printed(table.reset_index()[["name", *fields[:-1], "stable"]])
+
+# %% [markdown]
+# Write `ranking(timings, threads, device)`. `timings` maps names to `Timing`. Return the list of the names of those that
+#
+# - are stable: the others say in `reason` why their median may be anything;
+# - ran with `threads` threads on `device`: a faster machine does not make a faster program;
+#
+# in the order of their medians, the fastest first. `median_s` is the time of one call, also where a run held many calls. No two
+# medians are equal. Where nothing may be compared, return an empty list.
+
+# %% answer="ranking"
+def ranking(timings, threads, device):
+    """Return the names of the stable timings with these threads on this device, the smallest median first."""
+    ### BEGIN SOLUTION
+    comparable = [
+        name for name, one in timings.items() if one.stable and one.threads == threads and one.device == device
+    ]
+    return sorted(comparable, key=lambda name: timings[name].median_s)
+    ### END SOLUTION
+
+# %% checks="ranking" points=3
+check = exercises.Checks("Exercise 3, ranking", ranking)
+stable, alike, order = "only stable timings", "only the threads and the device asked for", "the smallest median first"
+unstable = {("fused", "plain"): "fused is not stable: print its reason"}
+two = {name: timings[name] for name in ("plain", "fused")}
+check.returns(stable, (two, 1, "cpu"), expected=["plain"], mistakes=unstable)
+elsewhere = {name: timings[name] for name in ("plain", "threaded", "on CUDA")}
+more = "threaded ran with 4 threads, plain with 1: more processors, not a better program"
+other = "on CUDA ran on another device, so it says nothing about this one"
+mixed = {("threaded", "plain"): more, ("on CUDA", "plain"): other, ("on CUDA", "threaded", "plain"): f"{other}; {more}"}
+check.returns(alike, (elsewhere, 1, "cpu"), expected=["plain"], mistakes=mixed)
+check.returns(alike, (elsewhere, 1, "cuda:0"), expected=["on CUDA"])
+check.returns(alike, (elsewhere, 8, "cpu"), expected=[])
+wrong_orders = {
+    ("unrolled", "blocked", "padded", "plain"): "That is the order of the minima: unrolled was lucky once",
+    ("unrolled", "plain", "padded", "blocked"): "That is the order of the cold calls",
+    ("padded", "blocked", "unrolled", "plain"): "Do not divide by calls_per_run: median_s is the time of one call",
+    ("plain", "unrolled", "padded", "blocked"): "That is the slowest first",
+}
+four = {name: timings[name] for name in ("plain", "blocked", "padded", "unrolled")}
+check.returns(order, (four, 1, "cpu"), expected=["blocked", "padded", "unrolled", "plain"], mistakes=wrong_orders)
+check.report()
+### BEGIN HIDDEN TESTS
+import dataclasses
+import random
+
+draw = random.Random(1019)
+for goal in (stable, alike, order) * 4:
+    medians_s, pool = draw.sample(range(10, 99), 12), {}
+    for number, median in enumerate(medians_s):
+        changes = {"median_s": median * 1e-4, "minimum_s": median * 1e-4 * draw.uniform(0.81, 1)}
+        changes |= {"cold_s": draw.uniform(0.1, 1), "calls_per_run": draw.randint(1, 9), "threads": draw.choice([1, 2])}
+        calm = goal != stable or draw.random() < 0.5
+        changes |= {"device": draw.choice(["cpu", "cuda:0"]), "stable": calm, "reason": "" if calm else "too few runs"}
+        pool[f"v{number}"] = dataclasses.replace(timings["plain"], **changes)
+    for threads, device in ((1, "cpu"), (2, "cpu"), (1, "cuda:0"), (2, "cuda:0")):
+        fit = [n for n, t in pool.items() if t.stable and (t.threads, t.device) == (threads, device)]
+        check.returns(goal, (pool, threads, device), expected=sorted(fit, key=lambda n: pool[n].median_s))
+check.score()
+### END HIDDEN TESTS
+
+# %% [markdown]
+# <details><summary>Hint 1: look at one</summary>
+#
+# `print(timings["fused"])` shows every field with its name: `timings["fused"].stable` is one of them.
+#
+# </details>
+# <details><summary>Hint 2: choose</summary>
+#
+# A list comprehension over `timings.items()` keeps the names whose timing fulfils three conditions.
+#
+# </details>
+# <details><summary>Hint 3: sort</summary>
+#
+# `sorted(names, key=lambda name: ...)` sorts names by what the function after `key` gives for each.
+#
+# </details>
+
+# %% wrong="ranking" says="fused is not stable: print its reason"
+def ranking(timings, threads, device):
+    alike = [name for name, one in timings.items() if (one.threads, one.device) == (threads, device)]
+    return sorted(alike, key=lambda name: timings[name].median_s)
+
+# %% wrong="ranking" says="more processors, not a better program"
+def ranking(timings, threads, device):
+    steady = [name for name, one in timings.items() if one.stable and one.device == device]
+    return sorted(steady, key=lambda name: timings[name].median_s)
+
+# %% wrong="ranking" says="That is the order of the minima"
+def ranking(timings, threads, device):
+    fit = [name for name, one in timings.items() if one.stable and (one.threads, one.device) == (threads, device)]
+    return sorted(fit, key=lambda name: timings[name].minimum_s)
+
+# %% wrong="ranking" says="Do not divide by calls_per_run"
+def ranking(timings, threads, device):
+    fit = [name for name, one in timings.items() if one.stable and (one.threads, one.device) == (threads, device)]
+    return sorted(fit, key=lambda name: timings[name].median_s / timings[name].calls_per_run)
+
+# %% [markdown]
+# ## Exercise 4: a fair comparison
+#
+# Two functions, and the question how many times longer the second takes. The machine is not kind: every first call is cold, the
+# processor gets hotter and slower as time goes on, and now and then another program disturbs a call. A comparison that is fair
+# all the same makes its calls in this order, here for three rounds:
+#
+# | | warm-up | warm-up | round 1 | round 1 | round 2 | round 2 | round 3 | round 3 |
+# |---|---|---|---|---|---|---|---|---|
+# | call | first | second | first | second | first | second | first | second |
+# | timed | no | no | yes | yes | yes | yes | yes | yes |
+#
+# Write `fair_ratio(first, second, clock, rounds)`. `first()` and `second()` run the two functions, `clock()` returns the time in
+# seconds. Call each function once without reading the clock. Then, in each of `rounds` rounds, time one call of `first` and
+# one of `second`: read the clock just before the call and just after it. Return the median of the times of `second` over the
+# median of the times of `first`.
+#
+# The checks run your function on a machine whose time is made up and which keeps a log, so every call is counted.
+
+# %% answer="fair_ratio"
+def fair_ratio(first, second, clock, rounds):
+    """Return the median time of `second` over that of `first`, from `rounds` rounds in which they take turns."""
+    ### BEGIN SOLUTION
+    first()
+    second()
+    first_s, second_s = [], []
+    for _ in range(rounds):
+        for function, times_s in ((first, first_s), (second, second_s)):
+            start_s = clock()
+            function()
+            times_s.append(clock() - start_s)
+    return statistics.median(second_s) / statistics.median(first_s)
+    ### END SOLUTION
+
+# %%
+def cost_s(name, nth, total):
+    """Seconds of call number `nth` of a function, when the machine has made `total` calls before (both from 0)."""
+    warm_s = {"first": 0.002, "second": 0.003}[name]
+    hotter = 1 + 0.1 * max(0, total // 2 - 1)
+    disturbed = 10 if (name, nth) == ("second", 5) else 1
+    return 0.5 if nth == 0 else warm_s * hotter * disturbed
+
+# %% checks="fair_ratio" points=4
+check = exercises.Checks("Exercise 4, fair_ratio", fair_ratio)
+warmed, equal, turns = "each is warmed up once, untimed", "each is timed once a round", "they take turns"
+ratio = "the ratio is that of the medians"
+machine = exercises.FakeMachine(cost_s)
+first, second = machine.function("first"), machine.function("second")
+mean = "That is the ratio of the means: one disturbed call moves it"
+upside_down = "That is the time of first over that of second; turn it round"
+mistakes = {4.65: mean, 2 / 3: upside_down}
+check.returns(ratio, (first, second, machine.clock, 5), expected=1.5, mistakes=mistakes)
+once = f"Untimed calls: {machine.untimed or 'none'}. The cold calls, first and second once each, belong there"
+check.holds(warmed, sorted(machine.untimed) == ["first", "second"], otherwise=once)
+counts = {name: machine.timed.count(name) for name in ("first", "second")}
+check.holds(equal, counts == {"first": 5, "second": 5}, otherwise=f"In 5 rounds each is timed 5 times, not {counts}")
+in_turn = f"The timed calls began {machine.timed[:4]}: in every round time both, or the machine is hotter for one of them"
+check.holds(turns, machine.takes_turns, otherwise=in_turn)
+check.report()
+### BEGIN HIDDEN TESTS
+import random
+
+draw = random.Random(1021)
+for rounds in (3, 6, 9):
+    warm_s = {"first": draw.uniform(0.001, 0.01), "second": draw.uniform(0.001, 0.01)}
+    slope = draw.uniform(0.05, 0.2)
+
+    def hidden_cost_s(name, nth, total, warm_s=warm_s, slope=slope, rounds=rounds):
+        lucky, disturbed = (name, nth) == ("second", 1), (name, nth) == ("first", rounds)
+        odd = 0.1 if lucky else 20 if disturbed else 1
+        return 0.7 if nth == 0 else warm_s[name] * (1 + slope * (total // 2)) * odd
+
+    machine = exercises.FakeMachine(hidden_cost_s)
+    calls = (machine.function("first"), machine.function("second"), machine.clock, rounds)
+    check.returns(ratio, calls, expected=warm_s["second"] / warm_s["first"])
+    check.holds(warmed, sorted(machine.untimed) == ["first", "second"], otherwise="untimed calls")
+    timed_often = [machine.timed.count(name) for name in ("first", "second")]
+    check.holds(equal, timed_often == [rounds, rounds], otherwise="timed calls")
+    check.holds(turns, machine.takes_turns, otherwise="turns")
+check.score()
+### END HIDDEN TESTS
+
+# %% [markdown]
+# <details><summary>Hint 1: time one call</summary>
+#
+# `start_s = clock()`, then the call, then `clock() - start_s`.
+#
+# </details>
+# <details><summary>Hint 2: the order</summary>
+#
+# One loop over the rounds. Within it both functions are timed, each into its own list. Two loops, one for each function, would
+# leave the hot end of the measurement to one of them.
+#
+# </details>
+# <details><summary>Hint 3: why medians</summary>
+#
+# One disturbed call among five makes a mean many times too large, and does not move the median: `statistics.median`.
+#
+# </details>
+
+# %% wrong="fair_ratio" says="The cold calls, first and second once each, belong there"
+def fair_ratio(first, second, clock, rounds):
+    times_s = {first: [], second: []}
+    for _ in range(rounds):
+        for function in (first, second):
+            start_s = clock()
+            function()
+            times_s[function].append(clock() - start_s)
+    return statistics.median(times_s[second]) / statistics.median(times_s[first])
+
+# %% wrong="fair_ratio" says="The timed calls began ['first', 'first', 'first', 'first']"
+def fair_ratio(first, second, clock, rounds):
+    first()
+    second()
+    medians_s = []
+    for function in (first, second):
+        times_s = []
+        for _ in range(rounds):
+            start_s = clock()
+            function()
+            times_s.append(clock() - start_s)
+        medians_s.append(statistics.median(times_s))
+    return medians_s[1] / medians_s[0]
+
+# %% wrong="fair_ratio" says="That is the ratio of the means"
+def fair_ratio(first, second, clock, rounds):
+    first()
+    second()
+    times_s = {first: [], second: []}
+    for _ in range(rounds):
+        for function in (first, second):
+            start_s = clock()
+            function()
+            times_s[function].append(clock() - start_s)
+    return statistics.fmean(times_s[second]) / statistics.fmean(times_s[first])
+
+# %% wrong="fair_ratio" says="In 5 rounds each is timed 5 times, not {'first': 5, 'second': 6}"
+def fair_ratio(first, second, clock, rounds):
+    first()
+    second()
+    times_s = {first: [], second: []}
+    for function in (second, *(first, second) * rounds):
+        start_s = clock()
+        function()
+        times_s[function].append(clock() - start_s)
+    return statistics.median(times_s[second]) / statistics.median(times_s[first])
+
+# %% [markdown]
+# ## What you have practised
+#
+# Reading units without mixing them up, keeping the cold call apart, telling which timings may stand side by side, and comparing
+# fairly on a machine that is not. `helpers.measure` and `helpers.compare` do the last three for you; now you know what they do.

@@ -1,0 +1,36 @@
+"""One Chromium for all tests that look at pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slides import browser
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+def chromium_executable() -> str:
+    """Return Chromium's path. Without one a test skips on a desk and fails in CI."""
+    try:
+        return browser.find_chromium()
+    except browser.BrowserError as error:
+        stop = pytest.skip if os.environ.get("CI", "").lower() in ("", "0", "false") else pytest.fail
+        stop(str(error))
+
+
+@pytest.fixture(name="chromium_executable")
+def chromium_executable_fixture() -> Callable[[], str]:
+    """The function above, for the test of it."""
+    return chromium_executable
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """A running Chromium without a network of its own."""
+    with browser.running(chromium_executable()) as started:
+        yield started
