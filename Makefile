@@ -15,7 +15,7 @@ help:  ## list the targets
 setup: .venv/student.stamp  ## build .venv from requirements.lock (about a minute)
 
 lab: setup  ## open JupyterLab at lesson 00, on localhost, with a token
-	$(BIN)/jupyter lab --ip=127.0.0.1 --allow-root course/00_start_here.ipynb
+	$(BIN)/jupyter lab --ip=127.0.0.1 --allow-root --notebook-dir=course --LabApp.default_url=/lab/tree/00_start_here.ipynb
 
 test: .venv/test.stamp  ## run every test and every lesson
 	$(BIN)/python -m pytest

@@ -1,8 +1,18 @@
-"""Every test and every notebook under test runs in the environment in which the lessons were built."""
+"""Every test and every notebook under test runs in the environment in which the lessons were built.
 
+``COURSE_TEST_CUDA=1`` leaves a GPU visible, for the tests that are marked ``cuda``.
+"""
+
+import atexit
 import os
+import shutil
 import tempfile
 
 from course.authoring.environment import headless
 
-os.environ.update(headless(cache_folder=tempfile.mkdtemp(prefix="helpers-test-cache-")))
+_cache = tempfile.mkdtemp(prefix="helpers-test-cache-")
+atexit.register(shutil.rmtree, _cache, ignore_errors=True)
+_switch = headless(cache_folder=_cache)
+if os.environ.get("COURSE_TEST_CUDA"):
+    del _switch["CUDA_VISIBLE_DEVICES"]
+os.environ.update(_switch)

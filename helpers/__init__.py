@@ -10,6 +10,7 @@ import importlib
 _HOMES = {
     "units": "", "results": "", "storage": "", "isolation": "", "timing": "", "hardware": "", "data": "",
     "models": "", "training": "", "recorded": "", "plotting": "", "widgets": "", "operations": "", "memory": "",
+    "profiling": "", "doctor": "",
     "measure": "timing", "compare": "timing", "steady_allocator": "timing",
     "machine_card": "hardware",
     "make_MNIST_loader": "data",

@@ -82,7 +82,7 @@ def make_MNIST_loader(
 def whole_number(value: int, name: str, *, at_least: int) -> int:
     """Return ``value`` as an int; raise TypeError unless it is a whole number, ValueError below ``at_least``.
 
-    True and False are refused, and so is 64.0: both are slips more often than numbers. Lesson 00.
+    True and False are refused, and so is 64.0: both are slips more often than numbers. For the library itself.
     """
     accepted = f"give a whole number, {at_least} or more"
     if isinstance(value, bool | np.bool_):

@@ -1,8 +1,8 @@
 """What an exercise checks with: the reader's own function on known inputs, and on a machine with a made-up clock.
 
-The checks of an exercise stand in its notebook, one call a line: what is asked (the *goal*), the arguments, what must come
-back, and what a common mistake would give instead. ``report`` says which goals are reached, and that the hidden checks
-were not run; ``score`` counts the goals that every check, hidden ones included, found reached.
+The checks of an exercise stand in its notebook, one call a line: what is asked (the *goal*), the arguments, what must
+come back, and what a common mistake would give instead. ``report`` says which goals are reached, and that the hidden
+checks were not run; ``score`` counts the goals that every check, hidden ones included, found reached.
 
 Lesson 00.
 """
@@ -95,8 +95,8 @@ class Checks:
         print(self._title)
         for goal, problem in problems.items():
             print(f"  {'not reached' if problem else 'reached':<11}  {goal}")
-            if problem:
-                print(f"               {problem}")
+            for line in problem.splitlines():
+                print(f"               {line}")
         missed = sum(bool(problem) for problem in problems.values())
         public = f"{missed} of {len(problems)} goals not reached" if missed else "public checks passed"
         print(f"{public}, hidden not run")
@@ -140,10 +140,10 @@ def _plain(value: object) -> object:
 
 def _explanation(got: object, mistakes: Mapping[Any, str]) -> str:
     if got is None:
-        return ". A function without return gives None"
+        return "\nA function without return gives None"
     for mistaken, sentence in mistakes.items():
         if agree(got, mistaken):
-            return f". {sentence}"
+            return f"\n{sentence}"
     return ""
 
 
@@ -164,10 +164,10 @@ def _short(value: object) -> str:
 
 
 def _raised(error: Exception, function: Callable[..., object]) -> str:
-    """Return the exception in one line, with the reader's own line where it happened."""
+    """Return the exception in one line, and below it the reader's own line where it happened."""
     code = getattr(function, "__code__", None)
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if code and frame.filename == code.co_filename]
-    line = f" in your line {own[-1].line!r}" if own and own[-1].line else ""
+    line = f"\nin your line: {own[-1].line}" if own and own[-1].line else ""
     said = " ".join(str(error).split())
     return f"{type(error).__name__}{f': {said}' if said else ''}{line}"
 
@@ -175,8 +175,8 @@ def _raised(error: Exception, function: Callable[..., object]) -> str:
 class FakeMachine:
     """A machine whose time is made up: a clock, functions that take as long as they are told, and a log of both.
 
-    ``cost_s(name, nth, total)`` is the seconds that the ``nth`` call of the function ``name`` takes when the machine has
-    made ``total`` calls before it (both from 0). ``log`` holds the functions' names and ``"clock"``, as they happened.
+    ``cost_s(name, nth, total)`` is the seconds that the ``nth`` call of the function ``name`` takes when the machine
+    has made ``total`` calls before it (both from 0). ``log`` holds the functions' names and ``"clock"``, in order.
     """
 
     def __init__(self, cost_s: Callable[[str, int, int], float]) -> None:

@@ -68,7 +68,7 @@ class Recording(results.Result):
 def record(lesson: str, *, command: str = "") -> Recording:
     """Run what :data:`RECORDERS` names for ``lesson`` on this machine and return it; nothing is written.
 
-    Raises ValueError for a lesson that records nothing. Lesson 00.
+    Raises ValueError for a lesson that records nothing. For the library itself.
     """
     _require_recorders(lesson)
     entries = {}
@@ -100,7 +100,7 @@ def load(lesson: str, *, folder: Path = FOLDER) -> Recording:
     """Return the recording of ``lesson``.
 
     Raises FileNotFoundError with the command that makes one, and ValueError when the file is not a recording.
-    Lesson 00.
+    For the library itself.
     """
     path = folder / f"{lesson}.json"
     remedy = f"on the machine to show, run: python -m helpers.recorded {lesson}"

@@ -36,7 +36,7 @@ def cache_folder() -> Path:
     The environment variable HELPERS_CACHE names it; without it, it is the course's own folder in the platform's
     folder for caches (XDG_CACHE_HOME or ~/.cache, ~/Library/Caches, LOCALAPPDATA).
 
-    Raises OSError, with what to do, when the folder cannot be made. Lesson 00.
+    Raises OSError, with what to do, when the folder cannot be made. For the library itself.
     """
     named = os.environ.get("HELPERS_CACHE", "")
     folder = Path(named).expanduser() if named else _user_caches() / _COURSE
@@ -69,7 +69,7 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
     written as UTF-8, its line ends as they are.
 
     Raises TypeError for other data, and OSError, saying what was being written and what to do, when the folder
-    is missing or the disk is full; whatever is raised, no temporary file stays behind. Lesson 00.
+    is missing or the disk is full; whatever is raised, no temporary file stays behind. For the library itself.
     """
     if not isinstance(data, str | bytes | bytearray | memoryview):
         raise TypeError(f"a file holds text or bytes, not {type(data).__name__}; turn it into one of them first")
@@ -123,7 +123,7 @@ def machine_key() -> str:
 
     It names the operating system, the processor, the cores this process may use, OMP_NUM_THREADS if it is set,
     the GPUs that are not hidden, and the versions of Python and PyTorch. It takes milliseconds and imports nothing.
-    Lesson 00.
+    For the library itself.
     """
     facts = [
         f"{platform.system()} {platform.machine()}",
@@ -200,7 +200,7 @@ def store(name: str, result: results.Result, *, key: str) -> Path:
     problem's size, the version of the program that measured it). Returns the file's path.
 
     Raises ValueError for a name that is not made of letters, digits, '.', '_' and '-', and OSError as
-    :func:`write_atomically` does. Lesson 00.
+    :func:`write_atomically` does. For the library itself.
     """
     path = _cache_file(name, key)
     content = json.loads(result.to_json())
@@ -222,7 +222,7 @@ def load_cached(name: str, result_type: type[results.ResultType], *, key: str) -
     key (another machine, other versions) or of another form.
 
     Raises ValueError for a name that :func:`store` would not take, and OSError when the file cannot be read.
-    Lesson 00.
+    For the library itself.
     """
     path = _cache_file(name, key)
     try:

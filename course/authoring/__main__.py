@@ -6,6 +6,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from course.authoring import audit, mutation, pages, shares
 from course.authoring.build import build, refresh
@@ -34,6 +35,8 @@ def _options() -> argparse.ArgumentParser:
         ("check", _check, "say what in the notebooks breaks a rule, without running them"),
         ("table", _table, "show for each lesson which share of what it shows is compared"),
         ("mutate", _mutate, "plant the bugs of tests/course/mutations.py and say which cell catches each"),
+        ("student", _student, "build course/exercises, and a clean tree for students in _build/student"),
+        ("nbgrader", _nbgrader, "write nbgrader's folder of assignments, with their solutions, for grading"),
     ):
         one = commands.add_parser(name, help=help_text)
         one.set_defaults(command=command)
@@ -41,6 +44,8 @@ def _options() -> argparse.ArgumentParser:
         if name == "table":
             one.add_argument("--readme", action="store_true", help="show the README's table of lessons instead")
             one.add_argument("--write", action="store_true", help="write it and the index of functions to their files")
+        if name == "nbgrader":
+            one.add_argument("--folder", type=Path, default=HERE.root / "_build" / "nbgrader", help="where to write it")
     return parser
 
 
@@ -81,6 +86,24 @@ def _mutate(options: argparse.Namespace) -> int:
     table = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE)
     print(table)
     return 1 if any(one.cell is None for one in table.mutations) else 0
+
+
+def _student(options: argparse.Namespace) -> int:
+    from course.authoring import exercises, exercises_tree  # they load nbgrader, which no other command needs
+
+    for path in exercises.build(HERE, options.lessons):
+        print(f"wrote {path.relative_to(HERE.root).as_posix()}")
+    tree = exercises_tree.student(HERE, HERE.root / "_build" / "student")
+    print(f"wrote {tree.relative_to(HERE.root).as_posix()}, which holds no solution and no hidden test")
+    return 0
+
+
+def _nbgrader(options: argparse.Namespace) -> int:
+    from course.authoring import exercises_tree
+
+    for path in exercises_tree.nbgrader_folder(HERE, options.folder, options.lessons):
+        print(f"wrote {path}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ shall read. Wrong answers are for the tests alone; all else is in the notebook, 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -27,7 +28,7 @@ from course.authoring.lesson import FILE_NAME, AuthoringError, Cell, Lesson, cel
 from course.authoring.problem import Problem
 from course.authoring.run import run
 
-STUB = "return not_yet"
+STUB = "return exercises.not_yet"
 FEWEST_WRONG = 2
 HINTS = 3
 
@@ -78,7 +79,7 @@ def sheets(course: Course, numbers: Sequence[str] = ()) -> tuple[Sheet, ...]:
     return tuple(sheet for sheet in found if sheet.lesson.number in chosen)
 
 
-def source_files(course: Course) -> list[Any]:
+def source_files(course: Course) -> list[Path]:
     """Return the paths of the sources of all exercises."""
     return list((course.folder / "instructor" / "exercises").glob("*.py"))
 
@@ -126,7 +127,7 @@ def _refuse_ill_formed(sheet: Sheet, name: str) -> None:
         for role in roles:
             exercise, points = str(cell.metadata[role]), cell.metadata.get("points")
             if not _NAME.fullmatch(exercise) or (role, exercise) in seen:
-                raise AuthoringError(f"{where}: {role}={exercise!r}; give each exercise a name of its own, in lower case")
+                raise AuthoringError(f"{where}: {role}={exercise!r}; each exercise needs a name of its own, lower case")
             if role == "checks" and (type(points) is not int or points < 1):
                 raise AuthoringError(f"{where}: points={points!r}; checks need points, a goal each, such as points=3")
             seen.add((role, exercise))
@@ -147,7 +148,7 @@ def instructor(sheet: Sheet) -> nbformat.NotebookNode:
     return made
 
 
-def nbgrader_metadata(stated: MappingProxyType[str, Any] | dict[str, Any], count: int) -> dict[str, Any]:
+def nbgrader_metadata(stated: Mapping[str, Any], count: int) -> dict[str, Any]:
     """Return what nbgrader reads of a code cell: an answer, checks with points, or a cell that is given (locked)."""
     if "answer" in stated:
         return {**_SCHEMA, "grade_id": stated["answer"], "grade": False, "solution": True, "locked": False}
@@ -171,7 +172,7 @@ def released(sheet: Sheet) -> nbformat.NotebookNode:
     return made
 
 
-def build(course: Course, numbers: Sequence[str] = ()) -> list[Any]:
+def build(course: Course, numbers: Sequence[str] = ()) -> list[Path]:
     """Run the student's notebooks of the lessons in ``numbers`` (all when empty), untouched, and write them.
 
     Returns the paths written, in course/exercises. Raises AuthoringError: one sentence on what to mend.
@@ -202,7 +203,7 @@ def problems(course: Course) -> list[Problem]:
 def rules(sheet: Sheet) -> Iterator[Problem]:
     """Yield a problem for each exercise without a table or picture, three folded hints, or two wrong answers."""
     where = f"{sheet.lesson.name}.py"
-    sections = list(_sections(sheet.lesson.cells))
+    sections = list(sections_of(sheet.lesson.cells))
     for exercise in sheet.exercises:
         own = next(cells for cells in sections if any(cell.metadata.get("answer") == exercise for cell in cells))
         if not any(cell.metadata.get("checks") == exercise for cell in own):
@@ -220,8 +221,8 @@ def rules(sheet: Sheet) -> Iterator[Problem]:
             yield Problem(where, None, what)
 
 
-def _sections(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
-    """Yield the cells under each heading of the second level, the heading's own cell first."""
+def sections_of(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """Yield the cells before the first heading of the second level, then those from each such heading on."""
     section: list[Cell] = []
     for cell in cells:
         if cell.kind == "markdown" and cell.source.startswith("## ") and section:
@@ -243,10 +244,9 @@ def _check_built(course: Course, sheet: Sheet) -> list[Problem]:
 
 
 def drift(sheet: Sheet, built: nbformat.NotebookNode) -> list[Problem]:
-    """Return a problem where the built notebook is not what nbgrader makes of the source now; outputs are not looked at."""
+    """Return a problem where the built notebook is not what the source gives now; outputs are not looked at."""
     expected = released(sheet)
-    want, have = ([(cell.cell_type, cell.source, str(dict(cell.metadata)), cell.id) for cell in one.cells]
-                  for one in (expected, built))  # fmt: skip
+    want, have = ([_identity(cell) for cell in one.cells] for one in (expected, built))
     for kind, first, _, source_first, _ in SequenceMatcher(None, have, want, autojunk=False).get_opcodes():
         if kind != "equal":
             line = sheet.lesson.cells[min(source_first, len(want) - 1)].line
@@ -255,3 +255,7 @@ def drift(sheet: Sheet, built: nbformat.NotebookNode) -> list[Problem]:
     if dict(built.metadata) != dict(expected.metadata):
         return [Problem(sheet.lesson.notebook_name, None, "its metadata is not that of its source; run make student")]
     return []
+
+
+def _identity(cell: nbformat.NotebookNode) -> tuple[str, ...]:
+    return cell.cell_type, cell.source, json.dumps(cell.metadata, sort_keys=True), str(cell.get("id"))

@@ -34,7 +34,7 @@
 # - **Modelled**: what counting the work says.
 # - **Measured**: what this machine did, here, now.
 #
-# Write your prediction down even when it is a guess. You learn from the distance between the three numbers: a model that is wrong
+# Lock your prediction in even when it is a guess. You learn from the distance between the three numbers: a model that is wrong
 # by a factor of ten has left something out, and finding out what is the point of the experiment.
 
 # %%
@@ -77,7 +77,8 @@ print("every data cache is at least as large as the one before it:", sizes == so
 #
 # We multiply two matrices of 1,024 by 1,024 numbers: once, then again and again. How many times longer does the first call take?
 #
-# The arithmetic of every call is the same. So is the data. Commit yourself to a number before you go on.
+# The arithmetic of every call is the same. So is the data. Commit yourself to a number before you go on. Where a question asks
+# for a time or for bytes, write it as you like: `units.parse` reads `3 ms` and `0.003`, `2 GiB` and `2,147,483,648`.
 
 # %% tags=["predict"]
 first_call = helpers.predict("How many times longer is the first call of a @ b than a later one?", "x")
@@ -313,6 +314,8 @@ timing.claim(
 )
 
 # %% [markdown] tags=["explain"]
+# `helpers.train` trains where the model is; `helpers.gpu_train` takes it to a GPU and back, and says so where there is none.
+#
 # The model holds as long as each epoch does the same work on a machine that does nothing else. It does not say what happens when you
 # change the batch size, the width of a layer or the device: for that one must know where the time of an epoch goes, and
 # that is what the next lessons find out.
@@ -338,7 +341,8 @@ recorded.show("00", "products")
 # lessons and are in no notebook; `helpers.progress()` shows how far you are. The exercises of a lesson stand in the folder
 # `exercises`. Words that are linked are defined in the [glossary](glossary.md).
 #
-# Everything the lessons call stands in `helpers`. `help(helpers.measure)` shows what a function returns, in which units, and which
+# When something does not work, `python -m helpers` in a terminal examines this machine (`helpers.doctor.examine`) and prints a line
+# that mends it. Everything the lessons call stands in `helpers`. `help(helpers.measure)` shows what a function returns, in which units, and which
 # lesson teaches it; the [index of functions](index_of_functions.md) shows the reverse.
 
 # %% [markdown] tags=["recap"]

@@ -10,8 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
-_KEEPS_ITS_NUMBER = ("aten::mul", "aten::mul_", "aten::div", "aten::div_")
+_ATEN = torch.ops.aten
+_KEEPS_ITS_NUMBER = (_ATEN.mul.Tensor, _ATEN.mul_.Tensor, _ATEN.div.Tensor, _ATEN.div_.Tensor)
 _NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
+
+
+LOSS = "(loss)"
 
 
 class Layers:
@@ -38,13 +42,25 @@ class Layers:
 
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
         if id(module) in self._names:
-            self._running.append(self._names[id(module)])
-            self._note()
+            self.push(self._names[id(module)])
 
     def _leave(self, module: nn.Module, _inputs: Any, _outputs: Any) -> None:
         if id(module) in self._names:
-            self._running.pop()
-            self._note()
+            self.pop()
+
+    def push(self, name: str) -> None:
+        """Let what follows belong to ``name``, until the matching :meth:`pop`."""
+        self._running.append(name)
+        self._note()
+
+    def pop(self) -> None:
+        """Go back to what was running before the last :meth:`push`."""
+        self._running.pop()
+        self._note()
+
+    def path_of(self, module: nn.Module) -> str | None:
+        """Return the module's path in the model, None for one that is no part of it."""
+        return self._names.get(id(module))
 
     def _note(self) -> None:
         self._starts.append(torch._C._autograd._get_sequence_nr())
@@ -114,7 +130,7 @@ class SavedNumbers:
     @staticmethod
     def saved_bytes(function: Any, args: tuple[Any, ...]) -> int:
         """Return the size of the number that this operator keeps, 0 if it keeps none."""
-        if function._schema.name not in _KEEPS_ITS_NUMBER or not torch.is_grad_enabled() or len(args) < 2:
+        if function not in _KEEPS_ITS_NUMBER or not torch.is_grad_enabled() or len(args) < 2:
             return 0
         tensor, number = args[:2]
         requires_grad = isinstance(tensor, torch.Tensor) and tensor.requires_grad

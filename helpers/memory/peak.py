@@ -40,8 +40,8 @@ class PeakEstimate(Result):
 
     ``peak_bytes`` is reached at event ``peak_event`` of ``timeline``, while ``operator`` of ``layer`` runs in
     ``phase`` (forward, backward or optimizer). ``category_bytes`` splits it by category, ``alive`` by category and
-    layer, the largest first; both add up to it. ``not_probed`` names the operators that could not be run alone, so
-    that what they take inside is not counted; it is empty when everything is. Lesson 07.
+    layer, the largest first; both add up to it. ``uncertain`` says what had to be assumed (an operator that cannot be
+    run alone, for instance); it is empty where every byte is accounted for. Lesson 07.
     """
 
     peak_bytes: int
@@ -51,7 +51,7 @@ class PeakEstimate(Result):
     peak_event: int
     category_bytes: dict[str, int]
     device: str
-    not_probed: tuple[str, ...]
+    uncertain: tuple[str, ...]
     alive: tuple[AliveGroup, ...]
     timeline: timeline.Timeline = field(repr=False)
 
@@ -94,15 +94,13 @@ def estimate_peak_memory(
     Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that raises, that
     cannot be copied, or whose memory depends on the values of its tensors. Lesson 07.
     """
-    work = steps.workload(
-        model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast
-    )  # fmt: skip
+    work = steps.workload(model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
     trace = tracing.traced(work)
-    probes, not_probed = probing.probed(trace, work.device)
-    return _estimate(timeline.built(trace, probes, work.device), not_probed, work.device)
+    probes = probing.probed(trace, work.device)
+    return _estimate(timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work.device)
 
 
-def _estimate(line: timeline.Timeline, not_probed: tuple[str, ...], device: torch.device) -> PeakEstimate:
+def _estimate(line: timeline.Timeline, uncertain: tuple[str, ...], device: torch.device) -> PeakEstimate:
     if not line.events:
         raise steps.ModelError("the model ran no operator, so there is nothing to estimate")
     peak_event = max(range(len(line.events)), key=lambda event: line.events[event].live_bytes)
@@ -126,7 +124,7 @@ def _estimate(line: timeline.Timeline, not_probed: tuple[str, ...], device: torc
         peak_event=peak_event,
         category_bytes={name: categories[name] for name in timeline.CATEGORIES if categories[name]},
         device=str(device),
-        not_probed=not_probed,
+        uncertain=uncertain,
         alive=groups,
         timeline=line,
     )
@@ -149,9 +147,7 @@ def measure_peak_memory(
     Raises what :func:`estimate_peak_memory` raises, and RuntimeError when a PyTorch profiler is already running.
     Lesson 07.
     """
-    work = steps.workload(
-        model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast
-    )  # fmt: skip
+    work = steps.workload(model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
     measured = _measured_on_cuda if work.device.type == "cuda" else _measured_on_cpu
     with steps.undisturbed(work.device):
         carried_bytes, step_bytes = measured(work)

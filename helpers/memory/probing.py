@@ -42,26 +42,22 @@ class _Run:
     kept: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
-def probed(trace: Trace, device: torch.device) -> tuple[list[Probe | None], tuple[str, ...]]:
-    """Return a probe for every event of the second step (None for a release), and the operators that could not run.
+def probed(trace: Trace, device: torch.device) -> list[Probe | None]:
+    """Return a probe for every event of the second step, None for a release.
 
     An operator that makes only views takes nothing and is not run. One that cannot run alone is taken to need what
-    it returns, and its name is among the second value.
+    it returns, and ``trace.uncertain`` then says so.
     """
     events = trace.events[trace.start :]
     runner = _Runner(trace, device)
     with steps.undisturbed(device), torch.autocast(device.type, enabled=False):
         if device.type == "cuda":
-            runs = [runner.run(event) for event in events]
-            windows = None
+            record, runs = None, [runner.run(event) for event in events]
         else:
             with allocations.recorded() as record:
                 runner.record = record
                 runs = [runner.run(event) for event in events]
-            windows = record
-    return [_probe(event, run, trace, windows) for event, run in zip(events, runs, strict=True)], tuple(
-        sorted(runner.failed)
-    )
+    return [_probe(event, run, trace, record) for event, run in zip(events, runs, strict=True)]
 
 
 def _probe(event: Any, run: _Run | None, trace: Trace, record: allocations.Record | None) -> Probe | None:
@@ -78,7 +74,6 @@ def _probe(event: Any, run: _Run | None, trace: Trace, record: allocations.Recor
 class _Runner:
     def __init__(self, trace: Trace, device: torch.device) -> None:
         self.record: allocations.Record | None = None
-        self.failed: set[str] = set()
         self._trace, self._device = trace, device
         self._runs: dict[Any, _Run | None] = {}
         self._opaque: dict[int, tuple[str, int, torch.Tensor]] = {}
@@ -114,6 +109,7 @@ class _Runner:
         usage = None
         try:
             if self.record is None:
+                call()  # the libraries take at their first call what they keep
                 usage, outputs = allocations.cuda_usage(call, self._device)
             else:
                 self.record.mark(mark)
@@ -122,7 +118,7 @@ class _Runner:
                 finally:
                     self.record.mark("between")
         except (RuntimeError, ValueError, IndexError, NotImplementedError):
-            self.failed.add(str(event.function))
+            self._trace.uncertain.add(f"{event.function} cannot be run alone: what it takes inside is not counted")
             return None
         return self._finished(event, mark, usage, pytree.tree_leaves(outputs))
 

@@ -166,8 +166,10 @@ def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor
 
     Raises ModelError when the model cannot be copied.
     """
+    # A tensor that a module kept from an earlier forward pass (a cache, a weight made by a hook) cannot be deep-copied.
+    kept = [value for module in work.model.modules() for value in vars(module).values() if _is_result(value)]
     try:
-        model = copy.deepcopy(work.model)
+        model = copy.deepcopy(work.model, {id(tensor): copy_tensor(tensor.detach()) for tensor in kept})
     except Exception as error:
         raise ModelError(f"the model cannot be copied (copy.deepcopy: {first_line(error)})") from error
     model.train(work.training)
@@ -184,6 +186,10 @@ def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor
         return copies[id(leaf)]
 
     return replace(work, model=model, arguments=pytree.tree_map(copy_leaf, work.arguments))
+
+
+def _is_result(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_leaf
 
 
 def with_optimizer(work: Workload) -> Workload:
@@ -216,7 +222,7 @@ def drop_gradients(model: nn.Module) -> None:
 
 
 def run(work: Workload, enter: Callable[[str], None] = lambda phase: None) -> None:
-    """Run one step; ``enter`` is told "forward", "backward" and "optimizer" as each begins.
+    """Run one step; ``enter`` is told "forward", "loss", "backward" and "optimizer" as each begins.
 
     The model's outputs are dropped as soon as the loss has been computed from them.
 
@@ -235,11 +241,12 @@ def run(work: Workload, enter: Callable[[str], None] = lambda phase: None) -> No
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(f"the {_PARTS[phase]} raised {_described(error)}{_given(work.arguments)}") from error
+        raise ModelError(f"the {PARTS[phase]} raised {_described(error)}{_given(work.arguments)}") from error
 
 
-_PARTS = {
-    "forward": "model's forward pass or its loss",
+PARTS = {
+    "forward": "model's forward pass",
+    "loss": "loss",
     "backward": "backward pass",
     "optimizer": "optimizer's step",
 }
@@ -253,7 +260,10 @@ def _run_phases(work: Workload, enter: Callable[[str], None]) -> None:
             work.model(*positional, **named)
         return
     with _autocast(work):
-        loss = work.loss(work.model(*positional, **named))
+        outputs = work.model(*positional, **named)
+        enter("loss")
+        loss = work.loss(outputs)
+    del outputs
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
         raise ModelError(f"the loss must be a tensor with one number, and is {shape}")

@@ -189,7 +189,7 @@ class _Replay:
         life = self._by_storage[storage]
         life.end = self._now
         phase = self._operators[-1].phase if self._operators else "forward"
-        if life.category == "activation" and phase != "forward":
+        if life.category == "activation" and phase not in ("forward", "loss"):
             life.category = "saved activation"
 
     def timeline(self) -> Timeline:
@@ -210,6 +210,7 @@ class _Replay:
 
 _CATEGORY_OF_PHASE = {
     "forward": "activation",
+    "loss": "activation",
     "backward": "activation gradient",
     "optimizer": "optimizer temporary",
 }

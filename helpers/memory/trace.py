@@ -62,4 +62,5 @@ class Trace:
     carried: list[int] = field(default_factory=list)  # alive when the second step starts
     names: dict[int, tuple[str, str, str]] = field(default_factory=dict)  # carried: category, layer, name
     gradients: dict[int, tuple[str, str]] = field(default_factory=dict)  # of parameters: layer, name
+    uncertain: set[str] = field(default_factory=set)  # what had to be assumed
     start: int = 0

@@ -9,16 +9,23 @@ inside itself: that is :mod:`helpers.memory.probing`.
 from __future__ import annotations
 
 import importlib
+import logging
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeCopyMode,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -29,8 +36,13 @@ _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
 _CONSTANTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 
 
-def traced(work: steps.Workload) -> Trace:
+Observe = Callable[["Tracer", attribution.Layers], AbstractContextManager]
+
+
+def traced(work: steps.Workload, observe: Observe = lambda tracer, layers: nullcontext()) -> Trace:  # noqa: ARG005
     """Run two steps of ``work`` on fake copies and return the life of every tensor.
+
+    ``observe(tracer, layers)`` is a context around the second step, for those who want to see more of it.
 
     Raises ModelError when the step raises, or when what it does depends on the values of a tensor.
     """
@@ -39,12 +51,12 @@ def traced(work: steps.Workload) -> Trace:
         with FakeCopyMode(fake_mode), fake_mode:
             fake = steps.copied(work, copy_tensor=lambda tensor: fake_mode.from_tensor(tensor).clone())
         layers = attribution.Layers(fake.model)
-        tracer = _Tracer(fake_mode, layers)
-        with _foreach_as_real(), _seen_generator_states(tracer), fake_mode, tracer, layers.watched():
-            return _two_steps(fake, tracer)
+        tracer = Tracer(fake_mode, layers)
+        with _quiet_fakes(), _foreach_as_real(), _seen_generator_states(tracer), fake_mode, tracer, layers.watched():
+            return _two_steps(fake, tracer, observe(tracer, layers))
 
 
-class _Tracer(TorchDispatchMode):
+class Tracer(TorchDispatchMode):
     """Write down each operator, the storages it made, and each release, in order."""
 
     def __init__(self, fake_mode: FakeTensorMode, layers: attribution.Layers) -> None:
@@ -63,10 +75,13 @@ class _Tracer(TorchDispatchMode):
             return function(*args, **kwargs)
         if function not in _CONSTANTS:
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._settled, (args, kwargs))
-        if torch.Tag.data_dependent_output in function.tags:
-            _check_known(function, args, self.phase)
+        if torch.Tag.data_dependent_output in function.tags and not _is_known(args):
+            return self._unknown_value(function, args[0])
         described = pytree.tree_map_only(torch.Tensor, self._described, (args, kwargs))
-        outputs = function(*args, **kwargs)
+        try:
+            outputs = function(*args, **kwargs)
+        except (DynamicOutputShapeException, DataDependentOutputException) as error:
+            raise self._data_dependent(function) from error
         made = tuple(
             (self.add(leaf), position)
             for position, leaf in enumerate(pytree.tree_leaves(outputs))
@@ -97,9 +112,26 @@ class _Tracer(TorchDispatchMode):
 
     def enter(self, phase: str) -> None:
         """Begin a phase of the step; what only the backward graph kept ends with it."""
-        if phase != "backward":
+        if phase not in ("loss", "backward"):
             self._release(self._numbers.dropped_at_end())
+        if self.phase == "loss":
+            self._layers.pop()
+        if phase == "loss":
+            self._layers.push(attribution.LOSS)
         self.phase = phase
+
+    def _unknown_value(self, function: Any, tensor: torch.Tensor) -> float:
+        """Answer an optimizer that reads a number it computed: it scales its update by it, whatever it is."""
+        if self.phase != "optimizer" or function is not torch.ops.aten._local_scalar_dense.default:
+            raise self._data_dependent(function)
+        self.trace.uncertain.add("the optimizer reads a value that only the step would compute: 1 was taken for it")
+        return 1.0 if tensor.is_floating_point() else 1
+
+    def _data_dependent(self, function: Any) -> steps.ModelError:
+        return steps.ModelError(
+            f"the {steps.PARTS.get(self.phase, 'step')} looks at the values of a tensor ({function}), so what it stores "
+            "depends on the data and cannot be told beforehand; measure_peak_memory measures it on your inputs"
+        )
 
     def _release(self, storages: list[int]) -> None:
         self.trace.events.extend(Release(storage) for storage in storages)
@@ -159,19 +191,12 @@ def _check_dense(tensor: torch.Tensor) -> None:
         raise steps.ModelError(f"the step uses a tensor of layout {tensor.layout}; only dense tensors are handled")
 
 
-def _check_known(function: Any, args: tuple[Any, ...], phase: str) -> None:
-    """Raise ModelError where the step looks at a value that is not known without running it."""
-    value = args[0] if args else None
-    if isinstance(value, FakeTensor) and value.constant is not None:
-        return
-    where = "optimizer" if phase == "optimizer" else "model or its loss"
-    raise steps.ModelError(
-        f"the {where} looks at the values of a tensor ({function}), so what it stores depends on the data and cannot "
-        "be told beforehand; measure_peak_memory measures it on your inputs"
-    )
+def _is_known(args: tuple[Any, ...]) -> bool:
+    """Return whether a fake tensor's value is known nevertheless, as that of a constant is."""
+    return bool(args) and isinstance(args[0], FakeTensor) and args[0].constant is not None
 
 
-def _two_steps(fake: steps.Workload, tracer: _Tracer) -> Trace:
+def _two_steps(fake: steps.Workload, tracer: Tracer, second: AbstractContextManager) -> Trace:
     trace = tracer.trace
     _name_carried(fake, tracer)
     fake = steps.with_optimizer(fake)
@@ -181,18 +206,19 @@ def _two_steps(fake: steps.Workload, tracer: _Tracer) -> Trace:
         if phase == "optimizer":
             _name_gradients(fake.model, tracer)
 
-    for _ in range(2):
+    for observed in (nullcontext(), second):
         steps.drop_gradients(fake.model)
         tracer.enter("preparation")
         _name_optimizer_state(fake, tracer)
         trace.gradients.clear()
         trace.carried, trace.start = tracer.alive(), len(trace.events)
-        steps.run(fake, enter)
+        with observed:
+            steps.run(fake, enter)
     _name_gradients(fake.model, tracer)
     return replace(trace, events=list(trace.events))  # the copy's own releases, which follow, are no part of it
 
 
-def _name_carried(fake: steps.Workload, tracer: _Tracer) -> None:
+def _name_carried(fake: steps.Workload, tracer: Tracer) -> None:
     groups = {"parameter": fake.model.named_parameters(), "buffer": fake.model.named_buffers()}
     named = [(category, *_split(name), tensor) for category, pairs in groups.items() for name, tensor in pairs]
     inputs = steps.tensors_of(fake.arguments)
@@ -202,7 +228,7 @@ def _name_carried(fake: steps.Workload, tracer: _Tracer) -> None:
             tracer.trace.names[tracer.add(tensor)] = (category, layer, name)
 
 
-def _name_optimizer_state(fake: steps.Workload, tracer: _Tracer) -> None:
+def _name_optimizer_state(fake: steps.Workload, tracer: Tracer) -> None:
     if fake.optimizer is None:
         return
     owners = {id(parameter): _split(name) for name, parameter in fake.model.named_parameters()}
@@ -214,7 +240,7 @@ def _name_optimizer_state(fake: steps.Workload, tracer: _Tracer) -> None:
                 tracer.trace.names.setdefault(number, ("optimizer state", layer, f"{name}: {key}"))
 
 
-def _name_gradients(model: nn.Module, tracer: _Tracer) -> None:
+def _name_gradients(model: nn.Module, tracer: Tracer) -> None:
     for name, parameter in model.named_parameters():
         number = None if parameter.grad is None else tracer.number(parameter.grad)
         if number is not None:
@@ -227,6 +253,14 @@ def _split(name: str) -> tuple[str, str]:
 
 
 @contextmanager
+def _quiet_fakes() -> Iterator[None]:
+    """Keep PyTorch from logging the traceback of an error that is raised anyway."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    with mock.patch.object(logger, "disabled", True):
+        yield
+
+
+@contextmanager
 def _foreach_as_real() -> Iterator[None]:
     """Let optimizers choose for fake parameters the implementation that they choose for real ones."""
     module = importlib.import_module("torch.optim.optimizer")  # torch.optim hides the module's name
@@ -235,7 +269,7 @@ def _foreach_as_real() -> Iterator[None]:
 
 
 @contextmanager
-def _seen_generator_states(tracer: _Tracer) -> Iterator[None]:
+def _seen_generator_states(tracer: Tracer) -> Iterator[None]:
     """See the states of the random generator that checkpointing keeps: no operator makes them."""
     real = torch.get_rng_state
 

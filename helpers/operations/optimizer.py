@@ -97,9 +97,10 @@ class _StepRecorder(TorchDispatchMode):
         if not any(tensor.is_meta for tensor in tensors_in(args)):
             return result  # the count of steps and the profiler's marks
         results = list(tensors_in((result,)))
-        for tensor in results:
-            self._temporary[storage_of(tensor)] = tensor
-            self.owner_of.setdefault(storage_of(tensor), owner)  # of a list's results, the first one's
+        owners = [self.owner_of[storage_of(tensor)] for tensor in args[0]] if isinstance(args[0], list | tuple) else []
+        for place, tensor in enumerate(results):
+            self._temporary[storage_of(tensor)] = tensor  # kept, so that no other takes its place in memory
+            self.owner_of.setdefault(storage_of(tensor), owners[place] if place < len(owners) else owner)
         if operator.name.startswith("_foreach_"):
             self._note_each(operator, args, specs, keyword_specs)
         elif not operator.is_free:

@@ -12,11 +12,12 @@ from torch import nn
 
 from helpers.operations import backward, conventions, formulas
 from helpers.operations import optimizer as optimizers
-from helpers.operations.formulas import NOTHING, Work
 from helpers.operations.inputs import as_arguments, checked_model, explained
 from helpers.operations.preserve import preserved
 from helpers.operations.report import LayerOperations, OperationProfile, OperatorOperations
-from helpers.operations.trace import Call, Trace, described
+from helpers.operations.specs import Call
+from helpers.operations.trace import Trace, described
+from helpers.operations.work import NOTHING, Work
 
 FUNCTIONAL = "(functional)"
 

@@ -18,7 +18,7 @@ from helpers.results import Result
 def fixed_threads(threads: int) -> Iterator[None]:
     """Compute with ``threads`` CPU threads inside the block, then with as many as before, also after an exception.
 
-    Raises ValueError when ``threads`` is not a whole number of at least 1. Lesson 00.
+    Raises ValueError when ``threads`` is not a whole number of at least 1. Lesson 02.
     """
     if isinstance(threads, bool) or not isinstance(threads, numbers.Integral) or threads < 1:
         raise ValueError(f"threads must be a whole number of at least 1; got {threads!r}")

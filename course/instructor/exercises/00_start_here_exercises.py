@@ -13,12 +13,13 @@
 # %% [markdown]
 # # Start here: exercises
 #
-# Four functions to write, for [lesson 00](../00_start_here.ipynb). Each exercise has a picture or a table, a function that
-# returns `not_yet` until you write it, checks that you can read, and three hints that stay folded until you open them.
+# Four functions to write, for [lesson 00](../00_start_here.ipynb). Each exercise has a picture or a table, a function
+# that returns `exercises.not_yet` until you write it, checks that you can read, and three hints that stay folded until
+# you open them.
 #
-# Run the checks as often as you like. A line that says *not reached* also says why. "Public checks passed, hidden not run" means
-# that your function is right for the inputs that you see here; when it is graded, the same goals are checked on other
-# inputs. A goal is a point. Nothing here depends on how fast your machine is.
+# Run the checks as often as you like. A line that says *not reached* also says why. "Public checks passed, hidden not
+# run" means that your function is right for the inputs that you see here; when it is graded, the same goals are
+# checked on other inputs. A goal is a point. Nothing here depends on how fast your machine is.
 
 # %%
 import statistics
@@ -26,13 +27,12 @@ import statistics
 import pandas as pd
 
 from helpers import exercises, plotting, results, timing, units
-from helpers.exercises import not_yet
 
 # %% [markdown]
 # ## Exercise 1: how long must it take?
 #
-# A machine moves or computes an *amount* at a *rate*. Write `time_s(amount, rate)`, which takes the two as texts and returns the
-# time in seconds. These are the kinds of amounts and rates that occur, and what is true of them:
+# A machine moves or computes an *amount* at a *rate*. Write `time_s(amount, rate)`, which takes the two as texts and
+# returns the time in seconds. These are the kinds of amounts and rates that occur, and what is true of them:
 #
 # | amount | rate | time | because |
 # |---|---|--:|---|
@@ -43,6 +43,7 @@ from helpers.exercises import not_yet
 # | `'1 GMAC'` | `'4 GFLOP/s'` | 0.5 s | a [MAC](../glossary.md#mac) is two [FLOP](../glossary.md#flop) |
 #
 # Amounts are in B, FLOP or MAC, rates in B/s, bit/s or FLOP/s, with any prefix that `units.parse` reads.
+
 
 # %% answer="units"
 def time_s(amount, rate):
@@ -57,6 +58,7 @@ def time_s(amount, rate):
         return units.parse(amount, "FLOP") / units.parse(rate, "FLOP/s")
     return units.parse(amount, "B") / units.parse(rate, "B/s")
     ### END SOLUTION
+
 
 # %% checks="units" points=3
 check = exercises.Checks("Exercise 1, time_s", time_s)
@@ -79,7 +81,7 @@ for decimal, binary, factor in (("MB", "MiB", 2**20), ("GB", "GiB", 2**30), ("TB
     count, per_s = draw.randint(2, 999), draw.randint(2, 999)
     check.returns(prefixes, (f"{count} {binary}", f"{per_s} GB/s"), expected=count * factor / (per_s * 10**9))
     check.returns(prefixes, (f"{count} {decimal}", f"{per_s} {decimal}/s"), expected=count / per_s)
-    check.returns(bits, (f"{count} {binary}", f"{per_s} Mbit/s"), expected=8 * count * factor / (per_s * 10**6))
+    check.returns(bits, (f"{count} {decimal}", f"{per_s} {decimal[0]}bit/s"), expected=8 * count / per_s)
     check.returns(macs, (f"{count} MMAC", f"{per_s} GFLOP/s"), expected=2 * count / (per_s * 1000))
     check.returns(macs, (f"{count} TFLOP", f"{per_s} GFLOP/s"), expected=1000 * count / per_s)
 check.score()
@@ -88,7 +90,8 @@ check.score()
 # %% [markdown]
 # <details><summary>Hint 1: where to start</summary>
 #
-# `units.parse(text, unit)` reads every text in the table but one, and refuses what is not in `unit`. Try it on `'24 GiB'`.
+# `units.parse(text, unit)` reads every text in the table but one, and refuses what is not in `unit`. Try it on
+# `'24 GiB'`.
 #
 # </details>
 # <details><summary>Hint 2: which unit?</summary>
@@ -103,6 +106,7 @@ check.score()
 #
 # </details>
 
+
 # %% wrong="units" says="in 3 GiB the Gi stands for 2**30"
 def time_s(amount, rate):
     amount = amount.replace("i", "")
@@ -112,6 +116,7 @@ def time_s(amount, rate):
         return units.parse(amount, "FLOP") / units.parse(rate, "FLOP/s")
     return units.parse(amount, "B") / units.parse(rate.replace("bit", "B"), "B/s") * (8 if "bit" in rate else 1)
 
+
 # %% wrong="units" says="That takes 8 Gbit/s for 8 GB/s; a byte is eight bits"
 def time_s(amount, rate):
     if amount.endswith("MAC"):
@@ -120,21 +125,24 @@ def time_s(amount, rate):
         return units.parse(amount, "FLOP") / units.parse(rate, "FLOP/s")
     return units.parse(amount, "B") / units.parse(rate.replace("bit", "B"), "B/s")
 
+
 # %% wrong="units" says="That counts a MAC as one operation"
 def time_s(amount, rate):
     if "FLOP" in rate:
         return units.parse(amount.replace("MAC", "FLOP"), "FLOP") / units.parse(rate, "FLOP/s")
     return units.parse(amount, "B") / units.parse(rate.replace("bit", "B"), "B/s") * (8 if "bit" in rate else 1)
 
+
 # %% wrong="units" says="raised ValueError: '8 Gbit/s' is not in B/s"
 def time_s(amount, rate):
     return units.parse(amount, "B") / units.parse(rate, "B/s")
 
+
 # %% [markdown]
 # ## Exercise 2: cold against warm
 #
-# Somebody wrote down how long each of six calls of the same function took, in the order in which they were made. (The numbers
-# are made up, so that you can check them by hand.)
+# Somebody wrote down how long each of six calls of the same function took, in the order in which they were made. (The
+# numbers are made up, so that you can check them by hand.)
 
 # %%
 durations_s = [0.900, 0.012, 0.010, 0.011, 0.010, 0.047]
@@ -151,6 +159,7 @@ plotting.show(drawn, alt="Six points: the first call takes 900 ms, the next four
 #
 # There are at least two durations. The list belongs to the caller: leave it as it is.
 
+
 # %% answer="cold_and_warm"
 def cold_and_warm(durations_s):
     """Return the seconds of the cold call, and the minimum and the median of the warm ones."""
@@ -158,6 +167,7 @@ def cold_and_warm(durations_s):
     cold_s, *warm_s = durations_s
     return cold_s, min(warm_s), statistics.median(warm_s)
     ### END SOLUTION
+
 
 # %% checks="cold_and_warm" points=3
 check = exercises.Checks("Exercise 2, cold_and_warm", cold_and_warm)
@@ -167,7 +177,7 @@ mistakes = {
     (0.9, 0.010, 0.018): "That is the mean of the warm calls, and one disturbed call moves it; take the median",
     (0.9, 0.010, 0.165): "That is the mean of all calls, the cold one too; take the median of the warm ones",
 }
-check.returns(apart, (durations_s,), expected=(0.9, 0.010, 0.011), mistakes=mistakes)
+check.returns(apart, (list(durations_s),), expected=(0.9, 0.010, 0.011), mistakes=mistakes)
 middle = "With an even number of warm calls the median lies half-way between the middle two"
 even = {(0.5, 0.010, 0.011): middle, (0.5, 0.010, 0.012): middle}
 check.returns(apart, ([0.5, 0.014, 0.010, 0.012, 0.011],), expected=(0.5, 0.010, 0.0115), mistakes=even)
@@ -181,15 +191,17 @@ check.report()
 import random
 
 draw = random.Random(1013)
-for warm_calls, slowest_share in ((1, 0.5), (2, 2.0), (7, 1.5), (8, 0.5), (31, 3.0)):
+for warm_calls in (1, 2, 7, 8, 31):
     warm_s = [draw.uniform(0.001, 0.01) for _ in range(warm_calls)]
-    cold_s = slowest_share * max(warm_s)
-    ordered_s = sorted(warm_s)
+    cold_s, ordered_s = 2 * max(warm_s), sorted(warm_s)
     median_s = (ordered_s[(warm_calls - 1) // 2] + ordered_s[warm_calls // 2]) / 2
-    for goal in (apart, first, kept):
-        given_s = [cold_s, *warm_s]
-        check.returns(goal, (given_s,), expected=(cold_s, ordered_s[0], median_s))
-        check.holds(kept, given_s == [cold_s, *warm_s], otherwise="the list was changed")
+    check.returns(apart, ([cold_s, *warm_s],), expected=(cold_s, ordered_s[0], median_s))
+    low_s, step_s = draw.uniform(0.001, 0.01), draw.uniform(0.001, 0.01)
+    even_s = draw.sample([low_s, low_s + step_s, low_s + 2 * step_s], 3)  # as large in the mean as in the median
+    check.returns(first, ([low_s / 2, *even_s],), expected=(low_s / 2, low_s, low_s + step_s))
+    given_s = [4 * (low_s + step_s), *even_s]
+    check.returns(kept, (given_s,), expected=(4 * (low_s + step_s), low_s, low_s + step_s))
+    check.holds(kept, given_s == [4 * (low_s + step_s), *even_s], otherwise="the list was changed")
 check.score()
 ### END HIDDEN TESTS
 
@@ -210,23 +222,28 @@ check.score()
 #
 # </details>
 
+
 # %% wrong="cold_and_warm" says="That median includes the cold call"
 def cold_and_warm(durations_s):
     return durations_s[0], min(durations_s), statistics.median(durations_s)
 
+
 # %% wrong="cold_and_warm" says="That is the mean of the warm calls"
 def cold_and_warm(durations_s):
     return durations_s[0], min(durations_s[1:]), statistics.fmean(durations_s[1:])
+
 
 # %% wrong="cold_and_warm" says="That takes the slowest call for the cold one"
 def cold_and_warm(durations_s):
     *warm_s, cold_s = sorted(durations_s)
     return cold_s, min(warm_s), statistics.median(warm_s)
 
+
 # %% wrong="cold_and_warm" says="Your function turned the list into [0.003, 0.001, 0.002]"
 def cold_and_warm(durations_s):
     cold_s = durations_s.pop(0)
     return cold_s, min(durations_s), statistics.median(durations_s)
+
 
 # %% [markdown]
 # ## Exercise 3: which timings may be compared?
@@ -248,17 +265,19 @@ timings = {}
 for name, row in rows.items():
     known = dict(zip(fields, row, strict=True))
     timings[name] = timing.Timing(iqr_s=1e-7, runs=64, waiting_share=0.0, stable=not known["reason"], **known)
-table = pd.concat([one.table() for one in timings.values()], keys=list(timings), names=["name", ""]).droplevel(1)
-results.printed(table.reset_index()[["name", *fields[:-1], "stable"]])
+table = pd.DataFrame([{"name": name, **one.to_dict()} for name, one in timings.items()])
+results.printed(table[["name", *fields[:-1], "stable"]])
 
 # %% [markdown]
-# Write `ranking(timings, threads, device)`. `timings` maps names to `Timing`. Return the list of the names of those that
+# Write `ranking(timings, threads, device)`. `timings` maps names to `Timing`. Return the list of the names of those
+# that
 #
 # - are stable: the others say in `reason` why their median may be anything;
 # - ran with `threads` threads on `device`: a faster machine does not make a faster program;
 #
-# in the order of their medians, the fastest first. `median_s` is the time of one call, also where a run held many calls. No two
-# medians are equal. Where nothing may be compared, return an empty list.
+# in the order of their medians, the fastest first. `median_s` is the time of one call, also where a run held many
+# calls. No two medians are equal. Where nothing may be compared, return an empty list.
+
 
 # %% answer="ranking"
 def ranking(timings, threads, device):
@@ -269,6 +288,7 @@ def ranking(timings, threads, device):
     ]
     return sorted(comparable, key=lambda name: timings[name].median_s)
     ### END SOLUTION
+
 
 # %% checks="ranking" points=3
 check = exercises.Checks("Exercise 3, ranking", ranking)
@@ -300,10 +320,14 @@ draw = random.Random(1019)
 for goal in (stable, alike, order) * 4:
     medians_s, pool = draw.sample(range(10, 99), 12), {}
     for number, median in enumerate(medians_s):
-        changes = {"median_s": median * 1e-4, "minimum_s": median * 1e-4 * draw.uniform(0.81, 1)}
-        changes |= {"cold_s": draw.uniform(0.1, 1), "calls_per_run": draw.randint(1, 9), "threads": draw.choice([1, 2])}
-        calm = goal != stable or draw.random() < 0.5
-        changes |= {"device": draw.choice(["cpu", "cuda:0"]), "stable": calm, "reason": "" if calm else "too few runs"}
+        changes = {"median_s": median * 1e-4, "minimum_s": median * 9e-5, "cold_s": median * 1e-2}
+        if goal == stable and draw.random() < 0.5:
+            changes |= {"stable": False, "reason": "too few runs"}
+        if goal == alike:
+            changes |= {"threads": draw.choice([1, 2]), "device": draw.choice(["cpu", "cuda:0"])}
+        if goal == order:
+            changes |= {"minimum_s": median * 1e-4 * draw.uniform(0.81, 1), "calls_per_run": draw.randint(1, 9)}
+            changes |= {"cold_s": draw.uniform(0.1, 1)}
         pool[f"v{number}"] = dataclasses.replace(timings["plain"], **changes)
     for threads, device in ((1, "cpu"), (2, "cpu"), (1, "cuda:0"), (2, "cuda:0")):
         fit = [n for n, t in pool.items() if t.stable and (t.threads, t.device) == (threads, device)]
@@ -328,44 +352,50 @@ check.score()
 #
 # </details>
 
+
 # %% wrong="ranking" says="fused is not stable: print its reason"
 def ranking(timings, threads, device):
     alike = [name for name, one in timings.items() if (one.threads, one.device) == (threads, device)]
     return sorted(alike, key=lambda name: timings[name].median_s)
 
+
 # %% wrong="ranking" says="more processors, not a better program"
 def ranking(timings, threads, device):
-    steady = [name for name, one in timings.items() if one.stable and one.device == device]
+    steady = [name for name, one in timings.items() if one.stable and one.device == device and one.threads >= threads]
     return sorted(steady, key=lambda name: timings[name].median_s)
+
 
 # %% wrong="ranking" says="That is the order of the minima"
 def ranking(timings, threads, device):
     fit = [name for name, one in timings.items() if one.stable and (one.threads, one.device) == (threads, device)]
     return sorted(fit, key=lambda name: timings[name].minimum_s)
 
+
 # %% wrong="ranking" says="Do not divide by calls_per_run"
 def ranking(timings, threads, device):
     fit = [name for name, one in timings.items() if one.stable and (one.threads, one.device) == (threads, device)]
     return sorted(fit, key=lambda name: timings[name].median_s / timings[name].calls_per_run)
 
+
 # %% [markdown]
 # ## Exercise 4: a fair comparison
 #
-# Two functions, and the question how many times longer the second takes. The machine is not kind: every first call is cold, the
-# processor gets hotter and slower as time goes on, and now and then another program disturbs a call. A comparison that is fair
-# all the same makes its calls in this order, here for three rounds:
+# Two functions, and the question how many times longer the second takes. The machine is not kind: every first call is
+# cold, the processor gets hotter and slower as time goes on, and now and then another program disturbs a call. A
+# comparison that is fair all the same makes its calls in this order, here for three rounds:
 #
 # | | warm-up | warm-up | round 1 | round 1 | round 2 | round 2 | round 3 | round 3 |
 # |---|---|---|---|---|---|---|---|---|
 # | call | first | second | first | second | first | second | first | second |
 # | timed | no | no | yes | yes | yes | yes | yes | yes |
 #
-# Write `fair_ratio(first, second, clock, rounds)`. `first()` and `second()` run the two functions, `clock()` returns the time in
-# seconds. Call each function once without reading the clock. Then, in each of `rounds` rounds, time one call of `first` and
-# one of `second`: read the clock just before the call and just after it. Return the median of the times of `second` over the
-# median of the times of `first`.
+# Write `fair_ratio(first, second, clock, rounds)`. `first()` and `second()` run the two functions, `clock()` returns
+# the time in seconds. Call each function once without reading the clock. Then, in each of `rounds` rounds, time one
+# call of `first` and one of `second`: read the clock just before the call and just after it. Return the median of the
+# times of `second` over the median of the times of `first`.
 #
 # The checks run your function on a machine whose time is made up and which keeps a log, so every call is counted.
+
 
 # %% answer="fair_ratio"
 def fair_ratio(first, second, clock, rounds):
@@ -382,6 +412,7 @@ def fair_ratio(first, second, clock, rounds):
     return statistics.median(second_s) / statistics.median(first_s)
     ### END SOLUTION
 
+
 # %%
 def cost_s(name, nth, total):
     """Seconds of call number `nth` of a function, when the machine has made `total` calls before (both from 0)."""
@@ -389,6 +420,7 @@ def cost_s(name, nth, total):
     hotter = 1 + 0.1 * max(0, total // 2 - 1)
     disturbed = 10 if (name, nth) == ("second", 5) else 1
     return 0.5 if nth == 0 else warm_s * hotter * disturbed
+
 
 # %% checks="fair_ratio" points=4
 check = exercises.Checks("Exercise 4, fair_ratio", fair_ratio)
@@ -404,7 +436,7 @@ once = f"Untimed calls: {machine.untimed or 'none'}. The cold calls, first and s
 check.holds(warmed, sorted(machine.untimed) == ["first", "second"], otherwise=once)
 counts = {name: machine.timed.count(name) for name in ("first", "second")}
 check.holds(equal, counts == {"first": 5, "second": 5}, otherwise=f"In 5 rounds each is timed 5 times, not {counts}")
-in_turn = f"The timed calls began {machine.timed[:4]}: in every round time both, or the machine is hotter for one of them"
+in_turn = f"The timed calls began {machine.timed[:4]}; time both in every round, or the heat is all on one of them"
 check.holds(turns, machine.takes_turns, otherwise=in_turn)
 check.report()
 ### BEGIN HIDDEN TESTS
@@ -438,8 +470,8 @@ check.score()
 # </details>
 # <details><summary>Hint 2: the order</summary>
 #
-# One loop over the rounds. Within it both functions are timed, each into its own list. Two loops, one for each function, would
-# leave the hot end of the measurement to one of them.
+# One loop over the rounds. Within it both functions are timed, each into its own list. Two loops, one for each
+# function, would leave the hot end of the measurement to one of them.
 #
 # </details>
 # <details><summary>Hint 3: why medians</summary>
@@ -447,6 +479,7 @@ check.score()
 # One disturbed call among five makes a mean many times too large, and does not move the median: `statistics.median`.
 #
 # </details>
+
 
 # %% wrong="fair_ratio" says="The cold calls, first and second once each, belong there"
 def fair_ratio(first, second, clock, rounds):
@@ -457,6 +490,7 @@ def fair_ratio(first, second, clock, rounds):
             function()
             times_s[function].append(clock() - start_s)
     return statistics.median(times_s[second]) / statistics.median(times_s[first])
+
 
 # %% wrong="fair_ratio" says="The timed calls began ['first', 'first', 'first', 'first']"
 def fair_ratio(first, second, clock, rounds):
@@ -472,6 +506,7 @@ def fair_ratio(first, second, clock, rounds):
         medians_s.append(statistics.median(times_s))
     return medians_s[1] / medians_s[0]
 
+
 # %% wrong="fair_ratio" says="That is the ratio of the means"
 def fair_ratio(first, second, clock, rounds):
     first()
@@ -484,6 +519,7 @@ def fair_ratio(first, second, clock, rounds):
             times_s[function].append(clock() - start_s)
     return statistics.fmean(times_s[second]) / statistics.fmean(times_s[first])
 
+
 # %% wrong="fair_ratio" says="In 5 rounds each is timed 5 times, not {'first': 5, 'second': 6}"
 def fair_ratio(first, second, clock, rounds):
     first()
@@ -495,8 +531,10 @@ def fair_ratio(first, second, clock, rounds):
         times_s[function].append(clock() - start_s)
     return statistics.median(times_s[second]) / statistics.median(times_s[first])
 
+
 # %% [markdown]
 # ## What you have practised
 #
-# Reading units without mixing them up, keeping the cold call apart, telling which timings may stand side by side, and comparing
-# fairly on a machine that is not. `helpers.measure` and `helpers.compare` do the last three for you; now you know what they do.
+# Reading units without mixing them up, keeping the cold call apart, telling which timings may stand side by side, and
+# comparing fairly on a machine that is not. `helpers.measure` and `helpers.compare` do the last three for you; now
+# you know what they do.

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 START_S, RUN_S = 90, 180
 SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}',
             "@jupyterlab/apputils-extension/notification.jupyterlab-settings": '{"fetchNews": "false"}'}  # fmt: skip
-ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/lab\S*\?token=\w+")
+ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/lab/tree/00_start_here\.ipynb\?token=\w+")
 
 
 def copy_of_the_course(folder: Path) -> Path:

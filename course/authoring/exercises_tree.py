@@ -1,0 +1,137 @@
+"""What leaves the instructor's hands: a clean tree for students, searched for leaks, and nbgrader's own folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from course.authoring import exercises
+from course.authoring.build import write
+from course.authoring.course import Course
+from course.authoring.exercises import Sheet
+from course.authoring.lesson import AuthoringError
+from course.authoring.problem import Problem
+
+TREE = ("README.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml", "requirements.lock", "environment.yml",
+        ".gitignore", "helpers", "course/*.ipynb", "course/*.md", "course/exercises/*.ipynb", "course/recorded",
+        )  # fmt: skip
+
+_IGNORED = shutil.ignore_patterns("__pycache__", ".*", "*.pyc", "my_predictions.json")
+_SHORTEST_SECRET = 20  # characters; a shorter line, such as "first()", says nothing where it stands alone
+_CONFIG = '''"""How nbgrader releases and grades the course's exercises."""
+
+c = get_config()  # noqa: F821
+
+c.CourseDirectory.course_id = "deep_learning_hardware"
+c.ClearSolutions.code_stub = {stub}
+c.Execute.timeout = 60
+'''
+
+
+def student(course: Course, target: Path) -> Path:
+    """Write the students' tree to ``target``, in place of what stood there, and return it.
+
+    Raises AuthoringError, and leaves the old tree, when a notebook is not what its source gives or the tree holds a
+    solution, a hidden test or a file of the instructor's.
+    """
+    known = exercises.sheets(course)
+    found = exercises.problems(course)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".student-") as folder:
+        fresh = Path(folder, "fresh")
+        for pattern in TREE:
+            for path in sorted(course.root.glob(pattern)):
+                _copy(path, fresh / path.relative_to(course.root))
+        found += leaks(fresh, known)
+        if found:
+            raise AuthoringError("; ".join(str(problem) for problem in found))
+        if target.exists():
+            target.rename(Path(folder, "old"))
+        fresh.rename(target)
+    return target
+
+
+def _copy(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        shutil.copytree(path, target, ignore=_IGNORED)
+    else:
+        shutil.copy2(path, target)
+
+
+def leaks(tree: Path, known: Sequence[Sheet]) -> list[Problem]:
+    """Return a problem for each file under ``tree`` that is the instructor's, or holds what students shall not read.
+
+    Searched by content: every line of a solution, of a hidden test and of a wrong answer that is long enough to say
+    something and that the released notebook does not hold itself, and nbgrader's marks of such regions.
+    """
+    secret = set().union(*(secrets(sheet) for sheet in known))
+    found = []
+    for path in sorted(path for path in tree.rglob("*") if path.is_file()):
+        name = path.relative_to(tree).as_posix()
+        if "instructor" in Path(name).parts:
+            found.append(Problem(name, None, "is a file of the instructor's; keep it out of the students' tree"))
+        lines = _lines(path)
+        shown = sorted(secret & lines) + sorted(line for line in lines if "### BEGIN " in line)
+        if shown:
+            found.append(Problem(name, None, f"shows a solution or a hidden test: {shown[0]!r}; take it out"))
+    return found
+
+
+def secrets(sheet: Sheet) -> set[str]:
+    """Return the lines, without indentation, that no student shall read before handing in."""
+    public = {line for cell in exercises.released(sheet).cells for line in _stripped(cell.source)}
+    whole = [*sheet.lesson.cells, *(wrong.cell for wrong in sheet.wrong)]
+    lines = {line for cell in whole if cell.kind == "code" for line in _stripped(cell.source)}
+    return {line for line in lines - public if len(line) >= _SHORTEST_SECRET}
+
+
+def _stripped(text: str) -> set[str]:
+    return {line.strip() for line in text.splitlines()}
+
+
+def _lines(path: Path) -> set[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:  # a picture, not text
+        return set()
+    texts = _strings(json.loads(text)) if path.suffix == ".ipynb" else [text]
+    return set().union(*(_stripped(one) for one in texts))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield every text of a notebook's JSON, the lines of a cell one by one."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+def nbgrader_folder(course: Course, target: Path, numbers: Sequence[str] = ()) -> list[Path]:
+    """Write nbgrader's ``source`` folder under ``target``, one assignment a lesson, and its configuration if absent.
+
+    Returns the paths written. What nbgrader keeps there (submissions, grades) is left alone. Refuses a folder within
+    the course that git would take in, since the notebooks hold the solutions.
+    """
+    inside = target.resolve().is_relative_to(course.root.resolve())
+    if inside and not target.resolve().is_relative_to((course.root / "_build").resolve()):
+        raise AuthoringError(f"{target}: give a folder outside the repository, or in _build; it will hold solutions")
+    written = []
+    for sheet in exercises.sheets(course, numbers):
+        path = target / "source" / sheet.lesson.name / sheet.lesson.notebook_name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, nbformat.writes(exercises.instructor(sheet)) + "\n")
+        written.append(path)
+    config = target / "nbgrader_config.py"
+    if not config.exists():
+        target.mkdir(parents=True, exist_ok=True)
+        write(config, _CONFIG.format(stub={"python": exercises.STUB}))
+        written.append(config)
+    return written

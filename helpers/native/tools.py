@@ -1,0 +1,118 @@
+"""The programs and packages that compile and disassemble: finding them, running them, saying what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+_PLATFORM = "darwin" if sys.platform == "darwin" else "win32" if sys.platform == "win32" else "linux"
+_COMPILER_REMEDY = {
+    "darwin": "install Apple's compiler: `xcode-select --install`",
+    "win32": "install a compiler into the environment: `conda install -c conda-forge cxx-compiler`",
+    "linux": "install g++: `sudo apt install g++` (Debian, Ubuntu) or `sudo dnf install gcc-c++` (Fedora)",
+}[_PLATFORM]
+_OBJDUMP_REMEDY = {
+    "darwin": "install Apple's tools: `xcode-select --install`",
+    "win32": "install it into the environment: `conda install -c conda-forge binutils`",
+    "linux": "install it: `sudo apt install binutils` (Debian, Ubuntu) or `sudo dnf install binutils`",
+}[_PLATFORM]
+_NVDISASM_REMEDY = "install a CUDA build of torch (no GPU needed), whose Triton brings nvdisasm"
+
+
+class NativeError(RuntimeError):
+    """What kept a program from being compiled, loaded or read: the ``problem``, and the ``remedy``. Lesson 11."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem, remedy)
+        self.problem, self.remedy = problem, remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem}. To mend it: {self.remedy}."
+
+
+class MissingToolError(NativeError):
+    """A compiler, a disassembler or a library that is not installed here, or does not start. Lesson 11."""
+
+
+class CompilationError(NativeError):
+    """A program that a compiler refuses: its first message, with the source's line; ``log`` has all. Lesson 11."""
+
+    def __init__(self, problem: str, remedy: str, log: str) -> None:
+        super().__init__(problem, remedy)
+        self.args = (problem, remedy, log)  # what pickle builds it from again
+        self.log = log
+
+
+def package_folders(package: str) -> list[Path]:
+    """Return the folders of a top-level package without importing it; none where it is not installed."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return []
+    return [Path(place) for place in spec.submodule_search_locations or ()] if spec else []
+
+
+def find_compiler() -> list[str]:
+    """Return the command of the C++ compiler: what CXX names, or the first of g++, clang++ and c++ on the PATH.
+
+    CXX may hold words, as in ``ccache g++``. Raises MissingToolError with what to install. Lesson 11.
+    """
+    words = shlex.split(os.environ.get("CXX", ""), posix=os.name == "posix")
+    names = (words[0],) if words else ("g++", "clang++", "c++")
+    path = next((path for path in map(shutil.which, names) if path), None)
+    if path is None:
+        named = f"CXX is {os.environ['CXX']!r}, and " if words else ""
+        remedy = f"set CXX to a compiler that is here, or unset it; or {_COMPILER_REMEDY}" if words else _COMPILER_REMEDY
+        raise MissingToolError(f"there is no C++ compiler: {named}the PATH has no {' or '.join(names)}", remedy)
+    return [path, *words[1:]]
+
+
+def find_objdump() -> str:
+    """Return objdump's path: GNU's, LLVM's, or the one of a conda environment. Raises MissingToolError. Lesson 11."""
+    path = _first_tool(("objdump", "llvm-objdump", "x86_64-conda-linux-gnu-objdump"), ())
+    if path is None:
+        raise MissingToolError("objdump is not on the PATH", _OBJDUMP_REMEDY)
+    return path
+
+
+def find_nvdisasm() -> str:
+    """Return nvdisasm's path: Triton's, that of NVIDIA's wheels, a conda environment's, or one on the PATH.
+
+    Raises MissingToolError. Lesson 11.
+    """
+    folders = [place / "backends" / "nvidia" / "bin" for place in package_folders("triton")]
+    folders += [folder for place in package_folders("nvidia") for folder in sorted(place.glob("*/bin"))]
+    path = _first_tool(("nvdisasm",), [*folders, Path(sys.prefix, "bin"), Path(sys.prefix, "Library", "bin")])
+    if path is None:
+        raise MissingToolError("nvdisasm is neither in Triton's wheel nor on the PATH", _NVDISASM_REMEDY)
+    return path
+
+
+def _first_tool(names: Iterable[str], folders: Iterable[Path]) -> str | None:
+    places = os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])
+    return next((path for path in (shutil.which(name, path=places) for name in names) if path), None)
+
+
+def run_tool(command: Sequence[str], *, folder: Path | None = None, limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a compiler or disassembler, with its messages in English, and return what it printed and its exit status.
+
+    Raises MissingToolError when it does not start or takes longer than ``limit_s``.
+    """
+    name = Path(command[0]).name
+    try:
+        return subprocess.run(
+            command, cwd=folder, env={**os.environ, "LC_ALL": "C"}, stdin=subprocess.DEVNULL, capture_output=True,
+            encoding="utf-8", errors="replace", timeout=limit_s, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        remedy = "give it a smaller program, or wait until the machine is less busy"
+        raise MissingToolError(f"{name} did not end within {limit_s:g} s", remedy) from error
+    except OSError as error:
+        remedy = f"install {name} again: it is found, but cannot be started"
+        raise MissingToolError(f"{name} does not run ({error.strerror})", remedy) from error

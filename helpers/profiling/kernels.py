@@ -1,0 +1,207 @@
+"""What torch's profiler saw, as the classic table of a profiler: for any function, and for the step of a model."""
+
+from __future__ import annotations
+
+import numbers
+import statistics
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from helpers import results
+from helpers.profiling import tree
+from helpers.results import Result
+from helpers.timing.runs import check_function, chosen_device, device_in_use
+
+UNACCOUNTED = "(unaccounted)"
+_CALL = "helpers.profiling: one call"
+_ENGINE = "autograd::engine::evaluate_function: "
+_TITLES = ("name", "share", "time", "calls", "average", "minimum", "maximum")
+
+
+@dataclass(frozen=True)
+class KernelTime(Result):
+    """One row of the classic profile: all the calls of one kernel (on CUDA) or operator (on a CPU). Lesson 07."""
+
+    share: float
+    total_s: float
+    calls: int
+    average_s: float
+    minimum_s: float
+    maximum_s: float
+    name: str
+
+
+@dataclass(frozen=True)
+class KernelTable(Result):
+    """The kernels or operators of ``runs`` calls of a function, the longest first; the shares add up to 1.
+
+    ``whole_s`` is the time of those calls under the profiler, which adds about a microsecond an operator. The last
+    row, "(unaccounted)", is what no row holds: Python on a CPU, the idle device on CUDA. It is negative where
+    kernels ran at the same time. Lesson 07.
+    """
+
+    device: str
+    threads: int
+    runs: int
+    whole_s: float
+    kernels: tuple[KernelTime, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([self._title(), *tree.rows_text(_TITLES, self._cells())])
+
+    def _repr_html_(self) -> str:
+        return f"<div style='font-size:.9em;overflow-x:auto'><b>{self._title()}</b>{tree.rows_html(_TITLES, self._cells())}</div>"
+
+    def table(self) -> pd.DataFrame:
+        """Return a DataFrame of plain numbers, one row a kernel."""
+        return pd.DataFrame([row.to_dict() for row in self.kernels])
+
+    def _title(self) -> str:
+        kind = "operators, time of their own" if self.device == "cpu" else "kernels"
+        return f"{kind}, {self.runs:,} run{'s'[: self.runs != 1]} on {self.device}: {results.cell('whole_s', self.whole_s)}"
+
+    def _cells(self) -> list[tuple[tuple[str, ...], float]]:
+        def cells(row: KernelTime) -> tuple[str, ...]:
+            names = ("total_s", "calls", "average_s", "minimum_s", "maximum_s")
+            values = [results.cell(name, getattr(row, name)) if row.calls or name == "total_s" else "" for name in names]
+            return (row.name, results.cell("share", row.share), *values)
+
+        return [(cells(row), row.share) for row in self.kernels]
+
+
+def kernel_table(
+    fn: Callable[[], object], *, runs: int = 1, device: str | torch.device | None = None
+) -> KernelTable:
+    """Return the classic profile of ``fn``: share, time, calls, average, minimum and maximum of each kernel.
+
+    ``fn`` is called once without being recorded (what happens only the first time is over), and then ``runs`` times
+    under torch's profiler; the calls and times are those of all ``runs``. On a CPU a row is an operator or a
+    ``record_function`` region, and its time what it spends itself, without the operators that it calls. On CUDA a
+    row is a kernel, a copy or a fill, and its time the device's. ``device`` is by default the CUDA device where this
+    process has used one, else the CPU. On a CPU only what runs in the calling thread, or in autograd's, is seen.
+
+    Raises TypeError or ValueError for a bad argument, RuntimeError where a profiler is already running or CUDA is
+    asked for and absent; an exception in ``fn`` passes unchanged. Lesson 07.
+    """
+    check_function("fn", fn)
+    if isinstance(runs, bool) or not isinstance(runs, numbers.Integral) or runs < 1:
+        raise ValueError(f"runs must be a whole number of at least 1; got {runs!r}")
+    chosen = chosen_device(device)
+    _refuse_nested()
+    fn()
+    chosen = chosen or device_in_use()
+    events, whole_s = _recorded(fn, chosen, int(runs))
+    on_cuda = chosen.type == "cuda"
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        if event.name == _CALL or (event.device_type == DeviceType.CUDA) != on_cuda:
+            continue
+        if on_cuda and getattr(event, "is_user_annotation", False):
+            continue
+        own_us = event.time_range.elapsed_us() if on_cuda else event.self_cpu_time_total
+        seconds[event.name].append(own_us / 1e6)
+    return KernelTable(
+        device=str(chosen),
+        threads=torch.get_num_threads(),
+        runs=int(runs),
+        whole_s=whole_s,
+        kernels=table_rows(seconds, whole_s),
+    )
+
+
+def table_rows(seconds: dict[str, list[float]], whole_s: float) -> tuple[KernelTime, ...]:
+    """Return the rows of the classic table from the seconds of every call, and what is left of the whole."""
+    rows = []
+    for name, calls_s in seconds.items():
+        total_s = sum(calls_s)
+        rows.append(KernelTime(_share(total_s, whole_s), total_s, len(calls_s), total_s / len(calls_s), min(calls_s),
+                               max(calls_s), name))  # fmt: skip
+    rows.sort(key=lambda row: (-row.total_s, row.name))
+    rest_s = whole_s - sum(row.total_s for row in rows)
+    rest = KernelTime(_share(rest_s, whole_s), rest_s, 0, 0.0, 0.0, 0.0, UNACCOUNTED)
+    return (*rows, rest)
+
+
+def profiled_operators(
+    step: Callable[[], None], device: torch.device, count: int
+) -> tuple[dict[tuple[str, str], tuple[int, float]], float]:
+    """Return, by operator and phase, its calls and median seconds a step, and the median seconds of a step.
+
+    The seconds are the operator's own; on CUDA those of the kernels that it launches. The phase is "backward" for what
+    autograd's engine calls, and what is recomputed there belongs to it.
+    """
+    _refuse_nested()
+    steps_s = []
+    calls: dict[tuple[str, str], int] = {}
+    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for _ in range(count):
+        events, whole_s = _recorded(step, device, 1)
+        steps_s.append(whole_s)
+        own_s: dict[tuple[str, str], float] = defaultdict(float)
+        calls = defaultdict(int)
+        for event in events:
+            if event.name == _CALL or event.device_type != DeviceType.CPU:
+                continue
+            name = event.name.removeprefix(_ENGINE)
+            row = name, "backward" if _is_backward(event) else "forward"
+            own_us = event.self_device_time_total if device.type == "cuda" else event.self_cpu_time_total
+            own_s[row] += own_us / 1e6
+            calls[row] += name == event.name  # the engine's region holds the operator's own of the same name
+        for row, spent_s in own_s.items():
+            seconds[row].append(spent_s)
+    medians = {row: (calls[row], statistics.median([*spent_s, *[0.0] * (count - len(spent_s))]))
+               for row, spent_s in seconds.items()}  # fmt: skip
+    return medians, statistics.median(steps_s)
+
+
+def _is_backward(event: Any) -> bool:
+    while event is not None:
+        if event.name.startswith(_ENGINE):
+            return True
+        event = event.cpu_parent
+    return False
+
+
+def _recorded(fn: Callable[[], object], device: torch.device, runs: int) -> tuple[list[Any], float]:
+    """Return the profiler's events of ``runs`` calls of ``fn``, and the seconds of those calls together."""
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+        torch.cuda.synchronize(device)
+    with profile(activities=activities) as recorder:
+        for _ in range(runs):
+            with record_function(_CALL):
+                fn()
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+    events = [event for event in recorder.events() if not _is_bookkeeping(event)]
+    whole_us = sum(event.time_range.elapsed_us() for event in events
+                   if event.name == _CALL and event.device_type == DeviceType.CPU)  # fmt: skip
+    return _inside(events), whole_us / 1e6
+
+
+def _is_bookkeeping(event: Any) -> bool:
+    return event.name == "[memory]" or event.name.startswith(("ProfilerStep", "PyTorch Profiler"))
+
+
+def _inside(events: list[Any]) -> list[Any]:
+    """Return the events of the calls, without those of the profiler around them."""
+    calls = [event.time_range for event in events if event.name == _CALL and event.device_type == DeviceType.CPU]
+    begin, end = min(call.start for call in calls), max(call.end for call in calls)
+    return [event for event in events if begin <= event.time_range.start <= end]
+
+
+def _refuse_nested() -> None:
+    if torch.autograd._profiler_enabled():
+        raise RuntimeError("a profiler is already running, and torch has only one at a time: call this outside of it")
+
+
+def _share(part_s: float, whole_s: float) -> float:
+    return part_s / whole_s if whole_s else 0.0

@@ -1,0 +1,218 @@
+"""The time of a step by layer and by operator: many warm steps, with hooks and without, one after the other."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from helpers.memory import steps
+from helpers.operations.profile import FUNCTIONAL
+from helpers.profiling import kernels
+from helpers.profiling.marks import Marks, Stamps, StepTimes
+from helpers.profiling.preparing import input_text, warm_step
+from helpers.profiling.report import LayerTime, OperatorTime, TimeProfile
+from helpers.profiling.tree import FUNCTIONAL_KIND, OUTSIDE_KIND
+from helpers.timing.runs import Clock, check_budget
+
+UNACCOUNTED = "(unaccounted)"
+_FEWEST_ROUNDS = 5
+_MOST_ROUNDS = 500
+_PROFILED_STEPS = 5
+
+
+def profile_time(
+    model: nn.Module,
+    inputs: steps.Inputs,
+    *,
+    training: bool = True,
+    loss: steps.Loss | None = None,
+    budget_s: float = 2.0,
+    clock: Clock = time.perf_counter,
+) -> TimeProfile:
+    """Return where the time of one step of ``model`` goes: layer by layer and operator by operator, there and back.
+
+    A step is forward, loss and backward in training mode; with ``training=False`` the forward alone, in evaluation
+    mode and without gradients. ``inputs`` is a shape (of zeros), a tensor, a tuple of positional arguments or a dict
+    of keyword arguments; ``loss`` goes from the model's outputs to one number, by default their sum. The gradients
+    are None when a step begins, and the optimizer is no part of it.
+
+    Everything runs on a copy, on the model's device: the model itself is never touched. Two warm-up steps come
+    first. Then rounds of one step with hooks and one without, in alternating order, for ``budget_s`` (5 rounds in
+    any case, 500 at most), and five steps under torch's profiler for the operators. The hooks set marks and touch no
+    tensor, so operators in place, modules used several times and checkpointing run as they always do. On CUDA the
+    marks are events on the current stream, on a CPU readings of ``clock``: on a machine that others use too,
+    ``time.thread_time`` leaves out the waiting (right for one thread only).
+
+    Every moment between two marks belongs to one module: the innermost one that runs, or in the backward pass the
+    one whose forward made the node of autograd's graph. Storing a parameter's gradient belongs to the layer that
+    made it.
+
+    Raises TypeError or ValueError for an argument that is not accepted and ModelError for a model that cannot be
+    copied, raises, or hides its layers (compiled, TorchScript, quantised, lazy). Lesson 07.
+    """
+    check_budget(budget_s)
+    with warm_step(model, inputs, training=training, loss=loss) as work:
+        stamps = Stamps(work.device, clock)
+        modules = dict(work.model.named_modules())
+        plain_s, hooked = _rounds(work, list(modules.values()), stamps, budget_s, clock)
+        operators, profiled_s = kernels.profiled_operators(lambda: _fresh(work), work.device, _PROFILED_STEPS)
+        forward_s, backward_s = (
+            statistics.median(math.fsum(times.phase_s(phase).values()) for times in hooked)
+            for phase in ("forward", "backward")
+        )
+        return TimeProfile(
+            model=type(model).__name__,
+            input=input_text(work),
+            device=str(work.device),
+            threads=torch.get_num_threads(),
+            training=training,
+            rounds=len(hooked),
+            step_s=forward_s + backward_s,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            plain_step_s=statistics.median(plain_s),
+            overhead_ratio=_overhead(hooked, plain_s),
+            profiled_step_s=profiled_s,
+            layers=_layers(modules, _medians(hooked, len(modules)), hooked[-1].calls, forward_s, backward_s),
+            operators=_operators(operators, profiled_s),
+        )
+
+
+def _rounds(
+    work: steps.Workload, modules: Sequence[nn.Module], stamps: Stamps, budget_s: float, clock: Clock
+) -> tuple[list[float], list[StepTimes]]:
+    """Run rounds for the budget; return the seconds of the steps without hooks, and the times of those with."""
+    plain_s: list[float] = []
+    hooked: list[StepTimes] = []
+    ways: list[Callable[[], None]] = [
+        lambda: plain_s.append(_plain_step(work, stamps)),
+        lambda: hooked.append(_hooked_step(work, modules, stamps)),
+    ]
+    for way in ways:  # what the hooks themselves do for the first time is over
+        way()
+    plain_s.clear()
+    hooked.clear()
+    begin_s = clock()
+    while len(hooked) < _FEWEST_ROUNDS or (clock() - begin_s < budget_s and len(hooked) < _MOST_ROUNDS):
+        for way in ways:
+            way()
+        ways.reverse()
+    return plain_s, hooked
+
+
+def _fresh(work: steps.Workload) -> None:
+    steps.drop_gradients(work.model)
+    steps.run(work)
+
+
+def _plain_step(work: steps.Workload, stamps: Stamps) -> float:
+    steps.drop_gradients(work.model)
+    stamps.settle()
+    begin = stamps.now()
+    steps.run(work)
+    return stamps.seconds([begin, stamps.now()])[1]
+
+
+def _hooked_step(work: steps.Workload, modules: Sequence[nn.Module], stamps: Stamps) -> StepTimes:
+    marks = Marks(modules, stamps)
+    made: list[torch.Tensor] = []
+
+    def seen_loss(outputs: Any) -> torch.Tensor:
+        made.append(work.loss(outputs))
+        return made[-1]
+
+    def enter(phase: str) -> None:
+        if phase == "backward":
+            marks.begin_backward(made.pop().grad_fn)
+
+    steps.drop_gradients(work.model)
+    seen = replace(work, loss=seen_loss)
+    with marks.hooked():
+        stamps.settle()
+        marks.begin()
+        steps.run(seen, enter)
+        marks.end()
+        return marks.times()
+
+
+def _overhead(hooked: Sequence[StepTimes], plain_s: Sequence[float]) -> float:
+    ratios = [times.whole_s / plain for times, plain in zip(hooked, plain_s, strict=True) if plain > 0]
+    return statistics.median(ratios) if ratios else math.nan
+
+
+def _medians(hooked: Sequence[StepTimes], rows: int) -> dict[str, list[float]]:
+    """Return each module's own median seconds by phase, without what the modules inside it take."""
+    return {
+        phase: [statistics.median(times.phase_s(phase).get(row, 0.0) for times in hooked) for row in range(rows)]
+        for phase in ("forward", "backward")
+    }
+
+
+def _layers(
+    modules: dict[str, nn.Module],
+    own_s: dict[str, list[float]],
+    calls: dict[int, int],
+    forward_s: float,
+    backward_s: float,
+) -> tuple[LayerTime, ...]:
+    """Return the rows in the order of the modules, each followed by its children, and what is unaccounted for."""
+    step_s = forward_s + backward_s
+    children: dict[str, list[str]] = defaultdict(list)
+    for path in modules:
+        if path:
+            children[_parent(path, modules)].append(path)
+    rows = {path: row for row, path in enumerate(modules)}
+    made: list[LayerTime] = []
+
+    def add(layer: str, kind: str, depth: int, count: int, ahead_s: float, back_s: float) -> LayerTime:
+        total_s = ahead_s + back_s
+        share = total_s / step_s if step_s else 0.0
+        made.append(LayerTime(layer, kind, depth, count, ahead_s, back_s, total_s, share))
+        return made[-1]
+
+    def visit(path: str, depth: int) -> LayerTime:
+        row, place = rows[path], len(made)
+        own = (own_s["forward"][row], own_s["backward"][row])
+        count, kind = calls.get(row, 0), type(modules[path]).__name__
+        if not children[path]:
+            return add(path, kind, depth, count, *own)
+        inside = [visit(child, depth + 1) for child in children[path]]
+        if count or any(own):
+            name = f"{path}.{FUNCTIONAL}" if path else FUNCTIONAL
+            inside.append(add(name, FUNCTIONAL_KIND, depth + 1, count, *own))
+        whole = add(path, kind, depth, count, math.fsum(part.forward_s for part in inside),
+                    math.fsum(part.backward_s for part in inside))  # fmt: skip
+        made.insert(place, made.pop())
+        return whole
+
+    model = visit("", 0)
+    add(UNACCOUNTED, OUTSIDE_KIND, 0, 0, forward_s - model.forward_s, backward_s - model.backward_s)
+    return tuple(made)
+
+
+def _parent(path: str, modules: dict[str, nn.Module]) -> str:
+    """Return the path of the nearest module above; a shared one in between may stand under another name."""
+    parent = path.rpartition(".")[0]
+    while parent and parent not in modules:
+        parent = parent.rpartition(".")[0]
+    return parent
+
+
+def _operators(medians: dict[tuple[str, str], tuple[int, float]], step_s: float) -> tuple[OperatorTime, ...]:
+    rows = [
+        OperatorTime(operator, phase, calls, median_s, median_s / step_s if step_s else 0.0)
+        for (operator, phase), (calls, median_s) in medians.items()
+    ]
+    rows.sort(key=lambda row: (-row.median_s, row.operator, row.phase))
+    rest_s = step_s - math.fsum(row.median_s for row in rows)
+    return (*rows, OperatorTime(UNACCOUNTED, "both", 0, rest_s, rest_s / step_s if step_s else 0.0))
+
+

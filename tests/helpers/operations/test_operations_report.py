@@ -1,0 +1,122 @@
+"""The tree, the tables and JSON say the same as the numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from operation_samples import Functional, weight
+from torch import nn
+
+from helpers.operations import OperationProfile, profile_ops
+from helpers.results import from_dict
+
+
+class _Inner(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.act = nn.Linear(4, 4), nn.ReLU()
+
+    def forward(self, x):
+        return self.act(self.first(self.act(x))) + x
+
+
+@pytest.fixture(scope="module")
+def profile():
+    model = Functional(lambda m, x: m.inner(x) @ m.w, inner=_Inner(), w=weight(4, 2), idle=nn.Linear(2, 2))
+    return profile_ops(model, (3, 4), optimizer=torch.optim.AdamW)
+
+
+def test_the_tree_follows_the_modules(profile):
+    assert [(row.layer, row.depth, row.calls) for row in profile.layers] == [
+        ("", 0, 1), ("inner", 1, 1), ("inner.first", 2, 1), ("inner.act", 2, 2), ("inner.(functional)", 2, 1),
+        ("idle", 1, 0), ("(functional)", 1, 1),
+    ]  # fmt: skip
+    assert profile.layer("inner.(functional)").forward_flops == 12
+    assert profile.layer("inner.act").forward_flops == 2 * 12
+    assert profile.layer("(functional)").forward_macs == 24
+    with pytest.raises(KeyError, match=r"no layer 'outer'; the layers are .*'inner.first'"):
+        profile.layer("outer")
+
+
+def test_children_add_up_to_their_parent(profile):
+    for column in ("forward_macs", "forward_flops", "backward_flops", "input_bytes", "weight_bytes", "output_bytes",
+                   "backward_read_bytes", "backward_written_bytes", "optimizer_flops"):  # fmt: skip
+        top = sum(getattr(row, column) for row in profile.layers if row.depth == 1)
+        assert top == getattr(profile.layers[0], column)
+    by_operator = profile.table("operator").groupby("phase")["flops"].sum()
+    assert by_operator["forward"] == profile.forward_flops
+    assert by_operator["backward"] == profile.backward_flops
+    assert by_operator["optimizer"] == profile.optimizer_flops
+    assert profile.forward_flops_per_byte == pytest.approx(
+        profile.forward_flops / (profile.forward_read_bytes + profile.forward_written_bytes)
+    )
+
+
+def test_tables_and_json(profile):
+    assert len(profile.table()) == len(profile.layers)
+    assert profile.table()["forward_macs"].iloc[0] == profile.forward_macs
+    assert set(profile.table("operator")["treatment"]) == {"counted", "free"}
+    with pytest.raises(ValueError, match="by='module' is not known; use 'layer' or 'operator'"):
+        profile.table("module")
+    assert from_dict(OperationProfile, json.loads(profile.to_json())) == profile
+
+
+def test_text(profile):
+    lines = str(profile).splitlines()
+    assert lines[0] == "Functional for (3, 4) float32: 34 parameters"
+    assert "100 % of operator calls" in lines[4]
+    tree = lines[5:]
+    assert tree[0].split()[0] == "layer"
+    assert [line.split()[0] for line in tree[1:]] == [
+        "Functional", "inner", "first", "act", "(functional)", "idle", "(functional)",
+    ]  # fmt: skip
+    assert tree[1].rstrip().endswith("█" * 12)
+
+
+class _Balance(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.counts = [], {}
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_html_is_a_tree_that_folds(profile):
+    page = profile._repr_html_()
+    parser = _Balance()
+    parser.feed(page)
+    assert parser.open == []
+    assert parser.counts["details"] == parser.counts["summary"] == 2
+    assert "<script" not in page
+    assert not re.search(r"#[0-9a-fA-F]{3,6}\b|rgb\(|white|black", page)  # colours come from the page
+
+
+def test_names_are_escaped():
+    model = nn.Sequential()
+    model.add_module("<b>", nn.Linear(2, 2))
+    assert "<b>" not in profile_ops(model, (1, 2))._repr_html_()
+
+
+def test_a_model_without_parameters_or_operators():
+    profile = profile_ops(nn.Identity(), (1, 2))
+    assert (profile.forward_flops, profile.coverage, profile.forward_flops_per_byte) == (0, 1.0, None)
+    assert "unknown" not in str(profile)
+    assert profile._repr_html_()
+
+
+def test_nothing_is_kept_between_calls():
+    model = nn.Sequential(nn.Linear(4, 4))
+    assert profile_ops(model, (1, 4)).forward_macs == 16
+    model[0] = nn.Linear(4, 8)
+    assert profile_ops(model, (1, 4)).forward_macs == 32
+    model[0].requires_grad_(False)
+    assert profile_ops(model, (1, 4)).backward_macs == 0

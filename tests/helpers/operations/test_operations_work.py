@@ -1,0 +1,186 @@
+"""FLOPs, bytes, the optimizer, the lecture's table and the shape rules: exact figures, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from operation_samples import Functional, weight
+from torch import nn
+
+from helpers.models import LeNet
+from helpers.operations import convention_table, profile_ops
+from helpers.operations.shapes import result_of
+
+torchvision_models = pytest.importorskip("torchvision.models")
+
+
+def test_bytes_of_lenet_by_layer():
+    profile = profile_ops(LeNet(variant="lecture"), (1, 1, 28, 28))
+    rows = {row.layer: (row.input_bytes, row.weight_bytes, row.output_bytes) for row in profile.layers}
+    assert rows["conv1"] == (3136, 624, 13824)
+    assert rows["relu1"] == (13824, 0, 13824)
+    assert rows["pool1"] == (13824, 0, 3456)
+    assert rows["conv2"] == (3456, 9664, 4096)
+    assert rows["pool2"] == (4096, 0, 1024)
+    assert rows["flatten"] == (0, 0, 0)
+    assert rows["fc1"] == (1024, 123360, 480)
+    assert rows["fc2"] == (480, 29040, 240)
+    assert rows["fc3"] == (240, 2440, 40)
+
+
+def test_bytes_of_alexnet_by_layer():
+    profile = profile_ops(torchvision_models.alexnet(), (1, 3, 224, 224))
+    rows = [row for row in profile.layers if row.kind in ("Conv2d", "Linear")]
+    megabytes = [round((row.input_bytes + row.weight_bytes + row.output_bytes) / 1e6, 2) for row in rows]
+    assert megabytes == [1.47, 1.98, 3.05, 3.97, 2.71, 151.06, 67.16, 16.41]
+
+
+def test_the_lectures_table_to_the_digit():
+    table = profile_ops(LeNet(variant="lecture"), (1, 1, 28, 28)).lecture_table()
+    assert table.total_operations == 295_700
+    assert {row.layer: row.operations for row in table.layers} == {
+        "conv1": 89_856, "relu1": 6_912, "pool1": 2_592, "conv2": 154_624, "relu2": 2_048, "pool2": 768,
+        "fc1": 30_720, "relu3": 240, "fc2": 7_200, "relu4": 120, "fc3": 600, "relu5": 20,
+    }  # fmt: skip
+    assert table.not_covered == ()
+
+
+def test_the_lectures_table_says_what_it_does_not_cover():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
+    assert profile_ops(model, (1, 1, 8, 8)).lecture_table().not_covered == ("1",)
+
+
+# Forward and backward FLOPs of one operator on a (2, 3, 4, 4) activation that needs a gradient: n = 96.
+@pytest.mark.parametrize(
+    ("function", "forward", "backward"),
+    [
+        (F.relu, 96, 96),
+        (torch.sigmoid, 4 * 96, 3 * 96),
+        (F.gelu, 5 * 96, 11 * 96),
+        (lambda x: F.gelu(x, approximate="tanh"), 9 * 96, 16 * 96),
+        (lambda x: x + 1, 96, 0),
+        (lambda x: torch.add(x, x.detach(), alpha=2), 2 * 96, 0),
+        (lambda x: x * 2, 96, 96),
+        (lambda x: x * x, 96, 3 * 96),  # two gradients of the same tensor, which are added
+        (lambda x: F.softmax(x, -1), 5 * 96, 4 * 96),
+        (lambda x: x.sum(), 96, 0),
+        (lambda x: x.mean((2, 3)), 96, 96),
+        (lambda x: F.max_pool2d(x, 2), 4 * 24, 24),
+        (lambda x: F.avg_pool2d(x, 2), 4 * 24, 4 * 24),
+        (lambda x: F.adaptive_avg_pool2d(x, 1), 96, 96),
+        (lambda x: F.batch_norm(x, None, None, training=True), 5 * 96, 9 * 96),
+        (lambda x: F.layer_norm(x, (4,)), 5 * 96, 9 * 96),
+        (lambda x: x.transpose(0, 1).reshape(-1), 0, 0),
+        (lambda x: torch.cat([x, x]), 0, 96),
+        (lambda x: x > 0, 96, 0),
+    ],
+)
+def test_element_wise_operations(function, forward, backward):
+    base = profile_ops(Functional(lambda m, x: m.w.view(2, 3, 4, 4), w=weight(96)), (1,))
+    profile = profile_ops(Functional(lambda m, x: function(m.w.view(2, 3, 4, 4)), w=weight(96)), (1,))
+    assert base.forward_flops == base.backward_flops == 0
+    assert (profile.forward_flops, profile.backward_flops) == (forward, backward)
+    assert profile.coverage == 1.0
+
+
+def test_a_bias_of_its_own_operator_is_free_and_a_separate_one_is_not():
+    fused = profile_ops(nn.Linear(4, 5), (3, 4))
+    separate = profile_ops(Functional(lambda m, x: x @ m.w + m.b, w=weight(4, 5), b=weight(5)), (3, 4))
+    assert fused.forward_flops == 2 * 60
+    assert separate.forward_flops == 2 * 60 + 15
+    assert fused.backward_flops == separate.backward_flops == 2 * 60 + 15  # the bias's gradient is a sum either way
+
+
+def test_batch_normalisation_by_mode():
+    model = nn.BatchNorm2d(3)
+    assert profile_ops(model, (2, 3, 4, 4)).forward_flops == 7 * 96
+    assert profile_ops(model.eval(), (2, 3, 4, 4)).forward_flops == 4 * 96
+
+
+def test_integers_are_not_floating_point_operations():
+    profile = profile_ops(Functional(lambda m, x: x * 2 + 1), inputs=torch.zeros(5, dtype=torch.long))
+    assert (profile.forward_flops, profile.forward_read_bytes) == (0, 80)
+
+
+def test_a_complex_product_is_four_real_ones():
+    model = nn.Linear(3, 4, dtype=torch.cfloat)
+    assert profile_ops(model, inputs=torch.zeros(2, 3, dtype=torch.cfloat)).forward_macs == 4 * 24
+
+
+def test_expanded_tensors_are_read_once():
+    profile = profile_ops(Functional(lambda m, x: x.expand(10, 4) * 2), (1, 4))
+    assert (profile.forward_read_bytes, profile.forward_written_bytes) == (16, 160)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "flops", "reads", "writes"),
+    [
+        (torch.optim.SGD, 2, 2, 1),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 4, 5, 3),
+        (torch.optim.Adam, 13, 12, 7),
+        (lambda p: torch.optim.Adam(p, foreach=True), 13, 12, 7),
+        (torch.optim.AdamW, 14, 13, 8),
+    ],
+)
+def test_optimizers(optimizer, flops, reads, writes):
+    model = nn.Sequential(nn.Linear(30, 40), nn.Linear(40, 5))
+    model[0].bias.requires_grad_(False)
+    profile = profile_ops(model, (2, 30), optimizer=optimizer)
+    trained = 1200 + 205
+    assert profile.optimizer_flops == flops * trained
+    assert profile.optimizer_read_bytes == 4 * reads * trained
+    assert profile.optimizer_written_bytes == 4 * writes * trained
+    assert profile.layer("1").optimizer_flops == flops * 205
+    assert profile.coverage == 1.0
+
+
+def test_an_optimizer_skips_what_receives_no_gradient():
+    model = Functional(lambda m, x: m.a(x), a=nn.Linear(4, 4), b=nn.Linear(4, 4))
+    assert profile_ops(model, (2, 4), optimizer=torch.optim.SGD).optimizer_flops == 2 * 20
+
+
+def test_every_convention_has_its_steps():
+    table = convention_table()
+    assert (table["steps"].str.len() > 0).all()
+    assert not table["operator"].duplicated().any()
+
+
+LAYOUTS = {
+    "plain": torch.empty(2, 3, 4, 5, device="meta"),
+    "channels last": torch.empty(2, 3, 4, 5, device="meta").to(memory_format=torch.channels_last),
+    "transposed": torch.empty(4, 3, 2, 5, device="meta").transpose(0, 2),
+    "cut": torch.empty(2, 3, 4, 9, device="meta")[..., :5],
+    "half": torch.empty(2, 3, 4, 5, device="meta", dtype=torch.bfloat16),
+    "empty": torch.empty(0, 3, 4, 5, device="meta"),
+}
+
+
+def _like(result):
+    return [(item.shape, item.stride(), item.dtype) for item in (result if isinstance(result, tuple) else (result,))]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["relu", "sigmoid", "gelu", "exp", "add", "mul", "native_layer_norm",
+                                  "native_batch_norm"])  # fmt: skip
+def test_shape_rules_against_torch(name, layout):
+    data, aten = LAYOUTS[layout], torch.ops.aten
+    if name in ("add", "mul"):
+        args = (data, data)
+    elif name == "native_layer_norm":
+        args = (data, [5], None, None, 1e-5)
+    elif name == "native_batch_norm":
+        args = (data, None, None, None, None, True, 0.1, 1e-5)
+    else:
+        args = (data,)
+    ours, theirs = result_of(name, args, {}, in_place=False), getattr(aten, name)(*args)
+    count = 1 if name.startswith("native") else None  # the statistics beside the result are not looked at
+    assert _like(ours)[:count] == _like(theirs)[:count]
+
+
+def test_shape_rules_leave_what_is_not_plain_to_torch():
+    data, whole = torch.empty(2, 3, device="meta"), torch.empty(2, 3, device="meta", dtype=torch.long)
+    assert result_of("mul", (whole, 2.5), {}, in_place=False) is None
+    assert result_of("add", (data, torch.empty(3, device="meta")), {}, in_place=False) is None
+    assert result_of("addmm", (torch.empty(2, 3), data, data), {}, in_place=False) is None
+    assert result_of("relu", (data,), {"out": data}, in_place=False) is None
