@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import nn
@@ -163,12 +162,12 @@ def _measured_on_cpu(work: steps.Workload) -> tuple[int, int]:
     with allocations.recorded() as record:
         record.mark("copy")  # inside the record, so that a release of any of it is seen
         real = _real_copy(work)
+        given = _own_bytes(real)
         record.mark("first step")
         real = _first_step(real)
         record.mark("second step")
         steps.run(real)
         record.mark("end")
-        given = _own_bytes(real)
         del real
     kept = allocations.usage(record.window("first step")).kept_bytes
     return given + kept, allocations.usage(record.window("second step")).peak_bytes
@@ -192,6 +191,8 @@ def _first_step(work: steps.Workload) -> steps.Workload:
 
 
 def _own_bytes(work: steps.Workload) -> int:
-    """Return the bytes of the distinct storages of parameters, buffers and inputs."""
-    tensors: list[Any] = [*work.model.parameters(), *work.model.buffers(), *steps.tensors_of(work.arguments)]
+    """Return the bytes of the distinct storages of the model's tensors and the inputs."""
+    model = work.model
+    named = (model.parameters(), model.buffers(), steps.kept_tensors(model).values(), steps.tensors_of(work.arguments))
+    tensors = [tensor for group in named for tensor in group]
     return sum({tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}.values())

@@ -167,7 +167,7 @@ def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor
     Raises ModelError when the model cannot be copied.
     """
     # A tensor that a module kept from an earlier forward pass (a cache, a weight made by a hook) cannot be deep-copied.
-    kept = [value for module in work.model.modules() for value in vars(module).values() if _is_result(value)]
+    kept = [tensor for tensor in kept_tensors(work.model).values() if not tensor.is_leaf]
     try:
         model = copy.deepcopy(work.model, {id(tensor): copy_tensor(tensor.detach()) for tensor in kept})
     except Exception as error:
@@ -188,10 +188,6 @@ def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor
     return replace(work, model=model, arguments=pytree.tree_map(copy_leaf, work.arguments))
 
 
-def _is_result(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not value.is_leaf
-
-
 def with_optimizer(work: Workload) -> Workload:
     """Return ``work`` with its optimizer, made from the parameters of its model.
 
@@ -208,6 +204,16 @@ def with_optimizer(work: Workload) -> Workload:
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ModelError("LBFGS runs the model several times in one step; give an optimizer with one pass a step")
     return replace(work, optimizer=optimizer)
+
+
+def kept_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors that modules keep as plain attributes, by name: they are memory of the model as well."""
+    return {
+        f"{name}.{key}".lstrip("."): value
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if isinstance(value, torch.Tensor)
+    }
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:

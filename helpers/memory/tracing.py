@@ -219,7 +219,11 @@ def _two_steps(fake: steps.Workload, tracer: Tracer, second: AbstractContextMana
 
 
 def _name_carried(fake: steps.Workload, tracer: Tracer) -> None:
-    groups = {"parameter": fake.model.named_parameters(), "buffer": fake.model.named_buffers()}
+    groups = {
+        "parameter": fake.model.named_parameters(),
+        "buffer": fake.model.named_buffers(),
+        "other": steps.kept_tensors(fake.model).items(),
+    }
     named = [(category, *_split(name), tensor) for category, pairs in groups.items() for name, tensor in pairs]
     inputs = steps.tensors_of(fake.arguments)
     named += [("input", "", f"input {position}", tensor) for position, tensor in enumerate(inputs)]

@@ -145,10 +145,10 @@ def time_s(amount, rate):
 # numbers are made up, so that you can check them by hand.)
 
 # %%
-durations_s = [0.900, 0.012, 0.010, 0.011, 0.010, 0.047]
+durations_s = [0.900, 0.022, 0.020, 0.021, 0.020, 0.057]
 calls = {f"call {number}": duration_s for number, duration_s in enumerate(durations_s, start=1)}
 drawn = plotting.draw_bars(calls, unit="s", title="Six calls of one function", log=True)
-plotting.show(drawn, alt="Six points: the first call takes 900 ms, the next four 10 to 12 ms, the last one 47 ms.")
+plotting.show(drawn, alt="Six points: the first call takes 900 ms, the next four 20 to 22 ms, the last one 57 ms.")
 
 # %% [markdown]
 # Write `cold_and_warm(durations_s)`, which returns three numbers:
@@ -173,11 +173,11 @@ def cold_and_warm(durations_s):
 check = exercises.Checks("Exercise 2, cold_and_warm", cold_and_warm)
 apart, first, kept = "the median is that of the warm calls", "the cold call is the first", "the list is left as it was"
 mistakes = {
-    (0.9, 0.010, 0.0115): "That median includes the cold call",
-    (0.9, 0.010, 0.018): "That is the mean of the warm calls, and one disturbed call moves it; take the median",
-    (0.9, 0.010, 0.165): "That is the mean of all calls, the cold one too; take the median of the warm ones",
+    (0.9, 0.020, 0.0215): "That median includes the cold call",
+    (0.9, 0.020, 0.028): "That is the mean of the warm calls, and one disturbed call moves it; take the median",
+    (0.9, 0.020, 1.04 / 6): "That is the mean of all calls, the cold one too; take the median of the warm ones",
 }
-check.returns(apart, (list(durations_s),), expected=(0.9, 0.010, 0.011), mistakes=mistakes)
+check.returns(apart, (list(durations_s),), expected=(0.9, 0.020, 0.021), mistakes=mistakes)
 middle = "With an even number of warm calls the median lies half-way between the middle two"
 even = {(0.5, 0.010, 0.011): middle, (0.5, 0.010, 0.012): middle}
 check.returns(apart, ([0.5, 0.014, 0.010, 0.012, 0.011],), expected=(0.5, 0.010, 0.0115), mistakes=even)
@@ -266,7 +266,7 @@ for name, row in rows.items():
     known = dict(zip(fields, row, strict=True))
     timings[name] = timing.Timing(iqr_s=1e-7, runs=64, waiting_share=0.0, stable=not known["reason"], **known)
 table = pd.DataFrame([{"name": name, **one.to_dict()} for name, one in timings.items()])
-results.printed(table[["name", *fields[:-1], "stable"]])
+results.printed(table.set_index("name")[[*fields[:-1], "stable"]])
 
 # %% [markdown]
 # Write `ranking(timings, threads, device)`. `timings` maps names to `Timing`. Return the list of the names of those

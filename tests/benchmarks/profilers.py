@@ -1,0 +1,154 @@
+"""Our counts beside our peers' on the same models: error against the truth and time (``make bench NAME=profilers``).
+
+The truth is worked out by hand (multiply-accumulates of convolutions and matrix products). The peers are thop, fvcore,
+torchinfo and torch's ``FlopCounterMode``, each used as its manual says, on the CPU and on a copy of the model, since
+some of them change it. A peer that fails shows its error instead of a number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torchvision
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from helpers import results
+from helpers.models import LeNet
+from helpers.operations import profile_ops
+
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Row(results.Result):
+    """One model counted by one profiler; ``time_ratio`` is its fastest time over that of ``profile_ops``."""
+
+    model: str
+    profiler: str
+    forward_macs: int | None
+    error: str
+    fastest_s: float | None
+    time_ratio: float | None
+
+
+class SelfAttention(nn.MultiheadAttention):
+    """Multi-head attention of one sequence to itself, for the peers that take one input."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x, x, x)
+
+
+IMAGE = (1, 3, 224, 224)
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    "LeNet": (LeNet, (1, 1, 28, 28), 278_520),
+    "AlexNet": (torchvision.models.alexnet, IMAGE, 714_188_480),
+    "ResNet-50": (torchvision.models.resnet50, IMAGE, 4_089_184_256),
+    "ViT-B/16": (torchvision.models.vit_b_16, IMAGE, 17_563_828_224),
+    "MobileNetV2": (torchvision.models.mobilenet_v2, IMAGE, 300_774_272),
+    "LSTM": (lambda: nn.LSTM(64, 128, 2, bidirectional=True), (50, 4, 64), 117_964_800),
+    "MHA": (lambda: SelfAttention(512, 8, batch_first=True), (2, 196, 512), 489_717_760),
+}
+
+
+def by_us(model: nn.Module, shape: tuple[int, ...]) -> int:
+    """Count with this library."""
+    return profile_ops(model, shape).forward_macs
+
+
+def by_thop(model: nn.Module, shape: tuple[int, ...]) -> int:
+    """Count with thop."""
+    import thop
+
+    return int(thop.profile(model, inputs=(torch.zeros(shape),), verbose=False)[0])
+
+
+def by_fvcore(model: nn.Module, shape: tuple[int, ...]) -> int:
+    """Count with fvcore."""
+    from fvcore.nn import FlopCountAnalysis
+
+    logging.getLogger("fvcore").setLevel(logging.ERROR)
+    analysis = FlopCountAnalysis(model, torch.zeros(shape)).unsupported_ops_warnings(False)
+    return int(analysis.uncalled_modules_warnings(False).total())
+
+
+def by_torchinfo(model: nn.Module, shape: tuple[int, ...]) -> int:
+    """Count with torchinfo."""
+    import torchinfo
+
+    return torchinfo.summary(model, input_data=[torch.zeros(shape)], verbose=0).total_mult_adds
+
+
+def by_flop_counter(model: nn.Module, shape: tuple[int, ...]) -> int:
+    """Count with torch's FlopCounterMode."""
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(shape))
+    return counter.get_total_flops() // 2
+
+
+PROFILERS = {"helpers": by_us, "thop": by_thop, "fvcore": by_fvcore, "torchinfo": by_torchinfo,
+             "FlopCounterMode": by_flop_counter}  # fmt: skip
+
+
+def backward_errors() -> dict[str, str]:
+    """Return, for a model of grouped convolutions, each counter's backward over the truth."""
+    model, shape = torchvision.models.mobilenet_v2(), IMAGE
+    profile = profile_ops(model, shape)
+    first = next(row.forward_macs for row in profile.layers if row.kind == "Conv2d")
+    truth = 2 * MODELS["MobileNetV2"][2] - first
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(shape)).sum().backward()
+    theirs = counter.get_total_flops() // 2 - MODELS["MobileNetV2"][2]
+    return {"helpers": f"{profile.backward_macs / truth:.2f}x", "FlopCounterMode": f"{theirs / truth:.2f}x"}
+
+
+def measure() -> list[Row]:
+    """Count every model with every profiler, the profilers by turns."""
+    rows = []
+    for name, (make, shape, truth) in MODELS.items():
+        torch.manual_seed(0)
+        model = make().eval()
+        fastest, counted = dict.fromkeys(PROFILERS, float("inf")), {}
+        for _ in range(ROUNDS):
+            for profiler, count in PROFILERS.items():
+                begin, counted[profiler] = _timed(count, copy.deepcopy(model), shape)
+                fastest[profiler] = min(fastest[profiler], begin)
+        rows += [_row(name, profiler, counted[profiler], truth, fastest) for profiler in PROFILERS]
+    return rows
+
+
+def _timed(count: Callable[..., int], model: nn.Module, shape: tuple[int, ...]) -> tuple[float, int | Exception]:
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        begin = time.perf_counter()
+        try:
+            macs: int | Exception = count(model, shape)
+        except Exception as error:
+            macs = error
+        return time.perf_counter() - begin, macs
+
+
+def _row(model: str, profiler: str, macs: int | Exception, truth: int, fastest: dict[str, float]) -> Row:
+    if isinstance(macs, Exception):
+        return Row(model, profiler, None, f"{type(macs).__name__}: {str(macs)[:40]}", None, None)
+    error = "0" if macs == truth else "counts 0" if macs == 0 else f"{100 * (macs / truth - 1):+.2g} %"
+    return Row(model, profiler, macs, error, fastest[profiler], fastest[profiler] / fastest["helpers"])
+
+
+def main() -> None:
+    """Print the table."""
+    print(results.printed(results._frame(tuple(measure()))).to_string(index=False))
+    print("\nMobileNetV2, backward over the truth:", backward_errors())
+
+
+if __name__ == "__main__":
+    main()
