@@ -36,7 +36,7 @@ from helpers.hardware import machine_card
 
 COURSE = "deep-learning-hardware-course"
 PACKAGES = ("torch", "torchvision", "numpy", "pandas", "matplotlib", "mlxtend", "psutil", "jupyterlab", "ipykernel",
-            "ipywidgets", "thop", "tqdm", "triton")  # fmt: skip
+            "ipywidgets", "cloudpickle", "filelock", "thop", "tqdm", "triton")  # fmt: skip
 NETWORK_LIMIT_S = 2.0
 KERNEL_LIMIT_S = 20
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 import torch
 import torchvision
 from torch import nn
@@ -146,7 +147,8 @@ def _row(model: str, profiler: str, macs: int | Exception, truth: int, fastest: 
 
 def main() -> None:
     """Print the table."""
-    print(results.printed(results._frame(tuple(measure()))).to_string(index=False))
+    frame = pd.DataFrame([row.to_dict() for row in measure()])
+    print(results.printed(frame).to_string(index=False))
     print("\nMobileNetV2, backward over the truth:", backward_errors())
 
 

@@ -10,7 +10,9 @@ from course.authoring import exercises
 from course.authoring.course import HERE, Course
 
 SHEETS = exercises.sheets(HERE)
-EXERCISES = [pytest.param(sheet, name, id=f"{sheet.lesson.number}-{name}") for sheet in SHEETS for name in sheet.exercises]
+EXERCISES = [
+    pytest.param(sheet, name, id=f"{sheet.lesson.number}-{name}") for sheet in SHEETS for name in sheet.exercises
+]
 WRONG = [
     pytest.param(sheet, wrong, id=f"{sheet.lesson.number}-{wrong.exercise}-{wrong.says[:25]}")
     for sheet in SHEETS

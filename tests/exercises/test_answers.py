@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from dataclasses import replace
 
 import pytest
 
 from course.authoring import exercises_proof as proof
 from helpers import exercises as kit
 from tests.exercises.conftest import EXERCISES, SHEETS, WRONG
+
+HIDDEN = re.compile(r"### BEGIN HIDDEN TESTS.*### END HIDDEN TESTS", re.DOTALL)
 
 
 @pytest.mark.parametrize(("sheet", "name"), EXERCISES)
@@ -46,9 +49,8 @@ def test_no_two_wrong_answers_hear_the_same():
             assert not any(one in other for one in said for other in said if one is not other)
 
 
-@pytest.mark.parametrize(("sheet", "name"), EXERCISES)
-def test_answers_learnt_by_heart_get_nothing(sheet, name, monkeypatch):
-    """The hidden inputs are others than the visible ones."""
+def learnt_by_heart(sheet, name, monkeypatch):
+    """Return an answer that gives back, one after the other, what the visible checks expect, and then 0."""
     known, original = [], kit.Checks.returns
 
     def listen(self, goal, arguments, *, expected, mistakes=None):
@@ -60,17 +62,36 @@ def test_answers_learnt_by_heart_get_nothing(sheet, name, monkeypatch):
         patch.setattr(kit.Checks, "returns", listen)
         exec(proof.public_checks(sheet, name), names)
     assert known
-    function = next(line for line in proof.stub(sheet, name).splitlines() if line.startswith("def "))
-    rote = f"import itertools\nknown = iter({known!r})\n{function}\n    return next(known, 0)"
-    result = proof.attempt(sheet, name, rote)
-    assert result.score == 0
+    return f"known = iter({known!r})\n{signature(sheet, name)}\n    return next(known, 0)"
+
+
+def signature(sheet, name):
+    return next(line for line in proof.stub(sheet, name).splitlines() if line.startswith("def "))
+
+
+@pytest.mark.parametrize(("sheet", "name"), EXERCISES)
+def test_answers_learnt_by_heart_get_nothing(sheet, name, monkeypatch):
+    """The hidden inputs are others than the visible ones, for every goal."""
+    assert proof.attempt(sheet, name, learnt_by_heart(sheet, name, monkeypatch)).score == 0
+
+
+@pytest.mark.parametrize("name", ["units", "cold_and_warm", "ranking"])
+def test_without_hidden_checks_they_would_get_all(name, monkeypatch):
+    """The wrong version, planted: it is the hidden checks that the test above sees."""
+    sheet = next(sheet for sheet in SHEETS if name in sheet.exercises)
+    cells = tuple(
+        replace(cell, source=HIDDEN.sub("### BEGIN HIDDEN TESTS\ncheck.score()\n### END HIDDEN TESTS", cell.source))
+        for cell in sheet.lesson.cells
+    )
+    weak = replace(sheet, lesson=replace(sheet.lesson, cells=cells))
+    result = proof.attempt(weak, name, learnt_by_heart(weak, name, monkeypatch))
+    assert result.score == result.points
 
 
 @pytest.mark.parametrize(("sheet", "name"), EXERCISES)
 @pytest.mark.parametrize("body", ["return None", "raise ValueError('no')", "return object()", "return float('nan')"])
 def test_nonsense_gets_nothing_and_raises_nothing(sheet, name, body):
-    function = next(line for line in proof.stub(sheet, name).splitlines() if line.startswith("def "))
-    result = proof.attempt(sheet, name, f"{function}\n    {body}")
+    result = proof.attempt(sheet, name, f"{signature(sheet, name)}\n    {body}")
     assert result.score == 0
     assert "public checks passed" not in result.said
 
@@ -83,15 +104,6 @@ def test_each_goal_is_a_point(sheet, name):
 
 
 @pytest.mark.parametrize(("sheet", "name"), EXERCISES)
-def test_a_checker_that_forgets_the_hidden_checks_would_be_seen(sheet, name):
-    """With the hidden checks planted away an answer learnt by heart passes: the test above rests on them."""
-    checks = sheet.cell("checks", name).source
-    hidden = checks.partition("### BEGIN HIDDEN TESTS")[2]
-    assert hidden.count("check.returns(") >= 1
-    assert "random.Random(" in hidden
-    assert checks.rstrip().endswith("check.score()\n### END HIDDEN TESTS")
-
-
-def test_names_are_counted_once():
-    for sheet in SHEETS:
-        assert max(Counter(sheet.exercises).values()) == 1
+def test_hidden_inputs_come_from_a_seed(sheet, name):
+    hidden = HIDDEN.search(sheet.cell("checks", name).source)[0]
+    assert re.search(r"random\.Random\(\d+\)", hidden)

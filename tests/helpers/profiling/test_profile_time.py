@@ -1,0 +1,426 @@
+"""profile_time: exact times under a clock that the model itself moves, the caller's model untouched, errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from helpers.models import LeNet
+from helpers.profiling import ModelError, TimeProfile, profile_time
+from helpers.profiling.marks import Stamps
+from helpers.results import from_dict
+
+
+class FakeClock:
+    """A clock that stands still until somebody lets time pass; a copy of a model keeps the same one."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def __deepcopy__(self, memo: dict) -> FakeClock:
+        return self
+
+
+class _Pass(torch.autograd.Function):
+    """Let time pass in the forward and in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, x, spend, forward_s, backward_s):
+        ctx.spend, ctx.backward_s = spend, backward_s
+        spend(forward_s)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.spend(ctx.backward_s)
+        return gradient, None, None, None
+
+
+class Takes(nn.Module):
+    """A layer that takes a known time and changes nothing."""
+
+    def __init__(self, clock: FakeClock | None, forward_s: float, backward_s: float) -> None:
+        super().__init__()
+        self.clock, self.forward_s, self.backward_s = clock, forward_s, backward_s
+
+    def spend(self, seconds: float) -> None:
+        if self.clock is not None:
+            self.clock.now_s += seconds
+            return
+        end_s = time.perf_counter() + seconds
+        while time.perf_counter() < end_s:
+            pass
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Pass.apply(x, self.spend, self.forward_s, self.backward_s)
+
+
+class Known(nn.Module):
+    """Times known by construction: a layer used twice around an operator in place, a block, a functional operator."""
+
+    def __init__(self, clock: FakeClock | None) -> None:
+        super().__init__()
+        self.weights = nn.Linear(4, 4)
+        self.twice = Takes(clock, 3, 5)
+        self.relu = nn.ReLU(inplace=True)
+        self.block = nn.Sequential(Takes(clock, 1, 2), nn.Dropout(0.5), Takes(clock, 4, 8))
+        self.unused = nn.Linear(4, 4)
+        self.alias = self.twice
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.relu(self.twice(self.weights(x)))
+        x = self.alias(x) + self.block(x)
+        return _Pass.apply(x, self.twice.spend, 7, 11)
+
+
+def timed(model: nn.Module, inputs: object, **options) -> TimeProfile:
+    return profile_time(model, inputs, **{"budget_s": 0.05, **options})
+
+
+@pytest.fixture
+def known() -> TimeProfile:
+    clock = FakeClock()
+    takes = Takes(clock, 13, 17)
+    return profile_time(Known(clock), (2, 4), loss=lambda y: takes(y).sum(), budget_s=300, clock=clock)
+
+
+def test_every_row_is_exact_under_a_known_clock(known):
+    rows = {row.layer: (row.depth, row.calls, row.forward_s, row.backward_s) for row in known.layers}
+    assert rows == {
+        "": (0, 1, 18, 31),
+        "weights": (1, 1, 0, 0),
+        "twice": (1, 2, 6, 10),
+        "relu": (1, 1, 0, 0),
+        "block": (1, 1, 5, 10),
+        "block.0": (2, 1, 1, 2),
+        "block.1": (2, 1, 0, 0),
+        "block.2": (2, 1, 4, 8),
+        "block.(functional)": (2, 1, 0, 0),
+        "unused": (1, 0, 0, 0),
+        "(functional)": (1, 1, 7, 11),
+        "(unaccounted)": (0, 0, 13, 17),
+    }
+    assert [row.layer for row in known.layers] == list(rows)
+
+
+def test_the_parts_add_up_to_the_step_and_the_shares_to_one(known):
+    assert (known.forward_s, known.backward_s, known.step_s) == (31, 48, 79)
+    assert (known.hooked_step_s, known.plain_step_s, known.overhead_ratio) == (79, 79, 1)
+    assert math.fsum(row.total_s for row in known.parts()) == known.step_s
+    assert math.fsum(row.share for row in known.parts()) == pytest.approx(1, abs=1e-12)
+    for row in known.layers:
+        assert row.total_s == row.forward_s + row.backward_s
+        assert row.share == row.total_s / 79
+    assert known.slowest().layer == "twice"
+    assert known.rounds >= 5
+
+
+def test_parts_of_a_real_step_add_up_too():
+    profile = timed(LeNet(), (4, 1, 28, 28))
+    assert math.fsum(row.total_s for row in profile.parts()) == pytest.approx(profile.step_s, rel=1e-12)
+    assert math.fsum(row.median_s for row in profile.operators) == pytest.approx(profile.profiled_step_s, rel=1e-12)
+    assert math.fsum(row.share for row in profile.operators) == pytest.approx(1, abs=1e-9)
+    assert all(row.total_s >= 0 for row in profile.layers)
+    assert profile.operators[-1].operator == "(unaccounted)"
+
+
+def test_operators_of_lenet_are_counted_by_phase():
+    profile = timed(LeNet(), (2, 1, 28, 28))
+    calls = {(row.operator, row.phase): row.calls for row in profile.operators}
+    assert calls["aten::convolution", "forward"] == 2
+    assert calls["aten::addmm", "forward"] == 3
+    assert calls["aten::relu", "forward"] == 4
+    assert calls["aten::convolution_backward", "backward"] == 2
+    assert calls["aten::threshold_backward", "backward"] == 4
+    assert calls["torch::autograd::AccumulateGrad", "backward"] == 10
+    assert ("aten::convolution", "backward") not in calls
+
+
+def test_inference_has_no_backward():
+    clock = FakeClock()
+    profile = profile_time(Known(clock), (2, 4), training=False, budget_s=99, clock=clock)
+    assert (profile.forward_s, profile.backward_s, profile.step_s) == (18, 0, 18)
+    assert not profile.training
+    assert {row.phase for row in profile.operators} == {"forward", "both"}
+
+
+def test_what_lies_before_the_first_trained_layer_has_no_backward():
+    clock = FakeClock()
+    model = nn.Sequential(Takes(clock, 1, 100), nn.Linear(4, 4), Takes(clock, 1, 2))
+    assert profile_time(model, (2, 4), budget_s=9, clock=clock).backward_s == 2
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_a_checkpoint_computes_again_is_backward_and_no_call(reentrant):
+    clock = FakeClock()
+
+    class Saving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.inner = nn.Linear(4, 4), Takes(clock, 3, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(self.inner, self.first(x), use_reentrant=reentrant)
+
+    profile = profile_time(Saving(), (2, 4), budget_s=99, clock=clock)
+    assert (profile.forward_s, profile.layer("inner").calls) == (3, 1)
+    # Without saved tensors the other way has nothing to compute again.
+    again_s = 3 if reentrant else 0
+    assert profile.backward_s == 5 + again_s
+    assert profile.layer("inner").backward_s == (again_s if reentrant else 5)
+    assert profile.layer("(unaccounted)").total_s == 0
+
+
+def spinning(first_s: float, second_s: float) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(8, 8), Takes(None, first_s, 2 * first_s), nn.ReLU(inplace=True), Takes(None, second_s, 2 * second_s)
+    )
+
+
+def test_a_layer_that_spins_is_found_with_its_share():
+    def shares() -> tuple[str, float, float]:
+        profile = timed(spinning(0.003, 0.001), (2, 8), budget_s=0.25)
+        slow, quick = profile.layer("1"), profile.layer("3")
+        assert slow.backward_s == pytest.approx(2 * slow.forward_s, rel=0.5)
+        return profile.slowest().layer, slow.share, quick.share
+
+    slowest, slow, quick = shares()
+    assert slowest == "1"
+    assert slow == pytest.approx(0.75, rel=0.15)
+    assert quick == pytest.approx(0.25, rel=0.3)
+
+
+def test_the_same_model_the_other_way_round_has_the_other_slowest_layer():
+    assert timed(spinning(0.0005, 0.002), (2, 8)).slowest().layer == "3"
+
+
+def overhead(images: int = 64) -> float:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return timed(LeNet(), (images, 1, 28, 28), budget_s=0.6, clock=time.thread_time).overhead_ratio
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_the_hooks_cost_at_most_a_tenth_of_lenets_step():
+    assert min(overhead() for _ in range(3)) <= 1.1
+
+
+def test_hooks_that_are_slow_would_be_seen(monkeypatch):
+    real = Stamps.__init__
+
+    def slow(self, device, clock):
+        real(self, device, clock)
+
+        def now() -> float:
+            end_s = time.perf_counter() + 1e-4
+            while time.perf_counter() < end_s:
+                pass
+            return clock()
+
+        self.now = now
+
+    monkeypatch.setattr(Stamps, "__init__", slow)
+    assert overhead() > 1.1
+
+
+# The model comes back as it was.
+
+
+def fingerprint(model: nn.Module) -> dict:
+    return {
+        "state": {name: tensor.clone() for name, tensor in model.state_dict().items()},
+        "gradients": [(id(p.grad), None if p.grad is None else p.grad.clone()) for p in model.parameters()],
+        "versions": [tensor._version for tensor in (*model.parameters(), *model.buffers())],
+        "modes": [module.training for module in model.modules()],
+        "hooks": [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks)) for m in model.modules()],
+        "attributes": [sorted(vars(module)) for module in model.modules()],
+        "random": (torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())),
+    }
+
+
+def assert_same(before: dict, after: dict) -> None:
+    assert before["state"].keys() == after["state"].keys()
+    for name, tensor in before["state"].items():
+        assert torch.equal(tensor, after["state"][name]), name
+    for (old_id, old), (new_id, new) in zip(before["gradients"], after["gradients"], strict=True):
+        assert old_id == new_id
+        assert old is None or torch.equal(old, new)
+    for key in ("versions", "modes", "hooks", "attributes", "random"):
+        assert before[key] == after[key], key
+
+
+class Stateful(nn.Module):
+    """Batch norm and dropout, one frozen layer, one gradient that is there already, a layer that raises on demand."""
+
+    def __init__(self, fails: str = "") -> None:
+        super().__init__()
+        self.first, self.norm, self.drop, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 4)
+        self.norm.eval()
+        self.first.weight.requires_grad_(False)
+        self.last.weight.grad = torch.ones(4, 4)
+        self.register_forward_hook(lambda *_: None)
+        self.fails, self.calls = fails, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        x = self.last(self.drop(self.norm(self.first(x + random.random() + np.random.rand()))))
+        if self.fails == "late" and self.calls > 4:
+            raise RuntimeError("broken in the middle")
+        if self.fails == "backward":
+            x.register_hook(self._raise)
+        return x
+
+    def _raise(self, gradient: torch.Tensor) -> None:
+        raise ValueError("broken on the way back")
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_and_the_generators_come_back_as_they_were(training):
+    model = Stateful()
+    before = fingerprint(model)
+    timed(model, torch.rand(5, 4), training=training)
+    assert_same(before | {"random": fingerprint(model)["random"]}, fingerprint(model))
+    before = fingerprint(model)
+    timed(model, torch.ones(5, 4), training=training)
+    assert_same(before, fingerprint(model))
+
+
+@pytest.mark.parametrize(("fails", "message"), [("late", "broken in the middle"), ("backward", "on the way back")])
+def test_also_after_an_exception(fails, message):
+    model = Stateful(fails)
+    before, inputs = fingerprint(model), torch.ones(5, 4, requires_grad=True)
+    with pytest.raises(ModelError, match=message):
+        timed(model, inputs)
+    assert_same(before, fingerprint(model))
+    assert inputs.grad is None
+
+
+# Models of every kind.
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (nn.LSTM(8, 8, 2, bidirectional=True), (3, 2, 8)),
+        (nn.MultiheadAttention(8, 2), (torch.rand(3, 2, 8),) * 3),
+        (nn.TransformerEncoderLayer(8, 2, 16), (3, 2, 8)),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(inplace=True)), (2, 1, 8, 8)),
+        (nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 2)), torch.tensor([[1, 2], [0, 8]])),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), (2, 4)),
+        (nn.Linear(4, 4), {"input": torch.rand(2, 4)}),
+        (nn.Linear(4, 0), (0, 4)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_models_of_every_kind(model, inputs):
+    profile = timed(model, inputs)
+    assert profile.step_s > 0
+    assert math.fsum(row.total_s for row in profile.parts()) == pytest.approx(profile.step_s, rel=1e-12)
+    assert profile.layers[0].calls == 1
+
+
+def test_without_gradients_around_it_and_in_inference_mode_it_trains_all_the_same():
+    with torch.no_grad():
+        assert timed(nn.Linear(4, 4), (2, 4)).backward_s > 0
+    with torch.inference_mode():
+        assert timed(nn.Linear(4, 4), torch.rand(2, 4)).backward_s > 0
+
+
+# Errors: one sentence each.
+
+
+def frozen() -> nn.Module:
+    return nn.Linear(4, 4).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "error", "message"),
+    [
+        (nn.Linear, (2, 4), TypeError, "is a class"),
+        ("linear", (2, 4), TypeError, "give a torch.nn.Module"),
+        (nn.Linear(4, 4), (2, 5), ModelError, r"forward.*mat1 and mat2.*\(2, 5\)"),
+        (nn.Linear(4, 4), (2, -4), ValueError, "negative"),
+        (nn.Linear(4, 4), None, TypeError, "give a shape"),
+        (nn.LazyLinear(4), (2, 4), ModelError, "lazy"),
+        (torch.jit.script(nn.Linear(4, 4)), (2, 4), ModelError, "TorchScript"),
+        (torch.compile(nn.Linear(4, 4)), (2, 4), ModelError, "compiled.*kernel_table"),
+        (nn.Sequential(torch.compile(nn.Linear(4, 4))), (2, 4), ModelError, "module '0' is compiled"),
+        (frozen(), (2, 4), ModelError, "training=False"),
+    ],
+    ids=["class", "text", "shape", "negative", "none", "lazy", "script", "compiled", "compiled inside", "frozen"],
+)
+def test_an_error_says_what_to_do(model, inputs, error, message):
+    with pytest.raises(error, match=message):
+        timed(model, inputs)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_quantised_model_is_refused_in_one_sentence():
+    model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
+    with pytest.raises(ModelError, match="quantised"):
+        timed(model, (2, 4), training=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"budget_s": 0}, ValueError), ({"budget_s": math.nan}, ValueError), ({"budget_s": "1"}, TypeError),
+     ({"training": 1}, TypeError), ({"loss": 3}, TypeError), ({"loss": lambda y: y}, ModelError),
+     ({"training": False, "loss": torch.sum}, ValueError)],
+)  # fmt: skip
+def test_bad_options(options, error):
+    with pytest.raises(error):
+        timed(nn.Linear(4, 4), (2, 4), **options)
+
+
+def test_a_running_profiler_is_refused():
+    with torch.profiler.profile(), pytest.raises(RuntimeError, match="already running"):
+        timed(nn.Linear(4, 4), (2, 4))
+
+
+# The result.
+
+
+def test_it_prints_and_turns_into_html_tables_and_json(known):
+    lines = str(known).splitlines()
+    assert lines[0].startswith("Known for (2, 4) float32 on cpu")
+    assert len([line for line in lines if "█" in line]) == 7
+    page = known._repr_html_()
+    assert page.count("of the step' style") == len(known.layers) + len(known.operators)
+    assert page.count("<details") == 3
+    assert "<script" not in page
+    assert list(known.table()["layer"]) == [row.layer for row in known.layers]
+    assert set(known.table(by="operator")["phase"]) == {"forward", "backward", "both"}
+    assert from_dict(TimeProfile, json.loads(known.to_json())) == known
+    with pytest.raises(ValueError, match="'layer' or 'operator'"):
+        known.table(by="kernel")
+    with pytest.raises(KeyError, match="no layer 'blok'"):
+        known.layer("blok")
+
+
+def test_a_name_cannot_break_the_page():
+    model = nn.Sequential()
+    model.add_module("<b>&", nn.Linear(4, 4))
+    assert "&lt;b&gt;&amp;" in timed(model, (2, 4))._repr_html_()
+
+
+@pytest.mark.cuda
+def test_on_cuda_the_marks_are_events():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    profile = profile_time(LeNet().cuda(), (64, 1, 28, 28), budget_s=0.5)
+    assert profile.device.startswith("cuda")
+    assert math.fsum(row.total_s for row in profile.parts()) == pytest.approx(profile.step_s, rel=1e-9)
+    assert profile.layer("conv2").backward_s > 0
