@@ -9,6 +9,7 @@ Lesson 00.
 
 from __future__ import annotations
 
+import math
 import numbers
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -127,7 +128,10 @@ def agree(got: object, expected: object) -> bool:
     if isinstance(expected, bool) or isinstance(got, bool):
         return got is expected
     if isinstance(expected, numbers.Real) and isinstance(got, numbers.Real):
-        return got == expected or abs(got - expected) <= _RELATIVE_TOLERANCE * abs(expected)
+        try:
+            return math.isclose(got, expected, rel_tol=_RELATIVE_TOLERANCE)
+        except OverflowError:  # a whole number beyond what a float holds is close to nothing but itself
+            return got == expected
     return type(got) is type(expected) and got == expected
 
 

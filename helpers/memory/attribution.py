@@ -15,7 +15,7 @@ _KEEPS_ITS_NUMBER = (_ATEN.mul.Tensor, _ATEN.mul_.Tensor, _ATEN.div.Tensor, _ATE
 _NUMBER_BYTES = {bool: 1, int: 8, float: 8, complex: 16}
 
 
-LOSS = "(loss)"
+OUTSIDE_MODEL = {"loss": "(loss)", "optimizer": "(optimizer)"}  # by phase: the layer of what no module runs
 
 
 class Layers:
@@ -70,6 +70,11 @@ class Layers:
     def running(self) -> str:
         """The path of the innermost module that runs, the empty string outside."""
         return self._running[-1] if self._running else ""
+
+    @property
+    def around(self) -> tuple[str, ...]:
+        """The paths of the modules that are running, the outermost first."""
+        return tuple(self._running)
 
     def of_operator(self) -> str:
         """Return the path of the layer to which the operator that is running belongs."""

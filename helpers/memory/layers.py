@@ -5,7 +5,8 @@ Lesson 07.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import itertools
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,14 +14,16 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from helpers.memory import attribution, probing, steps, timeline, tracing
-from helpers.memory.peak import PeakEstimate, estimate_peak_memory
+from helpers.memory.peak import estimate_peak_memory
 from helpers.memory.trace import Operator, Trace
 from helpers.results import Result
 
 ALEXNET_INPUT = (1, 3, 224, 224)
+_OUTSIDE_KINDS = {attribution.OUTSIDE_MODEL["loss"]: "loss"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class LayerMemory(Result):
 class LayerMemoryProfile(Result):
     """The memory of every layer, in the order in which they first run; ``table()`` has a row a layer.
 
-    The totals count each tensor once. ``uncertain`` is as in :class:`PeakEstimate`. Lesson 07.
+    The totals count each tensor once. ``uncertain`` is as in :class:`~helpers.memory.PeakEstimate`. Lesson 07.
     """
 
     parameter_bytes: int
@@ -122,7 +125,7 @@ def profile_layer_mem(
 
     The arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. A row is a module
     that runs and has no module of its own that does, or that runs operators or owns parameters itself; the path of
-    the model is empty, and ``(loss)`` is the loss. Lesson 07.
+    the model itself is empty, and ``(loss)`` is the loss. Lesson 07.
     """
     work = steps.workload(model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
     seen = _Seen()
@@ -130,18 +133,17 @@ def profile_layer_mem(
     probes = probing.probed(trace, work.device)
     line = timeline.built(trace, probes, work.device)
     saved = _saved_by_layer(seen, trace, probes)
-    by_category = _bytes_by_category(line)
-    rows = tuple(
-        _row(layer, seen, by_category, saved, workspace_bytes=_workspace_bytes(line, layer))
-        for layer in _rows(seen, trace, model)
-    )
+    found, workspace = _bytes_by_category(line), _workspace(line)
+    kinds = {name: type(module).__name__ for name, module in model.named_modules()} | _OUTSIDE_KINDS
+    layers = _layers_to_show(seen, trace, found, extra={layer for layer in saved | workspace if layer in kinds})
+    rows = [_row(layer, seen, kinds[layer], found, saved[layer], workspace.get(layer, 0)) for layer in layers]
     return LayerMemoryProfile(
-        parameter_bytes=sum(by_category["parameter"].values()),
-        gradient_bytes=sum(by_category["gradient"].values()),
-        optimizer_state_bytes=sum(by_category["optimizer state"].values()),
-        saved_bytes=sum(saved.values()),
+        parameter_bytes=found["parameter"].total(),
+        gradient_bytes=found["gradient"].total(),
+        optimizer_state_bytes=found["optimizer state"].total(),
+        saved_bytes=saved.total(),
         uncertain=tuple(sorted(trace.uncertain)),
-        layers=rows,
+        layers=tuple(rows),
     )
 
 
@@ -158,10 +160,8 @@ def profile_mem(
 
     The arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
     """
-    estimate = estimate_peak_memory(
-        model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast
-    )  # fmt: skip
-    most = _most_bytes(estimate)
+    estimate = estimate_peak_memory(model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
+    most = _most_bytes(estimate.timeline)
     whole = sum(most.values())
     shares = tuple(
         MemoryShare(category, most[category], most[category] / whole, estimate.category_bytes.get(category, 0))
@@ -183,19 +183,20 @@ def profile_layer_alexnet(model: nn.Module | None = None, inputs: steps.Inputs =
     work = steps.workload(model, inputs, optimizer=None, training=False, loss=None, autocast=None)
     seen = _Seen()
     trace = tracing.traced(work, seen.watched)
-    owned: dict[str, int] = defaultdict(int)
+    owned: Counter[str] = Counter()
     for storage, (category, layer, _) in trace.names.items():
         owned[layer] += trace.storage_bytes[storage] if category == "parameter" else 0
+    kinds = {name: type(module).__name__ for name, module in model.named_modules()}
     rows = tuple(
         LayerWorkingSet(
-            layer, seen.kinds[layer], call.input_bytes, owned[layer], call.output_bytes,
+            layer, kinds[layer], call.input_bytes, owned[layer], call.output_bytes,
             call.input_bytes + owned[layer] + call.output_bytes,
         )
         for layer, call in seen.calls.items()
         if owned[layer]
     )  # fmt: skip
     batch = sum(trace.storage_bytes[storage] for storage, names in trace.names.items() if names[0] == "input")
-    return WorkingSets(batch_bytes=batch, parameter_bytes=sum(owned.values()), layers=rows)
+    return WorkingSets(batch_bytes=batch, parameter_bytes=owned.total(), layers=rows)
 
 
 def _alexnet() -> nn.Module:
@@ -219,7 +220,7 @@ class _Seen:
 
     def __init__(self) -> None:
         self.calls: dict[str, _Calls] = {}
-        self.kinds: dict[str, str] = {}
+        self.numbers: Counter[str] = Counter()  # bytes of saved numbers by layer
         self.parents: set[str] = set()  # modules in which another module ran
         self.saved: dict[int, str] = {}  # storage: the layer that saved it first
         self._tracer: tracing.Tracer | None = None
@@ -227,12 +228,105 @@ class _Seen:
 
     @contextmanager
     def watched(self, tracer: tracing.Tracer, layers: attribution.Layers) -> Iterator[None]:
+        """Look at the modules' calls and at what autograd saves, from now to the end of the context."""
         self._tracer, self._layers = tracer, layers
-        module = torch.nn.modules.module
-        before = module.register_module_forward_pre_hook(self._enter, with_kwargs=True) if False else None
-        after = module.register_module_forward_hook(self._left, with_kwargs=True)
+        hook = torch.nn.modules.module.register_module_forward_hook(self._left, with_kwargs=True)
         try:
             with saved_tensors_hooks(self._save, lambda tensor: tensor):
                 yield
         finally:
-            after.remove()
+            hook.remove()
+
+    def _left(self, module: nn.Module, args: Any, kwargs: Any, outputs: Any) -> None:
+        layer = self._layers.path_of(module)
+        if layer is None or self._tracer.phase != "forward":
+            return
+        calls = self.calls.setdefault(layer, _Calls())
+        calls.count += 1
+        calls.input_bytes += _tensor_bytes((args, kwargs))
+        calls.output_bytes += _tensor_bytes(outputs)
+        self.parents.update(self._layers.around)
+
+    def _save(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note who saved the tensor first; a number that a product keeps has no storage in the trace."""
+        storage = self._tracer.number(tensor)
+        if storage is not None:
+            self.saved.setdefault(storage, self._layers.running)
+        elif not isinstance(tensor, FakeTensor) and not self._tracer.knows(tensor):
+            self.numbers[self._layers.running] += tensor.nbytes
+        return tensor
+
+
+def _tensor_bytes(values: Any) -> int:
+    """Return the bytes of the distinct tensors in ``values``: elements times their size, whatever the storage."""
+    distinct = {
+        (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape)): tensor.nbytes
+        for tensor in steps.tensors_of(values)
+    }
+    return sum(distinct.values())
+
+
+def _saved_by_layer(seen: _Seen, trace: Trace, probes: list[probing.Probe | None]) -> Counter[str]:
+    """Return the bytes that each layer was the first to save, without what is alive anyway."""
+    sizes = dict(trace.storage_bytes)
+    for event, probe in zip(trace.events[trace.start :], probes, strict=True):
+        if isinstance(event, Operator):
+            sizes.update((storage, made) for (storage, _), made in zip(event.made, probe.made_bytes, strict=True))
+    saved = Counter(seen.numbers)
+    for storage, layer in seen.saved.items():
+        saved[layer] += 0 if storage in trace.carried else sizes[storage]
+    return saved
+
+
+def _bytes_by_category(line: timeline.Timeline) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for tensor in line.tensors:
+        category = tensor.category
+        if category == "parameter":
+            found["bias" if "bias" in tensor.name else "weight"][tensor.layer] += tensor.size_bytes
+        found[category][tensor.layer] += tensor.size_bytes
+    return found
+
+
+def _workspace(line: timeline.Timeline) -> dict[str, int]:
+    most: dict[str, int] = defaultdict(int)
+    for tensor in line.tensors:
+        if tensor.category == "workspace":
+            most[tensor.layer] = max(most[tensor.layer], tensor.size_bytes)
+    return most
+
+
+def _layers_to_show(seen: _Seen, trace: Trace, found: dict[str, Counter[str]], extra: set[str]) -> list[str]:
+    """Return the layers of the table: those that ran, in order, then those that only own something."""
+    ran = [event for event in trace.events[trace.start :] if isinstance(event, Operator) and not event.only_views]
+    own_operators = {event.layer for event in ran if event.phase == "forward"}
+    owners = set(found["parameter"]) | set(found["buffer"])
+    called = [layer for layer in seen.calls if layer not in seen.parents or layer in own_operators | owners]
+    return called + [layer for layer in sorted(owners | extra) if layer not in called]
+
+
+def _row(layer: str, seen: _Seen, kind: str, found: dict[str, Counter[str]], saved: int, workspace: int) -> LayerMemory:
+    calls = seen.calls.get(layer, _Calls())
+    return LayerMemory(
+        layer=layer,
+        kind=kind,
+        calls=calls.count,
+        input_bytes=calls.input_bytes,
+        output_bytes=calls.output_bytes,
+        weight_bytes=found["weight"][layer],
+        bias_bytes=found["bias"][layer],
+        buffer_bytes=found["buffer"][layer],
+        gradient_bytes=found["gradient"][layer],
+        optimizer_state_bytes=found["optimizer state"][layer],
+        saved_bytes=saved,
+        workspace_bytes=workspace,
+    )
+
+
+def _most_bytes(line: timeline.Timeline) -> dict[str, int]:
+    """Return the most bytes that each category has alive at any one event."""
+    levels: dict[str, list[int]] = defaultdict(lambda: [0] * (len(line.events) + 1))
+    for tensor in line.tensors:
+        levels[tensor.category][tensor.start_event] += tensor.size_bytes
+        levels[tensor.category][tensor.end_event + 1] -= tensor.size_bytes
+    return {category: max(itertools.accumulate(changes)) for category, changes in levels.items()}

@@ -186,7 +186,7 @@ def _measured_on_cuda(work: steps.Workload) -> tuple[int, int]:
 def _first_step(work: steps.Workload) -> steps.Workload:
     ready = steps.with_optimizer(work)
     steps.run(ready)
-    steps.drop_gradients(ready.model)
+    steps.drop_gradients(ready)
     return ready
 
 

@@ -7,8 +7,8 @@ needs the memory of one operator, not of the step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,8 +67,7 @@ def _probe(event: Any, run: _Run | None, trace: Trace, record: allocations.Recor
     if run is None:
         return Probe(allocations.Usage(sum(fake_bytes), sum(fake_bytes)), fake_bytes)
     usage = run.usage or allocations.usage(record.window(run.mark))
-    made = tuple(run.output_bytes.get(position, size) for (_, position), size in zip(event.made, fake_bytes, strict=True))  # fmt: skip
-    return Probe(usage, made)
+    return Probe(usage, tuple(run.output_bytes[position] for _, position in event.made))
 
 
 class _Runner:
@@ -100,7 +99,8 @@ class _Runner:
         return type(leaf), repr(leaf)
 
     def _run_alone(self, event: Operator, mark: str) -> _Run | None:
-        arguments, named = pytree.tree_map_only(TensorSpec, self._made, event.arguments)
+        if self._device.type == "cpu" and _needed_bytes(event, self._trace) > _machine_bytes() / 2:
+            return self._not_run(event)
 
         def call() -> Any:
             with torch.set_grad_enabled(event.grad_mode):
@@ -108,6 +108,7 @@ class _Runner:
 
         usage = None
         try:
+            arguments, named = pytree.tree_map_only(TensorSpec, self._made, event.arguments)
             if self.record is None:
                 call()  # the libraries take at their first call what they keep
                 usage, outputs = allocations.cuda_usage(call, self._device)
@@ -118,17 +119,17 @@ class _Runner:
                 finally:
                     self.record.mark("between")
         except (RuntimeError, ValueError, IndexError, NotImplementedError):
-            self._trace.uncertain.add(f"{event.function} cannot be run alone: what it takes inside is not counted")
-            return None
+            return self._not_run(event)
         return self._finished(event, mark, usage, pytree.tree_leaves(outputs))
+
+    def _not_run(self, event: Operator) -> None:
+        self._trace.uncertain.add(f"{event.function} cannot be run alone here: what it takes inside is not counted")
 
     def _finished(self, event: Operator, mark: str, usage: allocations.Usage | None, outputs: list[Any]) -> _Run:
         """Note the real sizes, and keep an output whose size only the operator knows: another may need its content."""
-        run = _Run(mark, usage, {})
+        run = _Run(mark, usage, {position: _storage_bytes(output) for position, output in enumerate(outputs)})
         for storage, position in event.made:
-            output = outputs[position]  # None where the kernel leaves out what its description promises
-            run.output_bytes[position] = 0 if output is None else output.untyped_storage().nbytes()
-            if output is not None and run.output_bytes[position] != self._trace.storage_bytes[storage]:
+            if run.output_bytes[position] not in (0, self._trace.storage_bytes[storage]):
                 run.kept[position] = outputs[position]
         return run
 
@@ -136,3 +137,23 @@ class _Runner:
         if spec.storage in self._opaque:
             return self._opaque[spec.storage][2]
         return torch.empty_strided(spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device).zero_()
+
+
+def _storage_bytes(output: Any) -> int:
+    """Return the bytes of an output's storage; a kernel may leave out, as None, what its description promises."""
+    return output.untyped_storage().nbytes() if isinstance(output, torch.Tensor) else 0
+
+
+def _needed_bytes(event: Operator, trace: Trace) -> int:
+    """Return the bytes of the operator's own tensors, its operands' and its results'."""
+    specs = [leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec)]
+    given = sum(math.prod(spec.sizes) * spec.dtype.itemsize for spec in specs)
+    return given + sum(trace.storage_bytes[storage] for storage, _ in event.made)
+
+
+def _machine_bytes() -> float:
+    """Return the machine's memory, infinity where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return math.inf

@@ -75,7 +75,7 @@ def workload(
         raise TypeError(f"autocast is {autocast!r}; give a floating-point dtype, such as torch.bfloat16")
     return Workload(
         model=model,
-        arguments=_arguments(inputs),
+        arguments=arguments_of(inputs),
         device=device_of(model, inputs),
         training=training,
         loss=loss or sum_of_outputs,
@@ -122,7 +122,11 @@ def device_of(model: nn.Module, inputs: Inputs = None) -> torch.device:
     return devices[0] if devices else torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the positional and the named arguments that ``inputs`` stands for.
+
+    Raises TypeError or ValueError for what is neither a shape nor tensors.
+    """
     if isinstance(inputs, torch.Tensor):
         return (inputs,), {}
     if isinstance(inputs, Mapping) and inputs:
@@ -173,7 +177,6 @@ def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor
     except Exception as error:
         raise ModelError(f"the model cannot be copied (copy.deepcopy: {first_line(error)})") from error
     model.train(work.training)
-    drop_gradients(model)
     copies: dict[int, torch.Tensor] = {}
 
     def copy_leaf(leaf: Any) -> Any:
@@ -185,7 +188,9 @@ def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor
             copies[id(leaf)] = copy_tensor(leaf.detach()).requires_grad_(leaf.requires_grad)
         return copies[id(leaf)]
 
-    return replace(work, model=model, arguments=pytree.tree_map(copy_leaf, work.arguments))
+    copy_of_work = replace(work, model=model, arguments=pytree.tree_map(copy_leaf, work.arguments))
+    drop_gradients(copy_of_work)
+    return copy_of_work
 
 
 def with_optimizer(work: Workload) -> Workload:
@@ -221,13 +226,14 @@ def tensors_of(tree: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def drop_gradients(model: nn.Module) -> None:
-    """Set every parameter's gradient to None, as each step finds them."""
-    for parameter in model.parameters():
-        parameter.grad = None
+def drop_gradients(work: Workload) -> None:
+    """Set the gradients of parameters and inputs to None, as each step finds them."""
+    for tensor in (*work.model.parameters(), *tensors_of(work.arguments)):
+        if tensor.is_leaf:
+            tensor.grad = None
 
 
-def run(work: Workload, enter: Callable[[str], None] = lambda phase: None) -> None:
+def run(work: Workload, enter: Callable[[str], None] = lambda _phase: None) -> None:
     """Run one step; ``enter`` is told "forward", "loss", "backward" and "optimizer" as each begins.
 
     The model's outputs are dropped as soon as the loss has been computed from them.

@@ -196,7 +196,12 @@ class _Replay:
         last = self._now
         tensors = tuple(
             LiveTensor(
-                life.name, life.category, life.layer, life.size_bytes, life.start, last if life.end is None else life.end
+                life.name,
+                life.category,
+                life.layer,
+                life.size_bytes,
+                life.start,
+                last if life.end is None else life.end,
             )
             for life in self._lives
             if life.size_bytes

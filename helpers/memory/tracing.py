@@ -39,7 +39,7 @@ _CONSTANTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.
 Observe = Callable[["Tracer", attribution.Layers], AbstractContextManager]
 
 
-def traced(work: steps.Workload, observe: Observe = lambda tracer, layers: nullcontext()) -> Trace:  # noqa: ARG005
+def traced(work: steps.Workload, observe: Observe = lambda _tracer, _layers: nullcontext()) -> Trace:
     """Run two steps of ``work`` on fake copies and return the life of every tensor.
 
     ``observe(tracer, layers)`` is a context around the second step, for those who want to see more of it.
@@ -68,7 +68,7 @@ class Tracer(TorchDispatchMode):
         self._alive: dict[int, tuple[int, weakref.ref]] = {}
         self._outside: dict[int, torch.UntypedStorage] = {}
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # noqa: ANN001, ANN204, ARG002
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         self._release(self._numbers.dropped_by(self._nodes.observe()))
         if function.namespace in _NOT_OPERATORS:
@@ -114,10 +114,10 @@ class Tracer(TorchDispatchMode):
         """Begin a phase of the step; what only the backward graph kept ends with it."""
         if phase not in ("loss", "backward"):
             self._release(self._numbers.dropped_at_end())
-        if self.phase == "loss":
+        if self.phase in attribution.OUTSIDE_MODEL:
             self._layers.pop()
-        if phase == "loss":
-            self._layers.push(attribution.LOSS)
+        if phase in attribution.OUTSIDE_MODEL:
+            self._layers.push(attribution.OUTSIDE_MODEL[phase])
         self.phase = phase
 
     def _unknown_value(self, function: Any, tensor: torch.Tensor) -> float:
@@ -128,9 +128,10 @@ class Tracer(TorchDispatchMode):
         return 1.0 if tensor.is_floating_point() else 1
 
     def _data_dependent(self, function: Any) -> steps.ModelError:
+        part = steps.PARTS.get(self.phase, "step")
         return steps.ModelError(
-            f"the {steps.PARTS.get(self.phase, 'step')} looks at the values of a tensor ({function}), so what it stores "
-            "depends on the data and cannot be told beforehand; measure_peak_memory measures it on your inputs"
+            f"the {part} looks at the values of a tensor ({function}), so what it stores depends on the data "
+            "and cannot be told beforehand; measure_peak_memory measures it on your inputs"
         )
 
     def _release(self, storages: list[int]) -> None:
@@ -207,7 +208,7 @@ def _two_steps(fake: steps.Workload, tracer: Tracer, second: AbstractContextMana
             _name_gradients(fake.model, tracer)
 
     for observed in (nullcontext(), second):
-        steps.drop_gradients(fake.model)
+        steps.drop_gradients(fake)
         tracer.enter("preparation")
         _name_optimizer_state(fake, tracer)
         trace.gradients.clear()

@@ -26,7 +26,7 @@ def digest(*parts: str | bytes) -> str:
 
 def native_folder() -> Path:
     """Return the folder of compiled programs in the library's cache, made if it is not there."""
-    folder = storage.cache_folder() / "native"
+    folder = storage.cache_folder().absolute() / "native"
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -40,13 +40,18 @@ def fetch(key: str, suffix: str, build: Callable[[Path], None], *, folder: Path 
 
     Raises what ``build`` raises (then nothing is kept), and OSError when the folder cannot be written to.
     """
-    folder = native_folder() if folder is None else folder
-    found = _whole_file(folder, key, suffix)
-    if found is not None:
-        return found, True
-    with _one_at_a_time(folder / f".{key}.lock"):
+    try:
+        folder = native_folder() if folder is None else Path(folder).absolute()
         found = _whole_file(folder, key, suffix)
-        return (found, True) if found is not None else (_built(folder, key, suffix, build), False)
+        if found is not None:
+            return found, True
+        with _one_at_a_time(folder / f".{key}.lock"):
+            found = _whole_file(folder, key, suffix)
+            return (found, True) if found is not None else (_built(folder, key, suffix, build), False)
+    except OSError as error:
+        remedy = "set the environment variable HELPERS_CACHE to a folder that you may write to, with free space"
+        raise OSError(error.errno, f"a compiled program could not be kept ({error.strerror}); {remedy}",
+                      str(folder)) from error  # fmt: skip
 
 
 def _built(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -> Path:

@@ -60,8 +60,8 @@ class Library:
         try:
             raw = getattr(self.raw, signature.name)
         except AttributeError:
-            raise ValueError(f"the library has no function {signature.name!r}; a C++ function keeps its plain name when "
-                             'it is not static and stands under extern "C"') from None  # fmt: skip
+            raise ValueError(f"the library has no function {signature.name!r}; a C++ function keeps its "
+                             'plain name when it is not static and stands under extern "C"') from None  # fmt: skip
         return _bound(raw, signature)
 
 
@@ -96,9 +96,7 @@ def compile_cpp(source: str, *, flags: Sequence[str] = CPP_FLAGS, folder: Path |
     version = _version(*command)
     key = cache.digest(source, *flags, *command, version, _processor() if _is_native(flags) else platform.machine())
     begun = time.perf_counter()
-    path, was_cached = cache.fetch(
-        key, _SUFFIX, lambda target: _compile(command, flags, source, target), folder=folder
-    )
+    path, was_cached = cache.fetch(key, _SUFFIX, lambda target: _compile(command, flags, source, target), folder=folder)
     compile_s = 0.0 if was_cached else time.perf_counter() - begun
     return Library(path, version, flags, was_cached, compile_s, source, _loaded(path))
 
@@ -128,7 +126,7 @@ def _refusal(compiler: str, source: str, log: str, status: int) -> CompilationEr
     number = int(found["line"] or 0)
     if not found["place"].endswith(_FILE) or not 1 <= number <= len(lines):
         return CompilationError(f"{compiler} refuses: {found['message']}", "read the compiler's output in .log", log)
-    problem = f"{compiler} refuses line {number}: {found['message']}\n    {number} | {lines[number - 1].rstrip()}\n"
+    problem = f"{compiler} refuses line {number}: {found['message']}\n    {number} | {lines[number - 1].rstrip()}"
     return CompilationError(problem, f"correct line {number} of the source (.log has every message)", log)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from helpers.native.tools import NativeError
 
 _CUDA_MACHINE = 190
+_SHIFTED_FLAGS = 8  # the ELF version since CUDA 13
 _FUNCTION, _ENTRY = 2, 0x10
 _REGISTERS, _FRAME, _PARAMETER_BYTES = 0x2F, 0x11, 0x19
 _REMEDY = "give a Cubin, or the path or bytes of a cubin that NVRTC or nvcc made (not PTX, not a fatbin)"
@@ -64,6 +65,12 @@ def _string(table: bytes, start: int) -> str:
     return table[start : table.index(b"\0", start)].decode("utf-8", "replace")
 
 
+def architecture(image: bytes) -> str:
+    """Return the architecture that a cubin is for, such as ``"sm_90"``, from its header's flags."""
+    flags, version = struct.unpack_from("<I", image, 48)[0], image[8]
+    return f"sm_{flags >> 8 & 0xFF if version >= _SHIFTED_FLAGS else flags & 0xFF}"
+
+
 def kernels(elf: Elf) -> tuple[str, ...]:
     """Return the names of the kernels (global functions), sorted."""
     return tuple(sorted(name for name, kind, other, _, _ in elf.symbols if kind == _FUNCTION and other & _ENTRY))
@@ -71,9 +78,11 @@ def kernels(elf: Elf) -> tuple[str, ...]:
 
 def resources(elf: Elf, function: str) -> Resources:
     """Return what the cubin says of the kernel ``function``."""
-    index = next((index for index, symbol in enumerate(elf.symbols) if symbol[0] == function and symbol[1] == _FUNCTION), -1)
+    index = next(
+        (index for index, symbol in enumerate(elf.symbols) if symbol[0] == function and symbol[1] == _FUNCTION), -1
+    )
     common = dict(_attributes(elf.sections.get(".nv.info", b""), index))
-    own = {kind: value for kind, value in _halfwords(elf.sections.get(f".nv.info.{function}", b""))}
+    own = dict(_halfwords(elf.sections.get(f".nv.info.{function}", b"")))
     return Resources(common.get(_REGISTERS), common.get(_FRAME), own.get(_PARAMETER_BYTES))
 
 

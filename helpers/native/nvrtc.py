@@ -125,6 +125,7 @@ def _compiled(library: ctypes.CDLL, source: str, options: Sequence[str]) -> tupl
         words = (ctypes.c_char_p * len(options))(*(option.encode("utf-8") for option in options))
         status = library.nvrtcCompileProgram(program, len(options), words)
         log = _text(library, program, "ProgramLog").rstrip(b"\0").decode("utf-8", "replace")
+        log = re.sub(r"ptxas info *: Compile time = .*\n", "", log)  # the same program has the same log
         if status != 0:
             raise _refusal(library, status, source, log)
         return _text(library, program, "CUBIN"), log
@@ -147,7 +148,7 @@ def _refusal(library: ctypes.CDLL, status: int, source: str, log: str) -> Compil
         reason = words[1] if words else library.nvrtcGetErrorString(status).decode()
         return CompilationError(f"NVRTC refuses: {reason}", "read the compiler's whole output in .log", log)
     number = int(found["line"])
-    problem = f"NVRTC refuses line {number}: {found['message']}\n    {number} | {lines[number - 1].rstrip()}\n"
+    problem = f"NVRTC refuses line {number}: {found['message']}\n    {number} | {lines[number - 1].rstrip()}"
     return CompilationError(problem, f"correct line {number} of the source (.log has every message)", log)
 
 
@@ -199,6 +200,9 @@ def _places() -> list[list[Path]]:
 
 def _include_options(nvrtc: Path) -> list[str]:
     """Return the option that names the folder of CUDA's headers, which lies beside NVRTC or in a wheel of its own."""
-    beside = [nvrtc.parent.parent / "include", *(place / "cuda_runtime" / "include" for place in package_folders("nvidia"))]
+    beside = [
+        nvrtc.parent.parent / "include",
+        *(place / "cuda_runtime" / "include" for place in package_folders("nvidia")),
+    ]
     beside += [folder for target in sorted(nvrtc.parent.parent.glob("targets/*/include")) for folder in [target]]
     return [f"--include-path={folder}" for folder in beside if (folder / "cuda_fp16.h").is_file()][:1]

@@ -26,10 +26,15 @@ _C_TYPES: dict[str, Any] = {
 }  # fmt: skip
 _FLOATS = {"float": "float32", "double": "float64", "half": "float16", "__half": "float16", "__half2": "float16",
            "half2": "float16", "__nv_bfloat16": "bfloat16", "__nv_bfloat162": "bfloat16", "_Float16": "float16",
-           "float2": "float32", "float4": "float32", "double2": "float64", "int2": "int32", "int4": "int32"}  # fmt: skip
-_PARAMETER = re.compile(r"\s*(?P<type>[A-Za-z_][\w:\s]*?)\s*(?P<stars>[*&\s]*?)\s*(?P<name>\b[A-Za-z_]\w*)?\s*(\[\s*\d*\s*\])?")
-_DECLARATION = re.compile(r"\s*(?P<returns>[A-Za-z_][\w:\s]*?[\s*]+)(?P<name>[A-Za-z_]\w*)\s*\((?P<parameters>[^()]*)\)\s*;?\s*")
-_QUALIFIERS = re.compile(r"\b(const|volatile|__restrict__|__restrict|restrict|struct|std::|extern|inline|static|"
+           "float2": "float32", "float4": "float32", "double2": "float64",
+           "int2": "int32", "int4": "int32"}  # fmt: skip
+_PARAMETER = re.compile(
+    r"\s*(?P<type>[A-Za-z_][\w:\s]*?)\s*(?P<stars>[*&\s]*?)\s*(?P<name>\b[A-Za-z_]\w*)?\s*(\[\s*\d*\s*\])?"
+)
+_DECLARATION = re.compile(
+    r"\s*(?P<returns>[A-Za-z_][\w:\s]*?[\s*]+)(?P<name>[A-Za-z_]\w*)\s*\((?P<parameters>[^()]*)\)\s*;?\s*"
+)
+_QUALIFIERS = re.compile(r"\b(const|volatile|__restrict__|__restrict|restrict|struct|extern|inline|static|"
                          r"__global__|__grid_constant__)\b|std::")  # fmt: skip
 
 
@@ -63,9 +68,12 @@ def parse_signature(declaration: str) -> Signature:
     Raises ValueError for what is no declaration of this form and for a returned type that is no number or pointer.
     Lesson 11.
     """
-    match = _DECLARATION.fullmatch(declaration) if isinstance(declaration, str) else None
+    plain = declaration.replace('extern "C"', "") if isinstance(declaration, str) else ""
+    match = _DECLARATION.fullmatch(plain)
     if match is None:
-        raise ValueError(f"{declaration!r} is no C declaration; write it as 'void add(const float* x, float* y, int n)'")
+        raise ValueError(
+            f"{declaration!r} is no C declaration; write it as 'void add(const float* x, float* y, int n)'"
+        )
     listed = [] if match["parameters"].strip() in ("", "void") else match["parameters"].split(",")
     parameters = tuple(_parameter(text, index, declaration) for index, text in enumerate(listed))
     returns = _parameter(match["returns"], 0, declaration)
@@ -82,7 +90,9 @@ def _parameter(text: str, index: int, declaration: str) -> Parameter:
         plain += f" argument_{index}"
     match = _PARAMETER.fullmatch(plain)
     if match is None or "&" in plain:
-        raise ValueError(f"{text.strip()!r} in {declaration!r} is no parameter; write a type and a name, 'const float* x'")
+        raise ValueError(
+            f"{text.strip()!r} in {declaration!r} is no parameter; write a type and a name, 'const float* x'"
+        )
     kind, name, stars = match["type"], match["name"], match["stars"] + (match[4] or "")
     pointer = bool(stars.strip())
     if kind == "void" and not pointer and name:
@@ -166,7 +176,9 @@ def _tensor_address(where: str, parameter: Parameter, tensor: Any, device: str) 
     if not tensor.is_contiguous():
         raise ValueError(f"{where} is a tensor with gaps or in another order; give tensor.contiguous()")
     if not parameter.is_const and tensor.requires_grad:
-        raise ValueError(f"{where} would be written to behind autograd's back; give tensor.detach(), or declare it const")
+        raise ValueError(
+            f"{where} would be written to behind autograd's back; give tensor.detach(), or declare it const"
+        )
     return ctypes.c_void_p(tensor.data_ptr())
 
 

@@ -33,7 +33,8 @@ class NativeError(RuntimeError):
         self.problem, self.remedy = problem, remedy
 
     def __str__(self) -> str:
-        return f"{self.problem}. To mend it: {self.remedy}."
+        border = "\n" if "\n" in self.problem else ". "
+        return f"{self.problem}{border}To mend it: {self.remedy}."
 
 
 class MissingToolError(NativeError):
@@ -68,9 +69,11 @@ def find_compiler() -> list[str]:
     path = next((path for path in map(shutil.which, names) if path), None)
     if path is None:
         named = f"CXX is {os.environ['CXX']!r}, and " if words else ""
-        remedy = f"set CXX to a compiler that is here, or unset it; or {_COMPILER_REMEDY}" if words else _COMPILER_REMEDY
+        remedy = (
+            f"set CXX to a compiler that is here, or unset it; or {_COMPILER_REMEDY}" if words else _COMPILER_REMEDY
+        )
         raise MissingToolError(f"there is no C++ compiler: {named}the PATH has no {' or '.join(names)}", remedy)
-    return [path, *words[1:]]
+    return [os.path.abspath(path), *words[1:]]
 
 
 def find_objdump() -> str:

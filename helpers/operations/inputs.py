@@ -79,10 +79,11 @@ def as_arguments(model: nn.Module, shape: Any, inputs: Any) -> Arguments:
             f"{given!r} is neither a shape nor inputs; pass a tuple of whole numbers such as (1, 3, 224, 224), "
             "or inputs= with a tensor, a tuple of arguments or a mapping of keyword arguments"
         )
+    made: dict[int, Tensor] = {}
     if isinstance(given, Mapping):
-        return Arguments((), {str(key): _stand_in(value) for key, value in given.items()}, False)
-    is_many = isinstance(given, tuple | list) and not isinstance(given, PackedSequence)
-    return Arguments(tuple(map(_stand_in, given)) if is_many else (_stand_in(given),), {}, False)
+        return Arguments((), {str(key): _stand_in(value, made) for key, value in given.items()}, False)
+    many = given if isinstance(given, tuple | list) and not isinstance(given, PackedSequence) else (given,)
+    return Arguments(tuple(_stand_in(value, made) for value in many), {}, False)
 
 
 def _is_shape(value: Any) -> bool:
@@ -100,17 +101,16 @@ def _of_shape(model: nn.Module, shape: Any) -> Tensor:
     return torch.empty(tuple(shape), dtype=dtype, device=META)
 
 
-def _stand_in(value: Any) -> Any:
+def _stand_in(value: Any, made: dict[int, Tensor]) -> Any:
+    """Return ``value`` with stand-ins for its tensors, one for each: a model may ask whether two are the same."""
     if isinstance(value, Tensor):
-        return stand_in_for(value)
-    if isinstance(value, PackedSequence):
-        return PackedSequence(*(None if item is None else _stand_in(item) for item in value))
+        return made.setdefault(id(value), stand_in_for(value))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(_stand_in, value))
+        return type(value)(*(_stand_in(item, made) for item in value))
     if isinstance(value, tuple | list):
-        return type(value)(map(_stand_in, value))
+        return type(value)(_stand_in(item, made) for item in value)
     if isinstance(value, dict):
-        return {key: _stand_in(item) for key, item in value.items()}
+        return {key: _stand_in(item, made) for key, item in value.items()}
     return value
 
 

@@ -86,6 +86,10 @@ class _StepRecorder(TorchDispatchMode):
         self._weights = set(owner_of)
         self._temporary: dict[int, Tensor] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         operator = operator_of(func)

@@ -42,8 +42,9 @@ def profile_ops(
     Backward is the gradient of a loss on all outputs with respect to the parameters that need one: the input needs
     none, frozen parameters and what lies before the first trainable one get none, and gradients that meet are added.
     What a checkpoint would compute again is not in it. Bytes: each operator reads its operands and writes its result
-    once; views are free. The optimizer's step is its second (its state exists), per parameter: SGD 2 FLOP, with
-    momentum 4, Adam 13, AdamW 14, counted from the operators that it runs; its MACs are 0.
+    once; views are free; types are those of the model and its inputs, since autocast does not reach shapes. The
+    optimizer's step is its second (its state exists), per parameter: SGD 2 FLOP, with momentum 4, Adam 13, AdamW 14,
+    counted from the operators that it runs; its MACs are 0.
 
     Raises TypeError for a model or optimizer of the wrong kind, ValueError for inputs that are none, and
     :class:`ForwardError` where the forward cannot be followed (a wrong shape, an exception of its own, a step that

@@ -71,6 +71,7 @@ class Trace:
         self._made: dict[int, Tensor] = {}
         self._weights: set[int] = set()
         self._written: set[int] = set()
+        self._unknown: set[int] = set()
         for path, module in model.named_modules():
             row = self._add_row(path, module)
             for tensor in (*module._parameters.values(), *module._buffers.values()):
@@ -103,7 +104,8 @@ class Trace:
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            if "torch._dynamo" in sys.modules:  # else nothing was compiled, and importing it takes seconds
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             for handle in (
                 module_hooks.register_module_forward_pre_hook(self._enter),
                 module_hooks.register_module_forward_hook(self._leave, always_call=True),
@@ -274,6 +276,7 @@ class Trace:
             result = self._run_meta(func, operator, args, kwargs)
             for original, place in zip(originals, operator.writes, strict=False):
                 if isinstance(original, Tensor) and not original.is_meta:  # its values are unknown from here on
+                    self._unknown.add(storage_of(original))
                     self._stand_ins[id(original)] = args[place]
                     self._kept.append(original)
         return self._as_given(result, args, originals, operator)
@@ -319,9 +322,11 @@ class Trace:
         known = self._stand_ins.get(id(tensor))
         if known is not None:
             return known
-        if id(tensor) in self._made and tensor.numel() <= SMALL:
+        has_values = tensor.layout != torch.strided or storage_of(tensor) not in self._unknown
+        if id(tensor) in self._made and tensor.numel() <= SMALL and has_values:
             return tensor
-        is_small = tensor.numel() <= SMALL and tensor.device.type == "cpu" and tensor.layout == torch.strided
+        is_dense = tensor.device.type == "cpu" and tensor.layout == torch.strided
+        is_small = has_values and is_dense and tensor.numel() <= SMALL
         stand_in = tensor.detach().clone() if is_small else shape_only(tensor)
         self._stand_ins[id(tensor)] = stand_in
         self._kept.append(tensor)
@@ -333,6 +338,11 @@ class _DispatchRecorder(TorchDispatchMode):
     def __init__(self, trace: Trace) -> None:
         super().__init__()
         self._trace = trace
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Say that nothing in here is compiled: torch would import its compiler to make sure."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         return self._trace.operator(func, args, kwargs or {})

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 _BAR_CELLS = 12
 _OPEN_LEVELS = 2
-_COLUMNS = ("forward_macs", "forward_flops", "backward_macs", "traffic_bytes")
-_GRID = "display:grid;grid-template-columns:minmax(14em,1fr) 3em repeat(4,7em) 10em;gap:0 .6em;align-items:center"
+_COLUMNS = {"forward MAC": "forward_macs", "forward FLOP": "forward_flops", "backward MAC": "backward_macs",
+            "forward B": "traffic_bytes", "FLOP/B": "forward_flops_per_byte"}  # fmt: skip
+_GRID = "display:grid;grid-template-columns:minmax(14em,1fr) 3em repeat(5,7.6em) 9em;gap:0 .6em;align-items:center"
 _RIGHT = "text-align:right;font-variant-numeric:tabular-nums"
 
 
@@ -43,7 +44,7 @@ def text_lines(layers: Sequence[LayerOperations]) -> list[str]:
     total = max((row.forward_flops for row in layers), default=0)
     names = [f"{'  ' * row.depth}{_name(row)}" for row in layers]
     width = max(map(len, names), default=0)
-    header = f"{'layer':<{width}}  {'calls':>5}  " + "  ".join(f"{title:>12}" for title in _titles())
+    header = f"{'layer':<{width}}  {'calls':>5}  " + "  ".join(f"{title:>12}" for title in _COLUMNS)
     lines = [header]
     for row, name in zip(layers, names, strict=True):
         cells = "  ".join(f"{cell:>12}" for cell in _cells(row))
@@ -55,13 +56,13 @@ def text_lines(layers: Sequence[LayerOperations]) -> list[str]:
 def html_tree(profile: OperationProfile) -> str:
     """Return the profile as HTML without script: nested ``details``, colours taken from the page."""
     summary = "".join(f"<div>{html.escape(line)}</div>" for line in summary_lines(profile))
-    titles = "".join(f"<span style='{_RIGHT}'>{title}</span>" for title in _titles())
+    titles = "".join(f"<span style='{_RIGHT}'>{title}</span>" for title in _COLUMNS)
     header = (f"<div style='{_GRID};font-weight:600;padding-left:1.2em'><span>layer</span>"
               f"<span style='{_RIGHT}'>calls</span>{titles}<span>share of FLOP</span></div>")  # fmt: skip
     total = max((row.forward_flops for row in profile.layers), default=0)
     body, _ = _branch(profile.layers, 0, total)
     return (f"<div style='font-size:.9em;overflow-x:auto'><div style='margin-bottom:.5em'>{summary}</div>"
-            f"<div style='min-width:56em'>{header}{body}</div></div>")  # fmt: skip
+            f"<div style='min-width:68em'>{header}{body}</div></div>")  # fmt: skip
 
 
 def _branch(layers: Sequence[LayerOperations], start: int, total: int) -> tuple[str, int]:
@@ -86,18 +87,15 @@ def _line(row: LayerOperations, total: int) -> str:
            f"<span style='display:block;height:100%;width:{share:.2f}%;background:currentColor;opacity:.55;"
            f"border-radius:2px'></span></span>")  # fmt: skip
     faded = "" if row.calls else ";opacity:.55"
-    name = f"{html.escape(_name(row))} <span style='opacity:.65'>{html.escape(row.kind)}</span>"
+    kind = f" <span style='opacity:.65'>{html.escape(row.kind)}</span>" if row.layer else ""
+    name = f"{html.escape(_name(row))}{kind}"
     calls = f"<span style='{_RIGHT}'>{row.calls}</span>"
     return f"<span style='{_GRID}{faded}'><span>{name}</span>{calls}{cells}{bar}</span>"
 
 
-def _titles() -> list[str]:
-    return ["forward MAC", "forward FLOP", "backward MAC", "forward B"]
-
-
 def _cells(row: LayerOperations) -> list[str]:
     values = {**vars(row), "traffic_bytes": row.input_bytes + row.weight_bytes + row.output_bytes}
-    return [results.cell(name, values[name]) for name in _COLUMNS]
+    return ["" if values[name] is None else results.cell(name, values[name]) for name in _COLUMNS.values()]
 
 
 def _name(row: LayerOperations) -> str:

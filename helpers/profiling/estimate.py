@@ -6,14 +6,17 @@ them takes time. Where the estimate and the measured step differ, one of the two
 
 from __future__ import annotations
 
+import html
 import math
 import statistics
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -33,6 +36,7 @@ _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
 _CALLS_PER_RUN = {"cpu": 1, "cuda": 20}  # on CUDA one call is shorter than the wait for it
 _TITLES = ("operator", "phase", "on", "calls", "one call", "all calls", "share")
 _PHASES = ("forward", "backward", "optimizer")
+_SHOWN, _WIDTH = 20, 56  # rows printed, and characters of an operator's arguments
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,6 @@ class StepTimeEstimate(Result):
         return "\n".join([*self._summary(), *tree.rows_text(_TITLES, self._cells())])
 
     def _repr_html_(self) -> str:
-        import html
-
         summary = "".join(f"<div>{html.escape(line)}</div>" for line in self._summary())
         return f"<div style='font-size:.9em;overflow-x:auto'>{summary}{tree.rows_html(_TITLES, self._cells())}</div>"
 
@@ -92,9 +94,23 @@ class StepTimeEstimate(Result):
         ]
 
     def _cells(self) -> list[tuple[tuple[str, ...], float]]:
-        return [((row.operator, row.phase, row.arguments, f"{row.calls:,}", results.cell("time_s", row.median_s),
-                  results.cell("time_s", row.total_s), results.cell("share", row.share)), row.share)
-                for row in self.operators]  # fmt: skip
+        def cells(row: OperatorEstimate) -> tuple[str, ...]:
+            times = (results.cell("time_s", row.median_s), results.cell("time_s", row.total_s))
+            return (row.operator, row.phase, textwrap.shorten(row.arguments, _WIDTH, placeholder=" ..."),
+                    f"{row.calls:,}", *times, results.cell("share", row.share))  # fmt: skip
+
+        shown, others = self.operators[:_SHOWN], self.operators[_SHOWN:]
+        rows = [(cells(row), row.share) for row in shown]
+        if others:
+            total_s, share = math.fsum(row.total_s for row in others), math.fsum(row.share for row in others)
+            calls = f"{sum(row.calls for row in others):,}"
+            rows.append(((f"{len(others):,} others, in table()", "", "", calls, "", results.cell("time_s", total_s),
+                          results.cell("share", share)), share))  # fmt: skip
+        return rows
+
+    def table(self) -> pd.DataFrame:
+        """Return a DataFrame of plain numbers, one row a distinct operator and phase."""
+        return pd.DataFrame([row.to_dict() for row in self.operators])
 
 
 def estimate_step_time(
@@ -181,14 +197,14 @@ class StepRecorder(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def enter(self, phase: str) -> None:
-        """Begin a phase of the step."""
-        self.phase = phase
+        """Begin a phase of the step; the loss belongs to the forward pass."""
+        self.phase = "forward" if phase == "loss" else phase
 
 
 def record_step(work: steps.Workload) -> StepRecorder:
     """Run one step of ``work`` and return its operators."""
     recorder = StepRecorder()
-    steps.drop_gradients(work.model)
+    steps.drop_gradients(work)
     with recorder:
         steps.run(work, recorder.enter)
     return recorder

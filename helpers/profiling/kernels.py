@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import numbers
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
@@ -57,7 +59,8 @@ class KernelTable(Result):
         return "\n".join([self._title(), *tree.rows_text(_TITLES, self._cells())])
 
     def _repr_html_(self) -> str:
-        return f"<div style='font-size:.9em;overflow-x:auto'><b>{self._title()}</b>{tree.rows_html(_TITLES, self._cells())}</div>"
+        title = f"<b>{html.escape(self._title())}</b>"
+        return f"<div style='font-size:.9em;overflow-x:auto'>{title}{tree.rows_html(_TITLES, self._cells())}</div>"
 
     def table(self) -> pd.DataFrame:
         """Return a DataFrame of plain numbers, one row a kernel."""
@@ -65,20 +68,19 @@ class KernelTable(Result):
 
     def _title(self) -> str:
         kind = "operators, time of their own" if self.device == "cpu" else "kernels"
-        return f"{kind}, {self.runs:,} run{'s'[: self.runs != 1]} on {self.device}: {results.cell('whole_s', self.whole_s)}"
+        runs = "1 run" if self.runs == 1 else f"{self.runs:,} runs"
+        return f"{kind}, {runs} on {self.device}: {results.cell('whole_s', self.whole_s)}"
 
     def _cells(self) -> list[tuple[tuple[str, ...], float]]:
         def cells(row: KernelTime) -> tuple[str, ...]:
-            names = ("total_s", "calls", "average_s", "minimum_s", "maximum_s")
-            values = [results.cell(name, getattr(row, name)) if row.calls or name == "total_s" else "" for name in names]
-            return (row.name, results.cell("share", row.share), *values)
+            each = [results.cell(name, getattr(row, name)) for name in ("average_s", "minimum_s", "maximum_s")]
+            calls = (f"{row.calls:,}", *each) if row.calls else ("", "", "", "")
+            return (row.name, results.cell("share", row.share), results.cell("total_s", row.total_s), *calls)
 
         return [(cells(row), row.share) for row in self.kernels]
 
 
-def kernel_table(
-    fn: Callable[[], object], *, runs: int = 1, device: str | torch.device | None = None
-) -> KernelTable:
+def kernel_table(fn: Callable[[], object], *, runs: int = 1, device: str | torch.device | None = None) -> KernelTable:
     """Return the classic profile of ``fn``: share, time, calls, average, minimum and maximum of each kernel.
 
     ``fn`` is called once without being recorded (what happens only the first time is over), and then ``runs`` times
@@ -131,34 +133,42 @@ def table_rows(seconds: dict[str, list[float]], whole_s: float) -> tuple[KernelT
 
 def profiled_operators(
     step: Callable[[], None], device: torch.device, count: int
-) -> tuple[dict[tuple[str, str], tuple[int, float]], float]:
-    """Return, by operator and phase, its calls and median seconds a step, and the median seconds of a step.
+) -> dict[tuple[str, str], tuple[int, float]]:
+    """Return, by operator and phase, its calls and median seconds in ``count`` steps, and those of the rest.
 
     The seconds are the operator's own; on CUDA those of the kernels that it launches. The phase is "backward" for what
-    autograd's engine calls, and what is recomputed there belongs to it.
+    autograd's engine calls, also what is computed again there. The rest, (UNACCOUNTED, "both"), is what a step takes
+    beyond its operators.
     """
     _refuse_nested()
-    steps_s = []
     calls: dict[tuple[str, str], int] = {}
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(count):
         events, whole_s = _recorded(step, device, 1)
-        steps_s.append(whole_s)
-        own_s: dict[tuple[str, str], float] = defaultdict(float)
-        calls = defaultdict(int)
-        for event in events:
-            if event.name == _CALL or event.device_type != DeviceType.CPU:
-                continue
-            name = event.name.removeprefix(_ENGINE)
-            row = name, "backward" if _is_backward(event) else "forward"
-            own_us = event.self_device_time_total if device.type == "cuda" else event.self_cpu_time_total
-            own_s[row] += own_us / 1e6
-            calls[row] += name == event.name  # the engine's region holds the operator's own of the same name
+        calls, own_s = _by_operator(events, on_cuda=device.type == "cuda")
+        own_s[UNACCOUNTED, "both"] = whole_s - sum(own_s.values())
         for row, spent_s in own_s.items():
             seconds[row].append(spent_s)
-    medians = {row: (calls[row], statistics.median([*spent_s, *[0.0] * (count - len(spent_s))]))
-               for row, spent_s in seconds.items()}  # fmt: skip
-    return medians, statistics.median(steps_s)
+    return {
+        row: (calls.get(row, 0), statistics.median([*spent_s, *[0.0] * (count - len(spent_s))]))
+        for row, spent_s in seconds.items()
+    }
+
+
+def _by_operator(
+    events: list[Any], *, on_cuda: bool
+) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], float]]:
+    """Return the calls and the own seconds of each operator and phase in one step."""
+    calls: dict[tuple[str, str], int] = defaultdict(int)
+    own_s: dict[tuple[str, str], float] = defaultdict(float)
+    for event in events:
+        if event.name == _CALL or event.device_type != DeviceType.CPU:
+            continue
+        name = event.name.removeprefix(_ENGINE)
+        row = name, "backward" if _is_backward(event) else "forward"
+        own_s[row] += (event.self_device_time_total if on_cuda else event.self_cpu_time_total) / 1e6
+        calls[row] += name == event.name  # the engine's region holds the operator's own of the same name
+    return calls, own_s
 
 
 def _is_backward(event: Any) -> bool:
@@ -175,6 +185,7 @@ def _recorded(fn: Callable[[], object], device: torch.device, runs: int) -> tupl
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
         torch.cuda.synchronize(device)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # read at its first use: the profiler writes lines of its own else
     with profile(activities=activities) as recorder:
         for _ in range(runs):
             with record_function(_CALL):

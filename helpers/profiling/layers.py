@@ -16,13 +16,12 @@ from torch import nn
 from helpers.memory import steps
 from helpers.operations.profile import FUNCTIONAL
 from helpers.profiling import kernels
-from helpers.profiling.marks import Marks, Stamps, StepTimes
+from helpers.profiling.marks import OUTSIDE, Marks, Stamps, StepTimes
 from helpers.profiling.preparing import input_text, warm_step
 from helpers.profiling.report import LayerTime, OperatorTime, TimeProfile
 from helpers.profiling.tree import FUNCTIONAL_KIND, OUTSIDE_KIND
 from helpers.timing.runs import Clock, check_budget
 
-UNACCOUNTED = "(unaccounted)"
 _FEWEST_ROUNDS = 5
 _MOST_ROUNDS = 500
 _PROFILED_STEPS = 5
@@ -53,7 +52,7 @@ def profile_time(
 
     Every moment between two marks belongs to one module: the innermost one that runs, or in the backward pass the
     one whose forward made the node of autograd's graph. Storing a parameter's gradient belongs to the layer that
-    made it.
+    made it; the backward pass inside a reentrant checkpoint belongs to the module that called it.
 
     Raises TypeError or ValueError for an argument that is not accepted and ModelError for a model that cannot be
     copied, raises, or hides its layers (compiled, TorchScript, quantised, lazy). Lesson 07.
@@ -63,11 +62,9 @@ def profile_time(
         stamps = Stamps(work.device, clock)
         modules = dict(work.model.named_modules())
         plain_s, hooked = _rounds(work, list(modules.values()), stamps, budget_s, clock)
-        operators, profiled_s = kernels.profiled_operators(lambda: _fresh(work), work.device, _PROFILED_STEPS)
-        forward_s, backward_s = (
-            statistics.median(math.fsum(times.phase_s(phase).values()) for times in hooked)
-            for phase in ("forward", "backward")
-        )
+        operators = kernels.profiled_operators(lambda: _fresh(work), work.device, _PROFILED_STEPS)
+        own_s = {phase: _own_medians(hooked, phase, len(modules)) for phase in ("forward", "backward")}
+        forward_s, backward_s = (math.fsum(own_s[phase].values()) for phase in ("forward", "backward"))
         return TimeProfile(
             model=type(model).__name__,
             input=input_text(work),
@@ -78,11 +75,12 @@ def profile_time(
             step_s=forward_s + backward_s,
             forward_s=forward_s,
             backward_s=backward_s,
+            hooked_step_s=statistics.median(times.whole_s for times in hooked),
             plain_step_s=statistics.median(plain_s),
             overhead_ratio=_overhead(hooked, plain_s),
-            profiled_step_s=profiled_s,
-            layers=_layers(modules, _medians(hooked, len(modules)), hooked[-1].calls, forward_s, backward_s),
-            operators=_operators(operators, profiled_s),
+            profiled_step_s=math.fsum(median_s for _, median_s in operators.values()),
+            layers=_layers(modules, own_s, hooked[-1].calls),
+            operators=_operators(operators),
         )
 
 
@@ -109,12 +107,12 @@ def _rounds(
 
 
 def _fresh(work: steps.Workload) -> None:
-    steps.drop_gradients(work.model)
+    steps.drop_gradients(work)
     steps.run(work)
 
 
 def _plain_step(work: steps.Workload, stamps: Stamps) -> float:
-    steps.drop_gradients(work.model)
+    steps.drop_gradients(work)
     stamps.settle()
     begin = stamps.now()
     steps.run(work)
@@ -133,7 +131,7 @@ def _hooked_step(work: steps.Workload, modules: Sequence[nn.Module], stamps: Sta
         if phase == "backward":
             marks.begin_backward(made.pop().grad_fn)
 
-    steps.drop_gradients(work.model)
+    steps.drop_gradients(work)
     seen = replace(work, loss=seen_loss)
     with marks.hooked():
         stamps.settle()
@@ -148,23 +146,19 @@ def _overhead(hooked: Sequence[StepTimes], plain_s: Sequence[float]) -> float:
     return statistics.median(ratios) if ratios else math.nan
 
 
-def _medians(hooked: Sequence[StepTimes], rows: int) -> dict[str, list[float]]:
-    """Return each module's own median seconds by phase, without what the modules inside it take."""
+def _own_medians(hooked: Sequence[StepTimes], phase: str, rows: int) -> dict[int, float]:
+    """Return each owner's median seconds in a phase, without what the modules inside it take."""
     return {
-        phase: [statistics.median(times.phase_s(phase).get(row, 0.0) for times in hooked) for row in range(rows)]
-        for phase in ("forward", "backward")
+        row: statistics.median(times.phase_s(phase).get(row, 0.0) for times in hooked)
+        for row in (*range(rows), OUTSIDE)
     }
 
 
 def _layers(
-    modules: dict[str, nn.Module],
-    own_s: dict[str, list[float]],
-    calls: dict[int, int],
-    forward_s: float,
-    backward_s: float,
+    modules: dict[str, nn.Module], own_s: dict[str, dict[int, float]], calls: dict[int, int]
 ) -> tuple[LayerTime, ...]:
     """Return the rows in the order of the modules, each followed by its children, and what is unaccounted for."""
-    step_s = forward_s + backward_s
+    step_s = math.fsum(seconds for phase in own_s.values() for seconds in phase.values())
     children: dict[str, list[str]] = defaultdict(list)
     for path in modules:
         if path:
@@ -193,8 +187,8 @@ def _layers(
         made.insert(place, made.pop())
         return whole
 
-    model = visit("", 0)
-    add(UNACCOUNTED, OUTSIDE_KIND, 0, 0, forward_s - model.forward_s, backward_s - model.backward_s)
+    visit("", 0)
+    add(kernels.UNACCOUNTED, OUTSIDE_KIND, 0, 0, own_s["forward"][OUTSIDE], own_s["backward"][OUTSIDE])
     return tuple(made)
 
 
@@ -206,13 +200,12 @@ def _parent(path: str, modules: dict[str, nn.Module]) -> str:
     return parent
 
 
-def _operators(medians: dict[tuple[str, str], tuple[int, float]], step_s: float) -> tuple[OperatorTime, ...]:
+def _operators(medians: dict[tuple[str, str], tuple[int, float]]) -> tuple[OperatorTime, ...]:
+    """Return the rows, the longest first and what is unaccounted for last."""
+    step_s = math.fsum(median_s for _, median_s in medians.values())
     rows = [
         OperatorTime(operator, phase, calls, median_s, median_s / step_s if step_s else 0.0)
         for (operator, phase), (calls, median_s) in medians.items()
     ]
-    rows.sort(key=lambda row: (-row.median_s, row.operator, row.phase))
-    rest_s = step_s - math.fsum(row.median_s for row in rows)
-    return (*rows, OperatorTime(UNACCOUNTED, "both", 0, rest_s, rest_s / step_s if step_s else 0.0))
-
-
+    is_last = kernels.UNACCOUNTED
+    return tuple(sorted(rows, key=lambda row: (row.operator == is_last, -row.median_s, row.operator, row.phase)))

@@ -119,7 +119,8 @@ class Marks:
         """Hook the graph that ends in ``root`` and mark the beginning of the backward pass."""
         self._marks.append((self._stamps.now(), _PAUSED))
         self._calls = dict(self._calls)  # what a checkpoint computes again is no call of the step
-        self._hook_graph(root)
+        if root is not None:
+            self._hook_graph(root)
         self._backward_at = len(self._marks)
         self._marks.append((self._stamps.now(), OUTSIDE))
 

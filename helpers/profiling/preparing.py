@@ -36,7 +36,7 @@ def warm_step(
     with steps.undisturbed(work.device), torch.inference_mode(False):
         work = steps.with_optimizer(steps.copied(work, copy_tensor=torch.clone))
         for _ in range(_WARM_STEPS):
-            steps.drop_gradients(work.model)
+            steps.drop_gradients(work)
             steps.run(work)
         yield work
 

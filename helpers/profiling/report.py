@@ -49,11 +49,12 @@ class OperatorTime(Result):
 class TimeProfile(Result):
     """Where the time of a model's step goes; the rows of ``layers`` add up to ``step_s``.
 
-    ``forward_s``, ``backward_s`` and the times of the layers are medians over ``rounds`` steps, and ``step_s`` is
-    ``forward_s + backward_s``. In each round the step also ran without any hook: ``plain_step_s`` is the median of
-    those, and ``overhead_ratio`` the median of what the hooks made of it, hooking included. The operators come from
-    other steps, under torch's profiler, which costs more: their rows add up to ``profiled_step_s``.
-    Lesson 07.
+    Every moment of a step belongs to one row. The times of the layers are medians over ``rounds`` steps, and
+    ``forward_s``, ``backward_s`` and ``step_s`` are sums of them; ``hooked_step_s`` is the median of the same steps as
+    wholes, which a busy machine moves away from ``step_s``. In each round the step also ran without any hook:
+    ``plain_step_s`` is the median of those, and ``overhead_ratio`` the median of what the hooks made of a step, the
+    setting of backward hooks included. The operators come from other steps, under torch's profiler, which costs more:
+    their rows add up to ``profiled_step_s``. Lesson 07.
     """
 
     model: str
@@ -65,6 +66,7 @@ class TimeProfile(Result):
     step_s: float
     forward_s: float
     backward_s: float
+    hooked_step_s: float
     plain_step_s: float
     overhead_ratio: float
     profiled_step_s: float

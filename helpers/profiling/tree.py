@@ -32,7 +32,7 @@ def summary_lines(profile: TimeProfile) -> list[str]:
     threads = "1 thread" if profile.threads == 1 else f"{profile.threads} threads"
     return [
         f"{profile.model} for {profile.input} on {profile.device}, {threads}",
-        f"  {what}: {step}, median of {profile.rounds}",
+        f"  {what}: {step}, from medians of {profile.rounds} steps",
         f"  without the hooks: {plain}; the hooks make it {profile.overhead_ratio:.2f}x",
     ]
 
@@ -66,8 +66,8 @@ def html_tree(profile: TimeProfile) -> str:
     step = html.escape(results.cell("time_s", profile.profiled_step_s))
     return (f"<div style='font-size:.9em;overflow-x:auto'><div style='margin-bottom:.5em'>{summary}</div>"
             f"<div style='min-width:54em'>{header}{body}</div>"
-            f"<details style='margin-top:.5em'><summary style='cursor:pointer'>operators (under torch's profiler a step "
-            f"takes {step})</summary>{operators}</details></div>")  # fmt: skip
+            "<details style='margin-top:.5em'><summary style='cursor:pointer'>operators (under torch's profiler a "
+            f"step takes {step})</summary>{operators}</details></div>")  # fmt: skip
 
 
 def rows_html(titles: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]) -> str:
@@ -111,7 +111,9 @@ def _branch(layers: Sequence[LayerTime], start: int) -> tuple[str, int]:
 
 
 def _line(row: LayerTime) -> str:
-    cells = "".join(f"<span style='{_RIGHT}'>{html.escape(cell)}</span>" for cell in (str(row.calls or ""), *_cells(row)))
+    cells = "".join(
+        f"<span style='{_RIGHT}'>{html.escape(cell)}</span>" for cell in (str(row.calls or ""), *_cells(row))
+    )
     name = f"{html.escape(_name(row))} <span style='opacity:.65'>{html.escape(row.kind)}</span>"
     return f"<span style='{_GRID}'><span>{name}</span>{cells}{_bar(row.share)}</span>"
 

@@ -114,7 +114,7 @@ def measured_s(model: nn.Module, inputs: Tensor, training: bool, budget_s: float
     with warm_step(model, inputs, training=training, loss=None) as work:
         begin_s = clock()
         while len(found) < 3 or clock() - begin_s < budget_s:
-            steps.drop_gradients(work.model)
+            steps.drop_gradients(work)
             found.append(run(lambda: steps.run(work), 1, work.device, clock).host_s)
     return found
 

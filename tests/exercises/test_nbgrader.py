@@ -36,6 +36,10 @@ def with_answers(answers: dict[str, str]) -> nbformat.NotebookNode:
     return made
 
 
+# nbgrader's own, from its database layer
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Object of type:Warning")]
+
+
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
     """The folder of a class of two in which nbgrader released, graded and kept the first lesson's exercises."""
@@ -48,6 +52,7 @@ def graded(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         # nbgrader calls alembic by its bare name
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        patch.setenv("PYTHONPATH", str(HERE.root))
         api = NbGraderAPI(config=config)
         api.log.setLevel(logging.CRITICAL)
         released = api.generate_assignment(ASSIGNMENT)
@@ -74,13 +79,11 @@ def scores(folder: Path, student: str) -> dict[str, float]:
         return {grade.name.removesuffix("_checks"): grade.score for grade in grades}
 
 
-@pytest.mark.slow
 def test_nbgrader_gives_the_solution_all_points(graded):
     points = {name: SHEET.cell("checks", name).metadata["points"] for name in SHEET.exercises}
     assert scores(graded, "solved") == points
 
 
-@pytest.mark.slow
 def test_nbgrader_gives_what_the_proof_gives_and_restores_rewritten_checks(graded):
     wrong = next(one for one in SHEET.wrong if one.exercise == "cold_and_warm" and "pop" in one.cell.source)
     proved = exercises_proof.attempt(SHEET, "cold_and_warm", wrong.cell.source).score
@@ -88,7 +91,6 @@ def test_nbgrader_gives_what_the_proof_gives_and_restores_rewritten_checks(grade
     assert 0 < proved < 3
 
 
-@pytest.mark.slow
 def test_nbgrader_releases_what_course_exercises_holds(graded):
     made = nbformat.read(graded / "release" / ASSIGNMENT / SHEET.lesson.notebook_name, as_version=4)
     assert exercises.drift(SHEET, made) == []

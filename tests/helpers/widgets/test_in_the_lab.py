@@ -21,12 +21,16 @@ ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/lab/tree/00_start_here\.ipynb\?to
 
 
 def copy_of_the_course(folder: Path) -> Path:
-    """Copy what git tracks, so that a lesson that is saved by the lab does not change the repository."""
+    """Copy what git tracks, so that a lesson that is saved by the lab does not change the repository.
+
+    The copy shares the environment and must not install itself into it: its files are older than any stamp of make's.
+    """
     files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, files.split("\0")):
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+            shutil.copy(ROOT / name, folder / name)
+            os.utime(folder / name, (0, 0))
     (folder / ".venv").symlink_to(ROOT / ".venv")
     return folder
 

@@ -1,0 +1,180 @@
+"""How large a batch fits: the estimate of the peak against a limit.
+
+Lesson 07.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from helpers.memory import steps
+from helpers.memory.peak import estimate_peak_memory
+from helpers.results import Result
+
+
+@dataclass(frozen=True)
+class Fit(Result):
+    """Whether a step fits into ``memory_bytes``: True in ``if``, and what is left, negative where it is too much.
+
+    ``uncertain`` is as in :class:`~helpers.memory.PeakEstimate`. Lesson 07.
+    """
+
+    fits: bool
+    peak_bytes: int
+    memory_bytes: int
+    free_bytes: int
+    uncertain: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return self.fits
+
+
+@dataclass(frozen=True)
+class LargestBatch(Result):
+    """The largest batch that fits into ``memory_bytes``, its peak, and the peak of a batch larger by one.
+
+    ``batch_size`` is 0 where not even one example fits. ``next_peak_bytes`` is None where the search ended at the
+    limit that it was given. ``estimates`` is how many batch sizes were tried, and ``uncertain`` is as in
+    :class:`~helpers.memory.PeakEstimate`, of them all. Lesson 07.
+    """
+
+    batch_size: int
+    peak_bytes: int | None
+    next_peak_bytes: int | None
+    memory_bytes: int
+    estimates: int
+    uncertain: tuple[str, ...]
+
+
+def fits(
+    model: nn.Module,
+    inputs: steps.Inputs,
+    memory_bytes: int,
+    *,
+    optimizer: steps.OptimizerFactory | None = None,
+    training: bool = True,
+    loss: steps.Loss | None = None,
+    autocast: torch.dtype | None = None,
+) -> Fit:
+    """Return whether one step fits into ``memory_bytes`` of tensors, by the estimate.
+
+    Python, PyTorch's code and, on CUDA, the context need memory as well: leave room for them (hundreds of MB). The
+    other arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
+    """
+    limit = _checked_bytes(memory_bytes)
+    estimate = estimate_peak_memory(model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
+    peak = estimate.peak_bytes
+    return Fit(peak <= limit, peak, memory_bytes=limit, free_bytes=limit - peak, uncertain=estimate.uncertain)
+
+
+def max_batch_size(
+    model: nn.Module,
+    inputs: steps.Inputs,
+    memory_bytes: int,
+    *,
+    at_most: int = 2**20,
+    optimizer: steps.OptimizerFactory | None = None,
+    training: bool = True,
+    loss: steps.Loss | None = None,
+    autocast: torch.dtype | None = None,
+) -> LargestBatch:
+    """Return the largest batch whose step fits into ``memory_bytes`` of tensors, ``at_most`` at the most.
+
+    ``inputs`` is as in :func:`~helpers.memory.estimate_peak_memory`; the first size of the shape, or of each tensor,
+    is the batch and is replaced. Tensors of the inputs have the batch first and the same batch. A ``loss`` must
+    take any batch. The search bisects on the estimate, guided by a straight line through the last two: the result
+    fits, and one more does not.
+
+    Raises ValueError when the inputs have no common batch, and what ``estimate_peak_memory`` raises. Lesson 07.
+    """
+    limit = _checked_bytes(memory_bytes)
+    if not isinstance(at_most, int) or isinstance(at_most, bool) or at_most < 1:
+        raise ValueError(f"at_most is {at_most!r}; give a whole number of at least 1")
+    resized = _with_batch(inputs)
+    peaks: dict[int, int] = {}
+    uncertain: set[str] = set()
+
+    def peak(batch: int) -> int:
+        if batch not in peaks:
+            estimate = estimate_peak_memory(
+                model, resized(batch), optimizer=optimizer, training=training, loss=loss, autocast=autocast
+            )
+            peaks[batch] = estimate.peak_bytes
+            uncertain.update(estimate.uncertain)
+        return peaks[batch]
+
+    largest = largest_below(peak, limit, at_most)
+    return LargestBatch(
+        batch_size=largest,
+        peak_bytes=peaks.get(largest),
+        next_peak_bytes=peaks.get(largest + 1),
+        memory_bytes=limit,
+        estimates=len(peaks),
+        uncertain=tuple(sorted(uncertain)),
+    )
+
+
+def largest_below(peak: Callable[[int], int], limit: int, at_most: int) -> int:
+    """Return the largest n of 1 to ``at_most`` with ``peak(n) <= limit``, for a ``peak`` that grows with n; 0 if none.
+
+    Each step tries where the straight line through the bracket's ends meets the limit, and every second step the
+    middle, so that a peak that is no straight line does not make it slow.
+    """
+    if peak(1) > limit:
+        return 0
+    low, high = 1, 2
+    while peak(high := min(high, at_most)) <= limit:
+        if high == at_most:
+            return at_most
+        low, high = high, _beyond(peak, low, high, limit)
+    halve = False
+    while high - low > 1:
+        middle = (low + high) // 2 if halve else _between(peak, low, high, limit)
+        halve = not halve
+        if peak(middle) <= limit:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _beyond(peak: Callable[[int], int], low: int, high: int, limit: int) -> int:
+    """Return a batch over ``high`` that no longer fits by the line through the two, 64 times ``high`` at the most."""
+    slope = (peak(high) - peak(low)) / max(high - low, 1)
+    over = high + int((limit - peak(high)) / slope) + 1 if slope > 0 else 64 * high
+    return min(max(over, high + 1), 64 * high)
+
+
+def _between(peak: Callable[[int], int], low: int, high: int, limit: int) -> int:
+    share = (limit - peak(low)) / (peak(high) - peak(low))
+    return min(max(low + int(share * (high - low)), low + 1), high - 1)
+
+
+def _checked_bytes(memory_bytes: int) -> int:
+    whole = isinstance(memory_bytes, numbers.Real) and not isinstance(memory_bytes, bool)
+    if not whole or memory_bytes != memory_bytes or memory_bytes < 0 or memory_bytes == float("inf"):
+        raise ValueError(f"memory_bytes is {memory_bytes!r}; give a number of bytes of at least 0, such as 2 * 10**9")
+    return int(memory_bytes)
+
+
+def _with_batch(inputs: steps.Inputs) -> Callable[[int], Any]:
+    """Return what makes the same inputs with another batch; a tensor's content is not needed, so it is zeros."""
+    positional, _ = steps.arguments_of(inputs)
+    if not (positional and isinstance(positional[0], steps.Shape)):
+        tensors = steps.tensors_of(inputs)
+        batches = {tensor.shape[0] if tensor.dim() else None for tensor in tensors}
+        if len(batches) != 1 or None in batches:
+            raise ValueError(
+                f"the inputs' first sizes are {sorted(map(str, batches))}; give tensors with one common batch, first"
+            )
+        return lambda batch: pytree.tree_map_only(
+            torch.Tensor, lambda tensor: tensor.new_zeros((batch, *tensor.shape[1:])), inputs
+        )
+    return lambda batch: (batch, *inputs[1:])

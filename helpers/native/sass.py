@@ -1,0 +1,160 @@
+"""NVIDIA's machine code as nvdisasm prints it, read into instructions, and what each of them works on.
+
+An operand's kind is what the course asks about: an *immediate* stands in the instruction itself, a *constant bank*
+operand (``c[0x3][0x10]``) is read from constant memory by the instruction, a *uniform register* (``UR4``) is one for
+the whole warp, a *register* one a thread. Lesson 11.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+OPERAND_KINDS = ("immediate", "constant_bank", "uniform_register", "register")
+MULTIPLY_ADDS = ("FFMA", "FFMA2", "HFMA2", "DFMA")
+
+_SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+)\s*,")
+_OTHER_SECTION = re.compile(r"\s*\.section\s")
+_LABEL = re.compile(r"(\S+):\s*$")
+_INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(@\S+\s+)?([A-Z][A-Z0-9_.a-z]*)\s*([^;]*);")
+_COMMENT = re.compile(r"\(\*.*?\*\)")
+_NUMBER = re.compile(r"[-+~]?(0x[0-9a-f]+|(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|INF|[QS]?NAN)", re.I)
+_BANK = re.compile(r"[-+~|!]*cx?\[")
+_UNIFORM = re.compile(r"[-+~|!]*UR\d+")
+_REGISTER = re.compile(r"[-+~|!]*(R\d+|U?RZ)\b")  # URZ is zero, as RZ is: no register is read
+_PREDICATE = re.compile(r"!?U?P(T|\d+)")
+_LOADS = {"LDG": "global", "LDS": "shared", "LDSM": "shared", "LDL": "local", "LDC": "constant", "ULDC": "constant",
+          "LDCU": "constant", "LD": "generic", "TEX": "texture", "TLD": "texture", "TLD4": "texture",
+          "SULD": "surface"}  # fmt: skip
+_STORES = {"STG": "global", "STS": "shared", "STSM": "shared", "STL": "local", "ST": "generic", "SUST": "surface"}
+_ATOMICS = {
+    "ATOM": "generic",
+    "ATOMG": "global",
+    "ATOMS": "shared",
+    "RED": "global",
+    "REDG": "global",
+    "REDS": "shared",
+}
+_MATRIX = ("LDSM", "STSM")
+_WIDTHS = {"U8": 8, "S8": 8, "8": 8, "U16": 16, "S16": 16, "16": 16, "64": 64, "F64": 64, "128": 128, "256": 256}
+INSTRUCTION_BYTES = 16  # on every architecture since sm_70
+_WORD_BITS = 32
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: where it stands, its predicate (or ""), its opcode with modifiers, its operands."""
+
+    offset: int
+    predicate: str
+    opcode: str
+    operands: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """The opcode without its modifiers: ``FFMA`` of ``FFMA.FTZ``."""
+        return self.opcode.partition(".")[0]
+
+    @property
+    def operand_kind(self) -> str | None:
+        """The first of :data:`OPERAND_KINDS` among what it reads, addresses and predicates apart; None: nothing."""
+        found = {kind for operand in _sources(self) if (kind := _operand_kind(operand))}
+        return next((kind for kind in OPERAND_KINDS if kind in found), None)
+
+    @property
+    def multiplies_and_adds(self) -> bool:
+        """True for FFMA, FFMA2, HFMA2, DFMA, but not where zero times zero is a way to move a constant."""
+        zeros = len(self.operands) > 2 and all(re.fullmatch(r"-?RZ(\.\w+)*", text) for text in self.operands[1:3])
+        return self.kind in MULTIPLY_ADDS and not zeros
+
+    @property
+    def accesses(self) -> tuple[tuple[str, str, int | None], ...]:
+        """What it does to memory: (``load``, ``store`` or ``atomic``; the space; bits a thread, None: not said)."""
+        if self.kind == "LDGSTS":  # a copy from global to shared memory, past the registers
+            return ("load", "global", self._width()), ("store", "shared", self._width())
+        for access, spaces in (("load", _LOADS), ("store", _STORES), ("atomic", _ATOMICS)):
+            if self.kind in spaces:
+                space = spaces[self.kind]
+                return ((access, space, None if space in ("texture", "surface") else self._width()),)
+        return ()
+
+    def _width(self) -> int:
+        modifiers = self.opcode.split(".")[1:]
+        if self.kind in _MATRIX:  # a register for each of 1, 2 or 4 matrices
+            return _WORD_BITS * (int(modifiers[-1]) if modifiers and modifiers[-1] in ("2", "4") else 1)
+        return next((_WIDTHS[modifier] for modifier in modifiers if modifier in _WIDTHS), _WORD_BITS)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A kernel's section: its instructions, called functions that stand in it included, and its labels' places."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+    labels: tuple[tuple[str, int], ...]
+
+    @property
+    def padding(self) -> int:
+        """How many instructions at the end are never reached: a jump to itself, and NOPs up to a full line."""
+        end = len(self.instructions)
+        while end and self.instructions[end - 1].kind == "NOP":
+            end -= 1
+        last = self.instructions[end - 1] if end else None
+        target = re.fullmatch(r"`\((\S+)\)", last.operands[0]) if last and last.operands else None
+        if last and last.kind == "BRA" and target and (target[1], last.offset) in self.labels:
+            end -= 1
+        return len(self.instructions) - end
+
+    def text(self) -> str:
+        """Return the listing: labels, and a line an instruction with its byte offset."""
+        places: dict[int, list[str]] = {}
+        for label, offset in self.labels:
+            places.setdefault(offset, []).append(f"{label}:")
+        lines = [f"{self.name}:"]
+        for one in self.instructions:
+            lines += places.get(one.offset, [])
+            words = " ".join(filter(None, (f"{one.predicate:>5}", one.opcode, ", ".join(one.operands))))
+            lines.append(f"  {one.offset:04x} {words}")
+        return "\n".join(lines)
+
+
+def parse(listing: str) -> dict[str, Function]:
+    """Return every function in what ``nvdisasm -c`` printed, by its name."""
+    functions: dict[str, Function] = {}
+    name, instructions, labels, waiting = "", [], [], []
+    for line in [*listing.splitlines(), "\t.section\t.text.,"]:
+        section, found, label = _SECTION.match(line), _INSTRUCTION.match(line), _LABEL.match(line)
+        if section or _OTHER_SECTION.match(line):
+            if name:
+                functions[name] = Function(name, tuple(instructions), tuple(labels))
+            name, instructions, labels, waiting = section[1] if section else "", [], [], []
+        elif found and name:
+            offset = int(found[1], 16)
+            labels += [(text, offset) for text in waiting]
+            operands = tuple(part.strip() for part in _COMMENT.sub("", found[4]).split(",") if part.strip())
+            instructions.append(Instruction(offset, (found[2] or "").strip(), found[3], operands))
+            waiting = []
+        elif label and name and label[1] not in (name, f".text.{name}"):
+            waiting.append(label[1])
+    return functions
+
+
+def _sources(instruction: Instruction) -> tuple[str, ...]:
+    """Return the operands that are read: without the first where that is a register or predicate written to."""
+    operands = instruction.operands
+    first = operands[0] if operands else ""
+    written = bool(_REGISTER.match(first) or _UNIFORM.match(first) or _PREDICATE.fullmatch(first))
+    return operands[1:] if written else operands
+
+
+def _operand_kind(operand: str) -> str | None:
+    """Return the kind of one operand; None for an address, a predicate, a label or a special register."""
+    if _BANK.match(operand):
+        return "constant_bank"
+    if "[" in operand or _PREDICATE.fullmatch(operand):
+        return None
+    if _NUMBER.fullmatch(operand):
+        return "immediate"
+    if _UNIFORM.match(operand):
+        return "uniform_register"
+    return "register" if _REGISTER.match(operand) else None

@@ -1,0 +1,132 @@
+"""x86-64 machine code as objdump prints it in Intel's syntax, read into instructions and their classes. Lesson 11."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_LABEL = re.compile(r"[0-9a-f]+ <(.+)>:\s*$")
+_SECTION = re.compile(r"Disassembly of section (.+):\s*$")
+_INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\s+(\S.*?)\s*$")
+_PREFIX = re.compile(r"((rep|repe|repz|repne|repnz|lock|bnd|notrack|data16|addr32|[cdefgs]s|\{\w+\})\s+)+")
+_MEMORY = re.compile(r"(ptr|bcst)\s+(\w\w:)?\[", re.I)
+_CONSTANT = re.compile(r"(ptr|bcst)\s+\[rip", re.I)
+_FMA = re.compile(r"v(fmadd|fmsub|fnmadd|fnmsub|fmaddsub|fmsubadd)\d*(ps|pd|ph|ss|sd|sh)$")
+_MULTIPLY = re.compile(r"v?mul(ps|pd|ph|ss|sd|sh)$")
+_ADD = re.compile(r"v?(add|sub)(ps|pd|ph|ss|sd|sh)$")
+_BRANCH = re.compile(r"j\w+$|call\w?$|ret\w?$|loop\w*$")
+_NO_ACCESS = re.compile(r"(nop|lea|prefetch|clflush|clwb|cldemote|endbr)")
+_READS_FIRST = re.compile(r"(cmp(?!xchg)|test|bt$|v?u?comis|vtest|vptest|ptest|push|call|jmp|mul$|imul$|div$|idiv$|fld|"
+                          r"fild|ldmxcsr|vldmxcsr)")  # fmt: skip
+_WRITES_ONLY = re.compile(
+    r"(vp?mov|mov|stos|v?p?extr|vextract|set|v?stmxcsr|fst|fist|pop|vcvtps2ph|vp?compress|v?p?scatter|v?p?maskmov)"
+)
+_RUNTIME = re.compile(r"_init|_fini|_start|deregister_tm_clones|register_tm_clones|__do_global_dtors_aux|frame_dummy|"
+                      r"\.plt.*|.*@plt|.*\.plt.*|_dl_relocate_static_pie")  # fmt: skip
+_VECTOR = re.compile(r"\b([xyz])mm\d+")
+_VECTOR_BITS = {"x": 128, "y": 256, "z": 512}
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: where it stands, its mnemonic without prefixes, its operands."""
+
+    offset: int
+    mnemonic: str
+    operands: tuple[str, ...]
+
+    @property
+    def form(self) -> tuple[str, str] | None:
+        """``("fma" | "multiply" | "add", "packed" | "scalar")`` of floating-point arithmetic, else None."""
+        for name, pattern in (("fma", _FMA), ("multiply", _MULTIPLY), ("add", _ADD)):
+            if match := pattern.fullmatch(self.mnemonic):
+                return name, "packed" if match[match.lastindex or 1].startswith("p") else "scalar"
+        return None
+
+    @property
+    def vector_bits(self) -> int:
+        """The width of its widest vector register, 0 without one."""
+        return max((_VECTOR_BITS[match[1]] for text in self.operands for match in _VECTOR.finditer(text)), default=0)
+
+    @property
+    def is_branch(self) -> bool:
+        """True for jumps, calls and returns."""
+        return bool(_BRANCH.fullmatch(self.mnemonic))
+
+    @property
+    def loads(self) -> bool:
+        """True when it reads memory that it names; push, pop, call and ret touch the stack without naming it."""
+        return any(self._memory[1:]) or (bool(self._memory[:1]) and self._memory[0] and self._reads_first)
+
+    @property
+    def loads_constant(self) -> bool:
+        """True when it reads the program's own data, at an address relative to the instruction."""
+        return self.loads and any(_CONSTANT.search(operand) for operand in self.operands)
+
+    @property
+    def stores(self) -> bool:
+        """True when it writes memory that it names."""
+        return bool(self._memory[:1]) and self._memory[0] and not _READS_FIRST.match(self.mnemonic)
+
+    @property
+    def _memory(self) -> tuple[bool, ...]:
+        if _NO_ACCESS.match(self.mnemonic):
+            return ()
+        return tuple(bool(_MEMORY.search(operand)) for operand in self.operands)
+
+    @property
+    def _reads_first(self) -> bool:
+        return bool(_READS_FIRST.match(self.mnemonic)) or not _WRITES_ONLY.match(self.mnemonic)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function: its instructions, the filler behind its last one included."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+
+    @property
+    def padding(self) -> int:
+        """How many instructions at the end only fill up to the next function's alignment."""
+        end = len(self.instructions)
+        while end and _is_filler(self.instructions[end - 1]):
+            end -= 1
+        return len(self.instructions) - end
+
+    def text(self) -> str:
+        """Return the listing: a line an instruction with its offset from the function's start."""
+        start = self.instructions[0].offset if self.instructions else 0
+        lines = [f"  {one.offset - start:04x}  {one.mnemonic} {', '.join(one.operands)}".rstrip()
+                 for one in self.instructions]  # fmt: skip
+        return "\n".join([f"{self.name}:", *lines])
+
+
+def parse(listing: str) -> dict[str, Function]:
+    """Return the functions in what ``objdump -d --no-show-raw-insn -M intel`` printed, the C runtime's own left out."""
+    found: dict[str, list[Instruction]] = {}
+    name, in_text = "", True
+    for line in listing.splitlines():
+        section, label, instruction = _SECTION.match(line), _LABEL.match(line), _INSTRUCTION.match(line)
+        if section:
+            name, in_text = "", "text" in section[1]
+        elif label:
+            name = label[1] if in_text and not _RUNTIME.fullmatch(label[1]) else ""
+            if name:
+                found[name] = []
+        elif instruction and name and (one := _instruction(int(instruction[1], 16), instruction[2])):
+            found[name].append(one)
+    return {name: Function(name, tuple(instructions)) for name, instructions in found.items()}
+
+
+def _instruction(offset: int, text: str) -> Instruction | None:
+    text = re.split(r"\s+[#<]", text, maxsplit=1)[0]
+    text = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
+    mnemonic, _, rest = text.partition(" ")
+    operands = tuple(part.strip() for part in rest.split(",") if part.strip())
+    return Instruction(offset, mnemonic, operands) if mnemonic else None
+
+
+def _is_filler(one: Instruction) -> bool:
+    same = one.mnemonic == "xchg" and len(set(one.operands)) == 1
+    return one.mnemonic in ("nop", "nopw", "nopl", "int3") or same

@@ -1,0 +1,6 @@
+"""Tests of the memory section import their models by name."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

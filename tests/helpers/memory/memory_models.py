@@ -1,0 +1,131 @@
+"""The models of the memory tests, and the configurations that the benchmark and the tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from helpers.models import LeNet
+
+Adam = torch.optim.Adam
+
+
+class SelfAttention(nn.Module):
+    """One multi-head attention over its own input; with weights it returns them as well."""
+
+    def __init__(self, width: int, heads: int, *, weights: bool) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.weights = weights
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=self.weights)
+
+
+class Residual(nn.Module):
+    """Blocks that add to what they are given, each recomputed in backward where ``checkpointed``."""
+
+    def __init__(self, *, checkpointed: bool = False, blocks: int = 4, width: int = 64) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Dropout(0.1), nn.Linear(4 * width, width))
+            for _ in range(blocks)
+        )
+        self.checkpointed = checkpointed
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + (checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x))
+        return x
+
+
+class TinyLanguageModel(nn.Module):
+    """An embedding, two encoder layers and an output layer tied to the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 32)
+        self.position = nn.Parameter(torch.zeros(16, 32))
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(32, 100, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(self.encoder(self.embedding(tokens) + self.position))
+
+
+class Picks(nn.Module):
+    """Operators whose backward writes into zeros: indexing, gathering, a maximum, a masked fill."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(32, 32)
+        self.register_buffer("which", torch.tensor([0, 2, 1, 1]))
+
+    def forward(self, x):
+        h = self.linear(x)
+        gathered = h.gather(1, torch.zeros(4, 3, 32, dtype=torch.long))
+        return h[:, self.which] * 2 + gathered.sum() + h.max(1).values.sum() + h.masked_fill(h > 0, 1.0).sum()
+
+
+class Branches(nn.Module):
+    """Ends on the values of its activations: its memory depends on the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        h = self.linear(x)
+        return h if h.sum() > 0 else h * 2
+
+
+class Raises(nn.Module):
+    """Raises in its forward pass, after having run a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.linear(x)
+        raise KeyError("no such expert")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A model and an input shape of the project's table of peaks, at its own size and at a small one."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    small_shape: tuple[int, ...]
+
+
+def _vision(name: str) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        from torchvision.models import get_model
+
+        return get_model(name)
+
+    return make
+
+
+CONFIGURATIONS = (
+    Configuration("LeNet b64", LeNet, (64, 1, 28, 28), (64, 1, 28, 28)),
+    Configuration("LeNet b512", LeNet, (512, 1, 28, 28), (512, 1, 28, 28)),
+    Configuration("AlexNet b16", _vision("alexnet"), (16, 3, 224, 224), (2, 3, 64, 64)),
+    Configuration("AlexNet b128", _vision("alexnet"), (128, 3, 224, 224), (16, 3, 64, 64)),
+    Configuration("ResNet-50 b8", _vision("resnet50"), (8, 3, 224, 224), (2, 3, 64, 64)),
+    Configuration("ViT-B/16 b4", _vision("vit_b_16"), (4, 3, 224, 224), (1, 3, 224, 224)),
+    Configuration(
+        "LSTM b32", lambda: nn.LSTM(64, 128, 2, bidirectional=True, batch_first=True), (32, 50, 64), (32, 50, 64)
+    ),
+    Configuration("MHA b8", lambda: SelfAttention(512, 8, weights=False), (8, 196, 512), (8, 196, 512)),
+    Configuration("MHA with weights b8", lambda: SelfAttention(512, 8, weights=True), (8, 196, 512), (8, 196, 512)),
+)

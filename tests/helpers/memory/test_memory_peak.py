@@ -1,0 +1,235 @@
+"""The estimate against the measurement, the measurement against arithmetic, and each of its parts left out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from memory_models import CONFIGURATIONS, Adam, Picks, Residual, SelfAttention, TinyLanguageModel
+from torch import nn
+
+from helpers.memory import estimate_peak_memory, measure_peak_memory, timeline, tracing
+from helpers.memory.allocations import Usage
+from helpers.memory.attribution import SavedNumbers
+from helpers.models import LeNet
+
+IN_FULL = {"LeNet b64", "LeNet b512", "LSTM b32", "MHA b8", "MHA with weights b8"}
+TOKENS = torch.arange(128).reshape(8, 16) % 100
+
+
+def assert_exact(model, inputs, **how):
+    estimate = estimate_peak_memory(model, inputs, **how)
+    assert estimate.peak_bytes == measure_peak_memory(model, inputs, **how).peak_bytes
+    return estimate
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "Adam"])
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
+def test_the_estimate_is_the_measurement_on_the_table(configuration, training):
+    shape = configuration.shape if configuration.name in IN_FULL else configuration.small_shape
+    estimate = assert_exact(
+        configuration.make(), shape, training=training, optimizer=Adam if training else None
+    )  # fmt: skip
+    assert estimate.uncertain == ()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "Adam"])
+@pytest.mark.parametrize(
+    "configuration", [each for each in CONFIGURATIONS if each.name == "ResNet-50 b8"], ids=lambda each: each.name
+)
+def test_the_estimate_is_the_measurement_at_full_size(configuration, training):
+    assert_exact(
+        configuration.make(), configuration.shape, training=training, optimizer=Adam if training else None
+    )  # fmt: skip
+
+
+def small_network():
+    return nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        None,
+        torch.optim.SGD,
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4),
+        torch.optim.Adagrad,
+        torch.optim.RMSprop,
+        torch.optim.NAdam,
+        lambda parameters: Adam(parameters, amsgrad=True),
+        lambda parameters: Adam(parameters, foreach=True),
+        lambda parameters: Adam(parameters, fused=True),
+    ],
+)
+def test_optimizers(optimizer):
+    assert_exact(small_network(), (4, 16, 32), optimizer=optimizer)
+
+
+def test_an_optimizer_that_reads_its_own_numbers_is_estimated_and_says_so():
+    estimate = assert_exact(small_network(), (4, 16, 32), optimizer=torch.optim.Adafactor)
+    assert "1 was taken" in estimate.uncertain[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (TinyLanguageModel, TOKENS),
+        (Picks, (4, 16, 32)),
+        (lambda: nn.GRU(32, 48, 2, batch_first=True, dropout=0.1), (4, 16, 32)),
+        (lambda: nn.LSTMCell(32, 48), (4, 32)),
+        (
+            lambda: nn.Sequential(
+                nn.ConvTranspose2d(8, 16, 4, 2, 1), nn.GroupNorm(4, 16), nn.SiLU(), nn.Conv2d(16, 16, 3, groups=16),
+                nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.Upsample(scale_factor=2, mode="bilinear"), nn.Dropout(),
+            ),
+            (2, 8, 16, 16),
+        ),
+        (lambda: nn.Linear(64, 64, dtype=torch.bfloat16), torch.zeros(8, 64, dtype=torch.bfloat16)),
+        (lambda: nn.Linear(64, 64), (0, 64)),
+        (lambda: nn.Linear(64, 64), {"input": torch.zeros(3, 64)}),
+        (lambda: nn.Bilinear(8, 8, 4), (torch.zeros(5, 8), torch.zeros(5, 8))),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("training", [False, True])
+def test_other_models(make, inputs, training):
+    assert_exact(make(), inputs, training=training, optimizer=Adam if training else None)
+
+
+def test_a_loss_of_ones_own_that_holds_its_targets():
+    assert_exact(
+        TinyLanguageModel(),
+        TOKENS,
+        loss=lambda logits: F.cross_entropy(logits.reshape(-1, 100), TOKENS.reshape(-1)),
+    )
+
+
+def test_a_model_that_keeps_tensors_of_its_own_between_steps():
+    class Cached(nn.Linear):
+        def forward(self, x):
+            self.last = super().forward(x)
+            return (self.last * self.mask).view(-1)[:100]
+
+    model = Cached(64, 64)
+    model.mask = torch.ones(64, 64)
+    model(torch.zeros(64, 64))  # what it keeps now is a result of autograd
+    estimate = assert_exact(model, (64, 64), optimizer=Adam)
+    assert estimate.category_bytes["other"] == 2 * 64 * 64 * 4
+
+
+def test_a_function_with_a_backward_of_its_own_and_accumulated_gradients():
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            return gradient + 2 * x * gradient
+
+    class Uses(nn.Linear):
+        def forward(self, x):
+            h = super().forward(x)
+            return Square.apply(h) + h + h.sin()
+
+    assert_exact(Uses(64, 64), (64, 64), optimizer=Adam)
+
+
+# What the numbers must be, by arithmetic: float32, n elements; a loss and its gradient are 4 bytes each.
+
+
+def test_inference_of_one_activation_by_hand():
+    assert measure_peak_memory(nn.ReLU(), (64, 64), training=False).peak_bytes == 2 * 64 * 64 * 4
+
+
+def test_training_of_one_activation_by_hand():
+    x = torch.zeros(64, 64, requires_grad=True)
+    measured = measure_peak_memory(nn.ReLU(), x)
+    assert measured.carried_bytes == 64 * 64 * 4
+    assert measured.step_bytes == 64 * 64 * 4 + 4 + 4 + 64 * 64 * 4  # output, loss, its gradient, input's gradient
+
+
+def test_training_of_one_product_by_hand():
+    # y = x w.T, loss sum(y): backward makes w's gradient from an expanded 1, of which the product needs a copy
+    measured = measure_peak_memory(nn.Linear(50, 30, bias=False), (20, 50))
+    weight, x, y = 4 * 50 * 30, 4 * 20 * 50, 4 * 20 * 30
+    assert measured.carried_bytes == weight + x
+    assert measured.peak_bytes == weight + x + 4 + 4 + weight + y
+
+
+def test_adam_carries_two_moments_and_a_step_for_each_parameter():
+    measured = measure_peak_memory(nn.Linear(50, 30), (1, 50), optimizer=Adam)
+    parameters = 4 * (50 * 30 + 30)
+    assert measured.carried_bytes == 3 * parameters + 2 * 4 + 4 * 50
+
+
+# The parts of the estimate, each shown to matter by leaving it out.
+
+
+def test_without_workspace_lenet_would_be_far_off(monkeypatch):
+    exact = estimate_peak_memory(LeNet(), (64, 1, 28, 28), training=False)
+    assert exact.category_bytes["workspace"] > 0.4 * exact.peak_bytes
+    monkeypatch.setattr("helpers.memory.allocations.usage", lambda _changes: Usage(0, 0))
+    blind = estimate_peak_memory(LeNet(), (64, 1, 28, 28), training=False)
+    assert blind.peak_bytes < 0.9 * exact.peak_bytes
+
+
+def test_without_accumulation_in_place_attention_would_be_off(monkeypatch):
+    how = {"model": SelfAttention(64, 4, weights=False), "inputs": (4, 32, 64)}
+    events = estimate_peak_memory(**how).timeline
+    monkeypatch.setattr(timeline._Replay, "_accumulated_into", lambda *_: None)
+    assert len(estimate_peak_memory(**how).timeline.tensors) > len(events.tensors)
+
+
+def test_without_the_numbers_that_a_product_keeps_it_would_be_eight_bytes_off(monkeypatch):
+    class Scaled(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) * 0.5
+
+    exact = assert_exact(Scaled(64, 64), (64, 64))
+    monkeypatch.setattr(SavedNumbers, "saved_bytes", staticmethod(lambda *_: 0))
+    assert estimate_peak_memory(Scaled(64, 64), (64, 64)).peak_bytes == exact.peak_bytes - 8
+
+
+def test_no_kernel_of_the_step_runs_on_real_data(monkeypatch):
+    """The trace alone computes nothing: it is done without any real tensor of the step's size."""
+    monkeypatch.setattr("helpers.memory.probing.probed", lambda trace, device: pytest.fail("stop here"))
+    work = tracing.steps.workload(
+        nn.Linear(1, 1), (10**12, 1), optimizer=None, training=True, loss=None, autocast=None
+    )  # fmt: skip
+    trace = tracing.traced(work)
+    assert max(trace.storage_bytes.values()) == 4 * 10**12
+
+
+# Checkpointing and mixed precision: the saving is the measured one.
+
+
+def test_checkpointing_saves_what_it_is_estimated_to_save():
+    plain, recomputed = (
+        assert_exact(Residual(checkpointed=checkpointed), (512, 64)).peak_bytes for checkpointed in (False, True)
+    )
+    assert recomputed < 0.65 * plain
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_mixed_precision_saves_what_it_is_estimated_to_save(training):
+    full, mixed = (
+        assert_exact(Residual(), (2048, 64), training=training, autocast=autocast).peak_bytes
+        for autocast in (None, torch.bfloat16)
+    )
+    assert mixed < full
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("training", [False, True])
+def test_on_cuda_within_one_per_cent(training):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    model, shape = LeNet().cuda(), (512, 1, 28, 28)
+    how = {"training": training, "optimizer": Adam if training else None}
+    estimate = estimate_peak_memory(model, shape, **how)
+    assert all(tensor.size_bytes % 512 == 0 for tensor in estimate.timeline.tensors if tensor.category != "workspace")
+    assert estimate.peak_bytes == pytest.approx(measure_peak_memory(model, shape, **how).peak_bytes, rel=0.01)
