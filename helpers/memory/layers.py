@@ -17,7 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from helpers.memory import attribution, probing, steps, timeline, tracing
+from helpers.memory import attribution, inplace, probing, steps, timeline, tracing
 from helpers.memory.peak import estimate_peak_memory
 from helpers.memory.trace import Operator, Trace
 from helpers.results import Result
@@ -129,7 +129,7 @@ def profile_layer_mem(
     """
     work = steps.workload(model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
     seen = _Seen()
-    trace = tracing.traced(work, seen.watched)
+    trace = inplace.as_without_mode(tracing.traced(work, seen.watched))
     probes = probing.probed(trace, work.device)
     line = timeline.built(trace, probes, work.device)
     saved = _saved_by_layer(seen, trace, probes)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from helpers.memory import allocations, probing, steps, timeline, tracing
+from helpers.memory import allocations, inplace, probing, steps, timeline, tracing
 from helpers.results import Result
 
 
@@ -94,7 +94,7 @@ def estimate_peak_memory(
     cannot be copied, or whose memory depends on the values of its tensors. Lesson 07.
     """
     work = steps.workload(model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
-    trace = tracing.traced(work)
+    trace = inplace.as_without_mode(tracing.traced(work))
     probes = probing.probed(trace, work.device)
     return _estimate(timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work.device)
 

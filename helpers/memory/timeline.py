@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from helpers.memory.probing import Probe
-from helpers.memory.trace import Operator, Release, TensorSpec, Trace
+from helpers.memory.trace import Operator, Release, Trace
 from helpers.results import Result
 
 CATEGORIES = (
@@ -22,7 +22,6 @@ CATEGORIES = (
 )  # fmt: skip
 
 _CUDA_BLOCK_BYTES = 512  # torch.cuda's caching allocator rounds every tensor up to it
-_ADD = torch.ops.aten.add.Tensor
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,6 @@ class _Life:
     layer: str
     size_bytes: int
     start: int
-    segment: int = 0
     end: int | None = None
 
 
@@ -97,18 +95,12 @@ def built(trace: Trace, probes: list[Probe | None], device: torch.device) -> Tim
     """Return the timeline of the trace's second step."""
     replay = _Replay(trace, device)
     events = trace.events[trace.start :]
-    for position, (event, probe) in enumerate(zip(events, probes, strict=True)):
+    for event, probe in zip(events, probes, strict=True):
         if isinstance(event, Release):
             replay.release(event.storage)
         elif not event.only_views:
-            replay.run(event, probe, _released_next(events, position))
+            replay.run(event, probe)
     return replay.timeline()
-
-
-def _released_next(events: list[Operator | Release], position: int) -> set[int]:
-    """Return the storages that are released between the operator at ``position`` and the next."""
-    following = itertools.takewhile(lambda event: isinstance(event, Release), events[position + 1 :])
-    return {event.storage for event in following}
 
 
 class _Replay:
@@ -120,7 +112,6 @@ class _Replay:
         self._lives: list[_Life] = []
         self._operators: list[Operator] = []
         self._by_storage: dict[int, _Life] = {}
-        self._merged: set[int] = set()
         for storage in trace.carried:
             category, layer, name = trace.names.get(storage, ("other", "", "kept by the model"))
             self._born(storage, trace.storage_bytes[storage], name=name, category=category, layer=layer)
@@ -137,20 +128,12 @@ class _Replay:
             self._by_storage[storage] = life
         return life
 
-    def run(self, operator: Operator, probe: Probe, released_next: set[int]) -> None:
+    def run(self, operator: Operator, probe: Probe) -> None:
         self._operators.append(operator)
-        kept = self._accumulated_into(operator, released_next)
-        if kept is not None:
-            (storage, _), size = operator.made[0], self._by_storage[kept]
-            self._by_storage[storage] = size
-            self._merged.add(kept)
-            self._name_gradient(storage, size)
-            return
         made_bytes = 0
         for (storage, _), size_bytes in zip(operator.made, probe.made_bytes, strict=True):
             category = _CATEGORY_OF_PHASE[operator.phase]
             life = self._born(storage, size_bytes, name=operator.name, category=category, layer=operator.layer)
-            life.segment = operator.segment
             made_bytes += life.size_bytes
             self._name_gradient(storage, life)
         workspace_bytes = probe.usage.peak_bytes - made_bytes
@@ -163,29 +146,7 @@ class _Replay:
             life.layer, life.name = self._trace.gradients[storage]
             life.category = "gradient"
 
-    def _accumulated_into(self, operator: Operator, released_next: set[int]) -> int | None:
-        """Return the storage into which autograd really adds, where under fake tensors it makes a new sum.
-
-        When a second gradient arrives at a place, the engine adds it into the first in place, if nobody else holds
-        the first (``can_accumulate_inplace`` in torch/csrc/autograd/input_buffer.cpp): its storage has one owner, it
-        is dense and no view. Any dispatch mode turns that off. The first one was born in an earlier node and ends
-        with the sum, which no operand of a sum inside a node's own formula does.
-        """
-        if operator.function is not _ADD or not operator.may_accumulate or len(operator.made) != 1:
-            return None
-        first, second = (*operator.arguments[0], None)[:2]
-        if not (isinstance(first, TensorSpec) and isinstance(second, TensorSpec)) or operator.arguments[1]:
-            return None
-        life = self._by_storage.get(first.storage)
-        if life is None or first.is_view or first.storage not in released_next or life.segment == operator.segment:
-            return None
-        same_size = self._trace.storage_bytes[operator.made[0][0]] == self._trace.storage_bytes[first.storage]
-        return first.storage if same_size else None
-
     def release(self, storage: int) -> None:
-        if storage in self._merged:
-            self._merged.remove(storage)
-            return
         life = self._by_storage[storage]
         life.end = self._now
         phase = self._operators[-1].phase if self._operators else "forward"

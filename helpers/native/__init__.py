@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from helpers.native.census import AccessCount, Census, HostCensus, KindCount, MnemonicCount, census
+from helpers.native.counting import AccessCount, Census, HostCensus, KindCount, MnemonicCount, census
 from helpers.native.cpp import CPP_FLAGS, Library, compile_cpp
 from helpers.native.disassembly import disassemble
 from helpers.native.driver import Kernel, Module, gpu_architecture

@@ -25,7 +25,7 @@ _LIMIT_S = 600
 _SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
 _ALWAYS = ("-shared", *(() if sys.platform == "win32" else ("-fPIC",)))
 _FILE = "source.cpp"
-_FIRST_ERROR = re.compile(r"^(?P<place>[^:\n]*):(?:(?P<line>\d+):(?:\d+:)?)? *(?:fatal )?error: (?P<message>.*)$", re.M)
+_ERROR = re.compile(r"^(?P<place>[^:\n]*):(?:(?P<line>\d+):(?:\d+:)?)? *(?:fatal )?error: (?P<message>.*)$", re.M)
 _LINK_ERROR = re.compile(r"undefined reference to .*|(?:ld|collect2|lld): .*|Undefined symbols for .*\n.*")
 
 
@@ -117,15 +117,15 @@ def _compile(command: Sequence[str], flags: Sequence[str], source: str, target: 
 
 def _refusal(compiler: str, source: str, log: str, status: int) -> CompilationError:
     """Return the error for what the compiler printed: its first error, and the source's line that it is about."""
-    lines = source.splitlines()
-    found = _FIRST_ERROR.search(log)
-    if found is None:
+    lines, errors = source.splitlines(), list(_ERROR.finditer(log))
+    found = next((one for one in errors if one["place"].endswith(_FILE) and one["line"]), None)
+    if found is None or not 1 <= int(found["line"]) <= len(lines):
         linker = _LINK_ERROR.search(log)
-        message = linker.group() if linker else next(iter(log.split("\n", 1)), "") or f"exit status {status}"
-        return CompilationError(f"{compiler} fails: {message}", "read the compiler's whole output in .log", log)
-    number = int(found["line"] or 0)
-    if not found["place"].endswith(_FILE) or not 1 <= number <= len(lines):
-        return CompilationError(f"{compiler} refuses: {found['message']}", "read the compiler's output in .log", log)
+        reason = linker.group() if linker else errors[0]["message"] if errors else log.strip().partition("\n")[0]
+        return CompilationError(
+            f"{compiler} fails: {reason or f'exit status {status}'}", "read the compiler's whole output in .log", log
+        )
+    number = int(found["line"])
     problem = f"{compiler} refuses line {number}: {found['message']}\n    {number} | {lines[number - 1].rstrip()}"
     return CompilationError(problem, f"correct line {number} of the source (.log has every message)", log)
 

@@ -28,12 +28,36 @@ def result_of(name: str, args: tuple, kwargs: dict, *, in_place: bool) -> Any:
     if name == "native_layer_norm":
         kept = (*data.shape[: data.dim() - len(args[1])], *[1] * len(args[1]))
         return torch.empty_like(data, memory_format=torch.contiguous_format), data.new_empty(kept), data.new_empty(kept)
+    if name == "convolution":
+        return _convolved(*args)
     if name == "addmm" and _multiplies(*args[:3]):
         return args[1].new_empty((args[1].shape[0], args[2].shape[1]))
     is_plain = (name in _UNARY or (name in _BINARY and _fits(data, args[1]))) and data.is_floating_point()
     if not is_plain:
         return None
     return data if in_place else torch.empty_like(data)
+
+
+def _convolved(data: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int],
+               dilation: list[int], transposed: bool, added: list[int], groups: int) -> Tensor | None:  # fmt: skip
+    """Return the result for a batch in torch's default layout, or None: torch itself says what is wrong."""
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    wanted = weight.shape[0] if transposed else weight.shape[1] * groups
+    is_plain = (data.is_contiguous() and weight.is_contiguous() and data.dim() == weight.dim() == len(stride) + 2
+                and len(padding) == len(dilation) == len(stride) and data.shape[1] == wanted
+                and 0 not in data.shape[1:] and min(stride) > 0 and min(padding) >= 0 and min(dilation) > 0
+                and weight.shape[0] % groups == 0 and data.dtype == weight.dtype
+                and (bias is None or (bias.shape == (channels,) and bias.dtype == data.dtype)))  # fmt: skip
+    if not is_plain:
+        return None
+    sizes = []
+    for place, size in enumerate(data.shape[2:]):
+        reach = dilation[place] * (weight.shape[2 + place] - 1)
+        if transposed:
+            sizes.append((size - 1) * stride[place] - 2 * padding[place] + reach + added[place] + 1)
+        else:
+            sizes.append((size + 2 * padding[place] - reach - 1) // stride[place] + 1)
+    return data.new_empty((data.shape[0], channels, *sizes)) if min(sizes) > 0 else None
 
 
 def packed(data: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:

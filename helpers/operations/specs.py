@@ -15,6 +15,9 @@ from helpers.operations.conventions import FREE
 SMALL = 4096
 META = torch.device("meta")
 
+# Looked at first: to ask of every number whether it is a tensor takes longer than all else that is noted of it.
+_PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
+
 
 class ForwardError(RuntimeError):
     """The model's forward cannot be followed on shapes; the message says where and what to do. Lesson 07."""
@@ -101,19 +104,19 @@ def _specs(values: Any) -> Iterator[Spec]:
 def tensors_in(values: Any) -> Iterator[Tensor]:
     """Yield the tensors among an operator's arguments, those in lists too."""
     for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif type(value) in (list, tuple):
+        kind = type(value)
+        if kind is list or kind is tuple:
             yield from tensors_in(value)
+        elif kind not in _PLAIN and isinstance(value, Tensor):
+            yield value
 
 
 def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
     """Apply ``function`` to the tensors of an operator's arguments; lists become tuples."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if type(value) in (list, tuple):
+    kind = type(value)
+    if kind is list or kind is tuple:
         return tuple([mapped(item, function) for item in value])
-    return value
+    return function(value) if kind not in _PLAIN and isinstance(value, Tensor) else value
 
 
 def storage_of(tensor: Tensor) -> int:

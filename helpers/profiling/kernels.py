@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import html
+import math
 import numbers
 import os
 import statistics
@@ -99,16 +101,15 @@ def kernel_table(fn: Callable[[], object], *, runs: int = 1, device: str | torch
     _refuse_nested()
     fn()
     chosen = chosen or device_in_use()
-    events, whole_s = _recorded(fn, chosen, int(runs))
-    on_cuda = chosen.type == "cuda"
+    on_cuda, recorded = chosen.type == "cuda", _recorded(fn, chosen, int(runs))
     seconds: dict[str, list[float]] = defaultdict(list)
-    for event in events:
-        if event.name == _CALL or (event.device_type == DeviceType.CUDA) != on_cuda:
-            continue
-        if on_cuda and getattr(event, "is_user_annotation", False):
-            continue
-        own_us = event.time_range.elapsed_us() if on_cuda else event.self_cpu_time_total
-        seconds[event.name].append(own_us / 1e6)
+    for event in (event for events, _ in recorded for event in events):
+        is_kernel = event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+        if on_cuda and is_kernel:
+            seconds[event.name].append(event.time_range.elapsed_us() / 1e6)
+        elif not on_cuda and event.device_type == DeviceType.CPU:
+            seconds[event.name].append(event.self_cpu_time_total / 1e6)
+    whole_s = sum(call_s for _, call_s in recorded)
     return KernelTable(
         device=str(chosen),
         threads=torch.get_num_threads(),
@@ -122,11 +123,11 @@ def table_rows(seconds: dict[str, list[float]], whole_s: float) -> tuple[KernelT
     """Return the rows of the classic table from the seconds of every call, and what is left of the whole."""
     rows = []
     for name, calls_s in seconds.items():
-        total_s = sum(calls_s)
+        total_s = math.fsum(calls_s)
         rows.append(KernelTime(_share(total_s, whole_s), total_s, len(calls_s), total_s / len(calls_s), min(calls_s),
                                max(calls_s), name))  # fmt: skip
     rows.sort(key=lambda row: (-row.total_s, row.name))
-    rest_s = whole_s - sum(row.total_s for row in rows)
+    rest_s = whole_s - math.fsum(row.total_s for row in rows)
     rest = KernelTime(_share(rest_s, whole_s), rest_s, 0, 0.0, 0.0, 0.0, UNACCOUNTED)
     return (*rows, rest)
 
@@ -143,8 +144,7 @@ def profiled_operators(
     _refuse_nested()
     calls: dict[tuple[str, str], int] = {}
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for _ in range(count):
-        events, whole_s = _recorded(step, device, 1)
+    for events, whole_s in _recorded(step, device, count):
         calls, own_s = _by_operator(events, on_cuda=device.type == "cuda")
         own_s[UNACCOUNTED, "both"] = whole_s - sum(own_s.values())
         for row, spent_s in own_s.items():
@@ -162,7 +162,7 @@ def _by_operator(
     calls: dict[tuple[str, str], int] = defaultdict(int)
     own_s: dict[tuple[str, str], float] = defaultdict(float)
     for event in events:
-        if event.name == _CALL or event.device_type != DeviceType.CPU:
+        if event.device_type != DeviceType.CPU:
             continue
         name = event.name.removeprefix(_ENGINE)
         row = name, "backward" if _is_backward(event) else "forward"
@@ -179,8 +179,8 @@ def _is_backward(event: Any) -> bool:
     return False
 
 
-def _recorded(fn: Callable[[], object], device: torch.device, runs: int) -> tuple[list[Any], float]:
-    """Return the profiler's events of ``runs`` calls of ``fn``, and the seconds of those calls together."""
+def _recorded(fn: Callable[[], object], device: torch.device, runs: int) -> list[tuple[list[Any], float]]:
+    """Return, for each of ``runs`` calls of ``fn``, the profiler's events and the seconds of the call."""
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -193,20 +193,19 @@ def _recorded(fn: Callable[[], object], device: torch.device, runs: int) -> tupl
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
     events = [event for event in recorder.events() if not _is_bookkeeping(event)]
-    whole_us = sum(event.time_range.elapsed_us() for event in events
-                   if event.name == _CALL and event.device_type == DeviceType.CPU)  # fmt: skip
-    return _inside(events), whole_us / 1e6
+    calls = [event.time_range for event in events if event.name == _CALL and event.device_type == DeviceType.CPU]
+    calls.sort(key=lambda call: call.start)
+    starts = [call.start for call in calls]
+    inside: list[list[Any]] = [[] for _ in calls]
+    for event in events:
+        place = bisect.bisect_right(starts, event.time_range.start) - 1
+        if place >= 0 and event.time_range.start <= calls[place].end and event.name != _CALL:
+            inside[place].append(event)
+    return [(own, call.elapsed_us() / 1e6) for own, call in zip(inside, calls, strict=True)]
 
 
 def _is_bookkeeping(event: Any) -> bool:
     return event.name == "[memory]" or event.name.startswith(("ProfilerStep", "PyTorch Profiler"))
-
-
-def _inside(events: list[Any]) -> list[Any]:
-    """Return the events of the calls, without those of the profiler around them."""
-    calls = [event.time_range for event in events if event.name == _CALL and event.device_type == DeviceType.CPU]
-    begin, end = min(call.start for call in calls), max(call.end for call in calls)
-    return [event for event in events if begin <= event.time_range.start <= end]
 
 
 def _refuse_nested() -> None:

@@ -49,7 +49,7 @@ def steady_allocator() -> AllocatorSetting:
     glibc 2.36), and the process keeps the memory of its peak. Calling it again changes nothing. Where the C library is
     not glibc, nothing is set, and the result says so.
 
-    Raises RuntimeError when glibc refuses the setting. Lesson 12.
+    Raises RuntimeError when glibc refuses the setting. Lesson 01.
     """
     library = _glibc()
     if library is None:

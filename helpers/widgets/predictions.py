@@ -45,9 +45,9 @@ class Answer(results.Result):
         return quantity(value, self.unit)
 
     def _ratio(self, value: float | None) -> str:
-        if value is None or not self.measured:
+        if value is None or not self.measured or value == self.measured:
             return ""
-        return f"{value / self.measured:.2f} of measured"
+        return f"{value / self.measured:.3g} times measured"
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -74,7 +74,8 @@ def quantity(value: float, unit: str) -> str:
     """Return ``value`` as text: with a prefix where the unit takes one, else the plain number and the unit."""
     if unit in units.BASE_UNITS:
         return units.text(value, unit)
-    return f"{value:,.4g}{'' if unit in ('x', '%') else ' '}{unit}"
+    digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{digits}{'' if unit in ('x', '%') else ' '}{unit}"
 
 
 def read_number(text: str, unit: str) -> float:

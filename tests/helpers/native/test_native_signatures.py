@@ -33,8 +33,10 @@ def test_what_is_returned_is_read():
     assert parse_signature("const float* f(int n)").returns.c_type is ctypes.c_void_p
 
 
-@pytest.mark.parametrize("declaration", ["", "f", "f(int n)", "void f", "void f(int n", "void f(int& n)", "void f(void n)",
-                                         "void f(int n,)", "Weights f()", "void f(void (*g)(int))", None, 3])  # fmt: skip
+@pytest.mark.parametrize("declaration", [
+    "", "f", "f(int n)", "void f", "void f(int n", "void f(int& n)", "void f(void n)", "void f(int n,)", "Weights f()",
+    "void f(void (*g)(int))", None, 3,
+])  # fmt: skip
 def test_what_is_no_declaration_is_refused(declaration):
     with pytest.raises(ValueError, match=r"declaration|parameter|returned|void"):
         parse_signature(declaration)
@@ -59,9 +61,10 @@ def test_a_number_that_does_not_fit_is_refused(kind, value):
         converted(f"void f({kind} n)", value)
 
 
-@pytest.mark.parametrize(("kind", "value"), [("int", 1.0), ("int", "1"), ("int", None), ("int", torch.ones(2)),
-                                             ("float", "1"), ("float", None), ("float", np.ones(1)), ("float*", "x"),
-                                             ("float*", 1.5), ("float*", [1.0]), ("float*", True), ("W", 3)])  # fmt: skip
+@pytest.mark.parametrize(("kind", "value"), [
+    ("int", 1.0), ("int", "1"), ("int", None), ("int", torch.ones(2)), ("float", "1"), ("float", None),
+    ("float", np.ones(1)), ("float*", "x"), ("float*", 1.5), ("float*", [1.0]), ("float*", True), ("W", 3),
+])  # fmt: skip
 def test_a_value_of_another_type_is_refused(kind, value):
     with pytest.raises((TypeError, ValueError), match="f: n is"):
         converted(f"void f({kind} n)", value)

@@ -178,6 +178,20 @@ def test_shape_rules_against_torch(name, layout):
     assert _like(ours)[:count] == _like(theirs)[:count]
 
 
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("stride", "padding", "dilation", "added", "groups"), [
+    (1, 0, 1, 0, 1), (2, 1, 1, 1, 1), (3, 2, 2, 0, 2), (1, 1, 3, 0, 4),
+])  # fmt: skip
+def test_shape_rules_of_convolution_against_torch(dimensions, transposed, stride, padding, dilation, added, groups):
+    data = torch.empty(2, 4, *range(9, 9 + dimensions), device="meta")
+    weight_shape = (4, 8 // groups) if transposed else (8, 4 // groups)
+    kernel = torch.empty(*weight_shape, *range(2, 2 + dimensions), device="meta")
+    lists = [[value] * dimensions for value in (stride, padding, dilation)]
+    args = (data, kernel, torch.empty(8, device="meta"), *lists, transposed, [added] * dimensions, groups)
+    assert _like(result_of("convolution", args, {}, in_place=False)) == _like(torch.ops.aten.convolution(*args))
+
+
 def test_shape_rules_leave_what_is_not_plain_to_torch():
     data, whole = torch.empty(2, 3, device="meta"), torch.empty(2, 3, device="meta", dtype=torch.long)
     assert result_of("mul", (whole, 2.5), {}, in_place=False) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import random
@@ -58,8 +59,8 @@ class Takes(nn.Module):
         if self.clock is not None:
             self.clock.now_s += seconds
             return
-        end_s = time.perf_counter() + seconds
-        while time.perf_counter() < end_s:
+        end_s = time.thread_time() + seconds  # processor time: a machine that others use does not stretch it
+        while time.thread_time() < end_s:
             pass
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -85,10 +86,18 @@ class Known(nn.Module):
 
 
 def timed(model: nn.Module, inputs: object, **options) -> TimeProfile:
-    return profile_time(model, inputs, **{"budget_s": 0.05, **options})
+    return profile_time(model, inputs, **{"budget_s": 0.02, **options})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module", autouse=True)
+def _quick_collector():
+    """Leave torch's own objects out of the garbage collections that every call begins with."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="module")
 def known() -> TimeProfile:
     clock = FakeClock()
     takes = Takes(clock, 13, 17)
@@ -189,33 +198,29 @@ def spinning(first_s: float, second_s: float) -> nn.Module:
 
 
 def test_a_layer_that_spins_is_found_with_its_share():
-    def shares() -> tuple[str, float, float]:
-        profile = timed(spinning(0.003, 0.001), (2, 8), budget_s=0.25)
-        slow, quick = profile.layer("1"), profile.layer("3")
-        assert slow.backward_s == pytest.approx(2 * slow.forward_s, rel=0.5)
-        return profile.slowest().layer, slow.share, quick.share
-
-    slowest, slow, quick = shares()
-    assert slowest == "1"
-    assert slow == pytest.approx(0.75, rel=0.15)
-    assert quick == pytest.approx(0.25, rel=0.3)
+    profile = timed(spinning(0.003, 0.001), (2, 8), budget_s=0.2, clock=time.thread_time)
+    slow, quick = profile.layer("1"), profile.layer("3")
+    assert profile.slowest() is slow
+    assert slow.share == pytest.approx(0.75, rel=0.15)
+    assert quick.share == pytest.approx(0.25, rel=0.15)
+    assert slow.backward_s == pytest.approx(2 * slow.forward_s, rel=0.15)
 
 
 def test_the_same_model_the_other_way_round_has_the_other_slowest_layer():
-    assert timed(spinning(0.0005, 0.002), (2, 8)).slowest().layer == "3"
+    assert timed(spinning(0.0005, 0.002), (2, 8), clock=time.thread_time).slowest().layer == "3"
 
 
 def overhead(images: int = 64) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return timed(LeNet(), (images, 1, 28, 28), budget_s=0.6, clock=time.thread_time).overhead_ratio
+        return timed(LeNet(), (images, 1, 28, 28), budget_s=0.4, clock=time.thread_time).overhead_ratio
     finally:
         torch.set_num_threads(threads)
 
 
 def test_the_hooks_cost_at_most_a_tenth_of_lenets_step():
-    assert min(overhead() for _ in range(3)) <= 1.1
+    assert any(overhead() <= 1.1 for _ in range(4))
 
 
 def test_hooks_that_are_slow_would_be_seen(monkeypatch):

@@ -42,9 +42,9 @@ def type_and_lock(form, text):
 
 def test_three_numbers_stand_side_by_side_with_their_ratios():
     assert answer().rows() == [
-        ("predicted", "60x", "3.00 of measured"),
-        ("modelled", "10x", "0.50 of measured"),
-        ("measured", "20x", "1.00 of measured"),
+        ("predicted", "60x", "3 times measured"),
+        ("modelled", "10x", "0.5 times measured"),
+        ("measured", "20x", ""),
     ]
     assert "Your prediction is 3 times too high." in str(answer())
 

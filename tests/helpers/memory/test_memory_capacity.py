@@ -1,0 +1,102 @@
+"""The largest batch: the search alone, on the estimate, and against a process that is really limited."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from helpers import isolation
+from helpers.memory import estimate_peak_memory, fits, max_batch_size
+from helpers.memory.capacity import largest_below
+from helpers.models import LeNet
+
+
+@pytest.mark.parametrize(
+    "peak",
+    [
+        lambda n: 100 + 7 * n,
+        lambda n: 100 + n * n,
+        lambda n: 100 + int(math.sqrt(n)),
+        lambda n: 1000 * (n // 64 + 1),
+        lambda n: 50,  # noqa: ARG005
+    ],
+)
+@pytest.mark.parametrize("limit", [0, 49, 50, 107, 108, 1000, 99_999, 10**7])
+def test_the_search_finds_the_last_that_fits(peak, limit):
+    found = largest_below(peak, limit, 5000)
+    assert found == max((n for n in range(1, 5001) if peak(n) <= limit), default=0)
+
+
+def test_the_search_takes_few_steps_on_a_straight_line():
+    asked = []
+    largest_below(lambda n: asked.append(n) or 10**6 + 12_345 * n, 10**9, 2**20)
+    assert len(set(asked)) < 12
+
+
+def test_the_result_fits_and_one_more_does_not():
+    found = max_batch_size(LeNet(), (1, 1, 28, 28), 2_000_000, training=False)
+    peaks = [
+        estimate_peak_memory(LeNet(), (batch, 1, 28, 28), training=False).peak_bytes
+        for batch in (found.batch_size, found.batch_size + 1)
+    ]
+    assert [found.peak_bytes, found.next_peak_bytes] == peaks
+    assert peaks[0] <= 2_000_000 < peaks[1]
+    assert fits(LeNet(), (found.batch_size, 1, 28, 28), 2_000_000, training=False)
+    assert not fits(LeNet(), (found.batch_size + 1, 1, 28, 28), 2_000_000, training=False)
+
+
+def test_nothing_fits_and_everything_fits():
+    nothing = max_batch_size(nn.Linear(10, 10), (1, 10), 100)
+    assert (nothing.batch_size, nothing.peak_bytes) == (0, None)
+    everything = max_batch_size(nn.Linear(10, 10), (1, 10), 10**9, at_most=64)
+    assert (everything.batch_size, everything.next_peak_bytes) == (64, None)
+
+
+def test_inputs_that_are_tensors_are_resized_together():
+    model = nn.Bilinear(4, 4, 4)
+    shapes = (torch.zeros(2, 4), torch.zeros(2, 4))
+    found = max_batch_size(model, shapes, 100_000)
+    assert found.peak_bytes <= 100_000 < found.next_peak_bytes
+    with pytest.raises(ValueError, match="one common batch"):
+        max_batch_size(model, (torch.zeros(2, 4), torch.zeros(3, 4)), 100_000)
+
+
+@pytest.mark.parametrize("memory_bytes", [-1, math.nan, math.inf, "2 GB", None, True])
+def test_a_limit_that_is_none(memory_bytes):
+    with pytest.raises(ValueError, match="memory_bytes is"):
+        fits(nn.Linear(4, 4), (1, 4), memory_bytes)
+
+
+def test_a_fit_says_what_is_left():
+    fit = fits(nn.Linear(4, 4), (1, 4), 10_000)
+    assert fit
+    assert fit.free_bytes == 10_000 - fit.peak_bytes
+    assert not fits(nn.Linear(4, 4), (1, 4), 0)
+
+
+WIDTH, DEPTH = 1000, 6
+
+
+def deep_network():
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), *(nn.Sigmoid() for _ in range(DEPTH)))
+
+
+def one_step(batch):
+    network, x = deep_network(), torch.zeros(batch, WIDTH)
+    network(x).sum().backward()
+    return True
+
+
+@pytest.mark.slow
+def test_a_process_with_that_much_memory_runs_the_batch_and_not_a_larger_one():
+    """The limit counts all that the process takes, so the two runs stand 6 % to either side of it."""
+    memory_bytes = 400_000_000
+    found = max_batch_size(deep_network(), (1, WIDTH), memory_bytes)
+    assert found.peak_bytes <= memory_bytes < found.next_peak_bytes
+    below = isolation.run_limited(one_step, int(0.94 * found.batch_size), memory_bytes=memory_bytes, timeout_s=120)
+    above = isolation.run_limited(one_step, int(1.06 * found.batch_size), memory_bytes=memory_bytes, timeout_s=120)
+    assert below.status == "returned", below.message
+    assert above.status == "out_of_memory", above.message

@@ -1,0 +1,179 @@
+"""Care for the caller: nothing of the model changes, also after an error, and every error is one clear sentence."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from memory_models import Adam, Branches, Raises
+from torch import nn
+
+from helpers.memory import (
+    ModelError,
+    estimate_peak_memory,
+    fits,
+    max_batch_size,
+    measure_peak_memory,
+    profile_layer_mem,
+    profile_mem,
+)
+
+FUNCTIONS = (estimate_peak_memory, measure_peak_memory, profile_layer_mem, profile_mem)
+
+
+def network():
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2))
+    model[1].eval()
+    model[0].weight.grad = torch.full((8, 8), 3.0)
+    model.register_forward_hook(lambda *_: None)
+    return model
+
+
+def state(model):
+    return {
+        "tensors": {name: value.clone() for name, value in model.state_dict().items()},
+        "identity": [id(parameter) for parameter in model.parameters()],
+        "versions": [parameter._version for parameter in model.parameters()],
+        "modes": [module.training for module in model.modules()],
+        "hooks": [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()],
+        "global hooks": len(nn.modules.module._global_forward_hooks) + len(nn.modules.module._global_forward_pre_hooks),
+        "gradients": [None if p.grad is None else p.grad.clone() for p in model.parameters()],
+        "torch": torch.get_rng_state(),
+        "numpy": np.random.get_state()[1].tolist(),
+        "python": random.getstate(),
+        "grad mode": torch.is_grad_enabled(),
+        "rng function": torch.get_rng_state,
+    }
+
+
+def assert_same(before, after):
+    for name, values in before.items():
+        if name == "tensors":
+            assert all(torch.equal(value, after[name][key]) for key, value in values.items())
+        elif name == "gradients":
+            pairs = zip(values, after[name], strict=True)
+            assert all(a is b is None or torch.equal(a, b) for a, b in pairs)
+        elif isinstance(values, torch.Tensor):
+            assert torch.equal(values, after[name])
+        else:
+            assert values == after[name], name
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("how", [{"training": False}, {"optimizer": Adam}], ids=["inference", "training"])
+def test_the_model_comes_back_as_it_was(function, how):
+    model, x = network(), torch.randn(4, 8)
+    before, given = state(model), x.clone()
+    function(model, x, **how)
+    assert_same(before, state(model))
+    assert torch.equal(x, given)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("make", "inputs", "how"),
+    [
+        (Raises, (2, 4), {}),
+        (network, (4, 9), {}),
+        (network, (4, 8), {"loss": lambda outputs: outputs}),
+        (network, (4, 8), {"optimizer": lambda parameters: Adam(parameters, lr=-1)}),
+    ],
+    ids=["raises", "wrong shape", "loss is no number", "optimizer"],
+)
+def test_the_model_comes_back_as_it_was_after_an_error(function, make, inputs, how):
+    model = make()
+    before = state(model)
+    with pytest.raises(ModelError):
+        function(model, inputs, **how)
+    assert_same(before, state(model))
+
+
+def test_the_callers_mode_does_not_matter():
+    expected = estimate_peak_memory(nn.Linear(4, 4), (4, 4), optimizer=Adam).peak_bytes
+    with torch.no_grad():
+        assert estimate_peak_memory(nn.Linear(4, 4), (4, 4), optimizer=Adam).peak_bytes == expected
+    with torch.inference_mode():
+        assert measure_peak_memory(nn.Linear(4, 4), (4, 4), optimizer=Adam).peak_bytes == expected
+
+
+def test_a_view_counts_with_its_own_bytes():
+    data = torch.zeros(1000, 4)
+    assert estimate_peak_memory(nn.ReLU(), data[:2], training=False).category_bytes["input"] == 2 * 4 * 4
+
+
+def test_the_same_tensor_twice_is_one_input():
+    x = torch.zeros(2, 4)
+    assert estimate_peak_memory(nn.Bilinear(4, 4, 4), (x, x), training=False).category_bytes["input"] == x.nbytes
+
+
+def quantised():
+    return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear})
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (Branches, r"forward pass looks at the values of a tensor .*measure_peak_memory"),
+        (Raises, r"forward pass raised KeyError: 'no such expert'"),
+        (lambda: nn.LazyLinear(4), "run the model once"),
+        (lambda: torch.compile(nn.Linear(4, 4)), "compiled"),
+        (quantised, "quantised"),
+        (lambda: torch.jit.script(nn.Linear(4, 4)), "TorchScript"),
+        (lambda: nn.Linear(4, 4, device="meta"), "only cpu and cuda"),
+        (lambda: nn.Linear(5, 5), r"forward pass raised RuntimeError: .*\(inputs of shape \(2, 4\)\)"),
+        (nn.Identity, "depends on no parameter"),
+    ],
+)
+def test_a_model_that_cannot_be_estimated_is_one_clear_sentence(make, message, caplog):
+    with pytest.raises(ModelError, match=message) as caught:
+        estimate_peak_memory(make(), (2, 4))
+    assert "\n" not in str(caught.value)
+    assert caplog.text == ""
+
+
+def test_what_cannot_be_estimated_can_be_measured():
+    assert measure_peak_memory(Branches(), (2, 4)).peak_bytes > 0
+
+
+def test_a_model_whose_output_depends_on_values_of_its_input():
+    class Selects(nn.Module):
+        def forward(self, x):
+            return x[x > 0]
+
+    with pytest.raises(ModelError, match="looks at the values"):
+        estimate_peak_memory(Selects(), (2, 4), training=False)
+
+
+@pytest.mark.parametrize("inputs", [(), (4, True), {}, None, "x", (2.0, 3), [None]])
+def test_inputs_that_are_none(inputs):
+    with pytest.raises(TypeError, match="give a shape such as"):
+        estimate_peak_memory(nn.Linear(4, 4), inputs)
+    with pytest.raises(TypeError, match="give a shape such as"):
+        max_batch_size(nn.Linear(4, 4), inputs, 1000)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "how", "error", "message"),
+    [
+        ((nn.Linear(4, 4), (4, -1)), {}, ValueError, "negative"),
+        ((lambda x: x, (4, 4)), {}, TypeError, "torch.nn.Module"),
+        ((nn.Linear(4, 4), (4, 4)), {"optimizer": "Adam"}, TypeError, "torch.optim.Adam"),
+        ((nn.Linear(4, 4), (4, 4)), {"optimizer": Adam([torch.zeros(1)])}, TypeError, "torch.optim.Adam"),
+        ((nn.Linear(4, 4), (4, 4)), {"optimizer": Adam, "training": False}, ValueError, "inference"),
+        ((nn.Linear(4, 4), (4, 4)), {"optimizer": torch.optim.LBFGS}, ModelError, "several times"),
+        ((nn.Linear(4, 4), (4, 4)), {"optimizer": list}, TypeError, "must give a torch.optim.Optimizer"),
+        ((nn.Linear(4, 4), (4, 4)), {"loss": lambda outputs: outputs.sum().item()}, ModelError, "the loss looks at"),
+        ((nn.Linear(4, 4), (4, 4)), {"autocast": "bfloat16"}, TypeError, "dtype"),
+    ],
+)
+def test_arguments_that_are_not_accepted(arguments, how, error, message):
+    with pytest.raises(error, match=message):
+        estimate_peak_memory(*arguments, **how)
+
+
+def test_only_one_profiler_can_run():
+    with torch.autograd.profiler.profile(), pytest.raises(RuntimeError, match="leave it before"):
+        fits(nn.Linear(4, 4), (4, 4), 1000)
