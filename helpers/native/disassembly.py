@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import tempfile
@@ -60,7 +61,11 @@ def image_of(program: Program) -> bytes:
 
 def gpu_functions(program: Program) -> dict[str, sass.Function]:
     """Return the functions of a cubin, read. Raises as :func:`disassemble` does."""
-    image = image_of(program)
+    return _read_gpu(image_of(program))
+
+
+@functools.lru_cache(maxsize=8)  # several kernels of one program are asked for one after another
+def _read_gpu(image: bytes) -> dict[str, sass.Function]:
     sizes = {name: len(body) for name, body in elf.read(image).sections.items()}
     tool = find_nvdisasm()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

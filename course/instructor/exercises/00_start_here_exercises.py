@@ -436,7 +436,7 @@ once = f"Untimed calls: {machine.untimed or 'none'}. The cold calls, first and s
 check.holds(warmed, sorted(machine.untimed) == ["first", "second"], otherwise=once)
 counts = {name: machine.timed.count(name) for name in ("first", "second")}
 check.holds(equal, counts == {"first": 5, "second": 5}, otherwise=f"In 5 rounds each is timed 5 times, not {counts}")
-in_turn = f"The timed calls began {machine.timed[:4]}; time both in every round, or the heat is all on one of them"
+in_turn = f"The timed calls began {machine.timed[:4]}: time both in every round"
 check.holds(turns, machine.takes_turns, otherwise=in_turn)
 check.report()
 ### BEGIN HIDDEN TESTS

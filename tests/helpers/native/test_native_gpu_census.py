@@ -19,7 +19,7 @@ __constant__ float constant[{WEIGHTS}];
 __device__ float plain[{WEIGHTS}];
 struct Weights {{ float w[{WEIGHTS}]; }};
 template <typename W> __device__ float dot(const W& w, const float* x) {{
-    float sum = 0.25f;
+    float sum = x[{WEIGHTS}];
     #pragma unroll
     for (int i = 0; i < {WEIGHTS}; ++i) sum = fmaf(w[i], x[i], sum);
     return sum;
@@ -121,14 +121,12 @@ def test_where_the_weights_stand_decides_what_feeds_the_multiply_adds(architectu
     assert {name: one["multiply_adds"] for name, one in found.items()} == dict.fromkeys(names, n)
     assert fed(found["k_const"]) == (n, 0, 0, 0)
     # On sm_75 and sm_80 the instruction reads constant memory itself; on sm_90 a uniform register, loaded before.
-    # The first addition's 0.25 is an immediate, which a multiply-add has room for when nothing else needs it.
     for name in ("k_constant", "k_parameter"):
-        bank = found[name]["constant_bank"] if operand else found[name]["uniform_register"]
-        assert bank + found[name]["immediate"] == n
-        assert bank >= n - 1
+        assert fed(found[name]) == ((0, n, 0, 0) if operand else (0, 0, n, 0))
     for name in ("k_device", "k_pointer", "k_shared"):
-        assert fed(found[name]) == (1, 0, 0, n - 1)
-    assert [found[name]["global_loads"] for name in names] == [n, n, n, 2 * n, 2 * n, n + 1]
+        assert fed(found[name]) == (0, 0, 0, n)
+    inputs = n + 1
+    assert [found[name]["global_loads"] for name in names] == [inputs] * 3 + [inputs + n] * 2 + [inputs + 1]
     assert found["k_shared"]["shared_stores"] == 1
     widths = {row.width_bits: row.count for row in found["k_shared"]["accesses"] if row.space == "shared"}
     assert widths == {128: n // 4, 32: 1}
@@ -246,6 +244,7 @@ def test_the_listing_and_the_ways_to_name_a_function_and_a_program(cubins, tmp_p
 
 @needs_tools
 def test_a_listing_that_is_not_understood_is_no_count_of_zero(cubins, monkeypatch):
+    disassembly._read_gpu.cache_clear()
     real = disassembly._output
     monkeypatch.setattr(disassembly, "_output", lambda command: real(command).replace("FFMA", "%%", 1))
     with pytest.raises(native.NativeError, match=r"k_\w+ has .* bytes of code, of which nvdisasm listed"):
