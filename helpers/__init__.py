@@ -10,7 +10,7 @@ import importlib
 _HOMES = {
     "units": "", "results": "", "storage": "", "isolation": "", "timing": "", "hardware": "", "data": "",
     "models": "", "training": "", "recorded": "", "plotting": "", "widgets": "", "operations": "", "memory": "",
-    "profiling": "", "doctor": "",
+    "profiling": "", "doctor": "", "native": "", "exercises": "",
     "measure": "timing", "compare": "timing", "steady_allocator": "timing",
     "machine_card": "hardware",
     "make_MNIST_loader": "data",
@@ -18,6 +18,10 @@ _HOMES = {
     "train": "training", "gpu_train": "training", "estimate_training_for": "training",
     "predict": "widgets", "progress": "widgets", "interactive_figure": "widgets",
     "run_limited": "isolation",
+    "profile_ops": "operations",
+    "profile_layer_mem": "memory", "profile_mem": "memory", "profile_layer_alexnet": "memory",
+    "estimate_peak_memory": "memory", "measure_peak_memory": "memory", "fits": "memory", "max_batch_size": "memory",
+    "profile_time": "profiling", "kernel_table": "profiling", "estimate_step_time": "profiling",
 }  # fmt: skip
 
 __all__ = sorted(_HOMES)

@@ -9,13 +9,12 @@ Lesson 00.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
 import platform
 import queue
-import re
 import shutil
 import socket
 import subprocess
@@ -26,6 +25,7 @@ import time
 import urllib.parse
 import urllib.request
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -47,7 +47,7 @@ _CPP_PROGRAM = """#include <cmath>
 #include <vector>
 extern "C" int course_answer(int n) { return static_cast<int>(std::sqrt(std::vector<double>(n, n * 1.0)[0])); }
 """
-_CUDA_PROGRAM = b'extern "C" __global__ void add_one(float* x) { x[threadIdx.x] += 1.0f; }'
+_CUDA_PROGRAM = 'extern "C" __global__ void add_one(float* x) { x[threadIdx.x] += 1.0f; }'
 
 
 def examine() -> Diagnosis:
@@ -191,68 +191,46 @@ def check_cuda() -> str:
 @check("C++ compiler", "the compiled programs of lessons 01, 11 and 12")
 def check_compiler() -> str:
     """Compile three lines of C++ into a library, load it and call it."""
-    repair = {
-        "darwin": "install Apple's compiler: `xcode-select --install`",
-        "win32": "install a compiler into the environment: `conda install -c conda-forge cxx-compiler`",
-    }.get(sys.platform, "install g++: `sudo apt install g++` (Debian, Ubuntu) or `sudo dnf install gcc-c++` (Fedora)")
-    names = (os.environ["CXX"],) if os.environ.get("CXX") else ("g++", "clang++", "c++")
-    compiler = next((path for path in map(shutil.which, names) if path), None)
-    if compiler is None:
-        raise DoesNotWorkError(f"the PATH has no {' or '.join(names)}", repair)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        source, library = Path(folder, "answer.cpp"), Path(folder, "answer.so")
-        source.write_text(_CPP_PROGRAM, encoding="utf-8")
-        _run([compiler, "-O2", "-shared", "-fPIC", str(source), "-o", str(library)], repair)
-        try:
-            answer = ctypes.CDLL(str(library)).course_answer(49)
-        except OSError as error:
-            allow = "set TMPDIR to a folder from which programs may run, with a compiler for this Python's processor"
-            raise DoesNotWorkError(f"what {compiler} compiles does not load: {error}", allow) from error
+    native = _imported("helpers.native")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _mended():
+        library = native.compile_cpp(_CPP_PROGRAM, folder=Path(folder))
+        answer = library.function("int course_answer(int n)")(49)
     if answer != 7:
+        repair = "install the compiler again, or set CXX to another one"
         raise DoesNotWorkError(f"the compiled square root of 49 is {answer}", repair)
-    return f"{first_line(_run([compiler, '--version'], repair))} compiled a library that loads and runs"
+    return f"{library.compiler} compiled a library that loads and runs"
 
 
 @check("NVRTC", "compiling CUDA C++ without a GPU in lessons 02 and 11")
 def check_nvrtc() -> str:
     """Compile a kernel into a cubin with the NVRTC of torch's wheels."""
-    cubin, architecture, version = _cubin()
-    return f"NVRTC {version} compiled a kernel for sm_{architecture}: {len(cubin):,} bytes"
+    cubin = _cubin()
+    return f"{cubin.compiler} compiled a kernel for {cubin.architecture}: {len(cubin.image):,} bytes"
 
 
 @check("GPU disassembler", "counting GPU instructions in lesson 11")
 def check_gpu_disassembler() -> str:
     """Disassemble what NVRTC compiles; without NVRTC only start the disassembler."""
-    repair = "install a CUDA build of torch, whose Triton brings nvdisasm: " + _SETUP
-    folders = [str(Path(place, "backends", "nvidia", "bin")) for place in _places("triton")]
-    tool = shutil.which("nvdisasm", path=os.pathsep.join([*folders, os.environ.get("PATH", "")]))
-    if tool is None:
-        raise DoesNotWorkError("nvdisasm is neither in Triton's wheel nor on the PATH", repair)
+    native = _imported("helpers.native")
+    with _mended():
+        tool = native.find_nvdisasm()
     try:
-        cubin = _cubin()[0]
+        cubin = _cubin()
     except DoesNotWorkError:
-        _run([tool, "--version"], repair)
+        _run([tool, "--version"], f"install a CUDA build of torch: {_SETUP}")
         return "nvdisasm starts; without NVRTC there is nothing to disassemble"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernel.cubin")
-        path.write_bytes(cubin)
-        listing = _run([tool, str(path)], repair)
-    if "EXIT" not in listing:
-        raise DoesNotWorkError("nvdisasm lists no EXIT instruction for a kernel", repair)
-    return "nvdisasm lists the instructions of a kernel"
+    with _mended():
+        counted = native.census(cubin)
+    return f"nvdisasm lists the {counted.total - counted.padding} instructions of a kernel"
 
 
 @check("disassembler", "reading a processor's instructions in lessons 11 and 12")
 def check_disassembler() -> str:
     """Start objdump."""
-    repair = {
-        "darwin": "install Apple's tools: `xcode-select --install`",
-        "win32": "install it into the environment: `conda install -c conda-forge binutils`",
-    }.get(sys.platform, "install it: `sudo apt install binutils` (Debian, Ubuntu) or `sudo dnf install binutils`")
-    tool = shutil.which("objdump")
-    if tool is None:
-        raise DoesNotWorkError("objdump is not on the PATH", repair)
-    return first_line(_run([tool, "--version"], repair))
+    native = _imported("helpers.native")
+    with _mended():
+        tool = native.find_objdump()
+    return first_line(_run([tool, "--version"], "install binutils again"))
 
 
 @check("network", "downloading the full MNIST")
@@ -381,47 +359,21 @@ def _reached(address: str) -> str:
     return ""
 
 
-def _cubin() -> tuple[bytes, int, str]:
-    """Return a small kernel compiled by NVRTC for the oldest architecture it knows, that architecture, its version."""
-    library = _nvrtc()
-    library.nvrtcGetErrorString.restype = ctypes.c_char_p
+def _cubin() -> Any:
+    """Return a small kernel that NVRTC compiled here and now, for the oldest architecture that it knows."""
+    _imported("torch")
+    native = _imported("helpers.native")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _mended():
+        oldest = native.supported_architectures()[0]
+        return native.compile_cuda(_CUDA_PROGRAM, architecture=oldest, folder=Path(folder))
 
-    def call(name: str, *arguments: Any) -> None:
-        status = getattr(library, name)(*arguments)
-        if status != 0:
-            raise DoesNotWorkError(f"{name}: {library.nvrtcGetErrorString(status).decode()}", _SETUP)
 
-    major, minor, count, size, program = (*(ctypes.c_int() for _ in range(3)), ctypes.c_size_t(), ctypes.c_void_p())
-    call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
-    call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
-    architectures = (ctypes.c_int * count.value)()
-    call("nvrtcGetSupportedArchs", architectures)
-    call("nvrtcCreateProgram", ctypes.byref(program), _CUDA_PROGRAM, b"add_one.cu", 0, None, None)
+@contextlib.contextmanager
+def _mended() -> Iterator[None]:
+    """Turn what ``helpers.native`` says into what a check says: the problem's first line, and its remedy."""
+    from helpers.native import NativeError
+
     try:
-        option = f"--gpu-architecture=sm_{architectures[0]}".encode()
-        call("nvrtcCompileProgram", program, 1, (ctypes.c_char_p * 1)(option))
-        call("nvrtcGetCUBINSize", program, ctypes.byref(size))
-        cubin = ctypes.create_string_buffer(size.value)
-        call("nvrtcGetCUBIN", program, cubin)
-    finally:
-        library.nvrtcDestroyProgram(ctypes.byref(program))
-    return cubin.raw, architectures[0], f"{major.value}.{minor.value}"
-
-
-def _nvrtc() -> ctypes.CDLL:
-    """Return NVRTC out of the wheels that torch brings, that of torch's own CUDA version first."""
-    release = (_imported("torch").version.cuda or "").split(".")[0]
-    folders = [Path(place) for name in ("nvidia", "torch") for place in _places(name)]
-    found = {path for folder in folders for pattern in ("*/lib/libnvrtc.so*", "lib/libnvrtc.so*", "lib/nvrtc64_*.dll")
-             for path in folder.glob(pattern) if ".alt." not in path.name}  # fmt: skip
-    if not found:
-        repair = f"install a CUDA build of torch (no GPU needed): {_SETUP}"
-        raise DoesNotWorkError("there is no NVRTC beside torch", repair)
-    path = min(found, key=lambda path: (not re.search(rf"(so\.|64_){release}", path.name), str(path)))
-    try:
-        for builtins in path.parent.glob("*nvrtc-builtins*"):
-            if ".alt." not in builtins.name:
-                ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        raise DoesNotWorkError(f"{path.name} does not load: {first_line(str(error))}", _SETUP) from error
+        yield
+    except NativeError as error:
+        raise DoesNotWorkError(first_line(error.problem), error.remedy) from error

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from helpers.memory import attribution, inplace, probing, steps, timeline, tracing
@@ -220,7 +219,6 @@ class _Seen:
 
     def __init__(self) -> None:
         self.calls: dict[str, _Calls] = {}
-        self.numbers: Counter[str] = Counter()  # bytes of saved numbers by layer
         self.parents: set[str] = set()  # modules in which another module ran
         self.saved: dict[int, str] = {}  # storage: the layer that saved it first
         self._tracer: tracing.Tracer | None = None
@@ -248,12 +246,10 @@ class _Seen:
         self.parents.update(self._layers.around)
 
     def _save(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note who saved the tensor first; a number that a product keeps has no storage in the trace."""
+        """Note who saved the tensor first."""
         storage = self._tracer.number(tensor)
         if storage is not None:
             self.saved.setdefault(storage, self._layers.running)
-        elif not isinstance(tensor, FakeTensor) and not self._tracer.knows(tensor):
-            self.numbers[self._layers.running] += tensor.nbytes
         return tensor
 
 
@@ -267,12 +263,17 @@ def _tensor_bytes(values: Any) -> int:
 
 
 def _saved_by_layer(seen: _Seen, trace: Trace, probes: list[probing.Probe | None]) -> Counter[str]:
-    """Return the bytes that each layer was the first to save, without what is alive anyway."""
+    """Return the bytes that each layer was the first to save, without what is alive anyway.
+
+    Added is what C++ keeps for backward and no hook sees: numbers, and the generator's states of checkpointing.
+    """
     sizes = dict(trace.storage_bytes)
+    saved: Counter[str] = Counter()
     for event, probe in zip(trace.events[trace.start :], probes, strict=True):
         if isinstance(event, Operator):
             sizes.update((storage, made) for (storage, _), made in zip(event.made, probe.made_bytes, strict=True))
-    saved = Counter(seen.numbers)
+            if event.function is None and event.phase in ("forward", "loss"):
+                saved[event.layer] += sum(probe.made_bytes)
     for storage, layer in seen.saved.items():
         saved[layer] += 0 if storage in trace.carried else sizes[storage]
     return saved

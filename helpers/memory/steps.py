@@ -311,7 +311,6 @@ def _described(error: BaseException) -> str:
 def undisturbed(device: torch.device) -> Iterator[None]:
     """Give back the random generators as they were, and keep the garbage collector from a moment of its own choice."""
     collects = gc.isenabled()
-    gc.collect()
     gc.disable()
     python_state, numpy_state = random.getstate(), np.random.get_state()
     try:

@@ -11,7 +11,7 @@ from helpers.native.cpp import CPP_FLAGS, Library, compile_cpp
 from helpers.native.disassembly import disassemble
 from helpers.native.driver import Kernel, Module, gpu_architecture
 from helpers.native.nvrtc import Cubin, compile_cuda, nvrtc_version, supported_architectures
-from helpers.native.tools import CompilationError, MissingToolError, NativeError
+from helpers.native.tools import CompilationError, MissingToolError, NativeError, find_nvdisasm, find_objdump
 
 __all__ = [
     "CPP_FLAGS",
@@ -31,6 +31,8 @@ __all__ = [
     "compile_cpp",
     "compile_cuda",
     "disassemble",
+    "find_nvdisasm",
+    "find_objdump",
     "gpu_architecture",
     "nvrtc_version",
     "supported_architectures",

@@ -72,12 +72,13 @@ def _read_gpu(image: bytes) -> dict[str, sass.Function]:
         path = Path(folder, "program.cubin")
         path.write_bytes(image)
         functions = sass.parse(_output([tool, "-c", str(path)]))
-    for name, function in functions.items():
-        if len(function.instructions) * sass.INSTRUCTION_BYTES != sizes.get(f".text.{name}"):
+    for section, size in sizes.items():
+        name = section.removeprefix(".text.")
+        listed = len(functions[name].instructions) if name in functions else 0
+        if section.startswith(".text.") and listed * sass.INSTRUCTION_BYTES != size:
+            problem = f"{name} has {size:,} bytes of code, in which nvdisasm's listing shows {listed:,} instructions"
             raise NativeError(
-                f"{name} has {sizes.get(f'.text.{name}', 0):,} bytes of code, of which nvdisasm listed "
-                f"{len(function.instructions):,} instructions of {sass.INSTRUCTION_BYTES} bytes",
-                "use the nvdisasm that comes with torch's Triton",
+                f"{problem} of {sass.INSTRUCTION_BYTES} bytes", "use the nvdisasm that comes with torch's Triton"
             )
     return functions
 

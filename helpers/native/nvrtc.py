@@ -60,11 +60,13 @@ class Cubin:
         return load(self.image, architecture=self.architecture, device=device)
 
 
-def compile_cuda(source: str, *, architecture: str = "sm_90", options: Sequence[str] = ()) -> Cubin:
+def compile_cuda(
+    source: str, *, architecture: str = "sm_90", options: Sequence[str] = (), folder: Path | None = None
+) -> Cubin:
     """Return CUDA C++ ``source`` compiled for ``architecture`` by the NVRTC that is installed with torch.
 
     ``options`` are NVRTC's (``"--maxrregcount=32"``, ``"--use_fast_math"``). CUDA's headers are found when they are
-    installed (``cuda_fp16.h``). The same program is compiled once and then read from the cache.
+    installed (``cuda_fp16.h``). The same program is compiled once and then read from the cache (or from ``folder``).
 
     Raises CompilationError with the first error and the source's line, ValueError for an architecture that this NVRTC
     does not know, MissingToolError without NVRTC, TypeError for other arguments. Lesson 11.
@@ -90,7 +92,7 @@ def compile_cuda(source: str, *, architecture: str = "sm_90", options: Sequence[
         image, log = _compiled(library, source, given)
         target.write_bytes(log.encode() + b"\0" + image)
 
-    kept, was_cached = cache.fetch(key, ".nvrtc", build)
+    kept, was_cached = cache.fetch(key, ".nvrtc", build, folder=folder)
     log, _, image = kept.read_bytes().partition(b"\0")
     return Cubin(architecture, f"NVRTC {version}", options, was_cached, image, log.decode(), source)
 

@@ -160,9 +160,9 @@ class Trace:
         if name == "_nested_tensor_from_mask_left_aligned":
             return False  # a padding mask may hold anything: the whole of every sequence is counted
         if name in _RECURRENT:
-            args, kwargs = self._without_values(args), kwargs
+            args = _without_values(args)
         elif name in _ATTENTION:
-            return self._attention(func, name, self._without_values(args), kwargs)
+            return self._attention(func, name, _without_values(args), kwargs)
         return func(*args, **kwargs)
 
     def _known(self, value: Any) -> Any:
@@ -175,14 +175,6 @@ class Trace:
         stand_in = self._stand_ins.get(id(tensor))
         return (stand_in is not None and stand_in.is_meta and not tensor.is_meta
                 and storage_of(stand_in) not in self._written)  # fmt: skip
-
-    def _without_values(self, args: tuple) -> tuple:
-        """Put floating-point tensors on the meta device: some functions compare devices before they dispatch."""
-
-        def placed(tensor: Tensor) -> Tensor:
-            return tensor if tensor.is_meta or not tensor.is_floating_point() else tensor.to(META)
-
-        return tuple(mapped(value, placed) for value in args)
 
     def _attention(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         """Call an attention function; under a causal mask note the shape of its scores, to tell useful work apart."""
@@ -378,6 +370,17 @@ def described(values: Any) -> str:
 
 def _valueless(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_meta else shape_only(tensor)
+
+
+def _without_values(args: tuple) -> tuple:
+    """Leave only the shapes of floating-point tensors: some functions compare devices before they dispatch."""
+
+    def placed(tensor: Tensor) -> Tensor:
+        if tensor.is_meta or not tensor.is_floating_point():
+            return tensor
+        return shape_only(tensor, requires_grad=tensor.requires_grad)
+
+    return tuple(mapped(value, placed) for value in args)
 
 
 def _here(device: Any) -> Any:

@@ -15,7 +15,7 @@ _BAR_CELLS = 12
 _OPEN_LEVELS = 2
 _COLUMNS = {"forward MAC": "forward_macs", "forward FLOP": "forward_flops", "backward MAC": "backward_macs",
             "forward B": "traffic_bytes", "FLOP/B": "forward_flops_per_byte"}  # fmt: skip
-_GRID = "display:grid;grid-template-columns:minmax(14em,1fr) 3em repeat(5,7.6em) 9em;gap:0 .6em;align-items:center"
+_GRID = "display:grid;grid-template-columns:minmax(0,1fr) 3em repeat(5,7.6em) 8em;gap:0 .6em;align-items:center"
 _RIGHT = "text-align:right;font-variant-numeric:tabular-nums"
 
 
@@ -62,7 +62,7 @@ def html_tree(profile: OperationProfile) -> str:
     total = max((row.forward_flops for row in profile.layers), default=0)
     body, _ = _branch(profile.layers, 0, total)
     return (f"<div style='font-size:.9em;overflow-x:auto'><div style='margin-bottom:.5em'>{summary}</div>"
-            f"<div style='min-width:68em'>{header}{body}</div></div>")  # fmt: skip
+            f"<div style='min-width:72em'>{header}{body}</div></div>")  # fmt: skip
 
 
 def _branch(layers: Sequence[LayerOperations], start: int, total: int) -> tuple[str, int]:

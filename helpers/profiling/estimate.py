@@ -192,7 +192,7 @@ class StepRecorder(TorchDispatchMode):
             key = _key(func, args, kwargs)
             if key not in self._places:
                 self._places[key] = len(self.calls)
-                self.calls.append(Call(func, args, kwargs))
+                self.calls.append(_kept(func, args, kwargs))
             self.counts[self._places[key], self.phase] += 1
         return func(*args, **kwargs)
 
@@ -208,6 +208,17 @@ def record_step(work: steps.Workload) -> StepRecorder:
     with recorder:
         steps.run(work, recorder.enter)
     return recorder
+
+
+def _kept(function: Any, args: tuple, kwargs: dict) -> Call:
+    """Return the call; one that writes gets whole numbers of its own, which may be another's index."""
+
+    def own(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.is_floating_point() or tensor.is_complex() else tensor.clone()
+
+    if function._schema.is_mutable:
+        args, kwargs = pytree.tree_map_only(torch.Tensor, own, (args, kwargs))
+    return Call(function, args, kwargs)
 
 
 def _key(function: Any, args: tuple, kwargs: dict) -> Any:

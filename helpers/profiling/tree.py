@@ -24,16 +24,16 @@ _RIGHT = "text-align:right;font-variant-numeric:tabular-nums"
 
 def summary_lines(profile: TimeProfile) -> list[str]:
     """Return what the step took, and what it cost to know, a line each."""
-    step, ahead, back, plain = (
-        results.cell("time_s", value)
-        for value in (profile.step_s, profile.forward_s, profile.backward_s, profile.plain_step_s)
+    step, ahead, back, hooked, plain = (
+        results.cell("time_s", getattr(profile, name))
+        for name in ("step_s", "forward_s", "backward_s", "hooked_step_s", "plain_step_s")
     )
     what = f"a training step (forward {ahead}, backward {back})" if profile.training else "a forward pass"
     threads = "1 thread" if profile.threads == 1 else f"{profile.threads} threads"
     return [
         f"{profile.model} for {profile.input} on {profile.device}, {threads}",
         f"  {what}: {step}, from medians of {profile.rounds} steps",
-        f"  without the hooks: {plain}; the hooks make it {profile.overhead_ratio:.2f}x",
+        f"  whole steps: {hooked} with the hooks, {plain} without; the hooks make one {profile.overhead_ratio:.2f}x",
     ]
 
 
@@ -93,7 +93,7 @@ def rows_text(titles: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]
 
 
 def _side(place: int) -> str:
-    return _RIGHT if place else "text-align:left"
+    return f"padding:.1em .5em;white-space:nowrap;{_RIGHT if place else 'text-align:left'}"
 
 
 def _branch(layers: Sequence[LayerTime], start: int) -> tuple[str, int]:
@@ -121,7 +121,7 @@ def _line(row: LayerTime) -> str:
 def _bar(share: float) -> str:
     """Return a bar in the page's own colour of text, so that it shows on light and on dark."""
     width = 100 * min(1.0, max(0.0, share))
-    return (f"<span title='{100 * share:.1f} % of the step' style='display:block;height:.7em;border-radius:2px;"
+    return (f"<span title='{100 * share:.1f} % of the whole' style='display:block;height:.7em;border-radius:2px;"
             f"box-shadow:inset 0 0 0 1px color-mix(in srgb,currentColor 25%,transparent)'>"
             f"<span style='display:block;height:100%;width:{width:.2f}%;background:currentColor;opacity:.55;"
             f"border-radius:2px'></span></span>")  # fmt: skip

@@ -54,7 +54,11 @@ def test_phases_follow_each_other_and_lives_fit_into_them(estimate):
 def test_backward_operators_belong_to_their_layers(estimate):
     layers = [event.layer for event in estimate.timeline.events if event.operator == "convolution_backward"]
     assert layers == ["conv2", "conv1"]
-    gradients = {(each.layer, each.name): each.size_bytes for each in estimate.timeline.tensors if each.category == "gradient"}  # fmt: skip
+    gradients = {
+        (tensor.layer, tensor.name): tensor.size_bytes
+        for tensor in estimate.timeline.tensors
+        if tensor.category == "gradient"
+    }
     assert gradients["conv1", "weight"] == 600
     assert len(gradients) == 10
 

@@ -187,7 +187,7 @@ def test_without_nvidias_driver_it_says_so(monkeypatch):
         raise OSError("cannot open shared object file")
 
     monkeypatch.setattr(driver.ctypes, "CDLL", refuse)
-    with pytest.raises(native.MissingToolError, match="does not load: cannot open.*install NVIDIA's driver"):
+    with pytest.raises(native.MissingToolError, match=r"does not load: cannot open.*install NVIDIA's driver"):
         driver._driver_library()
 
 

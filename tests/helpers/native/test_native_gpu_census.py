@@ -247,7 +247,7 @@ def test_a_listing_that_is_not_understood_is_no_count_of_zero(cubins, monkeypatc
     disassembly._read_gpu.cache_clear()
     real = disassembly._output
     monkeypatch.setattr(disassembly, "_output", lambda command: real(command).replace("FFMA", "%%", 1))
-    with pytest.raises(native.NativeError, match=r"k_\w+ has .* bytes of code, of which nvdisasm listed"):
+    with pytest.raises(native.NativeError, match=r"k_\w+ has .* bytes of code, in which nvdisasm"):
         native.census(cubins["sm_80"], function="k_const")
 
 

@@ -159,6 +159,16 @@ def test_an_operator_that_cannot_run_alone_is_named():
     assert (medians_s, rounds) == ([0.0, 1.0], 5)
 
 
+def test_an_index_that_the_step_moves_stays_within_its_bounds():
+    class Moving(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            place = torch.zeros(1, dtype=torch.long)
+            place.add_(1)
+            return x[place]
+
+    assert estimated(Moving(), (2, 4), training=False, budget_s=0.05).not_timed == ()
+
+
 @pytest.mark.parametrize(
     ("model", "inputs", "options"),
     [

@@ -191,6 +191,27 @@ def test_what_a_checkpoint_computes_again_is_backward_and_no_call(reentrant):
     assert profile.layer("(unaccounted)").total_s == 0
 
 
+def test_a_checkpoint_that_stops_early_leaves_the_marks_in_order():
+    clock = FakeClock()
+    inner = nn.Sequential(Takes(clock, 3, 5), nn.Linear(4, 4), Takes(clock, 7, 11))
+
+    class Saving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.last = inner, Takes(clock, 1, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(checkpoint(self.inner, x, use_reentrant=False))
+
+    profile = profile_time(Saving(), torch.rand(2, 4, requires_grad=True), budget_s=99, clock=clock)
+    assert (profile.forward_s, profile.backward_s) == (11, 18 + 3)  # what follows the linear layer is not needed
+    rows = {row.layer: (row.calls, row.forward_s, row.backward_s) for row in profile.layers if row.total_s}
+    assert rows["inner.0"] == (1, 3, 5 + 3)
+    assert rows["inner.2"] == (1, 7, 11)
+    assert rows["last"] == (1, 1, 2)
+    assert profile.layer("(unaccounted)").total_s == 0
+
+
 def spinning(first_s: float, second_s: float) -> nn.Module:
     return nn.Sequential(
         nn.Linear(8, 8), Takes(None, first_s, 2 * first_s), nn.ReLU(inplace=True), Takes(None, second_s, 2 * second_s)
@@ -403,7 +424,7 @@ def test_it_prints_and_turns_into_html_tables_and_json(known):
     assert lines[0].startswith("Known for (2, 4) float32 on cpu")
     assert len([line for line in lines if "█" in line]) == 7
     page = known._repr_html_()
-    assert page.count("of the step' style") == len(known.layers) + len(known.operators)
+    assert page.count("of the whole' style") == len(known.layers) + len(known.operators)
     assert page.count("<details") == 3
     assert "<script" not in page
     assert list(known.table()["layer"]) == [row.layer for row in known.layers]
