@@ -279,12 +279,6 @@ def _spec(name: str) -> ModuleSpec | None:
         return None
 
 
-def _places(package: str) -> list[str]:
-    """Return the folders of a package, without importing it; none where it is not installed."""
-    spec = _spec(package)
-    return list(spec.submodule_search_locations or ()) if spec else []
-
-
 def _version(name: str) -> str:
     if _spec(name) is None:
         return "not installed"

@@ -28,7 +28,10 @@ def figure(*, title: str, width_in: float = 7.2, height_in: float = 3.8) -> tupl
 
 
 def unit_axis(axes: Axes, which: str, unit: str, *, binary: bool = False) -> None:
-    """Print the ticks of the axis ``which`` ('x' or 'y') as quantities in ``unit``, such as '10 us' or '1 MiB'. For the library itself."""
+    """Print the ticks of the axis ``which`` ('x' or 'y') as quantities in ``unit``, such as '10 us' or '1 MiB'.
+
+    For the library itself.
+    """
     if which not in ("x", "y"):
         raise ValueError(f"an axis is 'x' or 'y', not {which!r}")
     axis = axes.xaxis if which == "x" else axes.yaxis
@@ -42,7 +45,10 @@ def _short(quantity: str) -> str:
 
 
 def png(drawn: Figure) -> bytes:
-    """Return the figure as PNG bytes: the same drawing gives the same bytes, for no version or date stands in them. For the library itself."""
+    """Return the figure as PNG bytes: the same drawing gives the same bytes, for no version or date stands in them.
+
+    For the library itself.
+    """
     with plt.style.context(STYLE_FILE), io.BytesIO() as buffer:
         drawn.savefig(buffer, format="png", metadata={"Software": None})
         return buffer.getvalue()

@@ -11,7 +11,6 @@ from torch import nn
 
 from helpers.memory import steps
 from helpers.operations.trace import described
-from helpers.results import cell
 
 _WARM_STEPS = 2
 
@@ -45,11 +44,6 @@ def input_text(work: steps.Workload) -> str:
     """Return the shapes and types of what the model is given."""
     positional, named = work.arguments
     return ", ".join(described(part) for part in (positional, named) if part)
-
-
-def time_text(seconds: float) -> str:
-    """Return a time as every table of this package prints it."""
-    return cell("s_s", seconds)
 
 
 def _check(model: Any, training: Any) -> None:

@@ -319,7 +319,7 @@ def test_a_compiler_whose_program_computes_wrongly(monkeypatch):
 
 
 def test_nvrtc_compiles_or_says_that_it_is_not_there(monkeypatch):
-    if doctor._places("nvidia"):
+    if tools.package_folders("nvidia"):
         found = doctor.check_nvrtc()
         assert found.works, str(found)
         assert doctor._cubin().image.startswith(b"\x7fELF")
@@ -329,7 +329,7 @@ def test_nvrtc_compiles_or_says_that_it_is_not_there(monkeypatch):
 
 @posix
 def test_an_nvrtc_that_does_not_load_or_does_not_compile(tmp_path, monkeypatch):
-    if doctor._places("nvidia"):
+    if tools.package_folders("nvidia"):
         monkeypatch.setattr(doctor, "_CUDA_PROGRAM", "this is not CUDA")
         assert_mends(doctor.check_nvrtc(), seen="NVRTC refuses line 1", mend="line 1")
     (tmp_path / "libnvrtc.so.13").write_text("not a library")
@@ -340,7 +340,7 @@ def test_an_nvrtc_that_does_not_load_or_does_not_compile(tmp_path, monkeypatch):
 @posix
 def test_disassemblers_missing_or_broken(bare_path, monkeypatch):
     assert_mends(doctor.check_disassembler(), seen="objdump is not on the PATH", mend="binutils")
-    cubin = doctor._cubin() if doctor._places("nvidia") else None
+    cubin = doctor._cubin() if tools.package_folders("nvidia") else None
     monkeypatch.setattr(nvrtc, "_places", list)
     monkeypatch.setattr(tools, "package_folders", lambda _: [])
     monkeypatch.setattr(sys, "prefix", str(bare_path))
