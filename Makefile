@@ -35,12 +35,13 @@ bench: .venv/peers.stamp  ## run one benchmark and print its table (NAME=timing)
 lock:  ## resolve every group again and rewrite requirements.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header --group test --group peers pyproject.toml --output-file requirements.lock
 
-$(BIN)/python:
+.venv/uv.stamp:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed and this is %d.%d; name another: make setup PYTHON=python3.12" % sys.version_info[:2])'
 	$(PYTHON) -m venv .venv
 	@command -v uv >/dev/null || $(BIN)/python -m pip install --quiet 'uv>=0.9'
+	@touch $@
 
-.venv/student.stamp: $(BIN)/python pyproject.toml requirements.lock
+.venv/student.stamp: .venv/uv.stamp pyproject.toml requirements.lock
 	$(INSTALL) --editable .
 	@touch $@
 

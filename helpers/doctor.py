@@ -41,7 +41,10 @@ NETWORK_LIMIT_S = 2.0
 KERNEL_LIMIT_S = 20
 
 _OPTIONAL_PACKAGES = ("triton",)
-_SETUP = "run `make setup` in the course's folder (Windows: `conda env create -f environment.yml`), use its python"
+_SETUP = (
+    "run `make setup --always-make` in the course's folder (Windows: `conda env create -f environment.yml`), "
+    "use its python"
+)
 _NO_GPU = "nothing without an NVIDIA GPU: the course runs on the CPU and shows recorded GPU runs"
 _CPP_PROGRAM = """#include <cmath>
 #include <vector>

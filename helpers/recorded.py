@@ -17,6 +17,7 @@ import json
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,9 +61,7 @@ class Recording(results.Result):
         """Return the result that was recorded as ``name``, in the type that measured it."""
         if name not in self.entries:
             raise ValueError(f"lesson {self.lesson} recorded {', '.join(self.entries)}; there is no {name!r}")
-        module, type_name = self.entries[name]["type"].split(":")
-        result_type = getattr(importlib.import_module(module), type_name)
-        return results.from_dict(result_type, self.entries[name]["values"])
+        return results.from_dict(_result_type(self.entries[name]["type"]), self.entries[name]["values"])
 
 
 def record(lesson: str, *, command: str = "") -> Recording:
@@ -107,9 +106,14 @@ def load(lesson: str, *, folder: Path = FOLDER) -> Recording:
     if not path.exists():
         raise FileNotFoundError(f"no run is recorded for lesson {lesson} yet; {remedy}")
     try:
-        return results.from_dict(Recording, json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError) as error:
+        recording = results.from_dict(Recording, json.loads(path.read_text(encoding="utf-8")))
+        for name in recording.entries:
+            recording.result(name)
+        if "torch" not in recording.versions:
+            raise ValueError("it names no version of torch")
+    except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         raise ValueError(f"{path.name} is not a recording of this library ({error}); {remedy}") from error
+    return recording
 
 
 def show(lesson: str, name: str, *, folder: Path = FOLDER) -> None:
@@ -151,6 +155,17 @@ def _matrices() -> Sequence[Any]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return [torch.rand(_SIDE, _SIDE, device=device) for _ in range(2)]
+
+
+def _result_type(place: str) -> type[results.Result]:
+    """Return the class at 'module:Class'; raise ValueError for anything but a result of this library."""
+    module, _, type_name = place.partition(":")
+    registered = {place.partition(":")[0] for places in RECORDERS.values() for place in places.values()}
+    if module.startswith("helpers.") or module in registered:
+        found = getattr(importlib.import_module(module), type_name, None)
+        if isinstance(found, type) and issubclass(found, results.Result):
+            return found
+    raise ValueError(f"{place!r} is no result of this library")
 
 
 def _public_name(kind: type) -> str:
@@ -200,6 +215,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _require_recorders(lesson)
     except ValueError as error:
         parser.error(str(error))
+    try:
+        chosen.folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=chosen.folder).close()
+    except OSError as error:
+        parser.error(f"nothing can be written to {chosen.folder} ({error}); give another with --folder")
     for lesson in chosen.lessons:
         recording = record(lesson)
         path = save(recording, folder=chosen.folder)

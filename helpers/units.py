@@ -134,7 +134,7 @@ def _printed_prefixes(unit: str) -> dict[str, float]:
 
 def _scaled(value: float, unit: str, prefixes: dict[str, float]) -> str:
     ascending = sorted(prefixes.items(), key=lambda item: item[1])
-    fitting = [item for item in ascending if abs(value) / item[1] >= 0.9995] or ascending[:1]
+    fitting = [item for item in ascending if float(f"{abs(value) / item[1]:.6g}") >= 0.9995] or ascending[:1]
     prefix, factor = fitting[-1]
     scaled = value / factor
     return f"{_three_digits(scaled)} {prefix}{unit}".strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -117,6 +118,23 @@ def test_lock_names_no_host():
     assert "index" not in re.sub(r"#.*", "", text)
 
 
+def test_helpers_are_this_trees_from_any_folder(tmp_path):
+    show = "import helpers; print(helpers.__file__)"
+    found = subprocess.run([sys.executable, "-c", show], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert Path(found.stdout.strip()) == ROOT / "helpers" / "__init__.py"
+
+
+def test_an_interrupted_setup_is_taken_up_again(tmp_path):
+    """A `python` that is there without its stamp, as after a set-up that failed half-way, does not stop make."""
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").touch()
+    planned = subprocess.run(["make", "-n", "setup"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert "-m venv .venv" in planned
+    assert "pip install" in planned
+
+
 def test_make_help_lists_every_public_target_on_a_line():
     text = (ROOT / "Makefile").read_text()
     printed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -125,6 +143,13 @@ def test_make_help_lists_every_public_target_on_a_line():
 
 
 def test_import_order_is_the_documented_one():
+    [contract] = project()["tool"]["importlinter"]["contracts"]
+    enforced = [layer.strip("()") for layer in reversed(contract["layers"])]
+    sentence = re.search(r"enforces it\): (.*?)\.\n", (ROOT / "CONTRIBUTING.md").read_text(), re.S)[1]
+    assert re.split(r",\s+", sentence) == enforced
+
+
+def test_imports_keep_the_order():
     result = subprocess.run(
         [str(Path(sys.executable).with_name("lint-imports"))], cwd=ROOT, capture_output=True, text=True
     )

@@ -22,6 +22,7 @@ def build(course: Course, numbers: Sequence[str] = (), *, cell_timeout_s: int = 
     """
     everything = course.lessons()
     chosen = course.lessons(numbers)
+    _readme(course)
     written = [_build_one(course, lesson, everything, cell_timeout_s) for lesson in chosen]
     refresh(course)
     return written
@@ -39,6 +40,8 @@ def _readme(course: Course) -> str:
         return course.readme.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise AuthoringError("there is no README.md to hold the table of lessons; write one") from error
+    except OSError as error:
+        raise AuthoringError(f"README.md cannot be read: {error.strerror}") from error
 
 
 def _build_one(course: Course, lesson: Lesson, everything: Sequence[Lesson], cell_timeout_s: int) -> Path:

@@ -101,7 +101,7 @@ def run_limited(
     task = _packed(function, args)
     with tempfile.TemporaryDirectory(prefix="isolated-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        (folder / child.TASK).write_bytes(task)
+        _write_task(folder / child.TASK, task)
         order = {
             "path": [str(entry) for entry in sys.path],
             "needs_torch": _has_torch(),
@@ -111,6 +111,17 @@ def run_limited(
         }
         (folder / child.ORDER).write_text(json.dumps(order), encoding="utf-8")
         return _run(folder, memory, limit_s)
+
+
+def _write_task(path: Path, task: bytes) -> None:
+    try:
+        path.write_bytes(task)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"the function and its arguments, {len(task):,} bytes, cannot be written for the new process "
+            f"({error.strerror}); free space in the folder of temporary files, or set TMPDIR to another one",
+        ) from error
 
 
 def _positive(name: str, value: float) -> float:

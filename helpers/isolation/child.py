@@ -100,6 +100,7 @@ def _send(folder: Path, value: Any) -> dict[str, Any]:
         with open(folder / VALUE, "wb") as file:
             pickler().dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
+        (folder / VALUE).unlink(missing_ok=True)  # so that a full disk has room for the answer
         kind = type(value).__name__
         return _failure(error, f"the function returned a {kind}, which cannot be sent back to the caller")
     return {"status": "returned", "message": ""}

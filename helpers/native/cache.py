@@ -50,7 +50,7 @@ def fetch(key: str, suffix: str, build: Callable[[Path], None], *, folder: Path 
             return (found, True) if found is not None else (_built(folder, key, suffix, build), False)
     except OSError as error:
         remedy = "set the environment variable HELPERS_CACHE to a folder that you may write to, with free space"
-        raise OSError(error.errno, f"a compiled program could not be kept ({error.strerror}); {remedy}",
+        raise OSError(error.errno, f"a compiled program could not be kept ({error.strerror or error}); {remedy}",
                       str(folder)) from error  # fmt: skip
 
 

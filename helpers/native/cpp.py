@@ -39,8 +39,8 @@ class Library:
     path: Path
     compiler: str
     flags: tuple[str, ...]
-    was_cached: bool
-    compile_s: float
+    was_cached: bool = field(compare=False)
+    compile_s: float = field(compare=False)
     source: str = field(repr=False)
     raw: ctypes.CDLL = field(repr=False, compare=False)
 
@@ -58,7 +58,7 @@ class Library:
         if structures:
             raise ValueError(f"{signature.name} takes a {structures[0]} by value; on the CPU let it take a pointer")
         try:
-            raw = getattr(self.raw, signature.name)
+            raw = self.raw[signature.name]  # a new object: two declarations of a function do not share their types
         except AttributeError:
             raise ValueError(f"the library has no function {signature.name!r}; a C++ function keeps its "
                              'plain name when it is not static and stands under extern "C"') from None  # fmt: skip
@@ -94,15 +94,12 @@ def compile_cpp(source: str, *, flags: Sequence[str] = CPP_FLAGS, folder: Path |
         raise TypeError(f"flags is a tuple of texts such as ('-O3', '-march=native'), not {flags!r:.60}")
     command, flags = find_compiler(), tuple(flags)
     version = _version(*command)
-    key = cache.digest(source, *flags, *command, version, _processor() if _is_native(flags) else platform.machine())
+    machine = _processor() if any(flag.endswith("=native") for flag in flags) else platform.machine()
+    key = cache.digest(source, repr(flags), repr(command), version, machine)
     begun = time.perf_counter()
     path, was_cached = cache.fetch(key, _SUFFIX, lambda target: _compile(command, flags, source, target), folder=folder)
     compile_s = 0.0 if was_cached else time.perf_counter() - begun
     return Library(path, version, flags, was_cached, compile_s, source, _loaded(path))
-
-
-def _is_native(flags: Sequence[str]) -> bool:
-    return any(flag.endswith("=native") for flag in flags)
 
 
 def _compile(command: Sequence[str], flags: Sequence[str], source: str, target: Path) -> None:

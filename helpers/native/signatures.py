@@ -17,9 +17,9 @@ from typing import Any
 
 _C_TYPES: dict[str, Any] = {
     "bool": ctypes.c_bool, "char": ctypes.c_byte, "signed char": ctypes.c_byte, "unsigned char": ctypes.c_ubyte,
-    "short": ctypes.c_short, "unsigned short": ctypes.c_ushort, "int": ctypes.c_int, "unsigned": ctypes.c_uint,
+    "short": ctypes.c_short, "unsigned short": ctypes.c_ushort, "int": ctypes.c_int, "signed": ctypes.c_int, "unsigned": ctypes.c_uint,
     "unsigned int": ctypes.c_uint, "long": ctypes.c_long, "unsigned long": ctypes.c_ulong,
-    "long long": ctypes.c_longlong, "unsigned long long": ctypes.c_ulonglong, "size_t": ctypes.c_size_t,
+    "long long": ctypes.c_longlong, "unsigned long long": ctypes.c_ulonglong, "size_t": ctypes.c_size_t, "ptrdiff_t": ctypes.c_ssize_t,
     "int8_t": ctypes.c_int8, "int16_t": ctypes.c_int16, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64,
     "uint8_t": ctypes.c_uint8, "uint16_t": ctypes.c_uint16, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64,
     "float": ctypes.c_float, "double": ctypes.c_double,
@@ -86,7 +86,7 @@ def parse_signature(declaration: str) -> Signature:
 def _parameter(text: str, index: int, declaration: str) -> Parameter:
     const = bool(re.match(r"[^*&]*\bconst\b", text))
     plain = " ".join(_QUALIFIERS.sub(" ", text).split())
-    if " ".join(plain.split()) in _C_TYPES:  # a type alone, such as 'unsigned int'
+    if plain in _C_TYPES:  # a type alone, such as 'unsigned int'
         plain += f" argument_{index}"
     match = _PARAMETER.fullmatch(plain)
     if match is None or "&" in plain:
@@ -94,6 +94,7 @@ def _parameter(text: str, index: int, declaration: str) -> Parameter:
             f"{text.strip()!r} in {declaration!r} is no parameter; write a type and a name, 'const float* x'"
         )
     kind, name, stars = match["type"], match["name"], match["stars"] + (match[4] or "")
+    kind = kind.removesuffix(" int")  # 'long int' is 'long'
     pointer = bool(stars.strip())
     if kind == "void" and not pointer and name:
         raise ValueError(f"{text.strip()!r} in {declaration!r} has the type void; a pointer is 'void* {name}'")

@@ -105,7 +105,7 @@ def _first_tool(names: Iterable[str], folders: Iterable[Path]) -> str | None:
 def run_tool(command: Sequence[str], *, folder: Path | None = None, limit_s: float) -> subprocess.CompletedProcess[str]:
     """Run a compiler or disassembler, with its messages in English, and return what it printed and its exit status.
 
-    Raises MissingToolError when it does not start or takes longer than ``limit_s``.
+    Raises MissingToolError when it does not start, and NativeError when it takes longer than ``limit_s``.
     """
     name = Path(command[0]).name
     try:
@@ -115,7 +115,7 @@ def run_tool(command: Sequence[str], *, folder: Path | None = None, limit_s: flo
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         remedy = "give it a smaller program, or wait until the machine is less busy"
-        raise MissingToolError(f"{name} did not end within {limit_s:g} s", remedy) from error
+        raise NativeError(f"{name} did not end within {limit_s:g} s", remedy) from error
     except OSError as error:
         remedy = f"install {name} again: it is found, but cannot be started"
         raise MissingToolError(f"{name} does not run ({error.strerror})", remedy) from error

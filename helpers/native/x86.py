@@ -16,10 +16,13 @@ _MULTIPLY = re.compile(r"v?mul(ps|pd|ph|ss|sd|sh)$")
 _ADD = re.compile(r"v?(add|sub)(ps|pd|ph|ss|sd|sh)$")
 _BRANCH = re.compile(r"j\w+$|call\w?$|ret\w?$|loop\w*$")
 _NO_ACCESS = re.compile(r"(nop|lea|prefetch|clflush|clwb|cldemote|endbr)")
-_READS_FIRST = re.compile(r"(cmp(?!xchg)|test|bt$|v?u?comis|vtest|vptest|ptest|push|call|jmp|mul$|imul$|div$|idiv$|fld|"
-                          r"fild|ldmxcsr|vldmxcsr)")  # fmt: skip
+_READS_FIRST = re.compile(
+    r"(cmp(?!xchg)|test|bt$|v?u?comis|vtest|vptest|ptest|push|call|jmp|mul$|imul$|div$|idiv$|"
+    r"fi?(ld|add|sub|mul|div|com)|fucom|frstor|fxrstor|xrstor|v?ldmxcsr)"
+)
 _WRITES_ONLY = re.compile(
-    r"(vp?mov|mov|stos|v?p?extr|vextract|set|v?stmxcsr|fst|fist|pop|vcvtps2ph|vp?compress|v?p?scatter|v?p?maskmov)"
+    r"(vp?mov|mov|kmov|stos|v?p?extr|vextract|set|v?stmxcsr|fn?i?st|fn?save|fxsave|xsave|pop(?!cnt)|vcvtps2ph|"
+    r"vp?compress|v?p?scatter|v?p?maskmov)"
 )
 _RUNTIME = re.compile(r"_init|_fini|_start|deregister_tm_clones|register_tm_clones|__do_global_dtors_aux|frame_dummy|"
                       r"\.plt.*|.*@plt|.*\.plt.*|_dl_relocate_static_pie")  # fmt: skip

@@ -35,6 +35,8 @@ def draw_three(
     uneven = [name for name, values in numbers.items() if len(values) != len(settings)]
     if uneven:
         raise ValueError(f"{len(settings)} settings need as many numbers; {', '.join(uneven)} has another length")
+    for name, row in numbers.items():
+        _refuse_not_finite({f"{name} {place}": value for place, value in enumerate(row) if value is not None})
     drawn, axes = figure(title=title)
     given = {name: numbers[name] for name in _COLOURS if name in numbers and any(v is not None for v in numbers[name])}
     width = _GROUP_WIDTH / max(1, len(given))
@@ -69,6 +71,7 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
     """
     if not values:
         raise ValueError("nothing to draw: give at least one name and value")
+    _refuse_not_finite(values)
     if log and min(values.values()) <= 0:
         raise ValueError("a logarithmic axis shows numbers above zero only; draw these with log=False")
     drawn, axes = figure(title=title, height_in=1.4 + 0.45 * len(values))
@@ -91,6 +94,12 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(_axis_name(unit) + (" (each labelled line is ten times the one before)" if log else ""))
     return drawn
+
+
+def _refuse_not_finite(values: Mapping[str, float]) -> None:
+    wrong = [f"{name} ({value})" for name, value in values.items() if not math.isfinite(value)]
+    if wrong:
+        raise ValueError(f"only finite numbers can be drawn; not {', '.join(wrong)}")
 
 
 def _axis_name(unit: str) -> str:

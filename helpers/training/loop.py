@@ -80,6 +80,8 @@ def train(
     """
     epochs = whole_number(epochs, "epochs", at_least=1)
     seed = whole_number(seed, "seed", at_least=0)
+    if torch.is_inference_mode_enabled():
+        raise RuntimeError("training needs gradients, which torch.inference_mode() turns off; call train outside of it")
     device = trainable_device(model)
     optimizer = adam(model, learning_rate)
     rows, steps = [], []
@@ -141,6 +143,7 @@ def accuracy(model: nn.Module, loader: Batches) -> float:
     right, examples = [], 0
     with _mode(model, training=False), seeded(loader, device, 0), torch.no_grad():
         for batch in prepared(console.track(iterable(loader), "testing", unit="batch"), device):
+            _refuse_other_type(model, batch)
             logits = model(batch.images)
             _refuse_labels(batch, logits)
             right.append((logits.argmax(dim=1) == batch.labels).sum())
@@ -154,6 +157,7 @@ def training_steps(
 ) -> Iterator[_Step]:
     """Train on each batch and yield what it gave: one step for the training and for its estimate."""
     for number, batch in enumerate(batches, start=1):
+        _refuse_other_type(model, batch)
         with torch.enable_grad():
             logits = model(batch.images)
             _refuse_labels(batch, logits)
@@ -165,6 +169,14 @@ def training_steps(
             loss.backward()
         optimizer.step()
         yield _Step(loss.detach(), (logits.detach().argmax(dim=1) == batch.labels).sum(), len(batch.labels))
+
+
+def _refuse_other_type(model: nn.Module, batch: Batch) -> None:
+    kinds = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    if batch.images.is_floating_point() and batch.images.dtype not in kinds:
+        names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        given = str(batch.images.dtype).removeprefix("torch.")
+        raise TypeError(f"the model's parameters are {names}, the images {given}; give it with model.to(torch.{given})")
 
 
 def _epoch_row(epoch: int, time_s: float, steps: Sequence[_Step]) -> EpochRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import numbers
 from dataclasses import dataclass
 
 from helpers import console, results, units
@@ -110,6 +111,9 @@ class Prediction:
         """
         if modelled is None and measured is None:
             raise ValueError("reveal what? Give modelled=, measured= or both, in the unit of the question")
+        for name, number in (("modelled", modelled), ("measured", measured)):
+            if number is not None and not (isinstance(number, numbers.Real) and math.isfinite(number)):
+                raise ValueError(f"{name}={number!r} is no finite number in {self.unit}; give one")
         from IPython.display import display
 
         if console.is_headless():

@@ -122,3 +122,21 @@ def test_committed_recordings_are_read_in_full():
         assert set(recording.entries) == set(recorded.RECORDERS[path.stem])
         for name in recording.entries:
             assert isinstance(recording.result(name), results.Result)
+
+
+@pytest.mark.parametrize("place", ["os:system", "helpers.units", "helpers.units:parse", "nowhere:Thing", ""])
+def test_an_entry_that_is_no_result_is_refused(recording, tmp_path, place):
+    path = recorded.save(recording, folder=tmp_path)
+    content = json.loads(path.read_text())
+    content["entries"]["sample"]["type"] = place
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"99\.json is not a recording"):
+        recorded.load("99", folder=tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(recorded.RECORDERS, "99", {"sample": f"{__name__}:never"})
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        recorded.main(["99", "--folder", str(tmp_path / "file")])
+    assert "nothing can be written" in capsys.readouterr().err

@@ -487,3 +487,15 @@ class _Stream(IterableDataset):
 def test_estimates_that_are_not_possible(arguments, error, message):
     with pytest.raises(error, match=message):
         estimate_training_for(**{"model_class": LeNet, "epochs": 1, "hidden_sizes": (128,)} | arguments)
+
+
+def test_a_model_of_another_type_is_refused_with_the_remedy():
+    loader = make_MNIST_loader(batch_size=500, split="test")
+    with pytest.raises(TypeError, match=r"parameters are float64, the images float32; give it with model\.to"):
+        train(LeNet().double(), loader, epochs=1)
+
+
+def test_inference_mode_is_refused():
+    loader = make_MNIST_loader(batch_size=500, split="test")
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="inference_mode"):
+        train(LeNet(), loader, epochs=1)

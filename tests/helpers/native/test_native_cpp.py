@@ -224,6 +224,14 @@ def test_a_library_that_does_not_load_says_what_it_lacks():
 
 
 @needs_compiler
+def test_two_declarations_of_a_function_do_not_share_their_types():
+    library = native.compile_cpp('extern "C" long same(long x) { return x; }')
+    whole = library.function("long same(long x)")
+    assert library.function("int8_t same(int8_t x)")(-1) == -1
+    assert whole(2**40) == 2**40
+
+
+@needs_compiler
 def test_names_that_are_not_there_and_structures_by_value():
     library = native.compile_cpp("int add(int x) { return x; }")
     with pytest.raises(ValueError, match=r'no function \'add\'.*extern "C"'):

@@ -46,7 +46,8 @@ def test_a_kernel_compiles_for_every_architecture_that_nvrtc_knows():
 def test_a_program_is_compiled_once_and_a_damaged_one_again(own_cache, monkeypatch):
     first = native.compile_cuda(ADD)
     again = native.compile_cuda(ADD)
-    assert (first.was_cached, again.was_cached) == (False, True)
+    assert (first.was_cached, again.was_cached, first == again) == (False, True, True)
+    assert (first.compile_s > 0, again.compile_s) == (True, 0.0)
     assert (again.image, again.log, again.architecture) == (first.image, first.log, "sm_90")
     (path,) = own_cache.iterdir()
     path.write_bytes(path.read_bytes()[:-8])

@@ -17,6 +17,7 @@ from helpers.native.signatures import Parameter, Signature, parse_signature, to_
     ("void f(float* const x)", (("x", "float", True, False),)),
     ("void f(unsigned long long n, unsigned m)",
      (("n", "unsigned long long", False, False), ("m", "unsigned", False, False))),
+    ("void f(long int n, unsigned int*)", (("n", "long", False, False), ("argument_1", "unsigned", True, False))),
     ("void f(std::int64_t n, int)", (("n", "int64_t", False, False), ("argument_1", "int", False, False))),
     ("void f(float x[4], void* p, float**)",
      (("x", "float", True, False), ("p", "void", True, False), ("argument_2", "float", True, False))),

@@ -128,3 +128,11 @@ def test_the_three_colours_differ_in_lightness_and_text_is_readable():
         for key in ("xtick.color", "ytick.color", "axes.labelcolor", "text.color"):
             contrast = 1.05 / (relative_luminance(plt.rcParams[key]) + 0.05)
             assert contrast >= 4.5, key
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_not_drawn(value):
+    with pytest.raises(ValueError, match="only finite numbers"):
+        plotting.draw_bars({"a": value}, unit="s", title="t")
+    with pytest.raises(ValueError, match="only finite numbers"):
+        sample(measured=[1.0, value])

@@ -206,3 +206,9 @@ def test_progress_counts_what_was_asked_predicted_and_answered(file, tmp_path):
 def test_progress_without_lessons_says_what_to_do(tmp_path):
     with pytest.raises(FileNotFoundError, match="make lab"):
         widgets.progress(course=tmp_path)
+
+
+@pytest.mark.parametrize("number", [float("nan"), "twenty"])
+def test_an_answer_that_is_no_number_is_refused(number):
+    with pytest.raises(ValueError, match="is no finite number in x"):
+        widgets.predict(QUESTION, "x").reveal(measured=number)
