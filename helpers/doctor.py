@@ -357,12 +357,11 @@ def _reached(address: str) -> str:
 
 
 def _cubin() -> Any:
-    """Return a small kernel that NVRTC compiled here and now, for the oldest architecture that it knows."""
+    """Return a small kernel that NVRTC compiled here and now."""
     _imported("torch")
     native = _imported("helpers.native")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _mended():
-        oldest = native.supported_architectures()[0]
-        return native.compile_cuda(_CUDA_PROGRAM, architecture=oldest, folder=Path(folder))
+        return native.compile_cuda(_CUDA_PROGRAM, folder=Path(folder))
 
 
 @contextlib.contextmanager

@@ -90,7 +90,8 @@ def max_batch_size(
     ``inputs`` is as in :func:`~helpers.memory.estimate_peak_memory`; the first size of the shape, or of each tensor,
     is the batch and is replaced. Tensors of the inputs have the batch first and the same batch. A ``loss`` must
     take any batch. The search bisects on the estimate, guided by a straight line through the last two: the result
-    fits, and one more does not.
+    fits, and one more does not. It is the largest if the peak grows with the batch, as it does but for a few bytes
+    where a kernel takes another road.
 
     Raises ValueError when the inputs have no common batch, and what ``estimate_peak_memory`` raises. Lesson 07.
     """

@@ -21,10 +21,15 @@ from torch import nn
 from helpers.memory import allocations, inplace, probing, steps, timeline, tracing
 from helpers.results import Result
 
+_LARGEST_GROUPS = 20
+
 
 @dataclass(frozen=True)
 class AliveGroup(Result):
-    """The tensors of one category and one layer that are alive at the peak. Lesson 07."""
+    """The tensors of one category and one layer that are alive at the peak; the smallest groups are one, "others".
+
+    Lesson 07.
+    """
 
     category: str
     layer: str
@@ -39,7 +44,7 @@ class PeakEstimate(Result):
 
     ``peak_bytes`` is reached at event ``peak_event`` of ``timeline``, while ``operator`` of ``layer`` runs in
     ``phase`` (forward, backward or optimizer). ``category_bytes`` splits it by category, ``alive`` by category and
-    layer, the largest first; both add up to it. ``uncertain`` says what had to be assumed (an operator that cannot be
+    layer, the largest first; both add up to it, and ``timeline.alive_at(peak_event)`` has every tensor. ``uncertain`` says what had to be assumed (an operator that cannot be
     run alone, for instance); it is empty where every byte is accounted for. Lesson 07.
     """
 
@@ -111,10 +116,12 @@ def _estimate(line: timeline.Timeline, uncertain: tuple[str, ...], device: torch
         sizes[tensor.category, tensor.layer] += tensor.size_bytes
         counts[tensor.category, tensor.layer] += 1
         categories[tensor.category] += tensor.size_bytes
-    groups = tuple(
-        AliveGroup(category, layer, counts[category, layer], size, size / peak.live_bytes)
-        for (category, layer), size in sizes.most_common()
-    )
+    named = [(*group, counts[group], size) for group, size in sizes.most_common()]
+    rest = named[_LARGEST_GROUPS:]
+    if len(rest) > 1:
+        others = ("others", "", sum(group[2] for group in rest), sum(group[3] for group in rest))
+        named = [*named[:_LARGEST_GROUPS], others]
+    groups = tuple(AliveGroup(*group, group[3] / max(peak.live_bytes, 1)) for group in named)
     return PeakEstimate(
         peak_bytes=peak.live_bytes,
         phase=peak.phase,

@@ -99,7 +99,8 @@ class _Runner:
         return type(leaf), repr(leaf)
 
     def _run_alone(self, event: Operator, mark: str) -> _Run | None:
-        if self._device.type == "cpu" and _needed_bytes(event, self._trace) > _machine_bytes() / 2:
+        too_large = self._device.type == "cpu" and _needed_bytes(event, self._trace) > _machine_bytes() / 2
+        if too_large or self._lacks_workspace(event):
             return self._not_run(event)
 
         def call() -> Any:
@@ -121,6 +122,18 @@ class _Runner:
         except (RuntimeError, ValueError, IndexError, NotImplementedError):
             return self._not_run(event)
         return self._finished(event, mark, usage, pytree.tree_leaves(outputs))
+
+    def _lacks_workspace(self, event: Operator) -> bool:
+        """Return whether an operand is a workspace whose maker could not be run: without it a kernel may crash."""
+        return any(
+            isinstance(leaf, TensorSpec)
+            and leaf.dtype is torch.uint8
+            and 0 in leaf.sizes
+            and leaf.storage is not None
+            and leaf.storage not in self._opaque
+            and event.segment > 0
+            for leaf in pytree.tree_leaves(event.arguments)
+        )
 
     def _not_run(self, event: Operator) -> None:
         self._trace.uncertain.add(f"{event.function} cannot be run alone here: what it takes inside is not counted")

@@ -128,7 +128,7 @@ def _output(command: list[str]) -> str:
     if done.returncode != 0:
         reason = next(iter(done.stderr.strip().splitlines()), f"exit status {done.returncode}")
         reason = reason.replace(command[-1], Path(command[-1]).name)
-        remedy = "give a Cubin, a Library, or a compiled file; a newer GPU may need a newer disassembler"
+        remedy = "give a Cubin, a Library, or a compiled file, for an architecture that this disassembler knows"
         raise NativeError(f"{Path(command[0]).name} cannot read the program: {reason}", remedy)
     return done.stdout
 

@@ -17,9 +17,11 @@ from typing import Any
 
 _C_TYPES: dict[str, Any] = {
     "bool": ctypes.c_bool, "char": ctypes.c_byte, "signed char": ctypes.c_byte, "unsigned char": ctypes.c_ubyte,
-    "short": ctypes.c_short, "unsigned short": ctypes.c_ushort, "int": ctypes.c_int, "signed": ctypes.c_int, "unsigned": ctypes.c_uint,
-    "unsigned int": ctypes.c_uint, "long": ctypes.c_long, "unsigned long": ctypes.c_ulong,
-    "long long": ctypes.c_longlong, "unsigned long long": ctypes.c_ulonglong, "size_t": ctypes.c_size_t, "ptrdiff_t": ctypes.c_ssize_t,
+    "short": ctypes.c_short, "unsigned short": ctypes.c_ushort, "int": ctypes.c_int,
+    "signed": ctypes.c_int, "unsigned": ctypes.c_uint, "unsigned int": ctypes.c_uint,
+    "long": ctypes.c_long, "unsigned long": ctypes.c_ulong,
+    "long long": ctypes.c_longlong, "unsigned long long": ctypes.c_ulonglong, "size_t": ctypes.c_size_t,
+    "ptrdiff_t": ctypes.c_ssize_t,
     "int8_t": ctypes.c_int8, "int16_t": ctypes.c_int16, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64,
     "uint8_t": ctypes.c_uint8, "uint16_t": ctypes.c_uint16, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64,
     "float": ctypes.c_float, "double": ctypes.c_double,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import pandas as pd
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
@@ -27,12 +28,12 @@ PEERS = ("helpers.memory", "torchinfo", "MemTracker")
 
 @dataclass(frozen=True)
 class Row(results.Result):
-    """One model measured, and each estimate's error: bytes for ours, a percentage of the truth for the peers."""
+    """One model measured, and the error of each estimate; ``difference_bytes`` is ours in bytes."""
 
     model: str
     step: str
     measured_bytes: int
-    error_in_bytes: int | None
+    difference_bytes: int
     error: str
     torchinfo: str
     mem_tracker: str
@@ -45,7 +46,7 @@ def main() -> None:
     cases = [(configuration, training) for configuration in CONFIGURATIONS for training in (False, True)]
     errors: dict[str, list[float | None]] = {peer: [] for peer in PEERS}
     rows = [_row(case, errors) for case in console.track(cases, "peak")]
-    print(results.printed(results._frame(tuple(rows))).to_string(index=False))
+    print(results.printed(pd.DataFrame([row.to_dict() for row in rows])).to_string(index=False))
     for peer, found in errors.items():
         print(_verdict(peer, found))
 
@@ -70,7 +71,7 @@ def _row(case: Case, errors: dict[str, list[float | None]]) -> Row:
         model=configuration.name,
         step="Adam" if training else "inference",
         measured_bytes=truth,
-        error_in_bytes=None if isinstance(ours, str) else ours - truth,
+        difference_bytes=ours - truth,
         error=cells["helpers.memory"],
         torchinfo=cells["torchinfo"],
         mem_tracker=cells["MemTracker"],
@@ -80,8 +81,9 @@ def _row(case: Case, errors: dict[str, list[float | None]]) -> Row:
 
 
 def _timed(call: Callable[[], int]) -> tuple[int, float]:
-    start = time.perf_counter()
-    return call(), time.perf_counter() - start
+    begin = time.perf_counter()
+    value = call()
+    return value, time.perf_counter() - begin
 
 
 def _attempt(call: Callable[[], int]) -> int | str:

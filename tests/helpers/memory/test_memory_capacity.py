@@ -81,7 +81,7 @@ WIDTH, DEPTH = 1000, 6
 
 
 def deep_network():
-    return nn.Sequential(nn.Linear(WIDTH, WIDTH), *(nn.Sigmoid() for _ in range(DEPTH)))
+    return nn.Sequential(nn.PReLU(), *(nn.Sigmoid() for _ in range(DEPTH)))
 
 
 def one_step(batch):

@@ -34,6 +34,7 @@ def test_what_is_alive_at_the_peak_adds_up(estimate):
     assert sum(group.peak_share for group in estimate.alive) == pytest.approx(1)
     assert sum(tensor.size_bytes for tensor in estimate.timeline.alive_at(estimate.peak_event)) == estimate.peak_bytes
     assert set(estimate.category_bytes) <= set(CATEGORIES)
+    assert sum(group.tensors for group in estimate.alive) == len(estimate.timeline.alive_at(estimate.peak_event))
 
 
 def test_phases_follow_each_other_and_lives_fit_into_them(estimate):
