@@ -176,6 +176,6 @@ def _with_batch(inputs: steps.Inputs) -> Callable[[int], Any]:
                 f"the inputs' first sizes are {sorted(map(str, batches))}; give tensors with one common batch, first"
             )
         return lambda batch: pytree.tree_map_only(
-            torch.Tensor, lambda tensor: tensor.new_zeros((batch, *tensor.shape[1:])), inputs
+            torch.Tensor, lambda tensor: tensor.new_zeros(()).expand(batch, *tensor.shape[1:]), inputs
         )
     return lambda batch: (batch, *inputs[1:])

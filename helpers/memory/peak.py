@@ -43,9 +43,10 @@ class PeakEstimate(Result):
     """The peak memory of a step, when it comes, and what is alive there.
 
     ``peak_bytes`` is reached at event ``peak_event`` of ``timeline``, while ``operator`` of ``layer`` runs in
-    ``phase`` (forward, backward or optimizer). ``category_bytes`` splits it by category, ``alive`` by category and
-    layer, the largest first; both add up to it, and ``timeline.alive_at(peak_event)`` has every tensor. ``uncertain`` says what had to be assumed (an operator that cannot be
-    run alone, for instance); it is empty where every byte is accounted for. Lesson 07.
+    ``phase`` (forward, loss, backward or optimizer). ``category_bytes`` splits it by category, ``alive`` by category
+    and layer, the largest first; both add up to it, and ``timeline.alive_at(peak_event)`` has every tensor.
+    ``uncertain`` says what had to be assumed (an operator that cannot be run alone, for instance); it is empty where
+    every byte is accounted for. Lesson 07.
     """
 
     peak_bytes: int
