@@ -12,6 +12,7 @@ from helpers.widgets import store
 
 NO_PREDICTION = "no prediction made"
 _CLOSE_RATIO = 1.1
+_NEVER_ZERO = ("x", "s", "B/s", "FLOP/s", "MAC/s", "FLOP/B", "Hz")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Answer(results.Result):
         if self.measured is None:
             return "nothing was measured to hold the prediction to"
         late = " (predicted after the answer was shown)" if self.after_answer else ""
-        return _error_line(self.predicted, self.measured) + late
+        return _error_line(self.predicted, self.measured, self.unit) + late
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return name, value and ratio to the measured number, as text, for predicted, modelled and measured."""
@@ -84,9 +85,11 @@ def read_number(text: str, unit: str) -> float:
     if unit in units.BASE_UNITS:
         value = units.parse(text, unit)
     else:
-        value = units.parse(text.strip().removesuffix(unit).strip(), "")
+        value = units.parse(text.strip().removesuffix(unit).strip() or text, "")
     if not math.isfinite(value):
         raise ValueError(f"{text!r} is too large to be a prediction")
+    if value < 0 or (value == 0 and unit in _NEVER_ZERO):
+        raise ValueError(f"{text!r}: what is measured here is {'above' if unit in _NEVER_ZERO else 'at least'} zero")
     return value
 
 
@@ -153,15 +156,15 @@ def predict(question: str, unit: str) -> Prediction:
     return Prediction(question.strip(), unit)
 
 
-def _error_line(predicted: float, measured: float) -> str:
+def _error_line(predicted: float, measured: float, unit: str) -> str:
     if predicted == measured:
         return "Your prediction is exactly what was measured."
     if predicted <= 0 or measured <= 0:
-        return f"Your prediction is off by {predicted - measured:+.3g}."
+        return f"Your prediction is off by {quantity(predicted - measured, unit)}."
     ratio = predicted / measured
     far = max(ratio, 1 / ratio)
     if far <= _CLOSE_RATIO:
-        return f"Your prediction is within {100 * (far - 1):.0f} % of what was measured."
+        return f"Your prediction is within {math.ceil(100 * (far - 1))} % of what was measured."
     return f"Your prediction is {far:.3g} times too {'high' if ratio > 1 else 'low'}."
 
 

@@ -53,9 +53,10 @@ def test_three_numbers_stand_side_by_side_with_their_ratios():
     ("predicted", "line"),
     [
         (20, "Your prediction is exactly what was measured."),
-        (21, "Your prediction is within 5 % of what was measured."),
+        (21, "Your prediction is within 6 % of what was measured."),
+        (20.01, "Your prediction is within 1 % of what was measured."),
         (5, "Your prediction is 4 times too low."),
-        (0, "Your prediction is off by -20."),
+        (0, "Your prediction is off by -20x."),
     ],
 )
 def test_one_line_on_the_readers_error(predicted, line):
@@ -167,6 +168,14 @@ def test_numbers_as_people_write_them(text, unit, value):
 def test_what_is_no_finite_number_is_refused(text):
     with pytest.raises(ValueError, match=r"not a quantity|too large|more than a computer"):
         read_number(text, "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"), [("-5", "x"), ("0", "x"), ("-1 ms", "s"), ("0 GB/s", "B/s"), ("-2", "messages")]
+)
+def test_what_no_measurement_can_give_is_not_locked(text, unit):
+    with pytest.raises(ValueError, match="zero"):
+        read_number(text, unit)
 
 
 def test_quantities_are_printed_in_their_unit():
