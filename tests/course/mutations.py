@@ -18,4 +18,32 @@ MUTATIONS = (
         "nn.Linear(self.hidden // 2, 10, bias=False)",
         "a layer without its bias",
     ),
+    Mutation(
+        "07",
+        "helpers/operations/profile.py",
+        "return formulas.rule_for(call.name).forward(call).macs + call.output.numel",
+        "return formulas.rule_for(call.name).forward(call).macs",
+        "the lecture's bias forgotten",
+    ),
+    Mutation(
+        "07",
+        "helpers/operations/formulas.py",
+        "if wanted.needs_grad:\n                total += _product(call, macs(call)) + traffic([call.output, other]",
+        "if True:\n                total += _product(call, macs(call)) + traffic([call.output, other]",
+        "the gradient of the input counted, which nobody asks for",
+    ),
+    Mutation(
+        "07",
+        "helpers/memory/layers.py",
+        "saved[layer] += 0 if storage in trace.carried else sizes[storage]",
+        "saved[layer] += sizes[storage]",
+        "parameters counted as saved for backward",
+    ),
+    Mutation(
+        "07",
+        "helpers/memory/timeline.py",
+        "last if life.end is None else life.end",
+        "last",
+        "no tensor is released before the end of the step",
+    ),
 )

@@ -62,6 +62,10 @@ def private_environment(folder: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """Start `make lab` in a copy of the course; yield its address and the reader's folder; end it with its kernels."""
+    stamps = [ROOT / ".venv" / f"{name}.stamp" for name in ("uv", "student")]
+    if not all(stamp.exists() for stamp in stamps):
+        stop = pytest.fail if os.environ.get("CI") else pytest.skip
+        stop("this environment was not set up by `make setup`, which `make lab` needs; run `make test`")
     folder = tmp_path_factory.mktemp("lab")
     course = copy_of_the_course(tmp_path_factory.mktemp("course"))
     server = subprocess.Popen(
@@ -74,12 +78,18 @@ def lab(tmp_path_factory):
     try:
         yield address_of(server, lines), folder
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        try:
-            server.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
-            server.wait()
+        end(server)
+
+
+def end(server: subprocess.Popen) -> None:
+    """End the lab and its kernels, which are in its process group; it may have ended by itself."""
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        if server.poll() is None:
+            os.killpg(server.pid, kind)
+            try:
+                server.wait(20)
+            except subprocess.TimeoutExpired:
+                continue
 
 
 def address_of(server: subprocess.Popen, lines: list[str]) -> str:
