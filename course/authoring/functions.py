@@ -146,7 +146,7 @@ def _bound(name: str, bindings: Mapping[str, str]) -> str:
 def _resolve(dotted: str, package: str) -> tuple[str, str] | None:
     """Return what a dotted name of the package stands for; None for names that are not the package's."""
     first, *rest = dotted.split(".")
-    if first != package:
+    if first != package or not all(name.isidentifier() for name in rest):
         return None
     thing: object = importlib.import_module(package)
     for name in rest:

@@ -147,7 +147,7 @@ def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def sum_of_outputs(outputs: Any) -> torch.Tensor:
     """Return the sum of every floating-point tensor in ``outputs``: the loss where none is given.
 
-    Raises ModelError when there is none. Lesson 07.
+    Raises ModelError when there is none. For the library itself.
     """
     tensors = [
         leaf

@@ -49,7 +49,8 @@ class PeerCount(Result):
             return "0"
         if self.counted_macs == 0:
             return "counts 0"
-        return f"{100 * (self.counted_macs / self.true_macs - 1):+.2g} %"
+        percent = 100 * (self.counted_macs / self.true_macs - 1)
+        return f"{percent:+,.0f} %" if abs(percent) >= 10 else f"{percent:+.2g} %"
 
     @property
     def verdict(self) -> str:
@@ -78,20 +79,20 @@ class PeerTable(Result):
         verdicts = {(count.profiler, count.model): count.verdict for count in self.counts}
         head = "".join(f"<th style='text-align:right'>{html.escape(str(name))}</th>" for name in errors.columns)
         rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(str(name))}</th>"
-            + "".join(_coloured(errors.loc[name, model], verdicts[name, model]) for model in errors.columns)
+            f"<tr><th style='text-align:left'>{html.escape(str(model))}</th>"
+            + "".join(_coloured(errors.loc[model, name], verdicts[name, model]) for name in errors.columns)
             + "</tr>"
-            for name in errors.index
+            for model in errors.index
         )
-        return (f"<div><b>Error of the forward MACs against the truth</b><table><thead><tr><th></th>{head}</tr></thead>"
+        return (f"<div><table><thead><tr><th style='text-align:left'>MACs</th>{head}</tr></thead>"
                 f"<tbody>{rows}</tbody></table><div>{html.escape(self._missing())}</div></div>")  # fmt: skip
 
     def errors(self) -> pd.DataFrame:
-        """Return the errors as text, one row a profiler, one column a model."""
+        """Return the errors as text, one row a model, one column a profiler."""
         profilers = list(dict.fromkeys(count.profiler for count in self.counts))
         models = list(dict.fromkeys(count.model for count in self.counts))
         errors = {(count.profiler, count.model): count.error for count in self.counts}
-        return pd.DataFrame([[errors[name, model] for model in models] for name in profilers], profilers, models)
+        return pd.DataFrame([[errors[name, model] for name in profilers] for model in models], models, profilers)
 
     def _missing(self) -> str:
         return f"not installed where this was recorded: {', '.join(self.not_installed) or 'none'}"
@@ -99,7 +100,7 @@ class PeerTable(Result):
 
 def _coloured(text: str, verdict: str) -> str:
     colour = f"color-mix(in srgb,{_COLOURS[verdict]} 35%,transparent)"
-    return f"<td style='text-align:right;background:{colour}'>{html.escape(text)}</td>"
+    return f"<td style='text-align:right;white-space:nowrap;background:{colour}'>{html.escape(text)}</td>"
 
 
 class _SelfAttention(nn.MultiheadAttention):
@@ -134,7 +135,7 @@ def count_with_peers() -> PeerTable:
     """Count each model with this library and with every peer that is installed, on the CPU; what lesson 07 records.
 
     The peers are thop, fvcore, torchinfo, DeepSpeed's profiler and torch's ``FlopCounterMode``, each on a copy of the
-    model, since some change it. Needs torchvision. Lesson 07.
+    model, since some change it. Needs torchvision. For the library itself.
     """
     counts, missing = [], []
     for model_name, (make, shape, truth) in _MODELS.items():
@@ -201,5 +202,5 @@ def _by_flop_counter(model: nn.Module, shape: tuple[int, ...]) -> int:
 
 _PROFILERS: dict[str, Callable[[nn.Module, tuple[int, ...]], int]] = {
     "helpers": _by_us, "thop": _by_thop, "fvcore": _by_fvcore, "torchinfo": _by_torchinfo,
-    "DeepSpeed": _by_deepspeed, "torch FlopCounterMode": _by_flop_counter,
+    "DeepSpeed": _by_deepspeed, "torch": _by_flop_counter,
 }  # fmt: skip
