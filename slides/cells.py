@@ -9,9 +9,9 @@ tag of a cell      what it does
 ``slide-output``   shows a code cell's output without its code; joins, unless the cell is tagged ``slide``
 =================  ====================================================================================
 
-Of a markdown cell the heading and the first paragraph or list are shown; the rest is for the speaker. A slide
-that opens without a heading of its own takes the last heading above it. The cell that opens a slide carries
-``minutes``, the time to talk.
+Of a markdown cell the heading and the first paragraph, list, table or figure are shown; the rest is for the
+speaker. A slide that opens without a heading of its own takes the last heading above it. The cell that opens a
+slide carries ``minutes``, the time to talk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,19 @@ from pathlib import Path
 from typing import Any
 
 from helpers.results import Result
-from slides.markdown import CutCell, count_words, cut_markdown, outside_reference, render_markdown, typed_measurement
+from slides.markdown import (
+    CutCell,
+    count_words,
+    cut_markdown,
+    formula_of_words,
+    is_described,
+    measurement_in_comments,
+    outside_reference,
+    refused_block,
+    render_markdown,
+    typed_measurement,
+    undescribed_figure,
+)
 
 TAGS = ("slide", "slide-more", "slide-code", "slide-output")
 MOST_WORDS = 40
@@ -37,6 +49,7 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 _IMAGES = ("image/png", "image/jpeg", "image/svg+xml")
 _NEARLY_SQUARE = 1.6  # a figure less wide than this, or a table of more rows, stands beside the text
 _SHORT_TABLE_ROWS = 6
+_FEW_LINES, _FEW_CHARACTERS = 6, 44  # printed lines that stand alone are enlarged up to this size
 _LESSON_KEYS = ("number", "title", "minutes", "objectives")
 
 
@@ -70,9 +83,13 @@ class Slide(Result):
 
     @property
     def layout(self) -> str:
-        """'words' for text alone, 'beside' for text with one tall picture or table, 'stacked' for all else."""
+        """How the body is laid out: 'words' for text alone, 'beside' for text with one tall picture or table,
+        'lone' for an output alone that is no picture, 'lone few' for a few printed lines, 'stacked' for all else.
+        """
         if not any(part.code or part.outputs for part in self.parts):
             return "words"
+        if not any(part.code or part.text for part in self.parts):
+            return _lone([output for part in self.parts for output in part.outputs])
         first, second = self.parts if len(self.parts) == 2 else (None, None)
         if first and first.text and not second.code and len(second.outputs) == 1 and _is_tall(second.outputs[0]):
             return "beside"
@@ -115,12 +132,14 @@ def read_deck(notebook: Mapping[str, Any], *, name: str, folder: Path) -> Deck:
             groups[-1].append(index)
     if not groups:
         raise SlideError(f"{name} has no slide: tag the cells that open one 'slide'")
+    objectives = tuple(_in_future(objective, name) for objective in lesson["objectives"])
+    _check_title(" ".join((html.escape(lesson["title"]), *objectives)), name)
     slides = tuple(_slide(notebook["cells"], group, lesson["title"], name, folder) for group in groups)
     return Deck(
         number=f"{lesson['number']}",
         title=lesson["title"],
         facts=_facts(lesson),
-        objectives=tuple(_in_future(objective, name) for objective in lesson["objectives"]),
+        objectives=objectives,
         slides=slides,
     )
 
@@ -131,6 +150,14 @@ def _lesson(notebook: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if missing:
         raise SlideError(f"{name} has no {' and no '.join(missing)} in its metadata under 'lesson'; run `make lessons`")
     return lesson
+
+
+def _check_title(shown: str, name: str) -> None:
+    typed, words = typed_measurement(shown), formula_of_words(shown)
+    if typed:
+        raise SlideError(f"{name} types the measurement {typed!r} in its title or objectives; leave the number out")
+    if words:
+        raise SlideError(f"{name} has plain words that become a formula in its title or objectives, {words!r}")
 
 
 def _facts(lesson: Mapping[str, Any]) -> str:
@@ -178,7 +205,7 @@ def _slide(cells: Sequence[Mapping[str, Any]], group: list[int], title: str, nam
         else:
             parts.append(_code_part(cell, name, index, folder))
     slide = Slide(
-        heading=heading or _heading_above(cells, opening, folder) or html.escape(title),
+        heading=heading or _heading_above(cells, opening, name, folder) or html.escape(title),
         parts=tuple(parts),
         notes="\n".join(note for note in notes if note),
         minutes=_minutes(cells[opening], name, opening),
@@ -189,25 +216,47 @@ def _slide(cells: Sequence[Mapping[str, Any]], group: list[int], title: str, nam
 
 def _cut(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> CutCell:
     cut = cut_markdown(cell["source"], folder=folder, attachments=cell.get("attachments"))
-    outside = outside_reference(f"{cut.heading}{cut.text}{cut.notes}")
-    if outside:
-        raise _error(name, index, f"holds {outside}; a deck loads nothing and runs no code of a cell")
-    typed = typed_measurement(f"{cut.heading} {cut.text}")
-    if typed:
-        raise _error(name, index, f"types the measurement {typed!r} on the slide; show the notebook's own output")
+    _check_html(f"{cut.heading}{cut.text}{cut.notes}", name, index, "holds")
+    refused = refused_block(cut.text)
+    if refused:
+        remedy = "write a paragraph, list or table below the heading, or show code with a code cell (slide-code)"
+        raise _error(name, index, f"has {refused} as its first block; {remedy}")
+    _check_measurement(typed_measurement(f"{cut.heading} {cut.text}"), name, index)
     return cut
+
+
+def _check_html(shown: str, name: str, index: int, how: str) -> None:
+    outside = outside_reference(shown)
+    if outside:
+        raise _error(name, index, f"{how} {outside}; a deck loads nothing and runs no code of a cell")
+    figure = undescribed_figure(shown)
+    if figure:
+        remedy = "describe it: ![a sentence](file.png), alt=, or plotting.show(figure, alt=...)"
+        raise _error(name, index, f"shows a figure without an alt text ({figure}); {remedy}")
+    words = formula_of_words(shown)
+    if words:
+        remedy = r"write 'dollars' for an amount, \text{...} for words in a formula, and no space inside the dollars"
+        raise _error(name, index, f"{how} plain words that become a formula, {words!r}; {remedy}")
+
+
+def _check_measurement(typed: str | None, name: str, index: int, where: str = "") -> None:
+    if typed:
+        remedy = "show the notebook's own output"
+        raise _error(name, index, f"types the measurement {typed!r}{where} on the slide; {remedy}")
 
 
 def _shown_in_notes(cut: CutCell, *, joined: bool) -> str:
     return f"<p><strong>{cut.heading}</strong></p>" if joined and cut.heading else ""
 
 
-def _heading_above(cells: Sequence[Mapping[str, Any]], index: int, folder: Path) -> str:
+def _heading_above(cells: Sequence[Mapping[str, Any]], index: int, name: str, folder: Path) -> str:
     for above in range(index, -1, -1):
         if cells[above]["cell_type"] == "markdown":
             attachments = cells[above].get("attachments")
             heading = cut_markdown(cells[above]["source"], folder=folder, attachments=attachments).heading
             if heading:
+                _check_html(heading, name, above, "holds")
+                _check_measurement(typed_measurement(heading), name, above, " in the heading")
                 return heading
     return ""
 
@@ -231,7 +280,10 @@ def _code_part(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> 
     outputs = () if "slide-code" in tags else tuple(_shown_outputs(cell, name, index, folder))
     if "slide-output" in tags and not outputs:
         raise _error(name, index, "has no output to show; run `make lessons`, or tag a cell that prints something")
-    return Part(cell_index=index, code="slide-output" not in tags, outputs=outputs)
+    code = "slide-output" not in tags
+    if code:
+        _check_measurement(measurement_in_comments(cell["source"]), name, index, " in a comment")
+    return Part(cell_index=index, code=code, outputs=outputs)
 
 
 def _shown_outputs(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> list[Mapping[str, Any]]:
@@ -257,12 +309,24 @@ def _check_output(data: Mapping[str, Any], name: str, index: int, folder: Path) 
     if data and not set(SHOWN) & set(data):
         raise _error(name, index, f"has an output that a slide cannot show ({', '.join(data)}); show it as HTML or PNG")
     shown = data.get("text/html", "") + render_markdown(data.get("text/markdown", ""), folder=folder)
-    outside = outside_reference(shown)
-    if outside:
-        raise _error(name, index, f"has an output with {outside}; a deck loads nothing and runs no code of an output")
-    alt = str(data.get("text/plain", "")).strip()
-    if set(_IMAGES) & set(data) and (not alt or alt.startswith("<")):
+    _check_html(shown, name, index, "has an output with")
+    if set(_IMAGES) & set(data) and not is_described(str(data.get("text/plain", ""))):
         raise _error(name, index, "shows a figure without an alt text; use plotting.show(figure, alt=...)")
+
+
+def _lone(outputs: Sequence[Mapping[str, Any]]) -> str:
+    if any(set(_IMAGES) & set(output.get("data", {})) for output in outputs):
+        return "stacked"
+    printed = [_printed(output) for output in outputs]
+    lines = [line for text in printed for line in (text or "").splitlines()]
+    few = 0 < len(lines) <= _FEW_LINES and max(map(len, lines)) <= _FEW_CHARACTERS
+    return "lone few" if few and None not in printed else "lone"
+
+
+def _printed(output: Mapping[str, Any]) -> str | None:
+    """Return what stands on the slide as printed text, or None where the output is shown otherwise."""
+    data = output.get("data", {})
+    return output.get("text") if not data else None if set(SHOWN[:-1]) & set(data) else data.get("text/plain")
 
 
 def _is_tall(output: Mapping[str, Any]) -> bool:

@@ -105,9 +105,10 @@
   for (const image of slide.querySelectorAll("img")) {
     seen.figures += 1;
     if (!image.complete || image.naturalWidth === 0) problem("figure", "a figure is not loaded");
-    if (!image.alt.trim()) problem("figure", "a figure has no alt text");
+    if (!image.alt.trim() || /^no description has been provided for this image/i.test(image.alt.trim())) problem("figure", "a figure has no alt text");
     const { width, height } = image.getBoundingClientRect();
-    if (image.closest(".figure") && Math.max(width / limits.figureWidth, height / limits.figureHeight) < 1) {
+    const large = Math.max(width / limits.figureWidth, height / limits.figureHeight) >= 1;
+    if (image.closest(".figure") && (!large || Math.min(width, height) < limits.figureSide)) {
       problem("figure", `a figure is squeezed to ${Math.round(width)} x ${Math.round(height)} px`);
     }
   }

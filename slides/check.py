@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 MODES = ("light", "dark", "print")
 
 # Sizes in CSS pixels of a slide of 1280 by 720.
-LIMITS = {"contrast": 4.5, "text": 28, "code": 20, "footer": 16, "figureWidth": 560, "figureHeight": 320}
+LIMITS = {
+    "contrast": 4.5, "text": 28, "code": 20, "footer": 16, "figureWidth": 560, "figureHeight": 320, "figureSide": 200,
+}  # fmt: skip
 
 _SCRIPT = Path(__file__).with_name("check.js")
 

@@ -761,6 +761,10 @@ print(f"coverage: {known} of {listed['calls'].sum()} calls, {ours.coverage:.0%}"
 # One tells you that it is not the whole story, and where to look. Coverage counts calls, not work: one operator that is not
 # counted may be most of the time. Ask `profile_time` then.
 
+# %% [markdown]
+# The [exercises](exercises/07_working_set_exercises.ipynb) of this lesson let you count without `profile_ops`: a convolution, a
+# training step, a peak.
+
 # %% [markdown] tags=["recap"]
 # ## What you have done
 

@@ -50,7 +50,7 @@ def draw_three(
             label=name,
         )
         texts = ["" if value is None else units.text(value, unit) for value in values]
-        axes.bar_label(bars, labels=texts, padding=2, fontsize=9, color="#222222")
+        axes.bar_label(bars, labels=texts, padding=2, fontsize=11, color="#222222")
     if log:
         axes.set_yscale("log")
     unit_axis(axes, "y", unit)
@@ -59,7 +59,7 @@ def draw_three(
     axes.set_xticks(range(len(settings)), settings)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(_axis_name(unit))
-    axes.legend(loc="upper left", frameon=False)
+    axes.legend(loc="upper left", frameon=False, fontsize=11)
     return drawn
 
 
@@ -86,7 +86,12 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
         axes.margins(x=0.15)
     for place, number in zip(places, numbers, strict=True):
         axes.annotate(
-            units.text(number, unit), (number, place), xytext=(10, 0), textcoords="offset points", va="center"
+            units.text(number, unit),
+            (number, place),
+            xytext=(10, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=11,
         )
     axes.set_yticks(places, list(values))
     axes.set_ylim(len(values) - 0.5, -0.5)

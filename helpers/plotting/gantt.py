@@ -9,11 +9,11 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from helpers.plotting.style import STYLE_FILE, figure, unit_axis
+from helpers.plotting.style import STYLE_FILE, figure, ink_on, unit_axis
 from helpers.results import Result
 
-_LANE_INCHES = 0.32
-_LABEL_SHARE = 0.012  # of the axis that a character of a label needs
+_LANE_INCHES = 0.22
+_LABEL_SHARE = 0.0165  # of the axis that a character of a label needs
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ def gantt(spans: Sequence[Span], *, title: str, unit: str = "s", xlabel: str = "
                 span.label,
                 ha="center",
                 va="center",
-                fontsize=8,
-                color=_ink(colours[span.kind]),
+                fontsize=11,
+                color=ink_on(colours[span.kind]),
             )
     axes.set_yticks(range(len(lanes)), lanes)
     axes.set_ylim(len(lanes) - 0.4, -0.6)
@@ -66,11 +66,5 @@ def gantt(spans: Sequence[Span], *, title: str, unit: str = "s", xlabel: str = "
     if unit:
         unit_axis(axes, "x", unit)
     handles = [Patch(color=colours[kind], label=kind) for kind in kinds]
-    drawn.legend(handles=handles, ncols=min(5, len(kinds)), loc="outside lower left", frameon=False)
+    drawn.legend(handles=handles, ncols=min(5, len(kinds)), loc="outside lower left", frameon=False, fontsize=11)
     return drawn
-
-
-def _ink(colour: str) -> str:
-    """Return black or white, whichever reads better on ``colour``."""
-    red, green, blue = (int(colour.lstrip("#")[i : i + 2], 16) for i in (0, 2, 4))
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "white"

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from helpers import units
-from helpers.plotting.style import STYLE_FILE, figure, unit_axis
+from helpers.plotting.style import STYLE_FILE, figure, ink_on, unit_axis
 
 _SMALL_SHARE = 0.03
 
@@ -19,21 +19,22 @@ def draw_layers(layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, 
     Raises ValueError when a part has not one value a layer, or a negative one. Lesson 07.
     """
     _check_parts(layers, parts)
-    drawn, axes = figure(title=title, height_in=1.6 + 0.3 * len(layers))
+    drawn, axes = figure(title=title, height_in=1.3 + 0.22 * len(layers))
     left = [0.0] * len(layers)
     for colour, (name, values) in zip(_palette(len(parts)), parts.items(), strict=True):
         axes.barh(range(len(layers)), values, left=left, height=0.74, label=name, color=colour)
         left = [start + value for start, value in zip(left, values, strict=True)]
     for place, total in enumerate(left):
         axes.annotate(units.text(total, unit), (total, place), xytext=(5, 0), textcoords="offset points", va="center",
-                      fontsize=9)  # fmt: skip
+                      fontsize=11)  # fmt: skip
     axes.set_yticks(range(len(layers)), layers)
     axes.set_ylim(len(layers) - 0.4, -0.6)
-    axes.margins(x=0.14)
+    axes.margins(x=0.22)
     axes.grid(axis="y", visible=False)
     unit_axis(axes, "x", unit)
+    axes.locator_params(axis="x", nbins=6)
     if len(parts) > 1:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=11)
     return drawn
 
 
@@ -52,7 +53,7 @@ def draw_shares(wholes: Mapping[str, Mapping[str, float]], *, title: str) -> Fig
         drawn, places = plt.subplots(1, len(wholes), figsize=(3.0 * len(wholes) + 1.8, 3.4), squeeze=False)
         drawn.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     for axes, (name, parts) in zip(places[0], wholes.items(), strict=True):
-        axes.pie(
+        pie = axes.pie(
             parts.values(),
             colors=[colours[part] for part in parts],
             autopct=lambda percent: f"{percent:.0f} %" if percent >= 100 * _SMALL_SHARE else "",
@@ -60,11 +61,13 @@ def draw_shares(wholes: Mapping[str, Mapping[str, float]], *, title: str) -> Fig
             startangle=90,
             counterclock=False,
             wedgeprops={"edgecolor": "white", "linewidth": 1, "width": 0.6},
-            textprops={"fontsize": 9},
+            textprops={"fontsize": 11},
         )
-        axes.set_title(name, fontsize=11)
+        for part, percentage in zip(parts, pie[2], strict=True):
+            percentage.set_color(ink_on(colours[part]))
+        axes.set_title(name, fontsize=12)
     handles = [plt.Rectangle((0, 0), 1, 1, color=colours[name]) for name in names]
-    drawn.legend(handles, names, loc="outside right center", frameon=False, fontsize=9)
+    drawn.legend(handles, names, loc="outside right center", frameon=False, fontsize=11)
     return drawn
 
 

@@ -71,3 +71,9 @@ def show(drawn: Figure, *, alt: str) -> None:
         metadata={"image/png": {"alt": alt, "width": width, "height": height}},
     )
     plt.close(drawn)
+
+
+def ink_on(colour: str) -> str:
+    """Return black or white, whichever reads better on ``colour``, written '#RRGGBB'. For the library itself."""
+    red, green, blue = (int(colour.lstrip("#")[i : i + 2], 16) for i in (0, 2, 4))
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "white"

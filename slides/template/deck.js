@@ -19,7 +19,8 @@
     plugins: [window.RevealNotes],
   });
   window.MathJax = {
-    tex: { inlineMath: [["$", "$"], ["\\(", "\\)"]], processEscapes: true },
+    // Without noundefined a macro that does not exist is an error, which slides.check reports, and no red text.
+    tex: { packages: { "[-]": ["noundefined"] }, inlineMath: [["$", "$"], ["\\(", "\\)"]], processEscapes: true },
     svg: { fontCache: "local" },
     options: { enableMenu: false },
     startup: {

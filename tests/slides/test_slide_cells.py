@@ -119,6 +119,7 @@ def test_minutes_are_a_number_above_zero(minutes):
     assert "cell 1, opens a slide and has" in refusal(text_cell("## H\n\nText.", minutes=minutes))
 
 
+PICTURE = "data:image/png;base64,AA"
 ERROR = new_output("error", ename="ValueError", evalue="no", traceback=[])
 WARNING = new_output("stream", name="stderr", text="warning")
 WIDGET = displayed({"application/vnd.jupyter.widget-view+json": {}, "text/plain": "interactive"})
@@ -144,6 +145,17 @@ WIDGET = displayed({"application/vnd.jupyter.widget-view+json": {}, "text/plain"
         (code_cell("f()", displayed({"application/json": "1"}), tags=("slide-more",)), "application/json"),
         (text_cell("![a](https://example.org/a.png)"), "<img> from https://example.org/a.png"),
         (text_cell("## It takes 3 ms\n\nText."), "types the measurement '3 ms'"),
+        (text_cell(r"A rate of $12\,GB/s$."), "types the measurement '12 GB/s'"),
+        (code_cell("f()  # takes 3 ms", tags=("slide-more",)), "types the measurement '3 ms' in a comment"),
+        (text_cell("It costs $5 and then $6."), "plain words that become a formula, '$5 and then $'"),
+        (text_cell("Text.\n\nIt costs $5 and then $6."), "plain words that become a formula"),
+        (code_cell("f()", displayed({"text/html": "<p>$5 and then $6</p>"}), tags=("slide-more",)), "plain words"),
+        (text_cell("> A quote."), "has a quote as its first block"),
+        (text_cell("```python\nf()\n```"), "has a block of code as its first block"),
+        (text_cell(f"![]({PICTURE})"), "without an alt text (<img>)"),
+        (text_cell(f'<img src="{PICTURE}">'), "without an alt text (<img>)"),
+        (code_cell("f()", displayed({"text/html": f'<img src="{PICTURE}">'}), tags=("slide-more",)), "(<img>)"),
+        (code_cell("f()", displayed({"text/markdown": f"![]({PICTURE})"}), tags=("slide-more",)), "(<img>)"),
     ],
 )
 def test_a_cell_that_breaks_a_rule_is_named_with_the_rule(cell, said):
@@ -154,6 +166,46 @@ def test_a_cell_that_breaks_a_rule_is_named_with_the_rule(cell, said):
 
 def test_a_measurement_is_allowed_in_the_notes():
     assert deck_of(text_cell("## H\n\nText.\n\nOn our machine it took 3 ms.")).slides[0].notes
+
+
+def test_a_measurement_is_allowed_in_an_output_and_in_code_that_is_not_shown():
+    shown = code_cell("f()  # takes 3 ms", printed("137 times longer, 87 %"), tags=("slide-output",))
+    assert deck_of(OPENS, shown).slides[0].parts[1].outputs
+
+
+def test_an_inherited_heading_is_held_to_the_rules_too():
+    above = text_cell("## It takes 3 ms", tags=(), minutes=None)
+    opens = code_cell("f()", printed("1"), tags=("slide",), minutes=1)
+    assert "cell 1, types the measurement '3 ms' in the heading" in refusal(above, opens)
+
+
+@pytest.mark.parametrize("key", ["title", "objectives"])
+def test_the_title_and_the_objectives_are_held_to_the_rules(key: str):
+    def lesson(text: str) -> dict:
+        return {**LESSON, key: text if key == "title" else [f"tell|told {text}"]}
+
+    assert "98_sample types the measurement '3 ms' in its title" in refusal(OPENS, lesson=lesson("what takes 3 ms"))
+    assert "plain words that become a formula" in refusal(OPENS, lesson=lesson("why $5 and then $6"))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "layout"),
+    [
+        ([printed("a\nb\nc\n")], "lone few"),
+        ([printed("a\n" * 7)], "lone"),
+        ([printed("a" * 45)], "lone"),
+        ([displayed({"text/html": "<p>a</p>"})], "lone"),
+        ([printed("a"), displayed({"text/plain": "b"})], "lone few"),
+        ([printed("a"), displayed({"text/html": "<p>b</p>", "text/plain": "b"})], "lone"),
+        ([figure_output()], "stacked"),
+        ([printed("a"), figure_output()], "stacked"),
+    ],
+)
+def test_an_output_alone_stands_in_the_middle(outputs, layout: str):
+    alone = code_cell("f()", *outputs, tags=("slide", "slide-output"), minutes=1)
+    assert deck_of(OPENS, alone).slides[1].layout == layout
+    with_code = code_cell("f()", *outputs, tags=("slide",), minutes=1)
+    assert deck_of(OPENS, with_code).slides[1].layout == "stacked"
 
 
 def test_joining_before_any_slide():

@@ -3,8 +3,14 @@
 import re
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.text import Text
+from slide_samples import code_cell, displayed, figure_output, notebook_of, printed, text_cell
 
+from helpers import plotting
+from helpers.plotting.style import STYLE_FILE
 from slides import browser, build, check, pdf
 
 LESSONS = sorted(path for path in build.COURSE.glob("*.ipynb") if re.match(r"\d\d_", path.name))
@@ -18,6 +24,10 @@ def test_the_sample_deck(chromium, sample_deck: Path, mode: str):
     assert found.texts > 60
     assert found.lowest_contrast >= 4.5
     assert found.smallest_text_px >= 20
+
+
+def test_there_are_lessons_to_look_at():
+    assert LESSONS, f"no notebook of a lesson in {build.COURSE.name}/"
 
 
 @pytest.mark.parametrize("notebook", LESSONS, ids=lambda path: path.stem)
@@ -143,6 +153,93 @@ def test_a_planted_fault_is_found(faults: list[check.Problem], slide: int, kind:
 
 def test_a_contrast_just_above_the_limit_is_none(faults: list[check.Problem]):
     assert _of(faults, 4, "contrast") == ""
+
+
+def _problems_of(chromium, folder: Path, *cells, **replaced: str) -> list[str]:
+    deck = folder / "one.html"
+    html = build.render(notebook_of(*cells), name="98_sample")
+    for good, bad in replaced.items():
+        assert html.count(good) >= 1
+        html = html.replace(good, bad)
+    deck.write_text(html, encoding="utf-8")
+    return [f"{problem.kind}: {problem.detail}" for problem in check.examine(chromium, deck).problems]
+
+
+def test_a_macro_that_does_not_exist_is_reported(chromium, tmp_path: Path):
+    problems = _problems_of(chromium, tmp_path, text_cell("## H\n\nThe time $\\notamacro{1} + x$ is."))
+    assert problems == ["maths: MathJax says: Undefined control sequence \\notamacro"]
+
+
+def test_a_figure_that_is_long_and_thin_is_reported(chromium, tmp_path: Path):
+    thin = code_cell("f()", figure_output(width_in=0.8, height_in=6), tags=("slide-output",))
+    (problem,) = _problems_of(chromium, tmp_path, text_cell("## H"), thin)
+    assert problem.startswith("figure: a figure is squeezed to ")
+
+
+def test_nbconverts_own_sentence_is_no_alt_text(chromium, tmp_path: Path):
+    sentence = "No description has been provided for this image"
+    shown = code_cell("f()", figure_output(alt="described"), tags=("slide-output",))
+    problems = _problems_of(chromium, tmp_path, text_cell("## H"), shown, **{'alt="described"': f'alt="{sentence}"'})
+    assert problems == ["figure: a figure has no alt text"]
+
+
+def test_an_output_alone_stands_in_the_middle_of_its_page(chromium, tmp_path: Path):
+    alone = {"tags": ("slide", "slide-output"), "minutes": 1}
+    table = displayed({"text/html": f"<table>{'<tr><td>1</td></tr>' * 3}</table>"})
+    cells = [code_cell("f()", printed("1\n2\n3"), **alone), code_cell("f()", table, **alone)]
+    assert _problems_of(chromium, tmp_path, text_cell("## H"), *cells) == []
+    with browser.opened(chromium, tmp_path / "one.html") as opened:
+        for slide in (2, 3):
+            opened.page.evaluate("index => Reveal.slide(index)", slide)
+            box = opened.page.locator("section.present .output").bounding_box()
+            assert 0.35 < (box["y"] + box["height"] / 2) / browser.HEIGHT_PX < 0.55
+
+
+def test_a_figure_is_softened_in_the_dark_and_its_ink_keeps_its_contrast(chromium, sample_deck: Path):
+    style = "getComputedStyle(document.querySelector('.figure img')).filter"
+    with browser.opened(chromium, sample_deck) as opened:
+        assert opened.page.evaluate(style) == "none"
+    with browser.opened(chromium, sample_deck, dark=True) as opened:
+        factor = float(re.fullmatch(r"brightness\((.+)\)", opened.page.evaluate(style)).group(1))
+    assert 0.8 < factor < 1
+    with plt.style.context(STYLE_FILE):
+        inks = {key: plt.rcParams[key] for key in ("xtick.color", "ytick.color", "axes.labelcolor", "text.color")}
+    for key, ink in inks.items():
+        dark, card = (_luminance([factor * channel for channel in to_rgb(colour)]) for colour in (ink, "white"))
+        assert (card + 0.05) / (dark + 0.05) >= 4.5, key
+
+
+def _luminance(channels: list[float]) -> float:
+    """WCAG 2.2's relative luminance."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+# What a slide with a heading of one line leaves for a figure, without its white border.
+FIGURE_WIDTH_PX, FIGURE_HEIGHT_PX = 1136 - 28, 534 - 20
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: plotting.draw_three(["1"], {"modelled": [1], "measured": [2]}, unit="s", title="t", xlabel="x"),
+        lambda: plotting.draw_bars({"a": 1.0, "b": 2.0}, unit="s", title="t"),
+        lambda: plotting.draw_layers(["a", "b"], {"in": [1, 2], "out": [3, 4]}, unit="B", title="t"),
+        lambda: plotting.draw_shares({"a": {"x": 1, "y": 2}}, title="t"),
+        lambda: plotting.gantt([plotting.Span("a", 0, 1, "k", "F0"), plotting.Span("b", 1, 2, "l")], title="t"),
+    ],
+    ids=["three", "bars", "layers", "shares", "gantt"],
+)
+def test_the_text_in_a_figure_is_as_large_as_code_on_a_slide(draw):
+    drawn = draw()
+    drawn.canvas.draw()
+    width_in, height_in = drawn.get_size_inches()
+    px_per_inch = min(FIGURE_WIDTH_PX / width_in, FIGURE_HEIGHT_PX / height_in)
+    sizes = {text.get_text(): text.get_fontsize() / 72 * px_per_inch for text in drawn.findobj(Text)
+             if text.get_visible() and text.get_text()}  # fmt: skip
+    plt.close(drawn)
+    assert len(sizes) >= 5
+    assert min(sizes.values()) >= check.LIMITS["code"], sizes
 
 
 def test_without_the_policy_a_request_is_seen(chromium, sample_html: str, tmp_path: Path):
