@@ -120,18 +120,21 @@ class Checks:
 def agree(got: object, expected: object) -> bool:
     """Return True when ``got`` is ``expected``, numbers to nine digits, sequences item by item.
 
+    A sequence is Python's own list or tuple, an array or a tensor: a class made from them may say what it likes about
+    its length and its items.
+
     For the library itself.
     """
     got, expected = _plain(got), _plain(expected)
-    if isinstance(expected, tuple):
-        return isinstance(got, tuple) and len(got) == len(expected) and all(map(agree, got, expected))
+    if type(expected) is tuple and type(got) is tuple:
+        return len(got) == len(expected) and all(agree(*pair) for pair in zip(got, expected, strict=True))
     if isinstance(expected, bool) or isinstance(got, bool):
         return got is expected
     if isinstance(expected, numbers.Real) and isinstance(got, numbers.Real):
         try:
             return math.isclose(got, expected, rel_tol=_RELATIVE_TOLERANCE)
         except OverflowError:  # a whole number beyond what a float holds is close to nothing but itself
-            return got == expected
+            pass
     return type(got) is type(expected) and got == expected
 
 
@@ -139,7 +142,7 @@ def _plain(value: object) -> object:
     """Return arrays, tensors and their scalars as Python's own values, a list as a tuple."""
     if hasattr(value, "tolist") and not isinstance(value, type):
         value = value.tolist()
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(value) if type(value) is list else value
 
 
 def _explanation(got: object, mistakes: Mapping[Any, str]) -> str:

@@ -4,7 +4,8 @@ A source, course/instructor/exercises/NN_title_exercises.py, belongs to lesson N
 metadata: ``answer="units"`` holds the function with its solution between ``### BEGIN SOLUTION`` and ``### END
 SOLUTION``; ``checks="units" points=3`` its visible checks, and then the hidden ones between ``### BEGIN HIDDEN TESTS``
 and ``### END HIDDEN TESTS``; ``wrong="units" says="..."`` is a plausible wrong answer, with a part of what its author
-shall read. Wrong answers are for the tests alone; all else is in the notebook, and what is not an answer is locked.
+shall read, and where stated ``gets=2``, the points that are left. Wrong answers are for the tests alone; all else is in
+the notebook, and what is not an answer is locked.
 """
 
 from __future__ import annotations
@@ -43,10 +44,14 @@ _DETAILS = re.compile(r"<details>.*?<summary>.*?</summary>.*?</details>", re.DOT
 
 @dataclass(frozen=True)
 class Wrong:
-    """A plausible wrong answer to ``exercise``; ``says`` is a part of what the visible checks answer to it."""
+    """A plausible wrong answer to ``exercise``; ``says`` is a part of what the visible checks answer to it.
+
+    ``gets`` is the points that all checks leave it, None where the source does not state them.
+    """
 
     exercise: str
     says: str
+    gets: int | None
     cell: Cell
 
 
@@ -107,7 +112,10 @@ def _wrong(cell: Cell, name: str) -> Wrong:
     if cell.kind != "code" or not isinstance(said, str) or not said.strip():
         example = '# %% wrong="units" says="a part of the message"'
         raise AuthoringError(f"{name}, line {cell.line}: a wrong answer is a code cell, {example}")
-    return Wrong(str(cell.metadata["wrong"]), said, cell)
+    gets = cell.metadata.get("gets")
+    if gets is not None and (type(gets) is not int or gets < 0):
+        raise AuthoringError(f"{name}, line {cell.line}: gets={gets!r}; state the points that are left, such as gets=2")
+    return Wrong(str(cell.metadata["wrong"]), said, gets, cell)
 
 
 def _refuse_ill_formed(sheet: Sheet, name: str) -> None:
@@ -143,13 +151,12 @@ def instructor(sheet: Sheet) -> nbformat.NotebookNode:
     made = notebook.unexecuted(sheet.lesson)
     for count, (cell, stated) in enumerate(zip(made.cells, sheet.lesson.cells, strict=True), start=1):
         kept = {key: value for key, value in cell.metadata.items() if key not in ("answer", "checks", "points")}
-        given = nbgrader_metadata(stated.metadata, count) if stated.kind == "code" else None
-        cell.metadata = nbformat.from_dict({**kept, **({"nbgrader": given} if given else {})})
+        cell.metadata = nbformat.from_dict({**kept, "nbgrader": nbgrader_metadata(stated.metadata, count)})
     return made
 
 
 def nbgrader_metadata(stated: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return what nbgrader reads of a code cell: an answer, checks with points, or a cell that is given (locked)."""
+    """Return what nbgrader reads of a cell: an answer, checks with points, or text and code that is given (locked)."""
     if "answer" in stated:
         return {**_SCHEMA, "grade_id": stated["answer"], "grade": False, "solution": True, "locked": False}
     if "checks" in stated:

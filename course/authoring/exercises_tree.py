@@ -11,19 +11,19 @@ from typing import Any
 
 import nbformat
 
-from course.authoring import exercises
+from course.authoring import exercises, exercises_pages
 from course.authoring.build import write
 from course.authoring.course import Course
 from course.authoring.exercises import Sheet
 from course.authoring.lesson import AuthoringError
 from course.authoring.problem import Problem
 
-TREE = ("README.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml", "requirements.lock", "environment.yml",
-        ".gitignore", "helpers", "course/*.ipynb", "course/*.md", "course/exercises/*.ipynb", "course/recorded",
+TREE = ("README.md", "Makefile", "pyproject.toml", "requirements.lock", "environment.yml", ".gitignore", "helpers",
+        "course/*.ipynb", "course/*.md", "course/exercises/*.ipynb", "course/recorded",
         )  # fmt: skip
 
 _IGNORED = shutil.ignore_patterns("__pycache__", ".*", "*.pyc", "my_predictions.json")
-_SHORTEST_SECRET = 20  # characters; a shorter line, such as "first()", says nothing where it stands alone
+_SHORTEST_SECRET = 20  # characters; a shorter line, such as "first()", gives nothing away
 _CONFIG = '''"""How nbgrader releases and grades the course's exercises."""
 
 c = get_config()  # noqa: F821
@@ -45,9 +45,7 @@ def student(course: Course, target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".student-") as folder:
         fresh = Path(folder, "fresh")
-        for pattern in TREE:
-            for path in sorted(course.root.glob(pattern)):
-                _copy(path, fresh / path.relative_to(course.root))
+        fill(course, fresh)
         found += leaks(fresh, known)
         if found:
             raise AuthoringError("; ".join(str(problem) for problem in found))
@@ -55,6 +53,14 @@ def student(course: Course, target: Path) -> Path:
             target.rename(Path(folder, "old"))
         fresh.rename(target)
     return target
+
+
+def fill(course: Course, tree: Path) -> None:
+    """Copy the files of TREE to ``tree`` and make its pages true there; nothing is searched yet."""
+    for pattern in TREE:
+        for path in sorted(course.root.glob(pattern)):
+            _copy(path, tree / path.relative_to(course.root))
+    exercises_pages.adapt(tree)
 
 
 def _copy(path: Path, target: Path) -> None:
@@ -68,45 +74,40 @@ def _copy(path: Path, target: Path) -> None:
 def leaks(tree: Path, known: Sequence[Sheet]) -> list[Problem]:
     """Return a problem for each file under ``tree`` that is the instructor's, or holds what students shall not read.
 
-    Searched by content: every line of a solution, of a hidden test and of a wrong answer that is long enough to say
-    something and that the released notebook does not hold itself, and nbgrader's marks of such regions.
+    Searched by content, anywhere in a file: every line of a solution, of a hidden test and of a wrong answer that is
+    long enough to say something and that no released notebook holds itself, and nbgrader's marks of such regions.
     """
-    secret = set().union(*(secrets(sheet) for sheet in known))
+    secret = [*sorted(secrets(known)), "### BEGIN SOLUTION", "### BEGIN HIDDEN TESTS"]
     found = []
     for path in sorted(path for path in tree.rglob("*") if path.is_file()):
         name = path.relative_to(tree).as_posix()
         if "instructor" in Path(name).parts:
             found.append(Problem(name, None, "is a file of the instructor's; keep it out of the students' tree"))
-        lines = _lines(path)
-        shown = sorted(secret & lines) + sorted(line for line in lines if "### BEGIN " in line)
+        text = _text(path)
+        shown = next((line for line in secret if line in text), None)
         if shown:
-            found.append(Problem(name, None, f"shows a solution or a hidden test: {shown[0]!r}; take it out"))
+            found.append(Problem(name, None, f"shows a solution or a hidden test: {shown!r}; take it out"))
     return found
 
 
-def secrets(sheet: Sheet) -> set[str]:
+def secrets(known: Sequence[Sheet]) -> set[str]:
     """Return the lines, without indentation, that no student shall read before handing in."""
-    public = {line for cell in exercises.released(sheet).cells for line in _stripped(cell.source)}
-    whole = [*sheet.lesson.cells, *(wrong.cell for wrong in sheet.wrong)]
-    lines = {line for cell in whole if cell.kind == "code" for line in _stripped(cell.source)}
-    return {line for line in lines - public if len(line) >= _SHORTEST_SECRET}
+    public = "\n".join(cell.source for sheet in known for cell in exercises.released(sheet).cells)
+    whole = [cell for sheet in known for cell in (*sheet.lesson.cells, *(wrong.cell for wrong in sheet.wrong))]
+    lines = {line.strip() for cell in whole if cell.kind == "code" for line in cell.source.splitlines()}
+    return {line for line in lines if len(line) >= _SHORTEST_SECRET and line not in public}
 
 
-def _stripped(text: str) -> set[str]:
-    return {line.strip() for line in text.splitlines()}
-
-
-def _lines(path: Path) -> set[str]:
+def _text(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:  # a picture, not text
-        return set()
-    texts = _strings(json.loads(text)) if path.suffix == ".ipynb" else [text]
-    return set().union(*(_stripped(one) for one in texts))
+        return ""
+    return "\n".join(_strings(json.loads(text))) if path.suffix in (".ipynb", ".json") else text
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Yield every text of a notebook's JSON, the lines of a cell one by one."""
+    """Yield every text in JSON, the lines of a notebook's cell one by one where they are kept so."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):

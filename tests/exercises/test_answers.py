@@ -14,6 +14,15 @@ from tests.exercises.conftest import EXERCISES, SHEETS, WRONG
 HIDDEN = re.compile(r"### BEGIN HIDDEN TESTS.*### END HIDDEN TESTS", re.DOTALL)
 
 
+def test_there_is_something_to_prove():
+    """Without it, sources that are not found would leave every test below without a case."""
+    assert SHEETS
+    assert EXERCISES
+    assert {wrong.exercise for sheet in SHEETS for wrong in sheet.wrong} == {
+        name for sheet in SHEETS for name in sheet.exercises
+    }
+
+
 @pytest.mark.parametrize(("sheet", "name"), EXERCISES)
 def test_the_solution_gets_all_points_and_hears_that_hidden_checks_were_not_run(sheet, name):
     result = proof.attempt(sheet, name, sheet.cell("answer", name).source)
@@ -37,6 +46,7 @@ def test_the_stub_gets_nothing_and_hears_not_yet(sheet, name):
 def test_a_wrong_answer_loses_points_and_hears_why(sheet, wrong):
     result = proof.attempt(sheet, wrong.exercise, wrong.cell.source)
     assert result.score < result.points
+    assert wrong.gets is None or result.score == wrong.gets
     assert wrong.says in result.said
     assert result.said.endswith("goals not reached, hidden not run\n")
 
@@ -75,10 +85,15 @@ def test_answers_learnt_by_heart_get_nothing(sheet, name, monkeypatch):
     assert proof.attempt(sheet, name, learnt_by_heart(sheet, name, monkeypatch)).score == 0
 
 
-@pytest.mark.parametrize("name", ["units", "cold_and_warm", "ranking"])
+FIRST = SHEETS[0]
+
+
+@pytest.mark.parametrize(
+    "name", [one for one in FIRST.exercises if "FakeMachine" not in FIRST.cell("checks", one).source]
+)
 def test_without_hidden_checks_they_would_get_all(name, monkeypatch):
-    """The wrong version, planted: it is the hidden checks that the test above sees."""
-    sheet = next(sheet for sheet in SHEETS if name in sheet.exercises)
+    """The wrong version, planted: it is the hidden checks that the test above sees. (A machine's log sees it too.)"""
+    sheet = FIRST
     cells = tuple(
         replace(cell, source=HIDDEN.sub("### BEGIN HIDDEN TESTS\ncheck.score()\n### END HIDDEN TESTS", cell.source))
         for cell in sheet.lesson.cells

@@ -19,6 +19,12 @@ from tests.exercises.conftest import SHEETS
 
 SHEET = SHEETS[0]
 ASSIGNMENT = SHEET.lesson.name
+REWRITTEN, SOLVED, DELETED = "units", "ranking", "fair_ratio"  # what is done to each; one more, WRONG, is answered so
+WRONG = next(one for one in SHEET.wrong if one.gets and one.exercise not in (REWRITTEN, SOLVED, DELETED))
+
+
+def points() -> dict[str, int]:
+    return {name: SHEET.cell("checks", name).metadata["points"] for name in SHEET.exercises}
 
 
 def hand_in(folder: Path, student: str, notebook: nbformat.NotebookNode) -> None:
@@ -66,11 +72,15 @@ def graded(tmp_path_factory):
 
 
 def tampered() -> nbformat.NotebookNode:
-    """One exercise untouched, one wrong, one solved; in one the checks were rewritten to give every point."""
-    wrong = next(one for one in SHEET.wrong if one.exercise == "cold_and_warm" and "pop" in one.cell.source)
-    answers = {"cold_and_warm": wrong.cell.source, "ranking": SHEET.cell("answer", "ranking").source,
-               "units_checks": "3.0"}  # fmt: skip
-    return with_answers(answers)
+    """One exercise wrong, one solved; in one the checks were rewritten to give every point, in one they are gone."""
+    answers = {WRONG.exercise: WRONG.cell.source, SOLVED: SHEET.cell("answer", SOLVED).source,
+               f"{REWRITTEN}_checks": str(points()[REWRITTEN])}  # fmt: skip
+    made = with_answers(answers)
+    for cell in made.cells:
+        if cell.cell_type == "markdown":
+            cell.source = "The table is mine now."
+    made.cells = [cell for cell in made.cells if cell.metadata.nbgrader.grade_id != f"{DELETED}_checks"]
+    return made
 
 
 def scores(folder: Path, student: str) -> dict[str, float]:
@@ -79,16 +89,32 @@ def scores(folder: Path, student: str) -> dict[str, float]:
         return {grade.name.removesuffix("_checks"): grade.score for grade in grades}
 
 
+def to_be_read(folder: Path, student: str) -> set[str]:
+    """Return the exercises that nbgrader could not grade and leaves to a person."""
+    with Gradebook(f"sqlite:///{folder / 'gradebook.db'}") as book:
+        grades = book.find_submission_notebook(SHEET.lesson.name, ASSIGNMENT, student).grades
+        return {grade.name.removesuffix("_checks") for grade in grades if grade.needs_manual_grade}
+
+
 def test_nbgrader_gives_the_solution_all_points(graded):
-    points = {name: SHEET.cell("checks", name).metadata["points"] for name in SHEET.exercises}
-    assert scores(graded, "solved") == points
+    assert scores(graded, "solved") == points()
+    assert to_be_read(graded, "solved") == set()
 
 
 def test_nbgrader_gives_what_the_proof_gives_and_restores_rewritten_checks(graded):
-    wrong = next(one for one in SHEET.wrong if one.exercise == "cold_and_warm" and "pop" in one.cell.source)
-    proved = exercises_proof.attempt(SHEET, "cold_and_warm", wrong.cell.source).score
-    assert scores(graded, "tampered") == {"units": 0, "cold_and_warm": proved, "ranking": 3, "fair_ratio": 0}
-    assert 0 < proved < 3
+    proved = exercises_proof.attempt(SHEET, WRONG.exercise, WRONG.cell.source).score
+    given = {WRONG.exercise: proved, SOLVED: points()[SOLVED]}
+    assert scores(graded, "tampered") == dict.fromkeys(SHEET.exercises, 0) | given
+    assert 0 < proved < points()[WRONG.exercise]
+    assert to_be_read(graded, "tampered") == {DELETED}
+
+
+def test_nbgrader_restores_the_given_text(graded):
+    path = graded / "autograded" / "tampered" / ASSIGNMENT / SHEET.lesson.notebook_name
+    given = {cell.metadata.nbgrader.grade_id: cell.source for cell in exercises.released(SHEET).cells}
+    restored = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
+    assert restored
+    assert all(cell.source == given[cell.metadata.nbgrader.grade_id] for cell in restored)
 
 
 def test_nbgrader_releases_what_course_exercises_holds(graded):

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
+import tomllib
 
 import nbformat
 import pytest
 
-from course.authoring import exercises, exercises_tree
+from course.authoring import exercises, exercises_pages, exercises_tree, links
+from course.authoring import exercises_proof as proof
 from course.authoring.__main__ import main
 from course.authoring.course import HERE
 from course.authoring.lesson import AuthoringError
+from tests.exercises.conftest import SHEETS
 
 NAME = "00_start_here_exercises"
 SECRETS = ("BEGIN SOLUTION", "BEGIN HIDDEN", "cold_s, *warm_s = durations_s\n", "Random(1009)", "hidden_cost_s",
@@ -33,31 +38,109 @@ def test_a_second_build_gives_the_same_bytes(built_twice):
     assert written[0] == written[1]
 
 
-def test_the_untouched_notebook_ran_and_says_not_yet_four_times(built_twice):
+def test_the_untouched_notebook_ran_and_says_not_yet_for_each_exercise(built_twice):
     course, _ = built_twice
     cells = nbformat.read(course.folder / "exercises" / f"{NAME}.ipynb", as_version=4).cells
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    assert [output.text for output in outputs if output.output_type == "stream"] == [
-        f"Exercise {number}: not yet\n" for number in ("1, time_s", "2, cold_and_warm", "3, ranking", "4, fair_ratio")
-    ]
+    (sheet,) = exercises.sheets(course)
+    said = [proof.attempt(sheet, name, proof.stub(sheet, name)).said for name in sheet.exercises]
+    assert len(said) >= 4
+    assert [output.text for output in outputs if output.output_type == "stream"] == said
+    assert all(text.startswith("Exercise ") and text.endswith(": not yet\n") for text in said)
     assert not any(output.output_type == "error" for output in outputs)
     assert all(cell.execution_count for cell in cells if cell.cell_type == "code")
 
 
-def test_the_committed_exercises_break_no_rule_and_their_tree_holds_no_secret(tmp_path):
-    tree = exercises_tree.student(HERE, tmp_path / "student")
+def test_the_tree_holds_no_secret_and_its_pages_are_true(tmp_path):
+    tree = tmp_path / "student"
+    exercises_tree.fill(HERE, tree)
+    assert exercises_tree.leaks(tree, SHEETS) == []
     files = [path for path in tree.rglob("*") if path.is_file()]
     names = {path.relative_to(tree).as_posix() for path in files}
     assert {f"course/exercises/{NAME}.ipynb", "course/00_start_here.ipynb", "helpers/exercises.py", "Makefile",
             "pyproject.toml", "requirements.lock", "README.md"} <= names  # fmt: skip
     assert not any("instructor" in name or "tests/" in name or "authoring" in name for name in names)
+    assert "CONTRIBUTING.md" not in names
+    pages_are_true(tree)
     for path in files:
         text = path.read_bytes().decode(errors="ignore").replace('\\"', '"').replace("\\n", "\n")
         assert not [secret for secret in SECRETS if secret in text], path.name
 
 
-def test_what_git_would_hand_on_is_what_the_sources_give():
-    assert exercises.problems(HERE) == []
+def pages_are_true(tree):
+    """Every make target named in the README exists and can be planned, and no page leads nowhere."""
+    named = set(exercises_pages.commands((tree / "README.md").read_text()))
+    assert {"lab", "help"} <= named
+    defined = set(re.findall(r"^([a-z]+):", (tree / "Makefile").read_text(), re.MULTILINE))
+    assert named <= defined == {"help", "setup", "lab"}
+    for target in sorted(defined):
+        done = subprocess.run(["make", "-n", target], cwd=tree, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    shown = subprocess.run(["make", "help"], cwd=tree, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[1] for line in shown.splitlines()] == ["help", "setup", "lab"]
+    pages = [tree / "README.md", *sorted((tree / "course").glob("*.md"))]
+    assert len(pages) >= 2
+    assert [problem for page in pages for problem in links.check_page(page, root=tree)] == []
+    ours, theirs = (tomllib.loads((root / "pyproject.toml").read_text()) for root in (HERE.root, tree))
+    assert theirs == {key: ours[key] for key in ("build-system", "project")} | {
+        "tool": {"hatch": ours["tool"]["hatch"]}
+    }
+
+
+README = """# A course
+
+## Two commands
+
+```
+make lab     # opens it
+make test    # tests it
+```
+
+Two cores, 3.11. Run `make lab` first. Only `X=1 make
+test` runs the tests. See
+[how](CONTRIBUTING.md). `make help` lists
+the rest.
+
+How it is made: [CONTRIBUTING.md](CONTRIBUTING.md).
+"""
+
+
+def test_the_students_readme_names_only_what_their_tree_holds(tmp_path):
+    assert (
+        exercises_pages.readme_for_students(README, tmp_path)
+        == """# A course
+
+## One command
+
+```
+make lab     # opens it
+```
+
+Two cores, 3.11.
+Run `make lab` first.
+`make help` lists
+the rest.
+"""
+    )
+
+
+def test_a_readme_or_a_makefile_that_cannot_be_made_true_is_refused(tmp_path):
+    (tmp_path / "README.md").write_text("# A course\n\n| `make slides` |\n|--|\n| [x](tests/x.py) |\n")
+    with pytest.raises(AuthoringError, match=r"names what their tree lacks: `make slides`, the link to 'tests/x.py'"):
+        exercises_pages.adapt(tmp_path)
+    with pytest.raises(AuthoringError, match=r"Makefile: the students' tree needs .*, lab, setup, a paragraph each"):
+        exercises_pages.makefile_for_students("help:\n\techo\n")
+
+
+@pytest.mark.parametrize("sheet", [pytest.param(sheet, id=sheet.lesson.name) for sheet in SHEETS])
+def test_what_git_would_hand_on_is_what_the_source_gives(sheet):
+    assert [problem for problem in exercises.problems(HERE) if problem.where.startswith(sheet.lesson.name)] == []
+
+
+def test_git_would_hand_on_no_notebook_without_a_source():
+    names = tuple(sheet.lesson.name for sheet in SHEETS)
+    assert names
+    assert [problem for problem in exercises.problems(HERE) if not problem.where.startswith(names)] == []
 
 
 def test_a_secret_is_found_by_its_content(built, tmp_path):
@@ -77,7 +160,13 @@ def test_a_secret_is_found_by_its_content(built, tmp_path):
         (tree / "helpers" / "notes.py").write_text(f"def f():\n    {line}\n")
         (found,) = exercises_tree.leaks(tree, known)
         assert found.where == "helpers/notes.py"
+        for hidden_in in (f"Try `{line}`, it works.", f"- {line}", f"x = 1  # {line}", f"> * {line};"):
+            (tree / "helpers" / "notes.py").write_text(f"{hidden_in}\n")
+            assert [found.where for found in exercises_tree.leaks(tree, known)] == ["helpers/notes.py"]
         (tree / "helpers" / "notes.py").unlink()
+    (tree / "helpers" / "notes.py").write_text("first()\nstatistics.median([1])\n")
+    assert exercises_tree.leaks(tree, known) == []
+    (tree / "helpers" / "notes.py").unlink()
     (tree / "course" / "instructor").mkdir()
     (tree / "course" / "instructor" / "marks.txt").write_text("ann 13\n")
     assert [found.where for found in exercises_tree.leaks(tree, known)] == ["course/instructor/marks.txt"]
@@ -149,6 +238,8 @@ def test_an_exercise_without_its_parts_is_found(built, old, new, what):
         ('checks="units" points=3', 'checks="units" answer="units"', "a code cell is either an answer or checks"),
         ('says="That counts a MAC as one operation"', "", "a wrong answer is a code cell"),
         ('wrong="units" says="in', 'wrong="unit" says="in', "unit needs one cell answer=..."),
+        ("gets=2", 'gets="2"', "gets='2'; state the points that are left"),
+        ("gets=2", "gets=-1", "gets=-1; state the points that are left"),
     ],
 )
 def test_what_nbgrader_would_take_otherwise_is_refused(built_twice, old, new, said):
@@ -204,6 +295,18 @@ check.score()
     assert checks.source.endswith("check.report()")
     assert (answer.metadata.deletable, answer.metadata.get("editable", True)) == (False, True)
     assert (checks.metadata.deletable, checks.metadata.editable) == (False, False)
+
+
+def test_every_cell_but_the_answers_is_locked(built_twice):
+    course, _ = built_twice
+    (sheet,) = exercises.sheets(course)
+    cells = exercises.released(sheet).cells
+    open_to_edit = [cell.metadata.nbgrader.grade_id for cell in cells if cell.metadata.get("editable", True)]
+    assert tuple(open_to_edit) == sheet.exercises
+    assert not any(cell.metadata.get("deletable", True) for cell in cells)
+    tables = [cell for cell in cells if cell.cell_type == "markdown" and "|--" in cell.source]
+    assert tables
+    assert all(cell.metadata.nbgrader.locked for cell in tables)
 
 
 def test_the_folder_for_nbgrader_stays_outside_git_and_keeps_what_is_in_it(built, tmp_path):

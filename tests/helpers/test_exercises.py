@@ -131,6 +131,42 @@ def test_what_does_not_agree(got, expected):
     assert not agree(got, expected)
 
 
+class Agreeable(tuple):
+    """A tuple that says of its length and its items whatever is asked."""
+
+    def __len__(self):
+        return 2
+
+    def __iter__(self):
+        return iter(())
+
+
+class AnyNumber(int):
+    """A number that equals all others and is too large for a float."""
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, other):
+        return True
+
+    def __float__(self):
+        raise OverflowError
+
+
+class AnyList(list):
+    def __iter__(self):
+        return iter((1, 2))
+
+    def __len__(self):
+        return 2
+
+
+@pytest.mark.parametrize("got", [Agreeable(), Agreeable((1, 2)), AnyList(), AnyNumber(7), [AnyNumber(7), 2]])
+@pytest.mark.parametrize("expected", [(1, 2), [1, 2], 1, 10**400])
+def test_a_class_of_ones_own_does_not_agree_by_what_it_says_of_itself(got, expected):
+    assert not agree(got, expected)
+
+
 def cost_s(name, nth, total):
     return {"a": 1.0, "b": 2.0}[name] + 10 * (nth == 0) + 100 * total
 

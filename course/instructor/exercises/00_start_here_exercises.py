@@ -19,7 +19,9 @@
 #
 # Run the checks as often as you like. A line that says *not reached* also says why. "Public checks passed, hidden not
 # run" means that your function is right for the inputs that you see here; when it is graded, the same goals are
-# checked on other inputs. A goal is a point. Nothing here depends on how fast your machine is.
+# checked on other inputs. A goal is a point. The inputs of each are chosen so that a mistake about another goal does
+# not touch it; what all goals need, such as a function that returns, is asked by all. Nothing here depends on how fast
+# your machine is.
 
 # %%
 import statistics
@@ -38,7 +40,7 @@ from helpers import exercises, plotting, results, timing, units
 # |---|---|--:|---|
 # | `'24 GB'` | `'936 GB/s'` | 25.6 ms | G is $10^9$ in both |
 # | `'24 GiB'` | `'936 GB/s'` | 27.5 ms | Gi is $2^{30}$ |
-# | `'1 GB'` | `'8 Gbit/s'` | 1 s | eight bits are a byte |
+# | `'3 GB'` | `'8 Gbit/s'` | 3 s | eight bits are a byte |
 # | `'2 GFLOP'` | `'4 GFLOP/s'` | 0.5 s | both count FLOP |
 # | `'1 GMAC'` | `'4 GFLOP/s'` | 0.5 s | a [MAC](../glossary.md#mac) is two [FLOP](../glossary.md#flop) |
 #
@@ -63,11 +65,13 @@ def time_s(amount, rate):
 # %% checks="units" points=3
 check = exercises.Checks("Exercise 1, time_s", time_s)
 prefixes, bits, macs = "GB and GiB are told apart", "bits are told from bytes", "a MAC counts as two FLOP"
-check.returns(prefixes, ("3 GB", "3 GB/s"), expected=1.0)
+upside_down = "That is the rate over the amount; the time is the amount over the rate"
+check.returns(prefixes, ("6 GB", "3 GB/s"), expected=2.0, mistakes={0.5: upside_down})
 as_gb = "That is 3 GB over 3 GB/s; in 3 GiB the Gi stands for 2**30"
 check.returns(prefixes, ("3 GiB", "3 GB/s"), expected=1.073741824, mistakes={1.0: as_gb})
 as_bytes = "That takes 8 Gbit/s for 8 GB/s; a byte is eight bits"
-check.returns(bits, ("1 GB", "8 Gbit/s"), expected=1.0, mistakes={0.125: as_bytes, 8.0: "Divide by 8 once, not twice"})
+bit_mistakes = {0.375: as_bytes, 24.0: "Divide by 8 once, not twice", 1 / 3: upside_down}
+check.returns(bits, ("3 GB", "8 Gbit/s"), expected=3.0, mistakes=bit_mistakes)
 as_flop = "That counts a MAC as one operation; it is a multiplication and an addition"
 check.returns(macs, ("1 GMAC", "4 GFLOP/s"), expected=0.5, mistakes={0.25: as_flop})
 twice = "That doubles FLOP; only a MAC counts twice"
@@ -107,7 +111,7 @@ check.score()
 # </details>
 
 
-# %% wrong="units" says="in 3 GiB the Gi stands for 2**30"
+# %% wrong="units" says="in 3 GiB the Gi stands for 2**30" gets=2
 def time_s(amount, rate):
     amount = amount.replace("i", "")
     if amount.endswith("MAC"):
@@ -117,7 +121,7 @@ def time_s(amount, rate):
     return units.parse(amount, "B") / units.parse(rate.replace("bit", "B"), "B/s") * (8 if "bit" in rate else 1)
 
 
-# %% wrong="units" says="That takes 8 Gbit/s for 8 GB/s; a byte is eight bits"
+# %% wrong="units" says="That takes 8 Gbit/s for 8 GB/s; a byte is eight bits" gets=2
 def time_s(amount, rate):
     if amount.endswith("MAC"):
         return 2 * units.parse(amount, "MAC") / units.parse(rate, "FLOP/s")
@@ -126,14 +130,23 @@ def time_s(amount, rate):
     return units.parse(amount, "B") / units.parse(rate.replace("bit", "B"), "B/s")
 
 
-# %% wrong="units" says="That counts a MAC as one operation"
+# %% wrong="units" says="That counts a MAC as one operation" gets=2
 def time_s(amount, rate):
     if "FLOP" in rate:
         return units.parse(amount.replace("MAC", "FLOP"), "FLOP") / units.parse(rate, "FLOP/s")
     return units.parse(amount, "B") / units.parse(rate.replace("bit", "B"), "B/s") * (8 if "bit" in rate else 1)
 
 
-# %% wrong="units" says="raised ValueError: '8 Gbit/s' is not in B/s"
+# %% wrong="units" says="That is the rate over the amount" gets=0
+def time_s(amount, rate):
+    if amount.endswith("MAC"):
+        return units.parse(rate, "FLOP/s") / units.parse(amount, "MAC") / 2
+    if amount.endswith("FLOP"):
+        return units.parse(rate, "FLOP/s") / units.parse(amount, "FLOP")
+    return units.parse(rate.replace("bit", "B"), "B/s") / units.parse(amount, "B") / (8 if "bit" in rate else 1)
+
+
+# %% wrong="units" says="raised ValueError: '8 Gbit/s' is not in B/s" gets=1
 def time_s(amount, rate):
     return units.parse(amount, "B") / units.parse(rate, "B/s")
 
@@ -181,11 +194,12 @@ check.returns(apart, (list(durations_s),), expected=(0.9, 0.020, 0.021), mistake
 middle = "With an even number of warm calls the median lies half-way between the middle two"
 even = {(0.5, 0.010, 0.011): middle, (0.5, 0.010, 0.012): middle}
 check.returns(apart, ([0.5, 0.014, 0.010, 0.012, 0.011],), expected=(0.5, 0.010, 0.0115), mistakes=even)
-slowest = {(0.030, 0.010, 0.012): "That takes the slowest call for the cold one; the cold call is the first"}
-check.returns(first, ([0.020, 0.010, 0.030, 0.012],), expected=(0.020, 0.010, 0.012), mistakes=slowest)
-given_s = [0.8, 0.003, 0.001, 0.002]
+slowest = {(0.030, 0.010, 0.0175): "That takes the slowest call for the cold one; the cold call is the first"}
+check.returns(first, ([0.015, 0.010, 0.030, 0.020, 0.020],), expected=(0.015, 0.010, 0.020), mistakes=slowest)
+given_s = [0.8, 0.003, 0.002, 0.001, 0.002]
 check.returns(kept, (given_s,), expected=(0.8, 0.001, 0.002))
-check.holds(kept, given_s == [0.8, 0.003, 0.001, 0.002], otherwise=f"Your function turned the list into {given_s}")
+as_it_was = given_s == [0.8, 0.003, 0.002, 0.001, 0.002]
+check.holds(kept, as_it_was, otherwise=f"Your function turned the list into {given_s}")
 check.report()
 ### BEGIN HIDDEN TESTS
 import random
@@ -197,11 +211,12 @@ for warm_calls in (1, 2, 7, 8, 31):
     median_s = (ordered_s[(warm_calls - 1) // 2] + ordered_s[warm_calls // 2]) / 2
     check.returns(apart, ([cold_s, *warm_s],), expected=(cold_s, ordered_s[0], median_s))
     low_s, step_s = draw.uniform(0.001, 0.01), draw.uniform(0.001, 0.01)
-    even_s = draw.sample([low_s, low_s + step_s, low_s + 2 * step_s], 3)  # as large in the mean as in the median
-    check.returns(first, ([low_s / 2, *even_s],), expected=(low_s / 2, low_s, low_s + step_s))
-    given_s = [4 * (low_s + step_s), *even_s]
-    check.returns(kept, (given_s,), expected=(4 * (low_s + step_s), low_s, low_s + step_s))
-    check.holds(kept, given_s == [4 * (low_s + step_s), *even_s], otherwise="the list was changed")
+    middle_s = low_s + step_s  # the mean and the median, with and without one call more
+    even_s = draw.sample([low_s, middle_s, middle_s, low_s + 2 * step_s], 4)
+    check.returns(first, ([low_s + step_s / 2, *even_s],), expected=(low_s + step_s / 2, low_s, middle_s))
+    given_s = [4 * middle_s, *even_s]
+    check.returns(kept, (given_s,), expected=(4 * middle_s, low_s, middle_s))
+    check.holds(kept, given_s == [4 * middle_s, *even_s], otherwise="the list was changed")
 check.score()
 ### END HIDDEN TESTS
 
@@ -223,23 +238,23 @@ check.score()
 # </details>
 
 
-# %% wrong="cold_and_warm" says="That median includes the cold call"
+# %% wrong="cold_and_warm" says="That median includes the cold call" gets=2
 def cold_and_warm(durations_s):
     return durations_s[0], min(durations_s), statistics.median(durations_s)
 
 
-# %% wrong="cold_and_warm" says="That is the mean of the warm calls"
+# %% wrong="cold_and_warm" says="That is the mean of the warm calls" gets=2
 def cold_and_warm(durations_s):
     return durations_s[0], min(durations_s[1:]), statistics.fmean(durations_s[1:])
 
 
-# %% wrong="cold_and_warm" says="That takes the slowest call for the cold one"
+# %% wrong="cold_and_warm" says="That takes the slowest call for the cold one" gets=2
 def cold_and_warm(durations_s):
     *warm_s, cold_s = sorted(durations_s)
     return cold_s, min(warm_s), statistics.median(warm_s)
 
 
-# %% wrong="cold_and_warm" says="Your function turned the list into [0.003, 0.001, 0.002]"
+# %% wrong="cold_and_warm" says="Your function turned the list into [0.003, 0.002, 0.001, 0.002]" gets=2
 def cold_and_warm(durations_s):
     cold_s = durations_s.pop(0)
     return cold_s, min(durations_s), statistics.median(durations_s)
@@ -292,15 +307,20 @@ def ranking(timings, threads, device):
 
 # %% checks="ranking" points=3
 check = exercises.Checks("Exercise 3, ranking", ranking)
+in_table = "That looks names up in the table above; look them up in the timings that your function is given"
 stable, alike, order = "only stable timings", "only the threads and the device asked for", "the smallest median first"
 unstable = {("fused", "plain"): "fused is not stable: print its reason"}
 two = {name: timings[name] for name in ("plain", "fused")}
 check.returns(stable, (two, 1, "cpu"), expected=["plain"], mistakes=unstable)
+swapped = {"plain": timings["fused"], "fused": timings["plain"]}
+check.returns(stable, (swapped, 1, "cpu"), expected=["fused"], mistakes={("plain",): in_table})
 elsewhere = {name: timings[name] for name in ("plain", "threaded", "on CUDA")}
 more = "threaded ran with 4 threads, plain with 1: more processors, not a better program"
 other = "on CUDA ran on another device, so it says nothing about this one"
 mixed = {("threaded", "plain"): more, ("on CUDA", "plain"): other, ("on CUDA", "threaded", "plain"): f"{other}; {more}"}
 check.returns(alike, (elsewhere, 1, "cpu"), expected=["plain"], mistakes=mixed)
+swapped = {"plain": timings["threaded"], "threaded": timings["plain"]}
+check.returns(alike, (swapped, 1, "cpu"), expected=["threaded"], mistakes={("plain",): in_table})
 check.returns(alike, (elsewhere, 1, "cuda:0"), expected=["on CUDA"])
 check.returns(alike, (elsewhere, 8, "cpu"), expected=[])
 wrong_orders = {
@@ -311,6 +331,8 @@ wrong_orders = {
 }
 four = {name: timings[name] for name in ("plain", "blocked", "padded", "unrolled")}
 check.returns(order, (four, 1, "cpu"), expected=["blocked", "padded", "unrolled", "plain"], mistakes=wrong_orders)
+swapped = {"plain": timings["blocked"], "blocked": timings["plain"]}
+check.returns(order, (swapped, 1, "cpu"), expected=["plain", "blocked"], mistakes={("blocked", "plain"): in_table})
 check.report()
 ### BEGIN HIDDEN TESTS
 import dataclasses
@@ -318,8 +340,8 @@ import random
 
 draw = random.Random(1019)
 for goal in (stable, alike, order) * 4:
-    medians_s, pool = draw.sample(range(10, 99), 12), {}
-    for number, median in enumerate(medians_s):
+    medians, pool = draw.sample(range(10, 99), 12), {}
+    for number, median in enumerate(medians if goal == order else sorted(medians)):
         changes = {"median_s": median * 1e-4, "minimum_s": median * 9e-5, "cold_s": median * 1e-2}
         if goal == stable and draw.random() < 0.5:
             changes |= {"stable": False, "reason": "too few runs"}
@@ -329,7 +351,8 @@ for goal in (stable, alike, order) * 4:
             changes |= {"minimum_s": median * 1e-4 * draw.uniform(0.81, 1), "calls_per_run": draw.randint(1, 9)}
             changes |= {"cold_s": draw.uniform(0.1, 1)}
         pool[f"v{number}"] = dataclasses.replace(timings["plain"], **changes)
-    for threads, device in ((1, "cpu"), (2, "cpu"), (1, "cuda:0"), (2, "cuda:0")):
+    settings = [(threads, device) for device in ("cpu", "cuda:0") for threads in (1, 2)]
+    for threads, device in settings if goal == alike else settings[:1]:
         fit = [n for n, t in pool.items() if t.stable and (t.threads, t.device) == (threads, device)]
         check.returns(goal, (pool, threads, device), expected=sorted(fit, key=lambda n: pool[n].median_s))
 check.score()
@@ -353,25 +376,42 @@ check.score()
 # </details>
 
 
-# %% wrong="ranking" says="fused is not stable: print its reason"
+# %% wrong="ranking" says="fused is not stable: print its reason" gets=2
 def ranking(timings, threads, device):
     alike = [name for name, one in timings.items() if (one.threads, one.device) == (threads, device)]
     return sorted(alike, key=lambda name: timings[name].median_s)
 
 
-# %% wrong="ranking" says="more processors, not a better program"
+# %% wrong="ranking" says="more processors, not a better program" gets=2
 def ranking(timings, threads, device):
     steady = [name for name, one in timings.items() if one.stable and one.device == device and one.threads >= threads]
     return sorted(steady, key=lambda name: timings[name].median_s)
 
 
-# %% wrong="ranking" says="That is the order of the minima"
+# %% wrong="ranking" says="on CUDA ran on another device, so it says nothing about this one" gets=2
+def ranking(timings, threads, device):  # noqa: ARG001
+    fit = [name for name, one in timings.items() if one.stable and one.threads == threads]
+    return sorted(fit, key=lambda name: timings[name].median_s)
+
+
+# %% wrong="ranking" says="look them up in the timings that your function is given" gets=0
+def ranking(given, threads, device):
+    fit = [n for n in given if timings[n].stable and (timings[n].threads, timings[n].device) == (threads, device)]
+    return sorted(fit, key=lambda n: timings[n].median_s)
+
+
+# %% wrong="ranking" says="expected ['blocked', 'padded', 'unrolled', 'plain']" gets=2
+def ranking(timings, threads, device):
+    return [name for name, one in timings.items() if one.stable and (one.threads, one.device) == (threads, device)]
+
+
+# %% wrong="ranking" says="That is the order of the minima" gets=2
 def ranking(timings, threads, device):
     fit = [name for name, one in timings.items() if one.stable and (one.threads, one.device) == (threads, device)]
     return sorted(fit, key=lambda name: timings[name].minimum_s)
 
 
-# %% wrong="ranking" says="Do not divide by calls_per_run"
+# %% wrong="ranking" says="Do not divide by calls_per_run" gets=2
 def ranking(timings, threads, device):
     fit = [name for name, one in timings.items() if one.stable and (one.threads, one.device) == (threads, device)]
     return sorted(fit, key=lambda name: timings[name].median_s / timings[name].calls_per_run)
@@ -390,11 +430,13 @@ def ranking(timings, threads, device):
 # | timed | no | no | yes | yes | yes | yes | yes | yes |
 #
 # Write `fair_ratio(first, second, clock, rounds)`. `first()` and `second()` run the two functions, `clock()` returns
-# the time in seconds. Call each function once without reading the clock. Then, in each of `rounds` rounds, time one
-# call of `first` and one of `second`: read the clock just before the call and just after it. Return the median of the
-# times of `second` over the median of the times of `first`.
+# the time in seconds; no other clock knows this machine. Begin by calling each function once, before any reading of the
+# clock. Then, in each of `rounds` rounds, time one call of `first` and one of `second`: read the clock just before the
+# call and just after it. Return the median of the times of `second` over the median of the times of `first`.
 #
-# The checks run your function on a machine whose time is made up and which keeps a log, so every call is counted.
+# The checks run your function on a machine whose time is made up and which keeps a log, so every call and every reading
+# of the clock is counted. It is kinder than a real one, and does not get hotter: whether the two take turns is read in
+# the log, and the ratio is a goal of its own.
 
 
 # %% answer="fair_ratio"
@@ -414,12 +456,10 @@ def fair_ratio(first, second, clock, rounds):
 
 
 # %%
-def cost_s(name, nth, total):
-    """Seconds of call number `nth` of a function, when the machine has made `total` calls before (both from 0)."""
+def cost_s(name, nth, _total):
+    """Seconds of call number `nth` (from 0) of a function: the first is cold, and one of `second` is disturbed."""
     warm_s = {"first": 0.002, "second": 0.003}[name]
-    hotter = 1 + 0.1 * max(0, total // 2 - 1)
-    disturbed = 10 if (name, nth) == ("second", 5) else 1
-    return 0.5 if nth == 0 else warm_s * hotter * disturbed
+    return 0.5 if nth == 0 else 10 * warm_s if (name, nth) == ("second", 4) else warm_s
 
 
 # %% checks="fair_ratio" points=4
@@ -430,12 +470,17 @@ machine = exercises.FakeMachine(cost_s)
 first, second = machine.function("first"), machine.function("second")
 mean = "That is the ratio of the means: one disturbed call moves it"
 upside_down = "That is the time of first over that of second; turn it round"
-mistakes = {4.65: mean, 2 / 3: upside_down}
+mistakes = {4.2: mean, 2 / 3: upside_down}
 check.returns(ratio, (first, second, machine.clock, 5), expected=1.5, mistakes=mistakes)
-once = f"Untimed calls: {machine.untimed or 'none'}. The cold calls, first and second once each, belong there"
-check.holds(warmed, sorted(machine.untimed) == ["first", "second"], otherwise=once)
+two_cold = sorted(machine.log[:2]) == ["first", "second"] and len(machine.untimed) == 2
+begins = f"The log begins {machine.log[:3]}, and {len(machine.untimed)} calls in it are untimed"
+needed = "It must begin with one call of each, before any reading of the clock; all later calls are timed"
+check.holds(warmed, two_cold, otherwise=f"{begins}.\n{needed}")
 counts = {name: machine.timed.count(name) for name in ("first", "second")}
-check.holds(equal, counts == {"first": 5, "second": 5}, otherwise=f"In 5 rounds each is timed 5 times, not {counts}")
+in_rounds = f"In 5 rounds each is timed 5 times, not {counts}"
+no_clock = "Your function never read the clock that it was given: call clock(); time.perf_counter knows no made-up time"
+read = in_rounds if "clock" in machine.log else no_clock
+check.holds(equal, counts == {"first": 5, "second": 5}, otherwise=read)
 in_turn = f"The timed calls began {machine.timed[:4]}: time both in every round"
 check.holds(turns, machine.takes_turns, otherwise=in_turn)
 check.report()
@@ -445,17 +490,17 @@ import random
 draw = random.Random(1021)
 for rounds in (3, 6, 9):
     warm_s = {"first": draw.uniform(0.001, 0.01), "second": draw.uniform(0.001, 0.01)}
-    slope = draw.uniform(0.05, 0.2)
 
-    def hidden_cost_s(name, nth, total, warm_s=warm_s, slope=slope, rounds=rounds):
+    def hidden_cost_s(name, nth, _total, warm_s=warm_s, rounds=rounds):
         lucky, disturbed = (name, nth) == ("second", 1), (name, nth) == ("first", rounds)
         odd = 0.1 if lucky else 20 if disturbed else 1
-        return 0.7 if nth == 0 else warm_s[name] * (1 + slope * (total // 2)) * odd
+        return 0.7 if nth == 0 else warm_s[name] * odd
 
     machine = exercises.FakeMachine(hidden_cost_s)
     calls = (machine.function("first"), machine.function("second"), machine.clock, rounds)
     check.returns(ratio, calls, expected=warm_s["second"] / warm_s["first"])
-    check.holds(warmed, sorted(machine.untimed) == ["first", "second"], otherwise="untimed calls")
+    two_cold = sorted(machine.log[:2]) == ["first", "second"] and len(machine.untimed) == 2
+    check.holds(warmed, two_cold, otherwise="untimed calls")
     timed_often = [machine.timed.count(name) for name in ("first", "second")]
     check.holds(equal, timed_often == [rounds, rounds], otherwise="timed calls")
     check.holds(turns, machine.takes_turns, otherwise="turns")
@@ -481,7 +526,7 @@ check.score()
 # </details>
 
 
-# %% wrong="fair_ratio" says="The cold calls, first and second once each, belong there"
+# %% wrong="fair_ratio" says="begins ['clock', 'first', 'clock'], and 0 calls in it are untimed" gets=3
 def fair_ratio(first, second, clock, rounds):
     times_s = {first: [], second: []}
     for _ in range(rounds):
@@ -492,7 +537,63 @@ def fair_ratio(first, second, clock, rounds):
     return statistics.median(times_s[second]) / statistics.median(times_s[first])
 
 
-# %% wrong="fair_ratio" says="The timed calls began ['first', 'first', 'first', 'first']"
+# %% wrong="fair_ratio" says="begins ['clock', 'first', 'clock'], and 2 calls in it are untimed" gets=3
+def fair_ratio(first, second, clock, rounds):
+    first_s, second_s = [], []
+    for _ in range(rounds):
+        for function, times_s in ((first, first_s), (second, second_s)):
+            start_s = clock()
+            function()
+            times_s.append(clock() - start_s)
+    first()
+    second()
+    return statistics.median(second_s) / statistics.median(first_s)
+
+
+# %% wrong="fair_ratio" says="The log begins ['clock', 'first', 'second'], and 2 calls in it are untimed" gets=3
+def fair_ratio(first, second, clock, rounds):
+    start_s = clock()
+    first()
+    second()
+    cold_s = clock() - start_s
+    times_s = {first: [], second: []}
+    for _ in range(rounds):
+        for function in (first, second):
+            start_s = clock()
+            function()
+            times_s[function].append(clock() - start_s)
+    return statistics.median(times_s[second]) / statistics.median(times_s[first]) if cold_s else None
+
+
+# %% wrong="fair_ratio" says="Your function never read the clock that it was given" gets=0
+def fair_ratio(first, second, clock, rounds):  # noqa: ARG001
+    import time
+
+    first()
+    second()
+    times_s = {first: [], second: []}
+    for _ in range(rounds):
+        for function in (first, second):
+            start_s = time.perf_counter()
+            function()
+            times_s[function].append(time.perf_counter() - start_s)
+    return statistics.median(times_s[second]) / statistics.median(times_s[first])
+
+
+# %% wrong="fair_ratio" says="That is the time of first over that of second" gets=3
+def fair_ratio(first, second, clock, rounds):
+    first()
+    second()
+    times_s = {first: [], second: []}
+    for _ in range(rounds):
+        for function in (first, second):
+            start_s = clock()
+            function()
+            times_s[function].append(clock() - start_s)
+    return statistics.median(times_s[first]) / statistics.median(times_s[second])
+
+
+# %% wrong="fair_ratio" says="The timed calls began ['first', 'first', 'first', 'first']" gets=3
 def fair_ratio(first, second, clock, rounds):
     first()
     second()
@@ -507,7 +608,7 @@ def fair_ratio(first, second, clock, rounds):
     return medians_s[1] / medians_s[0]
 
 
-# %% wrong="fair_ratio" says="That is the ratio of the means"
+# %% wrong="fair_ratio" says="That is the ratio of the means" gets=3
 def fair_ratio(first, second, clock, rounds):
     first()
     second()
@@ -520,7 +621,7 @@ def fair_ratio(first, second, clock, rounds):
     return statistics.fmean(times_s[second]) / statistics.fmean(times_s[first])
 
 
-# %% wrong="fair_ratio" says="In 5 rounds each is timed 5 times, not {'first': 5, 'second': 6}"
+# %% wrong="fair_ratio" says="In 5 rounds each is timed 5 times, not {'first': 5, 'second': 6}" gets=2
 def fair_ratio(first, second, clock, rounds):
     first()
     second()
