@@ -40,8 +40,9 @@ class Fit(Result):
 class LargestBatch(Result):
     """The largest batch that fits into ``memory_bytes``, its peak, and the peak of a batch larger by one.
 
-    ``batch_size`` is 0 where not even one example fits. ``next_peak_bytes`` is None where the search ended at the
-    limit that it was given. ``estimates`` is how many batch sizes were tried, and ``uncertain`` is as in
+    ``batch_size`` is 0 where ``smallest_batch_size`` does not fit: that is the batch with which the search began, 1
+    but for a model that cannot run one example. ``next_peak_bytes`` is None where the search ended at the limit that
+    it was given. ``estimates`` is how many batch sizes were estimated, and ``uncertain`` is as in
     :class:`~helpers.memory.PeakEstimate`, of them all. Lesson 07.
     """
 
@@ -51,6 +52,7 @@ class LargestBatch(Result):
     memory_bytes: int
     estimates: int
     uncertain: tuple[str, ...]
+    smallest_batch_size: int
 
 
 def fits(
@@ -91,14 +93,16 @@ def max_batch_size(
     is the batch and is replaced. Tensors of the inputs have the batch first and the same batch. A ``loss`` must
     take any batch. The search bisects on the estimate, guided by a straight line through the last two: the result
     fits, and one more does not. It is the largest if the peak grows with the batch, as it does but for a few bytes
-    where a kernel takes another road.
+    where a kernel takes another road. It begins at 1; for a model that cannot run one example, as batch normalisation
+    in training cannot, at 2, and where that fails too at the batch of ``inputs``: ``smallest_batch_size`` says which.
 
-    Raises ValueError when the inputs have no common batch, and what ``estimate_peak_memory`` raises. Lesson 07.
+    Raises ValueError when the inputs have no common batch, and what ``estimate_peak_memory`` raises; where no batch
+    to begin with runs, the error of the batch of ``inputs``. Lesson 07.
     """
     limit = _checked_bytes(memory_bytes)
     if not isinstance(at_most, int) or isinstance(at_most, bool) or at_most < 1:
         raise ValueError(f"at_most is {at_most!r}; give a whole number of at least 1")
-    resized = _with_batch(inputs)
+    given, resized = _with_batch(inputs)
     peaks: dict[int, int] = {}
     uncertain: set[str] = set()
 
@@ -111,7 +115,8 @@ def max_batch_size(
             uncertain.update(estimate.uncertain)
         return peaks[batch]
 
-    largest = largest_below(peak, limit, at_most)
+    smallest = _smallest_that_runs(peak, given, at_most)
+    largest = largest_below(peak, limit, at_most, smallest=smallest)
     return LargestBatch(
         batch_size=largest,
         peak_bytes=peaks.get(largest),
@@ -119,18 +124,34 @@ def max_batch_size(
         memory_bytes=limit,
         estimates=len(peaks),
         uncertain=tuple(sorted(uncertain)),
+        smallest_batch_size=smallest,
     )
 
 
-def largest_below(peak: Callable[[int], int], limit: int, at_most: int) -> int:
-    """Return the largest n of 1 to ``at_most`` with ``peak(n) <= limit``, for a ``peak`` that grows with n; 0 if none.
+def _smallest_that_runs(peak: Callable[[int], int], given: int, at_most: int) -> int:
+    """Return the first of 1, 2 and ``given`` whose step runs; raise the error of ``given``, or else the first."""
+    errors: dict[int, steps.ModelError] = {}
+    for batch in sorted(batch for batch in {1, 2, given} if 1 <= batch <= at_most):
+        try:
+            peak(batch)
+        except steps.ModelError as error:
+            errors[batch] = error
+        else:
+            return batch
+    raise errors.get(given, errors[1])
+
+
+def largest_below(peak: Callable[[int], int], limit: int, at_most: int, *, smallest: int = 1) -> int:
+    """Return the largest n of ``smallest`` to ``at_most`` with ``peak(n) <= limit``, 0 if there is none.
+
+    ``peak`` must grow with n.
 
     Each step tries where the straight line through the bracket's ends meets the limit, and every second step the
     middle, so that a peak that is no straight line does not make it slow.
     """
-    if peak(1) > limit:
+    if peak(smallest) > limit:
         return 0
-    low, high = 1, 2
+    low, high = smallest, smallest + 1
     while peak(high := min(high, at_most)) <= limit:
         if high == at_most:
             return at_most
@@ -165,8 +186,8 @@ def _checked_bytes(memory_bytes: int) -> int:
     return int(memory_bytes)
 
 
-def _with_batch(inputs: steps.Inputs) -> Callable[[int], Any]:
-    """Return what makes the same inputs with another batch; a tensor's content is not needed, so it is zeros."""
+def _with_batch(inputs: steps.Inputs) -> tuple[int, Callable[[int], Any]]:
+    """Return the inputs' batch and what makes them with another one; a tensor's content is not needed: it is zeros."""
     positional, _ = steps.arguments_of(inputs)
     if not (positional and isinstance(positional[0], steps.Shape)):
         tensors = steps.tensors_of(inputs)
@@ -175,7 +196,7 @@ def _with_batch(inputs: steps.Inputs) -> Callable[[int], Any]:
             raise ValueError(
                 f"the inputs' first sizes are {sorted(map(str, batches))}; give tensors with one common batch, first"
             )
-        return lambda batch: pytree.tree_map_only(
+        return batches.pop(), lambda batch: pytree.tree_map_only(
             torch.Tensor, lambda tensor: tensor.new_zeros(()).expand(batch, *tensor.shape[1:]), inputs
         )
-    return lambda batch: (batch, *inputs[1:])
+    return inputs[0], lambda batch: (batch, *inputs[1:])

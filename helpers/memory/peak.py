@@ -87,11 +87,11 @@ def estimate_peak_memory(
 ) -> PeakEstimate:
     """Return the peak memory of one step and its timeline, without running the step.
 
-    ``inputs`` is a shape (batch first, as a tuple of sizes), a tensor, a tuple of positional arguments or a dict of
-    keyword arguments. ``optimizer`` is a class of torch.optim, or a callable from parameters to an optimizer; None
-    leaves its step out. ``training=False`` is inference: evaluation mode without gradients. ``loss`` goes from the
-    model's outputs to one number and is the sum of all outputs unless given. ``autocast`` is the type of a
-    ``torch.autocast`` around forward pass and loss.
+    ``inputs`` is a shape (batch first, as a tuple of sizes; its type is that of the model's first parameter), a
+    tensor, a tuple of positional arguments or a dict of keyword arguments. ``optimizer`` is a class of torch.optim, or
+    a callable from parameters to an optimizer; None leaves its step out. ``training=False`` is inference: evaluation
+    mode without gradients. ``loss`` goes from the model's outputs to one number and is the sum of all outputs unless
+    given. ``autocast`` is the type of a ``torch.autocast`` around forward pass and loss.
 
     The life of each tensor is found on fake tensors; each distinct operator is run once alone on zeros for what it
     takes inside. The model comes back as it was. Agrees to the byte with :func:`measure_peak_memory` on most models.

@@ -149,7 +149,9 @@ class _Runner:
     def _made(self, spec: TensorSpec) -> torch.Tensor:
         if spec.storage in self._opaque:
             return self._opaque[spec.storage][2]
-        return torch.empty_strided(spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device).zero_()
+        made = torch.empty_strided(spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device).zero_()
+        made = made.conj() if spec.is_conj else made
+        return torch._neg_view(made) if spec.is_neg else made
 
 
 def _storage_bytes(output: Any) -> int:

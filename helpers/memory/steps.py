@@ -30,7 +30,7 @@ class ModelError(RuntimeError):
 
 @dataclass(frozen=True)
 class Shape:
-    """A tensor of zeros that is made, on the model's device, when the step is prepared."""
+    """A tensor of zeros that is made, on the model's device and in its type, when the step is prepared."""
 
     sizes: tuple[int, ...]
 
@@ -122,6 +122,15 @@ def device_of(model: nn.Module, inputs: Inputs = None) -> torch.device:
     return devices[0] if devices else torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """Return the type of the model's first parameter that holds floating-point or complex numbers, else float32.
+
+    For the library itself.
+    """
+    types = (parameter.dtype for parameter in model.parameters())
+    return next((dtype for dtype in types if dtype.is_floating_point or dtype.is_complex), torch.float32)
+
+
 def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the positional and the named arguments that ``inputs`` stands for.
 
@@ -181,7 +190,7 @@ def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor
 
     def copy_leaf(leaf: Any) -> Any:
         if isinstance(leaf, Shape):
-            return torch.zeros(leaf.sizes, device=work.device)
+            return torch.zeros(leaf.sizes, dtype=dtype_of(work.model), device=work.device)
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if id(leaf) not in copies:

@@ -16,6 +16,8 @@ class TensorSpec:
     strides: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+    is_conj: bool  # a view that conjugates or negates when it is read: some kernels copy it first
+    is_neg: bool
     storage: int | None = field(compare=False)
     is_view: bool = field(compare=False)
 

@@ -33,6 +33,7 @@ from helpers.memory import attribution, steps
 from helpers.memory.trace import Operator, Release, TensorSpec, Trace
 
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
+_MATRIX_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot")
 _CONSTANTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
 
 
@@ -77,6 +78,7 @@ class Tracer(TorchDispatchMode):
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._settled, (args, kwargs))
         if torch.Tag.data_dependent_output in function.tags and not _is_known(args):
             return self._unknown_value(function, args[0])
+        _check_types(function, args)
         described = pytree.tree_map_only(torch.Tensor, self._described, (args, kwargs))
         try:
             outputs = function(*args, **kwargs)
@@ -182,6 +184,8 @@ class Tracer(TorchDispatchMode):
             strides=tuple(tensor.stride()),
             dtype=tensor.dtype,
             device=tensor.device,
+            is_conj=tensor.is_conj(),
+            is_neg=tensor.is_neg(),
             storage=self.number(tensor),
             is_view=tensor._is_view(),
         )
@@ -190,6 +194,19 @@ class Tracer(TorchDispatchMode):
 def _check_dense(tensor: torch.Tensor) -> None:
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
         raise steps.ModelError(f"the step uses a tensor of layout {tensor.layout}; only dense tensors are handled")
+
+
+def _check_types(function: Any, args: tuple[Any, ...]) -> None:
+    """Raise where a real run would: fake tensors multiply bfloat16 by float32 without a word."""
+    name, _, overload = function.__name__.partition(".")
+    if name.rstrip("_") not in _MATRIX_PRODUCTS or overload != "default":
+        return
+    types = sorted({str(leaf.dtype).removeprefix("torch.") for leaf in args if isinstance(leaf, torch.Tensor)})
+    if len(types) > 1:
+        raise RuntimeError(
+            f"{function} is given {' and '.join(types)}, and a matrix product needs one type: give inputs of the "
+            "model's type, such as x.to(model.weight.dtype)"
+        )
 
 
 def _is_known(args: tuple[Any, ...]) -> bool:

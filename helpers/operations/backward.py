@@ -11,6 +11,9 @@ from torch import Tensor
 
 from helpers.operations.trace import Trace
 
+# Its node is joined to the inputs of the segment alone: the parameters inside are met only when it runs again.
+_REENTRANT = "CheckpointFunctionBackward"
+
 
 class Accumulation(NamedTuple):
     """Gradients that meet: one tensor used in several places receives a gradient from each, and they are added."""
@@ -28,6 +31,12 @@ class Reached(NamedTuple):
     parameters: frozenset[int]
     custom: Counter
     accumulations: list[Accumulation]
+
+    def trains(self, parameter: Tensor, stand_in: Tensor) -> bool:
+        """Tell whether a parameter gets a gradient; behind a reentrant checkpoint, all that need one may get it."""
+        if _REENTRANT in self.custom and parameter.requires_grad:
+            return True
+        return bool(self.parameters & {id(parameter), id(stand_in)})
 
 
 def reached(outputs: Any, trace: Trace) -> Reached:

@@ -24,7 +24,8 @@ import pandas as pd
 class Elementwise(NamedTuple):
     """FLOP per output element, FLOP per element of each input's gradient, and what backward reads besides it.
 
-    ``saved`` is "none", "other" (the other operands) or "one" (one tensor of the output's size).
+    ``saved`` is "none", "own" (the operand itself), "other" (the other operands) or "one" (one tensor of the output's
+    size).
     ``gradient_flops`` is one number for every input or one an input, in the order of the operator's arguments.
     """
 
@@ -89,6 +90,7 @@ ELEMENTWISE = {
     "atan2": Elementwise(1, 4, "other", "arc tangent"),
     "tanh": Elementwise(1, 3, "one", "hyperbolic tangent; backward: square, subtract, multiply"),
     "erf": Elementwise(1, 4, "one", "error function; backward: square, exponential, two multiplications"),
+    "polar": Elementwise(4, (4, 3), "one", "cosine, sine, two products; backward: real parts of products, divide"),
     # activations
     "relu": Elementwise(1, 1, "one", "compare; backward: select by a comparison"),
     "threshold": Elementwise(1, 1, "one", "compare"),
@@ -105,6 +107,7 @@ ELEMENTWISE = {
     "sigmoid": Elementwise(4, 3, "one", "negate, exponential, add, divide; backward: g s (1 - s)"),
     "silu": Elementwise(5, 9, "one", "sigmoid, multiply; backward recomputes the sigmoid: g s (1 + x (1 - s))"),
     "gelu": Elementwise(5, 11, "one", "x (1 + erf(x / sqrt 2)) / 2; backward: distribution 4, density 5, g 2"),
+    "glu": Elementwise(5, 8, "own", "sigmoid, multiply; backward recomputes the sigmoid: g s and g s a (1 - s)"),
     "softplus": Elementwise(3, 5, "one", "exponential, add, logarithm; backward: sigmoid, multiply"),
     "mish": Elementwise(5, 11, "one", "softplus, hyperbolic tangent, multiply"),
     "log_sigmoid_forward": Elementwise(5, 5, "one", "minimum, absolute value, exponential, logarithm, subtract"),
@@ -131,6 +134,7 @@ REDUCTIONS = {
     "linalg_vector_norm": Reduction(2, 2, 1, "square, add"),
     **{name: Reduction(1, 0, 0, "compare") for name in ("max", "min", "amax", "amin", "argmax", "argmin", "aminmax")},
     "logsumexp": Reduction(4, 3, 1, "maximum, subtract, exponential, add"),
+    "col2im": Reduction(1, 0, 0, "add each element where it belongs (fold)"),
     "cumsum": Reduction(1, 1, 0, "add"),
     "cumprod": Reduction(1, 3, 1, "multiply"),
     "any": Reduction(0, 0, 0, "logical"),
@@ -189,11 +193,11 @@ COPY = frozenset({
     "clone", "copy", "_to_copy", "contiguous", "cat", "stack", "flip", "roll", "repeat", "repeat_interleave", "tril",
     "_pack_padded_sequence",
     "triu", "where", "masked_fill", "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d",
-    "replication_pad1d", "replication_pad2d", "replication_pad3d", "im2col", "col2im", "pixel_shuffle",
+    "replication_pad1d", "replication_pad2d", "replication_pad3d", "im2col", "pixel_shuffle",
     "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", "diag_embed", "_reshape_copy", "rot90", "complex",
     "logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not",
     "bitwise_xor", "__and__", "__or__", "__xor__", "unfold_copy", "view_copy", "expand_copy", "permute_copy",
-    "polar", "meshgrid", "nan_to_num", "max_unpool2d", "max_unpool3d", "_pin_memory", "searchsorted", "bucketize",
+    "meshgrid", "nan_to_num", "max_unpool2d", "max_unpool3d", "_pin_memory", "searchsorted", "bucketize",
     "bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__",
 })  # fmt: skip
 GATHER = frozenset({"index", "_unsafe_index", "gather", "index_select", "take", "embedding", "upsample_nearest1d",

@@ -157,7 +157,8 @@ def _elementwise(name: str, convention: conventions.Elementwise) -> Rule:
             each *= 2 if spec.kind == "c" else 1
             if name == "pow" and len(tensors) == 1 and call.args[1] == 2:
                 each = 2
-            saved = {"none": [], "one": [out], "other": [other for other in tensors if other is not spec]}[rule.saved]
+            others = [other for other in tensors if other is not spec]
+            saved = {"none": [], "own": [spec], "other": others, "one": [out]}[rule.saved]
             if each:
                 total += Work(flops=each * out.numel) + traffic([out, *saved], [spec])
             if spec.numel < out.numel:

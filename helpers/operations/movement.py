@@ -94,6 +94,7 @@ RULES: dict[str, Rule] = {
     **{name: Rule(_copy, _moved_back) for name in conventions.COPY},
     **{name: Rule(_gather, _gather_back) for name in conventions.GATHER},
     **{name: Rule(_scatter, _scatter_back) for name in conventions.SCATTER},
+    "im2col": Rule(_copy, _gather_back),  # its gradient is a fold: each element is added where it came from
     "expand": Rule(_none, _expanded_back),
     "_embedding_bag": Rule(_bag, _bag_back),
     "_embedding_bag_forward_only": Rule(_bag, _bag_back),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import random
+import types
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,46 +12,107 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-_CONTAINERS = (list, dict, set, deque, OrderedDict)
+# OrderedDict stands before dict: the methods of dict would lose the order that it keeps beside.
+_CONTAINERS = (list, OrderedDict, dict, set, deque)
+_PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size})
+# What is met here is no state of a model's own, and some of it changes on other threads.
+_CLOSED = (Tensor, type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+_FOREIGN = frozenset({"torch", "threading", "logging", "weakref", "_weakrefset", "concurrent", "multiprocessing"})
 
 
 @contextmanager
 def preserved(model: nn.Module) -> Iterator[None]:
-    """Restore, at the end and after an exception, each module's attributes and the state of every generator.
+    """Restore, at the end and after an exception, the state of each module and of every generator.
 
-    A forward may set attributes (a hidden state, a counter, a buffer), grow a list, or draw random numbers.
-    Attributes are restored by identity and containers one level deep; the tensors themselves are the caller's
-    to protect.
+    A forward may set attributes (a hidden state, a counter, a buffer), grow a list, or draw random numbers. The
+    attributes of modules and of the objects that they hold, and the contents of containers at any depth, are
+    restored by identity; the tensors themselves are the caller's to protect, and attributes of classes are not seen.
     """
-    attributes = [(vars(module), dict(vars(module))) for module in model.modules()]
-    containers = [
-        (value, value.copy()) for _, before in attributes for value in before.values() if type(value) in _CONTAINERS
-    ]
-    generators = [
-        (value, value.get_state())
-        for _, before in attributes
-        for value in before.values()
-        if isinstance(value, torch.Generator)
-    ]
+    attributes, containers, generators = _state_of(model)
     torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
     try:
         yield
     finally:
-        for now, before in attributes:
-            if not _same(now, before):
-                now.clear()
-                now.update(before)
         for now, before in containers:
-            if (now or before) and not _same(now, before):
-                now.clear()
-                (now.extend if isinstance(now, list | deque) else now.update)(before)
+            if not _same(now, before):
+                _refill(now, before)
+        for owner, before in attributes:
+            _reset(owner, before)
         for generator, state in generators:
             generator.set_state(state)
         torch.set_rng_state(torch_state)
         random.setstate(python_state)
         np.random.set_state(numpy_state)
+
+
+def _state_of(model: nn.Module) -> tuple[list, list, list]:
+    """Return what ``model`` reaches: slots of objects, containers (attributes too) and generators, as they are now."""
+    attributes: list[tuple[Any, dict[str, Any]]] = []
+    containers: list[tuple[Any, Any]] = []
+    generators: list[tuple[torch.Generator, Tensor]] = []
+    seen: set[int] = set()
+    waiting: list[Any] = list(model.modules())
+    while waiting:
+        value = waiting.pop()
+        if type(value) in _PLAIN or id(value) in seen or isinstance(value, _CLOSED):
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Generator):
+            generators.append((value, value.get_state()))
+        elif isinstance(value, tuple | frozenset):
+            waiting += value
+        elif isinstance(value, _CONTAINERS):
+            before = _copied(value)
+            containers.append((value, before))
+            waiting += before.values() if isinstance(before, dict) else before
+        if not isinstance(value, nn.Module) and str(type(value).__module__).partition(".")[0] in _FOREIGN:
+            continue
+        own = getattr(value, "__dict__", None)
+        if isinstance(own, dict):
+            waiting.append(own)
+        names = _slots(type(value))
+        if names:
+            slots = {name: getattr(value, name) for name in names if hasattr(value, name)}
+            attributes.append((value, slots))
+            waiting += slots.values()
+    return attributes, containers, generators
+
+
+@functools.cache
+def _slots(kind: type) -> tuple[str, ...]:
+    """Return the names of the attributes that objects of ``kind`` keep outside a dictionary."""
+    return tuple(
+        name
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, value in vars(base).items()
+        if isinstance(value, types.MemberDescriptorType)
+    )
+
+
+def _copied(container: Any) -> Any:
+    if isinstance(container, dict):
+        return dict(container.items())
+    return set(container) if isinstance(container, set) else list(container)
+
+
+def _refill(container: Any, before: Any) -> None:
+    """Put the contents back by the methods of the plain type, whatever a subclass makes of them."""
+    kind = next(kind for kind in _CONTAINERS if isinstance(container, kind))
+    kind.clear(container)
+    (kind.extend if kind in (list, deque) else kind.update)(container, before)
+
+
+def _reset(owner: Any, before: dict[str, Any]) -> None:
+    """Give an object with slots its attributes back, and take away those it did not have."""
+    for name in _slots(type(owner)):
+        if name in before:
+            if getattr(owner, name, None) is not before[name] or not hasattr(owner, name):
+                object.__setattr__(owner, name, before[name])
+        elif hasattr(owner, name):
+            object.__delattr__(owner, name)
 
 
 def _same(now: Any, before: Any) -> bool:
@@ -58,7 +121,7 @@ def _same(now: Any, before: Any) -> bool:
         return False
     if isinstance(now, dict):
         pairs = zip(now.items(), before.items(), strict=True)
-        return all(key == old_key and value is old for (key, value), (old_key, old) in pairs)
+        return all(key is old_key and value is old for (key, value), (old_key, old) in pairs)
     if isinstance(now, set):
-        return now == before
+        return {id(value) for value in now} == {id(value) for value in before}
     return all(value is old for value, old in zip(now, before, strict=True))

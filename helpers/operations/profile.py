@@ -41,7 +41,8 @@ def profile_ops(
 
     Backward is the gradient of a loss on all outputs with respect to the parameters that need one: the input needs
     none, frozen parameters and what lies before the first trainable one get none, and gradients that meet are added.
-    What a checkpoint would compute again is not in it. Bytes: each operator reads its operands and writes its result
+    What a checkpoint would compute again is not in it; a reentrant one hides its parameters, so the optimizer is then
+    taken to step on all that need a gradient. Bytes: each operator reads its operands and writes its result
     once; views are free; types are those of the model and its inputs, since autocast does not reach shapes. The
     optimizer's step is its second (its state exists), per parameter: SGD 2 FLOP, with momentum 4, Adam 13, AdamW 14,
     counted from the operators that it runs; its MACs are 0.
@@ -62,7 +63,7 @@ def profile_ops(
         except Exception as error:
             raise explained(error, model, trace, arguments) from error
         reached = backward.reached(outputs, trace)
-        trained = [p for p in model.parameters() if reached.parameters & {id(p), id(trace.stand_in(p))}]
+        trained = [p for p in model.parameters() if reached.trains(p, trace.stand_in(p))]
         tally = _Tally(trace, reached)
         if optimizer is not None:
             places = [trace.parameter_owner[id(p)] for p in trained]

@@ -46,6 +46,7 @@ _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru
                         "rnn_relu_cell"})  # fmt: skip
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 _READING = frozenset({"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__"})
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _EXPORTING = frozenset({"numpy", "tolist", "__array__"})
 _MATRIX_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"})
 
@@ -72,6 +73,7 @@ class Trace:
         self._weights: set[int] = set()
         self._written: set[int] = set()
         self._unknown: set[int] = set()
+        self._recorder = _DispatchRecorder(self)
         for path, module in model.named_modules():
             row = self._add_row(path, module)
             for tensor in (*module._parameters.values(), *module._buffers.values()):
@@ -111,7 +113,7 @@ class Trace:
                 module_hooks.register_module_forward_hook(self._leave, always_call=True),
             ):
                 stack.callback(handle.remove)
-            stack.enter_context(_DispatchRecorder(self))
+            stack.enter_context(self._recorder)
             stack.enter_context(_FunctionRecorder(self))
             yield
 
@@ -196,6 +198,9 @@ class Trace:
 
     def operator(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Run one operator on stand-ins and note it."""
+        if torch.is_inference_mode_enabled() and _is_composite(func):
+            with self._recorder:  # outside of inference mode autograd takes it apart before it comes here
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
         operator = operator_of(func)
         sequence = torch._C._autograd._get_sequence_nr() - 1
         grad = torch.is_grad_enabled()
@@ -324,6 +329,12 @@ class Trace:
         self._kept.append(tensor)
         self._made[id(stand_in)] = stand_in
         return stand_in
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Tell whether torch makes ``func`` of other operators; its own kernel is meant, not a decomposition in Python."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE)
 
 
 class _DispatchRecorder(TorchDispatchMode):

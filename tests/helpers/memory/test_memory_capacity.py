@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from helpers import isolation
-from helpers.memory import estimate_peak_memory, fits, max_batch_size
+from helpers.memory import ModelError, estimate_peak_memory, fits, max_batch_size
 from helpers.memory.capacity import largest_below
 from helpers.models import LeNet
 
@@ -53,6 +53,43 @@ def test_nothing_fits_and_everything_fits():
     assert (nothing.batch_size, nothing.peak_bytes) == (0, None)
     everything = max_batch_size(nn.Linear(10, 10), (1, 10), 10**9, at_most=64)
     assert (everything.batch_size, everything.next_peak_bytes) == (64, None)
+
+
+def normalised():
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+
+
+def test_a_model_that_cannot_run_one_example_begins_at_two():
+    found = max_batch_size(normalised(), (32, 4), 100_000)
+    assert found.smallest_batch_size == 2
+    assert found.peak_bytes <= 100_000 < found.next_peak_bytes
+    assert found.next_peak_bytes == estimate_peak_memory(normalised(), (found.batch_size + 1, 4)).peak_bytes
+    assert max_batch_size(normalised(), (32, 4), 100).batch_size == 0
+    assert max_batch_size(normalised(), (32, 4), 100_000, training=False).smallest_batch_size == 1
+
+
+class Needs(nn.Module):
+    """A layer for batches of at least ``batch``."""
+
+    def __init__(self, batch):
+        super().__init__()
+        self.linear, self.batch = nn.Linear(4, 4), batch
+
+    def forward(self, x):
+        if len(x) < self.batch:
+            raise ValueError(f"a batch of {len(x)}")
+        return self.linear(x)
+
+
+def test_a_model_that_runs_the_callers_batch_only_begins_there():
+    found = max_batch_size(Needs(7), torch.zeros(7, 4), 10**6, at_most=50)
+    assert (found.smallest_batch_size, found.batch_size) == (7, 50)
+
+
+@pytest.mark.parametrize(("given", "at_most", "named"), [(7, 50, 7), (1, 50, 1), (0, 50, 1), (7, 1, 1)])
+def test_the_error_is_that_of_the_callers_batch(given, at_most, named):
+    with pytest.raises(ModelError, match=f"a batch of {named} "):
+        max_batch_size(Needs(99), (given, 4), 10**6, at_most=at_most)
 
 
 def test_inputs_that_are_tensors_are_resized_together():

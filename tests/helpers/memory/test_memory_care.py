@@ -147,6 +147,16 @@ def test_a_model_whose_output_depends_on_values_of_its_input():
         estimate_peak_memory(Selects(), (2, 4), training=False)
 
 
+@pytest.mark.parametrize("function", [estimate_peak_memory, measure_peak_memory])
+@pytest.mark.parametrize("bias", [False, True])
+def test_inputs_of_another_type_than_the_model_are_refused(function, bias):
+    model = nn.Linear(4, 4, bias=bias, dtype=torch.bfloat16)
+    with pytest.raises(ModelError, match=r"RuntimeError: .*(same dtype|needs one type)") as caught:
+        function(model, torch.zeros(2, 4))
+    assert "\n" not in str(caught.value)
+    assert function(model, torch.zeros(2, 4), autocast=torch.bfloat16).peak_bytes > 0
+
+
 @pytest.mark.parametrize("inputs", [(), (4, True), {}, None, "x", (2.0, 3), [None]])
 def test_inputs_that_are_none(inputs):
     with pytest.raises(TypeError, match="give a shape such as"):

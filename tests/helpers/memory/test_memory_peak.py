@@ -82,6 +82,34 @@ def test_other_models(make, inputs):
     assert_exact(make(), inputs, optimizer=Adam)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.complex64])
+def test_a_shape_is_of_the_models_type(dtype):
+    estimate = assert_exact(nn.Linear(4, 4, dtype=dtype), (2, 4), loss=lambda outputs: outputs.abs().sum())
+    assert estimate.category_bytes["input"] == 2 * 4 * dtype.itemsize
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_complex_weights(bias):
+    """Their backward multiplies by conjugate views, which the kernel copies first."""
+    model, x = nn.Linear(20, 30, bias=bias, dtype=torch.complex64), torch.zeros(2, 20, dtype=torch.complex64)
+    assert_exact(model, x, optimizer=torch.optim.SGD, loss=lambda outputs: outputs.abs().sum())
+
+
+class Negated(nn.Module):
+    """A product with the imaginary part of a conjugate: a view that negates when it is read."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(20, 30, dtype=torch.complex64))
+
+    def forward(self, x):
+        return x @ self.weight.conj().imag
+
+
+def test_a_view_that_negates():
+    assert_exact(Negated(), torch.zeros(2, 20), optimizer=torch.optim.SGD)
+
+
 def test_inference_takes_the_fast_path_of_the_encoder():
     estimate = assert_exact(TinyLanguageModel(), TOKENS, training=False)
     assert "_transformer_encoder_layer_fwd" in {event.operator for event in estimate.timeline.events}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import types
+from collections import OrderedDict, deque
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from operation_samples import Functional, weight
 from torch import nn
 from torch.nn.modules import module as hooks
@@ -69,6 +73,76 @@ def test_also_after_an_exception():
     assert profile_ops(nn.Linear(3, 4), (2, 3)).forward_macs == 24
 
 
+class _Plain:
+    k = None
+
+
+class _Mirror(dict):
+    """A dictionary whose items are its attributes."""
+
+    def __init__(self):
+        super().__init__(k=None)
+        self.__dict__ = self
+
+
+@dataclasses.dataclass(slots=True)
+class _Slotted:
+    k: object = None
+
+
+def _grow(holder, y):
+    before = holder["k"] if type(holder) is dict else holder.k
+    after = y.detach() if before is None else torch.cat([before, y.detach()])
+    if type(holder) is dict:
+        holder["k"] = after
+    else:
+        holder.k = after
+
+
+@pytest.mark.parametrize("reach", [
+    lambda c: c, lambda c: [c], lambda c: ({"a": [c]},), lambda c: OrderedDict(a=deque([c])),
+    lambda c: types.SimpleNamespace(inner=[types.SimpleNamespace(c=c)]), lambda c: {c} if c.__hash__ else [[c]],
+])  # fmt: skip
+@pytest.mark.parametrize("kind", [_Plain, _Mirror, _Slotted, lambda: {"k": None}])
+def test_state_in_objects_and_containers_at_any_depth(kind, reach):
+    holder = kind()
+
+    def run(model, x):
+        y = model.layer(x)
+        _grow(holder, y)
+        return y
+
+    model = Functional(run, layer=nn.Linear(4, 4), held=reach(holder))
+    profile_ops(model, (2, 4))
+    assert (holder["k"] if type(holder) is dict else holder.k) is None
+    model(torch.zeros(2, 4))
+    kept = holder["k"] if type(holder) is dict else holder.k
+    profile_ops(model, (2, 4))
+    assert (holder["k"] if type(holder) is dict else holder.k) is kept
+    assert model(torch.zeros(2, 4)).device.type == "cpu"
+
+
+def test_nested_containers_keep_their_contents_and_their_order():
+    def run(model, x):
+        y = model.layer(x)
+        model.cache["k"].append(y)
+        model.deep[0][1].add(y)
+        model.recent.extend([y] * 3)
+        model.order.move_to_end("a")
+        model.cycle[0].late = y
+        return y
+
+    cycle = [_Plain()]
+    cycle.append(cycle)
+    cycle[0].cycle = cycle
+    model = Functional(run, layer=nn.Linear(4, 4), cache={"k": []}, deep=[(0, {1})], recent=deque([1, 2], maxlen=2),
+                       order=OrderedDict(a=1, b=2), cycle=cycle)  # fmt: skip
+    profile_ops(model, (2, 4))
+    assert (model.cache, model.deep, model.recent.maxlen) == ({"k": []}, [(0, {1})], 2)
+    assert (list(model.recent), list(model.order.items())) == ([1, 2], [("a", 1), ("b", 2)])
+    assert not hasattr(cycle[0], "late")
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_dropout_gradients_and_a_backward_that_waits(training):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout()).train(training)
@@ -112,6 +186,29 @@ def test_the_callers_modes_do_not_change_the_count():
             assert profile_ops(model, (2, 3)) == free
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_forward_without_gradients_counts_the_same(mode):
+    layers = {"conv": nn.Conv2d(3, 4, 3, padding=1), "norm": nn.BatchNorm2d(4).eval(), "head": nn.Linear(64, 8),
+              "attention": nn.MultiheadAttention(8, 2, batch_first=True), "rnn": nn.LSTM(8, 8)}  # fmt: skip
+
+    def run(model, x):
+        x = x + (x.transpose(0, 1) @ x.transpose(0, 1).mT).transpose(0, 1)
+        y = model.head(model.norm(model.conv(x)).transpose(1, 2).flatten(1)).unsqueeze(0)
+        y = model.rnn(model.attention(y, y, y)[0])[0]
+        return F.scaled_dot_product_attention(y, y, y, is_causal=True) @ y.mT
+
+    def without(model, x):
+        with mode():
+            return run(model, x)
+
+    free = profile_ops(Functional(run, **layers), (2, 3, 4, 4))
+    profile = profile_ops(Functional(without, **layers), (2, 3, 4, 4))
+    assert profile.coverage == free.coverage == 1.0
+    for name in ("macs", "useful_macs", "flops", "read_bytes", "written_bytes"):
+        assert getattr(profile, f"forward_{name}") == getattr(free, f"forward_{name}") > 0
+    assert profile.backward_macs == profile.backward_flops == 0
+
+
 def test_devices_named_in_the_forward_are_not_reached():
     def run(model, x):
         y = model.layer(x.to("cuda")).cuda(0) + torch.zeros(4, device="cuda") + torch.zeros(4, device="cpu")
@@ -150,8 +247,11 @@ def test_checkpointing(reentrant):
     def run(model, x):
         return torch.utils.checkpoint.checkpoint(model.b, model.a(x), use_reentrant=reentrant)
 
-    profile = profile_ops(Functional(run, a=nn.Linear(3, 3), b=nn.Linear(3, 3)), (2, 3))
+    model = Functional(run, a=nn.Linear(3, 3), b=nn.Linear(3, 3))
+    model.b.bias.requires_grad_(False)
+    profile = profile_ops(model, (2, 3), optimizer=torch.optim.Adam)
     assert profile.forward_macs == 36
+    assert profile.optimizer_flops == 13 * (12 + 9)
     if reentrant:
         assert profile.not_counted == ("CheckpointFunctionBackward",)
     else:

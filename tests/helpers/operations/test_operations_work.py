@@ -59,6 +59,11 @@ def test_the_lectures_table_says_what_it_does_not_cover():
         (torch.sigmoid, 4 * 96, 3 * 96),
         (F.gelu, 5 * 96, 11 * 96),
         (lambda x: F.gelu(x, approximate="tanh"), 9 * 96, 16 * 96),
+        (F.glu, 5 * 48, 8 * 48),
+        (lambda x: F.fold(x.view(2, 4, 12)[..., :9], 4, 2), 72, 0),
+        (lambda x: F.unfold(x, 2), 0, 2 * 12 * 9),
+        (lambda x: torch.polar(x, x.detach()), 4 * 96, 4 * 96),
+        (lambda x: torch.polar(x.detach(), x), 4 * 96, 3 * 96),
         (lambda x: x + 1, 96, 0),
         (lambda x: torch.add(x, x.detach(), alpha=2), 2 * 96, 0),
         (lambda x: x * 2, 96, 96),
@@ -82,6 +87,12 @@ def test_element_wise_operations(function, forward, backward):
     assert base.forward_flops == base.backward_flops == 0
     assert (profile.forward_flops, profile.backward_flops) == (forward, backward)
     assert profile.coverage == 1.0
+
+
+def test_bytes_of_glu_by_hand():
+    profile = profile_ops(Functional(lambda m, x: F.glu(m.w), w=weight(6, 8)), (1,))
+    assert (profile.forward_read_bytes, profile.forward_written_bytes) == (4 * 48, 4 * 24)
+    assert (profile.backward_read_bytes, profile.backward_written_bytes) == (4 * (24 + 48), 4 * 48)
 
 
 def test_a_bias_of_its_own_operator_is_free_and_a_separate_one_is_not():
