@@ -318,7 +318,7 @@ print(f"{len(loader.dataset):,} digits to learn from, {len(test_loader.dataset):
 # look: training loads more code than a single product does.
 
 # %% tags=["nbval-ignore-output"]
-one_epoch = helpers.measure(lambda: helpers.train(helpers.LeNet().to(device), loader, epochs=1), budget_s=4)
+one_epoch = helpers.measure(lambda: helpers.train(helpers.LeNet().to(device), loader, epochs=1), budget_s=6)
 print(f"the cold epoch took {one_epoch.cold_s / one_epoch.median_s:.1f} times as long as a warm one")
 one_epoch
 
