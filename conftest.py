@@ -16,3 +16,7 @@ _switch = headless(cache_folder=_cache)
 if os.environ.get("COURSE_TEST_CUDA"):
     del _switch["CUDA_VISIBLE_DEVICES"]
 os.environ.update(_switch)
+
+# Under `make test`, a test that calls make is not a part of that make: it would print the folders it enters and leaves.
+for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
+    os.environ.pop(_name, None)
