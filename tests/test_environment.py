@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -105,7 +106,8 @@ def test_everything_installed_is_what_the_lock_says():
         if pin.marker is None or pin.marker.evaluate(default_environment())
     }
     wrong = []
-    for distribution in importlib.metadata.distributions():
+    # Only what stands in the environment itself: setuptools, once imported, puts its vendored packages on the path.
+    for distribution in importlib.metadata.distributions(path=[sysconfig.get_path("purelib")]):
         name = canonicalize_name(distribution.metadata["Name"])
         if name in pins and not pins[name].specifier.contains(distribution.version.split("+")[0], prereleases=True):
             wrong.append(f"{name} {distribution.version}, locked {pins[name].specifier}")
