@@ -1,0 +1,93 @@
+"""What a machine can do at most, as :func:`helpers.hardware.probe` measured it: plain data, nothing measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from helpers.results import Result
+
+
+@dataclass(frozen=True)
+class MemoryLevel(Result):
+    """A level of the memory hierarchy: ``bandwidth_bytes_per_s`` is the triad's inside it, counted as STREAM counts.
+
+    ``size_bytes`` is what one core reaches at this level (None for main memory when it is unknown), ``latency_s`` that
+    of one dependent load. None stands for what could not be measured here; the probe's notes say why. Lesson 01.
+    """
+
+    name: str
+    size_bytes: int | None
+    latency_s: float | None
+    bandwidth_bytes_per_s: float | None
+
+
+@dataclass(frozen=True)
+class LatencyPoint(Result):
+    """The time of one dependent load, each address read from the load before it, in a buffer of this size."""
+
+    working_set_bytes: int
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class BandwidthPoint(Result):
+    """Bytes moved a second by five kernels whose arrays together hold ``working_set_bytes``.
+
+    Counted as STREAM does, what the program reads plus what it writes: read (a sum) n, write (a fill) n, copy 2 n,
+    triad ``a = b + s c`` 3 n, scale ``a *= s`` in place 2 n bytes; what a cache fetches before a write is not counted.
+    """
+
+    working_set_bytes: int
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+    copy_bytes_per_s: float
+    triad_bytes_per_s: float
+    scale_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class MachineLimits(Result):
+    """The measured limits of one device with ``threads`` CPU threads: every roof and every overhead of the models.
+
+    ``peak_flops`` maps a dtype's name ("float32", "bfloat16" ...) to FLOP/s of the best matrix product found.
+    ``call_overhead_s`` is a call of a PyTorch operator on one element (on CUDA, launched and not waited for);
+    ``launch_s`` is a kernel launched and waited for, and the two bus rates are those of pinned memory: CUDA only, else
+    None. ``notes`` has a line for everything that could not be measured. Lessons 01 and 02.
+    """
+
+    device: str
+    threads: int
+    date: str
+    versions: Mapping[str, str]
+    chase: str
+    memory_levels: tuple[MemoryLevel, ...]
+    peak_flops: Mapping[str, float]
+    call_overhead_s: float
+    launch_s: float | None
+    host_to_device_bytes_per_s: float | None
+    device_to_host_bytes_per_s: float | None
+    unstable: tuple[str, ...]
+    notes: tuple[str, ...]
+    latencies: tuple[LatencyPoint, ...] = field(repr=False)
+    bandwidths: tuple[BandwidthPoint, ...] = field(repr=False)
+
+    @property
+    def memory(self) -> MemoryLevel:
+        """Main memory: the last level, the one that the roofline's slope is."""
+        return self.memory_levels[-1]
+
+    def level(self, name: str) -> MemoryLevel:
+        """Return the level called ``name``; ValueError, with the names there are, for another."""
+        for level in self.memory_levels:
+            if level.name == name:
+                return level
+        names = ", ".join(level.name for level in self.memory_levels)
+        raise ValueError(f"there is no level {name!r}; this machine has {names}")
+
+    def level_of(self, working_set_bytes: int) -> MemoryLevel:
+        """Return the smallest level that holds ``working_set_bytes``, main memory where no cache does."""
+        for level in self.memory_levels[:-1]:
+            if level.size_bytes is not None and working_set_bytes <= level.size_bytes:
+                return level
+        return self.memory
