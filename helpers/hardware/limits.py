@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from helpers.results import Result
 @dataclass(frozen=True)
 class MemoryLevel(Result):
     """A level of the memory hierarchy: ``bandwidth_bytes_per_s`` is the triad's inside it, counted as STREAM counts.
+
+    On a CPU a cache's is that of a compiled triad on all threads, main memory's that of PyTorch's.
 
     ``size_bytes`` is what one core reaches at this level (None for main memory when it is unknown), ``latency_s`` that
     of one dependent load. None stands for what could not be measured here; the probe's notes say why. Lesson 01.
@@ -72,6 +75,15 @@ class MachineLimits(Result):
     latencies: tuple[LatencyPoint, ...] = field(repr=False)
     bandwidths: tuple[BandwidthPoint, ...] = field(repr=False)
 
+    def __str__(self) -> str:
+        lines = str(_shown(self)).splitlines()[1:]
+        return "\n".join(["MachineLimits", *lines, *(f"  note: {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        shown = _shown(self)._repr_html_().replace(_MachineLimitsShown.__name__, "MachineLimits", 1)
+        return f"<div>{shown}<ul>{notes}</ul></div>" if notes else shown
+
     @property
     def memory(self) -> MemoryLevel:
         """Main memory: the last level, the one that the roofline's slope is."""
@@ -91,3 +103,26 @@ class MachineLimits(Result):
             if level.size_bytes is not None and working_set_bytes <= level.size_bytes:
                 return level
         return self.memory
+
+
+@dataclass(frozen=True)
+class _MachineLimitsShown(Result):
+    """The limits as they are printed: peaks as rates, and without the notes, of which each has a line of its own."""
+
+    device: str
+    threads: int
+    date: str
+    versions: Mapping[str, str]
+    chase: str
+    memory_levels: tuple[MemoryLevel, ...]
+    peak_flops_per_s: Mapping[str, float]
+    call_overhead_s: float
+    launch_s: float | None
+    host_to_device_bytes_per_s: float | None
+    device_to_host_bytes_per_s: float | None
+    unstable: tuple[str, ...]
+
+
+def _shown(limits: MachineLimits) -> _MachineLimitsShown:
+    same = {name: getattr(limits, name) for name in _MachineLimitsShown.__dataclass_fields__ if hasattr(limits, name)}
+    return _MachineLimitsShown(**same, peak_flops_per_s=limits.peak_flops)

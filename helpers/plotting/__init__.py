@@ -2,11 +2,26 @@
 
 from helpers.plotting.bars import draw_bars, draw_three
 from helpers.plotting.gantt import Span, gantt
+from helpers.plotting.hierarchy import draw_hierarchy, draw_inversion, draw_links
+from helpers.plotting.history import Doubling, doubling_line, draw_energy, draw_growth, draw_trends
 from helpers.plotting.images import draw_images
 from helpers.plotting.layers import draw_layers, draw_shares
+from helpers.plotting.mountains import draw_bandwidths, draw_latencies
+from helpers.plotting.processors import (
+    MEMORY_SPACES,
+    SCHEMATIC_DIES,
+    Die,
+    MemorySpace,
+    draw_dies,
+    draw_memory_spaces,
+)
+from helpers.plotting.roofline import draw_roofline, roofline_alt
 from helpers.plotting.style import MEASURED, MODELLED, PREDICTED, figure, png, show, unit_axis
 
 __all__ = [
-    "MEASURED", "MODELLED", "PREDICTED", "Span", "draw_bars", "draw_images", "draw_layers", "draw_shares",
-    "draw_three", "figure", "gantt", "png", "show", "unit_axis",
+    "MEASURED", "MEMORY_SPACES", "MODELLED", "PREDICTED", "SCHEMATIC_DIES", "Die", "Doubling", "MemorySpace", "Span",
+    "doubling_line",
+    "draw_bandwidths", "draw_bars", "draw_dies", "draw_energy", "draw_growth", "draw_hierarchy", "draw_images",
+    "draw_inversion", "draw_latencies", "draw_layers", "draw_links", "draw_memory_spaces", "draw_roofline",
+    "draw_shares", "draw_three", "draw_trends", "figure", "gantt", "png", "roofline_alt", "show", "unit_axis",
 ]  # fmt: skip

@@ -573,5 +573,13 @@ def test_the_portable_card_agrees_and_does_without_psutil(monkeypatch):
     assert (bare.ram_bytes, bare.notes) == (None, ("the memory is unknown: psutil is not installed",))
 
 
-def test_the_package_hands_on_four_names():
-    assert sorted(hardware.__all__) == ["Cache", "Gpu", "MachineCard", "machine_card"]
+def test_the_card_is_read_where_pytorch_does_not_load():
+    program = """
+import sys
+sys.modules["torch"] = None
+from helpers.hardware.linux import linux_card
+from helpers.hardware import Cache, MachineCard
+print(MachineCard.__name__, Cache.__name__, callable(linux_card))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["MachineCard", "Cache", "True"]

@@ -1,0 +1,160 @@
+"""The loops that walk through memory, compiled: C++ where there is a compiler, else numba, else an error that says so.
+
+A walk never keeps what it reads but for a sum, so that nothing but the order of the addresses differs between two
+walks. In C++ an empty assembler statement after each addition keeps the compiler from turning one walk into vector
+instructions and not the other; numba has none, and vectorises where the stride is 1.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from helpers.native import MissingToolError, NativeError, compile_cpp
+
+_SOURCE = r"""
+#include <cstdint>
+#include <cstring>
+
+#define KEEP(x) __asm__ volatile("" : "+r"(x))
+
+extern "C" {
+
+uint32_t walk(const uint32_t* data, int64_t first, int64_t stride, int64_t count) {
+    uint32_t a = 0, b = 0, c = 0, d = 0;
+    const uint32_t* p = data + first;
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4, p += 4 * stride) {
+        a += p[0];          KEEP(a);
+        b += p[stride];     KEEP(b);
+        c += p[2 * stride]; KEEP(c);
+        d += p[3 * stride]; KEEP(d);
+    }
+    for (; i < count; ++i, p += stride) { a += *p; KEEP(a); }
+    return a + b + c + d;
+}
+
+uint32_t read_chunks(const uint32_t* data, int64_t chunk, int64_t first, int64_t step, int64_t count) {
+    uint32_t sum = 0;
+    for (int64_t c = 0; c < count; ++c) {
+        const uint32_t* p = data + (first + c * step) * chunk;
+        for (int64_t i = 0; i < chunk; ++i) sum += p[i];
+    }
+    return sum;
+}
+
+uint32_t hop(const uint32_t* data, int64_t mask, uint64_t factor, uint64_t addend) {
+    uint32_t sum = 0;
+    uint64_t place = 0;
+    for (int64_t i = 0; i <= mask; ++i) {
+        place = (place * factor + addend) & (uint64_t)mask;
+        sum += data[place];
+        KEEP(sum);
+    }
+    return sum;
+}
+
+uint64_t load_four(const uint8_t* data, int64_t offset, int64_t step, int64_t rounds) {
+    const uint8_t* p = data + offset;
+    uint64_t a = 0, b = 0, c = 0, d = 0, word;
+    for (int64_t r = 0; r < rounds; ++r) {
+        std::memcpy(&word, p, 8);            a += word; KEEP(a);
+        std::memcpy(&word, p + step, 8);     b += word; KEEP(b);
+        std::memcpy(&word, p + 2 * step, 8); c += word; KEEP(c);
+        std::memcpy(&word, p + 3 * step, 8); d += word; KEEP(d);
+        __asm__ volatile("" : : : "memory");
+    }
+    return a + b + c + d;
+}
+
+}
+"""
+_WALK = "uint32_t walk(const uint32_t* data, int64_t first, int64_t stride, int64_t count)"
+_CHUNKS = "uint32_t read_chunks(const uint32_t* data, int64_t chunk, int64_t first, int64_t step, int64_t count)"
+_HOP = "uint32_t hop(const uint32_t* data, int64_t mask, uint64_t factor, uint64_t addend)"
+_LOAD = "uint64_t load_four(const uint8_t* data, int64_t offset, int64_t step, int64_t rounds)"
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The compiled loops; ``engine`` is "C++" or "numba". All let other Python threads run meanwhile.
+
+    ``walk(data, first, stride, count)`` sums ``count`` elements from ``data[first]`` on, ``stride`` apart (negative:
+    backwards). ``hop(data, mask, factor, addend)`` sums ``mask + 1`` elements at the places of the recurrence
+    ``place = (factor * place + addend) mod (mask + 1)``: (1, 1) is in sequence, and by the theorem of Hull and Dobell
+    (1962) every place comes once where the addend is odd, factor - 1 divisible by 4 and mask + 1 a power of two.
+    ``read_chunks(data, chunk, first, step, count)`` sums ``count`` chunks of ``chunk`` elements, ``step`` chunks apart
+    from chunk ``first`` on, as fast as vector instructions do.
+    ``load_four(data, offset, step, rounds)`` loads 8 bytes at four places ``step`` bytes apart, ``rounds`` times (None
+    without a C++ compiler). Sums are modulo 2**32, of ``load_four`` modulo 2**64. For the library itself.
+    """
+
+    engine: str
+    walk: Callable[[np.ndarray, int, int, int], int]
+    hop: Callable[[np.ndarray, int, int, int], int]
+    read_chunks: Callable[[np.ndarray, int, int, int, int], int]
+    load_four: Callable[[np.ndarray, int, int, int], int] | None
+
+
+def kernels() -> Kernels:
+    """Return the loops, compiled by C++ where there is a compiler and by numba else.
+
+    Raises MissingToolError, with what to install, where there is neither. For the library itself.
+    """
+    try:
+        library = compile_cpp(_SOURCE)
+    except MissingToolError as missing:
+        return numba_kernels(missing)
+    declared = (library.function(text) for text in (_WALK, _HOP, _CHUNKS, _LOAD))
+    return Kernels("C++", *declared)
+
+
+@functools.cache
+def numba_kernels(missing: NativeError | None = None) -> Kernels:
+    """Return the loops compiled by numba; ``missing`` is why there is no C++.
+
+    Raises MissingToolError where numba is not installed either. For the library itself.
+    """
+    try:
+        import numba
+    except ModuleNotFoundError:
+        remedy = missing.remedy if missing else "install a C++ compiler"
+        raise MissingToolError("there is neither a C++ compiler nor numba", f"{remedy}; or install numba") from missing
+
+    @numba.njit(nogil=True)
+    def walk(data, first, stride, count):
+        total = np.uint32(0)
+        for step in range(count):
+            total += data[first + step * stride]
+        return np.uint32(total)
+
+    @numba.njit(nogil=True)
+    def hop(data, mask, factor, addend):
+        total, place = np.uint32(0), np.uint64(0)
+        for _ in range(mask + np.int64(1)):
+            place = (place * factor + addend) & np.uint64(mask)
+            total += data[place]
+        return np.uint32(total)
+
+    @numba.njit(nogil=True)
+    def read_chunks(data, chunk, first, step, count):
+        total = np.uint32(0)
+        for c in range(count):
+            start = (first + c * step) * chunk
+            for i in range(start, start + chunk):
+                total += data[i]
+        return np.uint32(total)
+
+    def chunks_with_types(data: np.ndarray, chunk: int, first: int, step: int, count: int) -> int:
+        return int(read_chunks(data, np.int64(chunk), np.int64(first), np.int64(step), np.int64(count)))
+
+    def hop_with_types(data: np.ndarray, mask: int, factor: int, addend: int) -> int:
+        return int(hop(data, np.int64(mask), np.uint64(factor), np.uint64(addend)))
+
+    def walk_with_types(data: np.ndarray, first: int, stride: int, count: int) -> int:
+        return int(walk(data, np.int64(first), np.int64(stride), np.int64(count)))
+
+    return Kernels("numba", walk_with_types, hop_with_types, chunks_with_types, None)

@@ -1,0 +1,141 @@
+"""Bytes moved a second by the five kernels of the probe: PyTorch's operators, and a compiled triad for small caches.
+
+The operators write into tensors that are there (``out=``, in place), so no page is fresh and nothing is allocated; a
+rate holds the call's own overhead, which is what a caller gets. In a cache the call takes long beside the data (in an
+L1 longer than the data), so a cache's own bandwidth comes from a compiled triad, repeated inside one call. Bytes are
+counted as STREAM counts them (McCalpin 1995): what the program reads and writes, not the line that a cache fetches
+before a write. Lesson 01.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from helpers import native
+
+KERNELS = ("read", "write", "copy", "triad", "scale")
+
+_FLOAT_BYTES = 4
+_ALIGNMENT = 64 // _FLOAT_BYTES
+_RUN_S = 4e-4
+_SOURCE = """#include <chrono>
+#include <cstdint>
+#include <thread>
+static int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+// a = b + s c, `repeats` times, begun when `threads` threads have arrived; times[0], times[1]: begin and end.
+extern "C" void triad(float* __restrict__ a, const float* __restrict__ b, const float* __restrict__ c, float s,
+                      int64_t n, int64_t repeats, int32_t* arrived, int32_t threads, int64_t* times) {
+    __atomic_fetch_add(arrived, 1, __ATOMIC_ACQ_REL);
+    while (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) < threads) std::this_thread::yield();
+    times[0] = now_ns();
+    for (int64_t repeat = 0; repeat < repeats; ++repeat) {
+        for (int64_t i = 0; i < n; ++i) a[i] = b[i] + s * c[i];
+        asm volatile("" : : "r"(a), "r"(b), "r"(c) : "memory");
+    }
+    times[1] = now_ns();
+}
+"""
+_DECLARATION = ("void triad(float* a, const float* b, const float* c, float s, int64_t n, int64_t repeats, "
+                "int32_t* arrived, int32_t threads, int64_t* times)")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One kernel ready to be called: ``fn`` runs it once and moves ``moved_bytes``. Lesson 01."""
+
+    fn: Callable[[], object]
+    moved_bytes: int
+
+
+def pool(size_bytes: int, device: torch.device) -> torch.Tensor:
+    """Return float32 ones of ``size_bytes`` in all, every page written: what :func:`operators` cuts arrays from.
+
+    For the library itself.
+    """
+    return torch.ones(size_bytes // _FLOAT_BYTES, device=device)
+
+
+def arrays(pool: torch.Tensor, working_set_bytes: int, count: int) -> list[torch.Tensor]:
+    """Return ``count`` arrays of ``pool``, each on a line of its own, together at most ``working_set_bytes``.
+
+    Raises ValueError when the pool is smaller, or an array would be under a line. For the library itself.
+    """
+    length = working_set_bytes // _FLOAT_BYTES // count // _ALIGNMENT * _ALIGNMENT
+    if length == 0 or count * length > len(pool):
+        raise ValueError(f"{count} arrays do not fit: working_set_bytes={working_set_bytes:,} must be at least "
+                         f"{64 * count} and at most the pool's {_FLOAT_BYTES * len(pool):,}")  # fmt: skip
+    return [pool[index * length : (index + 1) * length] for index in range(count)]
+
+
+def operators(pool: torch.Tensor, working_set_bytes: int) -> dict[str, Operator]:
+    """Return the kernels of :data:`KERNELS` as PyTorch operators whose arrays together hold ``working_set_bytes``.
+
+    Read is a sum (n bytes of one array), write a fill (n), copy 2 n of two arrays, triad ``a = b + 1 c`` 3 n of
+    three, scale ``a *= 1`` 2 n of one. The factor 1 keeps every value, and no operator looks at it. Lesson 01.
+    """
+    (one,), (into, source), (a, b, c) = (arrays(pool, working_set_bytes, count) for count in (1, 2, 3))
+    total = torch.empty((), device=pool.device)
+
+    def moves(tensor: torch.Tensor, times: int) -> int:
+        return times * _FLOAT_BYTES * len(tensor)
+
+    return {
+        "read": Operator(lambda: torch.sum(one, 0, out=total), moves(one, 1)),
+        "write": Operator(lambda: one.fill_(1.0), moves(one, 1)),
+        "copy": Operator(lambda: into.copy_(source), moves(into, 2)),
+        "triad": Operator(lambda: torch.add(b, c, alpha=1.0, out=a), moves(a, 3)),
+        "scale": Operator(lambda: one.mul_(1.0), moves(one, 2)),
+    }
+
+
+CompiledTriad = Callable[[int], float]
+
+
+def compiled_triad(threads: int) -> CompiledTriad | str:
+    """Return a function from a working set in bytes to the triad's bytes a second on ``threads`` threads, compiled.
+
+    Each thread has arrays of its own, an equal part of the working set; the time is from the first thread's begin to
+    the last one's end. Where nothing can be compiled, the reason comes back instead, a line of text. Lesson 01.
+    """
+    try:
+        raw = native.compile_cpp(_SOURCE).function(_DECLARATION).raw
+    except native.NativeError as error:
+        return error.problem.splitlines()[0]
+    return lambda working_set_bytes: _team(raw, working_set_bytes, threads)
+
+
+def _team(raw: Callable[..., None], working_set_bytes: int, threads: int) -> float:
+    """Run the compiled triad twice, the second time with as many repeats as make a run long enough for the clock."""
+    parts = [arrays(pool(working_set_bytes // threads, torch.device("cpu")), working_set_bytes // threads, 3)
+             for _ in range(threads)]  # fmt: skip
+    moved_bytes = sum(3 * _FLOAT_BYTES * len(part[0]) for part in parts)
+    repeats, taken_s = 2, _team_s(raw, parts, 2)
+    while taken_s < _RUN_S / 2:
+        repeats = max(2 * repeats, int(repeats * _RUN_S / max(taken_s, _RUN_S / 100)))
+        taken_s = _team_s(raw, parts, repeats)
+    return moved_bytes * repeats / min(taken_s, *(_team_s(raw, parts, repeats) for _ in range(9)))
+
+
+def _team_s(raw: Callable[..., None], parts: list[list[torch.Tensor]], repeats: int) -> float:
+    arrived = torch.zeros(1, dtype=torch.int32)
+    times = torch.zeros(len(parts), 2, dtype=torch.int64)
+
+    def work(index: int) -> None:
+        a, b, c = parts[index]
+        raw(a.data_ptr(), b.data_ptr(), c.data_ptr(), 1.0, len(a), repeats, arrived.data_ptr(), len(parts),
+            times[index].data_ptr())  # fmt: skip
+
+    others = [threading.Thread(target=work, args=(index,)) for index in range(1, len(parts))]
+    for thread in others:
+        thread.start()
+    work(0)  # ctypes gives up Python's lock meanwhile
+    for thread in others:
+        thread.join()
+    return (int(times[:, 1].max()) - int(times[:, 0].min())) / 1e9

@@ -1,0 +1,128 @@
+"""What the probe derives before and after it measures: the levels, the working sets, and what to note. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from helpers.hardware.card import MachineCard, binary
+from helpers.hardware.changepoints import find_change_points
+from helpers.hardware.limits import LatencyPoint
+
+UNKNOWN_LAST_CACHE_BYTES = 2**25
+MOST_BYTES = 2**30
+
+_BEYOND_CACHES = 4
+_PART_OF_MEMORY = 8
+_OUTSIDE = (4, 2, 1)
+
+
+@dataclass(frozen=True)
+class CacheLevel:
+    """A cache that the probe looks into: what one core reaches, and how many logical processors share it.
+
+    For the library itself.
+    """
+
+    name: str
+    size_bytes: int
+    shared_by: int
+
+
+def card_levels(card: MachineCard) -> tuple[CacheLevel, ...]:
+    """Return the caches for data of ``card``, smallest first: of each level the first sort listed; () if unknown.
+
+    For the library itself.
+    """
+    levels: dict[int, CacheLevel] = {}
+    for cache in card.caches or ():
+        if cache.kind != "instruction" and cache.size_bytes and cache.level not in levels:
+            levels[cache.level] = CacheLevel(f"L{cache.level}", cache.size_bytes, cache.shared_by or 1)
+    return tuple(levels[number] for number in sorted(levels))
+
+
+def curve_levels(latencies: Sequence[LatencyPoint], threads: int) -> tuple[CacheLevel, ...]:
+    """Return the caches that the latency curve shows, named in order; the last of three or more taken as shared.
+
+    For the library itself.
+    """
+    sizes = find_change_points(latencies) if len(latencies) >= 3 else ()
+    return tuple(
+        CacheLevel(f"L{number}", size, threads if number == len(sizes) >= 3 else 1)
+        for number, size in enumerate(sizes, start=1)
+    )
+
+
+def largest_bytes(levels: Sequence[CacheLevel], threads: int, free_bytes: int | None) -> int:
+    """Return the largest working set: four times the last cache, at most an eighth of memory and 1 GiB.
+
+    It is a power of two: the next above four times the cache, or the last within the limit. For the library itself.
+    """
+    last = total_bytes(levels[-1], threads) if levels else UNKNOWN_LAST_CACHE_BYTES
+    limit = min(MOST_BYTES, (free_bytes or _PART_OF_MEMORY * MOST_BYTES) // _PART_OF_MEMORY)
+    return 2 ** min(math.ceil(math.log2(_BEYOND_CACHES * last)), int(math.log2(max(2**20, limit))))
+
+
+def total_bytes(level: CacheLevel, threads: int) -> int:
+    """Return what ``threads`` threads reach together of a cache, each on a processor of its own.
+
+    For the library itself.
+    """
+    return level.size_bytes * math.ceil(threads / min(threads, level.shared_by))
+
+
+def grid(least_bytes: int, most_bytes: int, *, per_octave: int, dense_until_bytes: int) -> tuple[int, ...]:
+    """Return working sets from ``least_bytes`` to ``most_bytes``, whole lines, ``per_octave`` to each doubling.
+
+    Above ``dense_until_bytes`` there is one to each doubling. For the library itself.
+    """
+    octaves = round(math.log2(most_bytes / least_bytes))
+    every = {least_bytes * 2 ** (step / per_octave): step % per_octave for step in range(octaves * per_octave + 1)}
+    return tuple(round(size) // 64 * 64 for size, within in every.items() if within == 0 or size <= dense_until_bytes)
+
+
+def triad_bytes(levels: Sequence[CacheLevel], index: int, threads: int) -> int:
+    """Return a working set well inside a cache and well outside the one below: the geometric mean of their sizes.
+
+    Both sizes are what all threads reach together; for the first cache it is half of its size. For the library itself.
+    """
+    size = total_bytes(levels[index], threads)
+    below = total_bytes(levels[index - 1], threads) if index else size / 4
+    return int(math.sqrt(below * size)) // (192 * threads) * 192 * threads
+
+
+def latency_point(latencies: Sequence[LatencyPoint], inside: tuple[int, int | None]) -> LatencyPoint | None:
+    """Return the fastest point well inside a level, ``inside`` being the size of the cache below (0: none) and its own.
+
+    Well inside is from four times (else twice, else once) the cache below to half of its own size, which is None for
+    main memory. Noise only adds time, so the fastest point is the best. None comes back
+    where the curve has no such point. For the library itself.
+    """
+    below, own = inside
+    for factor in _OUTSIDE:
+        chosen = [point for point in latencies
+                  if factor * below <= point.working_set_bytes <= (own / 2 if own else math.inf)]  # fmt: skip
+        if chosen:
+            return min(chosen, key=lambda point: point.latency_s)
+    return None
+
+
+def disagreements(levels: Sequence[CacheLevel], latencies: Sequence[LatencyPoint]) -> tuple[str, ...]:
+    """Return a note for each cache at whose size, within a factor of two, the latency does not rise.
+
+    For the library itself.
+    """
+    if len(latencies) < 3:
+        return ()
+    found = find_change_points(latencies)
+    notes = []
+    for index, level in enumerate(levels):
+        if any(level.size_bytes / 2 <= size <= level.size_bytes * 2 for size in found):
+            continue
+        below = 2 * levels[index - 1].size_bytes if index else 0
+        earlier = [size for size in found if below < size < level.size_bytes / 2]
+        seen = (f"the latency rises after {binary(earlier[-1])}, so other programs (or other guests of this computer) "
+                "take a part of it" if earlier else "the latency does not rise there")  # fmt: skip
+        notes.append(f"the system names an {level.name} of {binary(level.size_bytes)}, and {seen}")
+    return tuple(notes)

@@ -1,0 +1,168 @@
+"""The roofline model: the time of a workload from its FLOPs, its bytes and a machine's limits. Nothing is measured."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass
+
+from helpers.hardware.limits import MachineLimits, MemoryLevel
+from helpers.results import Result
+
+COMPUTE_BOUND, MEMORY_BOUND, OVERHEAD_BOUND = "compute-bound", "memory-bound", "overhead-bound"
+
+
+@dataclass(frozen=True)
+class Workload(Result):
+    """What is to be done: ``flops`` operations in ``dtype`` on ``moved_bytes`` read and written.
+
+    ``working_set_bytes`` are the distinct bytes touched, which decide the memory level; by default ``moved_bytes``,
+    as where each byte moves once. ``calls`` of operators make it up: each costs the call overhead.
+
+    Raises ValueError for no bytes, a negative or infinite number, less than one call, or a working set larger than
+    the bytes moved; TypeError for what is no number. Lesson 02.
+    """
+
+    name: str
+    flops: float
+    moved_bytes: float
+    dtype: str = "float32"
+    working_set_bytes: float | None = None
+    calls: int = 1
+
+    def __post_init__(self) -> None:
+        for field, least in (("flops", 0), ("moved_bytes", 0), ("working_set_bytes", 0), ("calls", 1)):
+            _check(self.name, field, getattr(self, field), least)
+        if self.moved_bytes == 0:
+            raise ValueError(
+                f"{self.name!r} moves no bytes, so it has no arithmetic intensity (FLOP a byte); give the bytes that "
+                "it reads and writes"
+            )
+        if self.working_set_bytes is not None and self.working_set_bytes > self.moved_bytes:
+            raise ValueError(
+                f"{self.name!r} touches {self.working_set_bytes:,} bytes and moves only {self.moved_bytes:,}; each "
+                "byte of the working set moves at least once"
+            )
+
+    @property
+    def intensity_flops_per_byte(self) -> float:
+        """The arithmetic intensity: FLOPs for each byte moved."""
+        return self.flops / self.moved_bytes
+
+
+@dataclass(frozen=True)
+class RooflinePoint(Result):
+    """A workload on a machine: where it stands under the roofs, and the time that the model gives it.
+
+    ``level`` is the memory level whose bandwidth is the slope, ``ridge_flops_per_byte`` where slope and peak meet.
+    ``modelled_s`` holds the call overhead, ``attainable_flops_per_s`` (the roof above the point) does not. Lesson 02.
+    """
+
+    name: str
+    dtype: str
+    flops: float
+    moved_bytes: float
+    intensity_flops_per_byte: float
+    level: str
+    bandwidth_bytes_per_s: float
+    peak_flops_per_s: float
+    ridge_flops_per_byte: float
+    attainable_flops_per_s: float
+    compute_s: float
+    memory_s: float
+    overhead_s: float
+    modelled_s: float
+    regime: str
+
+    @property
+    def modelled_flops_per_s(self) -> float:
+        """FLOP/s at the modelled time: below the roof by what the call overhead costs."""
+        return self.flops / self.modelled_s
+
+
+def model(workload: Workload, limits: MachineLimits, *, level: str | None = None) -> RooflinePoint:
+    """Return where ``workload`` stands under the roofs of ``limits``, and its modelled time.
+
+    ``compute_s`` is FLOPs over the peak of its dtype, ``memory_s`` bytes over the bandwidth of a memory level: the one
+    called ``level``, or else the smallest that holds the working set and whose bandwidth was measured (the point
+    names it). The longer of the two is the roofline's time: arithmetic and transfers overlap perfectly, the bytes move
+    once, and each runs at its measured best. ``overhead_s`` is the call overhead times the calls. On a CPU it is
+    added, for the operator starts only when the call has got to it; on CUDA the calls run ahead of the kernels, so
+    ``modelled_s`` is the longest of the three, as in a row of launches with one wait at its end.
+
+    ``regime`` is "compute-bound", "memory-bound" (left of the ridge point) or "overhead-bound" (the overhead is longer
+    than both). Source of the model: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model
+    for multicore architectures", Communications of the ACM 52(4), 2009; the overhead is our addition.
+
+    Raises ValueError for a dtype without a measured peak, a level that is not there, or a bandwidth that nobody could
+    measure; TypeError when ``workload`` is none. Lesson 02.
+    """
+    if not isinstance(workload, Workload):
+        raise TypeError(
+            f"model works on a Workload, not on {type(workload).__name__}; write Workload('name', flops, moved_bytes), "
+            "or roofline(...) for a model's layers"
+        )
+    peak = peak_of(limits, workload.dtype)
+    memory = _level(limits, workload, level)
+    bandwidth = memory.bandwidth_bytes_per_s
+    compute_s, memory_s = workload.flops / peak, workload.moved_bytes / bandwidth
+    overhead_s, longer_s = workload.calls * limits.call_overhead_s, max(compute_s, memory_s)
+    overlaps = limits.device.startswith("cuda")
+    busy = COMPUTE_BOUND if compute_s >= memory_s else MEMORY_BOUND
+    return RooflinePoint(
+        name=workload.name,
+        dtype=workload.dtype,
+        flops=workload.flops,
+        moved_bytes=workload.moved_bytes,
+        intensity_flops_per_byte=workload.intensity_flops_per_byte,
+        level=memory.name,
+        bandwidth_bytes_per_s=bandwidth,
+        peak_flops_per_s=peak,
+        ridge_flops_per_byte=peak / bandwidth,
+        attainable_flops_per_s=min(peak, workload.intensity_flops_per_byte * bandwidth),
+        compute_s=compute_s,
+        memory_s=memory_s,
+        overhead_s=overhead_s,
+        modelled_s=max(longer_s, overhead_s) if overlaps else longer_s + overhead_s,
+        regime=OVERHEAD_BOUND if overhead_s > longer_s else busy,
+    )
+
+
+def peak_of(limits: MachineLimits, dtype: str) -> float:
+    """Return the measured peak in FLOP/s; ValueError, with the dtypes that were measured, for another.
+
+    For the library itself.
+    """
+    if dtype not in limits.peak_flops:
+        measured = ", ".join(limits.peak_flops) or "none"
+        raise ValueError(f"no peak was measured for {dtype!r} on this machine; there is one for {measured}")
+    return limits.peak_flops[dtype]
+
+
+def _level(limits: MachineLimits, workload: Workload, name: str | None) -> MemoryLevel:
+    if name is not None:
+        chosen = limits.level(name)
+        if chosen.bandwidth_bytes_per_s is None:
+            raise ValueError(f"the bandwidth of {name} could not be measured here{_why(limits)}; choose another level")
+        return chosen
+    known = [level for level in limits.memory_levels if level.bandwidth_bytes_per_s is not None]
+    wanted = workload.moved_bytes if workload.working_set_bytes is None else workload.working_set_bytes
+    for level in known:
+        if level is limits.memory or (level.size_bytes is not None and wanted <= level.size_bytes):
+            return level
+    raise ValueError(
+        f"the bandwidth of {limits.memory.name} could not be measured here{_why(limits)}; {workload.name!r} needs it"
+    )
+
+
+def _why(limits: MachineLimits) -> str:
+    return f" ({'; '.join(limits.notes)})" if limits.notes else ""
+
+
+def _check(name: str, field: str, value: object, least: int) -> None:
+    if value is None and field == "working_set_bytes":
+        return
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{field} of {name!r} must be a number, not {value!r}")
+    if not least <= value < math.inf:
+        raise ValueError(f"{field} of {name!r} must be a finite number from {least}; got {value!r}")

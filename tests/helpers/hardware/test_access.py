@@ -1,0 +1,187 @@
+"""Walks through memory: the lines counted exactly, the loops against NumPy, the times as ratios inside one run."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+from helpers import native
+from helpers.hardware import access, access_kernels
+from helpers.hardware.card import Cache, MachineCard
+
+SMALL = 16 * 2**10  # in the first cache of every processor
+
+
+@pytest.fixture(scope="module", params=["C++", "numba"])
+def loops(request):
+    if request.param == "numba":
+        pytest.importorskip("numba")
+        return access_kernels.numba_kernels()
+    return access_kernels.kernels()
+
+
+def test_lines_are_counted_as_the_set_of_the_bytes_lines():
+    for count, stride, size, line, offset in itertools.product(
+        (1, 2, 7, 33), (1, 2, 3, 16, 17, -1, -5), (1, 4, 8, 96), (16, 64), (0, 4, 60, 63)
+    ):
+        starts = [offset + step * abs(stride) * size for step in range(count)]
+        lines = {place // line for start in starts for place in range(start, start + size)}
+        found = access.lines_touched(count, stride=stride, element_bytes=size, line_bytes=line, offset_bytes=offset)
+        assert found == len(lines), (count, stride, size, line, offset)
+
+
+@pytest.mark.parametrize("wrong", [{"elements": 0}, {"stride": 0}, {"line_bytes": 0}, {"offset_bytes": -1}])
+def test_what_no_line_can_be_counted_for_is_refused(wrong):
+    arguments = {"elements": 4} | wrong
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        access.lines_touched(arguments.pop("elements"), **arguments)
+
+
+@pytest.mark.parametrize(("stride", "first"), [(1, 0), (3, 5), (16, 0), (-1, 4095), (-7, 4000)])
+def test_a_walk_sums_what_numpy_slices(loops, stride, first):
+    data = np.random.default_rng(0).integers(0, 2**32, 4096, dtype=np.uint32)
+    wanted = data[first::stride]
+    for count in (1, 4, 6, len(wanted)):
+        assert loops.walk(data, first, stride, count) == int(wanted[:count].sum(dtype=np.uint64)) % 2**32
+
+
+@pytest.mark.parametrize("step", [access._IN_SEQUENCE, access._SHUFFLE])
+@pytest.mark.parametrize("power", [2, 10, 13])
+def test_a_hop_comes_to_every_place_once(loops, step, power):
+    for seed in range(3):
+        data = np.random.default_rng(seed).integers(0, 2**32, 2**power, dtype=np.uint32)
+        assert loops.hop(data, 2**power - 1, *step) == int(data.sum(dtype=np.uint64)) % 2**32
+
+
+def test_the_random_hops_do_not_stay_on_a_line():
+    factor, addend = access._SHUFFLE
+    mask, place, near = 2**16 - 1, 0, 0
+    for _ in range(mask + 1):
+        following = (place * factor + addend) & mask
+        near += following // 16 == place // 16 or following // 16 == place // 16 + 1
+        place = following
+    assert near < 0.01 * mask
+
+
+def test_chunks_sum_what_numpy_reshapes(loops):
+    data = np.random.default_rng(1).integers(0, 2**32, 64 * 16, dtype=np.uint32)
+    wanted = data.reshape(64, 16)[3::5][:10].sum(dtype=np.uint64)
+    assert loops.read_chunks(data, 16, 3, 5, 10) == int(wanted) % 2**32
+
+
+def test_four_loads_read_the_words_at_their_places():
+    data = np.random.default_rng(2).integers(0, 256, 4096, dtype=np.uint8)
+    words = [int.from_bytes(data[60 + k * 64 : 68 + k * 64].tobytes(), "little") for k in range(4)]
+    assert access_kernels.kernels().load_four(data, 60, 64, 3) == 3 * sum(words) % 2**64
+
+
+def fake_kernels(**loops):
+    nothing = {"walk": None, "hop": None, "read_chunks": None, "load_four": None}
+    return lambda: access_kernels.Kernels("fake", **(nothing | loops))
+
+
+def test_the_loads_stand_where_their_names_say(monkeypatch):
+    seen = []
+    monkeypatch.setattr(access, "line_size_bytes", lambda: 64)
+    monkeypatch.setattr(
+        access, "kernels", fake_kernels(load_four=lambda data, at, step, rounds: seen.append((data, at, step)))
+    )
+    monkeypatch.setattr(access, "compare", lambda runs, **_: {name: run() for name, run in runs.items()})
+    names = list(access.compare_alignment())
+    for name, (data, offset, step) in zip(names, seen, strict=True):
+        starts = [data.ctypes.data + offset + k * step for k in range(4)]
+        assert offset + 3 * step + 8 <= data.nbytes
+        assert all((start % 8 == 0) == (name in ("aligned", "end of a page")) for start in starts), name
+        assert all((start % 64 > 56) == (name in ("across lines", "across pages")) for start in starts), name
+        assert all((start % 4096 > 4088) == (name == "across pages") for start in starts), name
+        assert name != "end of a page" or all(start % 4096 == 4088 for start in starts)
+
+
+def test_a_load_within_a_line_costs_what_an_aligned_one_costs():
+    timed = access.compare_alignment(budget_s=0.5)
+    aligned = timed.candidate("aligned").minimum_s
+    assert timed.candidate("misaligned").minimum_s < 1.5 * aligned
+    assert timed.candidate("across lines").minimum_s > 0.9 * aligned
+    assert timed.candidate("across pages").minimum_s > 0.9 * aligned
+
+
+def ratio(timed, name):
+    return timed.candidate(name).minimum_s / timed.candidate(timed.baseline).minimum_s
+
+
+def test_random_order_is_slow_beyond_the_caches_and_not_within_the_first():
+    far = ratio(access.compare_order(budget_s=0.5), "random")
+    near = ratio(access.compare_order(buffer_bytes=4 * SMALL, budget_s=0.3), "random")
+    assert far > 1.7
+    assert near < 1.5
+    assert far > 1.5 * near
+
+
+def test_pytorch_sees_the_same_order():
+    far = access.compare_order(engine="torch", buffer_bytes=access.beyond_caches_bytes() // 2, budget_s=0.2)
+    assert ratio(far, "random") > 1.5
+
+
+def test_backwards_is_about_forwards_and_a_slow_way_back_is_seen(monkeypatch):
+    assert 0.4 < ratio(access.compare_direction(buffer_bytes=2**24, budget_s=0.4), "backwards") < 2.5
+    slow = fake_kernels(walk=lambda data, first, stride, count: time.sleep(1e-3 if stride > 0 else 3e-3))
+    monkeypatch.setattr(access, "kernels", slow)
+    assert ratio(access.compare_direction(buffer_bytes=SMALL, budget_s=0.3), "backwards") > 2
+
+
+def test_an_elements_time_grows_with_the_stride_up_to_the_line():
+    card = MachineCard(caches=(Cache(1, "data", 2**15, line_bytes=64),))
+    swept = access.sweep_stride((1, 4, 16, 32), buffer_bytes=2**25, budget_s=0.5, card=card)
+    rows = {row.stride: row for row in swept.rows}
+    assert [rows[stride].moved_bytes for stride in (1, 4, 16, 32)] == [2**25, 2**25, 2**25, 2**24]
+    assert [rows[stride].read_bytes for stride in (1, 4, 16, 32)] == [2**25, 2**23, 2**21, 2**20]
+    assert rows[16].used_share == 1 / 16
+    assert rows[4].element_s == rows[4].pass_s / 2**21
+    assert rows[16].element_s > 3 * rows[1].element_s
+
+
+def test_a_machine_without_lines_would_show_the_same_time_at_every_stride(monkeypatch):
+    monkeypatch.setattr(access, "kernels", fake_kernels(walk=lambda data, at, stride, count: time.sleep(2e-8 * count)))
+    flat = access.sweep_stride((1, 16), buffer_bytes=2**22, budget_s=0.3)
+    assert flat.rows[1].element_s < 2 * flat.rows[0].element_s
+    assert flat.engine == "fake"
+
+
+def test_the_buffer_is_twice_the_largest_cache_between_two_bounds():
+    def card(*sizes):
+        return MachineCard(caches=tuple(Cache(level, "unified", size) for level, size in enumerate(sizes, 1)))
+
+    assert access.beyond_caches_bytes(card(2**15, 2**20)) == 2**26
+    assert access.beyond_caches_bytes(card(2**15, 50 * 2**20)) == 2**27
+    assert access.beyond_caches_bytes(card(2**30)) == 2**28
+    assert access.beyond_caches_bytes(MachineCard(caches=None)) == 2**26
+    assert access.line_size_bytes(MachineCard(caches=None)) == 64
+    assert access.line_size_bytes(MachineCard(caches=(Cache(1, "data", None, line_bytes=128),))) == 128
+
+
+def test_bad_arguments_are_told_what_is_accepted():
+    with pytest.raises(ValueError, match="'native', 'torch'"):
+        access.compare_order(engine="numpy")
+    with pytest.raises(ValueError, match="at least 4,096"):
+        access.compare_direction(buffer_bytes=100)
+    with pytest.raises(ValueError, match="two or more different"):
+        access.sweep_stride((4, 4))
+
+
+def no_compiler(source):
+    raise native.MissingToolError("there is no C++ compiler", "install g++")
+
+
+def test_without_a_compiler_numba_walks_and_without_both_one_line_says_so(monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(access_kernels, "compile_cpp", no_compiler)
+    assert access_kernels.kernels().engine == "numba"
+    assert access.sweep_stride((1, 16), buffer_bytes=SMALL, budget_s=0.1).engine == "numba"
+    with pytest.raises(native.MissingToolError, match=r"need C\+\+.*install g\+\+"):
+        access.compare_alignment()
+    monkeypatch.setitem(__import__("sys").modules, "numba", None)
+    with pytest.raises(native.MissingToolError, match=r"neither a C\+\+ compiler nor numba.*install g\+\+; or install"):
+        access_kernels.kernels()

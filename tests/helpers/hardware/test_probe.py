@@ -1,0 +1,458 @@
+"""The probe: kept and measured again, honest about what it cannot measure, its stages, its levels, its result."""
+
+import dataclasses
+import json
+import math
+import shutil
+import sys
+import time
+
+import pytest
+import torch
+
+import helpers
+from helpers import hardware, storage
+from helpers.hardware import (
+    BandwidthPoint,
+    Cache,
+    Gpu,
+    LatencyPoint,
+    MachineCard,
+    MachineLimits,
+    MemoryLevel,
+    bandwidth,
+    chase_cuda,
+    peak,
+    probe,
+    probe_cpu,
+    probe_cuda,
+    probe_levels,
+    probe_repeats,
+)
+from helpers.hardware.probe_levels import CacheLevel
+from helpers.hardware.probe_results import Measured, assembled, memory_level
+from helpers.native import census, compile_cuda, driver, elf
+from helpers.native.signatures import parse_signature
+from helpers.native.tools import MissingToolError
+from helpers.results import from_dict
+from helpers.timing import fixed_threads
+from helpers.timing.waiting import MOST_WAITING, watch_waiting
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+CPU = torch.device("cpu")
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+SMALL = probe_cpu.Plan(latency_s=0, whole_s=0, per_octave=2, kernel_s=0, most_bytes=4 * MIB, types=("float32",),
+                       peaks=peak.Budget(size_s=0, call_s=0.001))  # fmt: skip
+LIMITS = MachineLimits(
+    device="cpu", threads=1, date="2026-01-02", versions={"torch": "2"}, chase="C++",
+    memory_levels=(MemoryLevel("L1", 32 * KIB, 1e-9, 2e11), MemoryLevel("DRAM", 8 * GIB, 1e-7, 2e10)),
+    peak_flops={"float32": 1e11}, call_overhead_s=1e-6, launch_s=None, host_to_device_bytes_per_s=None,
+    device_to_host_bytes_per_s=None, unstable=("L1 latency",), notes=("one <note>", "another"),
+    latencies=(LatencyPoint(4 * KIB, 1e-9),), bandwidths=(BandwidthPoint(16 * KIB, 1e9, 2e9, 3e9, 4e9, 5e9),),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, request, monkeypatch):
+    if "whole" not in request.fixturenames:
+        monkeypatch.setenv("HELPERS_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A whole probe of this machine, the seconds it took, and the share of them in which a thread waited."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("HELPERS_CACHE", str(tmp_path_factory.mktemp("whole")))
+    begin_s, waiting = time.perf_counter(), watch_waiting(time.perf_counter)
+    yield probe(device="cpu"), time.perf_counter() - begin_s, waiting()
+    patch.undo()
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """A measurement that takes no time; the list grows with each."""
+    calls = []
+
+    def measure_cpu(plan):
+        calls.append(plan)
+        return dataclasses.replace(LIMITS, threads=torch.get_num_threads(), notes=(f"number {len(calls)}",))
+
+    monkeypatch.setattr(probe_cpu, "measure_cpu", measure_cpu)
+    return calls
+
+
+# --- the whole probe of this machine
+
+
+def test_the_whole_probe_has_every_level_in_order_and_takes_under_20_s(whole):
+    limits, taken_s, waiting_share = whole
+    caches = probe_levels.card_levels(hardware.machine_card())
+    if caches:
+        assert [level.name for level in limits.memory_levels] == [*(cache.name for cache in caches), "DRAM"]
+        assert [level.size_bytes for level in limits.memory_levels[:-1]] == [cache.size_bytes for cache in caches]
+    assert limits.memory.size_bytes == hardware.machine_card().ram_bytes
+    assert (limits.device, limits.threads) == ("cpu", torch.get_num_threads())
+    assert (limits.launch_s, limits.host_to_device_bytes_per_s, limits.device_to_host_bytes_per_s) == (None,) * 3
+    assert limits.versions["torch"] == torch.__version__
+    assert limits.peak_flops["float32"] > 0
+    assert 0 < limits.call_overhead_s < limits.memory.latency_s * 1e4
+    assert from_dict(MachineLimits, json.loads(limits.to_json())) == limits
+    if taken_s > 20 and (waiting_share is None or waiting_share > MOST_WAITING):
+        pytest.skip(f"unstable: {taken_s:.1f} s, and a thread waited {waiting_share} of them")
+    assert taken_s < 20
+
+
+@needs_compiler
+def test_latency_grows_and_bandwidth_falls_from_l1_to_memory(whole):
+    limits = whole[0]
+    first, last = limits.memory_levels[0], limits.memory
+    if not {f"{level.name} {what}" for level in (first, last) for what in ("latency", "bandwidth")}.isdisjoint(
+        limits.unstable
+    ):
+        pytest.skip(f"unstable: {limits.unstable}")
+    assert last.latency_s > 10 * first.latency_s
+    assert first.bandwidth_bytes_per_s > 2 * last.bandwidth_bytes_per_s
+
+
+def test_every_curve_is_whole_and_finite(whole):
+    limits = whole[0]
+    sizes = [point.working_set_bytes for point in limits.latencies]
+    assert sizes == sorted(set(sizes))
+    values = [value for point in (*limits.latencies, *limits.bandwidths) for value in dataclasses.astuple(point)]
+    assert all(math.isfinite(value) and value > 0 for value in values)
+    assert limits.bandwidths[-1].triad_bytes_per_s == limits.memory.bandwidth_bytes_per_s
+
+
+# --- kept, and measured again
+
+
+def test_a_probe_is_kept_until_it_is_refreshed_or_the_threads_change(counted):
+    assert helpers.probe is probe
+    first = probe(device="cpu")
+    assert probe(device="cpu") == first
+    assert len(counted) == 1
+    assert probe(refresh=True, device="cpu") != first
+    with fixed_threads(first.threads + 1):
+        other = probe(device="cpu")
+    assert (len(counted), other.threads) == (3, first.threads + 1)
+    assert probe(device="cpu").notes == ("number 2",)
+
+
+@pytest.mark.parametrize("damage", [
+    (lambda text: text[: len(text) // 2], "damaged"),
+    (lambda text: text.replace('"C++"', '"C--"'), "checksum"),
+    (lambda text: text.replace("torch ", "torch 0"), "it was made for"),
+    (lambda text: text.replace("limits:MachineLimits", "limits:Other"), "from another version"),
+])  # fmt: skip
+def test_a_damaged_or_foreign_cache_is_measured_again_with_one_line(damage, counted, monkeypatch, capsys):
+    monkeypatch.setenv("HELPERS_HEADLESS", "0")
+    change, words = damage
+    probe(device="cpu")
+    (path,) = storage.cache_folder().glob("limits-*.json")
+    path.write_text(change(path.read_text()))
+    assert probe(device="cpu").notes == ("number 2",)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert "measured again" in line
+    assert probe(device="cpu").notes == ("number 2",)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_here_is_refused(counted):
+    with pytest.raises(RuntimeError, match="not here"):
+        probe(device="cuda")
+    with pytest.raises(ValueError, match="give 'cpu' or 'cuda'"):
+        probe(device="mps")
+    assert counted == []
+
+
+# --- without a compiler, numba, or the system's caches
+
+
+def take_compiler(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "/nonexistent/c++")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_without_a_compiler_numba_walks_and_small_caches_have_no_bandwidth(monkeypatch, tmp_path):
+    pytest.importorskip("numba")
+    take_compiler(monkeypatch, tmp_path)
+    limits = probe_cpu.measure_cpu(SMALL)
+    assert limits.chase == "numba"
+    assert limits.versions["chase"].startswith("numba ")
+    assert limits.latencies
+    assert limits.memory_levels[0].latency_s > 0
+    assert any("numba" in note and "no C++ compiler" in note for note in limits.notes)
+    silent = [level.name for level in limits.memory_levels if level.bandwidth_bytes_per_s is None]
+    assert "DRAM" not in silent
+    for name in silent:
+        assert any(note.startswith(f"{name}: no bandwidth") for note in limits.notes)
+
+
+def test_without_a_compiler_and_numba_no_latency_is_made_up(monkeypatch, tmp_path):
+    take_compiler(monkeypatch, tmp_path)
+    monkeypatch.setitem(sys.modules, "numba", None)
+    limits = probe_cpu.measure_cpu(SMALL)
+    assert (limits.chase, limits.latencies) == ("none", ())
+    assert {level.latency_s for level in limits.memory_levels} == {None}
+    assert limits.memory.bandwidth_bytes_per_s > 0
+    assert limits.peak_flops["float32"] > 0
+    (note,) = [note for note in limits.notes if note.startswith("no latency")]
+    assert "no C++ compiler" in note
+    assert "numba is not installed" in note
+    assert "probe(refresh=True)" in note
+    assert "unknown" in str(limits)
+    assert from_dict(MachineLimits, json.loads(limits.to_json())) == limits
+
+
+@pytest.mark.parametrize("has_walker", [True, False])
+def test_without_the_systems_caches_they_are_read_off_the_curve_or_missing(has_walker, monkeypatch, tmp_path):
+    card = dataclasses.replace(hardware.machine_card(), caches=None)
+    monkeypatch.setattr(probe_cpu, "machine_card", lambda: card)
+    if not has_walker:
+        take_compiler(monkeypatch, tmp_path)
+        monkeypatch.setitem(sys.modules, "numba", None)
+    limits = probe_cpu.measure_cpu(SMALL)
+    found = hardware.find_change_points(limits.latencies) if limits.latencies else ()
+    assert [level.size_bytes for level in limits.memory_levels] == [*found, card.ram_bytes]
+    names = [f"L{number}" for number in range(1, len(found) + 1)]
+    assert [level.name for level in limits.memory_levels] == [*names, "DRAM"]
+    assert any("the system lists no caches" in note for note in limits.notes)
+    assert limits.memory.bandwidth_bytes_per_s > 0
+    if not has_walker:
+        assert len(limits.memory_levels) == 1
+
+
+def test_a_type_without_a_product_or_with_a_slow_one_is_a_note(monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("not implemented for 'Half'\nmore")
+
+    monkeypatch.setattr(torch, "mm", refuse)
+    reason = peak.peak_flops("float16", CPU, budget=peak.Budget())
+    assert reason == "there is no matrix product of float16 here: not implemented for 'Half'"
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: time.sleep(0.01))
+    assert "too slow" in peak.peak_flops("float64", CPU, budget=peak.Budget())
+    reasons = {}
+    assert probe_cpu.peak_stage("float64", CPU, peak.Budget(), reasons) == {}
+    assert "too slow" in reasons["float64"]
+    assert probe_cpu.peak_stage("float32", CPU, peak.Budget(), reasons)["peak", "float32"] > 0
+
+
+def test_the_peak_counts_two_operations_a_mac_and_leaves_the_precision_as_it_was(monkeypatch):
+    before, seen = torch.get_float32_matmul_precision(), []
+    monkeypatch.setattr(peak, "_LARGEST_SIDE", {"cpu": 512})
+    monkeypatch.setattr(peak, "fastest_s", lambda *_, **__: seen.append(torch.get_float32_matmul_precision()) or 1e-3)
+    rate = peak.peak_flops("float32", CPU, budget=peak.Budget())
+    assert rate == 2 * 512**3 / 1e-3
+    assert set(seen) == {"highest"}
+    peak.peak_flops("tfloat32", CPU, budget=peak.Budget())
+    assert seen[-1] == "high"
+    assert torch.get_float32_matmul_precision() == before
+
+
+# --- passes
+
+
+def test_what_repeats_runs_twice_and_what_does_not_four_times():
+    times, shaky = {"steady": 0, "shaky": 0}, iter([1.0, 2.0, 4.0, 8.0])
+
+    def stage(name, value):
+        times[name] += 1
+        return {(name,): value()}
+
+    stages = [lambda: stage("steady", lambda: 1.05 if times["steady"] == 2 else 1.0),
+              lambda: stage("shaky", lambda: next(shaky))]  # fmt: skip
+    values = probe_repeats.in_passes(stages, end_s=math.inf, track=lambda items: items)
+    assert times == {"steady": 2, "shaky": 4}
+    assert values == {("steady",): [1.0, 1.05], ("shaky",): [1.0, 2.0, 4.0, 8.0]}
+
+
+def test_past_the_end_each_stage_still_runs_once():
+    values = probe_repeats.in_passes([lambda: {("a",): 1.0}, lambda: {("b",): 1.0}], end_s=-math.inf,
+                                     track=lambda items: items)  # fmt: skip
+    assert values == {("a",): [1.0], ("b",): [1.0]}
+
+
+@pytest.mark.parametrize(("times", "repeats"), [([1.0], False), ([1.0, 1.09], True), ([1.0, 1.11], False),
+                                                ([1.05, 9.0, 1.0], True)])  # fmt: skip
+def test_two_smallest_times_within_a_tenth_repeat(times, repeats):
+    assert probe_repeats.agree(times) is repeats
+
+
+# --- levels and working sets
+
+
+DESKTOP = (CacheLevel("L1", 32 * KIB, 1), CacheLevel("L2", 512 * KIB, 1), CacheLevel("L3", 32 * MIB, 16))
+
+
+def test_a_card_gives_its_data_caches_in_order():
+    caches = (Cache(3, "unified", 32 * MIB, shared_by=16), Cache(1, "instruction", 64 * KIB), Cache(2, "unified", None),
+              Cache(1, "data", 48 * KIB, shared_by=2), Cache(1, "data", 32 * KIB))  # fmt: skip
+    found = probe_levels.card_levels(MachineCard(caches=caches))
+    assert found == (CacheLevel("L1", 48 * KIB, 2), CacheLevel("L3", 32 * MIB, 16))
+    assert probe_levels.card_levels(MachineCard()) == ()
+
+
+def test_working_sets_of_the_triad_lie_between_the_caches():
+    for threads in (1, 2, 16, 64):
+        sizes = [probe_levels.triad_bytes(DESKTOP, index, threads) for index in range(3)]
+        totals = [0, *(probe_levels.total_bytes(level, threads) for level in DESKTOP)]
+        assert all(below < size < own for below, size, own in zip(totals, sizes, totals[1:], strict=False))
+    assert 0 <= 4 * 16 * KIB - probe_levels.triad_bytes(DESKTOP, 0, 4) < 4 * 192
+    assert probe_levels.total_bytes(DESKTOP[2], 64) == 4 * 32 * MIB
+
+
+@pytest.mark.parametrize(("free", "threads", "most"), [(64 * GIB, 1, 128 * MIB), (64 * GIB, 64, 512 * MIB),
+                                                       (64 * GIB, 1024, GIB), (400 * MIB, 1, 32 * MIB)])  # fmt: skip
+def test_the_largest_working_set_is_four_times_the_last_cache_within_memory(free, threads, most):
+    assert probe_levels.largest_bytes(DESKTOP, threads, free) == most
+
+
+def test_a_grid_is_dense_and_then_doubles():
+    sizes = probe_levels.grid(4 * KIB, 64 * KIB, per_octave=2, dense_until_bytes=16 * KIB)
+    assert sizes == (4 * KIB, 5760, 8 * KIB, 11584, 16 * KIB, 32 * KIB, 64 * KIB)
+
+
+def test_a_levels_latency_is_the_fastest_point_well_inside_it():
+    times_s = {16: 1.0, 32: 1.1, 64: 4.0, 128: 5.0, 256: 4.5, 512: 9.0, 2048: 20.0, 4096: 19.0}
+    points = [LatencyPoint(*point) for point in times_s.items()]
+    assert probe_levels.latency_point(points, (0, 32)).latency_s == 1.0
+    assert probe_levels.latency_point(points, (32, 512)).latency_s == 4.5
+    assert probe_levels.latency_point(points, (512, None)).latency_s == 19.0
+    assert probe_levels.latency_point(points, (32, 128)).latency_s == 4.0
+    assert probe_levels.latency_point([], (0, 32)) is None
+
+
+def test_a_cache_that_the_curve_does_not_show_is_noted():
+    sizes = probe_levels.grid(4 * KIB, 128 * MIB, per_octave=4, dense_until_bytes=128 * MIB)
+
+    def step_curve(last):
+        return [LatencyPoint(size, 1e-9 * (1 + 3 * (size > 32 * KIB) + 11 * (size > 512 * KIB) + 95 * (size > last)))
+                for size in sizes]  # fmt: skip
+
+    assert probe_levels.disagreements(DESKTOP, step_curve(32 * MIB)) == ()
+    assert probe_levels.disagreements(DESKTOP, step_curve(16 * MIB)) == ()
+    (note,) = probe_levels.disagreements(DESKTOP, step_curve(4 * MIB))
+    assert note.startswith("the system names an L3 of 32 MiB, and the latency rises after 4 MiB")
+    (note,) = probe_levels.disagreements(DESKTOP, step_curve(GIB))
+    assert note.endswith("the latency does not rise there")
+
+
+# --- the result
+
+
+def measured(**changes):
+    kernels = ("read", "write", "copy", "triad", "scale")
+    values = {
+        ("latency", 16 * KIB): [1e-9, 1e-9], ("latency", 256 * MIB): [1e-7, 2e-7], ("level", "L1"): [5e-12, 5e-12],
+        ("call",): [1e-6, 1e-6], ("peak", "float32"): [1e-11, 1.05e-11],
+        **{("bandwidth", 256 * MIB, kernel): [1e-10, 1e-10] for kernel in kernels},
+    }  # fmt: skip
+    return Measured("cpu", 1, "C++", {"chase": "g++"}, {**values, **changes})
+
+
+def test_limits_are_the_fastest_pass_and_name_what_does_not_repeat():
+    limits = assembled(measured(), levels=DESKTOP[:1], memory=memory_level("DRAM", GIB, 256 * MIB), notes=["a"])
+    assert limits.level("L1") == MemoryLevel("L1", 32 * KIB, 1e-9, 1 / 5e-12)
+    assert limits.memory == MemoryLevel("DRAM", GIB, 1e-7, 1e10)
+    assert limits.peak_flops == {"float32": 1 / 1e-11}
+    assert limits.unstable == ("DRAM latency", "latency curve")
+    assert limits.level_of(32 * KIB).name == "L1"
+    assert limits.level_of(32 * KIB + 1).name == "DRAM"
+    with pytest.raises(ValueError, match="this machine has L1, DRAM"):
+        limits.level("L2")
+
+
+def test_a_busy_machine_is_noted():
+    (note,) = probe_cpu.busy(0.4)
+    assert "waited for a processor during 40.0 % of the time" in note
+    assert note.endswith("call probe(refresh=True)")
+    assert probe_cpu.busy(0.05) == probe_cpu.busy(None) == ()
+
+
+def test_limits_print_rates_as_rates_and_a_line_a_note():
+    text = str(LIMITS)
+    assert "peak            float32: 100 GFLOP/s" in text
+    assert text.splitlines()[0] == "MachineLimits"
+    assert text.splitlines()[-2:] == ["  note: one <note>", "  note: another"]
+    assert "working set" not in text
+    html = LIMITS._repr_html_()
+    assert "<li>one &lt;note&gt;</li>" in html
+    assert "<b>MachineLimits</b>" in html
+
+
+# --- the chase on a GPU, compiled here
+
+
+def test_the_cuda_chase_loads_64_bits_from_global_memory_and_spills_nothing():
+    try:
+        cubin = compile_cuda(chase_cuda.SOURCE, architecture="sm_90")
+    except MissingToolError as error:
+        pytest.skip(str(error))
+    assert cubin.kernels == ("chase",)
+    counted = census(cubin)
+    assert counted.global_stores == 1
+    assert (counted.spill_load_bytes, counted.spill_store_bytes, counted.local_loads) == (0, 0, 0)
+    assert {access.width_bits for access in counted.accesses if access.space == "global"} == {64}
+    assert counted.global_loads >= 2
+    given = elf.resources(elf.read(cubin.image), "chase").parameter_bytes
+    driver._check_size(parse_signature(chase_cuda.DECLARATION), given)
+    with pytest.raises(ValueError, match="bytes of parameters"):
+        driver._check_size(parse_signature(chase_cuda.DECLARATION.replace(", uint64_t steps", "")), given)
+
+
+def test_the_cycle_that_a_gpu_walks_is_the_hosts():
+    host = torch.zeros(KIB, dtype=torch.int64).view(torch.uint64)
+    there = chase_cuda.linked_on(torch.device("cpu"), host, 4 * KIB, line_bytes=128)
+    index, seen = 0, []
+    for _ in range(32):
+        seen.append(index)
+        index = int(there[index])
+    assert (index, sorted(seen)) == (0, [16 * line for line in range(32)])
+
+
+def test_the_probe_of_a_gpu_puts_its_parts_together(monkeypatch):
+    """Its logic alone, on the CPU in place of a GPU, with a walk whose latency is known; no figure of a GPU."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (GIB, GIB))
+    monkeypatch.setattr(probe_cuda, "machine_card", lambda: MachineCard(gpus=(Gpu("a GPU", "CUDA", None, GIB, MIB),)))
+
+    def walk_s(buffer):
+        size = 8 * len(buffer)
+        return 1e-8 * (1 + 4 * (size > 64 * KIB) + 15 * (size > MIB))
+
+    monkeypatch.setattr(chase_cuda, "cuda_walk", lambda device: (walk_s, "a compiler"))
+    monkeypatch.setattr(peak, "launch_s", lambda device: 2e-5)
+    monkeypatch.setattr(peak, "bus_bytes_per_s", lambda device, *, to_device: 2e9 if to_device else 1e9)
+    on_cpu = type("Cpu", (), {"type": "cpu", "index": 0, "__str__": lambda self: "cuda:0"})()
+    plan = dataclasses.replace(SMALL, per_octave=2, least_bytes=16 * KIB)
+    for name in ("curve_stage", "triad_stage", "peak_stage"):
+        stage = getattr(probe_cpu, name)
+        monkeypatch.setattr(probe_cuda, name, lambda *given, stage=stage: stage(*swapped(given, on_cpu)))
+    monkeypatch.setattr(peak, "call_overhead_s", lambda device, **_: 1e-5)
+    monkeypatch.setattr(bandwidth, "pool", lambda size, device: torch.ones(size // 4))
+    linked_on = chase_cuda.linked_on
+    monkeypatch.setattr(chase_cuda, "linked_on", lambda device, *given, **how: linked_on(CPU, *given, **how))
+    limits = probe_cuda.measure_cuda(on_cpu, plan)
+    assert [(level.name, level.size_bytes, level.latency_s) for level in limits.memory_levels] == [
+        ("L1", 64 * KIB, 1e-8), ("L2", MIB, 5e-8), ("device memory", GIB, 2e-7)]  # fmt: skip
+    assert (limits.device, limits.chase, limits.versions["chase"]) == ("cuda:0", "CUDA C++", "a compiler")
+    rates = (limits.host_to_device_bytes_per_s, limits.device_to_host_bytes_per_s)
+    assert rates == pytest.approx((2e9, 1e9))
+    assert (limits.launch_s, limits.call_overhead_s) == (2e-5, 1e-5)
+    assert limits.memory_levels[0].bandwidth_bytes_per_s is None
+    assert limits.level("L2").bandwidth_bytes_per_s > 0
+    assert any(note.startswith("L1: no bandwidth") for note in limits.notes)
+
+
+def swapped(given, stand_in):
+    return [CPU if value is stand_in else value for value in given]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_probe_of_a_gpu_has_its_bus_and_its_memory():
+    limits = probe(device="cuda")
+    assert limits.memory.latency_s > limits.level("L2").latency_s
+    assert limits.launch_s > limits.call_overhead_s
+    assert limits.host_to_device_bytes_per_s < limits.memory.bandwidth_bytes_per_s

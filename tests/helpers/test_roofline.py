@@ -1,0 +1,275 @@
+"""The roofline: exact on machines made by hand, and on this one the lecture's faulty product is found out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.hardware.devices import Device, Peak, Source
+from helpers.hardware.limits import MachineLimits, MemoryLevel
+from helpers.models import LeNet
+from helpers.operations import profile_ops
+from helpers.profiling import LayerTime, TimeProfile
+from helpers.results import from_dict
+from helpers.roofline import DatasheetRoof, RooflinePoint, Workload, datasheet_roof, model, place, roofline, workload_of
+from helpers.roofline.layers import count, join
+from helpers.timing import measure
+
+SOURCE = Source("made up for a test", "", "reference", "2026-01-01")
+KIB, MIB = 2**10, 2**20
+LEVELS = (
+    MemoryLevel("L1", 32 * KIB, 1e-9, 200e9),
+    MemoryLevel("L2", MIB, 4e-9, 100e9),
+    MemoryLevel("memory", None, 100e-9, 25e9),
+)
+
+
+def limits(**changes) -> MachineLimits:
+    """A machine of round numbers: ridge points at 0.5, 1 and 4 FLOP a byte in float32."""
+    values = {
+        "device": "cpu", "threads": torch.get_num_threads(), "date": "", "versions": {}, "chase": "none",
+        "memory_levels": LEVELS, "peak_flops": {"float32": 100e9, "float64": 50e9}, "call_overhead_s": 1e-6,
+        "launch_s": None, "host_to_device_bytes_per_s": None, "device_to_host_bytes_per_s": None, "unstable": (),
+        "notes": (), "latencies": (), "bandwidths": (),
+    }  # fmt: skip
+    return MachineLimits(**values | changes)
+
+
+class Clock:
+    """A clock that a function moves on."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+# ---- the model -------------------------------------------------------------------------------------------------
+
+
+def test_known_answers_on_both_sides_of_the_ridge():
+    left = model(Workload("left", 2e9, 1e9), limits())
+    assert (left.level, left.intensity_flops_per_byte, left.ridge_flops_per_byte) == ("memory", 2, 4)
+    assert (left.attainable_flops_per_s, left.regime) == (50e9, "memory-bound")
+    assert (left.compute_s, left.memory_s) == (0.02, 0.04)
+    assert left.modelled_s == pytest.approx(0.04 + 1e-6, rel=1e-12)
+    right = model(Workload("right", 16e9, 1e9), limits())
+    assert (right.attainable_flops_per_s, right.regime) == (100e9, "compute-bound")
+    assert right.modelled_s == pytest.approx(0.16 + 1e-6, rel=1e-12)
+
+
+@pytest.mark.parametrize("intensity", [2**power / 8 for power in range(10)])
+def test_attainable_is_the_lower_of_the_two_roofs_and_the_time_follows_from_it(intensity):
+    point = model(Workload("w", intensity * 1e9, 1e9), limits(call_overhead_s=0.0))
+    assert point.attainable_flops_per_s == pytest.approx(min(100e9, intensity * 25e9))
+    assert point.modelled_s == pytest.approx(point.flops / point.attainable_flops_per_s)
+    assert point.regime == ("compute-bound" if intensity >= 4 else "memory-bound")
+
+
+def test_overhead_decides_where_it_is_longer_than_both():
+    tiny = Workload("tiny", 1000, 1000)
+    point = model(tiny, limits())
+    assert point.regime == "overhead-bound"
+    assert point.modelled_s == pytest.approx(1e-6 + 1e-8)
+    assert point.modelled_flops_per_s < point.attainable_flops_per_s / 50
+    assert model(dataclasses.replace(tiny, calls=7), limits()).overhead_s == pytest.approx(7e-6)
+
+
+def test_on_cuda_calls_run_ahead_and_on_a_cpu_they_add():
+    even = Workload("even", 1e5, 1e5 / 4, calls=1)  # 1 us of arithmetic, as long as the call
+    assert model(even, limits()).modelled_s == pytest.approx(2e-6)
+    assert model(even, limits(device="cuda:0")).modelled_s == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize(("moved", "level"), [(32 * KIB, "L1"), (32 * KIB + 1, "L2"), (MIB, "L2"), (MIB + 1, "memory")])
+def test_the_level_is_the_smallest_that_holds_the_working_set(moved, level):
+    assert model(Workload("w", 1, moved), limits()).level == level
+
+
+def test_the_working_set_and_a_named_level_decide_before_the_bytes():
+    again = Workload("ten passes", 1, 10 * 16 * KIB, working_set_bytes=16 * KIB)
+    assert model(again, limits()).level == "L1"
+    point = model(again, limits(), level="memory")
+    assert (point.level, point.bandwidth_bytes_per_s) == ("memory", 25e9)
+
+
+def test_a_level_without_a_bandwidth_is_passed_over_and_the_point_says_which_was_taken():
+    unknown = limits(memory_levels=(MemoryLevel("L1", 32 * KIB, None, None), *LEVELS[1:]), notes=("no compiler",))
+    assert model(Workload("w", 1, 100), unknown).level == "L2"
+    with pytest.raises(ValueError, match=r"bandwidth of L1 could not be measured here \(no compiler\)"):
+        model(Workload("w", 1, 100), unknown, level="L1")
+    blind = limits(memory_levels=(MemoryLevel("memory", None, None, None),))
+    with pytest.raises(ValueError, match="bandwidth of memory could not be measured"):
+        model(Workload("w", 1, 100), blind)
+
+
+def test_errors_name_what_there_is():
+    with pytest.raises(ValueError, match=r"no peak was measured for 'int8'.*float32, float64"):
+        model(Workload("w", 1, 1, "int8"), limits())
+    with pytest.raises(ValueError, match="no level 'L7'; this machine has L1, L2, memory"):
+        model(Workload("w", 1, 1), limits(), level="L7")
+    with pytest.raises(ValueError, match="'w' moves no bytes, so it has no arithmetic intensity"):
+        Workload("w", 1, 0)
+    with pytest.raises(ValueError, match="flops of 'w' must be a finite number from 0; got -1"):
+        Workload("w", -1, 1)
+    with pytest.raises(ValueError, match="got inf"):
+        Workload("w", math.inf, 1)
+    with pytest.raises(ValueError, match="calls of 'w' must be a finite number from 1"):
+        Workload("w", 1, 1, calls=0)
+    with pytest.raises(ValueError, match="each byte of the working set moves at least once"):
+        Workload("w", 1, 10, working_set_bytes=11)
+    with pytest.raises(TypeError, match="moved_bytes of 'w' must be a number, not '3 MB'"):
+        Workload("w", 1, "3 MB")
+    with pytest.raises(TypeError, match="works on a Workload, not on LeNet"):
+        model(LeNet(), limits())
+
+
+def test_a_point_prints_its_units_and_comes_back_from_a_dictionary():
+    point = model(Workload("w", 2e9, 1e9), limits())
+    assert from_dict(RooflinePoint, point.to_dict()) == point
+    assert "50.0 GFLOP/s" in str(point)
+    assert "2 FLOP/B" in str(point).replace("2.00", "2")
+
+
+def test_a_datasheet_roof_needs_both_numbers():
+    assert DatasheetRoof("d", "float32", 8e12, 2e12).ridge_flops_per_byte == 4
+    with pytest.raises(ValueError, match="bandwidth_bytes_per_s of d must be a number above 0, got None"):
+        DatasheetRoof("d", "float32", 8e12, None)
+
+
+def test_the_datasheet_roof_of_a_device_is_its_dense_peak_and_its_bandwidth():
+    sheet = Peak("float16", "matrix", 2e14, 4e14, SOURCE)
+    known = Device("card", "gpu", memory_bandwidth_bytes_per_s=1e12, peaks=(sheet,))
+    assert datasheet_roof(known, "float16") == DatasheetRoof("card", "float16", 2e14, 1e12)
+    with pytest.raises(ValueError, match="dense peak of card in float32 is unknown; known are float16"):
+        datasheet_roof(known)
+    with pytest.raises(ValueError, match="in float16 on its vector units is unknown"):
+        datasheet_roof(known, "float16", unit="vector")
+    with pytest.raises(ValueError, match="memory bandwidth of card is unknown"):
+        datasheet_roof(dataclasses.replace(known, memory_bandwidth_bytes_per_s=None), "float16")
+
+
+# ---- workloads from counts -------------------------------------------------------------------------------------
+
+
+def test_workloads_of_a_linear_layer_are_those_by_hand():
+    counted = profile_ops(nn.Sequential(nn.Linear(100, 50, bias=False)), (8, 100))
+    work = workload_of(counted.layer("0"))
+    assert (work.flops, work.moved_bytes, work.calls) == (2 * 8 * 100 * 50, 4 * (8 * 100 + 100 * 50 + 8 * 50), 1)
+    back = workload_of(counted.layer("0"), training=True)
+    assert back.flops == 2 * work.flops  # the input needs no gradient: one product there, one back
+    assert back.moved_bytes > work.moved_bytes
+    assert back.calls == 3
+    whole = workload_of(counted, name="net", dtype="float64")
+    assert (whole.name, whole.flops, whole.moved_bytes, whole.dtype) == ("net", work.flops, work.moved_bytes, "float64")
+    product = next(row for row in counted.operators if row.phase == "forward" and row.macs)
+    assert workload_of(product).flops == work.flops
+    with pytest.raises(TypeError, match=r"workload_of takes what profile_ops returns.*not str"):
+        workload_of("Linear")
+
+
+def test_a_whole_profile_has_the_calls_of_its_operators():
+    counted = profile_ops(LeNet(), (4, 1, 28, 28))
+    forward = sum(row.calls for row in counted.operators if row.phase == "forward")
+    assert workload_of(counted).calls == forward >= 11
+    assert workload_of(counted, training=True).calls > forward
+
+
+# ---- measured points -------------------------------------------------------------------------------------------
+
+
+def test_a_function_of_known_time_is_placed_at_its_ratio():
+    clock = Clock()
+
+    def takes_a_millisecond():
+        clock.now_s += 1e-3
+
+    placed = place("sleep", takes_a_millisecond, 1e6, 1e4, limits(call_overhead_s=0.0), clock=clock)
+    assert placed.measured_s == pytest.approx(1e-3)
+    assert placed.modelled_s == pytest.approx(1e-5)
+    assert placed.time_ratio == pytest.approx(100)
+    assert placed.measured_flops_per_s == pytest.approx(1e9)
+    assert placed.point.regime == "compute-bound"
+
+
+def test_the_lectures_product_that_is_none_is_found_out():
+    """``a * b`` claimed to be a matrix product runs far above this machine's peak; ``a @ b`` does not."""
+    a, b = torch.rand(384, 384), torch.rand(384, 384)
+    flops, moved = 2 * 384**3, 3 * 4 * 384**2
+    peak = flops / measure(lambda: a @ b, budget_s=0.3).minimum_s
+    here = limits(peak_flops={"float32": peak}, call_overhead_s=0.0)
+    right = place("a @ b", lambda: a @ b, flops, moved, here, budget_s=0.3)
+    wrong = place("a * b", lambda: a * b, flops, moved, here, budget_s=0.3)
+    assert 1 / 3 < right.time_ratio < 3
+    assert wrong.time_ratio < right.time_ratio / 5
+    assert wrong.measured_flops_per_s > 2 * wrong.attainable_flops_per_s
+
+
+def test_limits_of_another_device_or_thread_count_are_refused():
+    other = limits(threads=torch.get_num_threads() + 1)
+    with pytest.raises(ValueError, match=r"measured with \d+ threads, and PyTorch now uses \d+; call probe\(\) again"):
+        place("w", lambda: None, 1, 1, other)
+    with pytest.raises(ValueError, match=r"measured with \d+ threads"):
+        roofline(LeNet(), (1, 1, 28, 28), other)
+    with pytest.raises(ValueError, match="measured on cuda:0, and this runs on cpu; measure the limits of cpu first"):
+        roofline(LeNet(), (1, 1, 28, 28), limits(device="cuda:0"))
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="there is none here; give the limits of the CPU"):
+            place("w", lambda: None, 1, 1, limits(device="cuda"))
+    assert model(Workload("w", 1, 1), other).modelled_s > 0  # modelling another machine is what limits are for
+
+
+def timed(rows, **changes) -> TimeProfile:
+    values = {"model": "LeNet", "input": "", "device": "cpu", "threads": 1, "training": False, "rounds": 5,
+              "step_s": 1.0, "forward_s": 1.0, "backward_s": 0.0, "hooked_step_s": 1.0, "plain_step_s": 1.0,
+              "overhead_ratio": 1.0, "profiled_step_s": 1.0, "operators": ()}  # fmt: skip
+    layers = tuple(LayerTime(layer, "kind", depth, 1, total, 0.0, total, 0.1) for layer, depth, total in rows)
+    return TimeProfile(**values | changes, layers=layers)
+
+
+def test_counts_and_times_of_the_same_layers_come_together():
+    counted = profile_ops(LeNet(), (1, 1, 28, 28))
+    rows = [("", 0, 6e-3), ("conv1", 1, 1e-3), ("flatten", 1, 2e-3), ("fc1", 1, 3e-3), ("(unaccounted)", 0, 4e-3)]
+    profile = join(counted, timed(rows), limits(), dtype="float32")
+    assert [row.layer for row in profile.layers] == ["conv1", "fc1"]
+    assert profile.left_out == ("flatten", "(unaccounted)")
+    assert profile.left_out_s == pytest.approx(6e-3)
+    assert profile.measured_s == pytest.approx(4e-3)
+    conv = profile.layer("conv1")
+    assert conv.flops == counted.layer("conv1").forward_flops
+    assert conv.moved_bytes == 3136 + 624 + 13824  # batch 1: input, weights and bias, output
+    assert conv.time_ratio == pytest.approx(1e-3 / model(workload_of(counted.layer("conv1")), limits()).modelled_s)
+    with pytest.raises(KeyError, match="no layer 'fc9'; the layers are 'conv1', 'fc1'"):
+        profile.layer("fc9")
+    with pytest.raises(ValueError, match="no layer of Other both moves bytes and was timed"):
+        join(counted, timed([("elsewhere", 0, 1.0)], model="Other"), limits(), dtype="float32")
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_every_layer_of_a_model_is_a_point_and_the_model_comes_back(training):
+    net = LeNet()
+    net.train(not training)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    profile = roofline(net, (8, 1, 28, 28), limits(), training, budget_s=0.05)
+    counted = count(net, (8, 1, 28, 28), training=training)
+    flops = counted.forward_flops + training * counted.backward_flops
+    assert sum(row.flops for row in profile.layers) == flops
+    assert {row.layer for row in profile.layers} >= {"conv1", "relu1", "pool1", "conv2", "fc1", "fc2", "fc3"}
+    assert all(row.measured_s > 0 and row.modelled_s > 0 for row in profile.layers)
+    assert profile.measured_s == pytest.approx(sum(row.measured_s for row in profile.layers))
+    assert len(profile.table()) == len(profile.layers)
+    assert all(module.training != training for module in net.modules())
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_dropout_counts_in_training_and_moves_nothing_in_evaluation():
+    net = nn.Sequential(nn.Linear(8, 8), nn.Dropout())
+    inputs = torch.rand(4, 8)
+    assert "1" in roofline(net, inputs, limits(), budget_s=0.02).left_out
+    assert "1" in {row.layer for row in roofline(net, inputs, limits(), True, budget_s=0.02).layers}
