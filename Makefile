@@ -5,6 +5,8 @@ UV := $(or $(shell command -v uv 2>/dev/null),$(BIN)/uv)
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint requirements.lock
 LESSONS ?=
 SUBMISSIONS ?=
+# Every fresh process (a kernel, a rank) loads PyTorch from compiled modules: they must be kept the first time.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup lab test lessons slides student bench lock
 .DEFAULT_GOAL := help

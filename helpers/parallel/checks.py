@@ -1,0 +1,40 @@
+"""What a reader gives to ranks and scripts, checked. For the library itself."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import reprlib
+from typing import Any
+
+_short = reprlib.Repr()
+_short.maxother = _short.maxstring = 80
+
+
+def short(value: Any) -> str:
+    """Return ``repr(value)``, at most about 80 characters long. For the library itself."""
+    return _short.repr(value)
+
+
+def whole_number(name: str, value: int) -> int:
+    """Return ``value`` as an int. Raises TypeError or ValueError unless it is a whole number above 0.
+
+    For the library itself.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} is a whole number, not {short(value)}")
+    if value < 1:
+        raise ValueError(f"{name} is {value}; give a whole number above 0")
+    return int(value)
+
+
+def time_limit(timeout_s: float) -> float:
+    """Return ``timeout_s`` as a float. Raises TypeError or ValueError unless it is a number of seconds above 0.
+
+    For the library itself.
+    """
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real):
+        raise TypeError(f"timeout_s is a number of seconds, not {short(timeout_s)}")
+    if not (math.isfinite(timeout_s) and timeout_s > 0):
+        raise ValueError(f"timeout_s is {timeout_s}; give a number of seconds above 0")
+    return float(timeout_s)

@@ -1,0 +1,166 @@
+"""A link between ranks as two numbers, a port that is busy as long as the link would be, and who did what when.
+
+A message of n bytes over a link takes alpha + n beta: alpha is the latency, beta one over the bandwidth (the
+Hockney model, Parallel Computing 20, 1994). Every rank has one port that sends one message and receives one message
+at a time, both at once (full duplex, single port: Thakur, Rabenseifner and Gropp, 2005).
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from helpers.results import Result
+
+
+@dataclass(frozen=True)
+class Link(Result):
+    """A link: ``bandwidth_bytes_per_s`` (infinite for one that only delays) and ``latency_s`` a message.
+
+    Raises ValueError for a bandwidth that is not above 0 and for a latency that is negative or not finite. Lesson 04.
+    """
+
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not _is_number(self.bandwidth_bytes_per_s) or not self.bandwidth_bytes_per_s > 0:
+            raise ValueError(f"bandwidth_bytes_per_s must be a number above 0; got {self.bandwidth_bytes_per_s!r} "
+                             "(100 Mbit/s are 12.5e6 bytes a second)")  # fmt: skip
+        if not _is_number(self.latency_s) or not 0 <= self.latency_s < math.inf:
+            raise ValueError(f"latency_s must be a finite number of seconds of at least 0; got {self.latency_s!r}")
+
+    def transfer_s(self, size_bytes: float) -> float:
+        """Return the seconds of one message of ``size_bytes``: the latency and the bytes over the bandwidth.
+
+        Raises ValueError for a negative size. Lesson 04.
+        """
+        if size_bytes < 0:
+            raise ValueError(f"size_bytes must be at least 0; got {size_bytes!r}")
+        return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True)
+class Activity(Result):
+    """What ``kind`` of thing filled ``lane`` (a rank, a port) from ``start_s`` to ``end_s``.
+
+    It has what ``plotting.gantt`` reads of a span: ``gantt(timeline.activities, title=...)`` draws it. Lesson 04.
+    """
+
+    lane: str
+    start_s: float
+    end_s: float
+    kind: str
+    label: str = ""
+
+    @property
+    def start(self) -> float:
+        """The start in seconds. For the library itself."""
+        return self.start_s
+
+    @property
+    def end(self) -> float:
+        """The end in seconds. For the library itself."""
+        return self.end_s
+
+    @property
+    def duration_s(self) -> float:
+        """The seconds from start to end. Lesson 04."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True)
+class Timeline(Result):
+    """What every lane did, in the order of its starts; ``gantt(timeline.activities, ...)`` draws it.
+
+    ``duration_s`` is from the first start to the last end. Lesson 04.
+    """
+
+    duration_s: float
+    activities: tuple[Activity, ...]
+
+    def busy_s(self, lane: str, kind: str | None = None) -> float:
+        """Return the seconds in which ``lane`` did something (of ``kind``, if given): overlaps count once.
+
+        Raises ValueError for a lane that is not there, naming those that are. Lesson 04.
+        """
+        lanes = dict.fromkeys(activity.lane for activity in self.activities)
+        if lane not in lanes:
+            raise ValueError(f"no lane {lane!r}; there are {', '.join(lanes)}")
+        busy_s, until_s = 0.0, -math.inf
+        for each in self.activities:
+            if each.lane == lane and kind in (None, each.kind):
+                busy_s += max(0.0, each.end_s - max(each.start_s, until_s))
+                until_s = max(until_s, each.end_s)
+        return busy_s
+
+
+def joined(activities: Iterable[Activity]) -> Timeline:
+    """Return the activities of all ranks as one timeline that starts at 0, the lanes in alphabetical order.
+
+    The ranks' clocks must be one clock: ``time.perf_counter`` is, for the processes of one machine. Raises
+    ValueError where there is nothing to join. Lesson 04.
+    """
+    ordered = sorted(activities, key=lambda each: (each.lane, each.start_s, each.end_s))
+    if not ordered:
+        raise ValueError("no activities to join: record some first")
+    zero_s = min(each.start_s for each in ordered)
+    moved = tuple(
+        Activity(each.lane, each.start_s - zero_s, each.end_s - zero_s, each.kind, each.label) for each in ordered
+    )
+    return Timeline(max(each.end_s for each in moved), moved)
+
+
+class Recorder:
+    """Collects what one rank did, in its own process; ``activities`` goes back to the caller. Lesson 04."""
+
+    def __init__(self) -> None:
+        self.activities: list[Activity] = []
+
+    def add(self, lane: str, start_s: float, end_s: float, *, kind: str, label: str = "") -> None:
+        """Note one activity; times are of ``time.perf_counter``. Lesson 04."""
+        self.activities.append(Activity(lane, start_s, end_s, kind, label))
+
+    @contextmanager
+    def activity(self, lane: str, *, kind: str, label: str = "") -> Iterator[None]:
+        """Note the block as one activity, also when it raises. Lesson 04."""
+        start_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(lane, start_s, time.perf_counter(), kind=kind, label=label)
+
+
+def sleep_until(end_s: float) -> None:
+    """Sleep until ``time.perf_counter()`` reads ``end_s``; return at once where it already does.
+
+    A sleep ends late by the timer's slack (50 us on Linux) and what the scheduler adds, and never early: waiting for
+    a moment keeps that from adding up, as it would over sleeps for a duration. For the library itself.
+    """
+    while (left_s := end_s - time.perf_counter()) > 0:
+        time.sleep(left_s)
+
+
+class Port:
+    """One direction of a rank's port: messages follow one another, each as long as ``link`` needs. Lesson 04."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.free_s = -math.inf
+
+    def occupy(self, size_bytes: int, *, from_s: float) -> tuple[float, float]:
+        """Return when a message that could start at ``from_s`` starts and ends, and keep the port busy until then.
+
+        Nothing is waited for here. For the library itself.
+        """
+        start_s = max(from_s, self.free_s)
+        self.free_s = start_s + self.link.transfer_s(size_bytes)
+        return start_s, self.free_s
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)

@@ -1,0 +1,232 @@
+"""What the experiments of lesson 03 train: examples, batches in a fixed order, a loss, a gradient, a known optimum.
+
+Lesson 03.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import math
+import numbers
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from helpers.data import whole_number
+from helpers.training.batches import iterable, seeded
+
+_DATA_ACCEPTED = "give a pair of tensors (inputs, targets) of equal length, or a loader of such batches"
+
+
+class Examples(NamedTuple):
+    """All examples of a problem: inputs (N, ...) and targets, whole numbers (N,) or values (N, outputs). Lesson 03."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """A least-squares problem whose answer is known: ``loss(w) = |inputs w - targets|^2 / (2 N)``.
+
+    ``examples`` are float64, inputs (N, features) and targets (N, 1); ``optimum`` (features,) is where the loss is
+    ``optimum_loss``, its least. ``curvatures`` are the eigenvalues of the Hessian ``inputs^T inputs / N``, the largest
+    first. Lesson 03.
+    """
+
+    examples: Examples
+    optimum: Tensor
+    optimum_loss: float
+    curvatures: tuple[float, ...]
+
+    def model(self) -> nn.Module:
+        """Return the linear model (float64, no bias) with all weights 0, to be trained on ``examples``."""
+        with torch.random.fork_rng(devices=[]):
+            linear = nn.Linear(len(self.curvatures), 1, bias=False, dtype=torch.float64)
+        nn.init.zeros_(linear.weight)
+        return linear
+
+
+def least_squares(
+    examples: int = 256, features: int = 16, *, condition: float = 10.0, noise: float = 0.0, seed: int = 0
+) -> LeastSquares:
+    """Return a least-squares problem whose largest curvature is 1 and whose smallest is ``1 / condition``.
+
+    The inputs are ``sqrt(N) U diag(s) V^T`` with orthonormal U and V drawn by ``seed`` and s^2 evenly spaced, so the
+    curvatures s^2 are known by construction. The targets are ``inputs @ w`` for a drawn w, plus ``noise`` times
+    standard normal values, whose part outside the span of U is what no weights can explain: the optimum's loss.
+
+    Raises TypeError or ValueError for an argument that is not accepted. Lesson 03.
+    """
+    features = whole_number(features, "features", at_least=1)
+    examples = whole_number(examples, "examples", at_least=features)
+    condition = positive(condition, "condition")
+    if condition < 1 or (features == 1 and condition != 1):
+        raise ValueError(f"condition={condition}: give 1 or more, and 1 for one feature (it is largest over smallest)")
+    if noise != 0:
+        noise = positive(noise, "noise")
+    generator = torch.Generator().manual_seed(whole_number(seed, "seed", at_least=0))
+    draw = {"generator": generator, "dtype": torch.float64}
+    left, _ = torch.linalg.qr(torch.randn(examples, features, **draw))
+    right, _ = torch.linalg.qr(torch.randn(features, features, **draw))
+    curvatures = torch.linspace(1.0, 1 / condition, features, dtype=torch.float64)
+    inputs = math.sqrt(examples) * left @ torch.diag(curvatures.sqrt()) @ right.T
+    weights = torch.randn(features, **draw)
+    disturbance = noise * torch.randn(examples, **draw)
+    inside = left.T @ disturbance
+    # The optimum explains the disturbance's part within the span of the inputs.
+    optimum = weights + right @ (inside / (math.sqrt(examples) * curvatures.sqrt()))
+    rest = disturbance - left @ inside
+    return LeastSquares(
+        examples=Examples(inputs, (inputs @ weights + disturbance)[:, None]),
+        optimum=optimum,
+        optimum_loss=float(rest @ rest) / (2 * examples),
+        curvatures=tuple(curvatures.tolist()),
+    )
+
+
+def examples_of(data: Any, device: torch.device) -> Examples:
+    """Return all examples of ``data``, a pair of tensors or a loader, on ``device``.
+
+    A loader is read once, in the order of its seed 0, and its generator is as it was afterwards. Raises TypeError or
+    ValueError for data that is not accepted. For the library itself.
+    """
+    if _is_pair(data):
+        found = Examples(*data)
+    else:
+        with seeded(data, torch.device("cpu"), 0):
+            batches = list(iterable(data))
+        if not batches or not all(_is_pair(batch) for batch in batches):
+            raise TypeError(f"data holds no batches (inputs, targets); {_DATA_ACCEPTED}")
+        found = Examples(*(torch.cat(part) for part in zip(*batches, strict=True)))
+    if found.inputs.ndim == 0 or found.targets.ndim == 0 or len(found.inputs) != len(found.targets):
+        shapes = f"{tuple(found.inputs.shape)} and {tuple(found.targets.shape)}"
+        raise ValueError(f"inputs and targets have shapes {shapes}; {_DATA_ACCEPTED}")
+    if len(found.inputs) == 0:
+        raise ValueError(f"data holds no example; {_DATA_ACCEPTED}")
+    return Examples(found.inputs.to(device), found.targets.to(device))
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(item, Tensor) for item in value)
+
+
+def batch_indices(examples: int, batch_size: int | None, *, seed: int) -> Iterator[Tensor | None]:
+    """Yield the indices of one batch after another without end, each epoch in a new order that ``seed`` decides.
+
+    The rest of an epoch that fills no batch is left out. None for ``batch_size`` yields None: every example, always.
+
+    Raises ValueError for a batch larger than the data. For the library itself.
+    """
+    if batch_size is None:
+        yield from itertools.repeat(None)
+    batch_size = whole_number(batch_size, "batch_size", at_least=1)
+    if batch_size > examples:
+        raise ValueError(f"batch_size={batch_size} is above the {examples} examples; give at most {examples}, or None")
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        order = torch.randperm(examples, generator=generator)
+        yield from order[: examples - examples % batch_size].split(batch_size)
+
+
+def chosen(examples: Examples, indices: Tensor | None) -> Examples:
+    """Return the examples at ``indices``; None is all of them. For the library itself."""
+    if indices is None:
+        return examples
+    indices = indices.to(examples.inputs.device)
+    return Examples(examples.inputs[indices], examples.targets[indices])
+
+
+def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean loss of a batch: cross-entropy for whole-number targets, else half the squared error.
+
+    Half the squared error is summed over the outputs of an example, ``|outputs - targets|^2 / 2``.
+
+    Raises ValueError where outputs and targets do not fit. For the library itself.
+    """
+    if not targets.is_floating_point():
+        return nn.functional.cross_entropy(outputs, targets)
+    if outputs.shape != targets.shape:
+        raise ValueError(
+            f"the model gives outputs of shape {tuple(outputs.shape)} for targets of {tuple(targets.shape)}; "
+            "give targets of the outputs' shape, or whole-number labels"
+        )
+    return (outputs - targets).square().flatten(1).sum(1).mean() / 2
+
+
+def own_copy(model: nn.Module) -> nn.Module:
+    """Return a copy of ``model`` in training mode for an experiment: the model itself stays as it is.
+
+    Raises TypeError for what is no module, ValueError for one without a trainable parameter. For the library itself.
+    """
+    if not isinstance(model, nn.Module):
+        given = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise TypeError(f"model is {given}; give a model, such as BasicFCModel()")
+    copied = copy.deepcopy(model).train()
+    if not trainable(copied):
+        raise ValueError(f"{type(model).__name__} has no trainable parameter; set requires_grad_(True) on some")
+    return copied
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that are not frozen, each once. For the library itself."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of the first trainable parameter. For the library itself."""
+    return trainable(model)[0].device
+
+
+def gradient(model: nn.Module, batch: Examples) -> tuple[float, tuple[Tensor, ...]]:
+    """Return the loss on ``batch`` and its gradient, one tensor a trainable parameter. For the library itself."""
+    with torch.enable_grad():
+        loss = loss_of(model(batch.inputs), batch.targets)
+        gradients = torch.autograd.grad(loss, trainable(model))
+    return loss.item(), gradients
+
+
+def descend(model: nn.Module, gradients: Sequence[Tensor], rate: float) -> None:
+    """Apply one update of plain SGD in place: ``w -= rate * gradient``. For the library itself."""
+    with torch.no_grad():
+        for parameter, slope in zip(trainable(model), gradients, strict=True):
+            parameter.add_(slope, alpha=-rate)
+
+
+def whole_loss(model: nn.Module, examples: Examples) -> float:
+    """Return the loss over all examples. For the library itself."""
+    with torch.no_grad():
+        return loss_of(model(examples.inputs), examples.targets).item()
+
+
+def weights_digest(model: nn.Module) -> str:
+    """Return a hash of the bytes of all trainable parameters: two models with one digest are equal bit for bit.
+
+    For the library itself.
+    """
+    digest = hashlib.sha256()
+    for parameter in trainable(model):
+        digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def parameter_bytes(model: nn.Module) -> int:
+    """Return the bytes of the trainable parameters. For the library itself."""
+    return sum(parameter.numel() * parameter.element_size() for parameter in trainable(model))
+
+
+def positive(value: float, name: str) -> float:
+    """Return ``value`` as a float; raise TypeError or ValueError unless it is a finite number above 0.
+
+    For the library itself.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a number above 0")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name}={value} is not accepted; give a finite number above 0")
+    return float(value)

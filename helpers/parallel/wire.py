@@ -1,0 +1,65 @@
+"""Short JSON messages between the notebook, the keeper and the ranks, over the loopback.
+
+Whoever connects says first who he is and shows the pool's token, so that another user of the machine is turned away.
+What may be long (functions, values, output) goes through files, so that no message ever waits for its reader.
+
+For the library itself.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import socket
+from multiprocessing.connection import Connection
+from typing import Any
+
+LOOPBACK = "127.0.0.1"  # the address, not a name: nothing is looked up
+_LONGEST_BYTES = 1 << 20
+_HELLO_LIMIT_S = 10.0
+
+
+def listen() -> socket.socket:
+    """Return a socket that listens on the loopback, at a port that the system chose. For the library itself."""
+    return socket.create_server((LOOPBACK, 0), backlog=128)
+
+
+def connect(port: int, hello: dict[str, Any]) -> Connection:
+    """Return a connection to the notebook after ``hello``, which holds the token. For the library itself."""
+    opened = socket.create_connection((LOOPBACK, port), timeout=_HELLO_LIMIT_S)
+    opened.settimeout(None)
+    joined = _as_connection(opened)
+    send(joined, hello)
+    return joined
+
+
+def accept(server: socket.socket, token: str) -> tuple[Connection, dict[str, Any]] | None:
+    """Return the next connection and its hello, or None for one that does not show ``token``.
+
+    For the library itself.
+    """
+    opened, _ = server.accept()
+    joined = _as_connection(opened)
+    try:
+        hello = receive(joined) if joined.poll(_HELLO_LIMIT_S) else {}
+        if hmac.compare_digest(str(hello["token"]).encode(), token.encode()):
+            return joined, hello
+    except (EOFError, OSError, ValueError, KeyError, TypeError):
+        pass  # not one of ours: it is turned away below
+    joined.close()
+    return None
+
+
+def send(joined: Connection, message: dict[str, Any]) -> None:
+    """Send ``message``. Raises OSError when the other side is gone. For the library itself."""
+    joined.send_bytes(json.dumps(message).encode())
+
+
+def receive(joined: Connection) -> dict[str, Any]:
+    """Return the next message. Raises EOFError or OSError when the other side is gone. For the library itself."""
+    return json.loads(joined.recv_bytes(_LONGEST_BYTES))
+
+
+def _as_connection(opened: socket.socket) -> Connection:
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Connection(opened.detach())

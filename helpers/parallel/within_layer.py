@@ -1,0 +1,223 @@
+"""Parallelism within a layer: a matrix product split by rows, by columns, over the inner dimension; threads.
+
+Lesson 03.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from helpers import console, timing
+from helpers.data import whole_number
+from helpers.results import Result
+
+WAYS = ("rows", "columns", "inner")
+
+_COMBINE = {"rows": "concatenate the rows", "columns": "concatenate the columns", "inner": "sum the partial products"}
+
+
+@dataclass(frozen=True)
+class ProductPart(Result):
+    """The work of one part of a split product: what it reads, computes and writes. Lesson 03."""
+
+    part: int
+    a_bytes: int
+    b_bytes: int
+    output_bytes: int
+    macs: int
+
+
+@dataclass(frozen=True)
+class ProductSplit(Result):
+    """A product (m, k) @ (k, n) split ``by`` rows of a, columns of b, or the inner dimension k.
+
+    ``combine`` is what makes one whole output of the parts'; ``received_bytes`` is what one place must receive for it,
+    the other parts' outputs, and ``additions`` are those of the sum. ``elementwise_before_combining`` tells whether an
+    activation may run on each part first: it may on a slice of the output, and not on a term of a sum.
+    ``copied_bytes`` are read by more than one part, beyond the first reading. Lesson 03.
+    """
+
+    by: str
+    parts: int
+    m: int
+    k: int
+    n: int
+    combine: str
+    received_bytes: int
+    additions: int
+    elementwise_before_combining: bool
+    copied_bytes: int
+    work: tuple[ProductPart, ...]
+
+
+@dataclass(frozen=True)
+class ThreadPoint(Result):
+    """One number of CPU threads: the time of a call, and the speedup over the sweep's first number of threads.
+
+    ``efficiency_share`` is the speedup over the ratio of the two numbers of threads. ``stable`` and ``reason`` are the
+    measurement's. Lesson 03.
+    """
+
+    threads: int
+    median_s: float
+    minimum_s: float
+    speedup: float
+    efficiency_share: float
+    stable: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class ThreadSweep(Result):
+    """A function timed with several numbers of threads. ``stable`` when every point is. Lesson 03."""
+
+    name: str
+    cores: int
+    stable: bool
+    points: tuple[ThreadPoint, ...]
+
+
+def model_split(m: int, k: int, n: int, *, by: str, parts: int, itemsize: int = 4) -> ProductSplit:
+    """Return what splitting a product (m, k) @ (k, n) into ``parts`` means: bytes, MACs, what must be combined.
+
+    Pure arithmetic: the first parts are one row (column, inner element) larger where the size does not divide.
+    ``itemsize`` is the bytes of a number. Raises ValueError for a way that is not known, or more parts than there are
+    rows (columns, inner elements). Lesson 03.
+    """
+    m, k, n = (whole_number(size, name, at_least=1) for size, name in ((m, "m"), (k, "k"), (n, "n")))
+    itemsize = whole_number(itemsize, "itemsize", at_least=1)
+    sizes = _sizes({"rows": m, "columns": n, "inner": k}, by, parts)
+    work = []
+    for part, size in enumerate(sizes):
+        rows, inner, columns = {"rows": (size, k, n), "columns": (m, k, size), "inner": (m, size, n)}[by]
+        work.append(ProductPart(part, rows * inner * itemsize, inner * columns * itemsize, rows * columns * itemsize,
+                                rows * inner * columns))  # fmt: skip
+    read = sum(part.a_bytes + part.b_bytes for part in work)
+    return ProductSplit(
+        by=by,
+        parts=len(work),
+        m=m,
+        k=k,
+        n=n,
+        combine=_COMBINE[by] if len(work) > 1 else "nothing",
+        received_bytes=sum(part.output_bytes for part in work[1:]),
+        additions=(len(work) - 1) * m * n if by == "inner" else 0,
+        elementwise_before_combining=by != "inner" or len(work) == 1,
+        copied_bytes=read - (m * k + k * n) * itemsize,
+        work=tuple(work),
+    )
+
+
+def partial_products(a: Tensor, b: Tensor, *, by: str, parts: int) -> list[Tensor]:
+    """Return the product of each part of ``a @ b``, a (m, k) and b (k, n), computed one after another.
+
+    Split by rows they are row slices of the output, by columns its column slices, and over the inner dimension
+    terms whose sum is the output. Raises what :func:`model_split` raises, and ValueError for other shapes. Lesson 03.
+    """
+    m, k, n = _shape(a, b)
+    sizes = _sizes({"rows": m, "columns": n, "inner": k}, by, parts)
+    if by == "rows":
+        return [piece @ b for piece in a.split(sizes)]
+    if by == "columns":
+        return [a @ piece for piece in b.split(sizes, dim=1)]
+    return [left @ right for left, right in zip(a.split(sizes, dim=1), b.split(sizes), strict=True)]
+
+
+def combine(pieces: Sequence[Tensor], *, by: str) -> Tensor:
+    """Return the whole product of the parts' products: concatenated by rows or by columns, or summed.
+
+    Lesson 03.
+    """
+    _known(by)
+    if by == "inner":
+        return torch.stack(list(pieces)).sum(0)
+    return torch.cat(list(pieces), dim=0 if by == "rows" else 1)
+
+
+def split_product(a: Tensor, b: Tensor, *, by: str, parts: int) -> tuple[Tensor, ProductSplit]:
+    """Return ``a @ b`` computed in ``parts``, and what the split means (:func:`model_split`).
+
+    Rows and columns change no sum, the inner dimension changes the order in which products are added: the last digits
+    may differ (they may for the others too, where the library picks another algorithm for a smaller size). Raises what
+    :func:`partial_products` raises. Lesson 03.
+    """
+    m, k, n = _shape(a, b)
+    described = model_split(m, k, n, by=by, parts=parts, itemsize=a.element_size())
+    return combine(partial_products(a, b, by=by, parts=parts), by=by), described
+
+
+def two_layer_split(weights: tuple[Tensor, Tensor], inputs: Tensor, *, parts: int) -> tuple[Tensor, ProductSplit]:
+    """Return ``relu(inputs @ first) @ second`` with the first product split by columns, the second over its inner.
+
+    ``weights`` are (inputs, hidden) and (hidden, outputs). The columns of the first are the inner elements that the
+    second needs, so each part goes through both layers alone, ReLU included, and one sum at the end is all that is
+    combined: the split that comes back. After Shoeybi et al., "Megatron-LM" (2019). Lessons 03 and 05.
+    """
+    first, second = weights
+    hidden = [piece.relu() for piece in partial_products(inputs, first, by="columns", parts=parts)]
+    rows = second.split([piece.shape[1] for piece in hidden])
+    pieces = [left @ right for left, right in zip(hidden, rows, strict=True)]
+    _, k, n = _shape(torch.cat(hidden, dim=1), second)
+    described = model_split(len(inputs), k, n, by="inner", parts=parts, itemsize=inputs.element_size())
+    return combine(pieces, by="inner"), described
+
+
+def sweep_threads(
+    fn: Callable[[], Any], *, threads: Sequence[int] | None = None, name: str = "fn", budget_s: float = 0.5
+) -> ThreadSweep:
+    """Return the time of a call of ``fn`` with each number of CPU threads, by default 1, 2, 4 ... and all cores.
+
+    ``speedup`` is the median with the first number of threads over the median; give 1 first. ``budget_s`` is for each
+    number. The number of threads is afterwards as it was. More threads than free cores may be far slower: what comes
+    back is this machine now, to be drawn and not to be relied on.
+
+    Raises ValueError for a number of threads that is not accepted, and what :func:`helpers.timing.measure` raises.
+    Lesson 03.
+    """
+    cores = os.cpu_count() or 1
+    counts = _thread_counts(cores) if threads is None else [whole_number(t, "threads", at_least=1) for t in threads]
+    if not counts:
+        raise ValueError("threads is empty; give numbers of threads, such as (1, 2, 4)")
+    timings = []
+    for count in console.track(counts, "threads", unit="setting"):
+        with timing.fixed_threads(count):
+            timings.append(timing.measure(fn, budget_s=budget_s, device="cpu"))
+    alone_s = timings[0].median_s * counts[0]
+    points = tuple(
+        ThreadPoint(count, found.median_s, found.minimum_s, timings[0].median_s / found.median_s,
+                    alone_s / (count * found.median_s), found.stable, found.reason)
+        for count, found in zip(counts, timings, strict=True)
+    )  # fmt: skip
+    return ThreadSweep(name=name, cores=cores, stable=all(point.stable for point in points), points=points)
+
+
+def _thread_counts(cores: int) -> list[int]:
+    powers = itertools.takewhile(lambda count: count < cores, (2**exponent for exponent in itertools.count()))
+    return [*powers, cores]
+
+
+def _shape(a: Tensor, b: Tensor) -> tuple[int, int, int]:
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+        raise ValueError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} have no product; give (m, k) and (k, n)")
+    return a.shape[0], a.shape[1], b.shape[1]
+
+
+def _known(by: str) -> None:
+    if by not in WAYS:
+        raise ValueError(f"by={by!r} is not known; use {', '.join(repr(way) for way in WAYS)}")
+
+
+def _sizes(lengths: dict[str, int], by: str, parts: int) -> list[int]:
+    _known(by)
+    length, parts = lengths[by], whole_number(parts, "parts", at_least=1)
+    if parts > length:
+        what = {"rows": "rows", "columns": "columns", "inner": "inner elements"}[by]
+        raise ValueError(f"parts={parts} is more than the {length} {what} to split; give at most {length}")
+    return [length // parts + (part < length % parts) for part in range(parts)]

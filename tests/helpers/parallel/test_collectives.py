@@ -1,0 +1,206 @@
+"""Message lists: exact in one process, equal to torch.distributed on real ranks, and no byte more than they say."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from helpers.parallel import collectives, execution
+from helpers.parallel.collectives import ALGORITHMS, OPERATIONS, Collective, collective
+from helpers.plotting import gantt
+
+LENGTHS = (1, 3, 7, 8, 25)
+
+
+def brought(planned: Collective) -> list[np.ndarray]:
+    random = np.random.default_rng(planned.world_size * 1000 + planned.length)
+    bounds = [collectives.input_bounds(planned, rank) for rank in range(planned.world_size)]
+    return [random.integers(-99, 99, planned.length)[start:stop] for start, stop in bounds]
+
+
+def expected(planned: Collective, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """What NumPy makes of the arrays: the oracle."""
+    whole = np.concatenate(arrays) if planned.operation == "all_gather" else np.sum(arrays, axis=0)
+    parts = np.array_split(whole, planned.world_size)
+    return parts if planned.operation == "reduce_scatter" else [whole] * planned.world_size
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_simulated_it_is_the_true_result_for_any_ranks_and_any_length(operation, algorithm) -> None:
+    for world_size, length in itertools.product(range(1, 10), (0, *LENGTHS)):
+        planned = collective(operation, algorithm, world_size=world_size, length=length)
+        arrays = brought(planned)
+        kept = [array.copy() for array in arrays]
+        for result, wanted in zip(collectives.simulate(planned, arrays), expected(planned, arrays), strict=True):
+            np.testing.assert_array_equal(result, wanted)
+        for array, copy in zip(arrays, kept, strict=True):
+            np.testing.assert_array_equal(array, copy)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_in_a_step_a_rank_sends_once_and_receives_once(operation, algorithm) -> None:
+    for world_size in range(2, 10):
+        planned = collective(operation, algorithm, world_size=world_size, length=3 * world_size + 1)
+        assert {message.step for message in planned.messages} == set(range(planned.steps))
+        for step in range(planned.steps):
+            now = [message for message in planned.messages if message.step == step]
+            for ends in ([m.source for m in now], [m.target for m in now]):
+                assert len(ends) == len(set(ends))
+
+
+@pytest.mark.parametrize("left_out", [0, 5, -1])
+def test_without_any_one_message_the_result_is_wrong(left_out) -> None:
+    planned = collective("all_reduce", "ring", world_size=4, length=8)
+    messages = list(planned.messages)
+    del messages[left_out]
+    broken = Collective(**{**planned.__dict__, "messages": tuple(messages)})
+    arrays = [array + 1000 for array in brought(planned)]
+    results = collectives.simulate(broken, arrays)
+    assert any((result != np.sum(arrays, axis=0)).any() for result in results)
+
+
+def test_chunks_are_those_of_tensor_split() -> None:
+    for length, ranks in itertools.product(range(12), range(1, 8)):
+        wanted = [len(part) for part in torch.arange(length).tensor_split(ranks)]
+        bounds = [collectives.chunk(rank, ranks, length=length) for rank in range(ranks)]
+        assert [stop - start for start, stop in bounds] == wanted
+        assert [start for start, _ in bounds] == [0, *itertools.accumulate(wanted)][:-1]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_bytes_are_exactly_those_of_the_literature(ranks) -> None:
+    size = 4 * 24 * ranks  # every chunk is 96 B
+    plans = {name: collective("all_reduce", name, world_size=ranks, length=24 * ranks) for name in ALGORITHMS}
+    depth = ranks.bit_length() - 1
+    assert {name: plan.steps for name, plan in plans.items()} == {
+        "ring": 2 * (ranks - 1), "tree": 2 * depth, "halving_doubling": 2 * depth, "gather_broadcast": 2 * (ranks - 1),
+    }  # fmt: skip
+    assert {plan.total_bytes for plan in plans.values()} == {2 * (ranks - 1) * size}  # no all-reduce needs fewer
+    for name in ("ring", "halving_doubling"):  # the bandwidth-optimal ones: the same for all ranks
+        traffic = plans[name].ranks()
+        assert {each.sent_bytes for each in traffic} == {2 * (ranks - 1) * size // ranks}
+        assert {each.received_bytes for each in traffic} == {plans[name].busiest_port_bytes}
+    assert plans["gather_broadcast"].busiest_port_bytes == (ranks - 1) * size
+    assert {(each.source, each.target): each.size_bytes for each in plans["ring"].links()} == {
+        (rank, (rank + 1) % ranks): 2 * (ranks - 1) * 96 for rank in range(ranks)
+    }
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_odd_lengths_lose_no_byte(algorithm) -> None:
+    planned = collective("all_reduce", algorithm, world_size=5, length=13, element_bytes=8)
+    assert planned.total_bytes == sum(message.size_bytes for message in planned.messages)
+    assert sum(each.sent_bytes for each in planned.ranks()) == planned.total_bytes
+    assert sum(each.received_bytes for each in planned.ranks()) == planned.total_bytes
+    assert sum(each.size_bytes for each in planned.links()) == planned.total_bytes
+    assert all(message.size_bytes == 8 * (message.stop - message.start) > 0 for message in planned.messages)
+    if algorithm != "halving_doubling":  # which for 5 ranks sends a whole buffer more, to fold and to unfold
+        assert planned.total_bytes == 2 * 4 * 13 * 8
+
+
+def test_a_table_and_a_drawing_show_every_message() -> None:
+    planned = collective("all_reduce", "tree", world_size=4, length=10)
+    table = planned.table()
+    assert len(table) == len(planned.messages) == 6
+    assert table["size_bytes"].sum() == planned.total_bytes
+    drawn = gantt(planned.activities(), title="tree", unit="", xlabel="step")
+    assert len(drawn.axes[0].patches) == 6
+    assert [tick.get_text() for tick in drawn.axes[0].get_yticklabels()] == [f"rank {rank}" for rank in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"world_size": 0}, "world_size must be a whole number of at least 1; got 0"),
+        ({"world_size": 2.0}, "world_size"),
+        ({"length": -1}, "length"),
+        ({"element_bytes": 0}, "element_bytes"),
+        ({"algorithm": "star"}, "give one of ring, tree, halving_doubling, gather_broadcast"),
+        ({"operation": "reduce"}, "give one of all_reduce, reduce_scatter, all_gather"),
+    ],
+)
+def test_what_cannot_be_is_refused(changed, said) -> None:
+    arguments = {"operation": "all_reduce", "algorithm": "ring", "world_size": 2, "length": 4, **changed}
+    with pytest.raises(ValueError, match=said):
+        collective(arguments.pop("operation"), arguments.pop("algorithm"), **arguments)
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    planned = collective("all_gather", "ring", world_size=2, length=5)
+    with pytest.raises(ValueError, match="one array a rank: 2, not 1"):
+        collectives.simulate(planned, [np.ones(3)])
+    with pytest.raises(ValueError, match="rank 1 brings 2 elements"):
+        collectives.simulate(planned, [np.ones(3), np.ones(3)])
+    with pytest.raises(RuntimeError, match="runs on ranks"):
+        execution.execute(planned, torch.ones(3))
+
+
+# On real ranks.
+
+
+def sent_for_real(rank: int, world_size: int, ranks: int) -> list[tuple]:
+    """Return, for each algorithm, operation and length, the result beside torch.distributed's and the simulation's."""
+    group = dist.new_group(list(range(ranks)))
+    if rank >= ranks:
+        return []
+    found = []
+    for algorithm, operation, length in itertools.product(ALGORITHMS, OPERATIONS, (2, 1001)):
+        planned = collective(operation, algorithm, world_size=ranks, length=length)
+        wholes = [torch.randn(length, generator=torch.Generator().manual_seed(each)) for each in range(ranks)]
+        mine = [whole[slice(*collectives.input_bounds(planned, each))] for each, whole in enumerate(wholes)]
+        kept = mine[rank].clone()
+        result = execution.execute(planned, mine[rank], group=group)
+        assert torch.equal(mine[rank], kept)
+        if operation == "all_gather":
+            longest = torch.zeros(ranks, len(mine[0]))  # torch.distributed gathers equally long parts
+            padded = torch.nn.functional.pad(mine[rank], (0, len(mine[0]) - len(mine[rank])))
+            dist.all_gather(list(longest), padded, group=group)
+            theirs = torch.cat([row[: len(each)] for row, each in zip(longest, mine, strict=True)])
+        else:
+            theirs = wholes[rank].clone()
+            dist.all_reduce(theirs, group=group)
+            theirs = theirs[slice(*collectives.result_bounds(planned, rank))]
+        simulated = collectives.simulate(planned, [each.numpy() for each in mine])[rank]
+        found.append((planned.algorithm, operation, length, result.numpy(), theirs.numpy(), simulated))
+    return found
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_on_ranks_it_is_bit_for_bit_the_simulation_and_what_torch_distributed_gives(four_ranks, ranks) -> None:
+    for found in four_ranks.run(sent_for_real, ranks)[:ranks]:
+        assert len(found) == len(ALGORITHMS) * len(OPERATIONS) * 2
+        for algorithm, operation, length, result, theirs, simulated in found:
+            case = f"{operation} by {algorithm} of {length}"
+            np.testing.assert_array_equal(result, simulated, err_msg=case)
+            # Sums of at most 4 normal numbers in another order: a few units in the last place.
+            tolerance = 0 if operation == "all_gather" else 4 * ranks * np.finfo(np.float32).eps
+            np.testing.assert_allclose(result, theirs, rtol=0, atol=tolerance, err_msg=case)
+
+
+def misfits(rank: int, world_size: int) -> list[str]:
+    planned = collective("all_reduce", "ring", world_size=world_size, length=4)
+    said = []
+    for wrong, tensor in (
+        (planned, torch.ones(5)),
+        (planned, torch.ones(4, dtype=torch.float64)),
+        (collective("all_reduce", "ring", world_size=world_size + 1, length=4), torch.ones(4)),
+    ):
+        try:
+            execution.execute(wrong, tensor)
+        except ValueError as error:
+            said.append(str(error))
+    return said
+
+
+def test_a_tensor_or_a_group_that_does_not_fit_is_refused_before_anything_is_sent(four_ranks) -> None:
+    for said in four_ranks.run(misfits):
+        assert len(said) == 3
+        assert "brings 4 elements" in said[0]
+        assert "element_bytes=8" in said[1]
+        assert "for 5 ranks, and here are 4" in said[2]

@@ -1,0 +1,388 @@
+"""Devices that sleep and a link that is slow, under real DDP; ranks that equal one process, and where they do not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.parallel import costs, counting, data_parallel, devices, namespaces
+from helpers.parallel.collectives import collective
+from helpers.parallel.data_parallel import average_gradients, batch_weight, equal_to_single_process, shard
+from helpers.parallel.links import Link, Recorder, joined, sleep_until
+from helpers.plotting import gantt
+
+ROOT = Path(__file__).parents[3]
+SLOW = Link(bandwidth_bytes_per_s=5e6, latency_s=5e-3)
+CLOSE = 0.25
+
+# Sleeping.
+
+
+def test_a_sleep_ends_late_by_well_under_a_millisecond_and_never_early() -> None:
+    late_s = []
+    for _ in range(20):
+        end_s = time.perf_counter() + 0.003
+        sleep_until(end_s)
+        late_s.append(time.perf_counter() - end_s)
+    assert min(late_s) >= 0
+    assert min(late_s) < 0.5e-3
+    sleep_until(time.perf_counter() - 1)
+
+
+def test_a_sleeping_layer_sleeps_both_ways_and_its_gradients_are_exact() -> None:
+    recorder = Recorder()
+    layer = devices.SleepingLayer(0.004, 0.008, parameters=5, name="one", recorder=recorder, lane="rank 0")
+    inputs = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(layer.double(), inputs)
+    recorder.activities.clear()
+    layer.weight.grad = None
+    (layer(inputs) ** 2).sum().backward()
+    reference = layer.weight.detach().clone().requires_grad_()
+    ((inputs.detach() + reference.mean()) ** 2).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, reference.grad)
+    forward, backward = recorder.activities
+    assert (forward.kind, backward.kind, forward.label, forward.lane) == ("forward", "backward", "one", "rank 0")
+    assert forward.duration_s >= 0.004
+    assert backward.duration_s >= 0.008
+    assert devices.SleepingLayer(1, 2, parameters=5).cost == costs.LayerCost(1, 2, 20)
+
+
+def test_bad_devices_and_links_are_refused() -> None:
+    with pytest.raises(ValueError, match="less than 0 s"):
+        devices.SleepingLayer(-1, 0)
+    with pytest.raises(ValueError, match="at least 1 parameter"):
+        devices.SleepingLayer(0, 0, parameters=0)
+    with pytest.raises(TypeError, match="needs a DistributedDataParallel; got a Linear"):
+        devices.slow_link(nn.Linear(1, 1), SLOW)
+    with pytest.raises(ValueError, match="repeats must be"):
+        devices.step_times(lambda: None, repeats=0)
+
+
+def test_a_step_is_as_slow_as_its_slowest_rank() -> None:
+    assert devices.fastest_step_s([[1.0, 5.0, 2.0], [4.0, 1.0, 3.0]]) == 3.0
+
+
+# A data-parallel step.
+
+LAYERS, FORWARD_S, BACKWARD_S, PARAMETERS = 4, 0.010, 0.030, 25_000
+LAYER_BYTES = 4 * PARAMETERS
+
+
+def steps(rank: int, world_size: int, cases: list[dict]) -> list[tuple]:
+    """Return, for each case, the seconds of its steps, the bytes of each bucket, and the last step's activities."""
+    found = []
+    for case in cases:
+        recorder = Recorder()
+        layers = [
+            devices.SleepingLayer(FORWARD_S, BACKWARD_S, parameters=PARAMETERS, recorder=recorder,
+                                  name=str(place), lane=f"rank {rank} device") for place in range(LAYERS)
+        ]  # fmt: skip
+        net, inputs = nn.Sequential(*layers), torch.ones(2)
+        if case["by_hand"]:
+
+            def step(net=net, inputs=inputs, recorder=recorder) -> None:
+                recorder.activities.clear()
+                net(inputs).sum().backward()
+                average_gradients(net, by="ring", link=SLOW, recorder=recorder)
+
+            found.append((devices.step_times(step, repeats=3, warm_ups=1), [], recorder.activities))
+            continue
+        ddp = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=case["bucket_bytes"] / 2**20)
+        reducer = devices.slow_link(
+            ddp, SLOW, wire_dtype=case["wire_dtype"], recorder=recorder, lane=f"rank {rank} link"
+        )
+
+        def step(ddp=ddp, inputs=inputs, recorder=recorder, reducer=reducer, case=case) -> None:
+            recorder.activities.clear()
+            reducer.bucket_bytes.clear()
+            for _ in range(case["micro_batches"] - 1):
+                with ddp.no_sync():
+                    ddp(inputs).sum().backward()
+            ddp(inputs).sum().backward()
+
+        taken_s = devices.step_times(step, repeats=3)
+        found.append((taken_s, reducer.bucket_bytes, recorder.activities))
+    return found
+
+
+def case(bucket_bytes: int = LAYER_BYTES, *, wire_dtype=None, micro_batches: int = 1, by_hand: bool = False) -> dict:
+    return {"bucket_bytes": bucket_bytes, "wire_dtype": wire_dtype, "micro_batches": micro_batches, "by_hand": by_hand}
+
+
+def model(of: dict, world_size: int) -> costs.DdpStep:
+    return costs.ddp_step(
+        [costs.LayerCost(FORWARD_S, BACKWARD_S, LAYER_BYTES)] * LAYERS,
+        world_size=world_size,
+        link=SLOW,
+        bucket_bytes=10**9 if of["by_hand"] else of["bucket_bytes"],
+        overlap=not of["by_hand"],
+        micro_batches=of["micro_batches"],
+        wire_share=0.5 if of["wire_dtype"] else 1.0,
+    )
+
+
+CASES = {
+    "a bucket a layer": case(),
+    "two buckets": case(2 * LAYER_BYTES),
+    "one bucket": case(10**6),
+    "after the backward pass": case(by_hand=True),
+    "float16": case(wire_dtype=torch.float16),
+    "accumulated over 3": case(micro_batches=3),
+}
+
+
+@pytest.fixture(scope="module")
+def ddp_steps(four_ranks) -> dict[str, list[tuple]]:
+    found = four_ranks.run(steps, list(CASES.values()), timeout_s=120)
+    return {name: [rank[place] for rank in found] for place, name in enumerate(CASES)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_takes_what_its_model_says(ddp_steps, name) -> None:
+    modelled = model(CASES[name], 4)
+    taken_s = devices.fastest_step_s([rank[0] for rank in ddp_steps[name]])
+    assert taken_s == pytest.approx(modelled.step_s, rel=CLOSE)
+    if not CASES[name]["by_hand"]:
+        wire_share = 0.5 if CASES[name]["wire_dtype"] else 1
+        for _, bucket_bytes, _ in ddp_steps[name]:  # exact: the buckets that DDP really made
+            assert bucket_bytes == [wire_share * bucket.size_bytes for bucket in modelled.buckets]
+
+
+def test_overlap_hides_part_of_the_communication(ddp_steps) -> None:
+    taken_s = {name: devices.fastest_step_s([rank[0] for rank in ddp_steps[name]]) for name in CASES}
+    assert taken_s["two buckets"] < 0.97 * taken_s["after the backward pass"]  # the model says 0.90
+    assert taken_s["float16"] < taken_s["a bucket a layer"]
+    compute_s = LAYERS * (FORWARD_S + BACKWARD_S)
+    # Planted: a model that hides nothing, and one that hides everything, are both further off.
+    right = abs(taken_s["two buckets"] - model(CASES["two buckets"], 4).step_s)
+    assert right < abs(taken_s["two buckets"] - compute_s)
+    assert right < abs(taken_s["two buckets"] - compute_s - model(CASES["two buckets"], 4).link_s)
+
+
+def test_the_timeline_shows_devices_and_links_of_all_ranks(ddp_steps) -> None:
+    timeline = joined(each for rank in ddp_steps["two buckets"] for each in rank[2])
+    assert {each.lane for each in timeline.activities} == {
+        f"rank {r} {what}" for r in range(4) for what in ("device", "link")
+    }
+    for rank in range(4):
+        mine = [each for each in timeline.activities if each.lane == f"rank {rank} link"]
+        assert [each.label for each in mine] == ["bucket 0", "bucket 1"]
+        assert mine[1].start_s >= mine[0].end_s
+        assert timeline.busy_s(f"rank {rank} device", "backward") >= LAYERS * BACKWARD_S
+    drawn = gantt(timeline.activities, title="Two buckets")
+    assert len(drawn.axes[0].patches) == 4 * (2 * LAYERS + 2)
+
+
+# Ranks and one process.
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.second.weight = self.first.weight
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(inputs)))[:, :3]
+
+
+def with_frozen() -> nn.Module:
+    model = mlp()
+    model[0].weight.requires_grad_(False)
+    return model
+
+
+def with_batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def compared(ranks, make_model=mlp, **how) -> data_parallel.Equality:
+    generator = torch.Generator().manual_seed(1)
+    inputs, targets = (torch.randn(12, width, generator=generator) for width in (6, 3))
+    return equal_to_single_process(
+        ranks, make_model, inputs=inputs, targets=targets, loss=nn.functional.mse_loss, tolerance=2e-7, **how
+    )
+
+
+UNEVEN = (6, 3, 2, 1)
+
+
+@pytest.mark.parametrize("way", data_parallel.WAYS)
+def test_ranks_equal_one_process(four_ranks, way) -> None:
+    found = compared(four_ranks, way=way)
+    assert found.equal, found
+    assert found.between_ranks == 0
+    assert found.largest_update > 0.05  # it did learn
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "ring"])
+@pytest.mark.parametrize(
+    "how",
+    [{"make_model": Tied}, {"make_model": with_frozen}, {"micro_batches": 2}, {"sizes": UNEVEN, "weighted": True}],
+    ids=["tied", "frozen", "accumulated", "weighted"],
+)
+def test_tied_frozen_accumulated_and_weighted_uneven_shards_equal_one_process_too(four_ranks, way, how) -> None:
+    found = compared(four_ranks, way=way, **how)
+    assert found.equal, found
+    assert found.between_ranks == 0
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "ring"])
+def test_a_mean_of_means_and_a_batch_norm_of_shards_do_not(four_ranks, way) -> None:
+    for how in ({"sizes": UNEVEN}, {"make_model": with_batch_norm}):
+        found = compared(four_ranks, way=way, **how)
+        assert not found.equal, found
+        assert found.largest_difference > 1e-3
+        assert found.between_ranks == 0  # all ranks are wrong alike
+
+
+def test_ddp_mends_ranks_that_are_seeded_differently_and_hands_do_not(four_ranks) -> None:
+    assert compared(four_ranks, seeds_differ=True).equal
+    by_hand = compared(four_ranks, seeds_differ=True, way="ring")
+    assert not by_hand.equal
+    assert by_hand.between_ranks > 0.01
+    assert not compared(four_ranks, seeds_differ=True, way="fsdp").equal
+
+
+def test_what_cannot_be_compared_is_refused_before_a_rank_runs(four_ranks) -> None:
+    for how, said in (
+        ({"way": "dp"}, "give one of ddp, fsdp"),
+        ({"steps": 0}, "at least 1"),
+        ({"sizes": (12, 0, 0, 0)}, "12 together"),
+        ({"micro_batches": 4}, "the smallest has 3"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            compared(four_ranks, **how)
+
+
+def test_shards_make_up_the_batch() -> None:
+    batch = torch.arange(10)
+    for ranks in range(1, 11):
+        parts = [shard(batch, rank, world_size=ranks) for rank in range(ranks)]
+        assert torch.equal(torch.cat(parts), batch)
+        assert [len(part) for part in parts] == [len(part) for part in batch.tensor_split(ranks)]
+    assert shard(batch, 1, world_size=3, sizes=(2, 5, 3)).tolist() == [2, 3, 4, 5, 6]
+    with pytest.raises(ValueError, match="2 rows cannot give each of 3 ranks one"):
+        shard(batch[:2], 0, world_size=3)
+    with pytest.raises(ValueError, match="rank 3 is not one of 3"):
+        shard(batch, 3, world_size=3)
+    with pytest.raises(ValueError, match="10 together"):
+        shard(batch, 0, world_size=2, sizes=(5, 6))
+    assert sum(batch_weight(size, 10, world_size=3) / 3 for size in (2, 5, 3)) == pytest.approx(1)
+    with pytest.raises(ValueError, match="between 0 and the total"):
+        batch_weight(11, 10, world_size=2)
+
+
+def test_gradients_are_not_averaged_where_that_makes_no_sense() -> None:
+    with pytest.raises(ValueError, match="give 'all_reduce' or one of"):
+        average_gradients(mlp(), by="mean")
+    with pytest.raises(ValueError, match="takes no link"):
+        average_gradients(mlp(), by="all_reduce", link=SLOW)
+    with pytest.raises(ValueError, match="nothing to average"):
+        average_gradients(mlp().requires_grad_(False))
+
+
+# Counting collectives.
+
+
+def counted(rank: int, world_size: int) -> dict[str, counting.CollectiveCounts]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    found, inputs = {}, torch.ones(2, 100)
+    plain = nn.Linear(100, 52)
+    ddp = nn.parallel.DistributedDataParallel(nn.Linear(100, 52), broadcast_buffers=False)
+    fsdp = fully_shard(nn.Linear(100, 52), mesh=init_device_mesh("cpu", (world_size,)))
+    for _ in range(3):  # in its second step DDP tells its ranks how it has arranged its buckets anew
+        for name, model in (("plain", plain), ("ddp", ddp), ("fsdp", fsdp)):
+            with counting.count_collectives() as counter:
+                model(inputs).sum().backward()
+            found[name] = counter.counts
+    with ddp.no_sync(), counting.count_collectives() as counter:
+        ddp(inputs).sum().backward()
+    found["no_sync"] = counter.counts
+    for way in ("all_reduce", "ring"):
+        with counting.count_collectives() as counter:
+            average_gradients(plain, by=way)
+        found[way] = counter.counts
+    return found
+
+
+def test_collectives_and_their_bytes_are_counted_exactly(four_ranks) -> None:
+    size = 4 * (100 * 52 + 52)
+    ring = collective("all_reduce", "ring", world_size=4, length=size // 4)
+    for rank, found in enumerate(four_ranks.run(counted, timeout_s=120)):
+        assert found["plain"].collectives == found["no_sync"].collectives == ()
+        for way in ("ddp", "all_reduce"):
+            assert found[way].collectives == (counting.CollectiveCalls("all_reduce", 1, size),)
+        # With DDP's bytes: FSDP gathers the weights and scatters the gradients; a lone module is not gathered twice.
+        assert found["fsdp"].calls("reduce_scatter") == 1
+        assert found["fsdp"].size_bytes("reduce_scatter") == size
+        assert found["fsdp"].size_bytes("all_gather") == found["fsdp"].calls("all_gather") * size > 0
+        traffic = ring.ranks()[rank]
+        assert (found["ring"].calls("send"), found["ring"].size_bytes("send")) == (6, traffic.sent_bytes)
+        assert found["ring"].size_bytes("receive") == traffic.received_bytes
+        assert found["ring"].calls("broadcast") == 0
+
+
+# Real bytes on a limited loopback.
+
+
+def test_every_way_to_slow_a_link_says_why_it_is_or_is_not_there(monkeypatch) -> None:
+    here = namespaces.available_links()
+    assert [way.way for way in here.ways] == ["network namespace", "sleeping link"]
+    assert all(way.reason for way in here.ways)
+    assert here.used == ("network namespace" if here.ways[0].available else "sleeping link")
+    monkeypatch.setattr(namespaces, "_TOOLS", ("unshare", "no_such_tool"))
+    without = namespaces.available_links()
+    assert without.used == "sleeping link"
+    assert "no_such_tool" in without.ways[0].reason or sys.platform != "linux"
+    with pytest.raises(RuntimeError, match="use the sleeping link"):
+        namespaces.behind_link(["true"], Link(1e6))
+    with pytest.raises(ValueError, match="bandwidth only"):
+        namespaces.behind_link(["true"], SLOW)
+
+
+def test_a_forbidden_namespace_is_reported_with_the_systems_own_words(monkeypatch) -> None:
+    if not namespaces.available_links().ways[0].available:
+        pytest.skip("namespaces or tc are not allowed here, so the probe has just shown it")
+    refusing = ("sh", "-c", "echo unshare: Operation not permitted >&2; exit 1")
+    monkeypatch.setattr(namespaces, "_ENTRANCES", (refusing,))
+    assert namespaces.available_links().ways[0].reason == "unshare: Operation not permitted"
+
+
+SENDER = """
+    import socket, threading, time
+    server = socket.create_server(("127.0.0.1", 0))
+    sender = socket.create_connection(server.getsockname())
+    taker, _ = server.accept()
+    start = time.perf_counter()
+    threading.Thread(target=sender.sendall, args=(bytes({size}),)).start()
+    left = {size}
+    while left:
+        left -= len(taker.recv(65536))
+    print(time.perf_counter() - start)
+"""
+
+
+def test_a_limited_loopback_lets_bytes_through_at_its_rate() -> None:
+    if not namespaces.available_links().ways[0].available:
+        pytest.skip(namespaces.available_links().ways[0].reason)
+    program = [sys.executable, "-c", textwrap.dedent(SENDER.format(size=1_000_000))]
+    for bandwidth in (2e6, 4e6):  # a half and a quarter of a second; without the limit it is a hundredth of that
+        command = namespaces.behind_link(program, Link(bandwidth))
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
+        assert float(ended.stdout) == pytest.approx(1_000_000 / bandwidth, rel=CLOSE)
