@@ -8,6 +8,8 @@ import os
 import shutil
 import tempfile
 
+import pytest
+
 from course.authoring.environment import headless
 
 _cache = tempfile.mkdtemp(prefix="helpers-test-cache-")
@@ -20,3 +22,19 @@ os.environ.update(_switch)
 # Under `make test`, a test that calls make is not a part of that make: it would print the folders it enters and leaves.
 for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(_name, None)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist writes the groups into the tests' names
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep a file's tests, and a notebook's cells, in one of the processes of `make test`, in their order."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print at the end of the session what tests recorded with ``record_property(title, text)``."""
+    for report in [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]:
+        for title, text in report.user_properties if report.when == "call" else ():
+            terminalreporter.section(title)
+            terminalreporter.write_line(text)

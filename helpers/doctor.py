@@ -35,8 +35,8 @@ from helpers.diagnosis import Diagnosis, DoesNotWorkError, check, first_line
 from helpers.hardware import machine_card
 
 COURSE = "deep-learning-hardware-course"
-PACKAGES = ("torch", "torchvision", "numpy", "numba", "pandas", "matplotlib", "mlxtend", "psutil", "jupyterlab", "ipykernel",
-            "ipywidgets", "cloudpickle", "filelock", "thop", "tqdm", "triton")  # fmt: skip
+PACKAGES = ("torch", "torchvision", "numpy", "numba", "pandas", "matplotlib", "mlxtend", "psutil", "jupyterlab",
+            "ipykernel", "ipywidgets", "cloudpickle", "filelock", "thop", "tqdm", "triton")  # fmt: skip
 NETWORK_LIMIT_S = 2.0
 KERNEL_LIMIT_S = 20
 

@@ -1,4 +1,4 @@
-"""A small course of one lesson and a library of four functions, and the tables at the end of a test session."""
+"""A small course of one lesson and a library of four functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from course.authoring.build import build
 from course.authoring.course import Course
 
 SMALL = Path(__file__).parent / "fixtures" / "small"
-TABLES = pytest.StashKey[dict[str, object]]()
 
 
 def _forget_toy() -> None:
@@ -57,16 +56,3 @@ def built(small, built_once):
     shutil.copytree(built_once, small.folder, dirs_exist_ok=True)
     shutil.copy(built_once.parent / "README.md", small.readme)
     return small
-
-
-@pytest.fixture(scope="session")
-def tables(pytestconfig):
-    """Tables to print at the end of the session, by their titles."""
-    return pytestconfig.stash.setdefault(TABLES, {})
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    """Print which share of each lesson is compared, and which cell caught each mutation."""
-    for title, table in config.stash.get(TABLES, {}).items():
-        terminalreporter.section(title)
-        terminalreporter.write_line(str(table))

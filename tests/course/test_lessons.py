@@ -29,10 +29,10 @@ def test_the_pages_that_all_lessons_share_keep_the_rules():
     assert [str(problem) for problem in audit.shared(HERE)] == []
 
 
-def test_the_lessons_compare_what_they_show(tables):
+def test_the_lessons_compare_what_they_show(record_property):
     rules = shares.patterns(SANITIZE)
     table = shares.shares([shares.share(lesson.name, HERE.built(lesson), rules) for lesson in LESSONS])
-    tables["what the lessons compare"] = table
+    record_property("what the lessons compare", str(table))
     assert table.lessons
     few = [one.lesson for one in table.lessons if one.compared_share is None or one.compared_share < shares.LEAST_SHARE]
     assert few == [], f"compare at least {100 * shares.LEAST_SHARE:.0f} % of the cells that show something\n{table}"
@@ -43,12 +43,14 @@ def test_every_lesson_has_mutations():
     assert {lesson.number for lesson in LESSONS if counts[lesson.number] < mutation.LEAST_PER_LESSON} == set()
 
 
+# Each lesson's bugs take a minute: `make test` deals the lessons out to its processes.
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@each_lesson
-def test_a_lesson_notices_planted_bugs(lesson, tables):
+@pytest.mark.parametrize(
+    "lesson", [pytest.param(one, id=one.name, marks=pytest.mark.xdist_group(f"bugs {one.number}")) for one in LESSONS]
+)
+def test_a_lesson_notices_planted_bugs(lesson, record_property):
     chosen = [one for one in MUTATIONS if one.lesson == lesson.number]
-    caught = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE).mutations
-    before = tables.get("planted bugs of helpers", mutation.MutationTable(()))
-    tables["planted bugs of helpers"] = mutation.MutationTable((*before.mutations, *caught))
-    assert [one.what for one in caught if one.cell is None] == []
+    caught = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE)
+    record_property(f"planted bugs of helpers, lesson {lesson.number}", str(caught))
+    assert [one.what for one in caught.mutations if one.cell is None] == []

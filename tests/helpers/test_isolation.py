@@ -85,7 +85,9 @@ def test_the_process_is_a_fresh_one_in_the_same_place(monkeypatch, tmp_path):
     assert not is_running(process)
 
 
-@pytest.mark.parametrize("function", [functools.partial(divmod, 7), Point, "ab".join, max], ids=["partial", "class", "method", "built-in"])
+@pytest.mark.parametrize(
+    "function", [functools.partial(divmod, 7), Point, "ab".join, max], ids=["partial", "class", "method", "built-in"]
+)
 def test_any_callable_will_do(function):
     argument = 3 if function is not max else [3, 1]
     argument = ["c", "d"] if getattr(function, "__name__", "") == "join" else argument
