@@ -52,7 +52,7 @@ from helpers import plotting, recorded, results, timing, units
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
 # %% [markdown]
-# The operating system hands out memory in pages, of 4 KiB as a rule, and the first touch of a fresh page is slow: a page fault.
+# The operating system hands out memory in pages, of 4 KiB as a rule, and the first touch of a fresh page is slow: a [page fault](glossary.md#page-fault).
 # On Linux with glibc the next line asks the C library to keep the pages that it has, so that we time operations and not page
 # faults. Elsewhere it changes nothing and says so. Lesson 01 measures what it is worth.
 
@@ -70,7 +70,7 @@ card
 
 # %% [markdown]
 # Find three things in it: how many cores your notebook may use, how large the last cache is, and how much memory there is. Each
-# will decide an experiment of this course. A cache keeps copies of the memory used last; the level with the higher number
+# will decide an experiment of this course. A [cache](glossary.md#cache) keeps copies of the memory used last; the level with the higher number
 # stands further from the core, is slower, and holds more.
 
 # %%
@@ -250,7 +250,7 @@ print(f"measured: {measured_ratio:,.0f} times")
 
 # %% [markdown] tags=["explain"]
 # That is the method of the whole course: count the work, measure what the machine can do, divide, and compare. Lesson 02 turns it
-# into a picture, the roofline.
+# into a picture, the [roofline](glossary.md#roofline).
 
 # %% [markdown]
 # With the two rates, bytes a second from the copy and FLOP a second from the product, the models give an estimate for other sides

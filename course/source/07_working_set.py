@@ -709,7 +709,7 @@ timing.claim(
 
 # %% [markdown] tags=["explain"]
 # Where it is too low, the time between the operators is missing: Python and autograd. Where it is too high, an operator ran slower
-# alone than in the step, where its input was still in a cache.
+# alone than in the step, where its input was still in a [cache](glossary.md#cache).
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 9: what was not counted
