@@ -100,11 +100,19 @@ def lines_touched(
     if stride == 0 or offset_bytes < 0:
         raise ValueError(f"stride={stride}, offset_bytes={offset_bytes}: give a stride that is not 0 and an offset of "
                          "at least 0")  # fmt: skip
-    starts = offset_bytes + np.arange(elements, dtype=np.int64) * (abs(stride) * element_bytes)
-    first, last = starts // line_bytes, (starts + element_bytes - 1) // line_bytes
-    # Both rows ascend, so a line is counted where it is new: past the last line of the element before.
-    before = np.concatenate(([-1], last[:-1]))
-    return int(np.maximum(last - np.maximum(first, before + 1) + 1, 0).sum())
+    step_bytes = abs(stride) * element_bytes
+    # After so many elements the places stand within their lines as before, so each further round adds as many lines.
+    around = line_bytes // math.gcd(line_bytes, step_bytes)
+    rounds, rest = divmod(elements - 1, around)
+
+    def lines(count: int) -> int:
+        starts = offset_bytes + np.arange(count, dtype=np.int64) * step_bytes
+        first, last = starts // line_bytes, (starts + element_bytes - 1) // line_bytes
+        # Both rows ascend, so a line is counted where it is new: past the last line of the element before.
+        before = np.concatenate(([-1], last[:-1]))
+        return int(np.maximum(last - np.maximum(first, before + 1) + 1, 0).sum())
+
+    return lines(rest + 1) + rounds * (lines(rest + 1 + around) - lines(rest + 1))
 
 
 def compare_order(*, engine: str = "native", buffer_bytes: int | None = None, budget_s: float = 3.0) -> Comparison:
@@ -169,7 +177,7 @@ def sweep_stride(
 
     Raises ValueError for fewer than two strides or one below 1; else as :func:`compare_order`. Lesson 01.
     """
-    if len(set(strides)) < 2 or min(strides) < 1:
+    if len(set(strides)) < 2 or any(not isinstance(stride, int) or stride < 1 for stride in strides):
         raise ValueError(f"strides are {tuple(strides)}; give two or more different whole numbers of at least 1")
     data, line_bytes = _buffer(buffer_bytes, engine), line_size_bytes(card)
     counts = {stride: -(-len(data) // stride) for stride in sorted(set(strides))}
@@ -216,7 +224,7 @@ def compare_alignment(*, budget_s: float = 1.5) -> Comparison:
     """
     loops = kernels()
     if loops.load_four is None:
-        raise MissingToolError("loads at odd addresses need C++, and there is no compiler", "install g++ or clang++")
+        raise MissingToolError("loads at odd addresses need C++, and no compiler works here", "install g++ or clang++")
     data, line = _aligned_bytes(8 * _PAGE_BYTES, _PAGE_BYTES), line_size_bytes()
     places = {
         "aligned": (0, line),

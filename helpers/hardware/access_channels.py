@@ -97,9 +97,9 @@ def model_channels(
     Raises ValueError for no thread, a size below 1, or a start that is not a multiple of ``interleave_bytes``.
     Lesson 01.
     """
-    if not starts or min(bytes_each, units_in_flight) < 1:
-        raise ValueError(f"{len(starts)} threads, bytes_each={bytes_each}, units_in_flight={units_in_flight}: give at "
-                         "least one of each")  # fmt: skip
+    if not starts or min(bytes_each, units_in_flight, interleave_bytes) < 1:
+        raise ValueError(f"{len(starts)} threads, bytes_each={bytes_each}, units_in_flight={units_in_flight}, "
+                         f"interleave_bytes={interleave_bytes}: give at least one of each")  # fmt: skip
     if any(start % interleave_bytes for start in starts):
         raise ValueError(f"each thread must start at a multiple of the unit of {interleave_bytes:,} bytes")
     each = -(-bytes_each // interleave_bytes)
@@ -133,15 +133,18 @@ def sweep_threads(
     chunks t, t + T, t + 2 T, ... of 4 KiB. ``latency_s`` (main memory's, from the probe) gives the lines in flight.
     All cases are timed in turns, minimum of many. The threads are Python's: the compiled loop lets go of Python's lock.
 
-    Raises ValueError for no thread or a count outside 1 to 64; MissingToolError without compiler and numba. Lesson 01.
+    Raises ValueError for no thread, a count outside 1 to 64, or a buffer with less than a chunk for each thread;
+    MissingToolError without compiler and numba. Lesson 01.
     """
     card = card or machine_card()
     counts = sorted(set(_usual_threads(card) if threads is None else threads))
-    if not counts or counts[0] < 1 or counts[-1] > _MOST_THREADS:
+    if not counts or any(count not in range(1, _MOST_THREADS + 1) for count in counts):
         raise ValueError(f"threads are {threads!r}; give whole numbers from 1 to {_MOST_THREADS}, such as (1, 2, 4)")
-    loops = kernels()
     size = beyond_caches_bytes(card) if buffer_bytes is None else buffer_bytes
-    chunks = max(size // CHUNK_BYTES, counts[-1])
+    if not isinstance(size, int) or size < counts[-1] * CHUNK_BYTES:
+        raise ValueError(f"buffer_bytes is {buffer_bytes!r}; give a whole number of bytes of at least "
+                         f"{counts[-1] * CHUNK_BYTES:,}, a chunk for each of {counts[-1]} threads")  # fmt: skip
+    loops, chunks = kernels(), size // CHUNK_BYTES
     data = np.arange(chunks * CHUNK_BYTES // 4, dtype=np.uint32)
     cases = [(layout, count) for count in counts for layout in ((BLOCKS,) if count == 1 else (BLOCKS, TURNS))]
     if len(cases) < 2:  # a comparison needs two: one thread against itself tells what the noise is

@@ -1,4 +1,4 @@
-"""The loops that walk through memory, compiled: C++ where there is a compiler, else numba, else an error that says so.
+"""The loops that walk through memory, compiled: C++ where a compiler works, else numba, else an error that says so.
 
 A walk never keeps what it reads but for a sum, so that nothing but the order of the addresses differs between two
 walks. In C++ an empty assembler statement after each addition keeps the compiler from turning one walk into vector
@@ -100,29 +100,26 @@ class Kernels:
 
 
 def kernels() -> Kernels:
-    """Return the loops, compiled by C++ where there is a compiler and by numba else.
+    """Return the loops, compiled by C++ where there is a compiler that works and by numba else.
 
     Raises MissingToolError, with what to install, where there is neither. For the library itself.
     """
     try:
         library = compile_cpp(_SOURCE)
-    except MissingToolError as missing:
-        return numba_kernels(missing)
+    except NativeError as missing:
+        try:
+            return numba_kernels()
+        except ImportError as absent:
+            problem = f"there is neither a C++ compiler that works nor numba ({missing.problem.splitlines()[0]})"
+            raise MissingToolError(problem, f"{missing.remedy}; or install numba") from absent
     declared = (library.function(text) for text in (_WALK, _HOP, _CHUNKS, _LOAD))
     return Kernels("C++", *declared)
 
 
 @functools.cache
-def numba_kernels(missing: NativeError | None = None) -> Kernels:
-    """Return the loops compiled by numba; ``missing`` is why there is no C++.
-
-    Raises MissingToolError where numba is not installed either. For the library itself.
-    """
-    try:
-        import numba
-    except ModuleNotFoundError:
-        remedy = missing.remedy if missing else "install a C++ compiler"
-        raise MissingToolError("there is neither a C++ compiler nor numba", f"{remedy}; or install numba") from missing
+def numba_kernels() -> Kernels:
+    """Return the loops compiled by numba, once a process. Raises ImportError without numba. For the library itself."""
+    import numba
 
     @numba.njit(nogil=True)
     def walk(data, first, stride, count):

@@ -17,14 +17,16 @@ def find_change_points(latencies: Sequence[LatencyPoint]) -> tuple[int, ...]:
     """Return the working sets, in bytes and ascending, after which the latency rises: what the caches hold.
 
     Each is the last working set before the steepest step of a rise, so it is one of the sizes that were measured. On
-    a curve without noise whose cache sizes are among the measured ones, the answer is exact; a size between two of
-    them is known to one step of the grid. A real cache also holds other programs' data and replaces lines imperfectly,
-    so on a real curve the answer is good to a factor of two.
+    a curve without noise, of two to four points an octave, whose cache sizes are among the measured ones, the answer
+    is exact where each cache has at least twice the size of the one below and each level takes at least twice as long;
+    a size between two of them is known to one step of the grid. A real cache also holds other programs' data and
+    replaces lines imperfectly, so on a real curve the answer is good to a factor of two.
 
-    The points may come in any order; two to eight an octave serve best. Noise adds time and never takes any, so a point
-    counts as the smallest latency at its size or above. A rise of less than a quarter is not seen, and neither is a
-    cache under twice the size of the one below it. Where memory is in small pages, the reach of the TLB is a step as
-    well, and is returned like a cache.
+    The points may come in any order. Noise adds time and never takes any, so a point counts as the smallest latency at
+    its size or above. A rise of less than a quarter is never seen; one that is spread over some octaves, because the
+    cache's hits end gradually, is told from a slope only if it is higher: about 1.6 times at four points an octave, and
+    2.5 times at eight. Where memory is in small pages, the reach of the TLB is a step as well, and is returned like a
+    cache.
 
     Raises ValueError for fewer than three sizes, a size that occurs twice, or a latency that is not above 0. Lesson 01.
     """

@@ -73,8 +73,10 @@ def find_walker() -> Walker:
         return Walker("C++", lambda buffer, index, steps: raw(buffer.ctypes.data, index, steps), library.compiler)
     try:
         return _numba_walker(reason)
-    except ImportError:
+    except ModuleNotFoundError:
         return Walker("none", None, reason=f"{reason}, and numba is not installed")
+    except ImportError as error:  # numba refuses a NumPy that is too new for it
+        return Walker("none", None, reason=f"{reason}, and numba does not load ({str(error).splitlines()[0]})")
 
 
 def _numba_walker(reason: str) -> Walker:
@@ -130,11 +132,11 @@ def huge_pages(buffer: np.ndarray, *, maps: Path = Path("/proc/self/smaps")) -> 
     return None
 
 
-def link(buffer: np.ndarray, working_set_bytes: int, *, line_bytes: int = LINE_BYTES, seed: int = 0) -> None:
+def link(buffer: np.ndarray, working_set_bytes: int, *, line_bytes: int = LINE_BYTES, seed: int = 0) -> np.ndarray:
     """Link the first ``working_set_bytes`` of ``buffer`` into one random cycle, one element a line, from element 0.
 
-    The element of a line is its first, and holds the index of the next line's. Raises ValueError for a working set
-    under two lines or over the buffer. Lesson 01.
+    The element of a line is its first, and holds the index of the next line's; those indexes come back in the order of
+    the walk. Raises ValueError for a working set under two lines or over the buffer. Lesson 01.
     """
     lines, stride = working_set_bytes // line_bytes, line_bytes // _ELEMENT_BYTES
     if lines < 2 or working_set_bytes > buffer.nbytes:
@@ -145,6 +147,7 @@ def link(buffer: np.ndarray, working_set_bytes: int, *, line_bytes: int = LINE_B
     places = np.concatenate(([0], others)) * stride
     buffer[places[:-1]] = places[1:]
     buffer[places[-1]] = places[0]
+    return places
 
 
 def walk_s(walk: Walk, buffer: np.ndarray, *, runs: int = _RUNS, run_s: float = _RUN_S) -> float:

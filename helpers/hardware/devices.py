@@ -202,8 +202,10 @@ def known_device(machine: str | MachineCard) -> KnownDevice:
     """Return what the table has for a device's name, or for a machine card's first GPU or else its processor.
 
     Nothing is raised for a device that is not in the table: ``device`` is None then and ``reason`` says why, so a
-    roofline is drawn without data-sheet roofs. Lesson 02.
+    roofline is drawn without data-sheet roofs. Raises TypeError for what is neither text nor a card. Lesson 02.
     """
+    if not isinstance(machine, str | MachineCard):
+        raise TypeError(f"known_device takes a name or a machine card, not {machine!r:.40} ({type(machine).__name__})")
     asked = machine if isinstance(machine, str) else _card_name(machine)
     if not asked:
         return KnownDevice("", None, "the system does not say what its processor is called")
@@ -217,13 +219,21 @@ def known_device(machine: str | MachineCard) -> KnownDevice:
 def ridge_flops_per_byte(device: Device, dtype: str, *, unit: str | None = None) -> float | None:
     """Return the arithmetic intensity at which ``device`` is as busy computing as moving: dense peak over bandwidth.
 
-    None where the peak or the bandwidth is unknown. Raises ValueError as :meth:`Device.peak`. The ridge point of the
-    roofline model (Williams, Waterman and Patterson 2009). Lesson 02.
+    None where the peak or the bandwidth is unknown. Raises TypeError for what is no device, ValueError as
+    :meth:`Device.peak`. The ridge point of the roofline model (Williams, Waterman and Patterson 2009). Lesson 02.
     """
+    require_device(device)
     peak = device.peak(dtype, unit=unit)
     if peak is None or peak.dense_flops_per_s is None or device.memory_bandwidth_bytes_per_s is None:
         return None
     return peak.dense_flops_per_s / device.memory_bandwidth_bytes_per_s
+
+
+def require_device(given: object) -> None:
+    """Raise TypeError unless ``given`` is a device. For the library itself."""
+    if not isinstance(given, Device):
+        raise TypeError(f"this takes a device of the table, such as device('NVIDIA H200'), not {given!r:.40} "
+                        f"({type(given).__name__})")  # fmt: skip
 
 
 def _product(*factors: float | None) -> Any:

@@ -75,8 +75,11 @@ class PublishedErrors(Result):
 def memory_inversion(names: Sequence[str] | None = None) -> MemoryInversion:
     """Return the memory on the chips of the devices called ``names``, by default of all whose registers are known.
 
-    Raises ValueError for an unknown or ambiguous name, as :func:`helpers.hardware.devices.device`. Lesson 01.
+    Raises TypeError for one name instead of a list, ValueError for an unknown or ambiguous name, as
+    :func:`helpers.hardware.devices.device`. Lesson 01.
     """
+    if isinstance(names, str):
+        raise TypeError(f"names is a list of names, such as [{names!r}]")
     if names is None:
         chosen = [known for known in devices() if known.register_bytes is not None]
     else:

@@ -115,8 +115,7 @@ def sweep_disk_cache(
 
     Before each region the rest of the file is read, so that a small cache holds nothing of it; a cache larger than the
     file answers both passes alike. Regions must leave half of the file for that. Each rate is the median of
-    ``repeats``. Where the page cache cannot be
-    avoided, ``bypass`` says so, and the rows are the page cache's.
+    ``repeats``. Where the page cache cannot be avoided, ``bypass`` says so, and the rows are the page cache's.
 
     Raises ValueError for regions outside 1 MiB to half of the file, or that are no multiples of 4 KiB, or no repeat;
     else as :func:`measure_disk`. Lesson 01.

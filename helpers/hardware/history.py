@@ -161,15 +161,17 @@ def doubling_time(series: Series, *, confidence: float = 0.95) -> DoublingTime:
     """Fit ``log2(value) = a + b * year`` by least squares and return b with its interval and the doubling time 1 / b.
 
     The interval is Student's for the slope of a line with independent errors of one spread. Raises ValueError for fewer
-    than three points, points of one year, a value that is not positive, or a confidence outside (0, 1). Lesson 02.
+    than three points, points of one year, a value that is not positive and finite, or a confidence outside (0, 1).
+    Lesson 02.
     """
     years = np.array([point.year for point in series.points])
     values = np.array([point.value for point in series.points])
     if len(years) < _LEAST_POINTS or np.ptp(years) == 0:
         raise ValueError(f"{series.quantity}: a growth rate with an interval needs at least {_LEAST_POINTS} points of "
                          f"different years; there are {len(years)}")  # fmt: skip
-    if not np.all(values > 0):
-        raise ValueError(f"{series.quantity}: only positive values have a logarithm; the least is {values.min():g}")
+    if not np.all((values > 0) & (values < np.inf)):
+        raise ValueError(f"{series.quantity}: only positive finite values have a logarithm to fit; these go from "
+                         f"{values.min():g} to {values.max():g}")  # fmt: skip
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is a share between 0 and 1, such as 0.95, not {confidence!r}")
     slope, error = _slope(years, np.log2(values))
@@ -222,8 +224,8 @@ def inference_energy(
     if dtype not in additions:
         raise ValueError(f"no energy is known for products in {dtype!r}; use one of {', '.join(additions)}")
     arithmetic = macs * (energy_cost(f"{dtype} multiply").middle_j + energy_cost(additions[dtype]).middle_j)
-    in_cache = _access_j(energy_cost(cache), cache_bytes)
-    dram = energy_cost("DRAM")
+    dram, near = energy_cost("DRAM"), _cache(cache)
+    in_cache = _bits_j(near, cache_bytes, near.middle_j)
     least, middle, most = (_bits_j(dram, dram_bytes, joules) for joules in (dram.least_j, dram.middle_j, dram.most_j))
     total = arithmetic + in_cache + middle
     share = middle / total if total else 0.0
@@ -245,10 +247,11 @@ def _data() -> Mapping[str, Any]:
     return tomllib.loads(resources.files("helpers.hardware").joinpath("history.toml").read_text(encoding="utf-8"))
 
 
-def _access_j(cost: EnergyCost, moved_bytes: int) -> float:
-    if cost.kind != "access":
-        raise ValueError(f"{cost.name!r} is no memory; use one of the caches")
-    return _bits_j(cost, moved_bytes, cost.middle_j)
+def _cache(name: str) -> EnergyCost:
+    caches = [cost.name for cost in energy_costs().costs if cost.kind == "access" and cost.name != "DRAM"]
+    if name not in caches:
+        raise ValueError(f"{name!r} is no cache; use one of {', '.join(caches)} (DRAM has its own dram_bytes)")
+    return energy_cost(name)
 
 
 def _bits_j(cost: EnergyCost, moved_bytes: int, joules: float) -> float:

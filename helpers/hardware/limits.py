@@ -89,6 +89,11 @@ class MachineLimits(Result):
         """Main memory: the last level, the one that the roofline's slope is."""
         return self.memory_levels[-1]
 
+    @property
+    def stable(self) -> bool:
+        """True when every limit repeated within a tenth: evidence that can contradict a claim of a lesson."""
+        return not self.unstable
+
     def level(self, name: str) -> MemoryLevel:
         """Return the level called ``name``; ValueError, with the names there are, for another."""
         for level in self.memory_levels:

@@ -32,6 +32,7 @@ STREAM_BYTES = 256 * 2**20
 
 _LARGEST_UDP_BYTES = 65_507
 _STREAM_PART_BYTES = 2**20
+_MOST_OPTION_BYTES = {"UDP": 0, "TCP": 40}  # TCP's header has at most 60 bytes (RFC 9293, section 3.1)
 _FRAGMENT_HEADER_BYTES = {4: 0, 6: 8}
 _WAIT_S = 5.0
 _TCP_INFO_BYTES = 232
@@ -101,14 +102,18 @@ def packet_overhead(
     stamps). UDP sends one datagram, which IP cuts into fragments whose data are multiples of 8 bytes: only the first
     has UDP's header, and each one of IPv6 has 8 bytes more.
 
-    Raises ValueError for another protocol or IP version, a payload below 1 (for UDP over 65,507) or an MTU too small.
-    Lesson 01.
+    Raises ValueError for another protocol or IP version, a payload below 1 (for UDP over 65,507) or no whole number,
+    options outside TCP's 0 to 40 bytes, or an MTU too small. Lesson 01.
     """
     if protocol not in TRANSPORT_HEADER_BYTES or ip_version not in IP_HEADER_BYTES:
         raise ValueError(f"protocol={protocol!r}, ip_version={ip_version!r}: give 'UDP' or 'TCP', and 4 or 6")
     transport, ip = TRANSPORT_HEADER_BYTES[protocol] + option_bytes, IP_HEADER_BYTES[ip_version]
-    if payload_bytes < 1 or (protocol == "UDP" and payload_bytes > _LARGEST_UDP_BYTES):
-        raise ValueError(f"payload_bytes is {payload_bytes:,}; give at least 1, for UDP at most {_LARGEST_UDP_BYTES:,}")
+    if not _is_whole(payload_bytes) or (protocol == "UDP" and payload_bytes > _LARGEST_UDP_BYTES):
+        raise ValueError(f"payload_bytes is {payload_bytes!r}; give a whole number of at least 1, for UDP at most "
+                         f"{_LARGEST_UDP_BYTES:,}")  # fmt: skip
+    if option_bytes not in range(_MOST_OPTION_BYTES[protocol] + 1):
+        raise ValueError(f"option_bytes is {option_bytes!r}; give 0, or for TCP a whole number up to "
+                         f"{_MOST_OPTION_BYTES['TCP']}")  # fmt: skip
     if mtu_bytes < ip + transport + _FRAGMENT_HEADER_BYTES[ip_version] + 8:
         raise ValueError(f"mtu_bytes is {mtu_bytes}; no data fits behind the headers. Ethernet's is 1,500")
     if protocol == "TCP":
@@ -132,8 +137,8 @@ def measure_loopback(payload_bytes: Sequence[int] = (1, 100, 1400, 32_768), *, b
     Raises ValueError for sizes outside 1 to 65,507, OSError where the loopback cannot be used. Lesson 01.
     """
     sizes = sorted(set(payload_bytes))
-    if not sizes or sizes[0] < 1 or sizes[-1] > _LARGEST_UDP_BYTES:
-        raise ValueError(f"payload_bytes are {tuple(payload_bytes)}; give sizes from 1 to {_LARGEST_UDP_BYTES:,}")
+    if not sizes or not all(map(_is_whole, sizes)) or sizes[-1] > _LARGEST_UDP_BYTES:
+        raise ValueError(f"payload_bytes are {tuple(payload_bytes)}; give whole sizes from 1 to {_LARGEST_UDP_BYTES:,}")
     with tcp_echo() as connection, udp_echo() as port:
         trips: dict[tuple[str, int], Callable[[], object]] = {}
         for size in sizes:
@@ -182,8 +187,7 @@ def shortest_round_trip_s(distance_m: float, *, refractive_index: float = 1.0) -
     """Return the seconds of light there and back over ``distance_m``, in vacuum or in glass of ``refractive_index``.
 
     No packet is faster: 10,000 km take at least 66.7 ms. In a fibre the group index counts
-    (``FIBRE_REFRACTIVE_INDEX``). Raises ValueError
-    for a distance that is not above 0 or an index below 1. Lesson 01.
+    (``FIBRE_REFRACTIVE_INDEX``). Raises ValueError for a distance that is not above 0 or an index below 1. Lesson 01.
     """
     if not distance_m > 0 or not refractive_index >= 1:
         raise ValueError(f"distance_m={distance_m}, refractive_index={refractive_index}: give a distance above 0 and "
@@ -229,6 +233,9 @@ def udp_echo() -> Iterator[socket.socket]:
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as far,
     ):
         for each in (near, far):
+            # macOS sends no datagram larger than this buffer, which has 9,216 bytes there if nothing is said.
+            if each.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < _LARGEST_UDP_BYTES:
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST_UDP_BYTES)
             each.bind(("127.0.0.1", 0))
         near.connect(far.getsockname())
         far.connect(near.getsockname())
@@ -245,6 +252,10 @@ def udp_echo() -> Iterator[socket.socket]:
         finally:
             near.send(b"")
             echo.join(_WAIT_S)
+
+
+def _is_whole(size: object) -> bool:
+    return isinstance(size, int) and size >= 1
 
 
 def _cut(total: int, largest: int) -> list[int]:

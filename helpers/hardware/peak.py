@@ -57,19 +57,22 @@ def peak_flops(name: str, device: torch.device, *, budget: Budget) -> float | st
         return max(_rates(dtype, device, budget))
 
 
-def _product_s(side: int, dtype: torch.dtype, device: torch.device) -> float:
+def _product_s(side: int, dtype: torch.dtype, device: torch.device, *, budget_s: float = 0.005) -> float:
     """Return the fastest of some warm products."""
     a, b, out = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(3))
     torch.mm(a, b, out=out)
-    return fastest_s(lambda: torch.mm(a, b, out=out), device, budget_s=0.005)
+    return fastest_s(lambda: torch.mm(a, b, out=out), device, budget_s=budget_s)
 
 
 def _rates(dtype: torch.dtype, device: torch.device, budget: Budget) -> Iterator[float]:
     side = _FIRST_SIDE
     while True:
-        a, b, out = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(3))
-        torch.mm(a, b, out=out)
-        taken_s = fastest_s(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device, budget_s=budget.size_s)
+        try:
+            taken_s = _product_s(side, dtype, device, budget_s=budget.size_s)
+        except torch.OutOfMemoryError:  # on a device that others have filled the smaller products count
+            if side == _FIRST_SIDE:
+                raise
+            return
         yield flops_of_product(side) / taken_s
         side *= 2
         if side > _LARGEST_SIDE[device.type] or 8 * taken_s > budget.call_s:

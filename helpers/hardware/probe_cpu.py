@@ -13,7 +13,7 @@ import torch
 from helpers import console
 from helpers.hardware import bandwidth, chase, peak
 from helpers.hardware import probe_levels as levels_of
-from helpers.hardware.card import MachineCard, binary
+from helpers.hardware.card import MachineCard
 from helpers.hardware.limits import MachineLimits
 from helpers.hardware.machine import machine_card
 from helpers.hardware.probe_levels import CacheLevel
@@ -66,9 +66,7 @@ def measure_cpu(plan: Plan) -> MachineLimits:
     values |= in_passes(stages, end_s=begin_s + plan.whole_s, track=track("bandwidth and compute"))
     notes += reasons.values()
     notes += busy(waiting())
-    if levels and most < 4 * levels_of.total_bytes(levels[-1], threads):
-        notes.append(f"the largest working set, {binary(most)}, is under four times the {levels[-1].name}: "
-                     "main memory's figures hold hits in the cache")  # fmt: skip
+    notes += levels_of.too_small(levels, most, threads)
     measured = Measured("cpu", threads, walker.name, {"chase": walker.version} if walker.version else {}, values)
     memory = memory_level("DRAM", card.ram_bytes, most)
     return assembled(measured, levels=levels, memory=memory, notes=notes)

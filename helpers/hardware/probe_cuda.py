@@ -44,6 +44,7 @@ def measure_cuda(device: torch.device, plan: Plan) -> MachineLimits:
     levels = (*_first_level(found, named), *named) if named else found
     if not named:
         notes.append("the driver names no L2: the levels are read off the latency curve, good to a factor of two")
+    notes += levels_of.too_small(levels, most, 1)
     reasons: dict[str, str] = {}
     stages = [*_bandwidth_stages(device, plan, levels, most, notes), *_compute_stages(device, plan, reasons)]
     values |= in_passes(stages, end_s=begin_s + plan.whole_s, track=track("bandwidth and compute"))
@@ -68,9 +69,7 @@ def _latencies(
     host = torch.zeros(most // 8, dtype=torch.int64).view(torch.uint64)
 
     def stage(size_bytes: int) -> dict[Key, float]:
-        buffer = chase_cuda.linked_on(device, host, size_bytes, line_bytes=_LINE_BYTES)
-        walk_s(buffer)  # once to bring what fits into the caches
-        return {("latency", size_bytes): walk_s(buffer)}
+        return {("latency", size_bytes): walk_s(chase_cuda.linked_on(device, host, size_bytes, line_bytes=_LINE_BYTES))}
 
     sizes = levels_of.grid(plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=most)
     stages = [functools.partial(stage, size // _LINE_BYTES * _LINE_BYTES) for size in sizes]

@@ -64,6 +64,17 @@ def largest_bytes(levels: Sequence[CacheLevel], threads: int, free_bytes: int | 
     return 2 ** min(math.ceil(math.log2(_BEYOND_CACHES * last)), int(math.log2(max(2**20, limit))))
 
 
+def too_small(levels: Sequence[CacheLevel], most_bytes: int, threads: int) -> tuple[str, ...]:
+    """Return a note where the largest working set is under four times the last cache, for want of free memory.
+
+    For the library itself.
+    """
+    if not levels or most_bytes >= _BEYOND_CACHES * total_bytes(levels[-1], threads):
+        return ()
+    return (f"the largest working set, {binary(most_bytes)}, is under four times the {levels[-1].name}: main memory's "
+            "figures hold hits in the cache",)  # fmt: skip
+
+
 def total_bytes(level: CacheLevel, threads: int) -> int:
     """Return what ``threads`` threads reach together of a cache, each on a processor of its own.
 

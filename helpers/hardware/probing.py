@@ -27,9 +27,11 @@ def probe(refresh: bool = False, *, device: str | torch.device | None = None) ->
     system lists, else what :func:`helpers.hardware.find_change_points` reads off the latency curve. What cannot be
     measured is None (or missing from ``peak_flops``), and a line of ``notes`` says why; nothing is guessed.
 
-    Raises ValueError for a device that is neither the CPU nor CUDA, RuntimeError for CUDA where there is none, OSError
-    when the cache folder cannot be written. Lesson 01.
+    Raises ValueError for a device that is neither the CPU nor CUDA or a ``refresh`` that is neither True nor False,
+    RuntimeError for CUDA where there is none, OSError when the cache folder cannot be written. Lesson 01.
     """
+    if not isinstance(refresh, bool):
+        raise ValueError(f"refresh is {refresh!r}; give True or False, and a device by its name: probe(device='cpu')")
     import torch  # and below what imports it: the doctor reads a machine's card where torch does not even load
 
     from helpers.timing.runs import chosen_device

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from helpers import results
-from helpers.isolation import child
+from helpers.isolation import child, shared_memory
 
 Status = Literal["returned", "raised", "out_of_memory", "timed_out", "died"]
 
@@ -82,22 +82,28 @@ def run_limited(
     function: Callable[..., Any],
     *args: Any,
     memory_bytes: float | None = None,
+    shared_memory_bytes: float | None = None,
     timeout_s: float = 60.0,
 ) -> Outcome:
     """Run ``function(*args)`` in a fresh process and return its :class:`Outcome`.
 
     ``memory_bytes`` limits its memory over the process's own (see the module's text), None does not; ``timeout_s``
     limits the function, not the start of its process, nor the sending of its value (two minutes each). At the end
-    the process and all that it started in its group are ended; so they are on Ctrl-C.
+    the process and all that it started in its group are ended; so they are on Ctrl-C. ``shared_memory_bytes`` gives it
+    a /dev/shm of its own of that size (whole pages), as a container has; None leaves it the system's.
 
     Raises TypeError when ``function`` is not callable or cannot be sent to another process, ValueError for limits
-    that are not positive numbers, and RuntimeError where memory can be neither limited nor watched.
+    that are not positive numbers, and RuntimeError where memory can be neither limited nor watched, or where the
+    system does not allow a private /dev/shm (it needs Linux and a mount namespace).
     Lesson 08.
     """
     if not callable(function):
         raise TypeError(f"run_limited takes a function and its arguments, not {_short.repr(function)}")
     memory = None if memory_bytes is None else min(int(_positive("memory_bytes", memory_bytes)), _LARGEST_LIMIT_BYTES)
     limit_s = float(_positive("timeout_s", timeout_s))
+    entrance = []
+    if shared_memory_bytes is not None:
+        entrance = shared_memory.entrance(int(_positive("shared_memory_bytes", shared_memory_bytes)))
     task = _packed(function, args)
     with tempfile.TemporaryDirectory(prefix="isolated-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -110,7 +116,7 @@ def run_limited(
             "source": _source(function),
         }
         (folder / child.ORDER).write_text(json.dumps(order), encoding="utf-8")
-        return _run(folder, memory, limit_s)
+        return _run(folder, memory, limit_s, entrance)
 
 
 def _write_task(path: Path, task: bytes) -> None:
@@ -129,7 +135,7 @@ def _positive(name: str, value: float) -> float:
         raise TypeError(f"{name} is a number, not {_short.repr(value)}")
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name} is {value}; give a number above 0")
-    if name == "memory_bytes" and value < 1:
+    if name.endswith("memory_bytes") and value < 1:
         raise ValueError(f"{name} is {value}; give a whole number of bytes")
     return value
 
@@ -162,9 +168,9 @@ def _source(function: Callable[..., Any]) -> dict[str, list[str]]:
     return {file: linecache.getlines(file)} if file and not os.path.exists(file) else {}
 
 
-def _run(folder: Path, memory_bytes: int | None, timeout_s: float) -> Outcome:
+def _run(folder: Path, memory_bytes: int | None, timeout_s: float, entrance: list[str]) -> Outcome:
     kills_before = _system_memory_kills()
-    process = _start(folder)
+    process = _start(folder, entrance)
     captured = _Captured()
     reader = threading.Thread(target=captured.drain, args=(process.stdout,), daemon=True)
     try:
@@ -178,12 +184,12 @@ def _run(folder: Path, memory_bytes: int | None, timeout_s: float) -> Outcome:
                     memory_bytes=memory_bytes, timeout_s=timeout_s)  # fmt: skip
 
 
-def _start(folder: Path) -> subprocess.Popen[bytes]:
+def _start(folder: Path, entrance: list[str]) -> subprocess.Popen[bytes]:
     if not sys.executable:
         raise RuntimeError("this Python does not know its own program (sys.executable), so it cannot start another")
     grouped = {"start_new_session": True} if os.name == "posix" else {"creationflags": 0x200}  # a new process group
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", child.BOOTSTRAP, str(folder)],
+        [*entrance, sys.executable, "-P", "-c", child.BOOTSTRAP, str(folder)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,12 +1,14 @@
 """Draws the library's results; measures nothing. One style for all, and no figure without an alt text."""
 
 from helpers.plotting.bars import draw_bars, draw_three
+from helpers.plotting.curves import draw_curves
 from helpers.plotting.gantt import Span, gantt
 from helpers.plotting.hierarchy import draw_hierarchy, draw_inversion, draw_links
 from helpers.plotting.history import Doubling, doubling_line, draw_energy, draw_growth, draw_trends
 from helpers.plotting.images import draw_images
 from helpers.plotting.layers import draw_layers, draw_shares
 from helpers.plotting.mountains import draw_bandwidths, draw_latencies
+from helpers.plotting.parallel import draw_crossover, draw_limits, draw_losses, draw_speedup, draw_split, draw_stale
 from helpers.plotting.processors import (
     MEMORY_SPACES,
     SCHEMATIC_DIES,
@@ -20,7 +22,8 @@ from helpers.plotting.style import MEASURED, MODELLED, PREDICTED, figure, png, s
 
 __all__ = [
     "MEASURED", "MEMORY_SPACES", "MODELLED", "PREDICTED", "SCHEMATIC_DIES", "Die", "Doubling", "MemorySpace", "Span",
-    "doubling_line",
+    "doubling_line", "draw_crossover", "draw_limits", "draw_losses", "draw_speedup", "draw_split", "draw_stale",
+    "draw_curves",
     "draw_bandwidths", "draw_bars", "draw_dies", "draw_energy", "draw_growth", "draw_hierarchy", "draw_images",
     "draw_inversion", "draw_latencies", "draw_layers", "draw_links", "draw_memory_spaces", "draw_roofline",
     "draw_shares", "draw_three", "draw_trends", "figure", "gantt", "png", "roofline_alt", "show", "unit_axis",

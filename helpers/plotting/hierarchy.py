@@ -131,7 +131,8 @@ def draw_inversion(
     unit_axis(axes, "y", "B", binary=True)
     axes.set_xlabel("from the arithmetic units outwards (solid: GPU)")
     axes.set_ylabel("on the whole chip")
-    label_points(axes, ends)
+    places = [(at, value) for totals in rows.values() for at, value in enumerate(totals) if value is not None]
+    label_points(axes, ends, avoid=places)
     return drawn
 
 

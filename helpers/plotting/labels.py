@@ -31,8 +31,9 @@ def label_points(
     """Write a name beside each point (x, y, name), in data units, and return the texts in the order given.
 
     A name goes to the nearest free place around its point that lies inside the axes; one that had to go far gets a
-    thin line to its point. ``avoid`` are further points, in data units, that names keep off, as they keep off the lines
-    in the axes where they can. Call it last, when limits and scales of the axes are set: the places depend on them.
+    thin line to its point. ``avoid`` are further points, in data units, that names keep off, as they keep off the texts
+    and, where they can, the lines in the axes. Call it last, when limits and scales of the axes are set: the places
+    depend on them.
     For the library itself.
     """
     figure = axes.figure
@@ -42,7 +43,8 @@ def label_points(
     pixels = _pixels(axes, [(x, y) for x, y, _ in points])
     half = _POINT_PT * scale
     spots = np.concatenate([pixels, _pixels(axes, avoid)])
-    taken = np.concatenate([spots - half, spots + half], axis=1)
+    written = np.array([text.get_window_extent().extents for text in axes.texts]).reshape(-1, 4)
+    taken = np.concatenate([np.concatenate([spots - half, spots + half], axis=1), written])
     lines = np.concatenate([np.empty((0, 2)), *(_samples(line, scale) for line in axes.lines)])
     made = []
     for centre, (x, y, name) in zip(pixels, points, strict=True):
@@ -50,7 +52,7 @@ def label_points(
                              ha="center", va="center", annotation_clip=False)  # fmt: skip
         box = text.get_window_extent()
         boxes = _places(centre, np.array([box.width, box.height]), scale)
-        costs = _covered(boxes, taken) + _outside(boxes, frame) + _crossed(boxes, lines) + _doubt(boxes, centre, pixels)
+        costs = _covered(boxes, taken) + _outside(boxes, frame) + _crossed(boxes, lines) + _doubt(boxes, centre, spots)
         best = int(costs.argmin())
         taken = np.concatenate([taken, boxes[best : best + 1]])
         text.set_position(tuple(((boxes[best, :2] + boxes[best, 2:]) / 2 - centre) / scale))
@@ -113,12 +115,12 @@ def _crossed(boxes: np.ndarray, lines: np.ndarray) -> np.ndarray:
     return inside.all(axis=2).sum(axis=1)
 
 
-def _doubt(boxes: np.ndarray, centre: np.ndarray, pixels: np.ndarray) -> np.ndarray:
+def _doubt(boxes: np.ndarray, centre: np.ndarray, spots: np.ndarray) -> np.ndarray:
     """Return a share of a text's area where another point lies nearer to its box than its own point does."""
 
     def distances(points: np.ndarray) -> np.ndarray:
         nearest = np.clip(points[None], boxes[:, None, :2], boxes[:, None, 2:])
         return np.hypot(*np.moveaxis(points[None] - nearest, 2, 0))
 
-    nearer = distances(pixels) < distances(centre[None]) - 1  # a pixel for rounding
+    nearer = distances(spots) < distances(centre[None]) - 1  # a pixel for rounding
     return _DOUBT_SHARE * _area(boxes) * nearer.any(axis=1)

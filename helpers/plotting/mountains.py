@@ -12,12 +12,14 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from helpers import units
 from helpers.hardware.limits import BandwidthPoint, LatencyPoint
-from helpers.plotting.style import MEASURED, STYLE_FILE, figure, unit_axis
+from helpers.plotting.style import MEASURED, MODELLED, STYLE_FILE, figure, unit_axis
 
 KERNELS = ("read", "write", "copy", "triad", "scale")
 _MARKERS = ("o", "s", "^", "D", "v")
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7")
-_MOST_TICKS = 9
+_ORIGINS = {"measured": MEASURED, "simulated": MODELLED}
+_BY_SYSTEM, _BY_MACHINE = "cache sizes, by the operating system", "cache sizes of the simulated machine"
+_MOST_TICKS, _MOST_NAMED = 9, 4
 _TITLE_PAD_PT = 34  # room for the names of the caches
 
 
@@ -26,14 +28,18 @@ def draw_latencies(
     *,
     caches: Mapping[str, int] | None = None,
     change_points: Sequence[float] = (),
+    origin: str = "measured",
     title: str = "Time of one dependent load by working set",
 ) -> Figure:
     """Return the latency mountain: working set in powers of two, time of a load, both logarithmic.
 
     ``caches`` maps names to sizes in bytes as the operating system states them: dashed lines, named at the top.
     ``change_points`` are working sets in bytes at which a finder saw the latency change: dotted lines, their sizes
-    below the axes. Raises ValueError for no points or one without a time above 0. Lesson 01.
+    (of more than four their number) below the axes. ``origin`` is "measured" or "simulated", which has the colour of
+    models. Raises ValueError for another origin, for no points or one without a time above 0. Lesson 01.
     """
+    if origin not in _ORIGINS:
+        raise ValueError(f"a curve's origin is one of {', '.join(_ORIGINS)}, not {origin!r}")
     if not latencies:
         raise ValueError("nothing to draw: the limits hold no latency (their notes say why)")
     wrong = [point for point in latencies if not 0 < point.latency_s < math.inf]
@@ -42,9 +48,9 @@ def draw_latencies(
     drawn, axes = figure(title=title)
     ordered = sorted(latencies, key=lambda point: point.working_set_bytes)
     sizes, times_s = [p.working_set_bytes for p in ordered], [p.latency_s for p in ordered]
-    axes.plot(sizes, times_s, "o-", color=MEASURED, markersize=4, label="measured", zorder=3)
+    axes.plot(sizes, times_s, "o-", color=_ORIGINS[origin], markersize=4, label=origin, zorder=3)
     _logarithmic(axes, [*sizes, *(caches or {}).values()], times_s, "s")
-    _mark_caches(axes, caches or {})
+    _mark_caches(axes, caches or {}, _BY_MACHINE if origin == "simulated" else _BY_SYSTEM)
     _mark_changes(axes, change_points)
     axes.set_ylabel("time of a load")
     drawn.legend(loc="outside lower left", ncols=2, fontsize=10, frameon=False)
@@ -77,7 +83,7 @@ def draw_bandwidths(
         axes.plot(sizes, rates, marker=_MARKERS[place], color=_COLOURS[place], markersize=4, linewidth=1.6, label=name)
     _logarithmic(axes, [*sizes, *(caches or {}).values()], None, "B/s")
     axes.set_ylim(bottom=0)
-    _mark_caches(axes, caches or {})
+    _mark_caches(axes, caches or {}, _BY_SYSTEM)
     axes.set_ylabel("bandwidth")
     drawn.legend(loc="outside lower left", ncols=3, fontsize=10, frameon=False)
     return drawn
@@ -105,10 +111,10 @@ def _logarithmic(axes: Axes, sizes: Sequence[float], values: Sequence[float] | N
     unit_axis(axes, "y", unit)
 
 
-def _mark_caches(axes: Axes, caches: Mapping[str, int]) -> None:
+def _mark_caches(axes: Axes, caches: Mapping[str, int], name_of_all: str) -> None:
     for place, (name, size) in enumerate(caches.items()):
         axes.axvline(size, color="#777777", linestyle="--", linewidth=1.2, zorder=1.5,
-                     label="cache sizes, by the operating system" if place == 0 else "_cache")  # fmt: skip
+                     label="_cache" if place else name_of_all)  # fmt: skip
         axes.text(size, 1.01, f"{name}\n{_binary(size)}", transform=axes.get_xaxis_transform(), ha="center",
                   va="bottom", fontsize=9, color="#444444")  # fmt: skip
     if caches:
@@ -117,7 +123,8 @@ def _mark_caches(axes: Axes, caches: Mapping[str, int]) -> None:
 
 
 def _mark_changes(axes: Axes, change_points: Sequence[float]) -> None:
-    found = f"found on the curve: {', '.join(_binary(size) for size in change_points)}"
+    named = [_binary(size) for size in change_points]
+    found = f"found on the curve: {', '.join(named) if len(named) <= _MOST_NAMED else f'{len(named)} rises'}"
     for place, size in enumerate(change_points):
         axes.axvline(size, color="#D55E00", linestyle=":", linewidth=1.6, zorder=1.6,
                      label="_found" if place else found)  # fmt: skip

@@ -20,7 +20,7 @@ from helpers.roofline.modelling import peak_of
 Point = RooflinePoint | Placement | LayerPlacement
 
 _MOST_NAMES = 12  # more points than this are numbered, and named below
-_NOTE_CHARACTERS = 100
+_NOTE_CHARACTERS, _LABEL_CHARACTERS = 100, 56
 _SLOPES = ("#000000", "#8C510A", "#56B4E9", "#CC79A7", "#D55E00")  # from main memory inwards
 _PEAKS = ("-", (0, (6, 2)), (0, (4, 1, 1, 1)), (0, (1, 1)))  # a line style a dtype; the first is the main one
 _MEMORY_SIDE, _COMPUTE_SIDE = "#E69F00", "#56B4E9"
@@ -132,7 +132,7 @@ def _draw_datasheet(axes: Axes, promised: DatasheetRoof, low: float, high: float
     label = (f"datasheet, {promised.name}, {promised.dtype}: {units.text(slope, 'B/s')}, "
              f"{units.text(peak, 'FLOP/s')}")  # fmt: skip
     axes.plot([low, ridge, high], [slope * low, peak, peak], color="#777777", linestyle="--", linewidth=1.6,
-              zorder=2.1, label=label)  # fmt: skip
+              zorder=2.1, label=textwrap.fill(label, _LABEL_CHARACTERS))  # fmt: skip
 
 
 def _draw_points(axes: Axes, points: Sequence[Point]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from helpers.hardware.devices import Device
+from helpers.hardware.devices import Device, require_device
 from helpers.results import Result
 
 
@@ -36,9 +36,10 @@ class DatasheetRoof(Result):
 def datasheet_roof(device: Device, dtype: str = "float32", *, unit: str | None = None) -> DatasheetRoof:
     """Return the roofs that the table of devices has for ``device``: dense peak in ``dtype``, memory bandwidth.
 
-    ``unit`` is "vector" or "matrix", by default whichever is faster. Raises ValueError where the table does not know
-    the peak or the bandwidth, with the dtypes whose dense peak it does know. Lesson 02.
+    ``unit`` is "vector" or "matrix", by default whichever is faster. Raises TypeError for what is no device, ValueError
+    where the table does not know the peak or the bandwidth, with the dtypes whose dense peak it does know. Lesson 02.
     """
+    require_device(device)
     peak = device.peak(dtype, unit=unit)
     if peak is None or peak.dense_flops_per_s is None:
         known = list(dict.fromkeys(row.dtype for row in device.peaks if row.dense_flops_per_s is not None))

@@ -15,7 +15,7 @@ from helpers.memory import steps
 from helpers.operations import LayerOperations, OperationProfile, OperatorOperations, profile_ops
 from helpers.operations.preserve import preserved
 from helpers.results import Result
-from helpers.roofline.modelling import RooflinePoint, Workload, model
+from helpers.roofline.modelling import RooflinePoint, Workload, model, peak_of
 from helpers.roofline.placing import check_limits
 
 _BACKWARD_CALLS = 2  # the gradient of the input and that of the weights
@@ -128,14 +128,15 @@ def roofline(
     A point's level follows from the bytes that the layer itself moves: that its input still lies in a cache, or that
     the layers before have driven its weights out, is not in the model.
 
-    Raises ValueError for limits of another device or number of threads than the model's now, and what counting and
-    timing raise. Lesson 02.
+    Raises ValueError for limits of another device or number of threads than the model's now, a dtype whose peak was
+    not measured, or a model that moves no bytes, and what counting and timing raise. Lesson 02.
     """
     steps.check_model(model)
     check_limits(limits, steps.device_of(model, inputs))
+    dtype = str(steps.dtype_of(model)).removeprefix("torch.")
+    peak_of(limits, dtype)  # refused before anything is timed
     counted = count(model, inputs, training=training)
     timed = profiling.profile_time(model, inputs, training=training, loss=loss, budget_s=budget_s)
-    dtype = str(steps.dtype_of(model)).removeprefix("torch.")
     return join(counted, timed, limits, dtype=dtype)
 
 
@@ -153,7 +154,7 @@ def join(
 ) -> RooflineProfile:
     """Put the counts and the times of the same layers together with the model; measures nothing.
 
-    Raises ValueError where the two are not of the same model. For the library itself.
+    Raises ValueError where nothing moves bytes, or the two are not of the same model. For the library itself.
     """
     rows = {row.layer: row for row in counted.layers}
     placed, left_out, left_out_s = [], [], 0.0
@@ -167,8 +168,8 @@ def join(
         placed.append(_placement(row, point, part.total_s))
     if not placed:
         raise ValueError(
-            f"no layer of {timed.model} both moves bytes and was timed; counts are of {counted.model} for "
-            f"{counted.input}, times of {timed.model} for {timed.input}"
+            f"no layer of {timed.model} both moves bytes and was timed: views alone move none, and counts of "
+            f"{counted.model} for {counted.input} go with no times of {timed.model} for {timed.input}"
         )
     modelled_s, measured_s = sum(row.modelled_s for row in placed), sum(row.measured_s for row in placed)
     return RooflineProfile(

@@ -19,8 +19,8 @@ class Workload(Result):
     ``working_set_bytes`` are the distinct bytes touched, which decide the memory level; by default ``moved_bytes``,
     as where each byte moves once. ``calls`` of operators make it up: each costs the call overhead.
 
-    Raises ValueError for no bytes, a negative or infinite number, less than one call, or a working set larger than
-    the bytes moved; TypeError for what is no number. Lesson 02.
+    Raises ValueError for no bytes, a negative or infinite number, calls that are no whole number of at least 1, or a
+    working set larger than the bytes moved; TypeError for what is no number. Lesson 02.
     """
 
     name: str
@@ -33,6 +33,8 @@ class Workload(Result):
     def __post_init__(self) -> None:
         for field, least in (("flops", 0), ("moved_bytes", 0), ("working_set_bytes", 0), ("calls", 1)):
             _check(self.name, field, getattr(self, field), least)
+        if self.calls != int(self.calls):
+            raise ValueError(f"calls of {self.name!r} must be a whole number, got {self.calls!r}")
         if self.moved_bytes == 0:
             raise ValueError(
                 f"{self.name!r} moves no bytes, so it has no arithmetic intensity (FLOP a byte); give the bytes that "
@@ -95,13 +97,14 @@ def model(workload: Workload, limits: MachineLimits, *, level: str | None = None
     for multicore architectures", Communications of the ACM 52(4), 2009; the overhead is our addition.
 
     Raises ValueError for a dtype without a measured peak, a level that is not there, or a bandwidth that nobody could
-    measure; TypeError when ``workload`` is none. Lesson 02.
+    measure; TypeError when ``workload`` or ``limits`` is none. Lesson 02.
     """
     if not isinstance(workload, Workload):
         raise TypeError(
             f"model works on a Workload, not on {type(workload).__name__}; write Workload('name', flops, moved_bytes), "
             "or roofline(...) for a model's layers"
         )
+    require_limits(limits)
     peak = peak_of(limits, workload.dtype)
     memory = _level(limits, workload, level)
     bandwidth = memory.bandwidth_bytes_per_s
@@ -126,6 +129,12 @@ def model(workload: Workload, limits: MachineLimits, *, level: str | None = None
         modelled_s=max(longer_s, overhead_s) if overlaps else longer_s + overhead_s,
         regime=OVERHEAD_BOUND if overhead_s > longer_s else busy,
     )
+
+
+def require_limits(given: object) -> None:
+    """Raise TypeError unless ``given`` are the limits of a machine. For the library itself."""
+    if not isinstance(given, MachineLimits):
+        raise TypeError(f"limits are what helpers.probe() returns, not {type(given).__name__} {given!r:.40}")
 
 
 def peak_of(limits: MachineLimits, dtype: str) -> float:

@@ -9,7 +9,7 @@ import torch
 
 from helpers.hardware.limits import MachineLimits
 from helpers.results import Result
-from helpers.roofline.modelling import RooflinePoint, Workload, model
+from helpers.roofline.modelling import RooflinePoint, Workload, model, require_limits
 from helpers.timing import Timing, measure
 from helpers.timing.runs import Clock, Function
 
@@ -84,8 +84,9 @@ def beside(point: RooflinePoint, timing: Timing) -> Placement:
 def check_limits(limits: MachineLimits, device: torch.device | None = None) -> None:
     """Raise ValueError when ``limits`` are not those of ``device`` (None: theirs, if it is here) with its threads now.
 
-    On CUDA the number of CPU threads does not matter. For the library itself.
+    On CUDA the number of CPU threads does not matter. Raises TypeError for what are no limits. For the library itself.
     """
+    require_limits(limits)
     theirs = torch.device(limits.device)
     wanted = theirs if device is None else device
     if theirs.type != wanted.type:

@@ -17,7 +17,7 @@ import numpy as np
 
 from helpers.results import Result
 from helpers.simulators import lru
-from helpers.simulators.streams import AddressStream, pointer_chase, whole_number
+from helpers.simulators.streams import AddressStream, list_of, pointer_chase, require_stream, whole_number
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,10 @@ def simulate_caches(stream: AddressStream, levels: Sequence[CacheLevel]) -> Cach
     """Return what the ``levels``, nearest first and empty at first, do with ``stream``: exact counts.
 
     A million accesses take under a second with numba (after its compilation, once a process); without it, several
-    seconds where most of them miss. Raises TypeError or ValueError for no level, or for a level whose lines are
+    seconds where most of them miss. Raises TypeError or ValueError for no stream, no level, or a level whose lines are
     shorter than those of the level before. Lesson 01.
     """
+    require_stream(stream)
     levels = _checked(levels)
     lines, writes = stream.lines(levels[0].line_bytes)
     split = int(np.count_nonzero(stream.addresses % levels[0].line_bytes + stream.access_bytes > levels[0].line_bytes))
@@ -154,11 +155,12 @@ def simulate_latency(
     Raises ValueError for latencies that are too few or do not grow, and as :func:`simulate_caches`. Lesson 01.
     """
     levels = _checked(levels)
-    latencies = tuple(float(latency) for latency in latencies_s)
+    latencies = tuple(float(latency) for latency in list_of("latencies_s", latencies_s, "seconds"))
+    sizes = list_of("working_sets_bytes", working_sets_bytes, "sizes in bytes")
     if len(latencies) != len(levels) + 1 or list(latencies) != sorted(latencies) or not latencies[0] > 0:
         raise ValueError(f"give {len(levels) + 1} latencies in seconds, from the nearest level's to memory's, each "
                          f"above 0 and not below the one before; got {latencies}")  # fmt: skip
-    points = tuple(_chase_point(levels, latencies, size, seed) for size in working_sets_bytes)
+    points = tuple(_chase_point(levels, latencies, size, seed) for size in sizes)
     return LatencyCurve(latencies_s=latencies, levels=levels, points=points)
 
 

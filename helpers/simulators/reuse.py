@@ -15,7 +15,7 @@ import numpy as np
 
 from helpers.results import Result
 from helpers.simulators.cache import CacheLevel
-from helpers.simulators.streams import AddressStream
+from helpers.simulators.streams import AddressStream, list_of, require_stream
 
 FIRST_TOUCH = -1
 
@@ -62,8 +62,10 @@ def reuse_distances(stream: AddressStream, *, line_bytes: int = 64) -> np.ndarra
     """Return the reuse distance of each touch of a line, in lines (int64); ``FIRST_TOUCH`` (-1) where there is none.
 
     In O(n log n). A line that is touched twice in a row has the distance 0. An access that crosses the border of a
-    line is two touches. Raises ValueError for a line that is no power of two bytes. Lesson 01.
+    line is two touches. Raises TypeError for what is no stream, ValueError for a line that is no power of two bytes.
+    Lesson 01.
     """
+    require_stream(stream)
     CacheLevel(line_bytes, line_bytes)  # refuses lines that are no lines
     lines, _ = stream.lines(line_bytes)
     before = _previous(lines)
@@ -92,6 +94,7 @@ def miss_curve(stream: AddressStream, sizes_bytes: Sequence[int], *, line_bytes:
     Each is what :func:`helpers.simulators.cache.simulate_caches` counts at that size. Raises ValueError for a size
     that is not whole lines. Lesson 01.
     """
+    sizes_bytes = list_of("sizes_bytes", sizes_bytes, "sizes in bytes")
     held = np.array([CacheLevel(size, line_bytes).lines for size in sizes_bytes], np.int64)
     distances = reuse_distances(stream, line_bytes=line_bytes)
     known = np.sort(distances[distances != FIRST_TOUCH])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+_LAST_ADDRESS = 2**63 - 1
 _PAGE_BYTES = 4096  # matrices of a product start at multiples of this
 _MOST_ACCESSES = 2**25
 
@@ -33,9 +34,11 @@ class AddressStream:
         if writes.dtype != bool or (writes.ndim and writes.shape != addresses.shape):
             raise TypeError(f"writes is one bool, or one for each of the {addresses.size:,} addresses, not "
                             f"{writes.dtype} of shape {writes.shape}")  # fmt: skip
+        whole_number("access_bytes", self.access_bytes)
         if addresses.size and int(addresses.min()) < 0:
             raise ValueError(f"an address is 0 or more; the smallest given is {int(addresses.min())}")
-        whole_number("access_bytes", self.access_bytes)
+        if addresses.size and int(addresses.max()) > _LAST_ADDRESS - self.access_bytes:
+            raise ValueError(f"addresses are below 2^63; the largest given is {int(addresses.max())}")
         object.__setattr__(self, "addresses", addresses.astype(np.int64, copy=False))
         object.__setattr__(self, "writes", np.broadcast_to(writes, addresses.shape))
 
@@ -59,6 +62,9 @@ class AddressStream:
 
 def join_streams(streams: Sequence[AddressStream]) -> AddressStream:
     """Return the streams one after another; ValueError unless all have the same ``access_bytes``. Lesson 01."""
+    streams = list_of("streams", streams, "address streams")
+    for stream in streams:
+        require_stream(stream)
     widths = sorted({stream.access_bytes for stream in streams})
     if len(widths) != 1:
         raise ValueError(f"streams of one access width can be joined; these have {widths or 'none'} bytes an access")
@@ -196,6 +202,21 @@ def _tiles(length: int, tile: int | None) -> int:
 
 def _pages(size_bytes: int) -> int:
     return -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def require_stream(given: object) -> None:
+    """Raise TypeError unless ``given`` is an address stream. For the library itself."""
+    if not isinstance(given, AddressStream):
+        raise TypeError(f"this takes an address stream, such as sequential(100) or AddressStream(addresses), not "
+                        f"{type(given).__name__} {given!r:.40}")  # fmt: skip
+
+
+def list_of(name: str, given: object, what: str) -> list:
+    """Return ``given`` as a list; TypeError when it is one thing instead of several. For the library itself."""
+    try:
+        return list(given)  # type: ignore[call-overload]
+    except TypeError:
+        raise TypeError(f"{name} is a list of {what}; got {type(given).__name__} {given!r:.40}") from None
 
 
 def whole_number(name: str, value: object, *, at_least: int = 1) -> None:

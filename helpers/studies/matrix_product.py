@@ -263,8 +263,11 @@ def _refuse_wrong(errors: dict[str, float]) -> None:
 def _device(device: str | torch.device | None) -> torch.device:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    chosen = torch.device(device)
-    if chosen.type not in ("cpu", "cuda"):
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError):
+        chosen = None  # torch knows no such device
+    if chosen is None or chosen.type not in ("cpu", "cuda"):
         raise ValueError(f"the programs run on 'cpu' or 'cuda', not on {str(device)!r}")
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("there is no CUDA device here; count_instructions compiles the kernels without one, and "

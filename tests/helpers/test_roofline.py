@@ -268,6 +268,31 @@ def test_every_layer_of_a_model_is_a_point_and_the_model_comes_back(training):
     assert all(parameter.grad is None for parameter in net.parameters())
 
 
+def test_what_cannot_be_placed_is_refused_before_anything_is_timed(monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("timed")
+
+    monkeypatch.setattr("helpers.profiling.profile_time", never)
+    with pytest.raises(ValueError, match="no peak was measured for 'float16' on this machine; there is one for float3"):
+        roofline(nn.Linear(8, 8).half(), torch.rand(4, 8).half(), limits())
+    for call in (
+        lambda: roofline(nn.Linear(8, 8), (4, 8), None),
+        lambda: place("w", lambda: None, 1, 1, limits),
+        lambda: model(Workload("w", 1, 1), limits),
+    ):
+        with pytest.raises(TypeError, match=r"limits are what helpers\.probe\(\) returns, not (NoneType|function)"):
+            call()
+    with pytest.raises(TypeError, match=r"a device of the table, such as .* not 'H200'"):
+        datasheet_roof("H200")
+    with pytest.raises(ValueError, match=r"calls of 'w' must be a whole number, got 1\.5"):
+        Workload("w", 1, 1, calls=1.5)
+
+
+def test_a_model_of_views_alone_is_told_so():
+    with pytest.raises(ValueError, match="views alone move none"):
+        roofline(nn.Flatten(), (4, 1, 8, 8), limits(), budget_s=0.02)
+
+
 def test_dropout_counts_in_training_and_moves_nothing_in_evaluation():
     net = nn.Sequential(nn.Linear(8, 8), nn.Dropout())
     inputs = torch.rand(4, 8)

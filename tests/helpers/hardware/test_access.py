@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -31,6 +33,16 @@ def test_lines_are_counted_as_the_set_of_the_bytes_lines():
         lines = {place // line for start in starts for place in range(start, start + size)}
         found = access.lines_touched(count, stride=stride, element_bytes=size, line_bytes=line, offset_bytes=offset)
         assert found == len(lines), (count, stride, size, line, offset)
+
+
+def test_lines_of_a_hundred_million_elements_are_counted_without_a_list_of_them():
+    tracemalloc.start()
+    try:
+        assert access.lines_touched(10**8, stride=3, offset_bytes=4) == (4 + 12 * (10**8 - 1)) // 64 + 1
+        assert access.lines_touched(10**8, stride=-17) == 10**8
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("wrong", [{"elements": 0}, {"stride": 0}, {"line_bytes": 0}, {"offset_bytes": -1}])
@@ -169,19 +181,32 @@ def test_bad_arguments_are_told_what_is_accepted():
         access.compare_direction(buffer_bytes=100)
     with pytest.raises(ValueError, match="two or more different"):
         access.sweep_stride((4, 4))
+    with pytest.raises(ValueError, match="different whole numbers"):
+        access.sweep_stride((1, 2.5))
 
 
-def no_compiler(source):
-    raise native.MissingToolError("there is no C++ compiler", "install g++")
+MISSING = native.MissingToolError("there is no C++ compiler", "install g++")
+BROKEN = native.CompilationError("fatal error: cstdint: No such file\nmore", "install g++", "")
 
 
-def test_without_a_compiler_numba_walks_and_without_both_one_line_says_so(monkeypatch):
+@pytest.mark.parametrize("error", [MISSING, BROKEN])
+def test_without_a_compiler_that_works_numba_walks_and_without_both_one_line_says_so(monkeypatch, error):
     pytest.importorskip("numba")
-    monkeypatch.setattr(access_kernels, "compile_cpp", no_compiler)
+
+    def compile_cpp(source):
+        raise error
+
+    monkeypatch.setattr(access_kernels, "compile_cpp", compile_cpp)
     assert access_kernels.kernels().engine == "numba"
+    assert access_kernels.kernels() is access_kernels.kernels()  # numba compiles once
     assert access.sweep_stride((1, 16), buffer_bytes=SMALL, budget_s=0.1).engine == "numba"
     with pytest.raises(native.MissingToolError, match=r"need C\+\+.*install g\+\+"):
         access.compare_alignment()
-    monkeypatch.setitem(__import__("sys").modules, "numba", None)
-    with pytest.raises(native.MissingToolError, match=r"neither a C\+\+ compiler nor numba.*install g\+\+; or install"):
+    access_kernels.numba_kernels.cache_clear()
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(
+        native.MissingToolError, match=r"neither a C\+\+ compiler.*nor numba.*g\+\+; or install"
+    ) as raised:
         access_kernels.kernels()
+    assert error.problem.splitlines()[0] in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1

@@ -95,8 +95,14 @@ def test_the_usual_threads_double_up_to_the_cores(cores, wanted):
 
 
 def test_bad_arguments_are_told_what_is_accepted():
-    with pytest.raises(ValueError, match="from 1 to 64"):
-        channels.sweep_threads(())
+    for threads in ((), (0, 1), (65,), (1.5, 2)):
+        with pytest.raises(ValueError, match="from 1 to 64"):
+            channels.sweep_threads(threads)
+    for size in (-5, 8191, 1e8):
+        with pytest.raises(ValueError, match="at least 8,192, a chunk for each of 2 threads"):
+            channels.sweep_threads((1, 2), buffer_bytes=size)
+    with pytest.raises(ValueError, match="interleave_bytes=0"):
+        used([0], interleave_bytes=0)
     with pytest.raises(ValueError, match="multiple of the unit"):
         used([32])
     with pytest.raises(ValueError, match="at least"):

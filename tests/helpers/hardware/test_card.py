@@ -16,7 +16,6 @@ import pandas as pd
 import pytest
 import torch
 
-from helpers import hardware
 from helpers.hardware import Cache, Gpu, MachineCard, card, linux, machine, machine_card
 from helpers.results import from_dict
 

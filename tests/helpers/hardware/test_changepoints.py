@@ -8,6 +8,7 @@ import pytest
 
 from helpers.hardware import LatencyPoint, changepoints, chase, find_change_points, machine_card, probe_levels
 from helpers.hardware.probe_repeats import agree
+from helpers.simulators import CacheLevel, simulate_latency
 
 KIB, MIB = 2**10, 2**20
 HIERARCHIES = {  # size in bytes and seconds of a load; the last is main memory's
@@ -56,6 +57,31 @@ def test_exact_on_other_grids_when_lines_are_walked_in_a_cycle(per_octave):
     caches, memory_s = HIERARCHIES["desktop"]
     points = curve(caches, memory_s, sizes_to(128 * MIB, per_octave), in_a_cycle=True)
     assert find_change_points(points) == tuple(size for size, _ in caches)
+
+
+@pytest.mark.parametrize("in_a_cycle", [True, False])
+@pytest.mark.parametrize("per_octave", [2, 3, 4])
+def test_exact_on_any_hierarchy_whose_sizes_and_latencies_at_least_double(per_octave, in_a_cycle):
+    dice, sizes = random.Random(per_octave), sizes_to(128 * MIB, per_octave)
+    for _ in range(100):
+        place, latency_s, caches = dice.randint(2, 4) * per_octave, 1e-9, []
+        while place < len(sizes) - per_octave and len(caches) < 4:
+            caches.append((sizes[place], latency_s))
+            place += dice.randint(per_octave + 1, 4 * per_octave)
+            latency_s *= dice.uniform(2, 6)
+        points = curve(caches, latency_s, sizes, in_a_cycle=in_a_cycle)
+        assert find_change_points(points) == tuple(size for size, _ in caches), (caches, latency_s)
+
+
+@pytest.mark.parametrize("ways", [None, 8])
+@pytest.mark.parametrize("kibibytes", [(4, 32, 256), (16, 128)])
+def test_exact_on_the_machines_of_the_simulator(kibibytes, ways):
+    levels = [CacheLevel(size * KIB, 64, ways) for size in kibibytes]
+    sizes = probe_levels.grid(KIB, kibibytes[-1] * 4 * KIB, per_octave=2, dense_until_bytes=MIB)
+    latencies_s = (1e-9, 4e-9, 14e-9, 1e-7)[-len(levels) - 1 :]
+    simulated = simulate_latency(levels, latencies_s, sizes)
+    points = [LatencyPoint(point.working_set_bytes, point.latency_s) for point in simulated.points]
+    assert find_change_points(points) == tuple(level.size_bytes for level in levels)
 
 
 @pytest.mark.parametrize("in_a_cycle", [True, False])

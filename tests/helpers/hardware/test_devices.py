@@ -94,11 +94,11 @@ def test_the_data_file_has_no_key_that_nobody_reads():
 
 def test_unknown_is_none_and_is_shown_so():
     ryzen = device("Ryzen 9 5950X")
-    assert ryzen.memory_bandwidth_bytes_per_s is None
+    assert ryzen.memory_bytes is None
     assert "unknown" in str(ryzen)
     table = ryzen.sources().set_index("figure")
-    assert table.loc["memory bandwidth", "value"] == "unknown"
-    assert table.loc["memory bandwidth", "address"] == ""
+    assert table.loc["memory", "value"] == "unknown"
+    assert table.loc["memory", "address"] == ""
     assert table.loc["l3", "value"] == "67.1 MB"
     assert "zen" in table.loc["l3", "source"].lower()
 
@@ -225,12 +225,28 @@ def test_ridge_points_lie_in_their_bands():
         for peak in one.peaks:
             ridge = ridge_flops_per_byte(one, peak.dtype, unit=peak.unit)
             assert ridge is None or 0.5 < ridge < 3000
-    assert ridge_flops_per_byte(device("Ryzen 9 5950X"), "float32") is None
+    ryzen = device("Ryzen 9 5950X")
+    assert ridge_flops_per_byte(ryzen, "float32") == pytest.approx(16 * 2 * 8 * 2 * 3.4 / 51.2)
+    assert ridge_flops_per_byte(dataclasses.replace(ryzen, memory_bandwidth_bytes_per_s=None), "float32") is None
     assert ridge_flops_per_byte(device("T4"), "bfloat16") is None
     with pytest.raises(ValueError, match="use one of float64"):
         ridge_flops_per_byte(device("T4"), "fp32")
     with pytest.raises(ValueError, match="use one of vector, matrix"):
         ridge_flops_per_byte(device("T4"), "float32", unit="tensor")
+    with pytest.raises(TypeError, match=r"a device of the table, such as device\('NVIDIA H200'\), not 'T4'"):
+        ridge_flops_per_byte("T4", "float32")
+
+
+def test_power_is_the_default_not_the_most_that_can_be_set():
+    assert named("EPYC 7713").tdp_w == 225
+    assert "240 W" in named("EPYC 7713").fact("tdp_w").note
+
+
+def test_one_name_instead_of_a_list_and_what_is_no_name_are_refused():
+    with pytest.raises(TypeError, match=r"a list of names, such as \['H200'\]"):
+        devices_tables.memory_inversion("H200")
+    with pytest.raises(TypeError, match="a name or a machine card, not None"):
+        known_device(None)
 
 
 def test_the_faster_unit_is_taken_unless_one_is_named():

@@ -104,8 +104,9 @@ def test_bad_series_are_explained():
         doubling_time(made([2000, 2001], [1, 2]))
     with pytest.raises(ValueError, match="different years"):
         doubling_time(made([2000, 2000, 2000], [1, 2, 3]))
-    with pytest.raises(ValueError, match="the least is -1"):
-        doubling_time(made([2000, 2001, 2002], [1, -1, 2]))
+    for wrong, words in ((-1, "from -1 to 2"), (math.inf, "from 1 to inf"), (math.nan, "from nan")):
+        with pytest.raises(ValueError, match=f"only positive finite values .* {words}"):
+            doubling_time(made([2000, 2001, 2002], [1, wrong, 2]))
     with pytest.raises(ValueError, match=r"such as 0\.95"):
         doubling_time(made([2000, 2001, 2002], [1, 2, 3]), confidence=95)
     with pytest.raises(ValueError, match="2 years and 3 values"):
@@ -162,8 +163,9 @@ def test_energy_is_the_sum_of_what_is_counted():
 def test_energy_refuses_what_it_cannot_count():
     with pytest.raises(ValueError, match="use one of float32, float16, int8"):
         inference_energy(1, dtype="bfloat16")
-    with pytest.raises(ValueError, match="is no memory"):
-        inference_energy(1, cache="int8 add")
+    for name in ("int8 add", "DRAM", "L1"):  # DRAM counted as a cache would hide its bytes from dram_j
+        with pytest.raises(ValueError, match=f"'{name}' is no cache; use one of cache of 8 KB"):
+            inference_energy(1, cache=name, cache_bytes=8)
     with pytest.raises(ValueError, match="dram_bytes is a count"):
         inference_energy(1, dram_bytes=-1)
 

@@ -59,13 +59,13 @@ def test_within_the_limit_nothing_is_read_again_and_beyond_it_everything(measure
     assert [row.missed_share for row in rows] == [0, 0, 1]
     assert [row.over_limit_bytes for row in rows] == [0, 0, LAYER]
     assert [row.layers for row in rows] == [2, 4, 5]
-    # The system's own count, which knows nothing of the window: it may read some bytes more, not less.
+    # The system's own count, which knows nothing of the window: it may read some bytes more (the program itself, where
+    # memory is short), not less.
     if rows[0].read_bytes is not None:
-        assert rows[0].read_bytes == rows[1].read_bytes == 0
+        assert max(rows[0].read_bytes, rows[1].read_bytes) < LAYER
         assert 5 * LAYER <= rows[2].read_bytes < 6 * LAYER
         assert rows[2].read_bytes > 4 * rows[2].over_limit_bytes  # far more than the bytes over the limit
-    assert rows[0].major_faults == rows[1].major_faults == 0
-    assert rows[2].major_faults > 0
+    assert max(rows[0].major_faults, rows[1].major_faults) < rows[2].major_faults
 
 
 def test_the_cliff_is_where_the_model_has_it(measured):

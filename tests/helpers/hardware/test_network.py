@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from pathlib import Path
@@ -60,6 +61,9 @@ def test_no_packet_is_longer_than_the_mtu_and_no_byte_is_lost(mtu):
         ({"protocol": "ICMP"}, "'UDP' or 'TCP'"),
         ({"payload_bytes": 0}, "at least 1"),
         ({"payload_bytes": 65_508}, "at most 65,507"),
+        ({"payload_bytes": 100.5}, "a whole number of at least 1"),
+        ({"option_bytes": 12}, "give 0, or for TCP"),
+        ({"protocol": "TCP", "option_bytes": -4}, "up to 40"),
         ({"mtu_bytes": 30}, "Ethernet's is 1,500"),
         ({"ip_version": 5}, "4 or 6"),
     ],
@@ -84,6 +88,12 @@ def test_round_trips_over_the_loopback():
         assert trips.row("TCP", 1400).header_bytes >= 40
     with pytest.raises(ValueError, match="there are UDP 1, TCP 1"):
         trips.row("UDP", 2)
+
+
+def test_the_largest_datagram_has_room_on_both_sides():
+    with network.udp_echo() as near:
+        assert near.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 65_507
+        network._udp_trip(near, 65_507)
 
 
 def test_a_slower_way_back_is_seen_in_the_round_trip(monkeypatch):
@@ -128,7 +138,7 @@ def test_a_stream_is_counted_where_it_arrives():
 
 
 def test_sizes_that_no_datagram_holds_are_refused():
-    for sizes in ((), (0,), (65_508,)):
+    for sizes in ((), (0,), (65_508,), (1.5,)):
         with pytest.raises(ValueError, match="from 1 to 65,507"):
             network.measure_loopback(sizes)
 

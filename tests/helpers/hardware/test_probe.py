@@ -15,25 +15,18 @@ from helpers import hardware, storage
 from helpers.hardware import (
     BandwidthPoint,
     Cache,
-    Gpu,
     LatencyPoint,
     MachineCard,
     MachineLimits,
     MemoryLevel,
-    bandwidth,
-    chase_cuda,
     peak,
     probe,
     probe_cpu,
-    probe_cuda,
     probe_levels,
     probe_repeats,
 )
 from helpers.hardware.probe_levels import CacheLevel
 from helpers.hardware.probe_results import Measured, assembled, memory_level
-from helpers.native import census, compile_cuda, driver, elf
-from helpers.native.signatures import parse_signature
-from helpers.native.tools import MissingToolError
 from helpers.results import from_dict
 from helpers.timing import fixed_threads
 from helpers.timing.waiting import MOST_WAITING, watch_waiting
@@ -167,6 +160,12 @@ def test_a_device_that_is_not_here_is_refused(counted):
     assert counted == []
 
 
+def test_a_device_in_the_place_of_refresh_is_refused(counted):
+    with pytest.raises(ValueError, match=r"refresh is 'cpu'.*probe\(device='cpu'\)"):
+        probe("cpu")
+    assert counted == []
+
+
 # --- without a compiler, numba, or the system's caches
 
 
@@ -239,6 +238,22 @@ def test_a_type_without_a_product_or_with_a_slow_one_is_a_note(monkeypatch):
     assert probe_cpu.peak_stage("float32", CPU, peak.Budget(), reasons)["peak", "float32"] > 0
 
 
+def test_a_device_that_others_have_filled_has_the_peak_of_its_smaller_products(monkeypatch):
+    room, ones = [512], torch.ones
+
+    def few_ones(rows, columns, **kind):
+        if rows > room[0]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return ones(rows, columns, **kind)
+
+    monkeypatch.setattr(torch, "ones", few_ones)
+    monkeypatch.setattr(peak, "fastest_s", lambda *_, **__: 1e-3)
+    assert peak.peak_flops("float32", CPU, budget=peak.Budget()) == 2 * 512**3 / 1e-3
+    room[0] = 64
+    with pytest.raises(torch.OutOfMemoryError):
+        peak.peak_flops("float32", CPU, budget=peak.Budget())
+
+
 def test_the_peak_counts_two_operations_a_mac_and_leaves_the_precision_as_it_was(monkeypatch):
     before, seen = torch.get_float32_matmul_precision(), []
     monkeypatch.setattr(peak, "_LARGEST_SIDE", {"cpu": 512})
@@ -301,6 +316,12 @@ def test_working_sets_of_the_triad_lie_between_the_caches():
         assert all(below < size < own for below, size, own in zip(totals, sizes, totals[1:], strict=False))
     assert 0 <= 4 * 16 * KIB - probe_levels.triad_bytes(DESKTOP, 0, 4) < 4 * 192
     assert probe_levels.total_bytes(DESKTOP[2], 64) == 4 * 32 * MIB
+
+
+def test_a_working_set_too_small_for_main_memory_is_noted():
+    (note,) = probe_levels.too_small(DESKTOP, 32 * MIB, 1)
+    assert note.startswith("the largest working set, 32 MiB, is under four times the L3")
+    assert probe_levels.too_small(DESKTOP, 128 * MIB, 1) == probe_levels.too_small((), MIB, 1) == ()
 
 
 @pytest.mark.parametrize(("free", "threads", "most"), [(64 * GIB, 1, 128 * MIB), (64 * GIB, 64, 512 * MIB),
@@ -380,79 +401,3 @@ def test_limits_print_rates_as_rates_and_a_line_a_note():
     html = LIMITS._repr_html_()
     assert "<li>one &lt;note&gt;</li>" in html
     assert "<b>MachineLimits</b>" in html
-
-
-# --- the chase on a GPU, compiled here
-
-
-def test_the_cuda_chase_loads_64_bits_from_global_memory_and_spills_nothing():
-    try:
-        cubin = compile_cuda(chase_cuda.SOURCE, architecture="sm_90")
-    except MissingToolError as error:
-        pytest.skip(str(error))
-    assert cubin.kernels == ("chase",)
-    counted = census(cubin)
-    assert counted.global_stores == 1
-    assert (counted.spill_load_bytes, counted.spill_store_bytes, counted.local_loads) == (0, 0, 0)
-    assert {access.width_bits for access in counted.accesses if access.space == "global"} == {64}
-    assert counted.global_loads >= 2
-    given = elf.resources(elf.read(cubin.image), "chase").parameter_bytes
-    driver._check_size(parse_signature(chase_cuda.DECLARATION), given)
-    with pytest.raises(ValueError, match="bytes of parameters"):
-        driver._check_size(parse_signature(chase_cuda.DECLARATION.replace(", uint64_t steps", "")), given)
-
-
-def test_the_cycle_that_a_gpu_walks_is_the_hosts():
-    host = torch.zeros(KIB, dtype=torch.int64).view(torch.uint64)
-    there = chase_cuda.linked_on(torch.device("cpu"), host, 4 * KIB, line_bytes=128)
-    index, seen = 0, []
-    for _ in range(32):
-        seen.append(index)
-        index = int(there[index])
-    assert (index, sorted(seen)) == (0, [16 * line for line in range(32)])
-
-
-def test_the_probe_of_a_gpu_puts_its_parts_together(monkeypatch):
-    """Its logic alone, on the CPU in place of a GPU, with a walk whose latency is known; no figure of a GPU."""
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (GIB, GIB))
-    monkeypatch.setattr(probe_cuda, "machine_card", lambda: MachineCard(gpus=(Gpu("a GPU", "CUDA", None, GIB, MIB),)))
-
-    def walk_s(buffer):
-        size = 8 * len(buffer)
-        return 1e-8 * (1 + 4 * (size > 64 * KIB) + 15 * (size > MIB))
-
-    monkeypatch.setattr(chase_cuda, "cuda_walk", lambda device: (walk_s, "a compiler"))
-    monkeypatch.setattr(peak, "launch_s", lambda device: 2e-5)
-    monkeypatch.setattr(peak, "bus_bytes_per_s", lambda device, *, to_device: 2e9 if to_device else 1e9)
-    on_cpu = type("Cpu", (), {"type": "cpu", "index": 0, "__str__": lambda self: "cuda:0"})()
-    plan = dataclasses.replace(SMALL, per_octave=2, least_bytes=16 * KIB)
-    for name in ("curve_stage", "triad_stage", "peak_stage"):
-        stage = getattr(probe_cpu, name)
-        monkeypatch.setattr(probe_cuda, name, lambda *given, stage=stage: stage(*swapped(given, on_cpu)))
-    monkeypatch.setattr(peak, "call_overhead_s", lambda device, **_: 1e-5)
-    monkeypatch.setattr(bandwidth, "pool", lambda size, device: torch.ones(size // 4))
-    linked_on = chase_cuda.linked_on
-    monkeypatch.setattr(chase_cuda, "linked_on", lambda device, *given, **how: linked_on(CPU, *given, **how))
-    limits = probe_cuda.measure_cuda(on_cpu, plan)
-    assert [(level.name, level.size_bytes, level.latency_s) for level in limits.memory_levels] == [
-        ("L1", 64 * KIB, 1e-8), ("L2", MIB, 5e-8), ("device memory", GIB, 2e-7)]  # fmt: skip
-    assert (limits.device, limits.chase, limits.versions["chase"]) == ("cuda:0", "CUDA C++", "a compiler")
-    rates = (limits.host_to_device_bytes_per_s, limits.device_to_host_bytes_per_s)
-    assert rates == pytest.approx((2e9, 1e9))
-    assert (limits.launch_s, limits.call_overhead_s) == (2e-5, 1e-5)
-    assert limits.memory_levels[0].bandwidth_bytes_per_s is None
-    assert limits.level("L2").bandwidth_bytes_per_s > 0
-    assert any(note.startswith("L1: no bandwidth") for note in limits.notes)
-
-
-def swapped(given, stand_in):
-    return [CPU if value is stand_in else value for value in given]
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_probe_of_a_gpu_has_its_bus_and_its_memory():
-    limits = probe(device="cuda")
-    assert limits.memory.latency_s > limits.level("L2").latency_s
-    assert limits.launch_s > limits.call_overhead_s
-    assert limits.host_to_device_bytes_per_s < limits.memory.bandwidth_bytes_per_s

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from helpers import native
-from helpers.hardware import bandwidth, chase
+from helpers.hardware import bandwidth, chase, machine_card, probe_levels
 from helpers.hardware.probe_repeats import fastest_s
 from helpers.timing import fixed_threads
 
@@ -23,7 +23,11 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None or os.name != "posix
 
 KIB, MIB = 2**10, 2**20
 CPU = torch.device("cpu")
-INSIDE = {"L2": 128 * KIB, "L3": 2 * MIB, "DRAM": 128 * MIB}
+INSIDE = {"L2": 128 * KIB, "L3": 2 * MIB, "DRAM": 128 * MIB}  # where the system names no caches of its own
+CACHES = probe_levels.card_levels(machine_card())
+INSIDE |= {each.name: probe_levels.triad_bytes(CACHES, index, 1) // 64 * 64
+           for index, each in enumerate(CACHES) if each.name in INSIDE}  # fmt: skip
+INSIDE["DRAM"] = max(INSIDE["DRAM"], probe_levels.largest_bytes(CACHES, 1, None))
 RUNS, TRIES = 9, 4
 C = """#include <time.h>
 #include <stdint.h>
@@ -200,6 +204,22 @@ def test_every_walker_ends_where_a_loop_in_python_ends(monkeypatch, tmp_path):
     assert chase.find_walker().walk(buffer, 0, 777) == index
     pytest.importorskip("numba")
     assert chase._numba_walker("no compiler").walk(buffer, 0, 777) == index
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(ModuleNotFoundError("No module named 'numba'"), "numba is not installed"),
+     (ImportError("Numba needs NumPy 2.3 or less"), "numba does not load (Numba needs NumPy 2.3 or less)")],
+)  # fmt: skip
+def test_a_numba_that_is_missing_and_one_that_does_not_load_are_told_apart(error, words, monkeypatch):
+    def refuse(reason):
+        raise error
+
+    monkeypatch.setenv("CXX", "/nonexistent/c++")
+    monkeypatch.setattr(chase, "_numba_walker", refuse)
+    walker = chase.find_walker()
+    assert (walker.name, walker.walk) == ("none", None)
+    assert walker.reason.endswith(f", and {words}")
 
 
 @pytest.mark.parametrize("size", [64, 256 * KIB])

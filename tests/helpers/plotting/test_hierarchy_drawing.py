@@ -80,6 +80,21 @@ def test_inversion_draws_a_line_a_processor_with_gaps_where_unknown():
         draw_inversion([chip("CPU", "cpu", None, None, None, None, None)])
 
 
+def test_a_name_stands_nearer_to_its_own_end_than_to_another_line():
+    """The H200's line ends at an L2 of 50 MiB, close above the 32 MiB through which two others pass."""
+    names = ["GTX 580", "V100", "H200", "MI300X", "Ryzen 9 5950X", "EPYC 7713"]
+    drawn = draw_inversion(memory_inversion(names).devices)
+    settle(drawn)
+    axes = drawn.axes[0]
+    box = next(text for text in axes.texts if text.get_text() == "H200 SXM").get_window_extent()
+
+    def distance(level: int, size_bytes: int) -> float:
+        across, up = axes.transData.transform((level, size_bytes))
+        return math.hypot(across - min(max(across, box.x0), box.x1), up - min(max(up, box.y0), box.y1))
+
+    assert distance(2, 50 * MIB) < distance(2, 32 * MIB)
+
+
 def test_the_table_of_devices_can_be_drawn():
     rows = memory_inversion().devices
     drawn = draw_inversion(rows[:6])

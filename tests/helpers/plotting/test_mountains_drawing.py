@@ -30,6 +30,19 @@ def test_latency_curve_caches_and_change_points_are_what_was_given():
     assert [text.get_text() for text in axes.texts] == ["L1d\n32 KiB", "L2\n1 MiB"]
 
 
+def test_a_simulated_curve_is_not_called_measured():
+    drawn = draw_latencies(limits().latencies, caches=CACHES, origin="simulated")
+    words = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert words == ["simulated", "cache sizes of the simulated machine"]
+    measured = draw_latencies(limits().latencies).axes[0].lines[0].get_color()
+    assert drawn.axes[0].lines[0].get_color() != measured
+
+
+def test_many_change_points_are_counted_so_that_the_legend_fits():
+    drawn = draw_latencies(limits().latencies, change_points=[2**power for power in range(12, 18)])
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["measured", "found on the curve: 6 rises"]
+
+
 def test_latency_axes_are_powers_of_two_and_of_ten_with_units():
     drawn = draw_latencies(limits().latencies, caches=CACHES)
     settle(drawn)
@@ -61,5 +74,7 @@ def test_nothing_and_nonsense_are_refused():
         draw_bandwidths([])
     with pytest.raises(ValueError, match="a latency must be a time above 0"):
         draw_latencies([LatencyPoint(4096, 0.0)])
+    with pytest.raises(ValueError, match="origin is one of measured, simulated, not 'guessed'"):
+        draw_latencies(limits().latencies, origin="guessed")
     with pytest.raises(ValueError, match="kernels are read, write, copy, triad, scale; got daxpy"):
         draw_bandwidths(limits().bandwidths, kernels=["daxpy"])

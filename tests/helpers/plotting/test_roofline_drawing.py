@@ -108,6 +108,21 @@ def test_names_of_points_that_crowd_do_not_overlap():
     assert overlapping(names) == []
 
 
+def test_names_keep_off_the_words_above_the_two_sides():
+    crowd = [point(f"linear number {place}", flops=(8 + place / 4) * 1e9, moved=3e8) for place in range(8)]
+    drawn = draw_roofline(limits(), crowd)
+    settle(drawn)
+    assert {text.get_text() for text in drawn.axes[0].texts} >= {"memory-bound", "compute-bound"}
+    assert overlapping(drawn.axes[0].texts) == []
+
+
+def test_a_long_name_on_the_datasheet_stays_inside_the_figure():
+    promised = DatasheetRoof("A processor with a very long name indeed 1234X", "float32", 200e9, 50e9)
+    drawn = draw_roofline(limits(), [point(), point(dtype="float64")], datasheet=promised)
+    settle(drawn)
+    assert drawn.legends[0].get_window_extent().x1 <= drawn.bbox.x1
+
+
 def test_the_overlap_test_sees_names_written_straight_at_their_points():
     drawn, axes = figure(title="t")
     texts = [axes.text(0.5 + place / 40, 0.5, f"layer number {place}") for place in range(12)]

@@ -71,3 +71,7 @@ def test_sizes_and_lines_that_are_none_are_refused():
         reuse.miss_curve(streams.sequential(3), [64, 100])
     with pytest.raises(ValueError, match="power of two"):
         reuse.reuse_distances(streams.sequential(3), line_bytes=48)
+    with pytest.raises(TypeError, match="sizes_bytes is a list of sizes in bytes; got int 64"):
+        reuse.miss_curve(streams.sequential(3), 64)
+    with pytest.raises(TypeError, match="takes an address stream"):
+        reuse.reuse_histogram([0, 64])

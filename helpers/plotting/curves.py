@@ -1,0 +1,94 @@
+"""Curves over a size: the model as a line, the measurement as points, and marks where something fills up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+
+from helpers.plotting.mountains import binary_ticks
+from helpers.plotting.style import MEASURED, MODELLED, PREDICTED, figure, unit_axis
+
+_LOOKS = {
+    "predicted": {"color": PREDICTED, "marker": "D", "linestyle": ":"},
+    "modelled": {"color": MODELLED, "marker": "", "linestyle": "-"},
+    "measured": {"color": MEASURED, "marker": "o", "linestyle": ""},
+}
+_OTHERS = ({"color": "#D55E00", "linestyle": "--"}, {"color": "#555555", "linestyle": "-."})
+
+
+def draw_curves(
+    sizes: Sequence[float],
+    curves: Mapping[str, Sequence[float | None]],
+    *,
+    unit: str,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    size_unit: str = "B",
+    marks: Mapping[str, float] | None = None,
+    log: bool = True,
+) -> Figure:
+    """Return the curves over ``sizes``, which are bytes, or plain numbers with ``size_unit=""``.
+
+    ``curves`` maps names to one value in ``unit`` a size; None leaves the place free. The names modelled (a line),
+    measured (points) and predicted keep their looks; up to two others are broken lines. ``marks`` are sizes at which
+    something fills up, named above the axes. ``log=False`` has values from zero.
+
+    Raises ValueError for no size, a curve of another length, a third other name, or a value that is not finite or, on
+    a logarithmic axis, not above 0. Lesson 08.
+    """
+    _check(sizes, curves, log)
+    drawn, axes = figure(title=title)
+    others = iter(_OTHERS)
+    for name, values in curves.items():
+        look = _LOOKS[name] if name in _LOOKS else next(others)
+        places = [(size, value) for size, value in zip(sizes, values, strict=True) if value is not None]
+        axes.plot(*zip(*places, strict=True) if places else ([], []), label=name, markersize=6, linewidth=2, **look)
+    _size_axis(axes, [*sizes, *(marks or {}).values()], size_unit)
+    _value_axis(axes, [value for values in curves.values() for value in values if value is not None], log)
+    unit_axis(axes, "y", unit)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    for name, size in (marks or {}).items():
+        axes.axvline(size, color="#777777", linestyle="--", linewidth=1.2, zorder=1.5)
+        axes.annotate(name, (size, 1), xycoords=axes.get_xaxis_transform(), xytext=(-4, -4), rotation=90, ha="right",
+                      va="top", textcoords="offset points", fontsize=10, color="#444444")  # fmt: skip
+    drawn.legend(loc="outside lower left", ncols=4, fontsize=11, frameon=False)
+    return drawn
+
+
+def _size_axis(axes: Axes, sizes: Sequence[float], unit: str) -> None:
+    if unit == "B":
+        binary_ticks(axes, sizes)
+        return
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(sorted(set(sizes))))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f} {unit}".rstrip()))
+
+
+def _value_axis(axes: Axes, values: Sequence[float], log: bool) -> None:
+    if not log:
+        axes.set_ylim(bottom=0, top=1.15 * max(values))
+        return
+    axes.set_yscale("log")
+    axes.set_ylim(10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(1.3 * max(values))))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _check(sizes: Sequence[float], curves: Mapping[str, Sequence[float | None]], log: bool) -> None:
+    uneven = [name for name, values in curves.items() if len(values) != len(sizes)]
+    if uneven:
+        raise ValueError(f"{len(sizes)} sizes need as many values; {', '.join(uneven)} has another length")
+    given = [value for values in curves.values() for value in values if value is not None]
+    if not given:
+        raise ValueError("nothing to draw: give at least one size and one value")
+    if len([name for name in curves if name not in _LOOKS]) > len(_OTHERS):
+        raise ValueError(f"beside {', '.join(_LOOKS)} there is room for {len(_OTHERS)} curves; got {', '.join(curves)}")
+    wrong = [value for value in given if not math.isfinite(value) or (log and value <= 0)]
+    if wrong:
+        raise ValueError(f"{wrong[0]} cannot be drawn on this axis; give finite numbers, above 0 or with log=False")

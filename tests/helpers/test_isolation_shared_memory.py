@@ -1,0 +1,102 @@
+"""A private /dev/shm: its size, what happens past it, and what is said where the system does not allow one."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+
+import pytest
+
+from helpers import isolation
+from helpers.isolation import shared_memory
+
+MIB = 2**20
+
+
+def allowed() -> str:
+    try:
+        shared_memory.entrance(MIB)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+REASON = allowed()
+private = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+
+def room(path="/dev/shm"):
+    """Return the bytes of the file system at ``path`` and how many of them are used."""
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize, (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+def write_mapped(size_bytes, path="/dev/shm/written"):
+    """Map a new file of ``size_bytes`` and write into every page of it, as a loader's worker does."""
+    with open(path, "w+b") as file:
+        file.truncate(size_bytes)
+        with mmap.mmap(file.fileno(), size_bytes) as mapped:
+            mapped.write(bytes(size_bytes))
+    return size_bytes
+
+
+@private
+def test_it_has_the_size_and_is_empty_and_nobody_else_sees_it():
+    before = room()
+    size, used = isolation.run_limited(room, shared_memory_bytes=3 * MIB).unwrap()
+    assert (size, used) == (3 * MIB, 0)
+    assert room()[0] == before[0]
+
+
+@private
+def test_a_size_is_rounded_up_to_pages():
+    size, _ = isolation.run_limited(room, shared_memory_bytes=3 * MIB + 1).unwrap()
+    assert size == 3 * MIB + mmap.PAGESIZE
+
+
+@private
+def test_what_fits_is_written_and_a_page_more_is_a_bus_error():
+    assert isolation.run_limited(write_mapped, MIB, shared_memory_bytes=MIB).status == "returned"
+    outcome = isolation.run_limited(write_mapped, MIB + mmap.PAGESIZE, shared_memory_bytes=MIB)
+    assert (outcome.status, outcome.signal) == ("died", "SIGBUS")
+
+
+@private
+def test_with_both_limits_each_holds():
+    outcome = isolation.run_limited(bytearray, 64 * MIB, memory_bytes=16 * MIB, shared_memory_bytes=MIB)
+    assert outcome.status == "out_of_memory"
+    outcome = isolation.run_limited(write_mapped, 2 * MIB, memory_bytes=16 * MIB, shared_memory_bytes=MIB)
+    assert outcome.signal == "SIGBUS"
+
+
+def test_the_ways_are_tried_in_turn(monkeypatch):
+    if not sys.platform.startswith("linux"):
+        pytest.skip("only Linux has the ways")
+    monkeypatch.setattr(shared_memory.shutil, "which", lambda tool: f"/bin/{tool}")
+    monkeypatch.setattr(shared_memory, "_tried", lambda command: "not permitted" if "--user" in command else "")
+    words = shared_memory.entrance(MIB)
+    assert words[:2] == ["unshare", "--mount"]
+    assert f"size={MIB} " in words[4]
+
+
+def test_where_no_way_works_each_reason_is_told(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(shared_memory.shutil, "which", lambda tool: f"/bin/{tool}")
+    monkeypatch.setattr(shared_memory, "_tried", lambda command: "not permitted")
+    with pytest.raises(RuntimeError, match=r"--map-root-user --mount: not permitted; unshare --mount: not permitted"):
+        isolation.run_limited(room, shared_memory_bytes=MIB)
+
+
+@pytest.mark.parametrize(("platform", "found", "told"), [("darwin", "x", "this is darwin"), ("linux", None, "unshare")])
+def test_other_systems_and_missing_tools_are_named(monkeypatch, platform, found, told):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(shared_memory.shutil, "which", lambda tool: found)
+    with pytest.raises(RuntimeError, match=told):
+        shared_memory.entrance(MIB)
+
+
+@pytest.mark.parametrize("size", [0, -1, 0.5, float("inf")])
+def test_a_size_is_a_positive_number_of_bytes(size):
+    with pytest.raises(ValueError, match="shared_memory_bytes"):
+        isolation.run_limited(room, shared_memory_bytes=size)
