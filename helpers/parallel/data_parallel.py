@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ class Equality(Result):
 
     ``largest_difference`` is over all parameters and ranks against one process, ``between_ranks`` of a rank against
     rank 0; ``largest_update`` is how far one process moved a parameter, for the scale. ``equal`` says that the first is
-    at most ``tolerance``. Lesson 04.
+    at most ``tolerance``. A parameter that is NaN anywhere is infinitely far from its peers. Lesson 04.
     """
 
     way: str
@@ -178,7 +179,8 @@ def equal_to_single_process(
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
-    return (one - other).abs().max().item() if one.numel() else 0.0
+    """Return the largest difference of two tensors; where one has no number (NaN), they are infinitely far apart."""
+    return (one - other).abs().nan_to_num(nan=math.inf, posinf=math.inf).max().item() if one.numel() else 0.0
 
 
 def _seeded_model(plan: Plan, seed: int) -> nn.Module:

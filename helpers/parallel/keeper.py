@@ -2,8 +2,8 @@
 
 It imports PyTorch once and forks a rank in milliseconds. That is safe because it has one thread, and has run no
 operation of PyTorch and none of CUDA, when it forks: fork copies only the calling thread, and a lock that another
-one held stays locked in the child (fork(2)). Where there is no fork that can be trusted (macOS, Windows), or
-importing started a thread, each rank is a fresh interpreter that imports PyTorch by itself.
+one held stays locked in the child (fork(2)). Where there is no fork that can be trusted (macOS, Windows), where it is
+forbidden, or importing started a thread, each rank is a fresh interpreter that imports PyTorch by itself.
 
 For the library itself.
 """
@@ -14,8 +14,10 @@ import contextlib
 import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +25,7 @@ from typing import Any, Protocol
 from helpers.parallel import processes, wire
 
 _LOOK_S = 0.1
+_GONE_S = 2.0  # a connection of a process that is killed closes a moment before the process has ended
 _BOOTSTRAP = """
 import json, sys
 order = json.loads(sys.stdin.readline())
@@ -44,44 +47,57 @@ def keep(order: dict[str, Any]) -> None:
     """Carry out the notebook's commands until it is gone: the program of the keeper.
 
     Commands: ``start`` (ranks by their orders), ``end`` (all ranks), ``stop``. It tells the end of every rank with its
-    exit code, negative for a signal. For the library itself.
+    exit code, negative for a signal. The files of a notebook that was killed it removes. For the library itself.
     """
     notebook = os.getppid()
-    forks = order["forks"] and _load() == 1
+    _load()  # also where it will not fork: what a process with PyTorch takes is measured here
+    forks = order["forks"] and _threads() == 1 and _fork_is_allowed()
     for name, value in order["restore"].items():  # it was for the imports
         os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
     control = wire.connect(order["port"], {"token": order["token"], "pid": os.getpid()})
     ranks: dict[int, _Child] = {}
+    stopped = False
     try:
         wire.send(control, {"forks": forks, "private_bytes": _private_bytes()})
-        _obey(control, ranks, notebook=notebook, forks=forks)
+        stopped = _obey(control, ranks, notebook=notebook, forks=forks)
     except (EOFError, OSError):  # the notebook has closed its end
         pass
     finally:
         _end(ranks)
+    if not stopped and _is_gone(notebook):
+        shutil.rmtree(order["folder"], ignore_errors=True)
     os._exit(0)  # PyTorch has nothing to put away that the system does not
 
 
-def _obey(control: connection.Connection, ranks: dict[int, _Child], *, notebook: int, forks: bool) -> None:
-    """Carry out commands until the last one, or until the notebook is gone."""
+def _obey(control: connection.Connection, ranks: dict[int, _Child], *, notebook: int, forks: bool) -> bool:
+    """Carry out commands, and return True at the last one, False when the notebook is gone."""
     now = 0
     while os.getppid() == notebook:
         if connection.wait([control], _LOOK_S):
             command = wire.receive(control)
             if command["do"] == "stop":
-                return
+                return True
             if command["do"] == "end":
                 _end(ranks)
                 wire.send(control, {"all_ended": True})
             for order in command.get("orders", ()):
                 now = order["round"]
-                ranks[order["rank"]] = _fork(order, control) if forks else _spawn(order)
+                ranks[order["rank"]] = _start(order, control, forks=forks)
         _tell_ended(ranks, now, control)
+    return False
 
 
-def _load() -> int:
-    """Import what a rank needs, and return how many threads this process then has."""
-    import cloudpickle  # noqa: F401
+def _is_gone(notebook: int) -> bool:
+    end_s = time.monotonic() + _GONE_S
+    while os.getppid() == notebook and time.monotonic() < end_s:
+        time.sleep(_LOOK_S)
+    return os.getppid() != notebook
+
+
+def _load() -> None:
+    """Import what a rank needs."""
+    with contextlib.suppress(ModuleNotFoundError):  # without it, functions of modules can be sent
+        import cloudpickle  # noqa: F401
     import numpy  # noqa: F401
     import torch  # noqa: F401
 
@@ -89,7 +105,23 @@ def _load() -> int:
 
     gc.collect()
     gc.freeze()  # a collection in a rank would write to, and so copy, every page that holds an object
+
+
+def _threads() -> int:
+    """Return how many threads this process has, on Linux."""
     return len(os.listdir("/proc/self/task"))
+
+
+def _fork_is_allowed() -> bool:
+    """Return whether a fork works, tried with a child that ends at once."""
+    try:
+        process = os.fork()
+    except OSError:
+        return False
+    if not process:
+        os._exit(0)
+    os.waitpid(process, 0)
+    return True
 
 
 def _private_bytes() -> int | None:
@@ -117,6 +149,13 @@ class _Forked:
             process, status = os.waitpid(self.pid, os.WNOHANG)
             self._code = os.waitstatus_to_exitcode(status) if process else None
         return self._code
+
+
+def _start(order: dict[str, Any], control: connection.Connection, *, forks: bool) -> _Child:
+    try:
+        return _fork(order, control) if forks else _spawn(order)
+    except OSError as error:  # as it is, it would read as a lost connection
+        raise RuntimeError(f"this machine did not start a process for rank {order['rank']}: {error}") from error
 
 
 def _fork(order: dict[str, Any], control: connection.Connection) -> _Child:

@@ -24,7 +24,7 @@ from typing import Any
 from helpers import console
 from helpers.parallel import keeper, processes, room, wire, worker
 
-_START_LIMIT_S = 120.0
+_START_LIMIT_S = 600.0  # seconds on a free machine, minutes on one whose cores are all taken
 _END_LIMIT_S = 10.0
 _STACK_LIMIT_S = 0.5
 _POLL_S = 0.1
@@ -175,7 +175,7 @@ class Pool:
             self._open_store()
         single = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy would start threads on import, and a process with threads cannot
         order = {"path": [str(entry) for entry in sys.path], "port": self._server.getsockname()[1],
-                 "token": self._token, "forks": may_fork(),
+                 "token": self._token, "folder": str(self.folder), "forks": may_fork(),
                  "restore": {name: os.environ.get(name) for name in single}}  # fmt: skip
         with open(self.folder / "keeper.txt", "wb") as log:
             self._keeper = subprocess.Popen(
@@ -188,7 +188,10 @@ class Pool:
         first = self._receive(self._control, end_s)
         self.forks, self._private_bytes = first["forks"], first["private_bytes"]
         if may_fork() and not self.forks:
-            console.notice("importing PyTorch starts threads here, so each rank imports it by itself: a slower start")
+            console.notice(
+                "ranks cannot be forked here (importing PyTorch starts threads, or fork is forbidden), so each imports "
+                "PyTorch by itself: a slower start"
+            )
 
     def _open_store(self) -> None:
         """Open the store through which ranks find each other, on the loopback at a port that the system chose."""

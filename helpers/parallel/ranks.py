@@ -80,7 +80,8 @@ class Ranks:
         """Call ``function(rank, world_size, *args)`` on every rank and return the results in rank order.
 
         ``torch.distributed`` is initialised in each rank. What ranks print is shown after the run, rank by rank, and
-        kept in ``output``. ``timeout_s`` limits the function, not the start of the ranks (two minutes).
+        kept in ``output``. ``timeout_s`` limits the function, not the start of the ranks (ten minutes).
+        What a function needs of a module is imported in the ranks once: after a change to the module, make new ranks.
 
         Raises :class:`helpers.parallel.RankError` when a rank raises, dies, or has not returned at the limit; TypeError
         for what is no function or cannot be sent; ValueError for a limit that is not above 0; MemoryError when the
@@ -137,7 +138,7 @@ def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
         raise TypeError(
             f"{checks.short(function)} or one of its arguments cannot be sent to the ranks ({error}); make open files, "
             "locks, generators and the like inside the function"
-        ) from error
+        ) from None
 
 
 def _collect(pool: Pool, order: dict[str, Any], limit_s: float) -> tuple[list[failures.RankState], list[Any]]:

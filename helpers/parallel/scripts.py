@@ -26,12 +26,17 @@ from helpers import results
 from helpers.parallel import checks, failures, processes, wire
 
 _AGENT = """
-import sys
+import os, shutil, signal, sys
 sys.path[:] = {path!r}
 from helpers.parallel.processes import end_with_parent
-end_with_parent({parent})
-from torch.distributed.run import main
-main(sys.argv[1:])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+try:
+    end_with_parent({parent})
+    from torch.distributed.run import main
+    main(sys.argv[1:])
+finally:
+    if os.getppid() != {parent}:  # which would have removed it
+        shutil.rmtree({folder!r}, ignore_errors=True)
 """
 _POLL_S = 0.05
 _SETTLE_S = 5.0  # after one node has failed, for the others to notice
@@ -169,7 +174,7 @@ def _environment(ranks: int) -> dict[str, str]:
 
 
 def _start(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    program = _AGENT.format(path=[str(entry) for entry in sys.path], parent=os.getpid())
+    program = _AGENT.format(path=[str(entry) for entry in sys.path], parent=os.getpid(), folder=str(log.parent))
     with open(log, "wb") as file:
         return subprocess.Popen([sys.executable, "-P", "-c", program, *command], stdin=subprocess.DEVNULL, stdout=file,
                                 stderr=file, env=environment, **processes.own_group())  # fmt: skip

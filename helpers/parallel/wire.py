@@ -20,8 +20,17 @@ _HELLO_LIMIT_S = 10.0
 
 
 def listen() -> socket.socket:
-    """Return a socket that listens on the loopback, at a port that the system chose. For the library itself."""
-    return socket.create_server((LOOPBACK, 0), backlog=128)
+    """Return a socket that listens on the loopback, at a port that the system chose.
+
+    Raises RuntimeError when the system gives none. For the library itself.
+    """
+    try:
+        return socket.create_server((LOOPBACK, 0), backlog=128)
+    except OSError as error:
+        raise RuntimeError(
+            f"the system gave no free port on the loopback, {LOOPBACK} ({error}); ranks need one to find each other: "
+            "close programs that hold many connections, or allow connections of this machine to itself"
+        ) from error
 
 
 def connect(port: int, hello: dict[str, Any]) -> Connection:

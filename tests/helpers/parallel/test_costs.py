@@ -193,9 +193,15 @@ def reduced_over_the_link(rank: int, world_size: int, ranks: int, algorithm: str
     return taken_s, recorder.activities
 
 
-def measured(four_ranks, ranks: int, algorithm: str) -> tuple[float, Timeline]:
-    found = four_ranks.run(reduced_over_the_link, ranks, algorithm, 4)[:ranks]
-    return fastest_step_s([taken_s for taken_s, _ in found]), joined(each for _, acts in found for each in acts)
+def measured(four_ranks, ranks: int, algorithm: str, *, model_s: float) -> tuple[float, Timeline]:
+    """Return the fastest of at most four rounds: a busy machine makes it slower, never faster."""
+    fastest_s = math.inf
+    for _ in range(4):
+        found = four_ranks.run(reduced_over_the_link, ranks, algorithm, 4, timeout_s=240)[:ranks]
+        fastest_s = min(fastest_s, fastest_step_s([taken_s for taken_s, _ in found]))
+        if fastest_s < (1 + CLOSE / 2) * model_s:
+            break
+    return fastest_s, joined(each for _, activities in found for each in activities)
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +222,7 @@ def test_ring_and_gather_broadcast_take_what_their_models_say(four_ranks, overhe
     models = {
         name: costs.ALL_REDUCE_MODELS[name](ranks, SIZE_BYTES, link=link) for name in ("ring", "gather_broadcast")
     }
-    taken = {name: measured(four_ranks, ranks, name) for name in models}
+    taken = {name: measured(four_ranks, ranks, name, model_s=models[name]) for name in models}
     for name, model_s in models.items():
         whole_s, timeline = taken[name]
         assert whole_s == pytest.approx(model_s, rel=CLOSE), name

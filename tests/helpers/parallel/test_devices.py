@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import textwrap
@@ -140,14 +141,26 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def ddp_steps(four_ranks) -> dict[str, list[tuple]]:
-    found = four_ranks.run(steps, list(CASES.values()), timeout_s=120)
-    return {name: [rank[place] for rank in found] for place, name in enumerate(CASES)}
+    """Return the fastest of at most four rounds: a busy machine makes a step slower, never faster."""
+    best: dict[str, list[tuple]] = {}
+    for _ in range(4):
+        found = four_ranks.run(steps, list(CASES.values()), timeout_s=240)
+        for place, name in enumerate(CASES):
+            now = [rank[place] for rank in found]
+            best[name] = min(best.get(name, now), now, key=fastest_of)
+        if all(fastest_of(best[name]) < (1 + CLOSE / 2) * model(CASES[name], 4).step_s for name in CASES):
+            break
+    return best
+
+
+def fastest_of(ranks: list[tuple]) -> float:
+    return devices.fastest_step_s([taken_s for taken_s, _, _ in ranks])
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_takes_what_its_model_says(ddp_steps, name) -> None:
     modelled = model(CASES[name], 4)
-    taken_s = devices.fastest_step_s([rank[0] for rank in ddp_steps[name]])
+    taken_s = fastest_of(ddp_steps[name])
     assert taken_s == pytest.approx(modelled.step_s, rel=CLOSE)
     if not CASES[name]["by_hand"]:
         wire_share = 0.5 if CASES[name]["wire_dtype"] else 1
@@ -156,7 +169,7 @@ def test_a_step_takes_what_its_model_says(ddp_steps, name) -> None:
 
 
 def test_overlap_hides_part_of_the_communication(ddp_steps) -> None:
-    taken_s = {name: devices.fastest_step_s([rank[0] for rank in ddp_steps[name]]) for name in CASES}
+    taken_s = {name: fastest_of(ddp_steps[name]) for name in CASES}
     assert taken_s["two buckets"] < 0.97 * taken_s["after the backward pass"]  # the model says 0.90
     assert taken_s["float16"] < taken_s["a bucket a layer"]
     compute_s = LAYERS * (FORWARD_S + BACKWARD_S)
@@ -255,6 +268,23 @@ def test_ddp_mends_ranks_that_are_seeded_differently_and_hands_do_not(four_ranks
     assert not by_hand.equal
     assert by_hand.between_ranks > 0.01
     assert not compared(four_ranks, seeds_differ=True, way="fsdp").equal
+
+
+@pytest.mark.parametrize("broken", ["first", "second"])
+def test_a_parameter_that_is_no_number_on_one_rank_is_not_equal(broken) -> None:
+    """NaN is neither above nor below a number, so a maximum can pass it by."""
+
+    class TwoRanks:
+        world_size = 2
+
+        def run(self, function, plan, inputs, targets, *, timeout_s):
+            right = data_parallel._trained_alone(plan, inputs, targets)[1]
+            wrong = {name: each.clone() for name, each in right.items()}
+            wrong[{"first": "0.weight", "second": "2.bias"}[broken]].fill_(math.nan)
+            return [right, wrong]
+
+    found = compared(TwoRanks())
+    assert (found.equal, found.largest_difference, found.between_ranks) == (False, math.inf, math.inf)
 
 
 def test_what_cannot_be_compared_is_refused_before_a_rank_runs(four_ranks) -> None:

@@ -9,9 +9,11 @@ import linecache
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -430,6 +432,26 @@ def test_bad_calls_are_refused_before_anything_is_sent(three):
             three.run(EMPTY, timeout_s=limit)
 
 
+def test_one_error_tells_that_a_function_cannot_be_sent_or_a_port_cannot_be_had(three, monkeypatch):
+    def occupied(*arguments, **options):
+        raise OSError(98, "Address already in use")
+
+    with pytest.raises(TypeError, match=r"cannot pickle '_thread.lock' object") as caught:
+        three.run(lambda rank, world_size, lock: None, threading.Lock())
+    assert caught.value.__suppress_context__  # a notebook would show the pickler's frames, and the reader's last
+    with monkeypatch.context() as patch, Ranks(2, device="cpu") as ranks:
+        patch.setattr(socket, "create_server", occupied)
+        with pytest.raises(RuntimeError, match=r"no free port.*Address already in use"):
+            ranks.run(EMPTY)
+
+
+def test_a_port_that_the_environment_names_and_another_program_holds_is_not_used(three, monkeypatch):
+    with wire.listen() as taken:
+        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        three._pool.end_ranks()
+        assert three.run(EMPTY) == [0, 1, 2]
+
+
 def test_a_rank_cannot_start_ranks(three):
     f = cell("""
         from helpers.parallel import Ranks
@@ -494,6 +516,7 @@ NOTEBOOK = """
     ranks = Ranks({count}, device="cpu")
     {fresh}
     ranks.run(lambda rank, world_size: None)
+    assert ranks._pool._private_bytes > 50e6  # of a process with PyTorch, also where the keeper forks none
     print(ranks._pool.folder, ranks._pool._keeper.pid, *ranks._pool.pids.values(), ranks._pool.forks, flush=True)
     {then}
 """
@@ -516,9 +539,30 @@ def test_ranks_end_when_the_notebook_is_killed(count, fresh, then):
         time.sleep(0.2)
         notebook.kill()
     assert wait_until(lambda: not any(map(is_running, processes)))
-    for file in Path(folder).iterdir():
-        file.unlink()
-    Path(folder).rmdir()
+    assert not Path(folder).exists()
+
+
+@on_linux
+def test_ranks_start_where_fork_is_forbidden_and_cloudpickle_is_not_installed(tmp_path):
+    (tmp_path / "cloudpickle.py").write_text("raise ModuleNotFoundError('not installed')")
+    (tmp_path / "sitecustomize.py").write_text("""
+import os
+def refused(): raise PermissionError(1, "Operation not permitted")
+os.fork = refused
+""")
+    program = """
+        import operator
+        from helpers.parallel import Ranks
+        with Ranks(1, device="cpu") as ranks:
+            print(ranks.run(operator.add), ranks._pool.forks)
+    """
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths, "HELPERS_HEADLESS": "0"}
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=ROOT, capture_output=True, text=True,
+                           env=environment, check=False)  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.endswith("[1] False\n")
+    assert "ranks cannot be forked here" in ended.stderr
 
 
 def test_a_stranger_without_the_token_is_turned_away():
