@@ -8,7 +8,7 @@ SUBMISSIONS ?=
 # Every fresh process (a kernel, a rank) loads PyTorch from compiled modules: they must be kept the first time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lab test lessons slides student bench lock
+.PHONY: help setup lab test lessons slides student bench soak lock
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -33,6 +33,9 @@ student: .venv/test.stamp  ## build course/exercises and a clean student tree in
 
 bench: .venv/peers.stamp  ## run one benchmark and print its table (NAME=timing)
 	$(BIN)/python -m tests.benchmarks.$(NAME)
+
+soak: .venv/test.stamp  ## kill ranks 20 times between the calls of one pool, and see that nothing is lost or left behind
+	COURSE_SOAK_KILLS=20 $(BIN)/python -m pytest tests/helpers/parallel/test_pool_soak.py
 
 lock:  ## resolve every group again and rewrite requirements.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header --group test --group peers pyproject.toml --output-file requirements.lock

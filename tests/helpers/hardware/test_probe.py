@@ -401,3 +401,8 @@ def test_limits_print_rates_as_rates_and_a_line_a_note():
     html = LIMITS._repr_html_()
     assert "<li>one &lt;note&gt;</li>" in html
     assert "<b>MachineLimits</b>" in html
+
+
+def test_limits_of_which_any_did_not_repeat_contradict_no_claim():
+    assert not LIMITS.stable
+    assert dataclasses.replace(LIMITS, unstable=()).stable

@@ -1,0 +1,748 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   lesson:
+#     number: "08"
+#     title: Beyond memory
+#     minutes: 75
+#     needs: ["02", "07"]
+#     objectives:
+#       - estimate|estimated how long a training takes from a few of its steps, with an interval
+#       - tell|told a time that grows with the work from one that grows because a memory is full
+#       - model|modelled where a layer outgrows a cache, and saw it
+#       - read|read from a refused allocation what was asked for and what there was
+#       - predict|predicted what happens when weights are a little larger than the memory they may take
+#       - count|counted the batches that a data loader keeps between two processes
+#       - choose|chose a batch size from its bytes and its images a second
+# ---
+
+# %% [markdown] tags=["objectives"]
+# # Beyond memory
+#
+# A network grows, and at some size its training becomes slow, or stops with an error. Both are put down to "memory". Which memory?
+# A machine has several, and each of them says in its own manner that it is full. Past a [cache](glossary.md#cache) the program
+# becomes slower, past what may stay of a file it becomes much slower, past a limit it ends, and one small file system ends it with
+# an error that does not even speak of memory.
+#
+# This lesson fills each of them, safely: what may go wrong runs in a process of its own. What you see below was printed on another
+# machine. Clear it (Edit, Clear Outputs of All Cells) before you begin.
+
+# %%
+import os
+import textwrap
+import time
+
+import pandas as pd
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import helpers
+from helpers import hardware, memory, operations, plotting, results, roofline, timing, units
+from helpers.hardware.mapped import Window, model_layer_s
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+MIB = 2**20
+
+# %% tags=["nbval-ignore-output"]
+helpers.steady_allocator()
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 1: how long would it take?
+#
+# LeNet's first fully connected layer has `hidden` outputs, the second half as many. How much longer is an epoch with
+# `hidden=4096` than with `hidden=128`?
+#
+# Nobody wants to train for an hour to learn that it takes an hour. A training is the same step again and again, so a few steps
+# tell. How many operations does one step have?
+
+# %% tags=["predict"]
+growth = helpers.predict("How many times longer is an epoch with hidden=4096 than with hidden=128?", "x")
+growth
+
+# %%
+hidden_sizes = (128, 1024, 2048, 4096)
+counts = {
+    hidden: operations.profile_ops(helpers.LeNet(hidden), (128, 1, 28, 28), optimizer=torch.optim.Adam)
+    for hidden in hidden_sizes
+}
+step_flops = {h: count.forward_flops + count.backward_flops + count.optimizer_flops for h, count in counts.items()}
+for hidden, flops in step_flops.items():
+    print(f"hidden={hidden}: {flops / step_flops[128]:.1f} times the FLOPs of a step with hidden=128")
+
+# %% [markdown]
+# That is the simplest model: the time grows as the operations do. `estimate_training_for` measures instead. For each size it
+# trains a few steps on real digits, in two passes, leaves out the cold ones, and multiplies the median step by the number of steps.
+
+# %% tags=["run", "nbval-ignore-output", "slide-output"]
+estimate = helpers.estimate_training_for(helpers.LeNet, epochs=1, hidden_sizes=hidden_sizes, device=device)
+rows = {row.hidden: row for row in estimate.sizes}
+results.printed(estimate.table()[["hidden", "parameters", "step_s", "estimated_s", "low_s", "high_s"]])
+
+# %% tags=["look", "nbval-ignore-output"]
+growth.reveal(modelled=step_flops[4096] / step_flops[128], measured=rows[4096].step_s / rows[128].step_s)
+
+# %% [markdown] tags=["explain"]
+# The operations overstate it. A [FLOP](glossary.md#flop) of LeNet's convolutions takes longer than a FLOP of a large matrix
+# product, and at `hidden=128` nearly all the time is theirs. It is a fixed amount, to which the wide layers add.
+#
+# ### An estimate without an interval says nothing
+#
+# A program prints what it computes, down to the last bit of the number:
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
+row = rows[128]
+print(f"one epoch: {row.estimated_s!r} s")
+print(f"one epoch: between {row.low_s:.2g} and {row.high_s:.2g} s")
+
+# %% [markdown] tags=["explain"]
+# Of the first line at most the first digits mean anything. The second is the training at the fastest and at the slowest of the
+# steps that were timed. What is it worth? If steps are independent, each is as likely to be above the true median as below it.
+# The interval misses the median only where all of them fall on one side:
+
+# %% tags=["explain"]
+print(f"{estimate.timed_steps} steps, all on one side: {2 * 0.5**estimate.timed_steps:.1%}")
+print(f"so the median lies in the interval with a chance of {estimate.confidence_share:.1%}")
+print("every estimate lies in its interval:", all(row.low_s <= row.estimated_s <= row.high_s for row in rows.values()))
+
+# %% [markdown] tags=["explain"]
+# That is the chance for steps like those that were timed. No interval knows what your machine will be busy with in an hour. Hold
+# it to a real epoch:
+
+# %% tags=["predict"]
+one_epoch = helpers.predict("How long will a whole epoch with hidden=1024 take?", "s")
+one_epoch
+
+# %% tags=["run", "nbval-ignore-output"]
+loader = helpers.make_MNIST_loader(batch_size=128)
+trained = helpers.train(helpers.LeNet(1024).to(device), loader, epochs=1)
+inside = rows[1024].low_s <= trained.total_s <= rows[1024].high_s
+print(f"inside the interval of {rows[1024].low_s:.2g} to {rows[1024].high_s:.2g} s: {inside}")
+
+# %% tags=["look", "nbval-ignore-output"]
+one_epoch.reveal(modelled=rows[1024].estimated_s, measured=trained.total_s)
+
+# %% tags=["explain"]
+print(f"steps of the estimate's epoch: {estimate.steps_per_epoch}, steps of the real one: {trained.steps}")
+
+# %% [markdown] tags=["explain"]
+# The last batch of an epoch is smaller, and the estimate counts it by its digits. On a busy machine the epoch may well fall
+# outside: then look at how wide the interval is, and at what else is running.
+
+# %% [markdown] tags=["slide"] minutes=3
+# ## Part 2: what went wrong here?
+#
+# A lecture let `hidden` grow to 6,144. The time shot up. Its explanation: the layer exceeds the RAM.
+#
+# The lecture is "Hardware Ecosystem" (Cambridge, 2022). It printed these seconds an epoch. It does not say on which machine, but
+# its operation counts are those of our LeNet, so we take its network to be ours.
+
+# %%
+lecture_s = {128: 2.42, 256: 2.31, 512: 2.38, 1024: 2.56, 2048: 3.10, 4096: 7.20, 6144: 13.21}
+drawn = plotting.draw_bars(
+    {str(h): seconds for h, seconds in lecture_s.items()}, unit="s", title="The lecture's epochs by hidden size"
+)
+plotting.show(drawn, alt="Bars by hidden size: nearly the same up to 2,048, then far longer at 4,096 and at 6,144.")
+
+# %% tags=["predict"]
+widest = helpers.predict("How many bytes does the widest layer of LeNet have, with hidden=6144?", "B")
+widest
+
+# %% tags=["run", "slide-output"]
+with torch.device("meta"):
+    wide = helpers.LeNet(6144)
+layer_bytes = {name: weight.nbytes for name, weight in wide.named_parameters() if "weight" in name}
+print(pd.Series(layer_bytes).map("{:,} bytes".format).to_string())
+
+# %% tags=["look"]
+widest.reveal(modelled=6144 * 3072 * 4, measured=max(layer_bytes.values()))
+
+# %% [markdown] tags=["explain"]
+# `torch.device("meta")` makes tensors with a shape and no memory, which is all that counting needs. Training keeps four such
+# numbers a weight: itself, its gradient, and two of Adam's.
+
+# %% tags=["explain"]
+kept_bytes = 4 * sum(weight.nbytes for weight in wide.parameters())
+print(f"weights, gradients, Adam's state: {kept_bytes:,} bytes")
+print(f"that is less than 1 GiB: {kept_bytes < units.parse('1 GiB', 'B')}")
+print(f"and fits into the memory of this machine: {kept_bytes < hardware.machine_card().ram_bytes}")
+
+# %% [markdown] tags=["explain"]
+# It never leaves the RAM. So what was it? The second fully connected layer has $h \cdot h/2$ weights, and so the *work* grows with
+# $h^2$. Take away the fixed part, the epoch at 128, and divide the rest by $h^2$. If nothing but the work grew, you would see one
+# number:
+
+# %% tags=["predict"]
+jump = helpers.predict("From 4,096 to 6,144: how many times larger is the lecture's time for each h squared?", "x")
+jump
+
+# %% tags=["run", "slide", "slide-output"] minutes=2
+per_square_ns = {h: 1e9 * (lecture_s[h] - lecture_s[128]) / h**2 for h in (2048, 4096, 6144)}
+for hidden, nanoseconds in per_square_ns.items():
+    print(f"{hidden:>5}: {nanoseconds:.0f} ns of an epoch for each unit of h squared")
+
+# %% tags=["look"]
+jump.reveal(modelled=1, measured=per_square_ns[6144] / per_square_ns[4096])
+
+# %% [markdown] tags=["explain"]
+# At 6,144, where the RAM is said to be exceeded, nothing happens at all: the time is that of the work, to the percent. There *is* a
+# knee, and it lies earlier:
+
+# %% tags=["explain"]
+print(f"from 2,048 to 4,096 the time for each unit grows {per_square_ns[4096] / per_square_ns[2048]:.2f} times")
+for hidden in (2048, 4096):
+    with torch.device("meta"):
+        kept = 4 * sum(weight.nbytes for weight in helpers.LeNet(hidden).parameters())
+    print(f"hidden={hidden}: training keeps {units.text(kept, 'B')} for its weights")
+
+# %% [markdown] tags=["explain"]
+# The processor that the lecture describes, a Ryzen 9 5950X, has 64 MB of last cache. One of the two sizes would fit, the other
+# would not. That is a guess: we do not know where it ran. But a guess can be tested, on a machine that we know. Divide your own
+# times in the same way first:
+
+# %% tags=["look", "nbval-ignore-output"]
+ours_ns = {
+    h: 1e9 * (rows[h].step_s - rows[128].step_s) / (rows[h].parameters - rows[128].parameters) for h in rows if h > 128
+}
+for hidden, nanoseconds in ours_ns.items():
+    print(f"hidden={hidden}: {nanoseconds:.0f} ns of a step for each further weight")
+
+# %% [markdown] tags=["explain"]
+# In a batch of 128 each weight does 128 [multiply-accumulates](glossary.md#mac) forward and 256 backward, and then Adam reads it
+# once more. Work and memory are mixed. Separate them.
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 3: a layer outgrows a cache
+#
+# One example through one layer: every weight is read once and used once.
+#
+# Then the time is that of reading, and which memory is read from depends on where the weights fit. These are the limits of your
+# machine, measured as in lesson 02:
+
+# %% tags=["nbval-ignore-output"]
+limits = helpers.probe()
+limits
+
+# %% tags=["nbval-ignore-output"]
+caches = {level.name: level.size_bytes for level in limits.memory_levels[:-1] if level.size_bytes}
+last_cache = max(caches.values(), default=0)
+fine = [round(128 * 2 ** (step / 4)) for step in range(25)]
+widths = [width for width in fine[::2] if 4 * width**2 <= max(32 * MIB, 8 * last_cache)]
+print(f"the caches: {caches}; widths of a square layer to measure: {widths}")
+
+# %% tags=["predict"]
+slower = helpers.predict(
+    "One weight: how many times longer does it take in the largest layer than in the fastest?", "x"
+)
+slower
+
+# %% [markdown]
+# The model is the [roofline](glossary.md#roofline): the FLOPs over the peak, or the bytes over the
+# [bandwidth](glossary.md#bandwidth) of the smallest memory that holds them, whichever is longer, and the call. `place` computes it
+# and times the layer.
+
+
+# %% tags=["run"]
+def placed(width, batch):
+    weight, x = torch.rand(width, width, device=device), torch.rand(batch, width, device=device)
+    flops = units.flops_from_macs(batch * width**2)
+    moved_bytes = 4 * (width**2 + 2 * batch * width)
+    layer = lambda: torch.nn.functional.linear(x, weight)  # noqa: E731
+    return roofline.place(f"{width}", layer, flops, moved_bytes, limits, budget_s=0.1)
+
+
+alone = {width: placed(width, batch=1) for width in widths}
+print("every width is modelled and measured:", all(p.modelled_s > 0 and p.measured_s > 0 for p in alone.values()))
+
+# %% tags=["look", "nbval-ignore-output"]
+per_weight = {width: (p.modelled_s / width**2, p.measured_s / width**2) for width, p in alone.items()}
+fastest = min(per_weight, key=lambda width: per_weight[width][1])
+modelled, measured = (per_weight[widths[-1]][i] / per_weight[fastest][i] for i in (0, 1))
+slower.reveal(modelled=modelled, measured=measured)
+
+
+# %% tags=["look"]
+def draw_weights(batch):
+    points = timed.get(batch, {})
+    drawn_widths = [width for width in fine if width <= widths[-1]]
+    modelled_s = [modelled_layer(width, batch).modelled_s / (batch * width**2) for width in drawn_widths]
+    measured_s = [points[w].measured_s / (batch * w**2) if w in points else None for w in drawn_widths]
+    curves = {"modelled": modelled_s} | ({"measured": measured_s} if points else {})
+    return plotting.draw_curves(
+        [4 * width**2 for width in drawn_widths],
+        curves,
+        unit="s",
+        title=f"One weight for one example, batch {batch}",
+        xlabel="bytes of the layer's weights",
+        ylabel="time",
+        marks={name: size for name, size in caches.items() if size > 4 * 128**2},
+    )
+
+
+def modelled_layer(width, batch):
+    flops, moved_bytes = units.flops_from_macs(batch * width**2), 4 * (width**2 + 2 * batch * width)
+    return roofline.model(roofline.Workload(f"{width}", flops, moved_bytes), limits)
+
+
+def alt_of_weights(batch):
+    return f"Modelled and measured time of a weight for an example by the bytes of a layer, batch {batch}."
+
+
+# %% tags=["look", "slide", "slide-output"] minutes=3
+timed = {1: alone}
+plotting.show(draw_weights(1), alt=alt_of_weights(1))
+
+# %% [markdown] tags=["explain"]
+# Read it from left to right. Where the layer is small, the call is most of the time, and each weight bears a large part of it. Then
+# comes the floor, where the layer lies in a cache, and then the knee: past the last cache each weight comes from main memory again
+# in every call. The model has sharp steps, the machine has round ones: a cache is shared, with other data and with other programs,
+# so it fills before its size and never keeps everything.
+
+# %% tags=["explain"]
+outgrown = 4 * widths[-1] ** 2 > 2 * last_cache > 0
+timing.claim(
+    "where the last cache is outgrown, a weight takes longer than where it is not",
+    holds=not outgrown or per_weight[widths[-1]][1] > 1.05 * per_weight[fastest][1],
+    evidence=[alone[widths[-1]].timing, alone[fastest].timing],
+)
+
+# %% [markdown] tags=["explain"]
+# That was one example. What does the knee become with more of them? Move the slider; for 1 and for 128 the points are measured.
+
+# %% tags=["look"]
+timed[128] = {width: placed(width, batch=128) for width in widths if width <= 2048}
+helpers.interactive_figure(
+    draw_weights,
+    {"batch": [2**power for power in range(11)]},
+    views=[{"batch": 4}, {"batch": 128}],
+    alt=alt_of_weights,
+)
+
+# %% [markdown] tags=["explain"]
+# A batch of 128 uses each weight 128 times. The model has no knee left: arithmetic takes longer than reading.
+# Where the measured points rise all the same, look at them twice: the weights are not the only thing that must fit.
+
+# %% tags=["explain"]
+largest = max(timed[128])
+print(f"batch 128, width {largest}: {timed[128][largest].point.intensity_flops_per_byte:.0f} FLOP for each byte")
+print(f"one example: {alone[largest].point.intensity_flops_per_byte:.2f} FLOP for each byte")
+
+# %% [markdown] tags=["explain", "slide"] minutes=2
+# ### The model of Part 1, mended
+#
+# The fixed part as measured, the further FLOPs over the peak, Adam's bytes over the bandwidth of main memory.
+#
+# A batch hides the knee from the products. It hides nothing from Adam: the update reads and writes every weight, and what is kept
+# with it, once a step, whatever the batch. Neither of the two rates is a time of the step that they foretell.
+
+# %% tags=["explain", "nbval-ignore-output", "slide-output"]
+parts = {"fixed_s": {}, "products_s": {}, "adam_s": {}}
+for hidden, count in counts.items():
+    further_flops = (
+        count.forward_flops + count.backward_flops - (counts[128].forward_flops + counts[128].backward_flops)
+    )
+    parts["fixed_s"][hidden] = rows[128].step_s
+    parts["products_s"][hidden] = further_flops / limits.peak_flops["float32"]
+    moved_bytes = count.optimizer_read_bytes + count.optimizer_written_bytes
+    parts["adam_s"][hidden] = moved_bytes / limits.memory.bandwidth_bytes_per_s
+modelled = pd.DataFrame(parts).assign(modelled_s=lambda table: table.sum(axis=1))
+results.printed(modelled.assign(measured_s={hidden: row.step_s for hidden, row in rows.items()}).rename_axis("hidden"))
+
+# %% tags=["explain"]
+wide_share = 1 - step_flops[128] / step_flops[4096]
+print(f"hidden=4096: {wide_share:.0%} of the FLOPs came with the width")
+print("the smallest network's step is mostly fixed:", parts["fixed_s"][128] > parts["adam_s"][128])
+
+# %% [markdown] tags=["explain"]
+# Counts and limits give the whole curve. Where it turns up, the products have overtaken the fixed part: that alone makes a curve
+# with a bend, without any memory being full. A bend is no proof of a full memory; divide by the work before you look for one. What
+# is then left of the lecture's jump may be a cache, as above, or memory that is asked for anew in each step (lesson 01). The RAM
+# has no part in it.
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 4: more than there is
+#
+# A function may hold 256 MiB. It asks for tensors of 64 MiB and keeps them all. How many does it get?
+#
+# Do not try such things in the notebook's own process: where memory ends, the operating system picks a program to end, and it may
+# pick yours, with all that you have not saved. `run_limited` runs a function in a fresh process with a limit, and tells what became
+# of it.
+
+# %% tags=["predict"]
+tensors = helpers.predict("256 MiB, tensors of 64 MiB: how many does the function get?", "tensors")
+tensors
+
+
+# %% tags=["run"]
+def hoard():
+    kept = []
+    while True:
+        kept.append(torch.ones(16 * 2**20))
+        print(len(kept), "tensors", flush=True)
+
+
+refused = helpers.run_limited(hoard, memory_bytes=256 * MIB)
+print(refused.status)
+
+# %% tags=["look", "nbval-ignore-output"]
+got = len(refused.output.splitlines())
+tensors.reveal(modelled=256 / 64, measured=got)
+
+# %% [markdown] tags=["explain"]
+# Four would fill the limit to the last byte, and nothing else would have a place: not the allocator's own notes on each tensor, not
+# one more Python object. A limit is on everything that the process may write to, and a model that counts tensors alone must leave
+# some room. This is what the process left behind:
+
+# %% tags=["look", "nbval-ignore-output", "slide-output"]
+print(textwrap.fill(refused.message, 64))
+
+# %% tags=["explain"]
+held = got * 64 * MIB
+print(f"held and asked for reach the limit: {held + 64 * MIB >= 256 * MIB}; held alone: {held >= 256 * MIB}")
+print(f"the message says what was asked for: {str(64 * MIB) in refused.message or 'limit' in refused.message}")
+print("and the notebook is still here")
+
+# %% [markdown] tags=["explain"]
+# A clean refusal answers two questions: what was asked for at that moment, and what there was. It does not say who holds the rest:
+# the tensor that is refused is seldom the one to blame. On a GPU PyTorch raises `torch.cuda.OutOfMemoryError`, whose text has
+# both, and what it holds already; `torch.cuda.set_per_process_memory_fraction` sets a limit there.
+#
+# ### Ask before you allocate
+#
+# The estimate of [peak memory](glossary.md#peak-memory) of lesson 07 needs no run. Which batch of images fits through a fully
+# connected network, with half of a limit of 128 MiB left as room?
+
+# %% tags=["run", "nbval-ignore-output"]
+network = helpers.BasicFCModel(hidden=1024)
+half = memory.max_batch_size(network, (1, 784), 64 * MIB, training=False)
+print(f"{half.batch_size:,} images have a peak of {half.peak_bytes:,} bytes")
+
+
+# %% tags=["look"]
+def infer(batch):
+    with torch.no_grad():
+        return len(helpers.BasicFCModel(hidden=1024)(torch.zeros(batch, 784)))
+
+
+for batch in (half.batch_size, 3 * half.batch_size):
+    foretold = bool(helpers.fits(network, (batch, 784), 128 * MIB, training=False))
+    tried = helpers.run_limited(infer, batch, memory_bytes=128 * MIB, timeout_s=180)
+    print(f"the estimate says that it fits: {foretold}; the process says: {tried.status}")
+
+# %% [markdown] tags=["explain"]
+# Between the two the estimate is a number of tensors' bytes, and the process needs more than its tensors. That is what the room is
+# for.
+
+# %% [markdown] tags=["slide"] minutes=3
+# ## Part 5: weights that do not fit
+#
+# Nine layers of 4 MiB lie in a file. Eight may be in memory. How many are read from the disk in each pass?
+#
+# A file can be [mapped](glossary.md#memory-mapping): its bytes have addresses, and the system brings them from the disk when they
+# are touched. So a program can use weights larger than its memory, and never sees an error. What it sees is time. The layer that
+# was not used for longest goes first ([least recently used](glossary.md#least-recently-used)).
+
+# %% tags=["predict"]
+missed_layers = helpers.predict("Nine layers, room for eight: how many are read from the disk in each pass?", "layers")
+missed_layers
+
+# %% [markdown]
+# The guess at hand is one: nine do not fit into eight, and one is too many. The model plays it through, layer by layer, pass by
+# pass. The experiment maps a file and multiplies a vector by layer after layer, in a limited process, and holds the limit itself.
+
+# %% tags=["run", "nbval-ignore-output"]
+mapped, sizes = None, [mib * MIB for mib in (16, 32, 36, 64)]
+try:
+    mapped = hardware.measure_mapped_weights(sizes, limit_bytes=32 * MIB, passes=2)
+    print(mapped)
+except (MemoryError, OSError, RuntimeError, ValueError) as why:
+    print(f"not measured here: {why}")
+
+# %% tags=["look"]
+modelled = {size // MIB: hardware.model_missed_layers(size // (4 * MIB), resident=8, passes=2) for size in sizes}
+print("layers from the disk in a pass, by MiB of the file:", modelled)
+counted = {row.file_bytes // MIB: round(row.missed_share * row.layers) for row in mapped.rows} if mapped else modelled
+print("counted, or nothing to count with:", counted == modelled)
+
+# %% tags=["look", "nbval-ignore-output"]
+missed_layers.reveal(modelled=modelled[36], measured=counted[36] if mapped else None)
+
+# %% [markdown] tags=["explain"]
+# All nine. When the ninth comes, the first must go, and the first is needed next; for it the second goes, which is needed after it.
+# A layer is always thrown out just before its turn. That is the cliff: one layer over the limit costs as much as if nothing were
+# kept.
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
+if mapped:
+    files = [layers * mapped.layer_bytes for layers in range(4, 17)]
+    rates = {"resident_s": mapped.resident_layer_s, "disk_bytes_per_s": mapped.disk_bytes_per_s}
+    shares = {"modelled": [float(size > mapped.limit_bytes) for size in files]}
+    shares["if only the excess were read"] = [max(0, 1 - mapped.limit_bytes / size) for size in files]
+    curves = {
+        name: [model_layer_s(layer_bytes=mapped.layer_bytes, missed_share=share, **rates) for share in column]
+        for name, column in shares.items()
+    }
+    measured_s = {row.file_bytes: row.layer_s for row in mapped.rows}
+    drawn = plotting.draw_curves(
+        files,
+        curves | {"measured": [measured_s.get(size) for size in files]},
+        unit="s",
+        title="A layer of 4 MiB, mapped from a file",
+        xlabel="size of the file",
+        ylabel="time of a layer",
+        marks={"the limit": mapped.limit_bytes},
+    )
+    plotting.show(drawn, alt="Time of a layer by the file's size: low up to the limit, then many times higher at once.")
+
+# %% [markdown] tags=["explain"]
+# The model has two numbers: a layer whose weights are in memory, and the disk's rate. It leaves out that the system reads ahead
+# while you compute, so the points may lie below it. If they meet the broken line, that is chance: the count above says that every
+# layer was read. What if the order were another?
+#
+# A training step goes forward through the layers and then *backward*. Play it through with the same rule:
+
+# %% tags=["explain"]
+window = Window(8)
+for step in range(3):
+    forward = sum(not window.touch(layer) for layer in range(9))
+    backward = sum(not window.touch(layer) for layer in reversed(range(9)))
+    print(f"step {step + 1}: {forward} missed forward, {backward} missed backward")
+
+# %% [markdown] tags=["explain"]
+# The layer used last is needed first, so eight of nine are there. The same bytes, the same limit, the same rule of eviction; only
+# the order is another. Where you choose the order yourself, go back and forth.
+
+# %% [markdown] tags=["slide"] minutes=3
+# ## Part 6: what went wrong here?
+#
+# "Out of memory", said the lecture of its training. The error was a *bus error* in a worker of the data loader.
+#
+# A worker of a `DataLoader` is another process. To hand a batch over without copying it through a pipe, it writes it into a file
+# under `/dev/shm` ([shm](glossary.md#shm)) that both map. (The [shared memory](glossary.md#shared-memory) of a GPU is another thing
+# of the same name.) That is a file system in memory with a size of its own, and a container gets 64 MB of it unless it asks for
+# more (Docker's reference of `docker run`, `--shm-size`), however much memory the machine and the card have.
+#
+# First the error itself. Map a file, take its bytes away, and touch them:
+
+
+# %% tags=["run"]
+def touch_what_is_not_there():
+    import mmap
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        file.truncate(mmap.PAGESIZE)
+        with mmap.mmap(file.fileno(), mmap.PAGESIZE) as mapped_file:
+            file.truncate(0)
+            mapped_file[0] = 1
+
+
+gone = helpers.run_limited(touch_what_is_not_there)
+print(gone.status)
+
+# %% tags=["look", "nbval-ignore-output"]
+print(gone.message)
+
+# %% [markdown] tags=["explain"]
+# SIGBUS is the bus error. It says: this address is yours, and nothing stands behind it. There is no return value to look at and no
+# exception to catch, because no function was called: you wrote to memory. A mapped file in a full `/dev/shm` is the same case.
+#
+# ### How much of it does a loader need?
+#
+# Each worker prepares `prefetch_factor` batches ahead, 2 unless you say otherwise, and you hold one in your hand.
+
+# %% tags=["predict"]
+shared = helpers.predict("Two workers, prefetch_factor 2: how many batches are in /dev/shm at once?", "batches")
+shared
+
+
+# %% tags=["run"]
+def used_bytes():
+    room = os.statvfs("/dev/shm")
+    return (room.f_blocks - room.f_bfree) * room.f_frsize
+
+
+def taken_batches(batch_bytes, workers, expected):
+    images = TensorDataset(torch.zeros(64, batch_bytes // 4 // 4))
+    batches = iter(DataLoader(images, batch_size=4, num_workers=workers, prefetch_factor=2))
+    in_hand, end_s = next(batches), time.monotonic() + 60
+    while used_bytes() < expected * batch_bytes and time.monotonic() < end_s:
+        time.sleep(0.05)
+    time.sleep(0.3)  # for more than expected, should there be more
+    return used_bytes() / in_hand[0].nbytes
+
+
+# %% [markdown]
+# It needs a `/dev/shm` in which nobody else writes. Linux can give a process one of its own, of any size, if it may make
+# *namespaces*; where it may not, the cell says so.
+
+# %% tags=["run", "nbval-ignore-output"]
+waiting = 2 * 2 + 1
+taken = None
+try:
+    taken = helpers.run_limited(taken_batches, MIB, 2, waiting, shared_memory_bytes=64 * MIB, timeout_s=180).unwrap()
+except RuntimeError as why:
+    print(f"not measured here: {why}")
+
+# %% tags=["look", "nbval-ignore-output"]
+shared.reveal(modelled=waiting, measured=taken)
+
+# %% tags=["explain"]
+found = taken is None or waiting <= taken < waiting + 0.5
+print(f"workers x prefetch_factor + 1 batches, or nothing to count with: {found}")
+
+# %% [markdown] tags=["explain"]
+# What lies over the whole number are pages that do not fill up and the locks of the queues. Now the same loader with room for less
+# than it needs, and the bare write that a worker of 2022 did:
+
+
+# %% tags=["look", "nbval-ignore-output", "slide-output"]
+def write_mapped(size_bytes):
+    import mmap
+
+    with open("/dev/shm/batch", "w+b") as file:
+        file.truncate(size_bytes)
+        with mmap.mmap(file.fileno(), size_bytes) as mapped_file:
+            mapped_file.write(bytes(size_bytes))
+
+
+try:
+    loaded = helpers.run_limited(taken_batches, 3 * MIB, 2, 0, shared_memory_bytes=2 * MIB)
+    print("the loader:", loaded.status)
+    print(textwrap.fill(loaded.message.strip().splitlines()[-1], 70))
+    written = helpers.run_limited(write_mapped, 3 * MIB, shared_memory_bytes=2 * MIB)
+    print("the bare write:", written.status)
+    print(written.message)
+except RuntimeError as why:
+    print(f"not measured here: {why}")
+
+# %% [markdown] tags=["explain"]
+# Setting a file's size reserves nothing in memory: the pages are made when they are touched, and if there is none left, that is
+# where the process dies. The PyTorch of this course asks for the pages first (`posix_fallocate`, in its `MapAllocator.cpp`), so
+# that it gets an answer that it can raise. Neither has anything to do with the memory of a card, or with the RAM. The remedy is to
+# count:
+
+# %% tags=["explain", "slide", "slide-output"] minutes=2
+digit_bytes = 28 * 28 * 4 + 8  # a digit in float32 and its label in int64
+for workers in (1, 2, 8, 16):
+    batch = 64 * 10**6 // ((2 * workers + 1) * digit_bytes)
+    print(f"workers: {workers:>2}, batches of up to {batch:,} digits fit into 64 MB")
+imagenet_bytes = 3 * 224 * 224 * 4 + 8
+print(f"workers:  8, images of 224 by 224: batches of up to {64 * 10**6 // (17 * imagenet_bytes)} images")
+
+# %% [markdown] tags=["explain"]
+# Digits nearly always fit, photographs do not. Give the container more (`--shm-size`), use fewer workers, or hand over
+# bytes in place of float32 and convert them on the device, which needs a quarter.
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 7: a batch size for memory and for time
+#
+# Larger batches need more memory. Do they give more images a second?
+#
+# A step costs something however small its batch is, and something for each image: $t(n) = t_0 + n\,t_1$. Two measured batches give
+# both numbers; the model foretells the rest. Memory needs no run.
+
+# %% tags=["predict"]
+gain = helpers.predict("Batch 64 in place of 4: how many times more images a second does LeNet learn from?", "x")
+gain
+
+
+# %% tags=["run"]
+def timed_step(batch):
+    lenet, images = helpers.LeNet().to(device), torch.rand(batch, 1, 28, 28, device=device)
+    adam = torch.optim.Adam(lenet.parameters())
+
+    def step():
+        adam.zero_grad()
+        lenet(images).sum().backward()
+        adam.step()
+
+    return helpers.measure(step, budget_s=0.3)
+
+
+batches = (1, 4, 16, 64, 256, 1024)
+steps = {batch: timed_step(batch) for batch in batches}
+peaks = {
+    batch: memory.estimate_peak_memory(helpers.LeNet(), (batch, 1, 28, 28), optimizer=torch.optim.Adam).peak_bytes
+    for batch in batches
+}
+print("peak and time of every batch:", len(peaks) == len(steps))
+
+# %% tags=["look", "nbval-ignore-output"]
+image_s = (steps[256].median_s - steps[1].median_s) / 255
+fixed_s = steps[1].median_s - image_s
+modelled_rate = {batch: batch / (fixed_s + batch * image_s) for batch in batches}
+rate = {batch: batch / steps[batch].median_s for batch in batches}
+gain.reveal(modelled=modelled_rate[64] / modelled_rate[4], measured=rate[64] / rate[4])
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+drawn = plotting.draw_curves(
+    batches,
+    {"modelled": list(modelled_rate.values()), "measured": list(rate.values())},
+    unit="",
+    title="LeNet: images a second by batch",
+    xlabel="batch",
+    ylabel="images a second",
+    size_unit="",
+    log=False,
+)
+plotting.show(drawn, alt="Images a second by batch: a steep rise for small batches, then it flattens.")
+
+# %% tags=["look", "nbval-ignore-output"]
+side_by_side = {"peak_bytes": peaks, "images_a_second": {batch: round(value) for batch, value in rate.items()}}
+results.printed(pd.DataFrame(side_by_side).rename_axis("batch"))
+
+# %% tags=["explain"]
+growths = [(peaks[1024] - peaks[256]) / 768, (peaks[256] - peaks[64]) / 192]
+print(f"each further image adds the same bytes, within 5 %: {abs(growths[0] / growths[1] - 1) < 0.05}")
+timing.claim(
+    "a batch of 64 gives more images a second than a batch of 1",
+    holds=rate[64] > rate[1],
+    evidence=[steps[64], steps[1]],
+)
+
+# %% [markdown] tags=["explain"]
+# The images a second ([throughput](glossary.md#throughput)) saturate, memory does not. Half of the highest rate is reached at $n =
+# t_0/t_1$; past ten times that a larger batch costs memory and gives almost nothing. The largest batch that fits is rarely the one
+# to take:
+
+# %% tags=["explain", "nbval-ignore-output"]
+good = min(batch for batch in batches if rate[batch] >= 0.8 * max(rate.values()))
+fitting = 256 + int((units.parse("1 GiB", "B") - peaks[256]) / growths[0])
+print(f"half of the highest rate: at a batch of {fixed_s / image_s:.1f}, by the model")
+print(f"four fifths of the best rate seen: at a batch of {good}, with {units.text(peaks[good], 'B')}")
+print(f"1 GiB would hold a batch of about {fitting:,}")
+
+# %% [markdown] tags=["explain"]
+# On a GPU $t_0$ is the launching of the kernels and $t_1$ is small, so the knee lies at a far larger batch. The cells above run
+# there unchanged. And a larger batch means fewer updates in an epoch: what that costs in accuracy is not in these numbers.
+
+# %% [markdown]
+# The [exercises](exercises/08_beyond_memory_exercises.ipynb) of this lesson: what went wrong in a row of times, the
+# misses of an order of your own, and a loader's batches in `/dev/shm`.
+
+# %% [markdown] tags=["recap"]
+# ## What you have done
+
+# %% [markdown] tags=["formulas"]
+# ## Formulas
+#
+# | quantity | formula | for |
+# |---|---|---|
+# | time of a training | epochs $\cdot\,(t_{first} + \text{steps} \cdot t_{step})$ | median step $t_{step}$ |
+# | chance that the interval misses the median | $2 \cdot (1/2)^n$ | $n$ independent steps, from fastest to slowest |
+# | time for each unit of work | $(t(h) - t(h_0)) / h^2$ | a layer of $h \cdot h/2$ weights |
+# | what training keeps for its weights | $4\,P \cdot 4$ bytes | $P$ parameters, float32, Adam |
+# | time of a layer | $\max(\text{FLOPs}/\text{peak},\ \text{bytes}/\text{bandwidth}) + t_{call}$ | bandwidth of the smallest memory that holds it |
+# | layers read again in a pass | 0 if all fit, else all of them | in order, least recently used goes |
+# | the same, back and forth | layers $-$ room | forward, then backward |
+# | time of a mapped layer | $t_{memory} + \text{missed share} \cdot \text{bytes}/\text{disk rate}$ | no reading ahead |
+# | /dev/shm of a loader | (workers $\cdot$ prefetch $+\,1) \cdot$ bytes of a batch | one batch in hand |
+# | time of a step | $t_0 + n\,t_1$ | batch of $n$ |
+# | images a second | $n / (t_0 + n\,t_1)$ | half of the highest at $n = t_0/t_1$ |
