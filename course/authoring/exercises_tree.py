@@ -19,7 +19,7 @@ from course.authoring.lesson import AuthoringError
 from course.authoring.problem import Problem
 
 TREE = ("README.md", "Makefile", "pyproject.toml", "requirements.lock", "environment.yml", ".gitignore", "helpers",
-        "course/*.ipynb", "course/*.md", "course/exercises/*.ipynb", "course/recorded",
+        "course/*.ipynb", "course/*.md", "course/exercises/*.ipynb", "course/recorded", "course/scripts",
         )  # fmt: skip
 
 _IGNORED = shutil.ignore_patterns("__pycache__", ".*", "*.pyc", "my_predictions.json")

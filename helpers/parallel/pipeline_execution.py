@@ -147,8 +147,8 @@ def execute_schedule(
     and ``inputs`` and ``targets`` are cut along their first dimension into ``microbatches`` equal parts.
     ``loss(outputs, targets)`` is a mean; the gradients are then those of the whole batch's mean. A layer that mixes the
     rows of a batch (batch norm) sees one microbatch at a time, as in every pipeline. Net and loss go to the ranks
-    pickled, and stay here as they were. A first step, in which PyTorch learns the shapes, is not counted. PyTorch's "zero_bubble" puts
-    off the whole backward pass of stage 0, for whose input gradient nobody waits.
+    pickled, and stay here as they were. A first step, in which PyTorch learns the shapes, is not counted. PyTorch's
+    "zero_bubble" puts off the whole backward pass of stage 0, for whose input gradient nobody waits.
 
     Raises ValueError for what :func:`schedules.pipeline_schedule` refuses, for layers that do not divide by the stages,
     rows that do not divide by the microbatches, and a parameter that two stages share; TypeError for a net that is not

@@ -18,9 +18,10 @@ Step = tuple[str, int, int]  # kind, stage, microbatch
 def rank_order(name: str, *, rank: int, ranks: int, microbatches: int, chunks: int = 1) -> list[Step]:
     """Return what ``rank`` does, in order, as (kind, stage, microbatch).
 
-    A kind is "forward", "backward" or "backward-weight". ``name`` is one of :data:`SCHEDULES`: "gpipe" (Huang et al., 2019), "1f1b" (PipeDream-Flush: Narayanan et al.,
-    2021, arXiv 2104.04473), "interleaved" (the same paper, ``chunks`` stages a rank) or "zero_bubble" (ZB-H1: Qi et
-    al., 2024, arXiv 2401.10241), where "backward" is the gradient of the input alone. Raises as :func:`check`.
+    A kind is "forward", "backward" or "backward-weight". ``name`` is one of :data:`SCHEDULES`: "gpipe" (Huang et al.,
+    2019), "1f1b" (PipeDream-Flush: Narayanan et al., 2021, arXiv 2104.04473), "interleaved" (the same paper, ``chunks``
+    stages a rank) or "zero_bubble" (ZB-H1: Qi et al., 2024, arXiv 2401.10241), where "backward" is the gradient of the
+    input alone. Raises as :func:`check`.
     For the library itself.
     """
     check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)

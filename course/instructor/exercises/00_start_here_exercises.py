@@ -574,9 +574,9 @@ def fair_ratio(first, second, clock, rounds):  # noqa: ARG001
     times_s = {first: [], second: []}
     for _ in range(rounds):
         for function in (first, second):
-            start_s = time.perf_counter()
+            called_s = time.perf_counter()
             function()
-            times_s[function].append(time.perf_counter() - start_s)
+            times_s[function].append(time.perf_counter() - called_s)
     return statistics.median(times_s[second]) / statistics.median(times_s[first])
 
 

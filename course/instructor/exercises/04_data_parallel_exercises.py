@@ -46,8 +46,8 @@ from helpers import exercises, plotting
 def ring_bytes(world_size, length, element_bytes):
     """Return the bytes that each rank sends: ring_bytes(2, 8, 4) is [32, 32]."""
     ### BEGIN SOLUTION
-    base, longer = divmod(length, world_size)
-    chunk = [base + (index < longer) for index in range(world_size)]
+    shorter, one_more = divmod(length, world_size)
+    chunk = [shorter + (index < one_more) for index in range(world_size)]
     sent = []
     for rank in range(world_size):
         first = sum(chunk[(rank - step) % world_size] for step in range(world_size - 1))
@@ -79,8 +79,8 @@ draw = random.Random(4001)
 
 def truth(ranks, length, size):
     """Each half leaves out one chunk of all: the one that the rank has, or gets, last."""
-    base, longer = divmod(length, ranks)
-    chunk = [base + (index < longer) for index in range(ranks)]
+    shorter, one_more = divmod(length, ranks)
+    chunk = [shorter + (index < one_more) for index in range(ranks)]
     return [size * (2 * length - chunk[(rank + 1) % ranks] - chunk[(rank + 2) % ranks]) for rank in range(ranks)]
 
 

@@ -95,13 +95,14 @@ def test_every_pass_comes_once_and_after_what_it_needs(name: str, p: int, m: int
 def test_the_orders_are_those_of_pytorch(name: str, kind: str) -> None:
     from torch.distributed import pipelining
 
-    kinds = {"F": "forward", "B": "backward", "I": "backward", "W": "backward-weight"}
+    kinds = {"FORWARD": "forward", "FULL_BACKWARD": "backward", "BACKWARD_INPUT": "backward",
+             "BACKWARD_WEIGHT": "backward-weight"}  # fmt: skip
     for _, p, m, v in (each for each in cases() if each[0] == name and each[2] % each[1] == 0):
         theirs = SimpleNamespace(n_local_stages=v, microbatches_per_round=p, pp_group_size=p, _n_microbatches=m)
         for rank in range(p):
             actions = getattr(pipelining, kind)._calculate_single_rank_operations(theirs, rank)
             order = [
-                (kinds[str(a.computation_type)], a.stage_index, a.microbatch_index) for a in actions if a is not None
+                (kinds[a.computation_type.name], a.stage_index, a.microbatch_index) for a in actions if a is not None
             ]
             assert pipeline_orders.rank_order(name, rank=rank, ranks=p, microbatches=m, chunks=v) == order
 

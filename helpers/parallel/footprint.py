@@ -1,0 +1,247 @@
+"""What each rank keeps in memory: parameters, gradients and optimizer states, by data, tensor and pipeline parallelism.
+
+Here it is counted from the shapes of a model, which may be on the meta device. What a step runs into (activations) is
+in :mod:`helpers.parallel.footprint_runs`, on a fake process group and on real ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import nn
+
+from helpers.parallel.checks import whole_number
+from helpers.parallel.pipeline_execution import split_stages
+from helpers.results import Result
+
+SHARDED = ("nothing", "optimizer", "gradients", "parameters")
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+Plan = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Layout(Result):
+    """How a model lies on data x tensor x pipeline ranks; data neighbours are ``tensor`` ranks apart.
+
+    ``sharded`` is what the ``data`` ranks divide among themselves instead of each keeping it whole: "nothing" (data
+    parallel), "optimizer" (ZeRO-1), "gradients" (these too: ZeRO-2) or "parameters" (all three: ZeRO-3, FSDP; ZeRO:
+    Rajbhandari et al., 2020, arXiv 1910.02054). Raises ValueError or TypeError for what is not one of these and for
+    numbers that are not whole and above 0. Lesson 05.
+    """
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    sharded: str = "nothing"
+
+    def __post_init__(self) -> None:
+        for name in ("data", "tensor", "pipeline"):
+            whole_number(name, getattr(self, name))
+        if self.sharded not in SHARDED:
+            raise ValueError(f"sharded is {self.sharded!r}; give one of {', '.join(SHARDED)}")
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks: data x tensor x pipeline. Lesson 05."""
+        return self.data * self.tensor * self.pipeline
+
+    def place(self, rank: int) -> tuple[int, int, int]:
+        """Return (stage, data rank, tensor rank) of ``rank``: tensor ranks are neighbours, stages furthest apart.
+
+        Raises ValueError for a rank that is not there. Lesson 05.
+        """
+        if not 0 <= rank < self.ranks:
+            raise ValueError(f"rank {rank} is not one of {self.ranks}: ranks count from 0 to {self.ranks - 1}")
+        rest, tensor_rank = divmod(rank, self.tensor)
+        return (*divmod(rest, self.data), tensor_rank)
+
+
+@dataclass(frozen=True)
+class RankFootprint(Result):
+    """What one rank keeps: ``total_bytes`` is all that is known; ``activation_bytes`` is None where none were counted.
+
+    ``activation_bytes`` is what autograd saves for the backward pass, beyond parameters and the batch itself; in a
+    pipeline of all microbatches that a rank has in flight at once. Lesson 05.
+    """
+
+    rank: int
+    stage: int
+    parameter_bytes: int
+    buffer_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    activation_bytes: int | None
+    total_bytes: int
+
+
+@dataclass(frozen=True)
+class Footprint(Result):
+    """What every rank keeps: ``largest_bytes`` decides whether it fits, ``all_bytes`` is the sum over the ranks.
+
+    Lesson 05.
+    """
+
+    data: int
+    tensor: int
+    pipeline: int
+    sharded: str
+    largest_bytes: int
+    all_bytes: int
+    ranks: tuple[RankFootprint, ...]
+
+
+@dataclass(frozen=True)
+class LocalParameter:
+    """One parameter as a rank has it after tensor parallelism, before the data ranks shard it. For the library itself."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    learns: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all its elements. For the library itself."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def footprint(
+    net: nn.Sequential, layout: Layout, *, plan: Plan | None = None, optimizer: OptimizerFactory | None = None
+) -> Footprint:
+    """Return the bytes of parameters, buffers, gradients and optimizer states of every rank, counted from shapes.
+
+    ``net`` may be on the meta device; a pipeline cuts its layers into ``layout.pipeline`` stages of equally many.
+    ``plan`` says which nn.Linear the tensor ranks split: ``{"0.up": "column", "0.down": "row"}``; what is not named is
+    on every one of them. ``optimizer`` is a class of torch.optim or a callable from parameters to an optimizer, and
+    None keeps no state; its state is counted by letting it step on meta tensors of the rank's shapes.
+
+    ZeRO-1 and 2 cut all parameters, laid end to end, into equal parts (the last one padded); ZeRO-3 cuts each one by
+    its first dimension, padded to equal rows, as PyTorch's ``fully_shard`` does. Buffers are on every rank of a stage.
+
+    Raises ValueError for layers that do not divide by the stages, for widths that do not divide by the tensor ranks,
+    and for a plan that names no nn.Linear; TypeError for a net that is not an nn.Sequential. Lesson 05.
+    """
+    ranks = []
+    check_plan(net, plan or {}, layout.tensor)
+    for stage, part in enumerate(split_stages(net, layout.pipeline)):
+        local = local_parameters(part, plan or {}, layout.tensor)
+        buffers = sum(each.numel() * each.element_size() for each in part.buffers())
+        for data_rank in range(layout.data):
+            kept = _kept(tuple(local), layout, data_rank, optimizer)
+            ranks += [rank_footprint((stage * layout.data + data_rank) * layout.tensor + tensor_rank, stage, kept[0],
+                                     buffers, kept[1], kept[2]) for tensor_rank in range(layout.tensor)]  # fmt: skip
+    return footprint_of(layout, ranks)
+
+
+def footprint_of(layout: Layout, ranks: Iterable[RankFootprint]) -> Footprint:
+    """Return the footprints of all ranks as one. For the library itself."""
+    given = tuple(ranks)
+    sizes = [each.total_bytes for each in given]
+    return Footprint(layout.data, layout.tensor, layout.pipeline, layout.sharded, max(sizes), sum(sizes), given)
+
+
+def rank_footprint(
+    rank: int, stage: int, parameter_bytes: int, buffer_bytes: int, gradient_bytes: int, optimizer_bytes: int,
+    activation_bytes: int | None = None,
+) -> RankFootprint:  # fmt: skip
+    """Return a rank's footprint with its sum. For the library itself."""
+    parts = (parameter_bytes, buffer_bytes, gradient_bytes, optimizer_bytes, activation_bytes)
+    return RankFootprint(rank, stage, *parts, sum(each or 0 for each in parts))
+
+
+def check_plan(net: nn.Module, plan: Plan, ranks: int) -> None:
+    """Raise ValueError unless every layer of ``plan`` is an nn.Linear that ``ranks`` divide. For the library itself."""
+    layers = dict(net.named_modules())
+    linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
+    for name, way in plan.items():
+        if name not in linear:
+            raise ValueError(f"the plan names {name!r}, which is no nn.Linear of this net; these are: "
+                             f"{', '.join(linear) or 'none'}")  # fmt: skip
+        if way not in ("column", "row"):
+            raise ValueError(f"the plan splits {name!r} by {way!r}; give 'column' or 'row'")
+        width, what = (layers[name].out_features, "outputs") if way == "column" else (layers[name].in_features, "inputs")
+        if width % ranks:
+            raise ValueError(f"the {width} {what} of {name!r} do not divide by {ranks} tensor ranks; choose a width or a "
+                             "number of ranks that does")  # fmt: skip
+
+
+def local_parameters(part: nn.Module, plan: Plan, ranks: int) -> list[LocalParameter]:
+    """Return the parameters of ``part`` as each of ``ranks`` tensor ranks has them.
+
+    A column split divides the outputs (rows of the weight, and the bias), a row split the inputs; the bias of a row
+    split is whole everywhere (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053). For the library itself.
+    """
+    local = []
+    for name, each in part.named_parameters():
+        layer, _, kind = name.rpartition(".")
+        shape = list(each.shape)
+        if plan.get(layer) == "column":
+            shape[0] //= ranks
+        elif plan.get(layer) == "row" and kind == "weight":
+            shape[1] //= ranks
+        local.append(LocalParameter(name, tuple(shape), each.dtype, each.requires_grad))
+    return local
+
+
+def _kept(
+    local: tuple[LocalParameter, ...], layout: Layout, data_rank: int, optimizer: OptimizerFactory | None
+) -> tuple[int, int, int]:
+    """Return the bytes of parameters, gradients and optimizer states of a data rank."""
+    learning = [each for each in local if each.learns]
+    whole, learned = sum(each.size_bytes for each in local), sum(each.size_bytes for each in learning)
+    if layout.sharded == "parameters":
+        mine = tuple((_rows(each.shape, layout.data, data_rank), each.dtype) for each in learning)
+        return _padded(local, layout.data), _padded(learning, layout.data), state_bytes(mine, optimizer)
+    if layout.sharded == "nothing":
+        return whole, learned, state_bytes(tuple((each.shape, each.dtype) for each in learning), optimizer)
+    parts = flat_parts(learning, layout.data)
+    state = state_bytes(parts, optimizer)
+    shared = sum(math.prod(shape) * dtype.itemsize for shape, dtype in parts)
+    return whole, shared if layout.sharded == "gradients" else learned, state
+
+
+def flat_parts(learning: Iterable[LocalParameter], ranks: int) -> tuple[tuple[tuple[int], torch.dtype], ...]:
+    """Return the (shape, dtype) of a rank's equal part of all parameters end to end, one a dtype.
+
+    For the library itself.
+    """
+    numbers: dict[torch.dtype, int] = {}
+    for each in learning:
+        numbers[each.dtype] = numbers.get(each.dtype, 0) + math.prod(each.shape)
+    return tuple(((math.ceil(number / ranks),), dtype) for dtype, number in numbers.items())
+
+
+def _padded(parameters: Iterable[LocalParameter], ranks: int) -> int:
+    return sum(
+        math.ceil(each.shape[0] / ranks) * math.prod(each.shape[1:]) * each.dtype.itemsize for each in parameters
+    )
+
+
+def _rows(shape: tuple[int, ...], ranks: int, rank: int) -> tuple[int, ...]:
+    """Return the shape of a rank's rows as ``torch.chunk`` deals them: equal parts rounded up, the last ones shorter."""
+    rows = math.ceil(shape[0] / ranks)
+    return (max(0, min(rows, shape[0] - rank * rows)), *shape[1:])
+
+
+@cache
+def state_bytes(
+    parameters: tuple[tuple[tuple[int, ...], torch.dtype], ...], optimizer: OptimizerFactory | None
+) -> int:
+    """Return the bytes of the state that ``optimizer`` has after a step on parameters of these shapes and dtypes.
+
+    For the library itself.
+    """
+    if optimizer is None or not parameters:
+        return 0
+    made = [nn.Parameter(torch.empty(shape, dtype=dtype, device="meta")) for shape, dtype in parameters]
+    for each in made:
+        each.grad = torch.empty_like(each)
+    stepping = optimizer(made)
+    stepping.step()
+    tensors = [value for state in stepping.state.values() for value in state.values() if torch.is_tensor(value)]
+    return sum(each.numel() * each.element_size() for each in tensors)
