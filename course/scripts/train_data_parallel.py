@@ -59,7 +59,7 @@ def main() -> None:
     options.add_argument("--kill-after", type=int, help="rank 1 kills itself after this step, unless it was resumed")
     given = options.parse_args()
 
-    on_gpus = torch.cuda.device_count() > int(os.environ["LOCAL_RANK"])
+    on_gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     dist.init_process_group("nccl" if on_gpus else "gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")

@@ -69,8 +69,8 @@ card = helpers.machine_card()
 card
 
 # %% [markdown]
-# Find three things in it: how many cores your notebook may use, how large the last cache is, and how much memory there is. Each
-# will decide an experiment of this course. A [cache](glossary.md#cache) keeps copies of the memory used last; the level with the higher number
+# Find three things in it: how many cores your notebook may use, how large the last [cache](glossary.md#cache) is, and how much memory there is. Each
+# will decide an experiment of this course. A cache keeps copies of the memory used last; the level with the higher number
 # stands further from the core, is slower, and holds more.
 
 # %%

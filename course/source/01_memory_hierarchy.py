@@ -30,8 +30,8 @@
 # for the first byte, and a [bandwidth](glossary.md#bandwidth), the rate of those that follow. This lesson measures them on the
 # machine under your notebook.
 #
-# What you see below was printed on another machine, with one thread. Clear it (Edit, Clear Outputs of All Cells), restart the
-# kernel, and predict before you run.
+# PyTorch gets one thread here, so that you see the memory as one core sees it; Part 7 adds the others. What you see below was
+# printed on another machine. Clear it (Edit, Clear Outputs of All Cells), restart the kernel, and predict before you run.
 
 # %%
 import mmap
@@ -44,6 +44,7 @@ from torch import nn
 import helpers
 from helpers import hardware, native, operations, plotting, recorded, results, simulators, timing, units
 
+torch.set_num_threads(1)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 KIB, MIB = 2**10, 2**20
 
@@ -68,8 +69,8 @@ plotting.show(drawn, alt=alt)
 # A lecture's card of a GeForce RTX 3090 said: L2 cache 24 GB, and 10,496 threads.
 #
 # (The lecture is "Hardware Ecosystem", Cambridge, 2022.) One of the two lines can be refuted without looking anything up but a
-# number of transistors. A bit of cache takes six transistors; the whole chip has 28.3 billion (NVIDIA, GA102
-# white paper).
+# number of transistors. A bit of cache takes six transistors; the whole chip, GA102, has 28.3 billion ([NVIDIA, "Ampere GA102 GPU
+# Architecture"](https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf)).
 
 # %% tags=["predict"]
 too_large = helpers.predict("How many times too large are 24 GB for the L2 cache of this card?", "x")
@@ -92,8 +93,9 @@ too_large.reveal(modelled=chips, measured=claimed_bytes / rtx_3090.l2_bytes)
 
 # %% [markdown] tags=["explain"]
 # The 24 GB are the card's DRAM, beside the chip: the last level of the hierarchy was taken for the second. ("Measured" stands for
-# the published figure here.) And the threads? The CUDA C++ Programming Guide (technical specifications, compute capability 8.6)
-# gives a multiprocessor 128 float32 units and room for 1,536 threads.
+# the published figure here.) And the threads? A GPU's cores are called multiprocessors. The [CUDA C++ Programming
+# Guide](https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-capabilities) (compute capability 8.6) gives
+# each of them 128 float32 units and room for 1,536 threads.
 
 # %% tags=["explain", "slide", "slide-output"] minutes=1
 multiprocessors, units_each, threads_each = rtx_3090.cores, 128, 1536
@@ -126,7 +128,7 @@ x = torch.ones(64 * MIB // 4)
 kept = torch.zeros_like(x)
 ways = {"memory used again": lambda: torch.mul(x, 2, out=kept), "new memory": lambda: x * 2}
 faults = {name: hardware.count_faults(way).minor for name, way in ways.items()}
-before = helpers.compare(ways, budget_s=1, device="cpu")
+before = helpers.compare(ways, budget_s=0.6, device="cpu")
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 fresh_ratio.reveal(modelled=3 / 2, measured=before.candidate("new memory").time_ratio)
@@ -146,14 +148,15 @@ print(f"memory used again has few faults or none: {used_again is None or used_ag
 # touches it, page by page, each time with a trap into the kernel, a page to find, to clear and to enter into the table. The bytes
 # are the smallest part. (If there are far fewer faults than pages, your system brings pages of 2 MiB: "transparent huge pages".)
 #
-# glibc gives a freed block of this size back at once, so the next call starts on fresh pages again. Ask it to keep them:
+# glibc, the C library of most Linux systems, gives a freed block of this size back at once, so the next call starts on fresh pages
+# again. Ask it to keep them (on another system the setting says that nothing was changed):
 
 # %% tags=["run", "nbval-ignore-output"]
 setting = helpers.steady_allocator()
 for _ in range(12):  # the heap finds its shape
     ways["new memory"]()
 faults_after = {name: hardware.count_faults(way).minor for name, way in ways.items()}
-after = helpers.compare(ways, budget_s=1, device="cpu")
+after = helpers.compare(ways, budget_s=0.6, device="cpu")
 setting
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -170,9 +173,9 @@ timing.claim(
 
 # %% [markdown] tags=["explain"]
 # The same operation, the same bytes, and another time: a measurement that did not know of the pages would have called it slow
-# arithmetic. PyTorch's allocator on a GPU keeps freed memory for this reason. The price: the process keeps its peak. Once the
-# memory is kept, a second run of the first cell shows no faults any more; `hardware.measure_fresh_pages` repeats the whole
-# experiment in processes of its own.
+# arithmetic. PyTorch's allocator on a GPU keeps freed memory for this reason. The price: the process keeps its peak. From here on
+# this process keeps its memory, so the first cell, run again, shows no faults any more. To see both halves again call
+# `hardware.measure_fresh_pages()`: it starts a new process for each, and takes about ten seconds.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 3: the whole system
@@ -188,7 +191,7 @@ last_to_first = helpers.predict("How many times longer does a load from main mem
 last_to_first
 
 # %% tags=["run"]
-limits = helpers.probe()
+limits = helpers.probe(device="cpu")
 levels = limits.memory_levels
 sizes = [level.size_bytes for level in levels if level.size_bytes]
 print(f"each level holds more than the one before it: {sizes == sorted(sizes)}")
@@ -236,7 +239,7 @@ loads_in_read = helpers.predict(
 loads_in_read
 
 # %% tags=["run"]
-system = hardware.measure_links(file_bytes=32 * MIB, limits=limits, budget_s=0.2)
+system = hardware.measure_links(file_bytes=32 * MIB, limits=limits, budget_s=0.1)
 drawn = plotting.draw_links([link for link in system.links if link.bandwidth_bytes_per_s])
 alt = (
     "Two panels with a point a link: bandwidth and latency of disk, page cache, memory and caches, on logarithmic axes."
@@ -313,13 +316,11 @@ one_number = torch.ones(1)
 alpha_s, beta = helpers.measure(lambda: one_number.to(device, copy=True)).median_s, link.bandwidth_bytes_per_s
 modelled_s = {name: len(weights) * alpha_s + total[name] / beta for name, weights in tensors.items()}
 copies = {name: lambda ws=weights: [w.to(device, copy=True) for w in ws] for name, weights in tensors.items()}
-copied = helpers.compare(copies, budget_s=1)
+copied = helpers.compare(copies, budget_s=0.6)
 
 # %% tags=["look", "nbval-ignore-output"]
 measured_s = {name: copied.candidate(name).median_s for name in tensors}
-results.printed(pd.DataFrame({"modelled_s": modelled_s, "measured_s": measured_s}))
-
-# %% tags=["look", "nbval-ignore-output"]
+print(results.printed(pd.DataFrame({"modelled_s": modelled_s, "measured_s": measured_s})))
 small, large = tensors
 size_ratio.reveal(modelled=modelled_s[large] / modelled_s[small], measured=measured_s[large] / measured_s[small])
 
@@ -343,7 +344,7 @@ copied.claim("the time grows by less than the bytes do", large, at_most=bytes_ra
 
 # %%
 machine = [simulators.CacheLevel(size, ways=8) for size in (8 * KIB, 64 * KIB, 512 * KIB)]
-working_sets = [round(4 * KIB * 2 ** (step / 2) / 64) * 64 for step in range(19)]
+working_sets = [round(4 * KIB * 2 ** (step / 2) / 64) * 64 for step in range(17)]
 simulated = simulators.simulate_latency(machine, [1e-9, 4e-9, 16e-9, 80e-9], working_sets)
 drawn = plotting.draw_latencies(simulated.points, origin="simulated", title="A simulated machine")
 plotting.show(drawn, alt="A staircase of four flat steps: the time of a load by working set, on a simulated machine.")
@@ -359,12 +360,9 @@ print("found on the curve:", ", ".join(units.text(size, "B", binary=True) for si
 # %% tags=["look"]
 second_cache.reveal(modelled=found[1], measured=machine[1].size_bytes)
 
-# %% tags=["explain"]
-print(f"all sizes are found exactly: {list(found) == [level.size_bytes for level in machine]}")
-
 # %% [markdown] tags=["explain"]
 # The edge of a step is the last buffer that fits. (Modelled: `find_change_points`, which looks for the steepest rise. Measured: the
-# size that the machine was given.) The edge is so sharp because a chase goes round and round: one line too many, and the line that is
+# size that the machine was given: all three are found exactly.) The edge is so sharp because a chase goes round and round: one line too many, and the line that is
 # thrown out, the [least recently used](glossary.md#least-recently-used), is always the one needed next. Play with a machine of your own. A cache of few
 # [ways](glossary.md#ways) has a soft edge: its lines crowd some sets before all are full.
 
@@ -373,7 +371,7 @@ print(f"all sizes are found exactly: {list(found) == [level.size_bytes for level
 def own_machine(first_KiB, second_KiB, ways):
     own = {"L1": first_KiB * KIB, "L2": second_KiB * KIB}
     caches = [simulators.CacheLevel(size, ways=ways) for size in own.values()]
-    curve = simulators.simulate_latency(caches, [1e-9, 4e-9, 80e-9], working_sets[:-3]).points
+    curve = simulators.simulate_latency(caches, [1e-9, 4e-9, 80e-9], working_sets[:-2]).points
     found = hardware.find_change_points(curve)
     return plotting.draw_latencies(
         curve, caches=own, change_points=found, origin="simulated", title="A machine of my own"
@@ -414,9 +412,7 @@ found = hardware.find_change_points(curve)
 by_system = {level.name: level.size_bytes for level in levels[:-1] if level.size_bytes}
 caches = by_system if origin == "measured" else {}
 print("on the curve:", ", ".join(units.text(size, "B", binary=True) for size in found))
-print("by the system:", by_system)
-
-# %% tags=["look", "nbval-ignore-output"]
+print("by the system:", ", ".join(f"{name} {units.text(size, 'B', binary=True)}" for name, size in by_system.items()))
 first_cache.reveal(modelled=found[0] if found else None, measured=next(iter(by_system.values()), None))
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
@@ -435,8 +431,8 @@ timing.claim(
 # %% [markdown] tags=["explain"]
 # (Modelled: read off the curve. Measured: what the system states.) This is how one measures the size of a cache, and why the
 # answer gets worse with each level: other programs share the last cache, a virtual machine may own a part of it only, its sets
-# fill unevenly, and in small pages the reach of the table of addresses, the [TLB](glossary.md#tlb), is a step of its own. A busy
-# machine adds steps that no cache has.
+# fill unevenly. And the processor keeps the addresses of pages in a small table of their own, the [TLB](glossary.md#tlb): where the
+# buffer has more pages than that, there is another step. A busy machine adds steps that no cache has.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 6: bandwidth is not one over latency
@@ -450,7 +446,7 @@ memory_rate
 # %% tags=["run"]
 one_at_a_time = system.line_bytes / load_s
 drawn = plotting.draw_bandwidths(limits.bandwidths, caches=by_system, kernels=["read", "copy", "triad"])
-alt = "Bytes a second by working set for read, copy and triad: a mountain, high inside the caches, low in main memory."
+alt = "Bytes a second by working set for read, copy and triad: the smallest and the largest arrays are slower than those between."
 plotting.show(drawn, alt=alt)
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
@@ -475,7 +471,7 @@ timing.claim(
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 7: order, stride, direction, alignment
 #
-# Memory moves whole lines of 64 bytes, 16 numbers of 4 bytes. Who uses one number of a line has moved all of it.
+# Memory moves whole lines, on most machines of 64 bytes: 16 numbers of 4 bytes. Who uses one number of a line has moved all of it.
 #
 # Back to the sums of the beginning: the same 16,384 numbers, in sequence and in random order, through a cache of 8 KiB.
 
@@ -492,11 +488,11 @@ order_ratio
 
 # %% tags=["run"]
 engine = "native" if limits.latencies else "torch"  # compiled loops, or PyTorch's where nothing can be compiled
-order = hardware.compare_order(engine=engine, buffer_bytes=64 * MIB, budget_s=1.5)
+order = hardware.compare_order(engine=engine, buffer_bytes=64 * MIB, budget_s=0.8)
 lines_ratio = 2**24 / hardware.lines_touched(2**24, line_bytes=system.line_bytes)
-print(f"at most {lines_ratio:.0f} times the lines")
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+print(f"at most {lines_ratio:.0f} times the lines")
 order_ratio.reveal(modelled=lines_ratio, measured=order.candidate("random").time_ratio)
 
 # %% tags=["explain"]
@@ -516,7 +512,7 @@ stride_ratio = helpers.predict("How many times longer does one number take at st
 stride_ratio
 
 # %% tags=["run"]
-sweep = hardware.sweep_stride((1, 4, 16, 32), engine=engine, buffer_bytes=64 * MIB, budget_s=1.5)
+sweep = hardware.sweep_stride((1, 4, 16, 32), engine=engine, buffer_bytes=64 * MIB, budget_s=0.8)
 counted = pd.DataFrame({"lines": {row.stride: hardware.lines_touched(2**20, stride=row.stride) for row in sweep.rows}})
 counted["numbers a line"] = 2**20 / counted["lines"]
 results.printed(counted)
@@ -555,7 +551,7 @@ backward_ratio = helpers.predict("How many times as long as forwards does it tak
 backward_ratio
 
 # %% tags=["run"]
-direction = hardware.compare_direction(engine=engine, buffer_bytes=64 * MIB, budget_s=0.7)
+direction = hardware.compare_direction(engine=engine, buffer_bytes=64 * MIB, budget_s=0.5)
 forwards, backwards = (hardware.lines_touched(2**20, stride=stride) for stride in (1, -1))
 print(f"lines forwards {forwards:,}, backwards {backwards:,}")
 
@@ -588,7 +584,7 @@ print(
 
 # %% tags=["look", "nbval-ignore-output"]
 try:
-    alignment = hardware.compare_alignment(budget_s=1)
+    alignment = hardware.compare_alignment(budget_s=0.6)
     split_ratio.reveal(modelled=2, measured=alignment.candidate("across lines").time_ratio)
 except native.MissingToolError as error:
     alignment = None
@@ -603,7 +599,7 @@ timing.claim(
 )
 
 # %% [markdown] tags=["explain"]
-# Within a line, modern processors charge nothing for misalignment. Across lines a load is two; across pages two addresses must be
+# Within a line, most processors of today charge nothing for misalignment. Across lines a load is two; across pages two addresses must be
 # translated as well. So alignment matters where *every* load is split, as with wide vectors: one of 64 bytes that starts late is
 # split always. PyTorch's allocator aligns what it hands out.
 
@@ -643,7 +639,7 @@ one_thread_share.reveal(modelled=100 * alone.used_share)
 
 # %% tags=["look", "nbval-ignore-output"]
 try:
-    threads = hardware.sweep_threads(latency_s=limits.memory.latency_s, buffer_bytes=64 * MIB, budget_s=1)
+    threads = hardware.sweep_threads(latency_s=limits.memory.latency_s, buffer_bytes=64 * MIB, budget_s=0.6)
 except native.MissingToolError as error:
     threads = error
 threads
@@ -665,8 +661,10 @@ plotting.show(drawn, alt=alt)
 # Two names mislead. "Local" memory is local to a thread but lies in device memory: it is where registers spill to. "Shared" memory
 # lies on the chip, next to the registers, and is a cache that the program manages itself.
 #
-# And the latency? Here are an A100's, in clock cycles (Abdelkhalik and others, "Demystifying the Nvidia Ampere Architecture through
-# Microbenchmarking and Instruction-level Analysis", [arXiv:2208.11174](https://arxiv.org/abs/2208.11174)).
+# And the latency? It follows from the place: whatever lies in device memory takes a cache's latency if a cache has a copy, and
+# that of [global memory](glossary.md#global-memory) if none has. Here are an A100's, in clock cycles (Abdelkhalik and others,
+# "Demystifying the Nvidia Ampere Architecture through Microbenchmarking and Instruction-level Analysis", Table IV,
+# [arXiv:2208.11174](https://arxiv.org/abs/2208.11174)).
 
 # %% tags=["predict"]
 gpu_ratio = helpers.predict(
@@ -684,12 +682,16 @@ print("this processor:", f"{here:.0f} times" if here else "unknown")
 gpu_ratio.reveal(modelled=here, measured=cycles["global"] / cycles["first cache"])
 
 # %% [markdown] tags=["explain"]
-# (Modelled: the ratio of this machine's processor.) A GPU's near memory is slow. It does not have to be fast, because the wait is
-# filled with other threads: while one group of them waits those cycles, others issue their instructions. That is Little's law once
-# more, with threads in place of lines. A recording of a GPU's levels, by the chase of this lesson in CUDA C++:
+# (Modelled: the ratio of this machine's processor. Measured: by the authors, there.) The ratio is small because the near memory is
+# slow: 33 cycles for what the first cache holds. It does not have to be fast, because the wait is filled with other threads: while
+# one group of them waits those cycles, others issue their instructions. That is Little's law once more, with threads in place of
+# lines. The levels of a GPU by the chase of this lesson, in CUDA C++ (yours, or a recorded one):
 
 # %%
-recorded.show("01", "limits")
+if device == "cuda":
+    print(helpers.probe(device=device))
+else:
+    recorded.show("01", "limits")
 
 # %% [markdown] tags=["slide"] minutes=1
 # ### Memory inversion
@@ -698,6 +700,8 @@ recorded.show("01", "limits")
 #
 # So many threads need so many registers. The lecture drew the pyramid upside down: more in registers than in the caches behind
 # them. Is it a law?
+#
+# A model for the RTX 3090: 32 registers of 4 bytes for each of the threads of Part 1.
 
 # %% tags=["predict"]
 inversion = helpers.predict("RTX 3090: all registers together, over the L2 cache?", "x")
@@ -710,7 +714,8 @@ ratio = {row.name: row.registers_to_l2_ratio for row in on_chip}
 print({name: round(value, 2) for name, value in ratio.items()})
 
 # %% tags=["look"]
-inversion.reveal(measured=ratio["GeForce RTX 3090"])
+wanted_bytes = multiprocessors * threads_each * 32 * 4
+inversion.reveal(modelled=wanted_bytes / rtx_3090.l2_bytes, measured=ratio["GeForce RTX 3090"])
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
 drawn = plotting.draw_inversion(on_chip)
@@ -726,7 +731,7 @@ print(
 )
 
 # %% [markdown] tags=["explain"]
-# The inversion is real, and no law: among these it ends with the A100, whose L2 had grown so much. What stays is the other half of
+# There are more registers than the model asks for, so a thread may have over 32. The inversion is real, and no law: among these it ends with the A100, whose L2 had grown so much. What stays is the other half of
 # it: a GPU holds far more in registers than a CPU. All sizes, with their sources, are in `hardware.device(name).facts`.
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -741,7 +746,7 @@ plotting.show(drawn, alt=alt)
 
 # %% [markdown]
 # These are the energies of a chip in 45 nm (Horowitz, "Computing's Energy Problem", ISSCC 2014). An access is one of 64 bits, two
-# numbers in float32.
+# numbers in float32. Products of int8 are added up in int32.
 
 # %% tags=["predict"]
 energy_ratio = helpers.predict(
@@ -888,13 +893,13 @@ for size in (1, 100, 1400, 65_507):
     )
 
 # %% tags=["look", "nbval-ignore-output"]
-trips = hardware.measure_loopback((1, 1400), budget_s=0.5)
+trips = hardware.measure_loopback((1, 1400), budget_s=0.3)
 print(trips)
 payload_share.reveal(modelled=100 * hardware.packet_overhead(1, "UDP").payload_share)
 
 # %% [markdown] tags=["explain"]
 # Headers of UDP (8 bytes) or TCP (20), IP (20) and Ethernet, and Ethernet pads a frame to a least size: for one byte all of that is
-# sent, and UDP's saving is lost in the padding. The times are those of the loopback, where there is no wire: they are the calls and
+# sent, and UDP's saving is lost in the padding. (A system's TCP may add options to its header, such as time stamps.) The times are those of the loopback, where there is no wire: they are the calls and
 # the waking of two threads, and 1,400 bytes take hardly longer than one.
 #
 # ### 5. Why direct memory access?
@@ -936,9 +941,6 @@ print(f"in a vacuum {1000 * in_vacuum:.1f} ms, in fibre {1000 * in_fibre:.1f} ms
 
 # %% tags=["look"]
 round_trip.reveal(modelled=in_fibre)
-
-# %% tags=["explain", "nbval-ignore-output"]
-print(f"in that time a core here waits for {in_fibre / load_s:,.0f} loads from main memory, one after another")
 
 # %% [markdown] tags=["explain"]
 # No better hardware shortens it: light is the last latency of the hierarchy. Bandwidth can be bought; latency has a floor, and what

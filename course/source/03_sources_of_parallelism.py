@@ -86,7 +86,8 @@ parameters = sum(weight.numel() for weight in helpers.LeNet().parameters())
 print(f"within layers: {64 * numbers_an_image * 4:,} bytes; over examples: {parameters * 4:,} bytes")
 
 # %% [markdown]
-# `sources_of_parallelism` counts the same for any model, by following its operators.
+# `sources_of_parallelism` counts the same for any model, by following its operators: how often workers exchange something
+# (`synchronisations`), how many bytes in all (`payload`), and whether they wait for it.
 
 # %% tags=["run", "slide-output"]
 sources = parallel.sources_of_parallelism(helpers.LeNet(), (64, 1, 28, 28))
@@ -98,8 +99,10 @@ results.printed(pd.DataFrame([row.to_dict() for row in sources.rows])[columns])
 layer_bytes.reveal(modelled=64 * numbers_an_image / parameters, measured=within.payload_bytes / examples.payload_bytes)
 
 # %% [markdown] tags=["explain"]
-# "Measured" is here "counted by following the model". What crosses a layer grows with the batch; the gradient does not. So
-# there is a batch below which the order turns over:
+# "Measured" is here "counted by following the model". Over update iterations nobody waits for anybody, yet each worker sends a
+# gradient and fetches new weights: twice the parameters. Over models there is nothing to exchange.
+#
+# What crosses a layer grows with the batch; the gradient does not. So there is a batch below which the order turns over:
 
 # %% tags=["explain"]
 print(f"equal at a batch of {parameters / numbers_an_image:.1f}")
@@ -210,10 +213,10 @@ print("one sum for two layers:", torch.equal(left + right, (x @ first).relu() @ 
 #
 # ### One instruction, many numbers
 #
-# A core can add eight float32 numbers with one instruction, if its registers are 256 bits wide. One such place of a register is
-# a [lane](glossary.md#lane). The C++ loops are `y[i] = a * x[i] + y[i]` and `sum += x[i]`; the compiler was asked for one lane,
-# for vectors, and for vectors with leave to reorder sums. A loop of the second kind, in how many lanes does it run when you
-# just ask for vectors?
+# A core can add eight float32 numbers with one instruction, if its registers are 256 bits wide ([SIMD](glossary.md#simd)). One
+# such place of a register is a [lane](glossary.md#lane). The C++ loops are `y[i] = a * x[i] + y[i]` and `sum += x[i]`; the
+# compiler was asked for one lane, for vectors, and for vectors with leave to reorder sums. A loop of the second kind, in how
+# many lanes does it run when you just ask for vectors?
 
 # %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 try:
@@ -227,7 +230,8 @@ shown
 # %% [markdown] tags=["look"]
 # The table counts the instructions that add or multiply in the compiled program: `one_lane` ones handle one number, `packed`
 # ones handle `lanes`. (It needs a C++ compiler and an x86-64 processor; elsewhere the cell says what is missing.) The scaled
-# addition gets vectors. The sum gets none, although they were asked for.
+# addition gets vectors; one-lane instructions stay beside them for the last few numbers. The sum gets none, although they were
+# asked for.
 
 # %% tags=["look"]
 told = census is None or (census.row("scaled_add", "vectors").packed > 0 and census.row("total", "vectors").packed == 0)
@@ -382,7 +386,7 @@ batch_effect.reveal(modelled=1, measured=1 / batches.candidate("batch 1024").tim
 # %% tags=["look"]
 batches.claim("on one and the same device the larger batch takes less time", "batch 1024", at_most=1)
 for batch in (128, 512, 1024):
-    print(f"batch {batch}: {len(images) // batch} updates an epoch")
+    print(f"batch {batch}: {-(-len(images) // batch)} updates an epoch")
 
 # %% [markdown] tags=["explain"]
 # The model, the same arithmetic in the same time, forgets what each step costs besides its arithmetic. So a part of the
@@ -399,10 +403,11 @@ for batch in (128, 512, 1024):
 # $$w_{t+1} = w_t - \eta\, \nabla \ell(w_{t-d})$$
 #
 # Take the simplest loss, $\ell = \tfrac{c}{2} w^2$ with curvature $c$, so that only $\eta c$ matters. Plain descent multiplies
-# $w$ by $1 - \eta c$ in each step: at $\eta c = 1.5$ by $-0.5$, and it converges. Now let each gradient be one update old.
+# $w$ by $1 - \eta c$ in each step: at $\eta c = 1.5$ by $-0.5$, and it converges. Now let each gradient be one update old. (In
+# the first $d$ steps no gradient has arrived yet, and $w$ stays as it is.)
 
 # %% tags=["predict"]
-one_old = helpers.predict("eta c = 1.5, delay 1, w starts at 1: how far from 0 is w at most in steps 38 to 40?", "x")
+one_old = helpers.predict("eta c = 1.5, delay 1, w starts at 1: how far from 0 is w at most in steps 38 to 40?", "")
 one_old
 
 # %% tags=["run", "slide", "slide-output"] minutes=1
@@ -478,7 +483,7 @@ for delay in (0, 4):
 # %% [markdown] tags=["explain"]
 # With 16 weights the descent is 16 parabolas at once, one for each curvature, and the most curved one decides.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ### And a real network?
 #
 # The limit needs the curvature of the loss: measure it at the first weights, on all digits. Which is the lowest of five rates
@@ -505,9 +510,11 @@ alt = "A map of the final loss by delay and rate: low losses at short delays, ha
 plotting.show(drawn, alt=alt)
 
 # %% tags=["look", "nbval-ignore-output"]
+limit = parallel.stability_limit(4) / sweep.curvature
+print(f"curvature at the start {sweep.curvature:.2f}, so the limit of the rate at delay 4 is {limit:.3f}")
+above = [rate for rate in rates if rate > limit]
 blown_up = [rate for rate in rates if sweep.run(4, rate).diverged]
-print(f"curvature at the start: {sweep.curvature:.2f}")
-blown_up_from.reveal(modelled=parallel.stability_limit(4) / sweep.curvature, measured=min(blown_up, default=1.6))
+blown_up_from.reveal(modelled=min(above, default=None), measured=min(blown_up, default=None))
 
 # %% tags=["explain"]
 most = [max([rate for rate in rates if not sweep.run(delay, rate).diverged], default=0) for delay in (0, 1, 2, 4, 8)]
@@ -515,8 +522,9 @@ print("the largest rate that survives never grows with the delay:", most == sort
 print("it is smaller at delay 8 than without delay:", most[-1] < most[0])
 
 # %% [markdown] tags=["explain"]
-# The shape is that of the theory; the place is not: the line of the limit lies below the first hatched cells. The formula is
-# for one fixed curvature, and a network does not keep its own. Measure it again after training:
+# The shape is that of the theory; the place is not: the line of the limit lies below the first hatched cells. The model is the
+# first of the rates above the limit, and the runs bear more than that. The formula is for one fixed curvature, and a network
+# does not keep its own. Measure it again after training:
 
 # %% tags=["look", "nbval-ignore-output"]
 after = {}
@@ -582,7 +590,8 @@ queue = parallel.train_stale(net, digits, delay=3, rate=0.05, steps=103)
 print("the server's weights are those of a queue with delay 3, bit for bit:", server.weights == queue.weights)
 
 # %% [markdown] tags=["explain"]
-# While one worker computes, each of the three others sends one gradient. So a server with $W$ equal workers *is* the queue with
+# (The queue takes 103 steps, because in the first three no gradient has arrived.) While one worker computes, each of the three
+# others sends one gradient. So a server with $W$ equal workers *is* the queue with
 # delay $W - 1$, and the map above tells which rates it can bear. Now one worker of three is three times slower:
 
 
@@ -614,8 +623,8 @@ slow_age.reveal(modelled=2 * 3, measured=server.shares[2].mean_staleness)
 # ### With real threads, with a lock and without
 #
 # The same with threads of this process. `run_server` locks the weights while they are copied or changed. `run_hogwild` has one
-# set of weights and no lock at all ([Hogwild](glossary.md#hogwild): Recht and others, 2011). Nobody sets the delay now; the
-# machine does.
+# set of weights and no lock at all ([Hogwild](glossary.md#hogwild): Recht and others, [2011](https://arxiv.org/abs/1106.5730)).
+# Nobody sets the delay now; the machine does.
 
 # %% tags=["run", "nbval-ignore-output"]
 threaded = [
@@ -643,7 +652,7 @@ lossless = helpers.predict(
 )
 lossless
 
-# %% tags=["run", "slide", "slide-output"] minutes=1
+# %% tags=["run"]
 for workers in (2, 3, 4):
     orders = races.interleave_additions(workers)
     print(f"{workers} threads: {orders.interleavings:,} orders, nothing lost in {orders.lossless_share:.1%}")
@@ -672,8 +681,9 @@ print(f"with a lock: {lost[2].lost_additions} of {lost[2].additions:,} additions
 
 # %% [markdown] tags=["explain"]
 # SGD bears a few lost updates: each is one small step among thousands. Its proof for Hogwild asks for updates that touch few
-# weights each, and those of a dense network touch all. On a GPU the threads share one stream of kernels, which run one after
-# another: stale they are there as well, but no addition is lost.
+# weights each, and those of a dense network touch all. On a GPU the threads of a process share one stream of kernels (unless they
+# ask for others), which run one after another, and an addition in place is one kernel: gradients are stale there as well, but no
+# such addition is lost.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ### Or meet less often: local SGD
@@ -697,7 +707,7 @@ for run in local.runs:
 weight_bytes = sum(weight.nbytes for weight in net.parameters())
 sent.reveal(modelled=150 / 10 * 2 * 3 / 4 * weight_bytes, measured=local.runs[1].sent_bytes)
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+# %% tags=["look", "nbval-ignore-output", "slide-more", "slide-output"]
 table = pd.DataFrame([run.to_dict() for run in local.runs])
 results.printed(table[["synchronise_every", "sent_bytes", "final_loss", "largest_distance"]])
 
@@ -712,7 +722,7 @@ print(f"and the workers drift further apart: {cheapest.largest_distance > deares
 # `largest_distance` is how far a worker has gone from the mean when they meet. These digits forgive it; a harder problem, or
 # parts of the data that differ more between the workers, may not.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ## Part 5: over models
 #
 # A search over learning rates, an ensemble, a cross-validation: whole trainings that never wait for one another. What is left
@@ -771,9 +781,11 @@ timing.claim(
 )
 
 # %% [markdown] tags=["explain"]
-# Small networks are all overhead, and a stack pays it once. For large ones the model says "no gain", and where the measured
-# stack is slower than the loop it has found what the model left out: a batched product may run at a lower rate than a single
-# one, and 16 networks no longer fit a [cache](glossary.md#cache) together. Two processes (the third line) share the work over
+# Small networks are mostly overhead, and a stack pays it once. For larger ones work outweighs overhead, and the model comes
+# closer to 1. (The overheads are measured first and the loop after them: on a machine that is busy with other things they may
+# not fit each other, and the model is off by as much.) Where the measured stack is slower than the loop, it has found what the
+# model left out: a batched product may run at a lower rate than a single one, and 16 networks need not fit a
+# [cache](glossary.md#cache) together where one does. Two processes (the third line) share the work over
 # cores instead, and keep each network's products as they are: they can win where the stack cannot, provided that there are two
 # free cores. The rates may differ from network to network, so a search for the best one is the same experiment:
 
@@ -791,17 +803,19 @@ results.printed(pd.DataFrame({"rate": rates_tried, "loss": found}))
 # computing?
 #
 # The step is that of a wide network: three layers, 4,096 wide, a batch of 64. Each place computes at its peak and exchanges
-# over one link, and nothing is hidden behind computing. [Bandwidths](glossary.md#bandwidth) and peaks come from
-# `hardware.device`, with their sources; from NVIDIA's A100 datasheet (NVLink: 600 GB/s in both directions together, so 300 GB/s
-# each way); and from the name of the network, 10 Gbit/s. The [latencies](glossary.md#latency) are assumptions: put your own
-# there.
+# over one link, and nothing is hidden behind computing. Peaks and the [bandwidths](glossary.md#bandwidth) of memory come from
+# `hardware.device`, with their sources. Between GPUs there is NVLink: an A100 has 12 such links of 25 GB/s in each direction, so
+# 300 GB/s each way and 600 GB/s in all ([NVIDIA Ampere Architecture
+# In-Depth](https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/)). The network between the machines is one of
+# 10 Gbit/s. The [latencies](glossary.md#latency) are assumptions: put your own there.
 
 # %%
 epyc, a100 = hardware.device("EPYC 7713"), hardware.device("A100 SXM 40 GB")
+# name: (chip, number of chips, bandwidth of the link in bytes/s each way, latency in s)
 places = {
     "CPU cores": (epyc, 1, epyc.bus_bandwidth_bytes_per_s, 1e-6),
     "GPU cores": (a100, 1, a100.bus_bandwidth_bytes_per_s, 5e-6),
-    "4 GPUs": (a100, 4, 300e9, 10e-6),
+    "4 GPUs": (a100, 4, 12 * 25e9, 10e-6),
     "4 machines": (a100, 4, 10e9 / 8, 50e-6),
 }
 
@@ -819,8 +833,10 @@ mine = {
 
 # %% [markdown]
 # The model of each case is one line: the share that is left is $t / (t + n\,\alpha + b / \beta)$, for $t$ seconds of computing,
-# $n$ synchronisations, $b$ bytes, latency $\alpha$ and bandwidth $\beta$. It is a bound from below of what must be exchanged,
-# so a "no" is safe and a "yes" may still be too good.
+# $n$ synchronisations, $b$ bytes, latency $\alpha$ and bandwidth $\beta$. (Over update iterations a worker waits for nobody, but
+# its own bytes must still pass.) It errs in both directions: it counts the fewest bytes that must be exchanged, which is too
+# good, and it computes at the peak and overlaps nothing, which is too bad. So believe the large gaps, and doubt what is near the
+# half.
 
 
 # %%

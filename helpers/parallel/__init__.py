@@ -25,7 +25,13 @@ _HOMES = {
     "SleepingLayer": "devices", "slow_link": "devices", "step_times": "devices", "fastest_step_s": "devices",
     "LayerCost": "costs", "ddp_step": "costs", "schedule": "costs", "count_collectives": "counting",
     "shard": "data_parallel", "average_gradients": "data_parallel", "equal_to_single_process": "data_parallel",
-    "available_links": "namespaces", "behind_link": "namespaces",
+    "available_links": "namespaces", "on_two_machines": "namespaces", "FIRST_MACHINE": "namespaces",
+    "pipeline_schedule": "schedules", "PipelineSchedule": "schedules", "PipelineAction": "schedules",
+    "bubble_ratio": "schedules", "bubble_share": "schedules", "live_activations": "schedules",
+    "execute_schedule": "pipeline_execution", "sleeping_net": "pipeline_execution",
+    "compare_with_one_process": "pipeline_execution",
+    "Layout": "footprint", "count_footprint": "footprint",
+    "estimate_footprint": "footprint_runs", "measure_footprint": "footprint_runs",
 }  # fmt: skip
 
 __all__ = sorted(_HOMES)

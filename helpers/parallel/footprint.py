@@ -97,7 +97,7 @@ class Footprint(Result):
 
 @dataclass(frozen=True)
 class LocalParameter:
-    """One parameter as a rank has it after tensor parallelism, before the data ranks shard it. For the library itself."""
+    """One parameter as a rank has it after tensor parallelism, before data ranks shard it. For the library itself."""
 
     name: str
     shape: tuple[int, ...]
@@ -110,7 +110,7 @@ class LocalParameter:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def footprint(
+def count_footprint(
     net: nn.Sequential, layout: Layout, *, plan: Plan | None = None, optimizer: OptimizerFactory | None = None
 ) -> Footprint:
     """Return the bytes of parameters, buffers, gradients and optimizer states of every rank, counted from shapes.
@@ -164,10 +164,12 @@ def check_plan(net: nn.Module, plan: Plan, ranks: int) -> None:
                              f"{', '.join(linear) or 'none'}")  # fmt: skip
         if way not in ("column", "row"):
             raise ValueError(f"the plan splits {name!r} by {way!r}; give 'column' or 'row'")
-        width, what = (layers[name].out_features, "outputs") if way == "column" else (layers[name].in_features, "inputs")
+        width, what = (
+            (layers[name].out_features, "outputs") if way == "column" else (layers[name].in_features, "inputs")
+        )
         if width % ranks:
-            raise ValueError(f"the {width} {what} of {name!r} do not divide by {ranks} tensor ranks; choose a width or a "
-                             "number of ranks that does")  # fmt: skip
+            raise ValueError(f"the {width} {what} of {name!r} do not divide by {ranks} tensor ranks; choose a width or "
+                             "a number of ranks that does")  # fmt: skip
 
 
 def local_parameters(part: nn.Module, plan: Plan, ranks: int) -> list[LocalParameter]:
@@ -195,6 +197,7 @@ def _kept(
     learning = [each for each in local if each.learns]
     whole, learned = sum(each.size_bytes for each in local), sum(each.size_bytes for each in learning)
     if layout.sharded == "parameters":
+        _check_rows(local)
         mine = tuple((_rows(each.shape, layout.data, data_rank), each.dtype) for each in learning)
         return _padded(local, layout.data), _padded(learning, layout.data), state_bytes(mine, optimizer)
     if layout.sharded == "nothing":
@@ -216,6 +219,13 @@ def flat_parts(learning: Iterable[LocalParameter], ranks: int) -> tuple[tuple[tu
     return tuple(((math.ceil(number / ranks),), dtype) for dtype, number in numbers.items())
 
 
+def _check_rows(local: Iterable[LocalParameter]) -> None:
+    flat = next((each.name for each in local if not each.shape), None)
+    if flat is not None:
+        raise ValueError(f"the parameter {flat!r} is one number without a dimension, and fully_shard cuts by the first "
+                         "dimension: give it the shape (1,)")  # fmt: skip
+
+
 def _padded(parameters: Iterable[LocalParameter], ranks: int) -> int:
     return sum(
         math.ceil(each.shape[0] / ranks) * math.prod(each.shape[1:]) * each.dtype.itemsize for each in parameters
@@ -223,15 +233,13 @@ def _padded(parameters: Iterable[LocalParameter], ranks: int) -> int:
 
 
 def _rows(shape: tuple[int, ...], ranks: int, rank: int) -> tuple[int, ...]:
-    """Return the shape of a rank's rows as ``torch.chunk`` deals them: equal parts rounded up, the last ones shorter."""
+    """Return the shape of a rank's rows as ``torch.chunk`` deals them: equal parts rounded up, the last shorter."""
     rows = math.ceil(shape[0] / ranks)
     return (max(0, min(rows, shape[0] - rank * rows)), *shape[1:])
 
 
 @cache
-def state_bytes(
-    parameters: tuple[tuple[tuple[int, ...], torch.dtype], ...], optimizer: OptimizerFactory | None
-) -> int:
+def state_bytes(parameters: tuple[tuple[tuple[int, ...], torch.dtype], ...], optimizer: OptimizerFactory | None) -> int:
     """Return the bytes of the state that ``optimizer`` has after a step on parameters of these shapes and dtypes.
 
     For the library itself.

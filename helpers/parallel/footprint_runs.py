@@ -8,16 +8,18 @@ elements, so that one process stands for any of thousands of ranks.
 from __future__ import annotations
 
 import copy
-import math
+import gc
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from helpers.memory import allocations
 from helpers.parallel import footprint as footprints
@@ -27,7 +29,8 @@ from helpers.parallel.execution import RankPool, rank_device
 from helpers.parallel.footprint import Layout, OptimizerFactory, Plan, RankFootprint
 from helpers.parallel.pipeline_execution import split_stages
 
-Mark = Callable[[str], None]
+_PHASES = ("built", "forward", "backward", "optimizer")
+_REPEATS = 8
 
 
 @dataclass(frozen=True)
@@ -53,18 +56,21 @@ def estimate_footprint(
 ) -> footprints.Footprint:
     """Return the bytes that each of ``ranks`` of ``layout`` keeps, activations too, without starting any of them.
 
-    ``inputs`` is the shape of the whole batch, its first dimension the rows, which the data ranks divide, and in a
-    pipeline the ``microbatches`` (by default one a stage) of ``schedule`` ("gpipe", "1f1b", "zero_bubble"). A rank's
-    part of one step runs on fake tensors and a fake process group of ``layout.ranks`` ranks; a pipeline keeps the
-    activations of as many microbatches as the schedule has alive there. See :func:`footprint.footprint` for ``net``
-    (on any device, or on meta), ``plan``, ``optimizer``, and for how ZeRO-1 and 2 divide, which are counted, not run.
+    ``inputs`` is the shape of the whole batch, of the net's own type, its first dimension the rows, which the data
+    ranks divide, and in a pipeline the ``microbatches`` (by default one a stage) of ``schedule`` ("gpipe", "1f1b",
+    "zero_bubble"). A rank's part of one step runs on fake tensors and a fake process group of ``layout.ranks`` ranks; a
+    pipeline keeps the activations of as many microbatches as the schedule has alive there. See
+    :func:`footprint.count_footprint` for ``net`` (on any device, or on meta), ``plan``, ``optimizer``, and for how
+    ZeRO-1 and 2 divide, which are counted, not run.
 
-    Raises ValueError as :func:`footprint.footprint`, and for rows that do not divide and ranks that are not there;
-    RuntimeError where a process group is already there, as on a rank. Lesson 05.
+    Raises ValueError as :func:`footprint.count_footprint`, and for rows that do not divide and ranks that are not
+    there; RuntimeError where a process group is already there, as on a rank. Lesson 05.
     """
     if dist.is_initialized():
         raise RuntimeError("this process is a rank already, and the estimate needs a process group of its own; "
                            "call it outside of Ranks(...).run and torchrun")  # fmt: skip
+    if schedule == "interleaved":
+        raise ValueError("here a rank has one stage of the pipeline; give schedule='gpipe', '1f1b' or 'zero_bubble'")
     if not ranks:
         raise ValueError("no rank to estimate: give at least one, as in ranks=(0,)")
     plan = dict(plan or {})
@@ -99,9 +105,9 @@ def measure_footprint(
     """Return the bytes that real ``ranks`` keep, as their allocators handed them out: one step of training, measured.
 
     The ranks form a data x ``tensor`` layout. On a CPU every allocation of the step is recorded (PyTorch's profiler);
-    on CUDA the caching allocator's count is read. What is alive after building, after the forward pass, after the
-    backward pass and after the optimizer's step is told apart by differences; ``buffer_bytes`` is in
-    ``parameter_bytes``. Arguments are those of :func:`estimate_footprint`; ``net`` must hold values.
+    on CUDA the caching allocator's count is read. Building, forward pass, backward pass and the optimizer's step are
+    told apart by what each leaves alive, the least of a few steps; ``parameter_bytes`` includes the buffers. Arguments
+    are those of :func:`estimate_footprint`; ``net`` must hold values.
 
     Raises ValueError as :func:`estimate_footprint`, for ZeRO-1 and 2, which PyTorch does not run in this form, and for
     tensor ranks that do not divide the ranks. Lesson 05.
@@ -154,8 +160,7 @@ def _built(job: _Job, device: torch.device) -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
 
     sizes = (layout.pipeline, layout.data, layout.tensor)
-    with _no_fake_tensors():
-        mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("pipeline", "data", "tensor"))
+    mesh = init_device_mesh(device.type, sizes, mesh_dim_names=("pipeline", "data", "tensor"))
     if layout.tensor > 1:
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -163,7 +168,7 @@ def _built(job: _Job, device: torch.device) -> nn.Module:
         ways = {"column": ColwiseParallel, "row": RowwiseParallel}
         styles = {name: ways[way]() for name, way in job.plan.items() if name in names}
         if styles:
-            parallelize_module(part, mesh["tensor"], styles)
+            parallelize_module(part, mesh["tensor"], styles, src_data_rank=None)  # every rank has the values
     if layout.sharded == "parameters":
         from torch.distributed.fsdp import fully_shard
 
@@ -172,39 +177,22 @@ def _built(job: _Job, device: torch.device) -> nn.Module:
     return part
 
 
-def _step(part: nn.Module, batch: torch.Tensor, optimizer: OptimizerFactory | None, mark: Mark) -> None:
-    loss = part(batch).sum()
-    mark("forward")
-    loss.backward()
-    mark("backward")
-    if optimizer is not None:
-        stepping = optimizer([each for each in part.parameters() if each.requires_grad])
-        stepping.step()
-        mark("optimizer")
-        part.kept_optimizer = stepping  # alive until the levels are read
-    else:
-        mark("optimizer")
-
-
-@contextmanager
-def _no_fake_tensors() -> Iterator[None]:
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    with unset_fake_temporarily():
-        yield
-
-
 # On a fake process group.
 
 
 def _estimated(job: _Job, rank: int, live: int) -> RankFootprint:
-    from torch._subclasses.fake_tensor import FakeTensorMode
 
     saved: dict[int, int] = {}
     stage, layout = job.layout.place(rank)[0], job.layout
     device = torch.device("cpu")
     with _fake_group(rank, layout.ranks), FakeTensorMode(allow_non_fake_inputs=True):
-        part = _built(_Job(layout, _fake(job.part, device), job.rows, job.dtype, job.plan, job.optimizer), device)
+        # Dealing out a thousand shards is fast on meta tensors, and slow on fake ones; all of them are then DTensors.
+        late = layout.sharded == "parameters"
+        own = _copied(job.part, torch.device("meta") if late else device)
+        with unset_fake_temporarily():  # a mesh is made of real tensors, and fake parameters stay fake
+            part = _built(replace(job, part=own), device)
+        if late:
+            part = part.to_empty(device=device)
         batch = torch.empty(job.rows, dtype=job.dtype, requires_grad=stage > 0)
         held = _Storages(part)
 
@@ -215,28 +203,32 @@ def _estimated(job: _Job, rank: int, live: int) -> RankFootprint:
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             loss = part(batch).sum()
-        loss.backward()
+        if loss.requires_grad:  # not where everything is frozen
+            loss.backward()
         learning = [each for each in part.parameters() if each.requires_grad]
         gradients = _bytes([each.grad for each in learning if each.grad is not None])
-        states = _stepped_bytes(learning, job.optimizer)
+        states = _state_bytes(_stepped(part, job.optimizer))
         kept = [_bytes(list(part.parameters())), _bytes(list(part.buffers())), gradients, states]
     if layout.sharded in ("optimizer", "gradients"):
-        counted = footprints.footprint(nn.Sequential(job.part), Layout(layout.data, layout.tensor, 1, layout.sharded),
-                                       plan={f"0.{name}": way for name, way in job.plan.items()
-                                             if name in dict(job.part.named_modules())},
-                                       optimizer=job.optimizer).ranks[0]  # fmt: skip
+        names = {name for name, _ in job.part.named_modules()}
+        inside = {f"0.{name}": way for name, way in job.plan.items() if name in names}
+        flat = replace(layout, pipeline=1)
+        counted = footprints.count_footprint(nn.Sequential(job.part), flat, plan=inside, optimizer=job.optimizer).ranks[
+            0
+        ]
         kept[2:] = [counted.gradient_bytes, counted.optimizer_bytes]
     return footprints.rank_footprint(rank, stage, *kept, activation_bytes=live * sum(saved.values()))
 
 
-def _fake(part: nn.Module, device: torch.device) -> nn.Module:
-    """Return a copy of ``part`` whose parameters and buffers are fake tensors; tied ones stay tied."""
+def _copied(part: nn.Module, device: torch.device) -> nn.Module:
+    """Return a copy of ``part`` with empty tensors on ``device``, fake ones unless that is meta; ties are kept."""
     copies: dict[int, Any] = {}
-    for each in part.buffers():
-        copies[id(each)] = torch.empty(each.shape, dtype=each.dtype, device=device)
-    for each in part.parameters():
-        value = torch.empty(each.shape, dtype=each.dtype, device=device)
-        copies[id(each)] = nn.Parameter(value, requires_grad=each.requires_grad)
+    with unset_fake_temporarily() if device.type == "meta" else nullcontext():
+        for each in part.buffers():
+            copies[id(each)] = torch.empty(each.shape, dtype=each.dtype, device=device)
+        for each in part.parameters():
+            value = torch.empty(each.shape, dtype=each.dtype, device=device)
+            copies[id(each)] = nn.Parameter(value, requires_grad=each.requires_grad)
     return copy.deepcopy(part, copies)
 
 
@@ -273,57 +265,83 @@ def _bytes(tensors: Sequence[Any]) -> int:
     return sum(_storages(tensors).values())
 
 
-def _stepped_bytes(learning: list[nn.Parameter], optimizer: OptimizerFactory | None) -> int:
-    if optimizer is None or not learning:
-        return 0
-    stepping = optimizer(learning)
-    stepping.step()
-    return _bytes([value for state in stepping.state.values() for value in state.values() if torch.is_tensor(value)])
+def _state_bytes(stepping: torch.optim.Optimizer | None) -> int:
+    states = stepping.state.values() if stepping is not None else ()
+    return _bytes([value for state in states for value in state.values() if torch.is_tensor(value)])
 
 
 # On real ranks.
 
 
-def _measured(rank: int, world_size: int, job: _Job) -> RankFootprint:
+def _measured(rank: int, _world_size: int, job: _Job) -> RankFootprint:
     device = rank_device()
-    levels: dict[str, int] = {}
-    batch = torch.zeros(job.rows, dtype=job.dtype, device=device)
-    if device.type == "cuda":
-        empty = torch.cuda.memory_allocated(device)
+    once = _levels_on_cuda if device.type == "cuda" else _levels_on_cpu
+    gc.collect()
+    gc.freeze()  # so that the collections below look through the step's objects alone
+    try:
+        repeats = [once(job, device) for _ in range(_REPEATS)]
+    finally:
+        gc.unfreeze()
+    # A release in a thread of gloo's is not recorded: that makes a level too high, and never too low.
+    gained = {name: min(each[name] for each in repeats) for name in _PHASES}
+    built, forward, backward, stepped = (gained[name] for name in _PHASES)
+    return footprints.rank_footprint(rank, 0, built, 0, forward + backward, stepped, activation_bytes=forward)
+
+
+def _levels_on_cpu(job: _Job, device: torch.device) -> dict[str, int]:
+    """Return what each phase of a step, in the order of ``_PHASES``, left alive beyond the one before it."""
+    batch = torch.zeros(job.rows, dtype=job.dtype)
+    gc.collect()
+    with allocations.recorded() as record:
 
         def mark(name: str) -> None:
-            levels[name] = torch.cuda.memory_allocated(device) - empty
+            gc.collect()  # what only refers to itself is released before it would be counted
+            record.mark(name)
 
-        part = _built(_moved(job, device), device)
         mark("built")
-        _step(part, batch, job.optimizer, mark)
-    else:
-        names = ["begin", "built", "forward", "backward", "optimizer"]
-        with allocations.recorded() as record:
-            record.mark("begin")
-            part = _built(_moved(job, device), device)
-            record.mark("built")
-            _step(part, batch, job.optimizer, record.mark)
-        kept = [sum(record.window(name)) for name in names]
-        # A window follows its mark: what "begin" changed is the level at "built", and so on.
-        levels = {name: sum(kept[:place]) for place, name in enumerate(names[1:], start=1)}
-    return footprints.rank_footprint(
-        rank,
-        0,
-        levels["built"],
-        0,
-        levels["backward"] - levels["built"],
-        levels["optimizer"] - levels["backward"],
-        activation_bytes=levels["forward"] - levels["built"],
-    )
+        part = _built(_moved(job, device), device)
+        mark("forward")
+        loss = part(batch).sum()
+        mark("backward")
+        loss.backward()
+        mark("optimizer")
+        stepping = _stepped(part, job.optimizer)
+        mark("end")
+    del stepping
+    return {name: sum(record.window(name)) for name in _PHASES}
+
+
+def _levels_on_cuda(job: _Job, device: torch.device) -> dict[str, int]:
+    batch = torch.zeros(job.rows, dtype=job.dtype, device=device)
+    levels: list[int] = []
+
+    def mark() -> None:
+        gc.collect()
+        torch.cuda.synchronize(device)
+        levels.append(torch.cuda.memory_allocated(device))
+
+    mark()
+    part = _built(_moved(job, device), device)
+    mark()
+    loss = part(batch).sum()
+    mark()
+    loss.backward()
+    mark()
+    stepping = _stepped(part, job.optimizer)
+    mark()
+    del stepping
+    return {name: after - before for name, (before, after) in zip(_PHASES, pairwise(levels), strict=True)}
+
+
+def _stepped(part: nn.Module, optimizer: OptimizerFactory | None) -> torch.optim.Optimizer | None:
+    """Return the optimizer after its step; its state is alive as long as it is."""
+    learning = [each for each in part.parameters() if each.requires_grad]
+    if optimizer is None or not learning:
+        return None
+    stepping = optimizer(learning)
+    stepping.step()
+    return stepping
 
 
 def _moved(job: _Job, device: torch.device) -> _Job:
-    part = copy.deepcopy(job.part).to(device)
-    return _Job(job.layout, part, job.rows, job.dtype, job.plan, job.optimizer)
-
-
-def rows_for(layout: Layout, rows: int, *, microbatches: int = 1) -> int:
-    """Return the smallest number of rows of at least ``rows`` that the layout can divide. Lesson 05."""
-    parts = layout.data * whole_number("microbatches", microbatches)
-    return math.ceil(rows / parts) * parts
+    return replace(job, part=copy.deepcopy(job.part).to(device))

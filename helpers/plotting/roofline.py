@@ -70,7 +70,7 @@ def draw_roofline(
 def roofline_alt(points: Sequence[Point] = (), *, datasheet: bool = False) -> str:
     """Return an alt text that is the same on every machine: what is drawn, and the points' names, no number.
 
-    Lesson 02.
+    For the library itself.
     """
     text = (
         "Roofline on logarithmic axes, FLOP a second over FLOP a byte: one rising line for each memory level, all "

@@ -89,7 +89,7 @@ def workload_of(
     is one operator call a time forward, and two more (the gradients of input and weights) backward; for a module that
     calls several operators itself it is too few.
 
-    Raises TypeError for anything else and ValueError where nothing is moved. Lesson 02.
+    Raises TypeError for anything else and ValueError where nothing is moved. For the library itself.
     """
     if isinstance(counted, OperatorOperations):
         moved = counted.read_bytes + counted.written_bytes

@@ -63,7 +63,7 @@ def reuse_distances(stream: AddressStream, *, line_bytes: int = 64) -> np.ndarra
 
     In O(n log n). A line that is touched twice in a row has the distance 0. An access that crosses the border of a
     line is two touches. Raises TypeError for what is no stream, ValueError for a line that is no power of two bytes.
-    Lesson 01.
+    For the library itself.
     """
     require_stream(stream)
     CacheLevel(line_bytes, line_bytes)  # refuses lines that are no lines
@@ -76,7 +76,7 @@ def reuse_distances(stream: AddressStream, *, line_bytes: int = 64) -> np.ndarra
 
 
 def reuse_histogram(stream: AddressStream, *, line_bytes: int = 64) -> ReuseHistogram:
-    """Return how many touches have which reuse distance: 0, 1, 2 to 3, 4 to 7, ... lines. Lesson 01."""
+    """Return how many touches have which reuse distance: 0, 1, 2 to 3, 4 to 7, ... lines. For the library itself."""
     distances = reuse_distances(stream, line_bytes=line_bytes)
     known = distances[distances != FIRST_TOUCH]
     edges = [0, 1]
@@ -92,7 +92,7 @@ def miss_curve(stream: AddressStream, sizes_bytes: Sequence[int], *, line_bytes:
     """Return the misses of a fully associative cache of each of ``sizes_bytes``, from one pass over ``stream``.
 
     Each is what :func:`helpers.simulators.cache.simulate_caches` counts at that size. Raises ValueError for a size
-    that is not whole lines. Lesson 01.
+    that is not whole lines. For the library itself.
     """
     sizes_bytes = list_of("sizes_bytes", sizes_bytes, "sizes in bytes")
     held = np.array([CacheLevel(size, line_bytes).lines for size in sizes_bytes], np.int64)

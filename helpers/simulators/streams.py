@@ -61,7 +61,10 @@ class AddressStream:
 
 
 def join_streams(streams: Sequence[AddressStream]) -> AddressStream:
-    """Return the streams one after another; ValueError unless all have the same ``access_bytes``. Lesson 01."""
+    """Return the streams one after another; ValueError unless all have the same ``access_bytes``.
+
+    For the library itself.
+    """
     streams = list_of("streams", streams, "address streams")
     for stream in streams:
         require_stream(stream)
@@ -83,7 +86,10 @@ def sequential(count: int, *, element_bytes: int = 4, start: int = 0, writes: bo
 def strided(
     count: int, *, stride_bytes: int, element_bytes: int = 4, start: int = 0, writes: bool = False
 ) -> AddressStream:
-    """Return ``count`` elements, each ``stride_bytes`` behind the one before, from the byte ``start``. Lesson 01."""
+    """Return ``count`` elements, each ``stride_bytes`` behind the one before, from the byte ``start``.
+
+    For the library itself.
+    """
     whole_number("count", count)
     whole_number("stride_bytes", stride_bytes)
     return AddressStream(start + stride_bytes * np.arange(count, dtype=np.int64), writes, element_bytes)
@@ -94,7 +100,7 @@ def random_accesses(
 ) -> AddressStream:
     """Return ``count`` elements drawn evenly from ``working_set_bytes``, of which about ``write_share`` write.
 
-    Raises ValueError for a share outside 0 to 1 or a working set smaller than an element. Lesson 01.
+    Raises ValueError for a share outside 0 to 1 or a working set smaller than an element. For the library itself.
     """
     whole_number("count", count)
     whole_number("element_bytes", element_bytes)
@@ -110,7 +116,7 @@ def pointer_chase(working_set_bytes: int, *, step_bytes: int = 64, laps: int = 1
     """Return the loads of a pointer chase: every ``step_bytes`` of the working set once a lap, in one random order.
 
     A load reads 8 bytes, the address of the next. Raises ValueError for a working set without a whole step.
-    Lesson 01.
+    For the library itself.
     """
     whole_number("step_bytes", step_bytes, at_least=8)
     whole_number("working_set_bytes", working_set_bytes, at_least=step_bytes)
@@ -124,7 +130,7 @@ def matrix_walk(
 ) -> AddressStream:
     """Return a walk over a matrix that is stored row by row, along its ``"rows"`` or down its ``"columns"``.
 
-    Raises ValueError for another order. Lesson 01.
+    Raises ValueError for another order. For the library itself.
     """
     whole_number("rows", rows)
     whole_number("columns", columns)
@@ -145,7 +151,7 @@ def matrix_product(
     its multiples of a row of B to a row of C: a read of B and a read and a write of C a step. With ``tile``, the order
     is "ikj" within blocks of ``tile`` x ``tile``, the blocks in the order i, j, k.
 
-    Raises ValueError for another order, a tile with "ijk", or over 2^25 accesses. Lesson 02.
+    Raises ValueError for another order, a tile with "ijk", or over 2^25 accesses. For the library itself.
     """
     for name, value in {"m": m, "n": n, "k": k, "element_bytes": element_bytes}.items():
         whole_number(name, value)

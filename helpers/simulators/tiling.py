@@ -70,7 +70,7 @@ class Traffic(Result):
 
 
 def naive_product(thread: Thread, a: Matrix, b: Matrix, c: Matrix) -> None:
-    """Compute one element of ``c = a @ b`` a thread, each factor read from global memory. Lesson 02."""
+    """Compute one element of ``c = a @ b`` a thread, each factor read from global memory. For the library itself."""
     if thread.row < c.shape[0] and thread.column < c.shape[1]:
         total = 0.0
         for p in range(a.shape[1]):
@@ -81,7 +81,7 @@ def naive_product(thread: Thread, a: Matrix, b: Matrix, c: Matrix) -> None:
 def tiled_product(thread: Thread, a: Matrix, b: Matrix, c: Matrix) -> Iterator[None]:
     """Compute one element of ``c = a @ b`` a thread, the block's tiles of a and b passing through shared memory.
 
-    A generator: each ``yield`` is a barrier. Lesson 02.
+    A generator: each ``yield`` is a barrier. For the library itself.
     """
     tile, y, x = thread.tile, thread.thread_row, thread.thread_column
     a_tile, b_tile = thread.shared("a_tile", tile, tile), thread.shared("b_tile", tile, tile)

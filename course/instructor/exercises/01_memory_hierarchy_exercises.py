@@ -211,6 +211,7 @@ for _ in range(5):
     line, room = draw.choice([16, 32, 128]), draw.randint(3, 9)
     few = [draw.randrange(room * line) for _ in range(60)]
     round_and_round = [line * (number % (room + 1)) for number in range(5 * room)]
+    round_and_round += [round_and_round[-1]] * draw.randint(2, 5)  # some hits, so that 0 is never the answer
     kept_alive = [line * (0 if number % 2 else 1 + number // 2 % (2 * room)) for number in range(12 * room)]
     for goal, addresses in ((whole, few), (limited, round_and_round), (recent, kept_alive)):
         check.returns(goal, (addresses, room, line), expected=simulated_hits(addresses, room, line))

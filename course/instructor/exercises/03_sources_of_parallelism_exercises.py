@@ -186,7 +186,7 @@ def product(a, b, parts, receive):  # noqa: ARG001
 # | updates applied so far | 0 | 0 | 1 | 1 | 2 | 2 | 3 | 4 |
 # | staleness | | | 0 | | 0 | | 2 | 1 |
 #
-# Somebody counted it like this, and got 0 for every gradient:
+# Somebody counted it like this, and got other numbers:
 #
 # ```
 # def staleness(log):
@@ -200,9 +200,9 @@ def product(a, b, parts, receive):  # noqa: ARG001
 #     return found
 # ```
 #
-# (Not quite for every one: try it on the log above.) Write `staleness(log)`, which returns the staleness of each
-# gradient in the order in which they came in. A worker may fetch again before it sends: the last fetch counts. The
-# log is well-formed: nobody sends without a fetch before it.
+# Which ones, and why? Write `staleness(log)`, which returns the staleness of each gradient in the order in which they
+# came in. A worker may fetch again before it sends: the last fetch counts. The log is well-formed: nobody sends without
+# a fetch before it.
 
 # %%
 steps = ["fetch 0", "fetch 1", "send 0", "fetch 0", "send 0", "fetch 0", "send 1", "send 0"]

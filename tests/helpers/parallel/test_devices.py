@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -19,7 +18,6 @@ from helpers.parallel.data_parallel import average_gradients, batch_weight, equa
 from helpers.parallel.links import Link, Recorder, joined, sleep_until
 from helpers.plotting import gantt
 
-ROOT = Path(__file__).parents[3]
 SLOW = Link(bandwidth_bytes_per_s=5e6, latency_s=5e-3)
 CLOSE = 0.25
 
@@ -368,22 +366,29 @@ def test_collectives_and_their_bytes_are_counted_exactly(four_ranks) -> None:
         assert found["ring"].calls("broadcast") == 0
 
 
-# Real bytes on a limited loopback.
+# Real bytes between two network namespaces.
+
+
+def two_machines_or_skip() -> None:
+    if not namespaces.available_links().ways[0].available:
+        pytest.skip(namespaces.available_links().ways[0].reason)
 
 
 def test_every_way_to_slow_a_link_says_why_it_is_or_is_not_there(monkeypatch) -> None:
     here = namespaces.available_links()
-    assert [way.way for way in here.ways] == ["network namespace", "sleeping link"]
+    assert [way.way for way in here.ways] == ["two network namespaces", "sleeping link"]
     assert all(way.reason for way in here.ways)
-    assert here.used == ("network namespace" if here.ways[0].available else "sleeping link")
+    assert here.used == ("two network namespaces" if here.ways[0].available else "sleeping link")
     monkeypatch.setattr(namespaces, "_TOOLS", ("unshare", "no_such_tool"))
     without = namespaces.available_links()
     assert without.used == "sleeping link"
     assert "no_such_tool" in without.ways[0].reason or sys.platform != "linux"
     with pytest.raises(RuntimeError, match="use the sleeping link"):
-        namespaces.behind_link(["true"], Link(1e6))
+        namespaces.on_two_machines(["true"], Link(1e6), timeout_s=5)
     with pytest.raises(ValueError, match="bandwidth only"):
-        namespaces.behind_link(["true"], SLOW)
+        namespaces.on_two_machines(["true"], SLOW, timeout_s=5)
+    with pytest.raises(ValueError, match="finite"):
+        namespaces.on_two_machines(["true"], Link(float("inf")), timeout_s=5)
 
 
 def test_a_forbidden_namespace_is_reported_with_the_systems_own_words(monkeypatch) -> None:
@@ -394,25 +399,43 @@ def test_a_forbidden_namespace_is_reported_with_the_systems_own_words(monkeypatc
     assert namespaces.available_links().ways[0].reason == "unshare: Operation not permitted"
 
 
-SENDER = """
+def test_a_command_that_fails_or_hangs_on_two_machines_is_one_error_and_leaves_nothing() -> None:
+    two_machines_or_skip()
+    with pytest.raises(RuntimeError, match=r"(?s)exit code 3.*no such luck"):
+        namespaces.on_two_machines(["sh", "-c", "echo no such luck >&2; exit 3"], Link(1e6), timeout_s=20)
+    with pytest.raises(TimeoutError, match="after 1 s"):
+        namespaces.on_two_machines(["sleep", "4321.5"], Link(1e6), timeout_s=1)
+    assert not [each for each in psutil.process_iter(["cmdline"]) if "4321.5" in (each.info["cmdline"] or [])]
+
+
+# Each machine sends the other the same bytes at the same time, and says how long it waited for what it got.
+EXCHANGE = """
     import socket, threading, time
-    server = socket.create_server(("127.0.0.1", 0))
-    sender = socket.create_connection(server.getsockname())
-    taker, _ = server.accept()
+    first = socket.gethostname() == "{first}"
+    if first:
+        server = socket.create_server(("{first}", 4000))
+        link, _ = server.accept()
+    else:
+        for _ in range(200):
+            try:
+                link = socket.create_connection(("{first}", 4000))
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.05)
     start = time.perf_counter()
-    threading.Thread(target=sender.sendall, args=(bytes({size}),)).start()
+    threading.Thread(target=link.sendall, args=(bytes({size}),)).start()
     left = {size}
     while left:
-        left -= len(taker.recv(65536))
+        left -= len(link.recv(65536))
     print(time.perf_counter() - start)
 """
 
 
-def test_a_limited_loopback_lets_bytes_through_at_its_rate() -> None:
-    if not namespaces.available_links().ways[0].available:
-        pytest.skip(namespaces.available_links().ways[0].reason)
-    program = [sys.executable, "-c", textwrap.dedent(SENDER.format(size=1_000_000))]
-    for bandwidth in (2e6, 4e6):  # a half and a quarter of a second; without the limit it is a hundredth of that
-        command = namespaces.behind_link(program, Link(bandwidth))
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
-        assert float(ended.stdout) == pytest.approx(1_000_000 / bandwidth, rel=CLOSE)
+def test_the_cable_between_two_machines_lets_bytes_through_at_its_rate_in_both_directions_at_once() -> None:
+    two_machines_or_skip()
+    program = textwrap.dedent(EXCHANGE.format(first=namespaces.FIRST_MACHINE, size=1_000_000))
+    for bandwidth in (2e6, 4e6):  # were the directions to share the cable, it would take twice as long
+        output = namespaces.on_two_machines([sys.executable, "-c", program], Link(bandwidth), timeout_s=60)
+        times_s = [float(line) for line in output.split()]
+        assert len(times_s) == 2
+        assert max(times_s) == pytest.approx(1_000_000 / bandwidth, rel=CLOSE)

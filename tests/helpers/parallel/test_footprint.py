@@ -1,0 +1,204 @@
+"""What a rank keeps: counted from shapes, run on a fake process group, handed out by the allocators of real ranks."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from helpers.parallel import Layout, Ranks, count_footprint, estimate_footprint, measure_footprint
+from helpers.parallel.footprint import state_bytes
+
+ADAM = torch.optim.Adam
+
+
+def net_of(width: int, hidden: int, layers: int = 4) -> nn.Sequential:
+    def layer() -> nn.Sequential:
+        parts = {"up": nn.Linear(width, hidden), "act": nn.ReLU(), "down": nn.Linear(hidden, width)}
+        return nn.Sequential(OrderedDict(parts))
+
+    return nn.Sequential(*(layer() for _ in range(layers)))
+
+
+def plan_of(layers: int = 4) -> dict[str, str]:
+    return {f"{i}.{name}": way for i in range(layers) for name, way in (("up", "column"), ("down", "row"))}
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Iterator[Ranks]:
+    with Ranks(2, device="cpu", threads=1) as ranks:
+        yield ranks
+
+
+def kept(each) -> tuple[int, int, int]:
+    return each.parameter_bytes, each.gradient_bytes, each.optimizer_bytes
+
+
+# Counted from shapes.
+
+
+def test_zero_divides_what_the_paper_says_it_divides() -> None:
+    """Rajbhandari et al., figure 1: 2, 2 and K bytes a parameter become (2+2+K), 2+2+K/N, 2+(2+K)/N and (2+2+K)/N."""
+    net, parameters, ranks = net_of(64, 256).to(torch.bfloat16).to("meta"), 132_352, 64
+    k = 2 * 2  # Adam's two moments, in bfloat16 here as the parameters are
+    expected = {
+        "nothing": (2 + 2 + k) * parameters,
+        "optimizer": (2 + 2) * parameters + k * parameters / ranks,
+        "gradients": 2 * parameters + (2 + k) * parameters / ranks,
+        "parameters": (2 + 2 + k) * parameters / ranks,
+    }
+    for sharded, bytes_ in expected.items():
+        rank = count_footprint(net, Layout(data=ranks, sharded=sharded), optimizer=ADAM).ranks[0]
+        steps = 4 * (16 if sharded in ("nothing", "parameters") else 1)  # Adam counts its steps, once a tensor
+        assert rank.total_bytes - steps == bytes_, sharded
+
+
+def test_a_column_and_a_row_split_leave_only_the_row_splits_bias_whole() -> None:
+    rank = count_footprint(net_of(64, 256), Layout(tensor=4), plan=plan_of()).ranks[3]
+    assert rank.parameter_bytes == 4 * 4 * (64 * 256 // 4 + 256 // 4 + 256 // 4 * 64 + 64)
+    assert rank.gradient_bytes == rank.parameter_bytes
+    assert rank.optimizer_bytes == 0
+    assert rank.activation_bytes is None
+
+
+def test_a_product_of_all_three_divides_by_all_three() -> None:
+    net = net_of(64, 256)
+    product = count_footprint(net, Layout(2, 2, 2, "parameters"), plan=plan_of())
+    assert len(product.ranks) == 8
+    assert [each.stage for each in product.ranks] == [0] * 4 + [1] * 4
+    assert [each.rank for each in product.ranks] == list(range(8))
+    of_a_layer = 64 * 256 // 2 + 256 // 2 + 256 // 2 * 64 + 64  # on each tensor rank; the row split's bias is whole
+    assert {each.parameter_bytes for each in product.ranks} == {4 * 2 * of_a_layer // 2}
+
+
+def test_frozen_parameters_have_neither_gradient_nor_state_and_buffers_are_everywhere() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    net[0].requires_grad_(requires_grad=False)
+    rank = count_footprint(net, Layout(), optimizer=ADAM).ranks[0]
+    assert kept(rank) == (4 * (64 + 8 + 16), 4 * 16, 2 * 4 * 16 + 2 * 4)
+    assert rank.buffer_bytes == 4 * 16 + 8
+
+
+def test_state_is_that_of_a_real_optimizer() -> None:
+    for optimizer in (ADAM, torch.optim.SGD, torch.optim.Adagrad, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)):
+        parameters = [nn.Parameter(torch.zeros(shape)) for shape in ((3, 5), (7,))]
+        for each in parameters:
+            each.grad = torch.zeros_like(each)
+        real = optimizer(parameters)
+        real.step()
+        tensors = [each for state in real.state.values() for each in state.values() if torch.is_tensor(each)]
+        shapes = tuple((tuple(each.shape), each.dtype) for each in parameters)
+        assert state_bytes(shapes, optimizer) == sum(each.numel() * each.element_size() for each in tensors)
+
+
+# On a fake process group.
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(2), Layout(2, sharded="optimizer"), Layout(2, sharded="gradients"),
+                                    Layout(4, sharded="parameters"), Layout(1, 2), Layout(pipeline=4),
+                                    Layout(2, 2, 2, "parameters"), Layout(2, 2, 2, "gradients")])  # fmt: skip
+def test_the_fake_group_keeps_what_was_counted(layout: Layout) -> None:
+    net, ranks = net_of(62, 130), tuple({0: 0, layout.ranks - 1: 0})
+    given = {"plan": plan_of(), "optimizer": ADAM}
+    counted = {each.rank: each for each in count_footprint(net, layout, **given).ranks}
+    for each in estimate_footprint(net, layout, inputs=(16, 62), ranks=ranks, **given).ranks:
+        assert kept(each) == kept(counted[each.rank])
+        assert each.stage == counted[each.rank].stage
+    assert not dist.is_initialized()
+
+
+def test_activations_are_those_of_the_rank_s_share_of_the_work() -> None:
+    def activations(layout: Layout, rank: int = 0, **more: object) -> int:
+        found = estimate_footprint(net_of(64, 256), layout, inputs=(16, 64), plan=plan_of(), ranks=(rank,), **more)
+        return found.ranks[0].activation_bytes
+
+    # By hand, a row: of each layer what ReLU leaves (256), and what goes into the next (64); of the first, the batch is
+    # not counted. ReLU and the second nn.Linear save the same tensor.
+    row = 4 * (4 * 256 + 3 * 64)
+    assert activations(Layout()) == 16 * row
+    assert activations(Layout(4)) == activations(Layout(4, sharded="parameters")) == 4 * row
+    assert activations(Layout(tensor=4)) == 16 * 4 * (4 * 256 // 4 + 3 * 64)
+    # Four stages, four microbatches of four rows: 1F1B has 4, 3, 2, 1 of them alive, GPipe all four everywhere.
+    stage, first = 4 * (256 + 64), 4 * 256
+    assert [activations(Layout(pipeline=4), rank) for rank in range(4)] == [
+        4 * 4 * first, 3 * 4 * stage, 2 * 4 * stage, 4 * stage,
+    ]  # fmt: skip
+    assert activations(Layout(pipeline=4), 3, schedule="gpipe", microbatches=8) == 8 * 2 * stage
+
+
+def test_any_of_1024_ranks_is_estimated_in_one_process_in_seconds() -> None:
+    with torch.device("meta"):
+        net = net_of(1024, 4096)
+    for layout in (Layout(1024, sharded="parameters"), Layout(32, 8, 4, "parameters")):
+        start_s = time.perf_counter()
+        found = estimate_footprint(net, layout, inputs=(4096, 1024), plan=plan_of(), optimizer=ADAM, ranks=(0, 1023))
+        assert time.perf_counter() - start_s < 10
+        assert kept(found.ranks[1]) == kept(count_footprint(net, layout, plan=plan_of(), optimizer=ADAM).ranks[1023])
+
+
+# On real ranks.
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sharded", "tensor"),
+    [((64, 256), "parameters", 1), ((61, 130), "parameters", 1), ((64, 256), "nothing", 2)],
+)
+def test_the_allocators_of_two_real_ranks_agree_within_two_per_cent(
+    two_ranks: Ranks, sizes: tuple[int, int], sharded: str, tensor: int
+) -> None:
+    net = net_of(*sizes)
+    given = {"inputs": (32, sizes[0]), "plan": plan_of(), "optimizer": ADAM}
+    measured = measure_footprint(two_ranks, net, sharded=sharded, tensor=tensor, timeout_s=240, **given)
+    layout = Layout(2 // tensor, tensor, sharded=sharded)
+    estimated = estimate_footprint(net, layout, ranks=(0, 1), **given)
+    for real, model in zip(measured.ranks, estimated.ranks, strict=True):
+        assert real.total_bytes == pytest.approx(model.total_bytes, rel=0.02)
+        assert kept(real) == pytest.approx(kept(model), rel=0.02)
+        assert real.activation_bytes == pytest.approx(model.activation_bytes, rel=0.02)
+    # Planted: what one process keeps is not what two ranks keep.
+    alone = estimate_footprint(net, Layout(), **given).ranks[0]
+    assert measured.ranks[0].total_bytes != pytest.approx(alone.total_bytes, rel=0.02)
+    assert all(each.grad is None for each in net.parameters())
+
+
+# Refused.
+
+
+@pytest.mark.parametrize(("layout", "more", "message"), [
+    (Layout(tensor=3), {}, "the 256 outputs of '0.up' do not divide by 3 tensor ranks"),
+    (Layout(pipeline=3), {}, "4 layers do not divide into 3 stages"),
+    (Layout(3), {}, r"shape \(16, 64\) does not divide among 3 data ranks"),
+    (Layout(pipeline=4), {"microbatches": 3}, "does not divide among 1 data ranks and 3 microbatches"),
+    (Layout(pipeline=4), {"microbatches": 2}, "at least as many microbatches as ranks"),
+    (Layout(pipeline=4), {"schedule": "interleaved"}, "here a rank has one stage"),
+    (Layout(2), {"ranks": (2,)}, "rank 2 is not one of 2"),
+    (Layout(2), {"ranks": ()}, "at least one"),
+    (Layout(2), {"plan": {"0.act": "column"}}, "'0.act', which is no nn.Linear"),
+    (Layout(2), {"plan": {"0.up": "rows"}}, "give 'column' or 'row'"),
+])  # fmt: skip
+def test_what_cannot_be_laid_out_is_refused(layout: Layout, more: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        estimate_footprint(net_of(64, 256), layout, **({"inputs": (16, 64), "plan": plan_of()} | more))
+    assert not dist.is_initialized()
+
+
+def test_a_layout_a_measurement_and_a_scalar_parameter_are_refused_with_a_reason(two_ranks: Ranks) -> None:
+    with pytest.raises(ValueError, match="give one of nothing, optimizer, gradients, parameters"):
+        Layout(sharded="all")
+    with pytest.raises(ValueError, match="tensor is 0; give a whole number above 0"):
+        Layout(tensor=0)
+    with pytest.raises(ValueError, match="counted and not run"):
+        measure_footprint(two_ranks, net_of(4, 4), inputs=(4, 4), sharded="optimizer")
+    with pytest.raises(ValueError, match="2 ranks do not divide by 3"):
+        measure_footprint(two_ranks, net_of(4, 4), inputs=(4, 4), tensor=3)
+    with pytest.raises(ValueError, match="on the meta device"):
+        measure_footprint(two_ranks, net_of(4, 4).to("meta"), inputs=(4, 4))
+    scalar = nn.Sequential(nn.Linear(4, 4))
+    scalar[0].scale = nn.Parameter(torch.tensor(1.0))
+    with pytest.raises(ValueError, match=r"'0\.scale' is one number"):
+        count_footprint(scalar, Layout(2, sharded="parameters"))
