@@ -111,7 +111,7 @@ def _latencies(
     if not chase.huge_pages(buffer):
         notes.append("the chase runs in small pages (or the system does not tell): beyond the reach of the TLB a load "
                      "holds a walk of the page table")  # fmt: skip
-    last = named[-1].size_bytes if named else levels_of.UNKNOWN_LAST_CACHE_BYTES
+    last = max(levels_of.UNKNOWN_LAST_CACHE_BYTES, named[-1].size_bytes if named else 0)
     sizes = levels_of.grid(plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=last)
     stages = [functools.partial(_latency_stage, walker.walk, buffer, size, line_bytes) for size in sizes]
     return in_passes(stages, end_s=end_s, track=track("latency")), notes

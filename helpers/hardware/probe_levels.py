@@ -57,9 +57,10 @@ def curve_levels(latencies: Sequence[LatencyPoint], threads: int) -> tuple[Cache
 def largest_bytes(levels: Sequence[CacheLevel], threads: int, free_bytes: int | None) -> int:
     """Return the largest working set: four times the last cache, at most an eighth of memory and 1 GiB.
 
-    It is a power of two: the next above four times the cache, or the last within the limit. For the library itself.
+    The last cache is taken for 32 MiB at least, since a system may list its smaller ones alone. The result is a power
+    of two: the next above four times the cache, or the last within the limit. For the library itself.
     """
-    last = total_bytes(levels[-1], threads) if levels else UNKNOWN_LAST_CACHE_BYTES
+    last = max(UNKNOWN_LAST_CACHE_BYTES, total_bytes(levels[-1], threads) if levels else 0)
     limit = min(MOST_BYTES, (free_bytes or _PART_OF_MEMORY * MOST_BYTES) // _PART_OF_MEMORY)
     return 2 ** min(math.ceil(math.log2(_BEYOND_CACHES * last)), int(math.log2(max(2**20, limit))))
 

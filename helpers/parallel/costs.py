@@ -117,7 +117,7 @@ def _scheduled(planned: Collective, link: Link) -> Iterator[Activity]:
 def shared_medium_s(planned: Collective, *, link: Link) -> float:
     """Return the seconds of ``planned`` where all ranks share one cable: its steps' alpha, and all its bytes' beta.
 
-    An Ethernet segment without a switch is such a cable: there the ring loses its advantage. Lesson 04.
+    An Ethernet segment without a switch is such a cable: there the ring loses its advantage. For the library itself.
     """
     return planned.steps * link.latency_s + planned.total_bytes / link.bandwidth_bytes_per_s
 

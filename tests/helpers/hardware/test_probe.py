@@ -330,6 +330,10 @@ def test_the_largest_working_set_is_four_times_the_last_cache_within_memory(free
     assert probe_levels.largest_bytes(DESKTOP, threads, free) == most
 
 
+def test_caches_that_the_system_does_not_list_are_left_behind_too():
+    assert probe_levels.largest_bytes(DESKTOP[:2], 1, 64 * GIB) == 128 * MIB
+
+
 def test_a_grid_is_dense_and_then_doubles():
     sizes = probe_levels.grid(4 * KIB, 64 * KIB, per_octave=2, dense_until_bytes=16 * KIB)
     assert sizes == (4 * KIB, 5760, 8 * KIB, 11584, 16 * KIB, 32 * KIB, 64 * KIB)
