@@ -24,14 +24,6 @@ for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(_name, None)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist writes the groups into the tests' names
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests, and a notebook's cells, in one of the processes of `make test`, in their order."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print at the end of the session what tests recorded with ``record_property(title, text)``."""
     for report in [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]:

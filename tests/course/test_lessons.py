@@ -43,12 +43,9 @@ def test_every_lesson_has_mutations():
     assert {lesson.number for lesson in LESSONS if counts[lesson.number] < mutation.LEAST_PER_LESSON} == set()
 
 
-# Each lesson's bugs take a minute: `make test` deals the lessons out to its processes.
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "lesson", [pytest.param(one, id=one.name, marks=pytest.mark.xdist_group(f"bugs {one.number}")) for one in LESSONS]
-)
+@each_lesson
 def test_a_lesson_notices_planted_bugs(lesson, record_property):
     chosen = [one for one in MUTATIONS if one.lesson == lesson.number]
     caught = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE)

@@ -427,7 +427,7 @@ EXCHANGE = """
     left = {size}
     while left:
         left -= len(link.recv(65536))
-    print(time.perf_counter() - start)
+    print(str(time.perf_counter() - start) + "\\n", end="")  # one write: two machines share the output
 """
 
 
