@@ -6,6 +6,7 @@
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 
 import pytest
@@ -18,6 +19,11 @@ _switch = headless(cache_folder=_cache)
 if os.environ.get("COURSE_TEST_CUDA"):
     del _switch["CUDA_VISIBLE_DEVICES"]
 os.environ.update(_switch)
+
+# A shell that starts a command with `&` has it ignore Ctrl-C, and what the command starts ignores it too: here tests
+# interrupt what they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Under `make test`, a test that calls make is not a part of that make: it would print the folders it enters and leaves.
 for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
