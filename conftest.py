@@ -1,17 +1,28 @@
 """Every test and every notebook under test runs in the environment in which the lessons were built.
 
-``COURSE_TEST_CUDA=1`` leaves a GPU visible, for the tests that are marked ``cuda``.
+``COURSE_TEST_CUDA=1`` leaves a GPU visible, for the tests that are marked ``cuda``. With ``CI`` set, a test that skips
+for another reason than those of ``MAY_SKIP_IN_CI`` has failed.
 """
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import tempfile
+from collections import Counter
 
 import pytest
 
 from course.authoring.environment import headless
+
+# What a machine of CI may lack, and words of the reason for which a test then skips.
+MAY_SKIP_IN_CI = {
+    "a GPU, or a machine without one": r"\b(CUDA|GPU)\b",
+    "another operating system": r"\b(Linux|POSIX|Unix|macOS|Windows)\b",
+    "a user who is not root": r"^root may write everywhere$",
+    "what the machine's owner forbids": r"\bnamespaces?\b|\bunshare\b",
+}
 
 _cache = tempfile.mkdtemp(prefix="helpers-test-cache-")
 atexit.register(shutil.rmtree, _cache, ignore_errors=True)
@@ -28,6 +39,48 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Under `make test`, a test that calls make is not a part of that make: it would print the folders it enters and leaves.
 for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(_name, None)
+
+
+def _in_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def _fail_unless_permitted(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if not report.skipped or hasattr(report, "wasxfail") or not _in_ci():
+        return
+    reason = report.longrepr[2].removeprefix("Skipped: ")
+    if not any(re.search(words, reason) for words in MAY_SKIP_IN_CI.values()):
+        report.outcome = "failed"
+        report.longrepr = f"in CI a test skips for want of {', '.join(MAY_SKIP_IN_CI)} (conftest.py), not of: {reason}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the processes of pytest-xdist take the files in the order below, and not those with most tests first."""
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files with a test marked ``slow`` first, then notebooks: else one process ends with them, alone."""
+    tests = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, item.path.suffix != ".ipynb", -tests[item.path]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """Fail a test in CI that skips for a reason that CI does not accept."""
+    report = yield
+    _fail_unless_permitted(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    """The same for a whole file that skips while it is read."""
+    report = yield
+    _fail_unless_permitted(report)
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,7 +1,7 @@
-"""The small networks of the course: LeNet and a fully connected network, right by default.
+"""The networks of the course: LeNet and a fully connected network, right by default, and AlexNet with its two towers.
 
-Each also has the form in which the lecture used it, ``variant="lecture"``, with the same parameters and a mistake
-in its activations: the reader finds the mistake, measures what it costs, and then uses ``variant="standard"``.
+The first two also have the form in which the lecture used them, ``variant="lecture"``, with the same parameters and a
+mistake in the activations: the reader finds the mistake, measures what it costs, and then uses ``variant="standard"``.
 Every layer is a module of its own and they stand in the order in which they run, so a table with a row a layer can
 name them. Weights start as PyTorch draws them: call ``torch.manual_seed`` first for the same ones again.
 
@@ -107,6 +107,108 @@ class BasicFCModel(nn.Module):
         return x
 
 
+class AlexNet(nn.Module):
+    """AlexNet as it was trained in 2012, two towers in one piece: images (N, 3, size, size) to logits (N, classes).
+
+    A tower has half of the maps of each layer, and half of the neurons. conv2, conv4 and conv5 read the maps of their
+    own tower alone (``groups=towers``), as do the normalisations; conv3 and the fully connected layers read all of them
+    (``AlexNet.CROSSING``). With the default sizes there are 60,965,224 parameters, and 62,378,344 with ``towers=1``,
+    where every layer reads everything. ``channels`` are the maps of the five convolutions, ``hidden`` is the width of
+    fc6 and fc7. In training, half of the values after relu6 and relu7 are dropped.
+
+    Layers, in order: conv1, relu1, norm1, pool1, conv2, relu2, norm2, pool2, conv3, relu3, conv4, relu4, conv5, relu5,
+    pool5, flatten, fc6, relu6, drop6, fc7, relu7, drop7, fc8. After Krizhevsky, Sutskever and Hinton, "ImageNet
+    classification with deep convolutional neural networks" (2012). Images of 224 by 224 are padded by 2 before conv1,
+    without which the 55 by 55 maps of the paper would need 227.
+
+    Raises TypeError or ValueError for a size that is not accepted, for widths that do not divide by the towers, and,
+    when called, for images of another type or shape. Lesson 05.
+    """
+
+    CROSSING = ("conv3", "fc6", "fc7", "fc8")
+
+    def __init__(
+        self,
+        classes: int = 1000,
+        *,
+        size: int = 224,
+        channels: tuple[int, int, int, int, int] = (96, 256, 384, 384, 256),
+        hidden: int = 4096,
+        towers: int = 2,
+    ) -> None:
+        super().__init__()
+        self.classes = whole_number(classes, "classes", at_least=1)
+        self.size = whole_number(size, "size", at_least=_ALEXNET_SMALLEST)
+        self.towers = whole_number(towers, "towers", at_least=1)
+        self.hidden = whole_number(hidden, "hidden", at_least=1)
+        if len(channels) != 5:
+            raise ValueError(f"channels={channels!r} has {len(channels)} numbers; give the maps of five convolutions")
+        self.channels = tuple(whole_number(maps, "channels", at_least=1) for maps in channels)
+        for width in (*self.channels, self.hidden):
+            if width % self.towers:
+                raise ValueError(f"a width of {width} does not divide by {self.towers} towers; choose widths that do")
+        first, second, third, fourth, fifth = self.channels
+        self.conv1 = nn.Conv2d(3, first, kernel_size=11, stride=4, padding=2)
+        self.relu1 = nn.ReLU()
+        self.norm1 = TowerNorm(self.towers)
+        self.pool1 = nn.MaxPool2d(3, stride=2)
+        self.conv2 = nn.Conv2d(first, second, kernel_size=5, padding=2, groups=self.towers)
+        self.relu2 = nn.ReLU()
+        self.norm2 = TowerNorm(self.towers)
+        self.pool2 = nn.MaxPool2d(3, stride=2)
+        self.conv3 = nn.Conv2d(second, third, kernel_size=3, padding=1)
+        self.relu3 = nn.ReLU()
+        self.conv4 = nn.Conv2d(third, fourth, kernel_size=3, padding=1, groups=self.towers)
+        self.relu4 = nn.ReLU()
+        self.conv5 = nn.Conv2d(fourth, fifth, kernel_size=3, padding=1, groups=self.towers)
+        self.relu5 = nn.ReLU()
+        self.pool5 = nn.MaxPool2d(3, stride=2)
+        self.flatten = nn.Flatten()
+        self.fc6 = nn.Linear(fifth * _alexnet_side(self.size) ** 2, self.hidden)
+        self.relu6 = nn.ReLU()
+        self.drop6 = nn.Dropout(0.5)
+        self.fc7 = nn.Linear(self.hidden, self.hidden)
+        self.relu7 = nn.ReLU()
+        self.drop7 = nn.Dropout(0.5)
+        self.fc8 = nn.Linear(self.hidden, self.classes)
+        self._order = tuple(self._modules)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the logits, (N, classes), of images (N, 3, size, size)."""
+        _check_colour(images, self.size)
+        x = images
+        for name in self._order:
+            x = getattr(self, name)(x)
+        return x
+
+
+class TowerNorm(nn.Module):
+    """AlexNet's local response normalisation, of the maps of each tower by themselves; the shape stays.
+
+    b = a / (2 + 1e-4 sum a^2)^0.75 over five neighbouring maps (Krizhevsky et al., 2012, section 3.3); PyTorch's
+    ``alpha`` is divided by the five. Lesson 05.
+    """
+
+    def __init__(self, towers: int = 1) -> None:
+        super().__init__()
+        self.towers = whole_number(towers, "towers", at_least=1)
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """Return ``maps``, (N, channels, height, width), normalised. For the library itself."""
+        return _normalised(maps, self.towers)
+
+
+def _alexnet_side(size: int) -> int:
+    """Return the height and width of AlexNet's last maps for images of ``size``: 6 for 224."""
+    side = (size + 2 * 2 - 11) // 4 + 1
+    for _ in range(3):
+        side = (side - 3) // 2 + 1
+    return side
+
+
+_ALEXNET_SMALLEST = next(size for size in range(7, 224) if _alexnet_side(size) > 0)
+
+
 def _known_variant(variant: str) -> str:
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} is not known; use {' or '.join(repr(name) for name in VARIANTS)}")
@@ -129,6 +231,22 @@ def _check_values(images: torch.Tensor, inputs: int) -> None:
             f"images have shape {tuple(images.shape)}; expected (N, {inputs}) or (N, ...) with {inputs} values an "
             f"image: {'add the batch dimension with images.unsqueeze(0)' if images.ndim < 2 else 'set inputs= to fit'}"
         )
+
+
+@torch.fx.wrap
+def _normalised(maps: torch.Tensor, towers: int) -> torch.Tensor:
+    parts = [
+        nn.functional.local_response_norm(part, 5, alpha=5e-4, beta=0.75, k=2.0) for part in maps.chunk(towers, dim=1)
+    ]
+    return torch.cat(parts, dim=1) if towers > 1 else parts[0]
+
+
+@torch.fx.wrap
+def _check_colour(images: torch.Tensor, size: int) -> None:
+    _check_floats(images)
+    if images.ndim != 4 or tuple(images.shape[1:]) != (3, size, size):
+        remedy = "add the batch dimension with images.unsqueeze(0)" if images.ndim == 3 else "set size= to fit"
+        raise ValueError(f"images have shape {tuple(images.shape)}; expected (N, 3, {size}, {size}): {remedy}")
 
 
 def _check_floats(images: torch.Tensor) -> None:

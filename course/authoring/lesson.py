@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -168,6 +169,7 @@ def _objective(text: str, where: str) -> Objective:
     return Objective(verb=verb, past=" ".join(words[:count]), rest=" ".join(words[count:]).removesuffix("."))
 
 
+@functools.lru_cache(maxsize=128)  # a second a lesson, and every check of one lesson reads them all
 def cells_of(script: str, where: str) -> tuple[Cell, ...]:
     """Return the cells of a percent script; ``where`` names the file in the AuthoringError for an ill-formed one."""
     try:

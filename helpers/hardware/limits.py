@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, make_dataclass
 
 from helpers.results import Result
 
@@ -110,22 +110,18 @@ class MachineLimits(Result):
         return self.memory
 
 
-@dataclass(frozen=True)
-class _MachineLimitsShown(Result):
-    """The limits as they are printed: peaks as rates, and without the notes, of which each has a line of its own."""
-
-    device: str
-    threads: int
-    date: str
-    versions: Mapping[str, str]
-    chase: str
-    memory_levels: tuple[MemoryLevel, ...]
-    peak_flops_per_s: Mapping[str, float]
-    call_overhead_s: float
-    launch_s: float | None
-    host_to_device_bytes_per_s: float | None
-    device_to_host_bytes_per_s: float | None
-    unstable: tuple[str, ...]
+# The limits as they are printed: peaks as rates, and without the notes, of which each has a line of its own.
+_MachineLimitsShown = make_dataclass(
+    "_MachineLimitsShown",
+    [
+        ("peak_flops_per_s" if each.name == "peak_flops" else each.name, each.type)
+        for each in fields(MachineLimits)
+        if each.repr and each.name != "notes"
+    ],
+    bases=(Result,),
+    frozen=True,
+    namespace={"__module__": __name__},
+)
 
 
 def _shown(limits: MachineLimits) -> _MachineLimitsShown:

@@ -32,6 +32,16 @@ _HOMES = {
     "compare_with_one_process": "pipeline_execution",
     "Layout": "footprint", "count_footprint": "footprint",
     "estimate_footprint": "footprint_runs", "measure_footprint": "footprint_runs",
+    "choose": "choosing", "strategy_step": "strategy_costs", "strategy_traffic": "strategy_costs",
+    "LayerWork": "strategy_costs", "layer_work": "strategy_work", "tensor_plan": "strategy_work",
+    "execute_strategies": "strategy_execution", "train_alone": "strategy_execution",
+    "AlexNetTower": "towers", "model_towers": "towers", "compare_towers": "towers", "gather_towers": "towers",
+    "make_mesh": "tensor_parallel", "split_layers": "tensor_parallel", "model_tensor_traffic": "tensor_parallel",
+    "compare_tensor_parallel": "tensor_parallel", "FlopCount": "tensor_parallel",
+    "ring_attention": "ring", "merge_blocks": "ring", "model_ring_traffic": "ring",
+    "compare_ring_attention": "ring", "split_sequence": "ring",
+    "Experts": "experts", "route": "experts", "exchange_of": "experts", "model_expert_traffic": "experts",
+    "compare_experts": "experts",
 }  # fmt: skip
 
 __all__ = sorted(_HOMES)

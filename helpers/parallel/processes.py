@@ -24,13 +24,14 @@ def end_with_parent(parent: int, number: int = signal.SIGTERM) -> None:
 
     On Linux the kernel sends the signal ``number`` (prctl(2), PR_SET_PDEATHSIG), also to a process that never comes
     back from C code. It does so when the *thread* that started this process ends, so the parent starts processes
-    from a thread that lives as long as they shall. Elsewhere a thread looks twice a second and exits.
+    from a thread that lives as long as they shall; where the parent is killed it does so again for each of its threads
+    that takes over. Elsewhere a thread looks twice a second and exits.
     For the library itself.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it was gone before the kernel was asked
-            os._exit(1)
+            os.kill(os.getpid(), number)
         return
 
     def look() -> None:

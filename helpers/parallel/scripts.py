@@ -25,19 +25,33 @@ from typing import Any
 from helpers import results
 from helpers.parallel import checks, failures, processes, wire
 
+# The kernel sends a signal for each thread of the parent that ends, and until the last has ended the parent is still
+# the parent: the engine hears of the first alone, and the folder goes when the parent is gone.
 _AGENT = """
-import os, shutil, signal, sys
+import os, shutil, signal, sys, time
 sys.path[:] = {path!r}
 from helpers.parallel.processes import end_with_parent
+alone = False
+def end_once(*_):
+    global alone
+    if not alone:
+        alone = True
+        signal.raise_signal(signal.SIGTERM)
+number = getattr(signal, "SIGUSR2", signal.SIGTERM)
+signal.signal(number, end_once)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 try:
-    end_with_parent({parent})
+    end_with_parent({parent}, number)
     from torch.distributed.run import main
     main(sys.argv[1:])
 finally:
+    limit_s = time.monotonic() + {parent_ends_s}
+    while alone and os.getppid() == {parent} and time.monotonic() < limit_s:
+        time.sleep({poll_s})
     if os.getppid() != {parent}:  # which would have removed it
         shutil.rmtree({folder!r}, ignore_errors=True)
 """
+_PARENT_ENDS_S = 20.0  # to give its memory back, with gigabytes of tensors in it
 _POLL_S = 0.05
 _SETTLE_S = 5.0  # after one node has failed, for the others to notice
 _DUMP_S = 0.5
@@ -174,7 +188,8 @@ def _environment(ranks: int) -> dict[str, str]:
 
 
 def _start(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    program = _AGENT.format(path=[str(entry) for entry in sys.path], parent=os.getpid(), folder=str(log.parent))
+    program = _AGENT.format(path=[str(entry) for entry in sys.path], parent=os.getpid(), folder=str(log.parent),
+                            parent_ends_s=_PARENT_ENDS_S, poll_s=_POLL_S)  # fmt: skip
     with open(log, "wb") as file:
         return subprocess.Popen([sys.executable, "-P", "-c", program, *command], stdin=subprocess.DEVNULL, stdout=file,
                                 stderr=file, env=environment, **processes.own_group())  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import re
@@ -34,10 +35,17 @@ BARE = """
 """
 
 
+@functools.cache
+def installed() -> dict[str, list[str]]:
+    """Return the installed distributions by their import names; to read them all takes longer than most tests here."""
+    return importlib.metadata.packages_distributions()
+
+
+@functools.cache
 def bare_packages() -> set[str]:
     """Return the import names of the needed distributions and of all that they require."""
     by_distribution: dict[str, set[str]] = {}
-    for module, distributions in importlib.metadata.packages_distributions().items():
+    for module, distributions in installed().items():
         for distribution in distributions:
             by_distribution.setdefault(canonical(distribution), set()).add(module)
     known, waiting = set(), [canonical(name) for name in NEEDED]
@@ -58,7 +66,7 @@ def canonical(name: str) -> str:
 def run(program: str, *, bare: bool) -> dict:
     """Run ``program`` in a fresh Python and return the JSON that it prints last."""
     text = (textwrap.dedent(BARE) if bare else "import json, sys\n") + textwrap.dedent(program)
-    absent = set(importlib.metadata.packages_distributions()) | set(ABSENT)
+    absent = set(installed()) | set(ABSENT)
     command = [sys.executable, "-c", text, json.dumps(sorted(absent - bare_packages() - {"helpers"}))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

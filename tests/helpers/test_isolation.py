@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from process_watch import is_running, wait_until
 
 from helpers import isolation
 from helpers.isolation import Outcome, caller, child, run_limited
@@ -41,22 +42,6 @@ def unlimited_system(monkeypatch):
     """A system such as macOS, which does not hold a process to a memory limit: the caller has to watch."""
     code = "\nimport helpers.isolation.child as child\nchild._held_limit = lambda memory_bytes: None\nserve(folder)\n"
     monkeypatch.setattr(child, "BOOTSTRAP", child.BOOTSTRAP.replace("\nserve(folder)\n", code))
-
-
-def is_running(process: int) -> bool:
-    """Return whether the process is there and is no zombie that its parent has yet to notice."""
-    try:
-        status = Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
-
-
-def wait_until(condition, limit_s: float = 15.0) -> bool:
-    end = time.monotonic() + limit_s
-    while not (met := condition()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return met
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.models import VARIANTS, BasicFCModel, LeNet
+from helpers.models import VARIANTS, AlexNet, BasicFCModel, LeNet, TowerNorm
 
 LENET_LAYERS = ["conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "flatten", "fc1", "relu3", "fc2", "relu4", "fc3"]
 
@@ -192,3 +192,99 @@ def test_models_refuse_what_is_not_a_tensor_of_floats(model):
         model(torch.zeros(2, 1, 28, 28, dtype=torch.uint8))
     with pytest.raises(TypeError, match=r"ndarray.*as_tensor"):
         model(np.zeros((2, 1, 28, 28), dtype=np.float32))
+
+
+SMALL_ALEXNET = {"classes": 10, "size": 63, "channels": (8, 16, 24, 24, 16), "hidden": 32}
+ALEXNET_LAYERS = [
+    "conv1", "relu1", "norm1", "pool1", "conv2", "relu2", "norm2", "pool2", "conv3", "relu3", "conv4", "relu4",
+    "conv5", "relu5", "pool5", "flatten", "fc6", "relu6", "drop6", "fc7", "relu7", "drop7", "fc8",
+]  # fmt: skip
+
+# Weights and biases by hand: maps x (maps that one reads x kernel + 1); conv2, 4 and 5 read one tower's.
+ALEXNET_PARAMETERS = {
+    "conv1": 96 * (3 * 121 + 1), "conv2": 256 * (48 * 25 + 1), "conv3": 384 * (256 * 9 + 1),
+    "conv4": 384 * (192 * 9 + 1), "conv5": 256 * (192 * 9 + 1),
+    "fc6": 4096 * (256 * 36 + 1), "fc7": 4096 * 4097, "fc8": 1000 * 4097,
+}  # fmt: skip
+
+
+def test_alexnet_has_the_parameters_of_the_paper():
+    with torch.device("meta"):
+        model, one_tower = AlexNet(), AlexNet(towers=1)
+        shapes = [model.pool2, model.pool5]
+        seen = []
+        for layer in shapes:
+            layer.register_forward_hook(lambda _, __, output: seen.append(tuple(output.shape)))
+        assert model(torch.empty(2, 3, 224, 224)).shape == (2, 1000)
+    found = {name: parameters_of(layer) for name, layer in model.named_children() if parameters_of(layer)}
+    assert found == ALEXNET_PARAMETERS
+    assert sum(found.values()) == 60_965_224
+    assert parameters_of(one_tower) == 62_378_344
+    assert seen == [(2, 256, 13, 13), (2, 256, 6, 6)]
+
+
+def test_alexnet_layers_stand_in_the_order_in_which_they_run():
+    model = AlexNet(**SMALL_ALEXNET)
+    assert [name for name, _ in model.named_children()] == ALEXNET_LAYERS
+    assert run_order(model, torch.zeros(1, 3, 63, 63)) == ALEXNET_LAYERS
+
+
+def test_alexnet_towers_meet_in_the_crossing_layers_alone():
+    model = AlexNet(**SMALL_ALEXNET).eval()
+    for name, layer in model.named_children():
+        if name in ("flatten", "fc6", "fc7", "fc8") or name[:4] in ("relu", "drop"):
+            continue
+        parameters = next(layer.parameters(), None)
+        maps = parameters.shape[1] * layer.groups if parameters is not None else 16
+        given = torch.randn(1, maps, 15, 15, requires_grad=True)
+        output = layer(given)
+        (gradient,) = torch.autograd.grad(output[:, : output.shape[1] // 2].sum(), given)
+        assert (gradient[:, maps // 2 :].abs().max() > 0) == (name in ("conv1", "conv3")), name
+
+
+def test_tower_norm_is_the_paper_s_formula_in_each_tower():
+    maps = 10 * torch.randn(2, 12, 3, 4, dtype=torch.double)
+    expected = torch.empty_like(maps)
+    for i in range(12):
+        tower = range(6) if i < 6 else range(6, 12)
+        squares = sum(maps[:, j] ** 2 for j in tower if abs(i - j) <= 2)
+        expected[:, i] = maps[:, i] / (2 + 1e-4 * squares) ** 0.75
+    torch.testing.assert_close(TowerNorm(2)(maps), expected)
+    assert not torch.allclose(TowerNorm(1)(maps), expected, rtol=1e-4)
+
+
+def test_alexnet_traces_exports_compiles_and_pickles():
+    model, images = AlexNet(**SMALL_ALEXNET).eval(), torch.randn(2, 3, 63, 63)
+    expected = model(images)
+    traced = torch.fx.symbolic_trace(model)
+    assert torch.equal(traced(images), expected)
+    assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(images), expected)
+    assert torch.equal(torch.export.export(model, (images,)).module()(images), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(images), expected)
+    assert model(torch.zeros(0, 3, 63, 63)).shape == (0, 10)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"size": 62}, "size=62 is too small; give a whole number, 63 or more"),
+        ({"channels": (8, 16, 24)}, "give the maps of five convolutions"),
+        ({"channels": (8, 16, 25, 24, 16)}, "a width of 25 does not divide by 2 towers"),
+        ({"hidden": 33}, "a width of 33 does not divide by 2 towers"),
+        ({"classes": 0}, "classes=0 is too small"),
+        ({"towers": 0}, "towers=0 is too small"),
+    ],
+)
+def test_alexnet_refuses_sizes_that_cannot_be(given, message):
+    with pytest.raises(ValueError, match=message):
+        AlexNet(**SMALL_ALEXNET | given)
+
+
+def test_alexnet_tells_what_to_do_about_images():
+    model = AlexNet(**SMALL_ALEXNET)
+    with pytest.raises(ValueError, match=r"expected \(N, 3, 63, 63\): set size= to fit"):
+        model(torch.zeros(2, 3, 64, 64))
+    with pytest.raises(ValueError, match="unsqueeze"):
+        model(torch.zeros(3, 63, 63))
+    with pytest.raises(TypeError, match=r"torch\.uint8"):
+        model(torch.zeros(2, 3, 63, 63, dtype=torch.uint8))

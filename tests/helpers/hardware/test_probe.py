@@ -91,21 +91,25 @@ def test_the_whole_probe_has_every_level_in_order_and_takes_under_20_s(whole):
     assert limits.peak_flops["float32"] > 0
     assert 0 < limits.call_overhead_s < limits.memory.latency_s * 1e4
     assert from_dict(MachineLimits, json.loads(limits.to_json())) == limits
-    if taken_s > 20 and (waiting_share is None or waiting_share > MOST_WAITING):
-        pytest.skip(f"unstable: {taken_s:.1f} s, and a thread waited {waiting_share} of them")
+    # What other programs took is not the probe's; a share as small as on a machine at rest does not count.
+    taken_s *= 1 - waiting_share if waiting_share and waiting_share > MOST_WAITING else 1
     assert taken_s < 20
 
 
 @needs_compiler
 def test_latency_grows_and_bandwidth_falls_from_l1_to_memory(whole):
     limits = whole[0]
-    first, last = limits.memory_levels[0], limits.memory
-    if not {f"{level.name} {what}" for level in (first, last) for what in ("latency", "bandwidth")}.isdisjoint(
-        limits.unstable
-    ):
-        pytest.skip(f"unstable: {limits.unstable}")
-    assert last.latency_s > 10 * first.latency_s
-    assert first.bandwidth_bytes_per_s > 2 * last.bandwidth_bytes_per_s
+
+    def ratios() -> tuple[float, float]:
+        first, last = limits.memory_levels[0], limits.memory
+        return last.latency_s / first.latency_s, first.bandwidth_bytes_per_s / last.bandwidth_bytes_per_s
+
+    for _ in range(2):  # measured again if another program took the machine; tens and about ten are usual
+        if ratios()[0] > 10 and ratios()[1] > 2:
+            break
+        limits = probe(device="cpu", refresh=True)
+    assert ratios()[0] > 10
+    assert ratios()[1] > 2
 
 
 def test_every_curve_is_whole_and_finite(whole):

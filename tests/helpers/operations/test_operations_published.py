@@ -23,11 +23,19 @@ def _published():
         yield name, weights.meta["_ops"], weights.meta["num_params"], weights.transforms.keywords["crop_size"]
 
 
+_FILL = {torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.fill_, torch.Tensor.zero_}
+
+
 class _WeightsWithoutData(TorchFunctionMode):
-    """Put what ``torch.empty`` makes (the weights) on the meta device, and leave the rest: RegNets compute sizes."""
+    """Put what ``torch.empty`` makes (the weights) on the meta device, and leave the rest: RegNets compute sizes.
+
+    Nothing is drawn for a weight without data: on the meta device that takes as long as the rest of making a model.
+    """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
+        if func in _FILL and args[0].is_meta:
+            return args[0]
         if func is torch.empty:
             kwargs["device"] = "meta"
         return func(*args, **kwargs)

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from process_watch import is_running, wait_until
 
 from helpers.parallel import RankError, Ranks, failures, pool, room, wire, worker
 
@@ -43,21 +44,6 @@ EMPTY = cell("def f(rank, world_size): return rank", "empty.py")
 
 def line_of(text: str, marked: str) -> int:
     return 1 + next(index for index, line in enumerate(textwrap.dedent(text).splitlines()) if marked in line)
-
-
-def is_running(process: int) -> bool:
-    try:
-        status = Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float = 15.0) -> bool:
-    end = time.monotonic() + limit_s
-    while not (met := condition()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return met
 
 
 @pytest.fixture(scope="module")

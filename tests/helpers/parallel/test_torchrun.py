@@ -14,26 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
+from process_watch import is_running, wait_until
 
 from helpers.parallel import TorchrunError, scripts, torchrun
 
 ROOT = Path(__file__).parents[3]
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-
-
-def is_running(process: int) -> bool:
-    try:
-        status = Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
-
-
-def wait_until(condition, limit_s: float = 20.0) -> bool:
-    end = time.monotonic() + limit_s
-    while not (met := condition()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return met
 
 
 @pytest.fixture
@@ -121,7 +107,7 @@ def test_a_hang_is_ended_at_the_limit_and_nothing_is_left_running(script):
             break
     assert len(pids) == 4
     if sys.platform == "linux":
-        assert wait_until(lambda: not any(map(is_running, pids)))
+        assert wait_until(lambda: not any(map(is_running, pids)), limit_s=20)
     assert [(state.line, state.text) for state in caught.value.states] == [
         (6, "time.sleep(600)"),
         (5, 'while os.environ["RANK"] == "1": pass  # this one'),
@@ -139,11 +125,12 @@ def test_a_script_ends_when_the_notebook_is_killed(script, tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}
     ) as run:
-        assert wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
+        assert wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "", limit_s=20)
         process = int((tmp_path / "pid").read_text())
         assert is_running(process)
         run.kill()
-    assert wait_until(lambda: not is_running(process))
+    assert wait_until(lambda: not is_running(process), limit_s=20)
+    assert wait_until(lambda: not list(tmp_path.glob("torchrun-*")), limit_s=20)
 
 
 def test_bad_input_is_refused(script, tmp_path):

@@ -1,0 +1,373 @@
+"""AlexNet's two towers on two ranks: what each keeps, what they exchange, and that together they are the whole net.
+
+A rank has one tower: its rows of every weight. Where a layer reads all towers (``AlexNet.CROSSING``), and for the
+logits, the ranks gather what each has; everywhere else they do not hear of each other (Krizhevsky et al., 2012,
+section 3.2).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from helpers.models import AlexNet, TowerNorm
+from helpers.parallel.checks import whole_number
+from helpers.parallel.collectives import chunk
+from helpers.parallel.counting import CollectiveCounter, count_collectives
+from helpers.parallel.differences import Agreement, Loss, agreement, gradients_of
+from helpers.parallel.execution import RankPool, rank_device
+from helpers.parallel.footprint import OptimizerFactory, state_bytes
+from helpers.results import Result
+
+# "A single GTX 580 GPU has only 3GB of memory" (section 3.2); the optimizer and batches of 128 are those of section 5.
+CARD_BYTES = 3 * 2**30
+LOGITS = "logits"
+
+Gather = Callable[[torch.Tensor, str], torch.Tensor]
+
+
+def sgd_with_momentum(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer with which AlexNet was trained: one state of the parameters' size. Lesson 05."""
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+@dataclass(frozen=True)
+class TowerLayer(Result):
+    """A layer whole and as one of the towers on a rank.
+
+    ``reads`` is "own tower" or "all towers"; ``saved`` is what autograd keeps for the backward pass where this layer is
+    the first to save it; ``moved_bytes`` is what all ranks together receive in a forward pass before the
+    layer, and at fc8 also after it, the logits. Lesson 05.
+    """
+
+    layer: str
+    reads: str
+    whole_parameter_bytes: int
+    rank_parameter_bytes: int
+    whole_saved_bytes: int
+    rank_saved_bytes: int
+    moved_bytes: int
+
+
+@dataclass(frozen=True)
+class TowerModel(Result):
+    """AlexNet whole against split by towers, counted from shapes for one batch.
+
+    ``whole_bytes`` and ``rank_bytes`` are parameters, gradients, the optimizer's state and what autograd saves: a step
+    needs more at its peak, and its convolutions a workspace. ``..._largest_batch`` is how many images ``card_bytes``
+    hold so (0 where the parameters alone are too large). ``moved_bytes`` is the forward pass's, ``returned_bytes`` the
+    backward pass's, of the whole batch and all ranks together. Lesson 05.
+    """
+
+    towers: int
+    batch: int
+    parameters: int
+    rank_parameters: int
+    whole_bytes: int
+    rank_bytes: int
+    card_bytes: int
+    whole_largest_batch: int
+    rank_largest_batch: int
+    moved_bytes: int
+    returned_bytes: int
+    layers: tuple[TowerLayer, ...]
+
+
+@dataclass(frozen=True)
+class GatheredBytes(Result):
+    """The bytes that all ranks together receive where they gather: before ``layer``, or of the logits. Lesson 05."""
+
+    layer: str
+    moved_bytes: int
+
+
+@dataclass(frozen=True)
+class TowerRun(Result):
+    """One pass of a batch through the towers on ranks, forward and back, against the whole net in one process.
+
+    ``gathered`` is what was counted on the ranks, in the order in which it happened, and ``moved_bytes`` its sum;
+    ``returned_bytes`` were counted in the backward pass. Lesson 05.
+    """
+
+    towers: int
+    batch: int
+    agreement: Agreement
+    rank_parameters: tuple[int, ...]
+    moved_bytes: int
+    returned_bytes: int
+    gathered: tuple[GatheredBytes, ...]
+
+
+class AlexNetTower(nn.Module):
+    """The tower of ``model`` that rank ``rank`` has: its rows of every weight, copied, with the layers' names.
+
+    ``gather(values, place)`` returns the values of all towers side by side, (N, ...) to (N, towers x ...) in dimension
+    1; ``place`` is the layer that reads them, or ``LOGITS``. By default :func:`gather_towers` on all ranks does it.
+
+    Raises ValueError for a rank that is not there, a net of one tower, and classes that do not divide. Lesson 05.
+    """
+
+    def __init__(self, model: AlexNet, rank: int, *, gather: Gather | None = None) -> None:
+        super().__init__()
+        _check(model)
+        if not 0 <= rank < model.towers:
+            raise ValueError(f"rank {rank} has no tower: this net has {model.towers}, counted from 0")
+        self.crossing, self.gather = model.CROSSING, gather or (lambda values, place: gather_towers(values, place))
+        for name, layer in model.named_children():
+            self.add_module(name, _own_rows(layer, rank, model.towers))
+        self._order = tuple(self._modules)
+        self.train(model.training)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the logits of all classes, (N, classes), of images (N, 3, size, size), on every rank. Lesson 05."""
+        x = images
+        for name in self._order:
+            if name in self.crossing:
+                x = self.gather(x, name)
+            x = getattr(self, name)(x)
+        return self.gather(x, LOGITS)
+
+
+def gather_towers(values: torch.Tensor, place: str, *, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    """Return the values of all ranks side by side in dimension 1; every rank of ``group`` calls it with its own.
+
+    Back comes the gradient of the rank's own part. Before a layer each rank knows what its own tower makes of the
+    values, a term of a sum: the terms are added up (a reduce-scatter). Of the logits every rank computes the same loss,
+    so that each has the whole gradient already and takes its part: adding would count it once a rank. Lesson 05.
+    """
+    return _Gather.apply(values, group, place != LOGITS)
+
+
+def model_towers(
+    model: AlexNet,
+    *,
+    batch: int = 128,
+    optimizer: OptimizerFactory | None = sgd_with_momentum,
+    card_bytes: int = CARD_BYTES,
+) -> TowerModel:
+    """Return what each layer of ``model`` keeps whole, and as one tower on a rank, and what the towers move.
+
+    Nothing is run: both go through autograd on meta tensors for a batch of ``batch`` images of the parameters' type.
+    ``model`` may be on the meta device itself; what its mode (training or not) saves is counted.
+
+    Raises ValueError for a net of one tower, and for classes that do not divide. Lesson 05.
+    """
+    _check(model)
+    whole_number("batch", batch)
+    moved: dict[str, int] = {}
+
+    def gather(values: torch.Tensor, place: str) -> torch.Tensor:
+        gathered = torch.cat([values] * model.towers, dim=1)
+        moved[place] = (model.towers - 1) * gathered.numel() * gathered.element_size()
+        return gathered
+
+    model = _on_meta(model)
+    tower = AlexNetTower(model, 0, gather=gather)
+    saved = {name: _saved_by_layer(net, model, batch) for name, net in (("whole", model), ("rank", tower))}
+    owned = {name: _owned_by_layer(net) for name, net in (("whole", model), ("rank", tower))}
+    kept = {name: _kept_bytes(net, optimizer) for name, net in (("whole", model), ("rank", tower))}
+    last = tuple(model._modules)[-1]
+    layers = tuple(
+        TowerLayer(name, "all towers" if name in model.CROSSING else "own tower", owned["whole"][name],
+                   owned["rank"][name], saved["whole"][name], saved["rank"][name],
+                   moved.get(name, 0) + (moved[LOGITS] if name == last else 0))
+        for name in model._modules
+    )  # fmt: skip
+    activations = {name: sum(each.values()) for name, each in saved.items()}
+    return TowerModel(
+        towers=model.towers,
+        batch=batch,
+        parameters=sum(each.numel() for each in model.parameters()),
+        rank_parameters=sum(each.numel() for each in tower.parameters()),
+        whole_bytes=kept["whole"] + activations["whole"],
+        rank_bytes=kept["rank"] + activations["rank"],
+        card_bytes=card_bytes,
+        whole_largest_batch=max(0, (card_bytes - kept["whole"]) * batch // activations["whole"]),
+        rank_largest_batch=max(0, (card_bytes - kept["rank"]) * batch // activations["rank"]),
+        moved_bytes=sum(moved.values()),
+        returned_bytes=sum(moved.values()) - moved[LOGITS],
+        layers=layers,
+    )
+
+
+def compare_towers(
+    ranks: RankPool,
+    model: AlexNet,
+    *,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    loss: Loss,
+    gather: Gather = gather_towers,
+    tolerance: float = 1e-5,
+    timeout_s: float = 120.0,
+) -> TowerRun:
+    """Return how the towers of ``model``, one a rank, compare with the whole net here on one batch.
+
+    Both go forward and back in evaluation mode, for each rank drops other neurons than the whole net does. Every rank
+    has the whole batch; ``loss(outputs, targets)`` is computed on each. ``gather`` replaces :func:`gather_towers`, to
+    see a wrong one. ``model`` and its gradients stay as they are.
+
+    Raises ValueError for ranks that are not as many as the towers, and classes that do not divide. Lesson 05.
+    """
+    _check(model)
+    if ranks.world_size != model.towers:
+        raise ValueError(f"{model.towers} towers need as many ranks, one each; here are {ranks.world_size}")
+    training = model.training
+    model.eval()
+    try:
+        outputs, alone = gradients_of(model, inputs, targets, loss)
+        told = ranks.run(_run, model, inputs, targets, loss, gather, timeout_s=timeout_s)
+    finally:
+        model.train(training)
+    together = {name: torch.cat([each.gradients[name] for each in told]) for name in alone}
+    gathered = tuple(
+        GatheredBytes(place, sum(each.received_bytes[place] for each in told)) for place in told[0].received_bytes
+    )
+    return TowerRun(
+        towers=model.towers,
+        batch=len(inputs),
+        agreement=agreement([each.outputs for each in told], outputs, together, alone, tolerance=tolerance),
+        rank_parameters=tuple(each.parameters for each in told),
+        moved_bytes=sum(each.moved_bytes for each in gathered),
+        returned_bytes=sum(each.returned_bytes for each in told),
+        gathered=gathered,
+    )
+
+
+def _check(model: AlexNet) -> None:
+    if not isinstance(model, AlexNet):
+        raise TypeError(f"towers are those of helpers.models.AlexNet; got a {type(model).__name__}")
+    if model.towers < 2:
+        raise ValueError("this AlexNet is one tower, and there is nothing to split; make it with towers=2")
+    if model.classes % model.towers:
+        raise ValueError(f"{model.classes} classes do not divide among {model.towers} towers; add classes that do not "
+                         "occur until they do")  # fmt: skip
+
+
+def _own_rows(layer: nn.Module, rank: int, towers: int) -> nn.Module:
+    """Return a tower's part of ``layer``: the rows of a grouped convolution read the tower's own maps alone."""
+    if isinstance(layer, TowerNorm):
+        return TowerNorm()
+    if not isinstance(layer, nn.Conv2d | nn.Linear):
+        return layer
+    rows = slice(*chunk(rank, towers, length=len(layer.weight)))
+    outputs, inputs = len(layer.weight) // towers, layer.weight.shape[1]
+    if isinstance(layer, nn.Conv2d):
+        own = nn.Conv2d(inputs, outputs, layer.kernel_size, layer.stride, layer.padding, device="meta")
+    else:
+        own = nn.Linear(inputs, outputs, device="meta")
+    for name, each in layer.named_parameters():
+        setattr(own, name, nn.Parameter(each.detach()[rows].clone(), requires_grad=each.requires_grad))
+    return own
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, group: dist.ProcessGroup | None, summed: bool) -> torch.Tensor:
+        ctx.group, ctx.summed = group, summed
+        ctx.rank, ctx.ranks = dist.get_rank(group), dist.get_world_size(group)
+        gathered = [torch.empty_like(values, memory_format=torch.contiguous_format) for _ in range(ctx.ranks)]
+        dist.all_gather(gathered, values.contiguous(), group=group)
+        return torch.cat(gathered, dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        parts = [each.contiguous() for each in gradient.chunk(ctx.ranks, dim=1)]
+        if not ctx.summed:
+            return parts[ctx.rank], None, None
+        own = torch.empty_like(parts[0])
+        dist.reduce_scatter(own, parts, group=ctx.group)
+        return own, None, None
+
+
+# What a rank keeps, on meta tensors.
+
+
+def _owned_by_layer(model: nn.Module) -> Counter[str]:
+    return Counter({name: sum(each.numel() * each.element_size() for each in layer.parameters())
+                    for name, layer in model.named_children()})  # fmt: skip
+
+
+def _kept_bytes(model: nn.Module, optimizer: OptimizerFactory | None) -> int:
+    """Return the bytes of parameters, gradients and the optimizer's state."""
+    learning = [each for each in model.parameters() if each.requires_grad]
+    state = state_bytes(tuple((tuple(each.shape), each.dtype) for each in learning), optimizer)
+    return sum(each.numel() * each.element_size() for each in (*model.parameters(), *learning)) + state
+
+
+def _saved_by_layer(model: nn.Module, whole: AlexNet, batch: int) -> Counter[str]:
+    """Return the bytes that autograd saves in each layer of ``model``, besides parameters, and no storage twice."""
+    running, saved = [""], Counter()
+    seen = {each.untyped_storage()._cdata: each.untyped_storage() for each in model.parameters()}
+    hooks = [layer.register_forward_pre_hook(lambda *_, name=name: running.append(name))
+             for name, layer in model.named_children()]  # fmt: skip
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in seen:
+            seen[storage._cdata] = storage  # kept, so that no other storage comes to lie at this address
+            saved[running[-1]] += storage.nbytes()
+        return tensor
+
+    dtype = next(whole.parameters()).dtype
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(torch.empty((batch, 3, whole.size, whole.size), dtype=dtype, device="meta"))
+    for hook in hooks:
+        hook.remove()
+    return saved
+
+
+def _on_meta(model: AlexNet) -> AlexNet:
+    """Return a copy of ``model`` with shapes and without values; no value is copied on the way."""
+    copies = {id(each): nn.Parameter(torch.empty_like(each, device="meta"), requires_grad=each.requires_grad)
+              for each in model.parameters()}  # fmt: skip
+    return copy.deepcopy(model, copies)
+
+
+# What runs on a rank.
+
+
+@dataclass(frozen=True)
+class _RankRun:
+    outputs: torch.Tensor
+    gradients: dict[str, torch.Tensor]
+    parameters: int
+    received_bytes: dict[str, int]
+    returned_bytes: int
+
+
+def _run(
+    rank: int, world_size: int, model: AlexNet, inputs: torch.Tensor, targets: torch.Tensor, loss: Loss, gather: Gather
+) -> _RankRun:
+    device = rank_device()
+    received: dict[str, int] = {}
+
+    def counted(values: torch.Tensor, place: str) -> torch.Tensor:
+        with count_collectives() as counter:
+            gathered = gather(values, place)
+        received[place] = _received_bytes(counter, world_size)
+        return gathered
+
+    tower = AlexNetTower(model, rank, gather=counted).to(device)
+    with count_collectives() as counter:
+        outputs, gradients = gradients_of(tower, inputs.to(device), targets.to(device), loss)
+    return _RankRun(
+        outputs.cpu(),
+        {name: each.cpu() for name, each in gradients.items()},
+        sum(each.numel() for each in tower.parameters()),
+        received,
+        _received_bytes(counter, world_size) - sum(received.values()),
+    )
+
+
+def _received_bytes(counter: CollectiveCounter, ranks: int) -> int:
+    """Return what this rank received in all-gathers and reduce-scatters: all of the buffers but its own part."""
+    counts = counter.counts
+    return sum(counts.size_bytes(each) for each in ("all_gather", "reduce_scatter")) * (ranks - 1) // ranks

@@ -1,0 +1,118 @@
+"""Setups that differ in one thing, their model, and sleeping devices that keep it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from helpers import feeding
+from helpers.feeding import Setup, SetupCosts, fairness
+from helpers.parallel import Ranks
+
+CLOSE = 0.25
+COSTS = SetupCosts(0.01, 0.0005, load_example_s=0.0003, gradient_bytes=40_000, link_bandwidth_bytes_per_s=4e6)
+
+
+@pytest.fixture(scope="module")
+def two_ranks():
+    """Two ranks on the CPU."""
+    with Ranks(2, device="cpu", threads=1) as ranks:
+        yield ranks
+
+
+def test_the_lectures_table_changes_two_things_in_every_row() -> None:
+    table = feeding.compare_setups(feeding.LECTURE_SETUPS)
+    assert not table.fair
+    assert [row.changed for row in table.rows] == ["(the first)", "device, batch size", "devices, batch size"]
+    assert [row.fair for row in table.rows] == [True, False, False]
+    assert [row.updates for row in table.rows] == [2 * 469, 2 * 118, 2 * 59]
+    assert [row.local_batch for row in table.rows] == [128, 512, 512]
+    assert table.rows[1].speedup == pytest.approx(5.22 / 4.37)
+    assert table.rows[0].examples_per_s == pytest.approx(120_000 / 5.22)
+    assert all(row.loading_in_clock for row in table.rows)
+
+
+def test_a_repaired_comparison_changes_one_thing_a_row() -> None:
+    path = [Setup("CPU", 1, 512), Setup("GPU", 1, 512), Setup("GPU", 2, 512), Setup("GPU", 2, 512, False)]
+    table = feeding.compare_setups([(setup, 1.0 + number) for number, setup in enumerate(path)])
+    assert table.fair
+    assert [row.changed for row in table.rows[1:]] == ["device", "devices", "loading in clock"]
+    assert len({row.updates for row in table.rows}) == 1
+    assert not feeding.compare_setups([(path[0], 1.0), (path[0], 1.0)]).fair  # nothing changed: nothing compared
+    assert feeding.vary(path[0], batch_size=(128, 256))[1] == Setup("CPU", 1, 256)
+
+
+def test_the_model_by_hand() -> None:
+    """500 examples in batches of 200: 200, 200, 100 an epoch, two epochs."""
+    one = Setup("GPU", 1, 200, True, 500, 2)
+    assert feeding.model_setup(one, COSTS) == pytest.approx(6 * 0.01 + 1000 * (0.0005 + 0.0003))
+    out = Setup("GPU", 1, 200, False, 500, 2)
+    assert feeding.model_setup(out, COSTS) == pytest.approx(6 * 0.01 + 1000 * 0.0005)
+    two = Setup("GPU", 2, 200, False, 500, 2)
+    reduce_s = 40_000 / 4e6  # a ring of two sends every byte once
+    assert feeding.model_setup(two, COSTS) == pytest.approx(6 * (0.01 + reduce_s) + 500 * 0.0005)
+
+
+@pytest.mark.parametrize("setup", [Setup("GPU", 1, 64, True, 256, 1), Setup("GPU", 2, 64, True, 256, 1),
+                                   Setup("GPU", 2, 128, False, 256, 1)])  # fmt: skip
+def test_sleeping_devices_take_the_modelled_time(two_ranks, setup) -> None:
+    modelled = feeding.model_setup(setup, COSTS)
+    for _ in range(4):
+        taken_s = feeding.run_sleeping_setup(setup, COSTS, ranks=two_ranks)
+        if taken_s < (1 + CLOSE) * modelled:
+            break
+    assert modelled <= taken_s < (1 + CLOSE) * modelled
+    other = feeding.model_setup(Setup("GPU", 3 - setup.devices, 64, True, 256, 1), COSTS)
+    assert not other <= taken_s < (1 + CLOSE) * other
+
+
+def test_real_ranks_train_on_all_examples(two_ranks) -> None:
+    images, labels = torch.rand(48, 1, 4, 4), torch.arange(48) % 10
+
+    def small() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
+
+    for devices in (1, 2):
+        for loading in (True, False):
+            setup = Setup("CPU", devices, 16, loading, 40, 2)
+            assert 0 < feeding.run_setup(setup, small, images, labels, ranks=two_ranks) < 60
+    with pytest.raises(ValueError, match="not the 64 examples"):
+        feeding.run_setup(Setup("CPU", 1, 16, True, 64), small, images, labels)
+    with pytest.raises(ValueError, match="'CPU' or 'GPU'"):
+        feeding.run_setup(Setup("TPU", 1, 16, True, 16), small, images, labels)
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch, two_ranks) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="torch sees none here; run it with device='CPU'"):
+        feeding.run_setup(Setup("GPU", 1, 4, True, 4), nn.Identity, torch.rand(4, 1), torch.zeros(4))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ValueError, match="the ranks are on 'cpu', and the setup is of GPUs"):
+        feeding.run_setup(Setup("GPU", 2, 4, True, 4), nn.Identity, torch.rand(4, 1), torch.zeros(4), ranks=two_ranks)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: Setup("GPU", 3, 64), "batch_size=64 cannot be shared by 3 devices"),
+        (lambda: Setup("GPU", 2, 64, True, 101), "examples=101 cannot be shared by 2 devices"),
+        (lambda: Setup(epochs=0), "epochs=0 is too small"),
+        (lambda: SetupCosts(-1, 0), "step_s=-1 is no time"),
+        (lambda: SetupCosts(0, 0, gradient_bytes=1), "less than one float32"),
+        (lambda: SetupCosts(0, 0, link_bandwidth_bytes_per_s=0), "must be a number above 0"),
+        (lambda: feeding.compare_setups([(Setup(), 1.0)]), "1 setups are nothing to compare"),
+        (lambda: feeding.compare_setups([(Setup(), 1.0), (Setup(), math.nan)]), "nan is no time"),
+        (lambda: feeding.run_sleeping_setup(Setup("GPU", 2, 64), COSTS), "2 devices need as many ranks, and none"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call, said) -> None:
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
+def test_a_rank_more_than_devices_is_refused(two_ranks) -> None:
+    with pytest.raises(ValueError, match="4 devices need as many ranks, and 2 were given"):
+        fairness.run_sleeping_setup(Setup("GPU", 4, 64), COSTS, ranks=two_ranks)

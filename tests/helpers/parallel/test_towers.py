@@ -1,0 +1,156 @@
+"""AlexNet's towers on two ranks are the grouped net; what they keep and send is counted, and traps are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from helpers.models import AlexNet, LeNet
+from helpers.parallel import AlexNetTower, Ranks, compare_towers, gather_towers, model_towers
+from helpers.parallel.towers import LOGITS
+
+TOLERANCE = 1e-12
+SIZES = {
+    "small": {"classes": 10, "size": 63, "channels": (8, 16, 24, 24, 16), "hidden": 32},
+    "uneven": {"classes": 6, "size": 97, "channels": (4, 6, 10, 14, 22), "hidden": 18},
+}
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Iterator[Ranks]:
+    with Ranks(2, device="cpu", threads=1) as ranks:
+        yield ranks
+
+
+def made(name: str = "small", **more) -> AlexNet:
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        return AlexNet(**SIZES[name] | more).double()
+
+
+def whole() -> AlexNet:
+    with torch.device("meta"):
+        return AlexNet()
+
+
+def batch(net: AlexNet, rows: int = 3) -> dict:
+    generator = torch.Generator().manual_seed(6)
+    images = torch.randn(rows, 3, net.size, net.size, generator=generator, dtype=torch.float64)
+    return {"inputs": images, "targets": torch.arange(rows) % net.classes, "loss": cross_entropy}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_two_ranks_are_the_grouped_net_and_move_what_was_modelled(two_ranks, name) -> None:
+    net = made(name)
+    run = compare_towers(two_ranks, net, tolerance=TOLERANCE, **batch(net))
+    model = model_towers(net, batch=3)
+    assert run.agreement.equal
+    assert run.rank_parameters == (model.rank_parameters,) * 2
+    assert 2 * model.rank_parameters == model.parameters == sum(each.numel() for each in net.parameters())
+    assert (run.moved_bytes, run.returned_bytes) == (model.moved_bytes, model.returned_bytes)
+    counted = {each.layer: each.moved_bytes for each in run.gathered}
+    assert list(counted) == [*AlexNet.CROSSING, LOGITS]
+    counted["fc8"] += counted.pop(LOGITS)
+    assert counted == {each.layer: each.moved_bytes for each in model.layers if each.moved_bytes}
+    assert net.training
+    assert all(each.grad is None for each in net.parameters())
+
+
+def test_four_towers_on_four_ranks(four_ranks) -> None:
+    net = made(classes=8, towers=4)
+    run, model = compare_towers(four_ranks, net, tolerance=TOLERANCE, **batch(net)), model_towers(net, batch=3)
+    assert run.agreement.equal
+    assert (run.moved_bytes, run.returned_bytes) == (model.moved_bytes, model.returned_bytes)
+
+
+def logits_added(values: torch.Tensor, place: str) -> torch.Tensor:
+    """The trap: every rank computes the same loss, and the logits' gradient is counted once a rank."""
+    return gather_towers(values, "fc8")
+
+
+def own_part_alone(values: torch.Tensor, place: str) -> torch.Tensor:
+    """The trap: each rank keeps what its own tower says of the values, and not what the other one says."""
+    return gather_towers(values, LOGITS)
+
+
+@pytest.mark.parametrize("gather", [logits_added, own_part_alone])
+def test_a_wrong_way_back_leaves_the_outputs_right_and_the_gradients_wrong(two_ranks, gather) -> None:
+    net = made()
+    found = compare_towers(two_ranks, net, gather=gather, tolerance=TOLERANCE, **batch(net)).agreement
+    assert not found.equal
+    assert found.output_difference < TOLERANCE
+    assert found.gradient_difference > 0.1
+
+
+def test_the_paper_s_net_halves_and_moves_a_quarter_of_a_megabyte_an_image() -> None:
+    model = model_towers(whole(), batch=1)
+    assert (model.parameters, model.rank_parameters) == (60_965_224, 30_482_612)
+    crossing = {"conv3": 256 * 13 * 13, "fc6": 256 * 6 * 6, "fc7": 4096, "fc8": 4096 + 1000}
+    assert {each.layer: each.moved_bytes for each in model.layers if each.moved_bytes} == {
+        name: 4 * numbers for name, numbers in crossing.items()
+    }
+    assert model.moved_bytes == 246_688
+    assert model.returned_bytes == 246_688 - 4 * 1000
+
+
+def test_what_a_rank_keeps_is_half_but_for_what_it_reads_whole() -> None:
+    model = model_towers(whole(), batch=128)
+    for each in model.layers:
+        assert 2 * each.rank_parameter_bytes == each.whole_parameter_bytes
+        reads_whole = each.layer in ("conv1", *AlexNet.CROSSING)  # the images, or the maps of all towers
+        assert each.rank_saved_bytes * (1 if reads_whole else 2) == each.whole_saved_bytes, each.layer
+        assert (each.reads == "all towers") == (each.layer in AlexNet.CROSSING)
+    states = 3 * 4 * model.parameters  # values, gradients, momentum
+    assert model.whole_bytes == states + sum(each.whole_saved_bytes for each in model.layers)
+    assert model.rank_bytes == states // 2 + sum(each.rank_saved_bytes for each in model.layers)
+    # The largest batches are the last to fit.
+    for largest, kept in ((model.whole_largest_batch, "whole_bytes"), (model.rank_largest_batch, "rank_bytes")):
+        fits, too_many = (getattr(model_towers(whole(), batch=largest + more), kept) for more in (0, 1))
+        assert fits <= model.card_bytes < too_many
+    assert model_towers(whole(), batch=1, card_bytes=states // 2).whole_largest_batch == 0
+
+
+def test_saved_bytes_are_what_autograd_really_saves() -> None:
+    net, saved = made().float(), {}
+    parameters = {each.untyped_storage().data_ptr() for each in net.parameters()}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in parameters:
+            saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        logits = net(torch.zeros(5, 3, 63, 63))
+    assert logits.requires_grad
+    really = sum(each.untyped_storage().nbytes() for each in saved.values())
+    assert sum(each.whole_saved_bytes for each in model_towers(net, batch=5).layers) == really
+
+
+def test_a_tower_has_the_rows_of_the_whole_net_and_their_copy() -> None:
+    net = made()
+    towers = [AlexNetTower(net, rank, gather=lambda values, _: values) for rank in range(2)]
+    for name, each in net.named_parameters():
+        parts = [dict(tower.named_parameters())[name] for tower in towers]
+        assert torch.equal(torch.cat(parts), each)
+        assert parts[0].data_ptr() != each.data_ptr()
+    assert {layer.groups for layer in towers[0].modules() if isinstance(layer, nn.Conv2d)} == {1}
+
+
+def test_what_cannot_be_is_refused_in_words(two_ranks) -> None:
+    net = made()
+    with pytest.raises(ValueError, match="4 towers need as many ranks, one each; here are 2"):
+        compare_towers(two_ranks, made(classes=8, towers=4), **batch(net))
+    with pytest.raises(ValueError, match="9 classes do not divide among 2 towers"):
+        model_towers(made(classes=9))
+    with pytest.raises(ValueError, match="this AlexNet is one tower"):
+        model_towers(made(towers=1))
+    with pytest.raises(TypeError, match="got a LeNet"):
+        model_towers(LeNet())
+    with pytest.raises(ValueError, match="rank 2 has no tower"):
+        AlexNetTower(net, 2)
+    with pytest.raises(ValueError, match="batch is 0"):
+        model_towers(net, batch=0)
