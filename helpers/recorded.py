@@ -37,6 +37,12 @@ RECORDERS: dict[str, dict[str, str]] = {
     "01": {"limits": "helpers.hardware:probe", "links": "helpers.hardware:measure_links"},
     "02": {"matrix products": "helpers.studies.matrix_product:measure_products"},
     "07": {"peers": "helpers.operations.peers:count_with_peers"},
+    "12": {"story": "helpers.studies.fused_bias:measure_story"},
+    "11": {
+        "placements on CUDA": "helpers.studies.constant_weights.cuda_timing:measure_cuda",
+        "growing networks on CUDA": "helpers.studies.constant_weights.cuda_timing:measure_growth",
+    },
+    "11-cpu": {"peers": "helpers.studies.constant_weights.peers:measure_peers"},
 }
 _SIDE = 1024
 _BUDGET_S = 5.0

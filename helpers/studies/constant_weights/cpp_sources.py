@@ -1,0 +1,243 @@
+"""A dense network written as C++: the same arithmetic, with less and less left for run time. Lesson 11.
+
+Every program exports ``evaluate(inputs, outputs, candidates, context)``; ``context`` is what it still has to be told:
+for "runtime_sizes" everything, for a pointer placement the numbers, for the others nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import numpy as np
+
+from helpers.studies.constant_weights import cpp_templates as templates
+from helpers.studies.constant_weights.cuda_sources import float_literal
+from helpers.studies.constant_weights.network import ACTIVATIONS, Dense, Network, pruned
+
+CPP_PLACEMENTS = {
+    "runtime_sizes": "sizes, activations and weights arrive with the call",
+    "pointer": "sizes stand in the program, weights behind a pointer; the outputs of a candidate on SIMD lanes",
+    "constexpr": "sizes and weights stand in the program; the outputs of a candidate on SIMD lanes",
+    "lanes_pointer": "sizes stand in the program, weights behind a pointer; candidates on SIMD lanes",
+    "lanes": "sizes and weights stand in the program; candidates on SIMD lanes",
+    "pruned": "straight-line code, one line for each weight that is not zero; candidates on SIMD lanes",
+}
+BY_POINTER = ("pointer", "lanes_pointer")
+PADDING = 16  # floats that a register may read behind the last weight
+
+_MOST_STRAIGHT_LINES = 20_000
+_MOST_STACK_FLOATS = 2**18  # a thread's stack may be as small as 8 MiB, on macOS 512 KiB
+_NUMBERS_A_LINE = 8
+
+
+def cpp_source(network: Network, placement: str = "lanes", prune: float = 0.0) -> str:
+    """Return the C++ program that evaluates ``network``, its weights placed as :data:`CPP_PLACEMENTS` says.
+
+    ``prune`` is the share of every layer's weights, the ones nearest to zero, that are set to zero first; only the
+    placement "pruned" gains from it, since it leaves zeros out. (So an input that is infinite or NaN does not reach an
+    output through a weight of zero there.) Floats stand as hexadecimal literals, bit for bit.
+
+    Raises ValueError for an unknown placement, a share outside 0 to 1, or a network too large for the placement.
+    Lesson 11.
+    """
+    if placement not in CPP_PLACEMENTS:
+        raise ValueError(f"the placements in C++ are {', '.join(CPP_PLACEMENTS)}; there is no {placement!r:.40}")
+    network = pruned(network, prune)
+    if placement == "runtime_sizes":
+        return templates.SIZES_AT_RUN_TIME
+    _check_size(network, placement)
+    parts = [_heading(network, placement), templates.LANES, templates.ACTIVATIONS]
+    if placement in ("pointer", "constexpr"):
+        parts += [templates.OUTPUTS_ON_LANES, _parameters(network, placement), _evaluate_one(network, placement)]
+        return "".join([*parts, templates.ONE_AFTER_ANOTHER])
+    if any(layer.activation == "softmax" for layer in network.layers):
+        parts.append(templates.SOFTMAX_ON_CANDIDATES)
+    parts.append(templates.TRANSPOSITION)
+    if placement == "pruned":
+        parts += [_sizes(network), _STRAIGHT, *_straight_line(network)]
+    else:
+        parts += [templates.CANDIDATES_ON_LANES, templates.OUTPUTS_ON_LANES, _parameters(network, placement)]
+        parts += [_evaluate_one(network, placement), _evaluate_lanes(network, placement)]
+    few = "" if placement == "pruned" else templates.FEW
+    return "".join([*parts, templates.BLOCKS.replace("    // FEW\n", few)])
+
+
+def _check_size(network: Network, placement: str) -> None:
+    kept = network.nonzero_weights
+    if placement == "pruned" and kept > _MOST_STRAIGHT_LINES:
+        raise ValueError(f"straight-line code of {kept:,} weights is too long for the compiler and the instruction "
+                         f"cache; up to {_MOST_STRAIGHT_LINES:,} are written: prune more, or take 'lanes'")  # fmt: skip
+    widest = sum(sorted(network.widths)[-2:])
+    if widest * 64 > _MOST_STACK_FLOATS:
+        raise ValueError(f"two layers of {widest:,} numbers together do not fit a thread's stack for 64 candidates; "
+                         f"up to {_MOST_STACK_FLOATS // 64:,} do. For larger layers a matrix product is the tool: "
+                         "torch")  # fmt: skip
+
+
+def _heading(network: Network, placement: str) -> str:
+    chain = " ".join(f"-> {layer.outputs} {layer.activation}" for layer in network.layers)
+    straight = "true" if placement == "pruned" else "false"
+    return (f"// {network.inputs} {chain}; {network.nonzero_weights:,} of {network.macs:,} weights are not zero.\n"
+            f"// {placement}: {CPP_PLACEMENTS[placement]}.\n"
+            f"constexpr bool STRAIGHT_LINE = {straight};\n")  # fmt: skip
+
+
+def context_of(network: Network, placement: str) -> tuple[object, ...]:
+    """Return what ``evaluate`` is told as its context, first, and then what that points to; keep all of it alive.
+
+    A ctypes structure for "runtime_sizes", the packed numbers for a pointer placement, nothing for the
+    others. For the library itself.
+    """
+    if placement in BY_POINTER:
+        return (packed(network),)
+    if placement != "runtime_sizes":
+        return ()
+    numbers, widths = packed(network), np.array(network.widths, np.int64)
+    kinds = np.array([ACTIVATIONS.index(layer.activation) for layer in network.layers], np.int64)
+    told = RuntimeSizes(len(network.layers), max(network.widths), *(a.ctypes.data for a in (widths, kinds, numbers)))
+    return (told, widths, kinds, numbers)
+
+
+class RuntimeSizes(ctypes.Structure):
+    """The struct Network of the program "runtime_sizes". For the library itself."""
+
+    _fields_ = (
+        ("layers", ctypes.c_int64), ("widest", ctypes.c_int64), ("widths", ctypes.c_void_p),
+        ("activations", ctypes.c_void_p), ("parameters", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+def packed(network: Network) -> np.ndarray:
+    """Return the network's numbers as a pointer placement reads them, flat float32, in the order of the layers.
+
+    Of each layer its biases, then its weights, a row an input; then :data:`PADDING` zeros. Lesson 11.
+    """
+    parts = [part.reshape(-1) for layer in network.layers for part in (layer.bias, layer.weights)]
+    return np.concatenate([*parts, np.zeros(PADDING, np.float32)])
+
+
+def _sizes(network: Network) -> str:
+    return f"\nconstexpr int INPUTS = {network.inputs}, OUTPUTS = {network.outputs};\n"
+
+
+def _parameters(network: Network, placement: str) -> str:
+    if placement in BY_POINTER:
+        return _sizes(network)
+    lines = [_sizes(network), "alignas(64) static constexpr float constants[] = {\n"]
+    for number, layer in enumerate(network.layers, start=1):
+        lines += [f"    // layer {number}, biases\n", *_numbers(layer.bias)]
+        lines += [f"    // layer {number}, weights, {layer.inputs} rows of {layer.outputs}\n", *_numbers(layer.weights)]
+    return "".join([*lines, "    // read, and not used\n", *_numbers(np.zeros(PADDING, np.float32)), "};\n"])
+
+
+def _numbers(values: np.ndarray) -> Iterator[str]:
+    row = values.shape[-1]
+    flat = [float_literal(value) for value in values.reshape(-1).tolist()]
+    for start in range(0, len(flat), row):
+        for first in range(start, start + row, _NUMBERS_A_LINE):
+            yield f"    {', '.join(flat[first : min(first + _NUMBERS_A_LINE, start + row)])},\n"
+
+
+def _offsets(network: Network) -> Iterator[tuple[int, Dense, int, int]]:
+    """Yield of each layer its number, the layer, and where its biases and its weights begin."""
+    place = 0
+    for number, layer in enumerate(network.layers, start=1):
+        yield number, layer, place, place + layer.outputs
+        place += layer.outputs + layer.weights.size
+
+
+def _source_of_numbers(placement: str) -> str:
+    return "" if placement in BY_POINTER else "    parameters = constants;\n"
+
+
+def _evaluate_one(network: Network, placement: str) -> str:
+    unused = "" if placement in BY_POINTER else "[[maybe_unused]] "
+    lines = [f"\nINLINE void evaluate_one(const float* x0, float* outputs, {unused}const float* parameters) {{\n",
+             _source_of_numbers(placement)]  # fmt: skip
+    for number, layer, bias, weights in _offsets(network):
+        y = f"x{number}"
+        lines.append(f"    alignas(64) float {y}[padded({layer.outputs})];\n")
+        lines.append(f"    dense<{layer.inputs}, {layer.outputs}>(x{number - 1}, parameters + {weights}, "
+                     f"parameters + {bias}, {y});\n")  # fmt: skip
+        if layer.activation == "softmax":
+            lines.append(f"    softmax<{layer.outputs}>({y});\n")
+        elif layer.activation != "identity":
+            lines.append(f"    apply<{layer.outputs}, {layer.activation}>({y});\n")
+    return "".join([*lines, f"    memcpy(outputs, x{len(network.layers)}, sizeof(float) * OUTPUTS);\n}}\n"])
+
+
+def _evaluate_lanes(network: Network, placement: str) -> str:
+    lines = ["\ntemplate <int WIDTH>\n",
+             "INLINE void evaluate_lanes(const Lanes (*x0)[WIDTH], Lanes (*y)[WIDTH], const float* parameters) {\n",
+             _source_of_numbers(placement)]  # fmt: skip
+    for number, layer, bias, weights in _offsets(network):
+        y = "y" if number == len(network.layers) else f"x{number}"
+        if y != "y":
+            lines.append(f"    Lanes {y}[{layer.outputs}][WIDTH];\n")
+        lines.append(f"    dense<{layer.inputs}, {layer.outputs}, WIDTH>(x{number - 1}, parameters + {weights}, "
+                     f"parameters + {bias}, {y});\n")  # fmt: skip
+        lines += _activation_on_lanes(layer, y)
+    return "".join([*lines, "}\n"])
+
+
+def _activation_on_lanes(layer: Dense, y: str) -> list[str]:
+    if layer.activation == "softmax":
+        return [f"    softmax<{layer.outputs}, WIDTH>({y});\n"]
+    if layer.activation == "identity":
+        return []
+    return [f"    apply<{layer.outputs}, {layer.activation}, WIDTH>({y});\n"]
+
+
+_STRAIGHT = r"""
+// What one input or unit is for WIDTH registers of candidates.
+template <int WIDTH>
+struct Unit {
+    Lanes part[WIDTH];
+};
+template <int WIDTH>
+INLINE void begin(Unit<WIDTH>& sum, float bias) {
+#pragma GCC unroll 4
+    for (int k = 0; k < WIDTH; ++k) sum.part[k] = splat(bias);
+}
+template <int WIDTH>
+INLINE void add(Unit<WIDTH>& sum, const Lanes (&x)[WIDTH], float weight) {
+    const Lanes all = splat(weight);
+#pragma GCC unroll 4
+    for (int k = 0; k < WIDTH; ++k) sum.part[k] += all * x[k];
+}
+template <Lanes (*FUNCTION)(Lanes), int WIDTH>
+INLINE void end(const Unit<WIDTH>& sum, Lanes (&y)[WIDTH]) {
+#pragma GCC unroll 4
+    for (int k = 0; k < WIDTH; ++k) y[k] = FUNCTION(sum.part[k]);
+}
+"""
+
+
+def _straight_line(network: Network) -> Iterator[str]:
+    yield "\ntemplate <int WIDTH>\n"
+    yield "INLINE void evaluate_lanes(const Lanes (*x0)[WIDTH], Lanes (*y)[WIDTH], const float*) {\n"
+    used = _used_units(network)
+    for number, layer in enumerate(network.layers, start=1):
+        y = "y" if number == len(network.layers) else f"x{number}"
+        function = "identity" if layer.activation == "softmax" else layer.activation
+        if y != "y":
+            yield f"    Lanes {y}[{layer.outputs}][WIDTH];\n"
+        for unit in used[number].tolist():
+            yield f"    {{\n        Unit<WIDTH> sum;\n        begin(sum, {float_literal(layer.bias[unit])});\n"
+            for row in np.flatnonzero(layer.weights[:, unit]).tolist():
+                yield f"        add(sum, x{number - 1}[{row}], {float_literal(layer.weights[row, unit])});\n"
+            yield f"        end<{function}>(sum, {y}[{unit}]);\n    }}\n"
+        if layer.activation == "softmax":
+            yield f"    softmax<{layer.outputs}, WIDTH>({y});\n"
+    yield "}\n"
+
+
+def _used_units(network: Network) -> list[np.ndarray]:
+    """Return of each layer, the inputs first, the units that reach an output through weights that are not zero."""
+    used = [np.arange(network.outputs)]
+    for layer in reversed(network.layers):
+        used.append(np.flatnonzero(np.any(layer.weights[:, used[-1]] != 0, axis=1)))
+        if layer is not network.layers[0] and network.layers[network.layers.index(layer) - 1].activation == "softmax":
+            used[-1] = np.arange(layer.inputs)  # every unit counts in a softmax's sum
+    return used[::-1]

@@ -1,0 +1,324 @@
+"""A dense network as plain arrays: what the generators write into source and the files hold. Lesson 11."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+ACTIVATIONS = ("identity", "relu", "tanh", "sigmoid", "softmax")
+
+_MODULES: dict[type[nn.Module], str] = {
+    nn.ReLU: "relu",
+    nn.Tanh: "tanh",
+    nn.Sigmoid: "sigmoid",
+    nn.Softmax: "softmax",
+}
+_FUNCTIONS: dict[Any, str] = {
+    torch.relu: "relu", functional.relu: "relu", torch.tanh: "tanh", functional.tanh: "tanh",
+    torch.sigmoid: "sigmoid", functional.sigmoid: "sigmoid", torch.softmax: "softmax", functional.softmax: "softmax",
+}  # fmt: skip
+_METHODS = ("relu", "tanh", "sigmoid", "softmax")
+_NOTHING_AT_INFERENCE = (nn.Identity, nn.Dropout, nn.Flatten)
+_ACCEPTED = "a chain of nn.Linear, each followed by nothing or by one of ReLU, Tanh, Sigmoid and Softmax over dim=-1"
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """One dense layer: ``activation(inputs @ weights + bias)``.
+
+    ``weights`` is an (inputs, outputs) array, input-major: row i holds what every output takes from input i
+    (nn.Linear keeps the transpose). ``bias`` is (outputs,). Both are kept as float32 copies that cannot be written to;
+    float64 is accepted where float32 holds every value exactly. ``activation`` is one of :data:`ACTIVATIONS`.
+
+    Raises TypeError or ValueError for other types, shapes, activations, and for infinities and NaN. Lesson 11.
+    """
+
+    weights: np.ndarray
+    bias: np.ndarray
+    activation: str = "identity"
+
+    def __post_init__(self) -> None:
+        weights, bias = _float32(self.weights, "weights", 2), _float32(self.bias, "bias", 1)
+        if 0 in weights.shape:
+            raise ValueError(f"weights has the shape {weights.shape}; a layer has at least one input and one output")
+        if bias.shape != weights.shape[1:]:
+            raise ValueError(f"bias has {bias.size} numbers, and weights {weights.shape} has {weights.shape[1]} "
+                             "outputs; weights is (inputs, outputs), the transpose of nn.Linear's")  # fmt: skip
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation is one of {', '.join(ACTIVATIONS)}, not {self.activation!r:.40}")
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "bias", bias)
+
+    @property
+    def inputs(self) -> int:
+        """How many numbers go in."""
+        return int(self.weights.shape[0])
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers come out."""
+        return int(self.weights.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Dense layers, one after the other. Raises ValueError when they do not fit together, TypeError for others.
+
+    Lesson 11.
+    """
+
+    layers: tuple[Dense, ...]
+
+    def __post_init__(self) -> None:
+        layers = tuple(self.layers)
+        if not layers or not all(isinstance(layer, Dense) for layer in layers):
+            raise TypeError("layers is at least one Dense")
+        for number, (first, second) in enumerate(itertools.pairwise(layers), start=1):
+            if first.outputs != second.inputs:
+                raise ValueError(f"layer {number} gives {first.outputs} numbers and layer {number + 1} takes "
+                                 f"{second.inputs}; they must be equal")  # fmt: skip
+        object.__setattr__(self, "layers", layers)
+
+    @property
+    def inputs(self) -> int:
+        """How many numbers a candidate has."""
+        return self.layers[0].inputs
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers come out for a candidate."""
+        return self.layers[-1].outputs
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The inputs, then every layer's outputs: (23, 32, 32, 1)."""
+        return (self.inputs, *(layer.outputs for layer in self.layers))
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of one evaluation, the bias not counted: the number of weights."""
+        return sum(layer.weights.size for layer in self.layers)
+
+    @property
+    def nonzero_weights(self) -> int:
+        """How many of the weights are not zero, biases apart: the multiply-adds that cannot be left out."""
+        return sum(int(np.count_nonzero(layer.weights)) for layer in self.layers)
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases."""
+        return sum(layer.weights.size + layer.bias.size for layer in self.layers)
+
+    def module(self) -> nn.Sequential:
+        """Return the same network as PyTorch modules in evaluation mode, float32, on the CPU, its weights copied."""
+        made: list[nn.Module] = []
+        for layer in self.layers:
+            linear = nn.utils.skip_init(nn.Linear, layer.inputs, layer.outputs)  # draws no random numbers
+            with torch.no_grad():
+                linear.weight.copy_(torch.from_numpy(layer.weights.T.copy()))
+                linear.bias.copy_(torch.from_numpy(layer.bias.copy()))
+            made.append(linear)
+            kind = next((kind for kind, name in _MODULES.items() if name == layer.activation), None)
+            if kind is not None:
+                made.append(nn.Softmax(dim=-1) if kind is nn.Softmax else kind())
+        return nn.Sequential(*made).eval()
+
+
+def _float32(values: Any, name: str, dimensions: int) -> np.ndarray:
+    if not isinstance(values, np.ndarray) or values.dtype not in (np.float32, np.float64):
+        given = f"{values.dtype} array" if isinstance(values, np.ndarray) else type(values).__name__
+        raise TypeError(f"{name} is a NumPy array of float32 or float64, not {given}")
+    if values.ndim != dimensions:
+        wanted = {1: "(outputs,)", 2: "(inputs, outputs)"}[dimensions]
+        raise ValueError(f"{name} has the shape {wanted}, not {values.shape}")
+    bad = np.argwhere(~np.isfinite(values))
+    if bad.size:
+        place = ", ".join(map(str, bad[0]))
+        raise ValueError(f"{name}[{place}] is {values[tuple(bad[0])]}; every number of a network must be finite")
+    with np.errstate(over="ignore", under="ignore"):
+        kept = np.array(values, dtype=np.float32, order="C")
+    changed = np.argwhere(kept != values)
+    if changed.size:
+        place, exact = ", ".join(map(str, changed[0])), values[tuple(changed[0])]
+        raise ValueError(f"{name}[{place}] is {exact!r}, which float32 does not hold; round it yourself if you mean "
+                         "it: .astype(np.float32)")  # fmt: skip
+    kept.setflags(write=False)
+    return kept
+
+
+def network_of(model: nn.Module | Network) -> Network:
+    """Return the dense network that ``model`` computes at inference; a Network is returned as it is.
+
+    The model is traced (torch.fx), so layers in nested modules and functions such as ``torch.relu`` count as well;
+    nn.Identity, nn.Dropout and nn.Flatten do nothing to (N, inputs) at inference and are left out.
+    The weights are copied; the model stays as it is.
+
+    Raises TypeError for what is neither, ValueError for a model that is anything else than a chain of nn.Linear with
+    ReLU, tanh, sigmoid or softmax, saying at what, and for weights that float32 does not hold. Lesson 11.
+    """
+    if isinstance(model, Network):
+        return model
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"a model is a torch.nn.Module or a Network, not {type(model).__name__}")
+    layers: list[Dense] = []
+    activated = True
+    for name, step in _steps(model):
+        if isinstance(step, nn.Linear):
+            layers.append(_dense(step))
+            activated = False
+        elif activated:
+            what = "follows another activation" if layers else "comes before the first nn.Linear"
+            raise ValueError(f"{name} ({step}) {what}; accepted is {_ACCEPTED}")
+        else:
+            last = layers[-1]
+            layers[-1] = Dense(last.weights, last.bias, step)
+            activated = True
+    if not layers:
+        raise ValueError(f"the model has no nn.Linear; accepted is {_ACCEPTED}")
+    return Network(tuple(layers))
+
+
+def _dense(linear: nn.Linear) -> Dense:
+    weights = linear.weight.detach()
+    if weights.is_meta:
+        raise ValueError("the model's weights are on the meta device and have no values; load them first")
+    values = weights.to("cpu", torch.float64).numpy().T
+    bias = (
+        np.zeros(linear.out_features) if linear.bias is None else linear.bias.detach().to("cpu", torch.float64).numpy()
+    )
+    return Dense(values, bias)
+
+
+def _steps(model: nn.Module) -> Iterator[tuple[str, nn.Linear | str]]:
+    """Yield the model's steps in the order in which they run: a Linear, or an activation's name."""
+    tracer = _Tracer()
+    root = nn.Sequential(model) if tracer.is_leaf_module(model, "") else model
+    try:
+        graph = tracer.trace(root)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{type(model).__name__} cannot be traced ({reason}); accepted is {_ACCEPTED}, for example in "
+                         "an nn.Sequential") from error  # fmt: skip
+    modules, before = dict(root.named_modules()), None
+    for node in graph.nodes:
+        if _is_check(node):
+            continue
+        if node.op == "placeholder":
+            if before is not None:
+                raise ValueError(f"the model takes a second input, {node.target!r}; accepted is {_ACCEPTED}")
+        elif node.op == "output":
+            if node.args[0] is not before:
+                raise ValueError(f"the model does not return its last layer's output; accepted is {_ACCEPTED}")
+        else:
+            if list(node.all_input_nodes) != [before]:
+                raise ValueError(f"{_words(node)} does not take the step before it alone; accepted is {_ACCEPTED}")
+            found = _step(node, modules)
+            if found is not None:
+                yield _words(node), found
+        before = node
+
+
+def _is_check(node: torch.fx.Node) -> bool:
+    """Return True for a call of a function outside torch whose result nothing uses, such as a check of the shape."""
+    target = node.target
+    plain = inspect.isfunction(target) and not target.__module__.startswith("torch")
+    return node.op == "call_function" and plain and not node.users
+
+
+def _words(node: torch.fx.Node) -> str:
+    return f"the model's module {node.target!r}" if node.op == "call_module" else f"the model's step {node.name!r}"
+
+
+class _Tracer(torch.fx.Tracer):
+    """Follow calls into every module but the ones that are known here, whoever defined them."""
+
+    def is_leaf_module(self, module: nn.Module, module_qualified_name: str) -> bool:
+        known = (nn.Linear, *_MODULES, *_NOTHING_AT_INFERENCE)
+        return isinstance(module, known) or super().is_leaf_module(module, module_qualified_name)
+
+
+def _step(node: torch.fx.Node, modules: dict[str, nn.Module]) -> nn.Linear | str | None:
+    named = {"dim": None, **node.kwargs}
+    if node.op == "call_module":
+        module = modules[str(node.target)]
+        if isinstance(module, nn.Linear):
+            return module
+        if isinstance(module, _NOTHING_AT_INFERENCE):
+            return None
+        kind = _MODULES.get(type(module))
+        dimension = module.dim if isinstance(module, nn.Softmax) else None
+        what = type(module).__name__
+    else:
+        kind = _FUNCTIONS.get(node.target) if node.op == "call_function" else None
+        if node.op == "call_method" and node.target in _METHODS:
+            kind = str(node.target)
+        dimension = named["dim"] if len(node.args) < 2 else node.args[1]
+        what = getattr(node.target, "__name__", str(node.target))
+    if kind is None:
+        raise ValueError(f"{_words(node)} is {what}; accepted is {_ACCEPTED}")
+    if kind == "softmax" and dimension not in (-1, 1):
+        raise ValueError(
+            f"{_words(node)} is a softmax over dim={dimension}; over each candidate's outputs it is dim=-1"
+        )
+    return kind
+
+
+def pruned(network: Network, share: float) -> Network:
+    """Return the network with the ``share`` of every layer's weights that are nearest to zero set to zero.
+
+    ``share`` is from 0 to 1; a layer of n weights loses round(share n), zeros among them counted, and keeps its biases.
+    Of equal weights the earlier ones go. Raises ValueError for another share. Lesson 11.
+    """
+    try:
+        removed = float(share)
+    except (TypeError, ValueError):
+        removed = float("nan")
+    if not 0 <= removed <= 1:
+        raise ValueError(
+            f"the share of weights to prune is a number from 0 to 1 (0.9 keeps one in ten), not {share!r:.40}"
+        )
+    return Network(tuple(_pruned(layer, removed) for layer in network.layers)) if removed else network
+
+
+def _pruned(layer: Dense, share: float) -> Dense:
+    weights = layer.weights.copy()
+    order = np.argsort(np.abs(weights), axis=None, kind="stable")
+    weights.reshape(-1)[order[: round(share * weights.size)]] = 0.0
+    return Dense(weights, layer.bias, layer.activation)
+
+
+def standard_network(seed: int = 0) -> Network:
+    """Return the story's network with weights of ``seed``: 23 -> 32 -> 32 -> 1, ReLU, ReLU, sigmoid; 1,857 parameters.
+
+    It is of the size of the line-segment network of CMS (SegmentLinking/cmssw, pull request 143), its weights drawn
+    as PyTorch draws nn.Linear's; torch's own random state stays as it is. Lesson 11.
+    """
+    return random_network((23, 32, 32, 1), ("relu", "relu", "sigmoid"), seed=seed)
+
+
+def random_network(widths: tuple[int, ...], activations: tuple[str, ...], *, seed: int = 0) -> Network:
+    """Return a network of ``widths`` (the inputs, then every layer's outputs) with an activation for each layer.
+
+    Weights and biases are uniform within 1 / sqrt(inputs) of zero, as nn.Linear's are at first. Raises ValueError for
+    widths and activations that do not fit together. Lesson 11.
+    """
+    if len(widths) != len(activations) + 1 or not all(operator.index(width) > 0 for width in widths):
+        raise ValueError(
+            f"{len(activations)} activations need {len(activations) + 1} widths of at least 1, not {widths}"
+        )
+    random = np.random.default_rng(seed)
+    layers = []
+    for (inputs, outputs), activation in zip(itertools.pairwise(widths), activations, strict=True):
+        bound = inputs**-0.5
+        weights = random.uniform(-bound, bound, (inputs, outputs)).astype(np.float32)
+        layers.append(Dense(weights, random.uniform(-bound, bound, outputs).astype(np.float32), activation))
+    return Network(tuple(layers))

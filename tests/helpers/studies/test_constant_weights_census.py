@@ -1,0 +1,203 @@
+"""What the compiler makes of the weights, counted for every architecture; no GPU is needed."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from helpers import native
+from helpers.native import tools
+from helpers.studies.constant_weights import counting
+from helpers.studies.constant_weights.building import CudaProgram, build
+from helpers.studies.constant_weights.counting import (
+    PlacementCounts,
+    WeightCensus,
+    census,
+    count_placements,
+    count_widths,
+    recorded_counts,
+)
+from helpers.studies.constant_weights.cuda_sources import CUDA_PLACEMENTS, cuda_source
+from helpers.studies.constant_weights.generating import generate
+from helpers.studies.constant_weights.network import Network, random_network, standard_network
+
+NETWORK = standard_network()
+SMALL = random_network((8, 12, 1), ("relu", "sigmoid"))  # a few hundred instructions: compiled in a tenth of a second
+PINNED_COMPILER = "NVRTC 13.0"  # of the locked torch: totals are exact beside it alone
+
+
+def _missing() -> str:
+    try:
+        native.nvrtc_version()
+        tools.find_nvdisasm()
+    except native.MissingToolError as error:
+        return str(error)
+    return ""
+
+
+pytestmark = pytest.mark.skipif(bool(_missing()), reason=_missing() or "NVRTC and nvdisasm are here")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory):
+    """What is compiled here is compiled once for all tests, and kept nowhere else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELPERS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def _architectures() -> list[str]:
+    wanted = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
+    return [name for name in wanted if name in native.supported_architectures()] if not _missing() else []
+
+
+KERNELS = {placement: (placement, "fp32") for placement in CUDA_PLACEMENTS} | {"half": ("const", "fp16")}
+
+
+@functools.cache
+def _program(architecture: str) -> native.Cubin:
+    """Return one program with a kernel for each of KERNELS: a disassembler takes half a second for every program."""
+    parts = ["#include <cuda_fp16.h>"]
+    for name, (placement, precision) in KERNELS.items():
+        source = cuda_source(SMALL, placement=placement, precision=precision).replace("#include <cuda_fp16.h>", "")
+        assert "void evaluate(" in source
+        parts.append(f"namespace {name}_space {{\n{source.replace('void evaluate(', f'void evaluate_{name}(')}}}")
+    return native.compile_cuda("\n".join(parts), architecture=architecture)
+
+
+def _count(kernel: str, architecture: str) -> WeightCensus:
+    cubin = _program(architecture)
+    return counting._weight_census(native.census(cubin, function=f"evaluate_{kernel}"), cubin.compiler)
+
+
+def _assert_constants(found: WeightCensus, network: Network) -> None:
+    assert found.multiply_adds >= network.macs
+    assert found.immediate >= 0.99 * network.macs
+    assert found.register + found.constant_bank + found.uniform_register <= 0.01 * network.macs
+    assert found.global_loads == network.inputs
+    assert found.shared_loads == 0
+    assert found.constant_load_bytes < 4 * network.macs / 4
+    assert found.spill_load_bytes == 0
+
+
+@pytest.mark.parametrize("architecture", _architectures())
+@pytest.mark.parametrize("placement", ["const", "constexpr"])
+def test_constants_stand_in_the_multiply_adds_and_only_inputs_are_loaded(placement, architecture):
+    _assert_constants(_count(placement, architecture), SMALL)
+
+
+def test_so_do_those_of_the_storys_network():
+    newest = _architectures()[-1]
+    for architecture in ("sm_75", newest):
+        _assert_constants(census(build(cuda_source(NETWORK), architecture=architecture)), NETWORK)
+
+
+@pytest.mark.parametrize("architecture", _architectures())
+@pytest.mark.parametrize("placement", ["constant", "parameter"])
+def test_constant_memory_is_an_operand_up_to_sm_89_and_loaded_first_from_sm_90_on(placement, architecture):
+    found = _count(placement, architecture)
+    assert found.global_loads == SMALL.inputs
+    assert found.immediate < 0.1 * SMALL.macs
+    if int(architecture.removeprefix("sm_")) < 90:
+        assert found.constant_bank == SMALL.macs
+        assert found.constant_load_bytes < 4 * SMALL.macs / 4
+    else:
+        assert found.constant_bank == 0
+        assert found.uniform_register + found.register >= 0.99 * SMALL.macs
+        assert 4 * SMALL.macs <= found.constant_load_bytes  # each weight is brought into a register
+
+
+@pytest.mark.parametrize("architecture", _architectures())
+@pytest.mark.parametrize("placement", ["device", "pointer"])
+def test_a_weight_behind_a_pointer_costs_a_load(placement, architecture):
+    found = _count(placement, architecture)
+    assert found.global_loads == SMALL.parameters + SMALL.inputs
+    assert found.register >= SMALL.macs
+    assert found.immediate < 0.1 * SMALL.macs
+
+
+@pytest.mark.parametrize("architecture", _architectures())
+def test_shared_memory_takes_fewer_loads_than_weights(architecture):
+    found = _count("shared", architecture)
+    assert SMALL.parameters / 4 <= found.shared_loads < SMALL.parameters
+    assert found.register >= SMALL.macs
+
+
+@pytest.mark.parametrize("architecture", _architectures())
+def test_halves_are_immediates_too_and_one_instruction_serves_two_candidates(architecture):
+    found = _count("half", architecture)
+    assert found.fp16_multiply_adds >= SMALL.macs
+    assert found.fp16_immediate == found.fp16_multiply_adds
+    assert found.global_loads == 2 * SMALL.inputs
+
+
+def test_pruned_programs_shrink_with_the_weights_kept():
+    network, totals = random_network((16, 24, 1), ("relu", "sigmoid")), {}
+    for kept in (1.0, 0.5, 0.1, 0.0):
+        totals[kept] = census(build(generate(network, "cuda", prune=1 - kept)))
+        assert totals[kept].multiply_adds <= kept * network.macs + 20
+    assert totals[1.0].total > 1.6 * totals[0.5].total > 1.6 * 2 * totals[0.1].total
+    assert totals[0.0].global_loads == 0
+    assert totals[0.0].total < 40
+    behind_a_pointer = census(build(generate(SMALL, "cuda", placement="pointer", prune=0.9)))
+    assert behind_a_pointer.multiply_adds >= SMALL.macs
+
+
+def test_the_totals_of_the_story_beside_the_locked_compiler():
+    found = count_placements(NETWORK, architectures=["sm_90"], placements=["const"])
+    if found.compiler != PINNED_COMPILER:
+        pytest.skip(f"totals are pinned for {PINNED_COMPILER}, and this is {found.compiler}")
+    row = found.count("const", architecture="sm_90")
+    assert (row.multiply_adds, row.immediate, row.total) == (1797, 1797, 1980)
+
+
+def test_a_table_of_placements_prints_and_finds_its_rows():
+    found = count_placements(SMALL, architectures=["sm_80"], placements=["const", "pointer"], prune=0.5)
+    assert found.widths == (8, 12, 1)
+    assert found.nonzero_weights == 54
+    assert list(found.table()["placement"]) == ["const", "pointer"]
+    row = found.count("pointer", architecture="sm_80")
+    assert row.instructions_per_candidate == row.total
+    with pytest.raises(ValueError, match="shared fp32 sm_80 was not counted; these were: const fp32 sm_80, "):
+        found.count("shared", architecture="sm_80")
+    with pytest.raises(TypeError, match="architectures is a list"):
+        count_placements(SMALL, architectures="sm_90")
+
+
+def test_a_wider_network_is_a_longer_program():
+    found = count_widths((4, 8), architecture="sm_90")
+    narrow, wide = found.rows
+    assert (narrow.weights, wide.weights) == (23 * 4 + 4 * 4 + 4, 23 * 8 + 8 * 8 + 8)
+    assert all(row.immediate >= row.weights and row.code_bytes == 16 * row.total for row in found.rows)
+    assert wide.total - narrow.total >= wide.weights - narrow.weights
+    with pytest.raises(ValueError, match="at least one width"):
+        count_widths(())
+
+
+def test_what_was_recorded_for_the_oldest_architectures_tells_where_the_rule_changed():
+    found = recorded_counts()
+    assert isinstance(found, PlacementCounts)
+    assert "nvdisasm" in found.note
+    assert "12.8" in found.compiler
+    pascal, volta = (found.count("const", architecture=name) for name in ("sm_60", "sm_70"))
+    assert pascal.constant_bank > 0.99 * found.weights > 0.99 * pascal.immediate
+    assert volta.immediate >= found.weights
+    assert found.count("pointer", architecture="sm_60").global_loads == NETWORK.parameters + NETWORK.inputs
+    assert all(row.immediate + row.constant_bank + row.uniform_register + row.register == row.multiply_adds
+               for row in found.counts)  # fmt: skip
+
+
+def test_what_is_built_can_be_read_and_what_is_not_is_refused(monkeypatch, tmp_path):
+    built = build(cuda_source(SMALL))
+    assert isinstance(built, CudaProgram)
+    assert built.disassembly().count("FFMA") >= SMALL.macs
+    with pytest.raises(TypeError, match=r"what build\(\) returns, not of str"):
+        census("FFMA")
+    with pytest.raises(TypeError, match=r"generate\(\) returns, not Network"):
+        build(SMALL)
+    with pytest.raises(ValueError, match="sm_60"):
+        build(cuda_source(SMALL), architecture="sm_60")
+    monkeypatch.setattr(counting, "OLD_ARCHITECTURES", tmp_path / "nothing.json")
+    with pytest.raises(FileNotFoundError, match="course's repository"):
+        recorded_counts()
