@@ -1,0 +1,75 @@
+"""How a tensor (N, C, ...) lies in memory: the order of its elements, and what a kernel needs to know of it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def is_channels_last(x: torch.Tensor) -> bool:
+    """Return whether ``x`` is dense with the channel as its last dimension in memory, and not also NCHW.
+
+    Lesson 12.
+    """
+    wanted = _CHANNELS_LAST.get(x.dim())
+    return wanted is not None and not x.is_contiguous() and x.is_contiguous(memory_format=wanted)
+
+
+def is_dense(x: torch.Tensor) -> bool:
+    """Return whether ``x`` lies in memory without gaps, as NCHW or as channels-last. Lesson 12."""
+    return x.is_contiguous() or is_channels_last(x)
+
+
+def memory_format(x: torch.Tensor) -> torch.memory_format:
+    """Return channels-last where ``x`` lies so, else the contiguous format. For the library itself."""
+    return _CHANNELS_LAST[x.dim()] if is_channels_last(x) else torch.contiguous_format
+
+
+def dense_like(x: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
+    """Return ``x``, or its copy where it does not lie in memory as the dense ``model``. For the library itself."""
+    return x.contiguous(memory_format=memory_format(model))
+
+
+def split(x: torch.Tensor) -> tuple[int, int, int]:
+    """Return (outer, channels, inner) of a dense ``x``: (N, C, H W) in NCHW, (N H W, C, 1) in channels-last.
+
+    Lesson 12.
+    """
+    inner = math.prod(x.shape[2:])
+    return (x.shape[0] * inner, x.shape[1], 1) if is_channels_last(x) else (x.shape[0], x.shape[1], inner)
+
+
+def check(x: torch.Tensor, bias: torch.Tensor) -> None:
+    """Raise TypeError or ValueError unless ``bias`` (C,) can be added to the channels of ``x`` (N, C, ...).
+
+    For the library itself.
+    """
+    check_values(x, "x")
+    check_bias(bias, x, channels=x.shape[1])
+
+
+def check_bias(bias: torch.Tensor, x: torch.Tensor, *, channels: int) -> None:
+    """Raise TypeError or ValueError unless ``bias`` has ``channels`` numbers of x's dtype, on its device.
+
+    For the library itself.
+    """
+    if not isinstance(bias, torch.Tensor):
+        raise TypeError(f"bias is a tensor (C,), not {type(bias).__name__}")
+    if bias.dim() != 1 or len(bias) != channels:
+        raise ValueError(f"bias has one number a channel, the shape ({channels},); this one has the shape "
+                         f"{tuple(bias.shape)}")  # fmt: skip
+    if bias.dtype != x.dtype or bias.device != x.device:
+        raise ValueError(f"x is {x.dtype} on {x.device}, the bias {bias.dtype} on {bias.device}; give bias.to(x)")
+
+
+def check_values(x: torch.Tensor, what: str) -> None:
+    """Raise TypeError or ValueError unless ``x`` is a floating-point tensor (N, C, ...). For the library itself."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{what} is a tensor (N, C, ...), not {type(x).__name__}")
+    if not x.is_floating_point():
+        raise TypeError(f"{what} is {x.dtype}; give floating-point values, such as {what}.float()")
+    if x.dim() < 2:
+        raise ValueError(f"{what} has the shape (N, C, ...), two dimensions or more; this is {tuple(x.shape)}")

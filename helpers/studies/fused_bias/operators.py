@@ -1,0 +1,269 @@
+"""Bias and ReLU in one pass, as PyTorch operators with gradients: ``fused_bias::...`` of ``torch.library``.
+
+On a CPU the kernels are C++, on CUDA Triton's. What they compute, element by element, is torch's own result: the sum
+is rounded once, relu(NaN) is NaN. The sums of a gradient are accurate to the bounds of :func:`bias_gradient`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from helpers.studies.fused_bias import cpp_kernels, layouts, triton_kernels
+
+_DEVICES = ("cpu", "cuda")
+
+
+def bias_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Return relu(x + bias) for ``x`` (N, C, ...) and ``bias`` (C,): one kernel that reads x once and writes once.
+
+    float32, float64 and bfloat16, on CUDA float16 as well; NCHW or channels-last, which the result keeps. A view with
+    gaps is copied first, which is one more pass. Equal to ``torch.relu(x + bias)`` bit for bit, NaN and infinities
+    too. Gradients flow to both.
+
+    Raises TypeError or ValueError for what does not fit together or is of another dtype, MissingToolError on a CPU
+    without a C++ compiler. Lesson 12.
+    """
+    _check(x, bias)
+    return _bias_relu(x, bias)
+
+
+def bias_relu_(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Replace ``x`` (N, C, ...) by relu(x + bias) where it lies in memory, and return it; else as :func:`bias_relu`.
+
+    Raises ValueError for a view with gaps or in another order than NCHW or channels-last, and what :func:`bias_relu`
+    raises. As in torch, a leaf that requires a gradient cannot be changed (RuntimeError). Lesson 12.
+    """
+    _check(x, bias)
+    if not layouts.is_dense(x):
+        raise ValueError(f"x of shape {tuple(x.shape)} and strides {x.stride()} lies in memory with gaps or in another "
+                         "order; give x.contiguous() (a copy), or use bias_relu")  # fmt: skip
+    if torch.is_grad_enabled() and (x.requires_grad or bias.requires_grad):
+        return _InPlace.apply(x, bias)
+    _bias_relu_(x, bias)
+    return x
+
+
+def bias_gradient(grad_output: torch.Tensor) -> torch.Tensor:
+    """Return the bias gradient (C,): the sum of ``grad_output`` (N, C, ...) over all but the channels, in one read.
+
+    In float32 each partial sum holds at most 36 roundings before it is added in float64, and the total is rounded
+    once, so the error is at most 37 u / (1 - 37 u) times the sum of the absolute values, u = 2^-24 (Higham, Accuracy
+    and Stability of Numerical Algorithms, 2nd edition, chapter 4). bfloat16 is summed so as well and rounded once. On
+    CUDA partial sums are of float32 (float64 for float64) in the order of a tree. The same call gives the same bits.
+
+    Raises TypeError or ValueError for what is no tensor (N, C, ...) of such numbers, MissingToolError on a CPU without
+    a C++ compiler. Lesson 12.
+    """
+    layouts.check_values(grad_output, "grad_output")
+    _check_device(grad_output)
+    return _bias_gradient(grad_output)
+
+
+def relu_bias_backward(grad_output: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of x, (N, C, ...), and of the bias, (C,), from y = relu(x + bias) and its gradient.
+
+    One pass: reads both, writes one, and adds up what it writes. As torch does, it passes the gradient where y is NaN.
+    The sums are as accurate as those of :func:`bias_gradient`. The result lies in memory as ``y`` does.
+
+    Raises ValueError for different shapes or dtypes, and what :func:`bias_gradient` raises. Lesson 12.
+    """
+    layouts.check_values(grad_output, "grad_output")
+    layouts.check_values(y, "y")
+    _check_device(y)
+    if (grad_output.shape, grad_output.dtype, grad_output.device) != (y.shape, y.dtype, y.device):
+        raise ValueError(f"grad_output and y have one shape, dtype and device; they are {tuple(grad_output.shape)} "
+                         f"{grad_output.dtype} on {grad_output.device} and {tuple(y.shape)} {y.dtype} on "
+                         f"{y.device}")  # fmt: skip
+    return _relu_bias_backward(grad_output, y)
+
+
+def bias_relu_pool(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Return the 2 x 2 maxima (stride 2) of relu(x + bias), (N, C, H // 2, W // 2), reading x (N, C, H, W) once.
+
+    float32 or float64 on a CPU. Equal bit for bit to ``max_pool2d(relu(x + bias), 2)``, of which it writes a quarter
+    of the bytes; for the backward pass it keeps one byte an output, the place of the largest. Gradients flow to both.
+
+    Raises as :func:`bias_relu`, ValueError for images under 2 x 2 pixels, NotImplementedError on CUDA. Lesson 12.
+    """
+    _check(x, bias)
+    if x.dim() != 4 or min(x.shape[2:]) < 2:
+        raise ValueError(f"x is (N, C, H, W) with images of 2 x 2 pixels or more; this is {tuple(x.shape)}")
+    if x.device.type != "cpu":
+        raise NotImplementedError("bias_relu_pool is a C++ kernel for the CPU; on CUDA pool bias_relu(x, bias)")
+    return _bias_relu_pool(x, bias)[0]
+
+
+def _check(x: torch.Tensor, bias: torch.Tensor) -> None:
+    layouts.check(x, bias)
+    _check_device(x)
+
+
+def _check_device(x: torch.Tensor) -> None:
+    if x.device.type not in _DEVICES:
+        raise ValueError(f"the kernels run on {' and '.join(_DEVICES)}, not on {x.device.type}; give x.to('cpu')")
+
+
+def _dense(x: torch.Tensor) -> torch.Tensor:
+    return x if layouts.is_dense(x) else x.contiguous()
+
+
+def _empty_like(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x, memory_format=layouts.memory_format(x))
+
+
+def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return values.view(1, -1, *[1] * (like.dim() - 2))
+
+
+_LIBRARY = torch.library.Library("fused_bias", "DEF")
+
+
+def _operator(schema: str, *, keys: tuple[str, ...] = ("CPU", "CUDA")) -> Callable[..., Any]:
+    """Register a kernel under a schema; return the operator. A call costs a third of ``torch.library.custom_op``'s."""
+
+    def register(kernel: Callable[..., Any]) -> Any:
+        name = schema.partition("(")[0]
+        _LIBRARY.define(schema, tags=torch.Tag.pt2_compliant_tag)
+        for key in keys:
+            _LIBRARY.impl(name, kernel, key)
+        return getattr(torch.ops.fused_bias, name).default
+
+    return register
+
+
+@_operator("bias_relu(Tensor x, Tensor bias) -> Tensor")
+def _bias_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    x, out = _dense(x), _empty_like(x)
+    (cpp_kernels if x.device.type == "cpu" else triton_kernels).bias_relu(x, bias, out)
+    return out
+
+
+@_operator("bias_relu_(Tensor(a!) x, Tensor bias) -> ()")
+def _bias_relu_(x: torch.Tensor, bias: torch.Tensor) -> None:
+    (cpp_kernels if x.device.type == "cpu" else triton_kernels).bias_relu(x, bias, x)
+    if not x.is_inference():
+        torch.autograd.graph.increment_version(x)  # what autograd saved of x is no longer there
+
+
+@_operator("bias_gradient(Tensor grad) -> Tensor")
+def _bias_gradient(grad: torch.Tensor) -> torch.Tensor:
+    kernels = cpp_kernels if grad.device.type == "cpu" else triton_kernels
+    return kernels.bias_gradient(_dense(grad)).to(grad.dtype)
+
+
+@_operator("relu_bias_backward(Tensor grad, Tensor y) -> (Tensor, Tensor)")
+def _relu_bias_backward(grad: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = _dense(y)
+    grad_x = _empty_like(y)
+    kernels = cpp_kernels if y.device.type == "cpu" else triton_kernels
+    total = kernels.relu_bias_backward(layouts.dense_like(grad, y), y, grad_x)
+    return grad_x, total.to(y.dtype)
+
+
+@_operator("bias_relu_pool(Tensor x, Tensor bias) -> (Tensor, Tensor)", keys=("CPU",))
+def _bias_relu_pool(x: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    x = _dense(x)
+    pooled, place = _pooled_like(x)
+    cpp_kernels.bias_relu_pool(x, bias, pooled, place)
+    return pooled, place
+
+
+@_operator(
+    "bias_relu_pool_backward(Tensor grad, Tensor place, SymInt height, SymInt width) -> (Tensor, Tensor)", keys=("CPU",)
+)
+def _bias_relu_pool_backward(
+    grad: torch.Tensor, place: torch.Tensor, height: int, width: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    grad_x = _unpooled_like(grad, place, height, width)
+    total = cpp_kernels.bias_relu_pool_backward(layouts.dense_like(grad, grad_x), place, grad_x)
+    return grad_x, total.to(grad.dtype)
+
+
+def _pooled_like(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    shape, how = (*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2), {"memory_format": layouts.memory_format(x)}
+    return (torch.empty(shape, dtype=x.dtype, device=x.device, **how),
+            torch.empty(shape, dtype=torch.uint8, device=x.device, **how))  # fmt: skip
+
+
+def _unpooled_like(grad: torch.Tensor, place: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    shape = (*place.shape[:2], height, width)
+    return torch.empty(shape, dtype=grad.dtype, device=grad.device, memory_format=layouts.memory_format(place))
+
+
+_FAKES = {
+    "bias_relu": lambda x, bias: _empty_like(_dense(x)),  # noqa: ARG005
+    "bias_relu_": lambda x, bias: None,  # noqa: ARG005
+    "bias_gradient": lambda grad: grad.new_empty(grad.shape[1]),
+    "relu_bias_backward": lambda grad, y: (_empty_like(_dense(y)), grad.new_empty(grad.shape[1])),
+    "bias_relu_pool": lambda x, bias: _pooled_like(_dense(x)),  # noqa: ARG005
+    "bias_relu_pool_backward": lambda grad, place, height, width: (
+        _unpooled_like(grad, place, height, width),
+        grad.new_empty(grad.shape[1]),
+    ),
+}
+for _name, _fake in _FAKES.items():
+    torch.library.register_fake(f"fused_bias::{_name}", _fake, lib=_LIBRARY)
+
+
+def _keep_output(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(output)
+
+
+def _backward_of_bias_relu(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return _relu_bias_backward(grad, *ctx.saved_tensors)
+
+
+def _keep_y(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: Any) -> None:  # noqa: ARG001
+    ctx.save_for_backward(inputs[1])
+
+
+def _backward_of_backward(ctx: Any, grad_x: torch.Tensor, grad_bias: torch.Tensor) -> tuple[torch.Tensor, None]:
+    (y,) = ctx.saved_tensors
+    both = grad_x + _per_channel(grad_bias, y)
+    return both.masked_fill(y <= 0, 0), None
+
+
+def _keep_shape(ctx: Any, inputs: tuple[torch.Tensor], output: Any) -> None:  # noqa: ARG001
+    ctx.shape = inputs[0].shape
+
+
+def _backward_of_bias_gradient(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    return grad.view(1, -1, *[1] * (len(ctx.shape) - 2)).expand(ctx.shape)
+
+
+def _keep_place(ctx: Any, inputs: tuple[torch.Tensor, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    ctx.save_for_backward(output[1])
+    ctx.mark_non_differentiable(output[1])
+    ctx.size = inputs[0].shape[2:]
+
+
+def _backward_of_pool(ctx: Any, grad: torch.Tensor, _: object) -> tuple[torch.Tensor, torch.Tensor]:
+    return _bias_relu_pool_backward(grad, *ctx.saved_tensors, *ctx.size)
+
+
+_GRADIENTS = {
+    "bias_relu": (_backward_of_bias_relu, _keep_output),
+    "relu_bias_backward": (_backward_of_backward, _keep_y),
+    "bias_gradient": (_backward_of_bias_gradient, _keep_shape),
+    "bias_relu_pool": (_backward_of_pool, _keep_place),
+}
+for _name, (_backward, _setup) in _GRADIENTS.items():
+    torch.library.register_autograd(f"fused_bias::{_name}", _backward, setup_context=_setup, lib=_LIBRARY)
+
+
+class _InPlace(torch.autograd.Function):
+    """The operator that changes x, which torch.library cannot give a gradient, made differentiable."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        _bias_relu_(x, bias)
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return _relu_bias_backward(grad, *ctx.saved_tensors)

@@ -1,0 +1,180 @@
+"""Convolution, bias and ReLU in six ways that compute the same: what people do today, and the one-pass kernels."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from helpers.studies.fused_bias import layouts, operators
+
+Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+_PAD = 1
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The gradients of one layer: of its input, its weight and its bias; ``x`` is None where none was asked for.
+
+    Lesson 12.
+    """
+
+    x: torch.Tensor | None
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+
+def layer(variant: str) -> Layer:
+    """Return relu(conv(x, weight) + bias) as ``variant`` computes it: a function of x, weight and bias with gradients.
+
+    The convolution has stride 1 and pads with 1, as in the story: x (N, C_in, H, W), weight (C_out, C_in, 3, 3) and
+    bias (C_out,) give (N, C_out, H, W). ``variant`` is one of :data:`VARIANTS`:
+
+    - "separate": convolution, broadcast add, ReLU, each with a new tensor; what the story's framework did.
+    - "in-place": the same three kernels, the last two written over the convolution's output.
+    - "native": the bias handed to the convolution, ReLU in place; what PyTorch's layers do.
+    - "post-op": bias and ReLU inside the convolution: oneDNN's post-operations on a CPU, cuDNN's on CUDA.
+    - "compiled": "separate" under ``torch.compile``; its first call takes tens of seconds.
+    - "one-pass": convolution, and then :func:`bias_relu_` over its output.
+
+    Raises ValueError for another name; the function raises TypeError or ValueError for tensors that do not fit, and
+    what the kernels raise (MissingToolError without a compiler for "one-pass" on a CPU). Lesson 12.
+    """
+    if variant not in VARIANTS:
+        raise ValueError(f"there is no variant {variant!r}; there are {', '.join(VARIANTS)}")
+    compute = _FUNCTIONS[variant]
+
+    def checked(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        _check(x, weight, bias)
+        return compute(x, weight, bias)
+
+    checked.__name__ = checked.__qualname__ = variant
+    return checked
+
+
+def gradients(
+    variant: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, grad_output: torch.Tensor
+) -> Gradients:
+    """Return the gradients of ``variant`` for the gradient of its output, (N, C_out, H, W).
+
+    The gradient of x is None where x requires none, as in a network's first layer. Raises as :func:`layer`. Lesson 12.
+    """
+    weight, bias = (tensor.detach().requires_grad_() for tensor in (weight, bias))
+    inputs = [weight, bias, *([x] if x.requires_grad else [])]
+    with torch.enable_grad():
+        y = layer(variant)(x, weight, bias)
+    found = torch.autograd.grad(y, inputs, grad_output)
+    return Gradients(found[2] if x.requires_grad else None, found[0], found[1])
+
+
+def missing(variant: str, device: str | torch.device = "cpu") -> str:
+    """Return why ``variant`` cannot run on ``device``, "" where it can: no oneDNN, no cuDNN, no compiler, no Triton.
+
+    Raises ValueError for an unknown variant. Lesson 12.
+    """
+    from helpers.native import NativeError, tools
+
+    layer(variant)
+    on_cpu = torch.device(device).type == "cpu"
+    if variant == "post-op":
+        there = torch.backends.mkldnn.is_available() if on_cpu else torch.backends.cudnn.is_available()
+        return "" if there else f"this torch has no {'oneDNN' if on_cpu else 'cuDNN'}"
+    if variant in ("compiled", "one-pass"):
+        try:
+            if on_cpu:
+                tools.find_compiler()
+            else:
+                from helpers.studies.fused_bias import triton_kernels
+
+                triton_kernels.programs()
+        except NativeError as error:
+            return str(error)
+    return ""
+
+
+def _convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return functional.conv2d(x, weight, bias, padding=_PAD)
+
+
+def _separate(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.relu(_convolution(x, weight) + bias.view(1, -1, 1, 1))
+
+
+def _in_place(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return _convolution(x, weight).add_(bias.view(1, -1, 1, 1)).relu_()
+
+
+def _native(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return _convolution(x, weight, bias).relu_()
+
+
+def _one_pass(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    y = _convolution(x, weight)
+    return operators.bias_relu_(y, bias) if layouts.is_dense(y) else operators.bias_relu(y, bias)
+
+
+def _post_op(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    reason = missing("post-op", x.device)
+    if reason:
+        raise RuntimeError(f"{reason}, which 'post-op' needs; take another variant: {', '.join(VARIANTS)}")
+    if x.dtype == torch.float64:
+        raise TypeError("neither oneDNN nor cuDNN fuses float64; give float32, or take another variant")
+    return _PostOp.apply(x, weight, bias)
+
+
+class _PostOp(torch.autograd.Function):
+    """The convolution whose library adds the bias and applies the ReLU before it writes; torch has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        pad, one = [_PAD, _PAD], [1, 1]
+        if x.device.type == "cuda":
+            y = torch.cudnn_convolution_relu(x, weight, bias, one, pad, one, 1)
+        else:
+            y = torch.ops.mkldnn._convolution_pointwise(x, weight, bias, pad, one, one, 1, "relu", [], "")
+        ctx.save_for_backward(x, weight, y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
+        x, weight, y = ctx.saved_tensors
+        passed = torch.ops.aten.threshold_backward(grad, y, 0)
+        pad, one, mask = [_PAD, _PAD], [1, 1], [ctx.needs_input_grad[0], True, True]
+        return torch.ops.aten.convolution_backward(
+            passed, x, weight, [len(weight)], one, pad, one, False, [0, 0], 1, mask
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def _compiled() -> Layer:
+    return torch.compile(_separate, dynamic=False)
+
+
+_FUNCTIONS: dict[str, Layer] = {
+    "separate": _separate,
+    "in-place": _in_place,
+    "native": _native,
+    "post-op": _post_op,
+    "compiled": lambda x, weight, bias: _compiled()(x, weight, bias),
+    "one-pass": _one_pass,
+}
+VARIANTS = tuple(_FUNCTIONS)
+
+
+def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    for name, tensor in (("x", x), ("weight", weight)):
+        layouts.check_values(tensor, name)
+        if tensor.dim() != 4:
+            raise ValueError(f"{name} has four dimensions, not the shape {tuple(tensor.shape)}")
+    if weight.shape[1] != x.shape[1] or tuple(weight.shape[2:]) != (3, 3):
+        raise ValueError(f"weight is (C_out, {x.shape[1]}, 3, 3) for x of shape {tuple(x.shape)}; this one is "
+                         f"{tuple(weight.shape)}")  # fmt: skip
+    if (weight.dtype, weight.device) != (x.dtype, x.device):
+        raise ValueError(f"x is {x.dtype} on {x.device}, the weight {weight.dtype} on {weight.device}; "
+                         "give weight.to(x)")  # fmt: skip
+    layouts.check_bias(bias, x, channels=len(weight))

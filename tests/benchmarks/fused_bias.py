@@ -1,0 +1,148 @@
+"""The figures of the fused bias on this machine, one thread (``make bench NAME=fused_bias``).
+
+Each line states what was wanted, what was measured as a ratio within one run, and "reached", "missed", or, where the
+interval of the ratio holds the wanted value or the machine was busy, "too noisy to tell". ``--compile`` adds
+``torch.compile``, whose cold start takes tens of seconds; ``--seconds`` is the budget of each comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+
+from helpers import hardware, profiling, results, timing
+from helpers.data import make_MNIST_loader
+from helpers.studies import fused_bias
+from helpers.studies.fused_bias import convnet
+
+LARGE = (1000, 16, 28, 28)  # 50 MB of float32: the first layer's activation at batch 1,000
+BEYOND_L2 = (100, 16, 28, 28)  # 5 MB
+
+
+@dataclass(frozen=True)
+class Figure(results.Result):
+    """One figure to reach: the ratio wanted, measured with the ends of its interval, and the smallest times' ratio."""
+
+    figure: str
+    wanted: str
+    measured: float
+    low: float
+    high: float
+    of_minima: float
+    verdict: str
+
+
+def judged(name: str, comparison: timing.Comparison, fast: str, *, at_least: float) -> Figure:
+    """Return how many times as fast as the baseline the candidate ``fast`` is, beside what was wanted."""
+    row, base = comparison.candidate(fast), comparison.candidate(comparison.baseline)
+    low, high = 1 / row.high_ratio, 1 / row.low_ratio if row.low_ratio else float("inf")
+    disturbed = comparison.waiting_share is not None and comparison.waiting_share > 0.1
+    told = "reached" if low >= at_least else "missed" if high < at_least else "too noisy to tell"
+    if disturbed and told == "missed":
+        told = "too noisy to tell (busy machine)"
+    return Figure(name, f"{at_least:g}x or more", 1 / row.time_ratio, low, high, base.minimum_s / row.minimum_s, told)
+
+
+def kernels(seconds: float) -> Iterator[Figure]:
+    """Yield the one-pass kernels against PyTorch's, in place, backward and as a sum."""
+    for shape in (BEYOND_L2, LARGE):
+        size = f"{4 * torch.Size(shape).numel() / 1e6:.0f} MB"
+        y, grad = (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in range(2))
+        bias, mask = torch.full((shape[1],), 1e-3), torch.relu(y)
+        column = bias.view(1, -1, 1, 1)
+        runs = {
+            "add_, relu_": functools.partial(lambda y, column: y.add_(column).relu_(), y, column),
+            "one-pass": functools.partial(fused_bias.bias_relu_, y, bias),
+        }
+        found = timing.compare(runs, budget_s=seconds)
+        yield judged(f"one-pass in place over add_, relu_, {size}", found, "one-pass", at_least=1.7)
+        runs = {"mul_": functools.partial(y.mul_, 1.0), "one-pass": runs["one-pass"]}
+        found = timing.compare(runs, budget_s=seconds)
+        yield judged(f"one-pass in place over in-place scaling, {size}", found, "one-pass", at_least=0.85)
+        runs = {
+            "separate": functools.partial(_backward, grad, mask),
+            "one-pass": functools.partial(fused_bias.relu_bias_backward, grad, mask),
+        }
+        found = timing.compare(runs, budget_s=seconds)
+        yield judged(f"one-pass ReLU backward and bias gradient, {size}", found, "one-pass", at_least=1.7)
+    for last in (False, True):
+        found = fused_bias.measure_reductions(LARGE, channels_last=last, budget_s=seconds)
+        where = "channels-last" if last else "NCHW"
+        for row in found.candidates:
+            if row.name not in ("sum", "one-pass"):
+                yield judged(f"{row.name} over sum((0,2,3)), 50 MB, {where}", found, row.name, at_least=1)
+        yield judged(f"one-pass over sum((0,2,3)), 50 MB, {where}", found, "one-pass", at_least=2.5)
+
+
+def _backward(grad: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.threshold_backward(grad, mask, 0).sum((0, 2, 3))
+
+
+def ladders(seconds: float, *, compiled: bool) -> Iterator[fused_bias.Ladder]:
+    """Yield the convnet's rungs at batch 100 on real digits, forward and a training step."""
+    images, labels = next(iter(make_MNIST_loader(100)))
+    rungs = [*convnet.default_rungs("cpu"), *(["compiled"] if compiled else [])]
+    for phase in ("forward", "training"):
+        yield fused_bias.measure_ladder(images, labels, phase=phase, rungs=rungs, budget_s=4 * seconds)
+
+
+def show(title: str, rows: list[results.Result]) -> None:
+    """Print results of one type as a table."""
+    frame = results.printed(pd.concat([pd.DataFrame([row.to_dict()]) for row in rows], ignore_index=True))
+    print(f"\n{title}\n{frame.to_string(index=False)}", flush=True)
+
+
+def main() -> None:
+    """Print every figure of the study, with the machine's limits and whether it was quiet."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=3.0, help="budget of each comparison")
+    parser.add_argument("--compile", action="store_true", help="measure torch.compile as well")
+    arguments = parser.parse_args()
+    print(timing.steady_allocator())
+    torch.set_num_threads(1)
+    limits = hardware.probe(refresh=True, device="cpu")
+    print(limits)
+    with torch.no_grad():
+        show("Kernels", list(kernels(arguments.seconds)))
+    for batch in fused_bias.measuring.STORY_BATCHES:
+        for index in range(3):
+            times = fused_bias.measure_layer(index, batch=batch, device="cpu", budget_s=arguments.seconds)
+            print(f"\n{times}", flush=True)
+    for shape in (BEYOND_L2, LARGE):
+        measured = fused_bias.measure_kernels(shape, limits, device="cpu", budget_s=arguments.seconds)
+        show(f"Model and measurement, {shape}: {measured.reason or 'stable'}", list(measured.rows))
+    for ladder in ladders(arguments.seconds, compiled=arguments.compile):
+        show(f"{ladder.phase}, batch {ladder.batch}: {ladder.reason or 'stable'}", list(ladder.rungs))
+        if ladder.phase == "forward":
+            names = [row.rung for row in ladder.rungs if row.rung != ladder.comparison.baseline]
+            show("The best rung", [judged(name, ladder.comparison, name, at_least=4) for name in names])
+    _profile()
+    if arguments.compile:
+        _cold_start()
+
+
+def _profile() -> None:
+    """Print the story's table before and after: where the time of a forward pass goes."""
+    images, _ = next(iter(make_MNIST_loader(100)))
+    for rung in ("separate", "channels-last, one-pass with pooling"):
+        net = fused_bias.Convnet(rung)
+        with torch.no_grad():
+            print(f"\n{rung}\n{profiling.kernel_table(functools.partial(net, images), runs=20)}")
+
+
+def _cold_start() -> None:
+    begin_s = time.perf_counter()
+    torch.compiler.reset()
+    layer = fused_bias.layer("compiled")
+    layer(torch.randn(100, 1, 28, 28), torch.randn(16, 1, 3, 3), torch.randn(16))
+    print(f"\ntorch.compile, first call of one layer: {time.perf_counter() - begin_s:.1f} s (a kept cache helps)")
+
+
+if __name__ == "__main__":
+    main()

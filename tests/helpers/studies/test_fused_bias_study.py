@@ -1,0 +1,290 @@
+"""The study: variants and reductions against float64, bytes against torch's own operators, the net and its ladder."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers import recorded, results, timing
+from helpers.data import make_MNIST_loader
+from helpers.hardware.limits import BandwidthPoint, MachineLimits, MemoryLevel
+from helpers.studies import fused_bias
+from helpers.studies.fused_bias import (
+    REDUCTIONS,
+    RUNGS,
+    VARIANTS,
+    Convnet,
+    bandwidth_at,
+    convnet,
+    gradients,
+    layer,
+    measure_kernels,
+    measure_ladder,
+    measure_layer,
+    measure_reductions,
+    measure_story,
+    model_ratio,
+    model_time,
+    reduction,
+    traffic,
+    variants,
+)
+from helpers.training import train
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+UNIT_ROUNDOFF = 2.0**-24
+
+
+@pytest.fixture(autouse=True)
+def _quick_compiler(monkeypatch):
+    """torch.compile with the graph compiler alone: what Inductor makes of it is the benchmark's question."""
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda fn, **options: real(fn, backend="aot_eager", **options))
+    variants._compiled.cache_clear()
+    yield
+    variants._compiled.cache_clear()
+
+
+def tensors(batch=2, before=3, after=5, pixels=7, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (batch, before, pixels, pixels), (after, before, 3, 3), (after,), (batch, after, pixels, pixels)
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+def limits(**changes):
+    """Limits whose bandwidths differ by kernel and size, so that a wrong choice shows."""
+    points = tuple(BandwidthPoint(size, **{f"{kernel}_bytes_per_s": rate * factor for kernel, rate in
+                   (("read", 5e9), ("write", 2e9), ("copy", 3e9), ("triad", 4e9), ("scale", 1e9))})
+                   for size, factor in ((2**16, 10), (2**24, 1)))  # fmt: skip
+    values = {
+        "device": "cpu", "threads": 1, "date": "2026-01-01", "versions": {}, "chase": "",
+        "peak_flops": {"float32": 1e12}, "memory_levels": (MemoryLevel("DRAM", None, None, 2e9),),
+        "call_overhead_s": 1e-6, "launch_s": None, "host_to_device_bytes_per_s": None,
+        "device_to_host_bytes_per_s": None, "unstable": (), "notes": (), "latencies": (), "bandwidths": points,
+    }  # fmt: skip
+    return MachineLimits(**values | changes)
+
+
+@needs_compiler
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_is_the_layer_and_its_gradients_in_float64(variant, channels_last):
+    x, weight, bias, grad = tensors()
+    if channels_last:
+        x, grad = (tensor.contiguous(memory_format=torch.channels_last) for tensor in (x, grad))
+    wide = [tensor.double() for tensor in (x, weight, bias, grad)]
+    exact, size = layer("separate")(*wide[:3]), layer("separate")(*[tensor.abs() for tensor in wide[:3]])
+    found = layer(variant)(x, weight, bias)
+    # 27 products and the bias: an inner product of 28 terms in any order (Higham 2002, 3.5), one ReLU without error.
+    assert ((found - exact).abs() <= 28 * UNIT_ROUNDOFF / (1 - 28 * UNIT_ROUNDOFF) * size).all()
+    expected = gradients("separate", wide[0].requires_grad_(), *wide[1:3], grad_output=wide[3])
+    got = gradients(variant, x.requires_grad_(), weight, bias, grad_output=grad)
+    for name in ("x", "weight", "bias"):
+        torch.testing.assert_close(getattr(got, name).double(), getattr(expected, name), rtol=1e-4, atol=1e-5)
+    assert gradients(variant, x.detach(), weight, bias, grad_output=grad).x is None
+
+
+@needs_compiler
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_every_reduction_is_the_sum(name, channels_last):
+    grad = tensors(batch=4, after=6)[3]
+    exact = grad.double().sum((0, 2, 3))
+    if channels_last:
+        grad = grad.contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(reduction(name)(grad).double(), exact, rtol=1e-5, atol=1e-5)
+    assert torch.equal(reduction(name)(grad[:0]), torch.zeros(6))
+
+
+class Bytes(TorchDispatchMode):
+    """Counts what each operator but the convolution is handed and hands back, from the tensors themselves."""
+
+    def __init__(self):
+        super().__init__()
+        self.moved = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **kwargs or {})
+        name = str(function)
+        if not any(word in name for word in ("conv", "view", "detach")):  # no bytes of the bias and the ReLU
+            read = sum(a.numel() * a.element_size() for a in args if isinstance(a, torch.Tensor))
+            outs = result if isinstance(result, tuple | list) else (result,)
+            written = sum(o.numel() * o.element_size() for o in outs if isinstance(o, torch.Tensor))
+            if "fused_bias.bias_relu_" in name:
+                written = args[0].numel() * args[0].element_size()
+            self.moved.append((read, written))
+        return result
+
+
+@needs_compiler
+@pytest.mark.parametrize("variant", ["separate", "in-place", "native", "post-op", "one-pass"])
+def test_the_bytes_are_those_of_the_operators_that_run(variant):
+    x, weight, bias, grad = tensors()
+    weight.requires_grad_()
+    bias.requires_grad_()
+    with Bytes() as forward:
+        y = layer(variant)(x, weight, bias)
+    counted = traffic(variant, y.shape)
+    assert [(kernel.read_bytes, kernel.written_bytes) for kernel in counted.kernels] == forward.moved
+    assert counted.moved_bytes == counted.read_bytes + counted.written_bytes == sum(map(sum, forward.moved))
+    with Bytes() as backward:
+        torch.autograd.grad(y, (weight, bias), grad)
+    counted = traffic(variant, y.shape, phase="backward")
+    assert [(kernel.read_bytes, kernel.written_bytes) for kernel in counted.kernels] == backward.moved
+
+
+def test_the_bytes_of_the_story_are_a_formula():
+    whole = 100 * 16 * 28 * 28
+    separate = traffic("separate", (100, 16, 28, 28))
+    assert (separate.read_bytes, separate.written_bytes) == (4 * (2 * whole + 16), 4 * 2 * whole)
+    assert traffic("one-pass", (100, 16, 28, 28), torch.bfloat16).moved_bytes == 2 * (2 * whole + 16)
+    assert traffic("post-op", (100, 16, 28, 28)).kernels == ()
+    assert traffic("separate", (0, 16, 28, 28)).read_bytes == 64
+    assert results.from_dict(fused_bias.Traffic, separate.to_dict()) == separate
+
+
+def test_the_model_takes_each_kernels_own_bandwidth_at_its_own_size():
+    machine, shape = limits(), (2, 2, 64, 64)  # 2^16 bytes
+    whole, overhead_s = 2**16, 1e-6
+    modelled = model_time(traffic("in-place", shape), machine)
+    assert [kernel.measured_by for kernel in modelled.kernels] == ["scale", "scale"]
+    assert modelled.kernels[1].modelled_s == pytest.approx(2 * whole / 1e10 + overhead_s)
+    separate = model_time(traffic("separate", shape), machine)
+    assert [kernel.measured_by for kernel in separate.kernels] == ["copy", "copy"]
+    assert separate.kernels[1].bandwidth_bytes_per_s == pytest.approx(3e9 * 10 ** (7 / 8))  # 2^17 of 2^16 to 2^24
+    assert separate.modelled_s == pytest.approx(sum(kernel.modelled_s for kernel in separate.kernels))
+    backward = model_time(traffic("separate", shape, phase="backward"), machine)
+    assert [kernel.measured_by for kernel in backward.kernels] == ["triad", "read"]
+    fused = model_time(traffic("one-pass", shape, phase="backward"), machine)
+    assert [kernel.measured_by for kernel in fused.kernels] == ["triad"]
+    on_cuda = model_time(traffic("native", (1, 1, 1, 1)), limits(device="cuda:0"))
+    assert on_cuda.modelled_s == overhead_s  # launches run ahead: the longer of the two
+    assert bandwidth_at(machine, 1, by="read") == pytest.approx(5e10)
+    assert bandwidth_at(machine, 2**40, by="read") == pytest.approx(5e9)
+
+
+def test_the_modelled_ratio_grows_with_the_batch_and_falls_with_the_channels():
+    machine = limits()
+    small, large = (model_ratio(n, in_channels=1, out_channels=16, pixels=28, limits=machine) for n in (1, 1000))
+    deep = model_ratio(1000, in_channels=512, out_channels=16, pixels=28, limits=machine)
+    assert 1 < small.separate_per_fused_ratio < large.separate_per_fused_ratio
+    assert 1 < deep.separate_per_fused_ratio < large.separate_per_fused_ratio
+    assert large.separate_per_fused_ratio == pytest.approx(1 + large.bias_s / large.convolution_s)
+
+
+@needs_compiler
+def test_the_nets_are_one_net_and_learn_the_digits():
+    images, labels = next(iter(make_MNIST_loader(20)))
+    first = Convnet()
+    exact = [
+        torch.autograd.grad(functional.cross_entropy(first(images), labels), first.parameters()),
+        first(images),
+    ]
+    for rung in RUNGS:
+        net = Convnet(rung)
+        net.load_state_dict(first.state_dict())
+        torch.testing.assert_close(net(images), exact[1], rtol=1e-4, atol=1e-5)
+        found = torch.autograd.grad(functional.cross_entropy(net(images), labels), net.parameters())
+        for ours, theirs in zip(found, exact[0], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    torch.manual_seed(0)
+    net = Convnet("channels-last, one-pass with pooling")
+    run = train(net, make_MNIST_loader(100), 1, test_loader=make_MNIST_loader(500, split="test"))
+    assert run.test_accuracy_share > 0.85
+    assert sum(p.numel() for p in net.parameters()) == 16 * 10 + 32 * (16 * 9 + 1) + 32 * (32 * 9 + 1) + 10 * 289
+
+
+@needs_compiler
+@pytest.mark.parametrize("phase", ["forward", "training"])
+def test_the_ladder_times_the_same_net_on_every_rung(phase):
+    images, labels = next(iter(make_MNIST_loader(32)))
+    timing.steady_allocator()
+    with timing.fixed_threads(1):
+        ladder = measure_ladder(images, labels, phase=phase, budget_s=0.5)
+    assert [row.rung for row in ladder.rungs] == [name for name in RUNGS if name != "compiled"]
+    assert (ladder.batch, ladder.rungs[0].speedup, ladder.device) == (32, 1, "cpu")
+    if phase == "forward":
+        ladder.comparison.claim("channels-last pools faster", "channels-last, one-pass with pooling", at_most=0.7)
+    assert results.from_dict(convnet.Ladder, ladder.to_dict()) == ladder
+
+
+@needs_compiler
+def test_a_wrong_rung_is_not_timed(monkeypatch):
+    images, labels = next(iter(make_MNIST_loader(4)))
+    wrong = convnet.Rung(lambda x, w, b: convnet._RUNGS["separate"].block(x, w, b + 0.01), False)
+    monkeypatch.setitem(convnet._RUNGS, "native", wrong)
+    with pytest.raises(RuntimeError, match=r"logits of native \(off by .*nothing was timed"):
+        measure_ladder(images, labels, rungs=("separate", "native"), budget_s=0.1)
+
+
+@needs_compiler
+def test_the_measurements_hold_together():
+    with timing.fixed_threads(1):
+        times = measure_layer(0, batch=2, device="cpu", budget_s=0.1)
+        kernels = measure_kernels((2, 4, 8, 8), limits(), device="cpu", budget_s=0.1)
+        sums = measure_reductions((2, 4, 8, 8), channels_last=True, device="cpu", budget_s=0.1)
+        story = measure_story(batches=(4,), device="cpu", budget_s=0.1)
+    separate = next(row for row in times.variants if row.variant == "separate")
+    assert times.bias_share == pytest.approx(1 - 1 / separate.convolution_ratio)
+    assert (times.layer, times.batch, times.threads) == ("1 to 16, 28 x 28", 2, 1)
+    row, scale = kernels.row("one-pass"), kernels.comparison.candidate("one-pass, forward")
+    assert row.moved_bytes == traffic("one-pass", (2, 4, 8, 8)).moved_bytes
+    assert row.model_ratio * row.measured_s == pytest.approx(row.modelled_s)
+    assert row.scale_share * scale.time_ratio == pytest.approx(row.moved_bytes / (2 * 4 * 2 * 4 * 64))
+    assert [candidate.name for candidate in sums.candidates] == list(REDUCTIONS)
+    assert 0 < story.rows[0].bias_gradient_share < 1
+    assert "aten::max_pool2d_with_indices" in [kernel.name for kernel in story.profile.kernels]
+    for result in (times, kernels, story):
+        assert results.from_dict(type(result), result.to_dict()) == result
+
+
+def test_the_storys_figures_are_recorded_for_lesson_12():
+    assert "helpers.studies.fused_bias:measure_story" in recorded.RECORDERS["12"].values()
+
+
+def test_what_is_missing_is_said(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "To mend it" in variants.missing("one-pass")
+    assert "To mend it" in variants.missing("compiled")
+    assert variants.missing("native") == variants.missing("separate") == ""
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert variants.missing("post-op") == "this torch has no oneDNN"
+    with pytest.raises(RuntimeError, match="no oneDNN, which 'post-op' needs"):
+        layer("post-op")(*tensors()[:3])
+    assert convnet.default_rungs("cpu") == ("separate", "native", "channels-last")
+
+
+@pytest.mark.parametrize(("call", "error", "words"), [
+    (lambda: layer("fused"), ValueError, "no variant 'fused'; there are separate, in-place"),
+    (lambda: layer("native")(torch.ones(2, 3, 4, 4), torch.ones(5, 2, 3, 3), torch.ones(5)), ValueError,
+     r"\(C_out, 3, 3, 3\)"),
+    (lambda: layer("native")(torch.ones(3, 4, 4), torch.ones(5, 3, 3, 3), torch.ones(5)), ValueError,
+     "four dimensions"),
+    (lambda: layer("native")(torch.ones(2, 3, 4, 4), torch.ones(5, 3, 3, 3), torch.ones(4)), ValueError,
+     r"shape \(5,\)"),
+    (lambda: layer("native")(torch.ones(2, 3, 4, 4).double(), torch.ones(5, 3, 3, 3), torch.ones(5)), ValueError,
+     r"give weight.to\(x\)"),
+    (lambda: layer("post-op")(*[tensor.double() for tensor in tensors()[:3]]), TypeError, "fuses float64"),
+    (lambda: reduction("slow"), ValueError, "no reduction 'slow'; there are per image, sum"),
+    (lambda: reduction("sum")(torch.ones(2, 3)), ValueError, r"grad is \(N, C, H, W\)"),
+    (lambda: traffic("separate", (3,)), ValueError, r"shape is \(N, C, ...\)"),
+    (lambda: traffic("separate", (3, 4), phase="sideways"), ValueError, "the phases forward and backward"),
+    (lambda: traffic("separate", (3, 4), "float32"), TypeError, "dtype is one of torch's"),
+    (lambda: traffic("compiled", (3, 4), phase="backward"), ValueError, "see profiling.kernel_table"),
+    (lambda: model_time(traffic("separate", (3, 4)), "limits"), TypeError, "what helpers.probe"),
+    (lambda: model_time(traffic("separate", (3, 4)), limits(bandwidths=())), ValueError, "hold no bandwidths"),
+    (lambda: model_ratio(0, in_channels=1, out_channels=1, pixels=1, limits=limits()), ValueError, "at least 1"),
+    (lambda: Convnet("fast"), ValueError, "no rung 'fast'"),
+    (lambda: Convnet()(torch.ones(2, 784)), ValueError, r"images are \(N, 1, 28, 28\)"),
+    (lambda: measure_ladder(torch.ones(2, 1, 28, 28), torch.zeros(2), phase="sleep"), ValueError,
+     "'forward' or 'training'"),
+    (lambda: measure_layer(3, batch=1, device="cpu"), ValueError, "layers 0, 1 and 2"),
+    (lambda: measure_layer(0, batch=0, device="cpu"), ValueError, "at least 1, not 0"),
+])  # fmt: skip
+def test_wrong_arguments_are_told_what_is_accepted(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
