@@ -8,7 +8,7 @@ SUBMISSIONS ?=
 # Every fresh process (a kernel, a rank) loads PyTorch from compiled modules: they must be kept the first time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lab test lessons slides student bench soak lock
+.PHONY: help setup lab test lessons slides student grade bench soak lock
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -30,6 +30,9 @@ slides: .venv/test.stamp  ## cut one offline deck a lesson into slides/_build
 
 student: .venv/test.stamp  ## build course/exercises and a clean student tree in _build/student
 	$(BIN)/python -m course.authoring student
+
+grade: .venv/test.stamp  ## grade a folder of submissions, each in a sandbox (SUBMISSIONS=folder)
+	$(BIN)/python -m course.grading "$(SUBMISSIONS)"
 
 bench: .venv/peers.stamp  ## run one benchmark and print its table (NAME=timing)
 	$(BIN)/python -m tests.benchmarks.$(NAME)

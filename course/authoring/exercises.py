@@ -5,7 +5,8 @@ metadata: ``answer="units"`` holds the function with its solution between ``### 
 SOLUTION``; ``checks="units" points=3`` its visible checks, and then the hidden ones between ``### BEGIN HIDDEN TESTS``
 and ``### END HIDDEN TESTS``; ``wrong="units" says="..."`` is a plausible wrong answer, with a part of what its author
 shall read, and where stated ``gets=2``, the points that are left. Wrong answers are for the tests alone; all else is in
-the notebook, and what is not an answer is locked.
+the notebook, and what is not an answer is locked. A markdown cell ``written="first_call" points=2`` holds the guide by
+which a person marks what a student writes in its place; the question stands in the cell above.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ from course.authoring.run import run
 STUB = "return exercises.not_yet"
 FEWEST_WRONG = 2
 HINTS = 3
+WRITTEN = 2
+WRITTEN_STUB = "*Write your answer here.*"
 
 _SUFFIX = "_exercises"
 _SCHEMA = {"schema_version": 3, "task": False}
 _RELEASE = (nbgrader.LockCells, nbgrader.ClearSolutions, nbgrader.CheckCellMetadata, nbgrader.ClearHiddenTests,
             nbgrader.ClearMarkScheme, nbgrader.ComputeChecksums, nbgrader.CheckCellMetadata)  # fmt: skip
 _REGION = {"answer": "SOLUTION", "checks": "HIDDEN TESTS"}
+_OURS = ("answer", "checks", "points", "written")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _DETAILS = re.compile(r"<details>.*?<summary>.*?</summary>.*?</details>", re.DOTALL)
 
@@ -66,8 +70,12 @@ class Sheet:
     def exercises(self) -> tuple[str, ...]:
         return tuple(cell.metadata["answer"] for cell in self.lesson.cells if "answer" in cell.metadata)
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        return tuple(cell.metadata["written"] for cell in self.lesson.cells if "written" in cell.metadata)
+
     def cell(self, role: str, exercise: str) -> Cell:
-        """Return the cell that is the ``answer`` or the ``checks`` of an exercise; KeyError where there is none."""
+        """Return the cell that is the ``answer``, ``checks`` or ``written`` guide so named; KeyError for none."""
         for cell in self.lesson.cells:
             if cell.metadata.get(role) == exercise:
                 return cell
@@ -139,6 +147,7 @@ def _refuse_ill_formed(sheet: Sheet, name: str) -> None:
             if role == "checks" and (type(points) is not int or points < 1):
                 raise AuthoringError(f"{where}: points={points!r}; checks need points, a goal each, such as points=3")
             seen.add((role, exercise))
+    _refuse_ill_formed_questions(sheet, name)
     answers, checked = ({one for kind, one in seen if kind == role} for role in _REGION)
     strangers = {one.exercise for one in sheet.wrong} - answers
     if answers != checked or strangers:
@@ -146,29 +155,45 @@ def _refuse_ill_formed(sheet: Sheet, name: str) -> None:
         raise AuthoringError(f"{name}: {alone} needs one cell answer=... and one cell checks=...")
 
 
+def _refuse_ill_formed_questions(sheet: Sheet, name: str) -> None:
+    known = [*sheet.exercises]
+    for cell in (cell for cell in sheet.lesson.cells if "written" in cell.metadata):
+        where, points = f"{name}, line {cell.line}", cell.metadata.get("points")
+        question = str(cell.metadata["written"])
+        if cell.kind != "markdown" or not _NAME.fullmatch(question) or question in known:
+            example = '# %% [markdown] written="first_call" points=2'
+            raise AuthoringError(f"{where}: the guide to a written answer needs a name of its own: {example}")
+        if type(points) is not int or points < 1:
+            raise AuthoringError(f"{where}: points={points!r}; a written answer needs points, such as points=2")
+        known.append(question)
+
+
 def instructor(sheet: Sheet) -> nbformat.NotebookNode:
     """Return the notebook with solutions and hidden tests, as nbgrader's ``source`` folder wants it; not run."""
     made = notebook.unexecuted(sheet.lesson)
     for count, (cell, stated) in enumerate(zip(made.cells, sheet.lesson.cells, strict=True), start=1):
-        kept = {key: value for key, value in cell.metadata.items() if key not in ("answer", "checks", "points")}
+        kept = {key: value for key, value in cell.metadata.items() if key not in _OURS}
         cell.metadata = nbformat.from_dict({**kept, "nbgrader": nbgrader_metadata(stated.metadata, count)})
     return made
 
 
 def nbgrader_metadata(stated: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return what nbgrader reads of a cell: an answer, checks with points, or text and code that is given (locked)."""
+    """Return what nbgrader reads of a cell: an answer, checks or a written answer with points, or what is given."""
     if "answer" in stated:
         return {**_SCHEMA, "grade_id": stated["answer"], "grade": False, "solution": True, "locked": False}
     if "checks" in stated:
         grade_id = f"{stated['checks']}_checks"
         return {**_SCHEMA, "grade_id": grade_id, "grade": True, "solution": False, "locked": True,
                 "points": stated["points"]}  # fmt: skip
+    if "written" in stated:
+        return {**_SCHEMA, "grade_id": stated["written"], "grade": True, "solution": True, "locked": False,
+                "points": stated["points"]}  # fmt: skip
     return {**_SCHEMA, "grade_id": f"given_{count}", "grade": False, "solution": False, "locked": True}
 
 
 def release_config() -> Config:
     """Return how nbgrader makes a student's notebook: the stub returns ``not_yet`` instead of raising."""
-    return Config({"ClearSolutions": {"code_stub": {"python": STUB}}})
+    return Config({"ClearSolutions": {"code_stub": {"python": STUB}, "text_stub": WRITTEN_STUB}})
 
 
 def released(sheet: Sheet) -> nbformat.NotebookNode:
@@ -208,8 +233,10 @@ def problems(course: Course) -> list[Problem]:
 
 
 def rules(sheet: Sheet) -> Iterator[Problem]:
-    """Yield a problem for each exercise without a table or picture, three folded hints, or two wrong answers."""
+    """Yield a problem for an exercise without a picture or table, hints or wrong answers, and for too few questions."""
     where = f"{sheet.lesson.name}.py"
+    if len(sheet.written) != WRITTEN:
+        yield Problem(where, None, f"{len(sheet.written)} written questions, write {WRITTEN}, each with its guide")
     sections = list(sections_of(sheet.lesson.cells))
     for exercise in sheet.exercises:
         own = next(cells for cells in sections if any(cell.metadata.get("answer") == exercise for cell in cells))

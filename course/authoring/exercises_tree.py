@@ -30,6 +30,7 @@ c = get_config()  # noqa: F821
 
 c.CourseDirectory.course_id = "deep_learning_hardware"
 c.ClearSolutions.code_stub = {stub}
+c.ClearSolutions.text_stub = {text}
 c.Execute.timeout = 60
 '''
 
@@ -94,7 +95,8 @@ def secrets(known: Sequence[Sheet]) -> set[str]:
     """Return the lines, without indentation, that no student shall read before handing in."""
     public = "\n".join(cell.source for sheet in known for cell in exercises.released(sheet).cells)
     whole = [cell for sheet in known for cell in (*sheet.lesson.cells, *(wrong.cell for wrong in sheet.wrong))]
-    lines = {line.strip() for cell in whole if cell.kind == "code" for line in cell.source.splitlines()}
+    hidden = (cell for cell in whole if cell.kind == "code" or "written" in cell.metadata)
+    lines = {line.strip() for cell in hidden for line in cell.source.splitlines()}
     return {line for line in lines if len(line) >= _SHORTEST_SECRET and line not in public}
 
 
@@ -133,6 +135,6 @@ def nbgrader_folder(course: Course, target: Path, numbers: Sequence[str] = ()) -
     config = target / "nbgrader_config.py"
     if not config.exists():
         target.mkdir(parents=True, exist_ok=True)
-        write(config, _CONFIG.format(stub={"python": exercises.STUB}))
+        write(config, _CONFIG.format(stub={"python": exercises.STUB}, text=repr(exercises.WRITTEN_STUB)))
         written.append(config)
     return written

@@ -86,14 +86,14 @@ def tampered() -> nbformat.NotebookNode:
 def scores(folder: Path, student: str) -> dict[str, float]:
     with Gradebook(f"sqlite:///{folder / 'gradebook.db'}") as book:
         grades = book.find_submission_notebook(SHEET.lesson.name, ASSIGNMENT, student).grades
-        return {grade.name.removesuffix("_checks"): grade.score for grade in grades}
+        return {grade.name.removesuffix("_checks"): grade.score for grade in grades if grade.name.endswith("_checks")}
 
 
 def to_be_read(folder: Path, student: str) -> set[str]:
     """Return the exercises that nbgrader could not grade and leaves to a person."""
     with Gradebook(f"sqlite:///{folder / 'gradebook.db'}") as book:
         grades = book.find_submission_notebook(SHEET.lesson.name, ASSIGNMENT, student).grades
-        return {grade.name.removesuffix("_checks") for grade in grades if grade.needs_manual_grade}
+        return {grade.name.removesuffix("_checks") for grade in grades if grade.needs_manual_grade} - set(SHEET.written)
 
 
 def test_nbgrader_gives_the_solution_all_points(graded):
@@ -112,7 +112,8 @@ def test_nbgrader_gives_what_the_proof_gives_and_restores_rewritten_checks(grade
 def test_nbgrader_restores_the_given_text(graded):
     path = graded / "autograded" / "tampered" / ASSIGNMENT / SHEET.lesson.notebook_name
     given = {cell.metadata.nbgrader.grade_id: cell.source for cell in exercises.released(SHEET).cells}
-    restored = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
+    cells = nbformat.read(path, as_version=4).cells
+    restored = [cell for cell in cells if cell.cell_type == "markdown" and cell.metadata.nbgrader.locked]
     assert restored
     assert all(cell.source == given[cell.metadata.nbgrader.grade_id] for cell in restored)
 

@@ -302,7 +302,7 @@ def test_every_cell_but_the_answers_is_locked(built_twice):
     (sheet,) = exercises.sheets(course)
     cells = exercises.released(sheet).cells
     open_to_edit = [cell.metadata.nbgrader.grade_id for cell in cells if cell.metadata.get("editable", True)]
-    assert tuple(open_to_edit) == sheet.exercises
+    assert tuple(open_to_edit) == (*sheet.exercises, *sheet.written)
     assert not any(cell.metadata.get("deletable", True) for cell in cells)
     tables = [cell for cell in cells if cell.cell_type == "markdown" and "|--" in cell.source]
     assert tables

@@ -634,6 +634,41 @@ def fair_ratio(first, second, clock, rounds):
 
 
 # %% [markdown]
+# ## Question 1: why the first call?
+#
+# A friend times one call of a function, gets 900 ms, and reports that the function takes 900 ms. You call it again and
+# again and get 20 ms. Name two things that a first call may have to do and later calls need not, and say which of the
+# two numbers you would report for a function that a program calls a thousand times, and which for one that it calls
+# once.
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="first_call" points=2
+# A full answer says:
+#
+# - 1 point: two things that are done once, such as loading or compiling code, allocating memory, reading data into a
+#   cache, starting threads. "It warms up", with no thing named, is not enough.
+# - 1 point: the later number for a thousand calls (the first is one in a thousand of them), the first number for a
+#   single call; the reason must say that each is right for its own use.
+
+# %% [markdown]
+# ## Question 2: median or mean?
+#
+# Ten calls of a function were timed on a machine on which other programs run. Nine took about 20 ms, one took 57 ms.
+# Say what the median and the mean tell here, which of the two you would compare with another function's, and one
+# situation in which you would want the other one all the same.
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="median_or_mean" points=2
+# A full answer says:
+#
+# - 1 point: one disturbed call moves the mean and not the median, so the median is compared; the disturbance came from
+#   outside and says nothing about the function.
+# - 1 point: a situation in which the total counts, such as the time or the cost of a whole run, or in which the slow
+#   call belongs to the function itself (it happens in every tenth call); there the mean is right.
+
+# %% [markdown]
 # ## What you have practised
 #
 # Reading units without mixing them up, keeping the cold call apart, telling which timings may stand side by side, and

@@ -415,6 +415,40 @@ def cache_sizes(curve):
 
 
 # %% [markdown]
+# ## Question 1: the same sum, another order
+#
+# A matrix lies in memory row by row. One program adds it up row by row, another column by column; both read every
+# element once, and the matrix is much larger than every cache. Explain why their times differ, and name a size of
+# matrix for which you expect no difference, with the reason.
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="same_sum" points=2
+# A full answer says:
+#
+# - 1 point: memory moves lines; along a row every element of a line is used, down a column the line is gone from the
+#   cache before its next element is asked for, so it moves again. An answer without the line gets no point.
+# - 1 point: a matrix that fits into a cache (or whose column of lines fits), since each line then moves once in either
+#   order.
+
+# %% [markdown]
+# ## Question 2: latency or bandwidth?
+#
+# A program follows a chain: each element says where the next one stands. Another program copies an array of the same
+# bytes. A new machine has twice the bandwidth of memory and the same latency. Which of the two gains, by about how
+# much, and why?
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="latency_or_bandwidth" points=2
+# A full answer says:
+#
+# - 1 point: the copy gains, up to twice as fast, since its addresses are known ahead and many lines are on their way
+#   at once.
+# - 1 point: the chain gains next to nothing, since the address of a load comes from the load before it; it waits a
+#   whole latency for each.
+
+# %% [markdown]
 # ## What you have practised
 #
 # Counting what memory moves instead of what a program reads, following a cache by its rule, and reading its size off a

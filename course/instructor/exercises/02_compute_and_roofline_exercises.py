@@ -417,6 +417,40 @@ def smallest_batch(inputs, outputs, size, ridge):
 
 
 # %% [markdown]
+# ## Question 1: a faster processor that does not help
+#
+# An operator moves 4 bytes for each FLOP. Your machine's ridge stands at 10 FLOP a byte. Somebody offers a processor
+# with twice the peak and the same memory. What happens to the time of this operator, and to the ridge? Name one change
+# to the program that would help instead.
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="no_help" points=2
+# A full answer says:
+#
+# - 1 point: the time stays, since it waits for memory (0.25 FLOP a byte, far below the ridge), and the ridge moves up
+#   to 20 FLOP a byte, so more operators wait for memory than before.
+# - 1 point: a change that moves fewer bytes for the same FLOP: fusing it with its neighbours, narrower numbers, a
+#   larger batch, tiling. "Optimise it" is not enough.
+
+# %% [markdown]
+# ## Question 2: where the model is wrong
+#
+# A roofline with two limits says that an addition of two vectors of 100 elements takes far less than it is measured to
+# take. Say what the model leaves out, how you would measure the missing part alone, and for which operators you may
+# neglect it.
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="model_wrong" points=2
+# A full answer says:
+#
+# - 1 point: the overhead of a call, paid whatever the size; measured by an operator with next to no work, such as the
+#   addition of one element, or as the intercept of a line through times at growing sizes.
+# - 1 point: operators whose modelled time is much longer than the overhead, said as a comparison of the two and not
+#   merely as "large ones".
+
+# %% [markdown]
 # ## What you have practised
 #
 # The roofline with its overhead in three lines, a kernel that reads from global memory only what it must, and the

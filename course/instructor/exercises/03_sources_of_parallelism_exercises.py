@@ -420,6 +420,42 @@ def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
 
 
 # %% [markdown]
+# ## Question 1: an old gradient
+#
+# In asynchronous training a worker's gradient is applied when the weights have moved on. Say what goes wrong when the
+# gradient is old and the learning rate is large, why the same learning rate may be fine without the delay, and one
+# thing that you would change.
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="old_gradient" points=2
+# A full answer says:
+#
+# - 1 point: the step goes downhill from where the weights were; it overshoots where they are by now, later gradients
+#   correct a place that was left, and the error grows instead of shrinking. Without delay the same step is corrected
+#   at once.
+# - 1 point: a change with its effect: a smaller learning rate, fewer updates in between (waiting for all, or for
+#   some), or a weight for a gradient that falls with its age.
+
+# %% [markdown]
+# ## Question 2: split which side?
+#
+# A matrix product may be split over the rows of the first matrix, over the columns of the second, or over the inner
+# side. Say for each what every part needs and what must happen at the end, and when you would still choose the inner
+# side.
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="which_side" points=2
+# A full answer says:
+#
+# - 1 point: rows need their rows and all of the second matrix, columns all of the first matrix and their columns, and
+#   both give pieces of the output that are put side by side; the inner side gives terms as large as the output that
+#   must be added.
+# - 1 point: the inner side when it is by far the longest and the output is small, or when the matrices lie divided
+#   that way already, for instance as the output of a layer that was split over its columns.
+
+# %% [markdown]
 # ## What you have practised
 #
 # Cutting a product where it needs a sum, and counting what that sum costs; saying how old a gradient is; and holding

@@ -358,6 +358,41 @@ def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
 
 
 # %% [markdown]
+# ## Question 1: more ranks, the same step
+#
+# You train with one process and a batch of 256, and then with 8 ranks of 32 rows each and the same seed. Under which
+# conditions do both follow the same path, and to how many digits? Name two things that let them drift apart although
+# the program is correct.
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="same_step" points=2
+# A full answer says:
+#
+# - 1 point: the same initial weights, every row once a step, gradients averaged with every row counting the same; then
+#   they agree to the rounding of the sums, not bit by bit, since the order of addition differs.
+# - 1 point: two of: batch norm's statistics from 32 rows instead of 256, dropout drawn per rank, rounding that grows
+#   over many steps, a last batch that does not divide.
+
+# %% [markdown]
+# ## Question 2: when is it worth a second machine?
+#
+# A step computes for 100 ms on one machine. Its gradients have 400 MB. Describe how you would decide, before buying
+# anything, whether two machines with a given link make the training faster, and which one change to the training makes
+# a slow link matter less.
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="second_machine" points=2
+# A full answer says:
+#
+# - 1 point: the time of the all-reduce from the bytes and the link's latency and bandwidth, against the compute time
+#   that it can hide behind (buckets go while the backward still runs); it pays when what is left is less than what is
+#   saved.
+# - 1 point: fewer synchronisations for the work: a larger batch or accumulated gradients, or fewer bytes: narrower
+#   gradients. The answer must say what it costs (memory, steps, digits).
+
+# %% [markdown]
 # ## What you have practised
 #
 # Counting what a ring sends when nothing divides, giving every row the same say, and following buckets over a link

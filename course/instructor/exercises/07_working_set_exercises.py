@@ -589,6 +589,39 @@ def peak_bytes(events):
 
 
 # %% [markdown]
+# ## Question 1: where does the memory go?
+#
+# Training a network needs several times the memory of running it. Name the parts that are added, say which of them
+# grow with the batch and which do not, and which one you would attack first for a small network on large images.
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="memory_goes" points=2
+# A full answer says:
+#
+# - 1 point: gradients and the optimiser's state, which go with the weights, and the activations that are kept for the
+#   backward, which grow with the batch; both groups named and told apart.
+# - 1 point: the kept activations, since on large images they outweigh the weights: a smaller batch, checkpointing, or
+#   a narrower type.
+
+# %% [markdown]
+# ## Question 2: is checkpointing free?
+#
+# A colleague turns checkpointing on everywhere, sees the memory of a step fall, and calls it free. Say what it costs
+# and where that shows, why the peak does not fall to nothing, and for which layers you would leave it off.
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="checkpointing" points=2
+# A full answer says:
+#
+# - 1 point: the forward of the checkpointed part runs again in the backward, so operations and time of the step grow,
+#   by up to a third for the whole network; the peak keeps the inputs of the parts, and one part's activations while it
+#   is repeated, beside weights, gradients and optimiser state.
+# - 1 point: layers whose repetition costs much and keeps little (large products, small outputs); it pays where a layer
+#   keeps much and computes little.
+
+# %% [markdown]
 # ## What you have practised
 #
 # Counting a convolution from its shapes, telling which products of a backward are needed and which are not, and finding

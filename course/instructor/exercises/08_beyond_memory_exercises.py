@@ -379,6 +379,39 @@ def shm_bytes(workers, prefetch, tensor_bytes):
 
 
 # %% [markdown]
+# ## Question 1: slower than it should be
+#
+# You double the batch, and the time of a step grows fivefold. Name two causes that would explain it, and for each one
+# observation that tells it from the other.
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="slower" points=2
+# A full answer says:
+#
+# - 1 point: two causes, such as a working set that no longer fits a cache, memory that is full so that pages go to the
+#   disk, an allocator that frees and allocates again, a loader that falls behind.
+# - 1 point: an observation for each that the other would not give, such as: the time for each image jumps at one size
+#   and stays; reads from the disk or major page faults appear; the processor waits while loader processes are busy.
+
+# %% [markdown]
+# ## Question 2: a little too large
+#
+# Weights that are five per cent larger than the memory which they may take are read again and again in the same order.
+# Explain why far more than five per cent of the reads come from the disk when the layer that was not used for longest
+# makes room, and give one change of the order or of the rule that helps.
+#
+# Two to five sentences; a person reads them.
+
+# %% [markdown] written="little_too_large" points=2
+# A full answer says:
+#
+# - 1 point: in a circle the layer that goes is the one that is needed soonest of those in memory; so each read throws
+#   out the next one, and every read misses, however small the excess.
+# - 1 point: going forth and back instead of round, pinning a fixed part, throwing out the newest, or shrinking the
+#   weights below the limit, with the reason that part of the layers then stays.
+
+# %% [markdown]
 # ## What you have practised
 #
 # Telling a time that follows its work from one that does not, playing through which layers stay in a memory that is too

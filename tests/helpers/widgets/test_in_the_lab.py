@@ -20,6 +20,8 @@ SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": '{"win
             "@jupyterlab/apputils-extension/notification.jupyterlab-settings": '{"fetchNews": "false"}'}  # fmt: skip
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/lab/tree/00_start_here\.ipynb\?token=\w+")
 
+pytestmark = pytest.mark.slow
+
 
 def copy_of_the_course(folder: Path) -> Path:
     """Copy what git tracks, so that a lesson that is saved by the lab does not change the repository.

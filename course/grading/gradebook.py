@@ -1,0 +1,212 @@
+"""nbgrader keeps the grades: a released assignment, the marks of a submission, grades.csv, and the pages for students.
+
+The notebook that nbgrader reads is the released one with the student's answers, and its outputs are the marks; nothing
+in it is run. A mark that a person gave stays when the automatic one is written again: nbgrader keeps the two apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import nbformat
+from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
+from nbgrader import preprocessors
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.apps import NbGraderAPI
+from nbgrader.converters import Autograde, GenerateFeedback
+from nbgrader.coursedir import CourseDirectory
+from traitlets.config import Config
+
+from course.authoring import exercises, exercises_tree
+from course.authoring.course import Course
+from course.authoring.exercises import Sheet
+from course.grading.marker import Mark, Marks
+from helpers import storage
+
+READ = "read"  # the folder of the notebooks that nbgrader reads
+PAGES = "feedback"
+_TIMESTAMP = "timestamp.txt"
+_UNREAD = "Nothing was run"
+
+
+class GradingError(Exception):
+    """What stops the grading of a class, and what to do. For the library itself."""
+
+
+class _Record(Autograde):
+    """nbgrader's autograde on a notebook that has run already."""
+
+    sanitize_preprocessors: ClassVar = [preprocessors.DeduplicateIds, preprocessors.OverwriteKernelspec,
+                              preprocessors.OverwriteCells, preprocessors.CheckCellMetadata]  # fmt: skip
+    autograde_preprocessors: ClassVar = [preprocessors.SaveAutoGrades, preprocessors.AssignLatePenalties,
+                               preprocessors.CheckCellMetadata]  # fmt: skip
+
+
+class _Harmless(preprocessors.NbGraderPreprocessor):
+    """Shows what a student wrote as text: marks of HTML in it are written out."""
+
+    def preprocess_cell(self, cell: Any, resources: Any, _cell_index: int) -> tuple[Any, Any]:
+        if cell.cell_type == "markdown" and not cell.metadata.get("nbgrader", {}).get("locked", False):
+            cell.source = cell.source.replace("&", "&amp;").replace("<", "&lt;")
+        return cell, resources
+
+
+class _Page(GenerateFeedback):
+    """nbgrader's feedback, without the hidden tests."""
+
+    preprocessors: ClassVar = [_Harmless, preprocessors.ClearHiddenTests, preprocessors.ClearMarkScheme,
+                               preprocessors.GetGrades, CSSHTMLHeaderPreprocessor]  # fmt: skip
+
+
+class Book:
+    """The folder of a class, with nbgrader's gradebook in it. For the library itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self.url = f"sqlite:///{self.folder / 'gradebook.db'}"
+
+    def prepare(self, course: Course, sheet: Sheet) -> None:
+        """Release a lesson's exercises into the gradebook, where they are not there as the source has them now."""
+        name, text = sheet.lesson.name, nbformat.writes(exercises.instructor(sheet)) + "\n"
+        source = self.folder / "source" / name / sheet.lesson.notebook_name
+        released = self.folder / "release" / name / sheet.lesson.notebook_name
+        if released.is_file() and source.is_file() and source.read_text(encoding="utf-8") == text and self._has(name):
+            return
+        exercises_tree.nbgrader_folder(course, self.folder, [sheet.lesson.number])
+        with _tools_found(), contextlib.redirect_stderr(io.StringIO()):
+            api = NbGraderAPI(config=self._config(name))
+            api.log.setLevel(logging.CRITICAL)
+            done = api.generate_assignment(name, force=True)
+        if not done["success"]:
+            raise GradingError(f"nbgrader could not release {name}: {done['log']}{done.get('error', '')}")
+
+    def _has(self, name: str) -> bool:
+        try:
+            with self._open() as book:
+                return bool(book.find_assignment(name).notebooks)
+        except MissingEntry:
+            return False
+
+    def record(self, sheet: Sheet, marks: Marks, notebook: nbformat.NotebookNode, timestamp: str) -> None:
+        """Write the marks and the page of a submission; what was there of it is replaced, but for marks of a person."""
+        home = self.folder / READ / marks.student / marks.assignment
+        home.mkdir(parents=True, exist_ok=True)
+        storage.write_atomically(home / sheet.lesson.notebook_name, nbformat.writes(with_marks(notebook, marks)) + "\n")
+        if timestamp:
+            storage.write_atomically(home / _TIMESTAMP, timestamp)
+        self._convert(_Record, marks.assignment, marks.student)
+
+    def page(self, assignment: str, student: str) -> None:
+        """Write the page of a student, with the marks and comments that the gradebook holds now."""
+        self._convert(_Page, assignment, student)
+
+    def _convert(self, kind: type, assignment: str, student: str) -> None:
+        config = self._config(assignment)
+        config.CourseDirectory.student_id = student
+        with _tools_found(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nbgrader's own, from its database layer
+            converter = kind(coursedir=CourseDirectory(config=config), config=config)
+            converter.force = True
+            converter.log.setLevel(logging.CRITICAL)
+            converter.start()
+
+    def _config(self, assignment: str) -> Config:
+        config = exercises.release_config()
+        config.CourseDirectory.root = str(self.folder)
+        config.CourseDirectory.db_url = self.url
+        config.CourseDirectory.submitted_directory = READ
+        config.CourseDirectory.assignment_id = assignment
+        config.BaseConverter.permissions = 644
+        return config
+
+    def _open(self) -> Gradebook:
+        with _tools_found():
+            return Gradebook(self.url)
+
+    def holds(self, marks: Marks) -> bool:
+        """Return True when the gradebook has these marks, and the student's page is there."""
+        page = self.folder / PAGES / marks.student / marks.assignment / f"{marks.assignment}.html"
+        try:
+            with self._open() as book:
+                grades = book.find_submission_notebook(marks.assignment, marks.assignment, marks.student).grades
+                have = {grade.name: grade.auto_score for grade in grades}
+        except MissingEntry:
+            return False
+        return page.is_file() and all(have.get(f"{one.exercise}_checks") == one.score for one in marks.marks)
+
+    def table(self, all_marks: Sequence[Marks]) -> str:
+        """Return grades.csv: a row a submission, with the marks of persons where there are any."""
+        rows = [self._row(one) for one in all_marks]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+    def _row(self, marks: Marks) -> dict[str, object]:
+        with self._open() as book:
+            submission = book.find_submission(marks.assignment, marks.student)
+            grades = submission.notebooks[0].grades
+            return {
+                "student": marks.student,
+                "assignment": marks.assignment,
+                "score": submission.score,
+                "max_score": submission.max_score,
+                "answers_to_mark": sum(grade.needs_manual_grade and grade.manual_score is None for grade in grades),
+                "note": marks.problem or _notes(marks),
+                **{
+                    grade.name.removesuffix("_checks"): grade.score
+                    for grade in sorted(grades, key=lambda one: one.name)
+                },
+            }
+
+
+def _notes(marks: Marks) -> str:
+    return "; ".join(f"{one.exercise}: {one.said}" for one in marks.marks if one.stopped)
+
+
+def with_marks(notebook: nbformat.NotebookNode, marks: Marks) -> nbformat.NotebookNode:
+    """Return a notebook whose cells of checks show what the student shall read, and the score that nbgrader takes."""
+    made = nbformat.from_dict(notebook)
+    by_cell = {f"{one.exercise}_checks": one for one in marks.marks}
+    for cell in made.cells:
+        if cell.cell_type != "code":
+            continue
+        one = by_cell.get(cell.metadata.get("nbgrader", {}).get("grade_id", ""))
+        cell.outputs, cell.execution_count = [], None
+        if one is not None:
+            shown = nbformat.v4.new_output("stream", name="stdout", text=_shown(one, marks.problem))
+            score = nbformat.v4.new_output("execute_result", {"text/plain": repr(one.score)}, execution_count=1)
+            cell.outputs, cell.execution_count = [shown, score], 1
+    return made
+
+
+def _shown(one: Mark, problem: str) -> str:
+    """Return what a student reads of an exercise: the visible checks, and which goals held on the hidden inputs."""
+    if problem:
+        return f"{_UNREAD}: {problem}.\n"
+    lines = [f"  {'reached' if reached else 'not reached':<11}  {goal}" for goal, reached in one.goals]
+    with_hidden = ["", "On the hidden inputs as well:", *lines] if lines else []
+    return "\n".join([one.said.rstrip(), *with_hidden, f"{one.score:g} of {one.points} points"]) + "\n"
+
+
+@contextlib.contextmanager
+def _tools_found() -> Iterator[None]:
+    """nbgrader calls alembic by its bare name: let it find that of this Python. It changes folders; come back."""
+    before, here = os.environ.get("PATH", ""), os.getcwd()
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+        os.chdir(here)

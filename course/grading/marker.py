@@ -1,0 +1,173 @@
+"""Marks one submission: its cells run in a sandbox, and each exercise's checks run here, on what it sends back."""
+
+from __future__ import annotations
+
+import ast
+import io
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+from course.authoring.exercises import Sheet, sections_of
+from course.authoring.lesson import Cell
+from course.grading import intake, sandbox
+from course.grading.sandbox import Limits
+from course.grading.session import Lost, Session
+from helpers.results import Result
+
+_MOST_SAID = 6000  # characters of what the checks say, which show the submission's own values
+_MACHINE = "the machine ran out of memory"
+
+
+@dataclass(frozen=True)
+class Mark(Result):
+    """What an exercise got of ``points``; ``said`` is what the visible checks say, and ``goals`` what all say.
+
+    ``goals`` names each goal with True where every check, hidden ones included, found it reached. ``stopped`` is True
+    where a limit ended it, or it ended its own process. For the library itself.
+    """
+
+    exercise: str
+    score: float
+    points: int
+    said: str
+    goals: tuple[tuple[str, bool], ...]
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class Marks(Result):
+    """The marks of one submission; ``problem`` says why none of it could be read, "" where it could be.
+
+    ``disturbed`` is True when the machine, not the submission, may be what stopped it. For the library itself.
+    """
+
+    student: str
+    assignment: str
+    marks: tuple[Mark, ...]
+    problem: str = ""
+    disturbed: bool = False
+
+    @property
+    def score(self) -> float:
+        return sum(mark.score for mark in self.marks)
+
+
+def mark(sheet: Sheet, submission: intake.Submission, limits: Limits) -> Marks:
+    """Return the marks of a submission; whatever is in it, it gets some. Raises SandboxError where none can start."""
+    try:
+        notebook = intake.clean(sheet, submission.path)
+    except intake.IntakeError as error:
+        nothing = tuple(Mark(name, 0.0, _points(sheet, name), "", ()) for name in sheet.exercises)
+        return Marks(submission.student, submission.assignment, nothing, problem=str(error))
+    steps = [_Step(*one) for one in _steps(sheet, notebook)]
+    lost: dict[int, str] = {}
+    given: dict[int, Mark] = {}
+    deadline = time.monotonic() + limits.total_s
+    while len(given) < len(sheet.exercises):
+        at = _go_through(sheet, steps, given, lost, limits, deadline)
+        if at is None:
+            break
+    marks = tuple(given[place] for place in sorted(given))
+    disturbed = any(_MACHINE in why for why in lost.values())
+    return Marks(submission.student, submission.assignment, marks, disturbed=disturbed)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A cell to run, or the checks of ``exercise`` to make at its place."""
+
+    exercise: str
+    source: str
+
+
+def _steps(sheet: Sheet, notebook: Any) -> Iterator[tuple[str, str]]:
+    checks = {f"{name}_checks": name for name in sheet.exercises}
+    for cell in notebook.cells:
+        name = checks.get(cell.metadata.get("nbgrader", {}).get("grade_id", ""), "")
+        if cell.cell_type == "code":
+            yield name, "" if name else cell.source
+
+
+def _go_through(
+    sheet: Sheet, steps: list[_Step], given: dict[int, Mark], lost: dict[int, str], limits: Limits, deadline: float
+) -> int | None:
+    """Run the steps in a fresh sandbox, without those that ended an earlier one; return the step that ends this one.
+
+    Marks are written to ``given``, why a step was lost to ``lost``. None when the last step is done.
+    """
+    remaining = [place for place, step in enumerate(steps) if step.exercise and place not in given]
+    place = -1
+    try:
+        with sandbox.started(limits) as shut:
+            session = Session(shut, limits, deadline)
+            for place in range(remaining[-1] + 1):
+                if place in lost or place in given:
+                    continue
+                step = steps[place]
+                if step.exercise:
+                    given[place] = _checked(sheet, step.exercise, session)
+                else:
+                    session.run(step.source)
+    except Lost as error:
+        why = str(error)
+        over = time.monotonic() >= deadline
+        lost[place] = why
+        for other in remaining:
+            if other not in given and (other == place or over or place < 0):
+                given[other] = _nothing(sheet, steps[other].exercise, why)
+        return place
+    return None
+
+
+def _nothing(sheet: Sheet, exercise: str, why: str) -> Mark:
+    said = f"Your notebook was stopped here: {why}."
+    return Mark(exercise, 0.0, _points(sheet, exercise), said, (), stopped=True)
+
+
+def _points(sheet: Sheet, exercise: str) -> int:
+    return sheet.cell("checks", exercise).metadata["points"]
+
+
+def _checked(sheet: Sheet, exercise: str, session: Session) -> Mark:
+    """Return the mark of an exercise, whose checks run here. Raises Lost when the submission ends meanwhile."""
+    session.step()
+    checks = sheet.cell("checks", exercise)
+    with redirect_stdout(io.StringIO()):
+        names = names_for(sheet, exercise, session.function)
+    with redirect_stdout(said := io.StringIO()):
+        score = _run(checks.source, names)
+    reached = tuple((goal, not problem) for goal, problem in names["check"]._problems().items())
+    points = checks.metadata["points"]
+    return Mark(exercise, min(max(float(score), 0.0), points), points, said.getvalue()[:_MOST_SAID], reached)
+
+
+def names_for(sheet: Sheet, exercise: str, function: Callable[[str], Callable[..., Any]]) -> dict[str, Any]:
+    """Return the names with which an exercise's checks run: those of the given cells, and the answer's functions.
+
+    ``function`` gives, by its name, what stands for a function of the answer. For the library itself.
+    """
+    beginning, *sections = sections_of(sheet.lesson.cells)
+    own = next(cells for cells in sections if any(cell.metadata.get("answer") == exercise for cell in cells))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for cell in (*beginning, *own):
+        if cell.metadata.get("answer") == exercise:
+            names.update((name, function(name)) for name in defined(cell))
+        elif cell.kind == "code" and not {"checks", "answer"} & set(cell.metadata):
+            _run(cell.source, names)
+    return names
+
+
+def defined(cell: Cell) -> list[str]:
+    """Return the names of the functions that an answer's cell defines. For the library itself."""
+    return [one.name for one in ast.parse(cell.source).body if isinstance(one, ast.FunctionDef)]
+
+
+def _run(source: str, names: dict[str, Any]) -> Any:
+    """Run a cell of the course in ``names``; return the value of its last line where that is an expression."""
+    tree = ast.parse(source)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "<checks>", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "<checks>", "eval"), names) if last is not None else None

@@ -1,0 +1,178 @@
+"""Messages over a socket: a length and JSON. Values become JSON by what they are, and nothing else is rebuilt.
+
+Both sides use it. What comes from a submission is data: numbers, texts, lists, arrays of numbers, and the names of
+objects that the other side keeps. Nothing is unpickled, imported or called to decode it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import numbers
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+LARGEST_MESSAGE_BYTES = 16 * 2**20
+_LENGTH = struct.Struct(">I")
+_NUMBER_KINDS = "biuf"
+
+
+class Broken(Exception):
+    """The other side has gone, or sent what is no message. For the library itself."""
+
+
+@dataclass(frozen=True)
+class Unsendable:
+    """Stands for a value that is no data; ``text`` shows it. It equals nothing. For the library itself."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
+SAME = object()  # stands for a value that the sender may not change
+
+
+def send(channel: Any, message: dict[str, Any]) -> None:
+    """Send one message. Raises Broken when it is too large or the other side has gone. For the library itself."""
+    try:
+        data = json.dumps(message).encode("ascii")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Broken(f"no message can be made of it ({type(error).__name__})") from error
+    if len(data) > LARGEST_MESSAGE_BYTES:
+        raise Broken(f"a message of {len(data)} bytes, above the {LARGEST_MESSAGE_BYTES} allowed")
+    try:
+        channel.sendall(_LENGTH.pack(len(data)) + data)
+    except TimeoutError:
+        raise
+    except OSError as error:
+        raise Broken("the other side has gone") from error
+
+
+def receive(channel: Any) -> dict[str, Any]:
+    """Return the next message. Raises Broken for one that is too large or no JSON object. For the library itself."""
+    (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
+    if length > LARGEST_MESSAGE_BYTES:
+        raise Broken(f"a message of {length} bytes, above the {LARGEST_MESSAGE_BYTES} allowed")
+    try:
+        message = json.loads(_exactly(channel, length))
+    except (ValueError, RecursionError) as error:
+        raise Broken("what came is no message") from error
+    if not isinstance(message, dict):
+        raise Broken("what came is no message")
+    return message
+
+
+def _exactly(channel: Any, count: int) -> bytes:
+    parts, missing = [], count
+    while missing:
+        try:
+            part = channel.recv(min(missing, 2**20))
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise Broken("the other side has gone") from error
+        if not part:
+            raise Broken("the other side has gone")
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def encode(value: Any, keep: Callable[[Any], Any]) -> Any:
+    """Return ``value`` as JSON; ``keep`` is asked for the JSON of what is no data. For the library itself."""
+    if value is None or type(value) in (bool, str):
+        return value
+    if type(value) in (list, tuple):
+        return {"l" if type(value) is list else "t": [encode(item, keep) for item in value]}
+    if type(value) is dict:
+        return {"d": [[encode(key, keep), encode(item, keep)] for key, item in value.items()]}
+    if type(value) in (set, frozenset):
+        return {"s": [encode(item, keep) for item in value]}
+    library = type(value).__module__.partition(".")[0]
+    if library in ("numpy", "torch") and hasattr(value, "dtype") and hasattr(value, "shape"):
+        return _encode_array(value, library, keep)
+    if isinstance(value, int):
+        return int(value) if abs(int(value)) < 10**300 else {"i": hex(int(value))}
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, numbers.Rational):
+        return {"q": [hex(int(value.numerator)), hex(int(value.denominator))]}
+    return keep(value)
+
+
+def _encode_array(value: Any, library: str, keep: Callable[[Any], Any]) -> Any:
+    array = value.detach().cpu() if library == "torch" else value
+    if library == "torch" and str(array.dtype) == "torch.bfloat16":
+        return {"T": ["bfloat16", *_packed(array.float().numpy())]}
+    try:
+        packed = _packed(array.numpy() if library == "torch" else array)
+    except TypeError:
+        return keep(value)
+    return {"T" if library == "torch" else "N" if getattr(value, "ndim", 0) else "n": ["", *packed]}
+
+
+def _packed(array: Any) -> list[Any]:
+    if array.dtype.kind not in _NUMBER_KINDS:
+        raise TypeError("no numbers")
+    return [array.dtype.str, list(array.shape), base64.b64encode(array.tobytes()).decode("ascii")]
+
+
+def decode(data: Any, kept: Callable[[str, Any], Any]) -> Any:
+    """Return the value of JSON; ``kept`` gives that of other tags. Raises Broken. For the library itself."""
+    try:
+        return _decode(data, kept)
+    except Broken:
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError, MemoryError) as error:
+        raise Broken(f"what came is no value ({type(error).__name__})") from error
+
+
+def _decode(data: Any, kept: Callable[[str, Any], Any]) -> Any:
+    if data is None or isinstance(data, bool | int | float | str):
+        return data
+    if not isinstance(data, dict) or len(data) != 1:
+        raise Broken("what came is no value")
+    ((tag, body),) = data.items()
+    if tag in ("l", "t", "s"):
+        return {"l": list, "t": tuple, "s": set}[tag](_decode(item, kept) for item in body)
+    if tag == "d":
+        return {_decode(key, kept): _decode(item, kept) for key, item in body}
+    if tag == "i":
+        return int(body, 16)
+    if tag == "q":
+        import fractions
+
+        return fractions.Fraction(int(body[0], 16), int(body[1], 16))
+    if tag in ("T", "N", "n"):
+        return _decode_array(tag, *body)
+    return kept(tag, body)
+
+
+def _decode_array(tag: str, as_type: str, dtype: str, shape: list[int], data: str) -> Any:
+    import numpy as np
+
+    kind = np.dtype(str(dtype))
+    if kind.kind not in _NUMBER_KINDS or not all(type(side) is int and side >= 0 for side in shape):
+        raise Broken("what came is no array of numbers")
+    raw = base64.b64decode(data, validate=True)
+    if len(raw) != kind.itemsize * math.prod(shape):
+        raise Broken("what came is no array of numbers")
+    array = np.frombuffer(raw, dtype=kind).reshape(shape).copy()
+    if tag == "N":
+        return array
+    if tag == "n":
+        return array.item()
+    import torch
+
+    tensor = torch.from_numpy(array)
+    return tensor.to(torch.bfloat16) if as_type == "bfloat16" else tensor

@@ -1,0 +1,218 @@
+"""Grading a class: a run that is killed goes on, marks of a person stay, and what cannot be graded is refused."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import nbformat
+import psutil
+import pytest
+from nbgrader.api import Gradebook
+
+from course.authoring import exercises, exercises_tree
+from course.authoring.course import HERE
+from course.authoring.lesson import AuthoringError
+from course.grading import __main__ as command
+from course.grading import grade, intake, sandbox
+from course.grading.gradebook import GradingError
+from course.grading.sandbox import SandboxError
+from tests.course.grading_samples import ASSIGNMENT, FULL, LIMITS, SHEET, hand_in, notebook
+
+pytestmark = [pytest.mark.filterwarnings("ignore:Object of type:Warning")]
+QUESTION = SHEET.written[0]
+
+
+def rows(root):
+    with (root / "grades.csv").open() as file:
+        return {row["student"]: row for row in csv.DictReader(file)}
+
+
+def answered():
+    made = notebook()
+    for cell in made.cells:
+        if cell.metadata.nbgrader.grade_id == QUESTION:
+            cell.source = "It waits for memory, so the time stays. <script>alert('no')</script>"
+    return made
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory):
+    """A class whose grading was killed after the first marks, and then run again; with what the kill left."""
+    root = tmp_path_factory.mktemp("class")
+    folder = root / "submitted"
+    for student in ("ann", "ben", "cleo"):
+        hand_in(folder, student, answered())
+    environment = {**os.environ, "HELPERS_HEADLESS": "1"}
+    log = (root / "log").open("w+")
+    run = subprocess.Popen([sys.executable, "-m", "course.grading", str(folder), "--jobs", "1"], cwd=HERE.root,
+                           env=environment, stdout=log, stderr=log)  # fmt: skip
+    deadline = time.monotonic() + 250
+    while not list((root / "marks").glob("*/*.json")) and run.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    family = psutil.Process(run.pid).children(recursive=True)
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    _, left = psutil.wait_procs(family, timeout=30)
+    kept = [path.parent.name for path in (root / "marks").glob("*/*.json")]
+    log.close()
+    done = grade.grade(folder, root, jobs=2, limits=LIMITS)
+    return root, kept, left, done
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_finished_and_loses_no_grade(resumed):
+    root, kept, _, done = resumed
+    assert 1 <= len(kept) < 3
+    assert (done.new, done.kept) == (3 - len(kept), len(kept))
+    assert {name: float(row["score"]) for name, row in rows(root).items()} == dict.fromkeys(
+        ("ann", "ben", "cleo"), float(sum(FULL.values()))
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_no_process(resumed):
+    assert resumed[2] == []
+
+
+@pytest.mark.slow
+def test_marks_and_comments_of_a_person_survive(resumed):
+    root, *_ = resumed
+    assert rows(root)["ann"]["answers_to_mark"] == "1"
+    assert rows(root)["ann"][SHEET.written[1]] == "0.0"
+    with Gradebook(f"sqlite:///{root / 'gradebook.db'}") as book:
+        book.find_grade(QUESTION, ASSIGNMENT, ASSIGNMENT, "ann").manual_score = 1.5
+        book.find_comment(QUESTION, ASSIGNMENT, ASSIGNMENT, "ann").manual_comment = "The ridge moves, too."
+        book.db.commit()
+    (root / "submitted" / "ben").rename(root / "ben")
+    done = grade.grade(root / "submitted", root, jobs=2, limits=LIMITS, force=True)
+    assert done.new == 2
+    after = rows(root)["ann"]
+    assert (float(after[QUESTION]), after["answers_to_mark"]) == (1.5, "0")
+    assert float(after["score"]) == sum(FULL.values()) + 1.5
+    page = (root / "feedback" / "ann" / ASSIGNMENT / f"{ASSIGNMENT}.html").read_text()
+    assert "The ridge moves, too." in page
+    assert "It waits for memory" in page
+    assert "<script>alert" not in page
+    guide = SHEET.cell("written", QUESTION).source.splitlines()[2][4:60]
+    assert guide not in page
+
+
+def test_a_notebook_is_put_back_together(tmp_path):
+    made = notebook(before="x = 1")
+    kept = [
+        cell for cell in made.cells if not cell.metadata.get("nbgrader", {}).get("grade_id", "").endswith("_checks")
+    ]
+    for cell in kept:
+        if cell.metadata.get("nbgrader", {}).get("locked"):
+            cell.source = "changed"
+    made.cells = [*kept, nbformat.v4.new_code_cell("y = 2"), *kept]
+    for number, cell in enumerate(made.cells):
+        made.cells[number] = nbformat.from_dict({**cell, "id": f"cell-{number}"})
+    clean = intake.clean(SHEET, hand_in(tmp_path, "ann", made))
+    ours = [cell for cell in clean.cells if "nbgrader" in cell.metadata]
+    expected = {cell.metadata.nbgrader.grade_id: cell.source for cell in notebook().cells}
+    assert {cell.metadata.nbgrader.grade_id: cell.source for cell in ours} == expected
+    assert len(ours) == len(expected)
+    assert next(cell.source for cell in clean.cells if "nbgrader" not in cell.metadata) == "x = 1"
+    assert "y = 2" in [cell.source for cell in clean.cells]
+
+
+def test_without_bubblewrap_nothing_runs(tmp_path, monkeypatch, capsys):
+    hand_in(tmp_path / "class", "ann", notebook())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command.main([str(tmp_path / "class")]) == 1
+    said = capsys.readouterr().err
+    assert "sudo apt-get install bubblewrap" in said
+    assert not (tmp_path / "class_graded").exists()
+
+
+def test_a_sandbox_that_does_not_work_is_refused(tmp_path, monkeypatch):
+    fake = tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(SandboxError, match=r"No permissions.*apparmor_restrict_unprivileged_userns"):
+        sandbox.refuse_unless_working()
+
+
+def test_a_sandbox_that_shuts_nothing_in_is_refused(tmp_path, monkeypatch):
+    fake = tmp_path / "bwrap"
+    fake.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(SandboxError, match="does not work here"):
+        sandbox.refuse_unless_working()
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [("absent", "is not a folder"), ("empty", "holds no submission"), (None, "which every submission may read")],
+)
+def test_what_cannot_be_graded_is_refused_with_what_to_do(tmp_path, folder, said):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(GradingError, match=said):
+        grade.grade(HERE.root / "helpers" if folder is None else tmp_path / folder, tmp_path / "into")
+
+
+def test_the_command_asks_for_a_folder(capsys):
+    with pytest.raises(SystemExit):
+        command.main([""])
+    assert "make grade SUBMISSIONS=folder" in capsys.readouterr().err
+
+
+def test_nothing_of_the_lecturers_is_visible():
+    for folder in sandbox.visible():
+        for secret in (HERE.folder / "instructor", HERE.root / "tests", HERE.root / "_build"):
+            assert not secret.is_relative_to(folder)
+
+
+def test_marks_are_made_anew_for_a_changed_file_or_changed_exercises(tmp_path):
+    path = hand_in(tmp_path, "ann", notebook())
+    one = intake.Submission("ann", ASSIGNMENT, path)
+    before = grade._fingerprint(SHEET, one)
+    assert grade._fingerprint(SHEET, one) == before
+    assert grade._fingerprint(exercises.sheets(HERE, ["03"])[0], one) != before
+    path.write_bytes(path.read_bytes() + b"\n")
+    assert grade._fingerprint(SHEET, one) != before
+
+
+@pytest.mark.parametrize("sheet", [pytest.param(one, id=one.lesson.number) for one in exercises.sheets(HERE)])
+def test_two_questions_a_lesson_whose_guides_no_student_finds(sheet):
+    assert len(sheet.written) == 2
+    secret = exercises_tree.secrets([sheet])
+    shown = {cell.metadata.nbgrader.grade_id: cell.source for cell in exercises.released(sheet).cells}
+    for name in sheet.written:
+        guide = sheet.cell("written", name).source.splitlines()
+        points = sheet.cell("written", name).metadata["points"]
+        assert len([line for line in guide if line.startswith("- 1 point:")]) == points
+        assert {line.strip() for line in guide if len(line) >= 20} <= secret
+        assert shown[name] == exercises.WRITTEN_STUB
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (f'written="{QUESTION}" points=2', f'written="{QUESTION}"', "a written answer needs points"),
+        (f'[markdown] written="{QUESTION}"', f'written="{QUESTION}"', "needs a name of its own"),
+        (f'written="{QUESTION}"', f'written="{SHEET.written[1]}"', "needs a name of its own"),
+        (f'written="{QUESTION}"', f'written="{SHEET.exercises[0]}"', "needs a name of its own"),
+    ],
+)
+def test_an_ill_formed_question_is_refused(old, new, said):
+    name = f"{ASSIGNMENT}.py"
+    script = (HERE.folder / "instructor" / "exercises" / name).read_text()
+    assert old in script
+    with pytest.raises(AuthoringError, match=said):
+        exercises.read(HERE, name, script.replace(old, new))
+
+
+def test_a_lesson_with_one_question_is_found():
+    name = f"{ASSIGNMENT}.py"
+    script = (HERE.folder / "instructor" / "exercises" / name).read_text()
+    less = exercises.read(HERE, name, script.replace(f'written="{QUESTION}" points=2', ""))
+    assert [problem.what for problem in exercises.rules(less)] == ["1 written questions, write 2, each with its guide"]

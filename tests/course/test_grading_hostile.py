@@ -1,0 +1,192 @@
+"""A class of hostile submissions, graded at once: each ends as it shall, and its neighbours lose nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import socket
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+from course.authoring import exercises
+from course.authoring.course import HERE
+from course.grading import grade, sandbox
+from tests.course.grading_samples import (
+    ASSIGNMENT,
+    FIRST,
+    FORKS,
+    FULL,
+    GUARDED,
+    HEAD,
+    KERNEL,
+    LAST,
+    LIMITS,
+    PATCH,
+    SEARCH,
+    SHEET,
+    STOPPED,
+    first,
+    hand_in,
+    notebook,
+    solution,
+)  # fmt: skip
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Object of type:Warning")]
+WRONG = next(one for one in SHEET.wrong if one.exercise == FIRST and one.gets is not None)
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """The folder into which everything was graded; the submissions lie in ``submitted`` in it."""
+    root = tmp_path_factory.mktemp("class")
+    folder = root / "submitted"
+    hand_in(folder, "honest", notebook())
+    hand_in(folder, "partly", notebook({FIRST: WRONG.cell.source}))
+    for name, (answers, _) in (STOPPED | GUARDED).items():
+        hand_in(folder, name, notebook(answers))
+    hand_in(folder, "forks", notebook(FORKS))
+    hand_in(folder, "patches", notebook(first("return 'patched'"), before=PATCH))
+    paths = [str(HERE.folder / "instructor"), str(HERE.root / "tests"), str(HERE.root / ".git"), str(folder), str(root),
+             str(root / "gradebook.db"), "/etc/passwd", "/etc/shadow", str(Path.home() / ".ssh")]  # fmt: skip
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COURSE_SECRET", "a token")
+        search = SEARCH.format(paths=paths, port=server.getsockname()[1])
+        hand_in(folder, "reads", notebook(first("return sorted(seen)"), before=search))
+        hand_in(folder, "text", b"def roofline_time(): pass\n")
+        hand_in(
+            folder, "strange", json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}).encode()
+        )
+        hand_in(folder, "old", json.dumps({"nbformat": 3, "worksheets": []}).encode())
+        hand_in(folder, "damaged", json.dumps({"nbformat": 4, "cells": [{"source": 5}]}).encode())
+        hand_in(folder, "nested", b"[" * 100_000)
+        (folder / "empty").mkdir()
+        (folder / "link").symlink_to("/root")
+        done = grade.grade(folder, root, jobs=2, limits=LIMITS)
+    assert done.new == done.submissions
+    return root, done
+
+
+def marks(graded, student):
+    root, _ = graded
+    return json.loads((root / "marks" / student / f"{ASSIGNMENT}.json").read_text())["marks"]
+
+
+def scores(graded, student):
+    return {one["exercise"]: one["score"] for one in marks(graded, student)["marks"]}
+
+
+def said(graded, student, exercise=FIRST):
+    return next(one["said"] for one in marks(graded, student)["marks"] if one["exercise"] == exercise)
+
+
+def page(graded, student):
+    return (graded[0] / "feedback" / student / ASSIGNMENT / f"{ASSIGNMENT}.html").read_text()
+
+
+def row(graded, student):
+    with (graded[0] / "grades.csv").open() as file:
+        return next(row for row in csv.DictReader(file) if row["student"] == student)
+
+
+def test_the_honest_get_what_they_earned(graded):
+    assert scores(graded, "honest") == FULL
+    assert scores(graded, "partly") == FULL | {FIRST: WRONG.gets}
+    assert float(row(graded, "honest")["score"]) == sum(FULL.values())
+
+
+@pytest.mark.parametrize("student", STOPPED)
+def test_what_is_stopped_loses_its_exercise_alone(graded, student):
+    assert scores(graded, student) == FULL | {FIRST: 0}
+    assert STOPPED[student][1] in said(graded, student)
+    assert STOPPED[student][1] in row(graded, student)["note"]
+
+
+@pytest.mark.parametrize("student", GUARDED)
+def test_what_is_guarded_against_comes_back_as_a_wrong_answer(graded, student):
+    assert scores(graded, student) == FULL | {FIRST: 0}
+    assert GUARDED[student][1] in said(graded, student)
+
+
+def test_forks_without_end_are_ended(graded):
+    assert scores(graded, "forks") == FULL | {FIRST: 0}
+    assert "it ran" in said(graded, "forks")
+
+
+def test_patched_checks_change_no_score(graded):
+    """Everything in the submission's own process says yes; its first answer is wrong, and so are the two it sends."""
+    assert scores(graded, "patches")[FIRST] == 0
+    assert "gave 'patched', expected" in said(graded, "patches")
+    assert sum(scores(graded, "patches").values()) <= sum(FULL.values())
+
+
+def test_nothing_of_others_can_be_read(graded):
+    assert "gave [], expected" in said(graded, "reads")
+    assert scores(graded, "reads") == FULL | {FIRST: 0}
+
+
+@pytest.mark.parametrize(
+    ("student", "problem"),
+    [("text", "it holds no JSON"), ("nested", "it holds no JSON"), ("old", "not a notebook of format 4"),
+     ("strange", "no notebook of"), ("damaged", "a damaged notebook")],
+)  # fmt: skip
+def test_what_is_no_notebook_of_ours_gets_nothing_and_hears_why(graded, student, problem):
+    assert set(scores(graded, student).values()) == {0}
+    assert problem in marks(graded, student)["problem"]
+    assert problem in page(graded, student)
+    assert problem in row(graded, student)["note"]
+
+
+def test_what_is_no_submission_is_named(graded):
+    assert [line.split("'")[1] for line in graded[1].strange] == ["empty", "link"]
+
+
+def test_everybody_has_a_row_and_a_page_without_hidden_tests(graded):
+    hidden = SHEET.cell("checks", FIRST).source.partition("### BEGIN HIDDEN TESTS")[2]
+    sources = [SHEET.cell("checks", name).source for name in (FIRST, KERNEL, LAST)]
+    lines = {line.strip() for one in sources for line in one.partition("### BEGIN HIDDEN TESTS")[2].splitlines()}
+    visible = "\n".join(cell.source for cell in exercises.released(SHEET).cells)
+    secret = [line for line in lines if len(line) > 15 and line not in visible]
+    assert "2003" in hidden
+    assert len(secret) > 10
+    students = {path.name for path in (graded[0] / "submitted").iterdir()} - {"empty", "link"}
+    for student in students:
+        text = page(graded, student)
+        assert "points" in text or "Nothing was run" in text
+        assert "Random(20" not in text
+        assert not [line for line in secret if line.replace('"', "&quot;") in text or line in text]
+        assert row(graded, student)["max_score"]
+
+
+def test_the_page_says_which_goals_the_hidden_inputs_missed(graded):
+    text = page(graded, "partly")
+    assert "On the hidden inputs as well:" in text
+    assert f"{WRONG.gets} of {FULL[FIRST]} points" in text
+
+
+def test_nothing_is_left_running(graded):
+    left = [one for one in psutil.process_iter(["cmdline"]) if "bwrap" in " ".join(one.info["cmdline"] or [])[:30]]
+    ours = {one.pid for one in psutil.Process().children(recursive=True)}
+    assert not [one for one in left if one.pid in ours]
+
+
+def test_the_files_of_the_machine_are_as_they_were(graded):
+    assert (graded[0] / "submitted" / "honest" / f"{ASSIGNMENT}.ipynb").is_file()
+    assert solution(FIRST).startswith(HEAD)
+    assert (HERE.folder / "instructor" / "instructor.md").is_file()
+    assert all((one / ".").exists() for one in sandbox.visible())
+
+
+def test_a_second_run_marks_nothing_again(graded):
+    root, done = graded
+    before = (root / "grades.csv").read_text()
+    again = grade.grade(root / "submitted", root, limits=LIMITS)
+    assert (again.new, again.kept) == (0, done.submissions)
+    assert (root / "grades.csv").read_text() == before
+
+
+def test_the_notebook_for_the_lecturer_opens(graded):
+    path = graded[0] / "autograded" / "patches" / ASSIGNMENT / f"{ASSIGNMENT}.ipynb"
+    nbformat.validate(nbformat.read(path, as_version=4))

@@ -1,0 +1,227 @@
+"""The checks' side against the student's side, in a process without a sandbox."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from course.authoring import exercises, exercises_proof
+from course.authoring.course import HERE
+from course.authoring.environment import headless
+from course.grading import marker, sandbox
+from course.grading.sandbox import Limits
+from course.grading.session import Lost, Session
+from course.grading.student import wire
+from helpers import exercises as kit
+
+SHEETS = exercises.sheets(HERE)
+STUDENT = Path(sandbox.__file__).with_name("student")
+SERVE = "import runner, socket, sys; runner.Link(socket.socket(fileno=int(sys.argv[1]))).serve()"
+LIMITS = Limits(step_s=60, total_s=600)
+
+
+def connect(**environment):
+    """Return a session with a fresh student's process, and what ends it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(theirs.fileno())], pass_fds=[theirs.fileno()], env=environment,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=environment["HELPERS_CACHE"],
+        )  # fmt: skip
+    shut = SimpleNamespace(channel=ours, ended=lambda: "", allow=print)
+    return Session(shut, LIMITS, time.monotonic() + LIMITS.total_s), process, ours
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("student"))
+    path = f"{STUDENT}:{HERE.root}"
+    made, process, channel = connect(
+        **headless(cache_folder=folder), PYTHONPATH=path, HOME=folder, PATH="/usr/bin:/bin"
+    )
+    yield made
+    channel.close()
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def given_to(session):
+    """Run the given cells of a sheet in the student's process, once."""
+    ran = set()
+
+    def give(sheet):
+        for cell in sheet.lesson.cells if sheet.lesson.name not in ran else ():
+            if cell.kind == "code" and not {"answer", "checks"} & set(cell.metadata):
+                assert session.run(cell.source) == ""
+        ran.add(sheet.lesson.name)
+
+    return give
+
+
+def marked(session, sheet, name, answer):
+    assert session.run(answer) == ""
+    return marker._checked(sheet, name, session)
+
+
+EXERCISES = [
+    pytest.param(sheet, name, id=f"{sheet.lesson.number}-{name}") for sheet in SHEETS for name in sheet.exercises
+]
+
+
+@pytest.mark.parametrize(("sheet", "name"), EXERCISES)
+def test_answers_get_and_hear_from_outside_what_they_do_at_home(session, given_to, sheet, name):
+    """What each gets at home is proved in tests/exercises/test_answers.py."""
+    given_to(sheet)
+    points = sheet.cell("checks", name).metadata["points"]
+    solved = marked(session, sheet, name, sheet.cell("answer", name).source)
+    assert (solved.score, solved.points) == (points, points)
+    assert "public checks passed, hidden not run" in solved.said
+    assert all(reached for _, reached in solved.goals)
+    unwritten = marked(session, sheet, name, exercises_proof.stub(sheet, name))
+    assert (unwritten.score, unwritten.said.endswith(": not yet\n")) == (0, True)
+    for wrong in [one for one in sheet.wrong if one.exercise == name][:3]:
+        got = marked(session, sheet, name, wrong.cell.source)
+        assert got.score < points
+        assert wrong.gets is None or got.score == wrong.gets
+        assert wrong.says in got.said
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 0, -3, 2**70, -(10**400), 0.1, float("inf"), "x\ud7ff", [1, (2, [3.0])], {"a": [1], (1, 2): None},
+     {1, 2}, np.arange(6.0).reshape(2, 3), np.float32(2), torch.arange(4).reshape(2, 2), torch.tensor(1.5)],
+    ids=repr,
+)  # fmt: skip
+def test_data_comes_back_as_it_went(session, value):
+    session.run("def echo(value):\n    return value\n")
+    back = session.function("echo")(value)
+    if isinstance(value, np.ndarray | torch.Tensor):
+        assert type(back) is type(value)
+        assert back.dtype == value.dtype
+        assert back.tolist() == value.tolist()
+    else:
+        assert back == value
+        assert type(back) is type(value) or isinstance(value, np.generic)
+
+
+def test_what_is_no_data_equals_nothing(session):
+    session.run(
+        "class Yes(list):\n    def __eq__(self, other): return True\ndef f(): return Yes()\ndef g(): return f\n"
+    )
+    for name in ("f", "g"):
+        got = session.function(name)()
+        assert isinstance(got, wire.Unsendable)
+        assert got != got
+        assert not kit.agree(got, [])
+
+
+def test_an_argument_is_left_as_the_function_left_it(session):
+    session.run("def f(rows, table):\n    rows[0].append(9)\n    rows.pop()\n    table['new'] = 1\n    return None\n")
+    inner = [1]
+    rows, table = [inner, [2]], {"old": 0}
+    session.function("f")(rows, table)
+    assert rows == [[1, 9]]
+    assert rows[0] is inner
+    assert table == {"old": 0, "new": 1}
+
+
+def test_a_function_may_call_what_it_is_given_and_nothing_else_of_it(session):
+    calls = []
+
+    def count(step):
+        calls.append(step)
+        return len(calls)
+
+    session.run("def f(count):\n    return [count(3), count(4)]\n")
+    assert session.function("f")(count) == [1, 2]
+    assert calls == [3, 4]
+    for reach in ("count.__globals__", "count.func_globals", "count[0]", "count.calls"):
+        session.run(f"def f(count):\n    return {reach}\n")
+        with pytest.raises(Exception, match=r"has no"):
+            session.function("f")(count)
+
+
+def test_of_a_matrix_only_counted_reads_are_allowed(session):
+    from helpers.simulators import blocks
+
+    tally = blocks.Tally()
+    matrix = blocks.Matrix("A", np.ones((2, 2)), tally, blocks.Running())
+    session.run("def f(a):\n    return a.shape, a[1, 1]\n")
+    assert session.function("f")(matrix) == ((2, 2), 1.0)
+    assert tally.reads == 1
+    for reach in ("a.values()", "a._tally.reads"):
+        session.run(f"def f(a):\n    return {reach}\n")
+        with pytest.raises(Exception, match="has no"):
+            session.function("f")(matrix)
+    session.run("def f(a):\n    a[0, 0] = 5.0\n")
+    with pytest.raises(blocks.KernelError, match="which is an input"):
+        session.function("f")(matrix)
+
+
+def test_an_exception_comes_back_with_its_name_and_line(session):
+    session.run("def f(n):\n    return n / 0\n")
+    with pytest.raises(Exception, match="division by zero\nin your line: return n / 0") as caught:
+        session.function("f")(1)
+    assert type(caught.value).__name__ == "ZeroDivisionError"
+
+
+def test_an_argument_of_unknown_kind_is_the_authors_error(session):
+    with pytest.raises(TypeError, match=r"say in course/grading/session\.py what it allows"):
+        session.function("f")(SimpleNamespace())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"\xff\xff\xff\xff",
+     b"\0\0\0\2[]", b"\0\0\0\3{]}", b"", b'\0\0\0\x0c{"value": {}}', b'\0\0\0\x13{"value": {"o": 7}}',
+     b'\0\0\0\x30{"value": {"N": ["", "|O", [1], "AAAAAAAAAAA="]}}', b'\0\0\0\x1b{"value": {"d": [[{"l":[]}',
+     b'\0\0\0\x21{"do": "call", "to": 0, "with": 3}'],
+)  # fmt: skip
+def test_what_is_no_message_ends_the_session(sent):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire.send(theirs, {"ready": True})
+        shut = SimpleNamespace(channel=ours, ended=lambda: "it has gone", allow=print)
+        made = Session(shut, Limits(step_s=2), time.monotonic() + 2)
+        theirs.sendall(sent)
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(Lost):
+            made.function("f")(1)
+
+
+def test_bytes_that_drip_do_not_stretch_the_time():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire.send(theirs, {"ready": True})
+        made = Session(
+            SimpleNamespace(channel=ours, ended=lambda: "", allow=print), Limits(step_s=0.1), time.monotonic() + 60
+        )
+        made.step()
+        import threading
+
+        def drip():
+            theirs.sendall(b"\0\0\0\xff")
+            for _ in range(40):
+                try:
+                    theirs.sendall(b"x")
+                except OSError:
+                    return
+                time.sleep(0.1)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(Lost, match=r"ran for more than 0\.5 s"):
+            made.function("f")(1)
+        assert time.monotonic() - began < 2.5
+        ours.close()
+        thread.join()
