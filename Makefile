@@ -5,10 +5,12 @@ UV := $(or $(shell command -v uv 2>/dev/null),$(BIN)/uv)
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint requirements.lock
 LESSONS ?=
 SUBMISSIONS ?=
+LECTURER ?=
+SERVER_PYTHON ?= /usr/bin/python3
 # Every fresh process (a kernel, a rank) loads PyTorch from compiled modules: they must be kept the first time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lab test lessons slides student grade bench soak lock
+.PHONY: help setup lab test lessons slides student grade server bench soak lock
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -19,7 +21,7 @@ setup: .venv/student.stamp  ## build .venv from requirements.lock (about a minut
 lab: setup  ## open JupyterLab at lesson 00, on localhost, with a token
 	$(BIN)/jupyter lab --ip=127.0.0.1 --allow-root --notebook-dir=course --LabApp.default_url=/lab/tree/00_start_here.ipynb
 
-test: .venv/test.stamp  ## run every test and every lesson
+test: .venv/server.stamp  ## run every test and every lesson
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadscope
 
 lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (LESSONS="00 07", default all)
@@ -33,6 +35,9 @@ student: .venv/test.stamp  ## build course/exercises and a clean student tree in
 
 grade: .venv/test.stamp  ## grade a folder of submissions, each in a sandbox (SUBMISSIONS=folder)
 	$(BIN)/python -m course.grading "$(SUBMISSIONS)"
+
+server: .venv/test.stamp  ## set this server up for a class, as root (LECTURER=name, and SERVER_PYTHON=/usr/bin/python3)
+	$(BIN)/python -B -m course.server install --lecturer "$(LECTURER)" --python "$(SERVER_PYTHON)"
 
 bench: .venv/peers.stamp  ## run one benchmark and print its table (NAME=timing)
 	$(BIN)/python -m tests.benchmarks.$(NAME)
@@ -55,6 +60,10 @@ lock:  ## resolve every group again and rewrite requirements.lock
 
 .venv/test.stamp: .venv/student.stamp
 	$(INSTALL) --group test
+	@touch $@
+
+.venv/server.stamp: .venv/test.stamp course/server/proxy/package-lock.json
+	$(BIN)/python -m course.server proxy .venv
 	@touch $@
 
 .venv/peers.stamp: .venv/test.stamp

@@ -50,6 +50,20 @@ class BuiltDeck(Result):
     file_bytes: int
 
 
+@dataclass(frozen=True)
+class Frame(Result):
+    """What stands around the slides of a deck, as text.
+
+    ``page`` is the browser's title, ``eyebrow`` and ``lead`` stand above the title slide's heading and list, and
+    ``footers`` has a line for each slide, the title slide's first.
+    """
+
+    page: str
+    eyebrow: str
+    lead: str
+    footers: tuple[str, ...]
+
+
 def find_lessons(numbers: Sequence[str] = (), *, course: Path = COURSE) -> list[Path]:
     """Return the notebooks of the lessons ``numbers`` ('7' and '07' are the same), or of all lessons, in order.
 
@@ -71,14 +85,24 @@ def render(notebook: NotebookNode, *, name: str, folder: Path = COURSE) -> str:
     a cell that cannot be a slide and AssetError when reveal.js or MathJax is not installed.
     """
     deck = read_deck(notebook, name=name, folder=folder)
+    return render_deck(deck, notebook, frame=_lesson_frame(deck))
+
+
+def render_deck(deck: Deck, notebook: NotebookNode, *, frame: Frame) -> str:
+    """Return the HTML of ``deck``, whose parts are cells of ``notebook``; nothing is written.
+
+    Raises AssetError when reveal.js or MathJax is not installed.
+    """
     exporter = SlidesExporter(template_name="template", extra_template_basedirs=[str(SLIDES)], config=Config(_EXPORTER))
-    html, _ = exporter.from_notebook_node(_deck_notebook(notebook, deck), resources={"deck": _resources(deck)})
+    html, _ = exporter.from_notebook_node(
+        _deck_notebook(notebook, deck, frame), resources={"deck": _resources(deck, frame)}
+    )
     return html
 
 
 def build(notebook: Path, *, folder: Path = BUILD) -> BuiltDeck:
     """Write the deck of ``notebook`` to ``folder`` under its own name with .html, whole or not at all."""
-    content = _read(notebook)
+    content = read_notebook(notebook)
     html = render(content, name=notebook.stem, folder=notebook.parent).encode()
     folder.mkdir(parents=True, exist_ok=True)
     storage.write_atomically(folder / f"{notebook.stem}.html", html)
@@ -86,7 +110,8 @@ def build(notebook: Path, *, folder: Path = BUILD) -> BuiltDeck:
     return BuiltDeck(lesson=notebook.stem, slides=len(deck.slides) + 1, minutes=deck.minutes, file_bytes=len(html))
 
 
-def _read(notebook: Path) -> NotebookNode:
+def read_notebook(notebook: Path) -> NotebookNode:
+    """Return the notebook; raises SlideError where the file is none."""
     try:
         return nbformat.read(notebook, as_version=4)
     except (nbformat.reader.NotJSONError, nbformat.ValidationError, UnicodeDecodeError) as error:
@@ -94,11 +119,22 @@ def _read(notebook: Path) -> NotebookNode:
         raise SlideError(f"{notebook.name} is not a notebook ({reason}); build it again: `make lessons`") from error
 
 
-def _resources(deck: Deck) -> dict[str, object]:
+def _lesson_frame(deck: Deck) -> Frame:
+    return Frame(
+        page=f"{deck.number} {deck.title}",
+        eyebrow=f"Lesson {deck.number} · {deck.facts}",
+        lead="You will be able to",
+        footers=(f"Lesson {deck.number} · {deck.title}",) * (len(deck.slides) + 1),
+    )
+
+
+def _resources(deck: Deck, frame: Frame) -> dict[str, object]:
     return {
-        "number": deck.number,
+        "page": frame.page,
+        "eyebrow": frame.eyebrow,
+        "lead": frame.lead,
+        "footer": frame.footers[0],
         "title": deck.title,
-        "facts": deck.facts,
         "objectives": deck.objectives,
         "count": len(deck.slides) + 1,
         "notes": f"<p>{len(deck.slides) + 1} slides, {_minutes(deck.minutes)} to talk.</p>",
@@ -107,7 +143,7 @@ def _resources(deck: Deck) -> dict[str, object]:
     }
 
 
-def _deck_notebook(notebook: NotebookNode, deck: Deck) -> NotebookNode:
+def _deck_notebook(notebook: NotebookNode, deck: Deck, frame: Frame) -> NotebookNode:
     """Return a notebook of the cells on slides alone, each with what the template needs in ``metadata.deck``."""
     cells = []
     spoken = 0.0
@@ -120,6 +156,7 @@ def _deck_notebook(notebook: NotebookNode, deck: Deck) -> NotebookNode:
                 "closes": part is slide.parts[-1],
                 "number": number,
                 "heading": slide.heading,
+                "footer": frame.footers[number - 1],
                 "layout": slide.layout,
                 "notes": _notes(slide, spoken, deck, is_last=slide is deck.slides[-1]),
                 "text": part.text,

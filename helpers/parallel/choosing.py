@@ -99,6 +99,8 @@ def choose(
     Layouts are the products data x tensor x pipeline whose ranks divide ``devices``, with nothing, ZeRO-1, 2 or 3
     (FSDP) sharded among the data ranks. Time is :func:`strategy_costs.strategy_step`'s, with what it leaves out; memory
     is counted as in :func:`footprint.count_footprint` with activations as on meta tensors. See :class:`Strategy`.
+    Layouts whose times differ by a few per cent may change places when they run: beside runs of the simulated tier give
+    the link that messages there have, ``measure_message_overhead(ranks).added_to(link)``.
 
     Raises ValueError when no layout fits, saying what would, when neither or both of ``flops_per_s`` and
     ``layer_costs`` are given, and for numbers that cannot be; TypeError for a model that is not an nn.Sequential.
@@ -113,6 +115,7 @@ def choose(
     if schedule not in ("gpipe", "1f1b"):
         raise ValueError(f"schedule is {schedule!r}; give 'gpipe' or '1f1b'")
     limit = _memory_bytes(memory)
+    whole_number("bucket_bytes", bucket_bytes)
     own = tensor_plan(model) if plan is None else dict(plan)
     layers = layer_work(model, inputs, flops_per_s=flops_per_s, layer_costs=layer_costs, plan=own)
     asked = _Asked(model, tuple(inputs), link, limit, layers, own, optimizer, microbatches, schedule, bucket_bytes)
@@ -275,7 +278,10 @@ def _text(size_bytes: float) -> str:
 
 
 def _memory_bytes(memory: float | str) -> float:
-    limit = units.parse(memory, "B") if isinstance(memory, str) else memory
+    try:
+        limit = units.parse(memory, "B") if isinstance(memory, str) else memory
+    except ValueError:
+        limit = None
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
         raise ValueError(f"memory is the bytes of a device, or text such as '24 GiB'; got {short(memory)}")
     return limit

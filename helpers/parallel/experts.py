@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -110,7 +111,8 @@ class Experts(nn.Module):
         """Return how many of ``tokens`` an expert takes at most. Lesson 05."""
         if self.capacity_factor is None:
             return tokens
-        return min(tokens, math.ceil(self.capacity_factor * self.chosen * tokens / self.experts))
+        places = Fraction(str(self.capacity_factor)) * self.chosen * tokens / self.experts  # 1.1 is 11/10, and no more
+        return min(tokens, math.ceil(places))
 
     def forward(self, tokens: torch.Tensor, *, exchange: tuple[Exchange, Exchange] | None = None) -> torch.Tensor:
         """Return the experts' weighted outputs for ``tokens``, (n, width), which queue for the experts together.

@@ -7,14 +7,15 @@ in :mod:`helpers.parallel.footprint_runs`, on a fake process group and on real r
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import torch
 from torch import nn
 
-from helpers.parallel.checks import whole_number
+from helpers.parallel.checks import short, whole_number
 from helpers.parallel.pipeline_execution import split_stages
 from helpers.results import Result
 
@@ -124,7 +125,8 @@ def count_footprint(
     its first dimension, padded to equal rows, as PyTorch's ``fully_shard`` does. Buffers are on every rank of a stage.
 
     Raises ValueError for layers that do not divide by the stages, for widths that do not divide by the tensor ranks,
-    and for a plan that names no nn.Linear; TypeError for a net that is not an nn.Sequential. Lesson 05.
+    and for a plan that names no nn.Linear; TypeError for a net that is not an nn.Sequential, and for an optimizer that
+    cannot be called. Lesson 05.
     """
     ranks = []
     check_plan(net, plan or {}, layout.tensor)
@@ -238,18 +240,25 @@ def _rows(shape: tuple[int, ...], ranks: int, rank: int) -> tuple[int, ...]:
     return (max(0, min(rows, shape[0] - rank * rows)), *shape[1:])
 
 
-@cache
 def state_bytes(parameters: tuple[tuple[tuple[int, ...], torch.dtype], ...], optimizer: OptimizerFactory | None) -> int:
     """Return the bytes of the state that ``optimizer`` has after a step on parameters of these shapes and dtypes.
 
-    For the library itself.
+    What it keeps of a parameter is taken to depend on that one's shape and dtype alone, as in torch.optim: a step is
+    made on one of each kind. For the library itself.
     """
-    if optimizer is None or not parameters:
+    if optimizer is None:
         return 0
-    made = [nn.Parameter(torch.empty(shape, dtype=dtype, device="meta")) for shape, dtype in parameters]
-    for each in made:
-        each.grad = torch.empty_like(each)
-    stepping = optimizer(made)
+    if not callable(optimizer):
+        raise TypeError("optimizer is a class of torch.optim, or a function from parameters to an optimizer, not "
+                        f"{short(optimizer)}")  # fmt: skip
+    return sum(number * _state_bytes_of(*kind, optimizer) for kind, number in Counter(parameters).items())
+
+
+@lru_cache(maxsize=4096)
+def _state_bytes_of(shape: tuple[int, ...], dtype: torch.dtype, optimizer: OptimizerFactory) -> int:
+    made = nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
+    made.grad = torch.empty_like(made)
+    stepping = optimizer([made])
     stepping.step()
     tensors = [value for state in stepping.state.values() for value in state.values() if torch.is_tensor(value)]
     return sum(each.numel() * each.element_size() for each in tensors)

@@ -273,7 +273,8 @@ class _Stage:
     ) -> None:  # fmt: skip
         self.place, self.layers, self.layout, self.link = place, layers, layout, link
         self.microbatches, self.reshard = microbatches, reshard
-        self.share = 1 / (layout.data * microbatches)
+        self.work = {kind: [_work(each, kind, layout, link, microbatches) for each in layers]
+                     for kind in (FORWARD, BACKWARD)}  # fmt: skip
         self.now_s = self.link_free_s = self.port_free_s = self.link_s = 0.0
         self.spent = dict.fromkeys(("compute", "tensor", "bubble", "exposed"), 0.0)
         self.bars: list[Activity] = []
@@ -299,7 +300,10 @@ class _Stage:
                 self._wait("exposed", whole_s[turn])
                 if turn + 1 < len(indices):
                     whole_s.append(self._gathered(indices[turn + 1]))
-            self._work(self.layers[index], kind)
+            compute_s, tensor_s = self.work[kind][index]
+            self._spend("compute", compute_s)
+            for each_s in tensor_s:
+                self._spend("tensor", each_s)
             if kind == BACKWARD and reduces and index in self.closes:
                 collective = "all-reduce" if self.layout.sharded == "nothing" else "reduce-scatter"
                 self._carried(collective, self.closes[index])
@@ -317,14 +321,6 @@ class _Stage:
         if self.layout.data > 1 and self.layout.sharded in ("optimizer", "gradients") and sum(self.gradients):
             self._carried("all-gather", sum(self.gradients))
         self._wait("exposed", self.link_free_s)
-
-    def _work(self, layer: LayerWork, kind: str) -> None:
-        ranks = self.layout.tensor
-        one_s = layer.forward_s if kind == FORWARD else layer.backward_s
-        self._spend("compute", one_s * self.share * (1 - layer.split_share + layer.split_share / ranks))
-        if ranks > 1:
-            for size in layer.forward_sum_bytes if kind == FORWARD else layer.backward_sum_bytes:
-                self._spend("tensor", ring_all_reduce_s(ranks, size * self.share, link=self.link))
 
     def _gathered(self, index: int) -> float:
         size = self.layers[index].parameters_of(self.layout.tensor)
@@ -347,3 +343,14 @@ class _Stage:
 
     def _bar(self, lane: str, start_s: float, end_s: float, kind: str, label: str) -> None:
         self.bars.append(Activity(f"stage {self.place}{lane}", start_s, end_s, kind, label))
+
+
+def _work(layer: LayerWork, kind: str, layout: Layout, link: Link, microbatches: int) -> tuple[float, list[float]]:
+    """Return the seconds of a microbatch's pass through a layer, and those of each all-reduce of its tensor ranks."""
+    share = 1 / (layout.data * microbatches)
+    one_s = layer.forward_s if kind == FORWARD else layer.backward_s
+    compute_s = one_s * share * (1 - layer.split_share + layer.split_share / layout.tensor)
+    if layout.tensor == 1:
+        return compute_s, []
+    sizes = layer.forward_sum_bytes if kind == FORWARD else layer.backward_sum_bytes
+    return compute_s, [ring_all_reduce_s(layout.tensor, size * share, link=link) for size in sizes]

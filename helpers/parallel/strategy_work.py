@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from helpers.operations import profile_ops
+from helpers.parallel.checks import short, whole_number
 from helpers.parallel.costs import LayerCost
 from helpers.parallel.footprint import Plan, check_plan
 from helpers.parallel.pipeline_execution import split_stages
@@ -65,14 +66,23 @@ def layer_work(
     ``plan`` splits columns and, further on, the rows that follow them; what lies between is split as well.
 
     Raises ValueError unless exactly one of ``flops_per_s`` and ``layer_costs`` is given, for another number of costs,
-    and for a plan in which columns and rows do not take turns. Lesson 05.
+    and for a plan in which columns and rows do not take turns; TypeError for ``inputs`` that are no shape and for costs
+    that are no :class:`costs.LayerCost`. Lesson 05.
     """
+    _check_shape(inputs)
+    if not len(model):
+        raise ValueError("the model has no layers; put some into its nn.Sequential")
     if (flops_per_s is None) == (layer_costs is None):
         raise ValueError("say how fast a device is: give either flops_per_s, or layer_costs with one LayerCost a layer")
-    if flops_per_s is not None and not (flops_per_s > 0 and math.isfinite(flops_per_s)):
+    number = isinstance(flops_per_s, int | float) and not isinstance(flops_per_s, bool)
+    if flops_per_s is not None and not (number and flops_per_s > 0 and math.isfinite(flops_per_s)):
         raise ValueError(f"flops_per_s must be a finite number above 0; got {flops_per_s!r}")
     if layer_costs is not None and len(layer_costs) != len(model):
         raise ValueError(f"the model has {len(model)} layers and layer_costs {len(layer_costs)}; give one for each")
+    wrong = next((each for each in layer_costs or () if not isinstance(each, LayerCost)), None)
+    if wrong is not None:
+        raise TypeError("layer_costs are helpers.parallel.LayerCost(forward_s, backward_s, gradient_bytes), one for "
+                        f"each layer, not {short(wrong)}")  # fmt: skip
     plan = dict(plan or {})
     check_plan(model, plan, 1)
     counted = {row.layer: row for row in profile_ops(model, tuple(inputs)).layers}
@@ -96,6 +106,14 @@ def layer_work(
     if reading.inside:
         raise ValueError("the plan's last column split is followed by no row split; split the next nn.Linear by 'row'")
     return tuple(found)
+
+
+def _check_shape(inputs: Sequence[int]) -> None:
+    if isinstance(inputs, torch.Tensor) or not isinstance(inputs, Sequence) or not inputs:
+        raise TypeError("inputs is the shape of the whole batch, such as (64, 1024), its rows first; the net reads "
+                        f"numbers of its own type, so begin after an nn.Embedding. Got {short(inputs)}")  # fmt: skip
+    for each in inputs:
+        whole_number("a size in inputs", each)
 
 
 class _Reading:

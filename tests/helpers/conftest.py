@@ -1,11 +1,15 @@
-"""No test of the library reaches beyond this machine."""
+"""No test of the library reaches beyond this machine, and tests share ranks, which take long to start."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Iterator
 
 import pytest
+from rank_imports import import_what_ddp_and_fsdp_import
+
+from helpers.parallel import Ranks
 
 
 class NetworkUsed(OSError):
@@ -38,3 +42,21 @@ def _no_network(monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", guarded_connect)
     monkeypatch.setattr(socket, "getaddrinfo", guarded_look_up)
+
+
+def _ranks(world_size: int) -> Iterator[Ranks]:
+    with Ranks(world_size, device="cpu", threads=1) as ranks:
+        ranks.run(import_what_ddp_and_fsdp_import, timeout_s=240)
+        yield ranks
+
+
+@pytest.fixture(scope="session")
+def two_ranks() -> Iterator[Ranks]:
+    """Two ranks on the CPU with one thread each."""
+    yield from _ranks(2)
+
+
+@pytest.fixture(scope="session")
+def four_ranks() -> Iterator[Ranks]:
+    """Four ranks on the CPU with one thread each."""
+    yield from _ranks(4)

@@ -21,7 +21,7 @@ _HOMES = {
     "cpp_program": "cpp_building", "CudaFunction": "cuda_running", "cuda_function": "cuda_running",
     "CudaTime": "cuda_timing", "CudaTimes": "cuda_timing", "measure_cuda": "cuda_timing",
     "measure_growth": "cuda_timing", "Serving": "specialised", "Specialised": "specialised",
-    "PeerTimes": "peers", "measure_peers": "peers",
+    "PeerTimes": "peers", "measure_peers": "peers", "best_placement": "specialised", "CppCensus": "counting",
 }  # fmt: skip
 
 __all__ = sorted(_HOMES)

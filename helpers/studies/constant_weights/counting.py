@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,19 +13,30 @@ from typing import Any
 
 from torch import nn
 
-from helpers import console, native
+from helpers import console, native, storage
+from helpers.native import counting as native_counting
+from helpers.native import disassembly
 from helpers.results import Result, from_dict
 from helpers.studies.constant_weights.building import CudaProgram, build
 from helpers.studies.constant_weights.cuda_sources import CUDA_PLACEMENTS, candidates_per_thread, cuda_source
-from helpers.studies.constant_weights.network import Network, network_of, pruned, random_network
+from helpers.studies.constant_weights.network import (
+    Network,
+    network_of,
+    pruned,
+    random_network,
+    standard_network,
+)
 
 INSTRUCTION_BYTES = 16  # from sm_70 on
+_IMMEDIATE = re.compile(r"-?0x[0-9a-f]+")
+CURRENT_ARCHITECTURES = ("sm_80", "sm_90")
 OLD_ARCHITECTURES = Path(__file__).parents[3] / "course" / "recorded" / "constant_weights" / "sm_60_and_sm_70.json"
 
 
 @dataclass(frozen=True)
 class WeightCensus(Result):
-    """A kernel's instructions, each counted once: since nothing loops, that is what a thread runs.
+    """A kernel's instructions, each counted once. Only "shared" loops, where a block's threads copy the weights: there
+    a thread runs a few more than it has; elsewhere it runs each one once, or passes it over.
 
     ``total`` leaves out what is never reached at the end. ``multiply_adds`` are FFMA, FFMA2 and HFMA2, those of the
     activations among them, parted by what feeds them: an ``immediate`` in the instruction, a ``constant_bank``
@@ -47,6 +61,25 @@ class WeightCensus(Result):
     fp16_immediate: int
     registers: int | None
     spill_load_bytes: int | None
+
+
+@dataclass(frozen=True)
+class CppCensus(native.HostCensus):
+    """A C++ program's function ``evaluate``, counted as :class:`helpers.native.HostCensus` says, each instruction once.
+
+    The fields of :class:`WeightCensus` say what an x86-64 processor makes of them: ``multiply_adds``, fused ones, take
+    no ``immediate`` and have no ``uniform_register``; ``constant_bank`` are those that read the program's own data at
+    an address in the instruction, ``register`` all others, also those that read memory by a register's address.
+    ``global_loads`` are all loads but the ``constant_loads``; no memory is a ``shared`` one. Loops are not unrolled
+    here as on a GPU, so the counts are of the program, not of a run. Lesson 11.
+    """
+
+    immediate: int
+    constant_bank: int
+    uniform_register: int
+    register: int
+    global_loads: int
+    shared_loads: int
 
 
 @dataclass(frozen=True)
@@ -124,19 +157,30 @@ class WidthCounts(Result):
     rows: tuple[WidthCount, ...]
 
 
-def census(built: Any) -> WeightCensus | native.HostCensus:
-    """Return the census of what :func:`build` returned: a WeightCensus of a CUDA program, a HostCensus of a C++ one.
+def census(built: Any) -> WeightCensus | CppCensus:
+    """Return the census of what :func:`build` returned: a WeightCensus of a CUDA program, a CppCensus of a C++ one.
 
-    Raises TypeError for anything else, MissingToolError, with what to install, without a disassembler. Lesson 11.
+    Both have ``multiply_adds``, ``immediate``, ``constant_bank``, ``uniform_register``, ``register``,
+    ``global_loads``, ``shared_loads`` and ``total``, whole numbers; a program that :func:`cpp_program` made will do.
+    Raises TypeError for anything else, MissingToolError, with what to install, without a disassembler, and NativeError
+    for C++ on a processor that is not x86-64. Lesson 11.
     """
     if isinstance(built, CudaProgram):
         return _weight_census(native.census(built.cubin, function="evaluate"), built.cubin.compiler)
     library = built if isinstance(built, native.Library) else getattr(built, "library", None)
     if not isinstance(library, native.Library):
         raise TypeError(f"a census is taken of what build() returns, not of {type(built).__name__}")
-    found = native.census(library, function="evaluate")
-    assert isinstance(found, native.HostCensus)
-    return found
+    functions = disassembly.cpu_functions(library)
+    function = functions[disassembly.pick(functions, "evaluate")]
+    host = native_counting.count_host(function)
+    fused = [one for one in function.instructions if one.form and one.form[0] == "fma"]
+    immediate = sum(any(_IMMEDIATE.fullmatch(operand) for operand in one.operands) for one in fused)
+    constant = sum(one.loads_constant for one in fused)
+    return CppCensus(
+        **{field.name: getattr(host, field.name) for field in dataclasses.fields(host)}, immediate=immediate,
+        constant_bank=constant, uniform_register=0, register=len(fused) - immediate - constant,
+        global_loads=host.loads - host.constant_loads, shared_loads=0,
+    )  # fmt: skip
 
 
 def _weight_census(found: native.Census | native.HostCensus, compiler: str) -> WeightCensus:
@@ -207,13 +251,33 @@ def placement_count(found: WeightCensus, placement: str, precision: str) -> Plac
                           **{name: getattr(found, name) for name in names})  # fmt: skip
 
 
-def recorded_counts() -> PlacementCounts:
+def recorded_counts(*, current: bool = False) -> PlacementCounts:
     """Return the census for sm_60 and sm_70, which today's NVRTC no longer compiles for: recorded with its compiler.
 
-    The network is ``standard_network(0)``; the date and the tools stand in ``note``. Raises FileNotFoundError where the
-    library is installed without the course. Lesson 11.
+    ``current=True`` gives that of :data:`CURRENT_ARCHITECTURES`, in both precisions, for machines without NVRTC or
+    nvdisasm. The network is ``standard_network(0)``; the date and the tools stand in ``note``. Raises
+    FileNotFoundError where the library is installed without the course. Lesson 11.
     """
-    if not OLD_ARCHITECTURES.exists():
-        raise FileNotFoundError(f"the recorded census {OLD_ARCHITECTURES.name} is not there; it is in the course's "
+    path = _current_file() if current else OLD_ARCHITECTURES
+    if not path.exists():
+        raise FileNotFoundError(f"the recorded census {path.name} is not there; it is in the course's "
                                 "repository, under course/recorded/constant_weights")  # fmt: skip
-    return from_dict(PlacementCounts, json.loads(OLD_ARCHITECTURES.read_text(encoding="utf-8")))
+    return from_dict(PlacementCounts, json.loads(path.read_text(encoding="utf-8")))
+
+
+def record_current_counts() -> PlacementCounts:
+    """Count ``standard_network(0)`` for :data:`CURRENT_ARCHITECTURES` here, and write what recorded_counts gives.
+
+    Raises as :func:`count_placements` does. For the library itself.
+    """
+    network = standard_network()
+    found = [count_placements(network, architectures=CURRENT_ARCHITECTURES, precision=precision)
+             for precision in ("fp32", "fp16")]  # fmt: skip
+    note = f"{found[0].compiler}, {datetime.datetime.now(datetime.UTC).date().isoformat()}"
+    joined = dataclasses.replace(found[0], counts=found[0].counts + found[1].counts, note=note)
+    storage.write_atomically(_current_file(), joined.to_json() + "\n")
+    return joined
+
+
+def _current_file() -> Path:
+    return OLD_ARCHITECTURES.with_name(f"{'_and_'.join(CURRENT_ARCHITECTURES)}.json")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from helpers.studies.constant_weights import cpp_templates as templates
+from helpers.studies.constant_weights.cpp_any_sizes import SIZES_AT_RUN_TIME
 from helpers.studies.constant_weights.cuda_sources import float_literal
 from helpers.studies.constant_weights.network import ACTIVATIONS, Dense, Network, pruned
 
@@ -29,6 +30,7 @@ PADDING = 16  # floats that a register may read behind the last weight
 _MOST_STRAIGHT_LINES = 20_000
 _MOST_STACK_FLOATS = 2**18  # a thread's stack may be as small as 8 MiB, on macOS 512 KiB
 _NUMBERS_A_LINE = 8
+_LINE_BYTES = 64
 
 
 def cpp_source(network: Network, placement: str = "lanes", prune: float = 0.0) -> str:
@@ -45,7 +47,7 @@ def cpp_source(network: Network, placement: str = "lanes", prune: float = 0.0) -
         raise ValueError(f"the placements in C++ are {', '.join(CPP_PLACEMENTS)}; there is no {placement!r:.40}")
     network = pruned(network, prune)
     if placement == "runtime_sizes":
-        return templates.SIZES_AT_RUN_TIME
+        return SIZES_AT_RUN_TIME
     _check_size(network, placement)
     parts = [_heading(network, placement), templates.LANES, templates.ACTIVATIONS]
     if placement in ("pointer", "constexpr"):
@@ -111,10 +113,16 @@ class RuntimeSizes(ctypes.Structure):
 def packed(network: Network) -> np.ndarray:
     """Return the network's numbers as a pointer placement reads them, flat float32, in the order of the layers.
 
-    Of each layer its biases, then its weights, a row an input; then :data:`PADDING` zeros. Lesson 11.
+    Of each layer its biases, then its weights, a row an input; then :data:`PADDING` zeros. They begin at a multiple of
+    64 bytes, as constants in a program do: reads that cross cache lines would take longer. Lesson 11.
     """
     parts = [part.reshape(-1) for layer in network.layers for part in (layer.bias, layer.weights)]
-    return np.concatenate([*parts, np.zeros(PADDING, np.float32)])
+    numbers = np.concatenate([*parts, np.zeros(PADDING, np.float32)])
+    room = np.empty(numbers.size + _LINE_BYTES // numbers.itemsize, np.float32)
+    start = -room.ctypes.data % _LINE_BYTES // numbers.itemsize
+    aligned = room[start : start + numbers.size]
+    aligned[:] = numbers
+    return aligned
 
 
 def _sizes(network: Network) -> str:

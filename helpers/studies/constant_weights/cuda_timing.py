@@ -28,15 +28,21 @@ GROWING_WIDTHS = (16, 32, 48, 64, 96, 128)
 
 _WARP = 32
 _SCHEDULERS = 4  # of a multiprocessor, each with an instruction a cycle, from sm_70 on: NVIDIA's Volta and later papers
-# Of a multiprocessor, a cycle: float32 multiply-adds, float16 ones, and threads whose load starts (NVIDIA, CUDA C++
-# Programming Guide 12, table of arithmetic throughput; the architectures' white papers).
+# Of a multiprocessor, a cycle: results of float32 multiply-adds, and of float16 ones. "Throughput of Native Arithmetic
+# Instructions": to 9.0 as in the CUDA C++ Programming Guide 12.6, from 10.0 on as in the Best Practices Guide 13, which
+# counts pairs of float16.
 _RATES = {
-    "7.5": (64, 128, 16),
-    "8.0": (64, 256, 32),
-    "8.6": (128, 128, 32),
-    "8.9": (128, 128, 32),
-    "9.0": (128, 256, 32),
+    "7.5": (64, 128),
+    "8.0": (64, 256),
+    "8.6": (128, 256),
+    "8.9": (128, 128),
+    "9.0": (128, 256),
+    "10.0": (128, 128),
+    "12.0": (128, 128),
 }
+# Of a multiprocessor, a cycle, at most: shared memory has 32 banks of 32 bits a cycle (CUDA C++ Programming Guide,
+# "Compute Capability 5.x" and later, shared memory), and the L1 cache is the same memory.
+_WARP_LOADS = 1
 _SHARE_OF_MEMORY = 0.25
 _CHECKED = 4_096
 _NO_GPU = "there is no CUDA device here: nothing was run"
@@ -47,9 +53,10 @@ class CudaTime(Result):
     """One program's time for all candidates; ``speedup`` is over the comparison's baseline, in turns with it.
 
     ``issue_s`` is what the instructions of the census take at four warps a cycle, ``multiply_add_s`` what the
-    multiply-adds take in their units, ``load_s`` what global and shared loads take in theirs, ``memory_s`` what inputs
-    and outputs take at the published bandwidth; ``modelled_s`` is the largest of them. None: not known, or no kernel of
-    ours. ``error_share`` is the largest error over its bound (1 or less is right). Lesson 11.
+    multiply-adds take in their units, ``load_s`` what global and shared loads take at one warp's a cycle (each a lower
+    bound), ``memory_s`` what inputs and outputs take at the published bandwidth; ``modelled_s`` is the largest of them.
+    None: not known, or no kernel of ours. ``error_share`` is the largest error over its bound (1 or less is right).
+    Lesson 11.
     """
 
     name: str
@@ -283,13 +290,13 @@ def _models(
     warps = candidates / candidates_per_thread(function.precision) / _WARP
     warps_per_s = gpu.multiprocessors * gpu.clock_hz / warps  # cycles of all multiprocessors a second, for each warp
     issue_s = found.total / _SCHEDULERS / warps_per_s
+    load_s = (found.global_loads + found.shared_loads) / _WARP_LOADS / warps_per_s
     rates = _RATES.get(gpu.capability or "")
     if rates is None:
-        return issue_s, None, None, memory_s
-    single, half, loading = rates
+        return issue_s, None, load_s, memory_s
+    single, half = rates
     halves = found.fp16_multiply_adds
     multiply_add_s = ((found.multiply_adds - halves) * _WARP / single + halves * 2 * _WARP / half) / warps_per_s
-    load_s = (found.global_loads + found.shared_loads) * _WARP / loading / warps_per_s
     return issue_s, multiply_add_s, load_s, memory_s
 
 

@@ -32,11 +32,13 @@ def generate(
     """
     network = network_of(model)
     if target == "cuda":
-        return cuda_source(pruned(network, prune), placement=placement or "const", precision=precision, layout=layout)
+        where = "const" if placement is None else placement
+        return cuda_source(pruned(network, prune), placement=where, precision=precision, layout=layout)
     if target != "cpp":
         raise ValueError(f"target is one of {', '.join(TARGETS)}, not {target!r:.40}")
     if precision != "fp32" or layout != "rows":
         raise ValueError(
-            'in C++ the precision is "fp32" and the layout "rows"; others are generated with target="cuda"'
+            f'in C++ the precision is "fp32" and the layout "rows", not {precision!r:.40} and {layout!r:.40}; '
+            'precision="fp16" (HFMA2) and layout="columns" are generated with target="cuda"'
         )
-    return cpp_source(network, placement or "lanes", prune)
+    return cpp_source(network, "lanes" if placement is None else placement, prune)

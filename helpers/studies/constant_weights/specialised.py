@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from helpers import console, native
+from helpers import console, native, units
 from helpers.results import Result
 from helpers.studies.constant_weights.building import build
 from helpers.studies.constant_weights.cpp_building import CppProgram, cpp_program
@@ -69,7 +69,8 @@ class Specialised:
         if self.device.type == "cuda":
             if not torch.cuda.is_available():
                 raise native.NativeError(f"there is no CUDA device for {device!r}", "take device='cpu'")
-            self.device = torch.device("cuda", self.device.index or 0)
+            index = torch.cuda.current_device() if self.device.index is None else self.device.index
+            self.device = torch.device("cuda", index)
         make = _cpu_programs if self.device.type == "cpu" else _cuda_programs
         self._program, constants = make(self.network, self.device)
         self._quick = self._program.quick
@@ -111,6 +112,12 @@ class Specialised:
         if self._error is not None:
             raise self._error
         return self._serving
+
+    def __repr__(self) -> str:
+        now = self._serving
+        layers = " -> ".join(map(str, self.network.widths))
+        took = "" if now.compile_s is None else f", compiled in {units.text(now.compile_s, 's')}"
+        return f"Specialised({layers} on {self.device}, weights {now.weights_are}{took})"
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         if out is not None:

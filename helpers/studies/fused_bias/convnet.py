@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +14,7 @@ from torch.nn import functional
 
 from helpers import timing
 from helpers.results import Result
-from helpers.studies.fused_bias import operators, variants
+from helpers.studies.fused_bias import convolution, operators, variants
 
 CHANNELS = (1, 16, 32, 32)
 PIXELS = (28, 14, 7)
@@ -41,6 +43,16 @@ def _pooled_within(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) ->
     return operators.bias_relu_pool(functional.conv2d(x, weight, padding=1), bias)
 
 
+def _one_kernel(algorithm: str) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+    return functools.partial(convolution.conv_bias_relu_pool, algorithm=algorithm)
+
+
+def _best_kernel(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Compute with Winograd's products, except for one channel, where the transforms cost more than they save."""
+    algorithm = "direct" if x.shape[1] == 1 else "Winograd"
+    return convolution.conv_bias_relu_pool(x, weight, bias, algorithm=algorithm)
+
+
 _RUNGS = {
     "separate": Rung(_pooled_after("separate"), False),
     "native": Rung(_pooled_after("native"), False),
@@ -51,6 +63,8 @@ _RUNGS = {
     "channels-last, post-op": Rung(_pooled_after("post-op"), True),
     "one-pass with pooling": Rung(_pooled_within, False, ("cpu",)),
     "channels-last, one-pass with pooling": Rung(_pooled_within, True, ("cpu",)),
+    "one kernel a layer": Rung(_one_kernel("direct"), True, ("cpu",)),
+    "one kernel a layer, Winograd": Rung(_best_kernel, True, ("cpu",)),
 }
 RUNGS = tuple(_RUNGS)
 
@@ -64,6 +78,8 @@ class Convnet(nn.Module):
     - "separate", "native", "post-op", "one-pass", "compiled": :func:`layer` of that name, then ``max_pool2d``.
     - "channels-last", "channels-last, post-op": "native" and "post-op" with the channel last in memory.
     - "one-pass with pooling", also with "channels-last, ": convolution, then :func:`bias_relu_pool` (CPU only).
+    - "one kernel a layer": :func:`conv_bias_relu_pool`; with ", Winograd" by that algorithm from the second layer on
+      (CPU only).
 
     Raises ValueError for another rung and, when called, for images of another shape. Lesson 12.
     """
@@ -85,8 +101,8 @@ class Convnet(nn.Module):
             raise ValueError(f"images are (N, 1, 28, 28), not {tuple(images.shape)}")
         chosen = _RUNGS[self.rung]
         x = images.contiguous(memory_format=torch.channels_last) if chosen.channels_last else images
-        for convolution in self.convolutions:
-            x = chosen.block(x, convolution.weight, convolution.bias)
+        for each in self.convolutions:
+            x = chosen.block(x, each.weight, each.bias)
         return self.dense(x.flatten(1))
 
 
@@ -136,6 +152,7 @@ def measure_ladder(
     rungs: Sequence[str] | None = None,
     model: Convnet | None = None,
     budget_s: float = 10.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Ladder:
     """Return the time of each rung for one batch: a forward pass, or with ``phase="training"`` a whole step.
 
@@ -154,7 +171,10 @@ def measure_ladder(
     _refuse_wrong(nets, weights, images)
     work = _forward if phase == "forward" else _training_step
     comparison = timing.compare(
-        {name: work(net, images, labels) for name, net in nets.items()}, device=images.device.type, budget_s=budget_s
+        {name: work(net, images, labels) for name, net in nets.items()},
+        device=images.device.type,
+        budget_s=budget_s,
+        clock=clock,
     )
     rows = tuple(
         RungTime(row.name, row.median_s, 1 / row.time_ratio, 1 / row.high_ratio, _inverse(row.low_ratio))
@@ -167,7 +187,10 @@ def measure_ladder(
 def default_rungs(device: str | torch.device) -> tuple[str, ...]:
     """Return the rungs that can run on ``device`` as this machine is, but for "compiled". Lesson 12."""
     kind = torch.device(device).type
-    needs = {name: "one-pass" if "one-pass" in name else "post-op" if "post-op" in name else "native" for name in RUNGS}
+    needs = {
+        name: "one-pass" if "one-pass" in name or "one kernel" in name else "post-op" if "post-op" in name else "native"
+        for name in RUNGS
+    }
     return tuple(
         name
         for name, rung in _RUNGS.items()

@@ -168,6 +168,12 @@ def model_time(counted: Traffic, limits: MachineLimits) -> TrafficModel:
     call overhead of an operator is added; on CUDA a kernel takes at least the overhead of its launch, since launches
     run ahead. Pages that are written for the first time are not in it: measure under ``steady_allocator()``.
 
+    Where a measurement is faster, the kernel does what the probe's operators do not: from 16 MiB on
+    :func:`relu_bias_backward` writes past the caches, which saves the read of each line before its write (a triad
+    moves four tensors for the three that are counted), and the one-pass kernels work on several places in turns, where
+    one stream waits at the end of each page. Where it is slower, other programs take a part of the caches or of the
+    memory's bandwidth since the probe ran: compare with ``scale_share``, which is timed in turns.
+
     Raises TypeError for what are no limits, ValueError for limits without bandwidths. Lesson 12.
     """
     if not isinstance(limits, MachineLimits):

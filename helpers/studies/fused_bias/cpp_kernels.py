@@ -75,20 +75,43 @@ def bias_relu_pool_backward(grad: torch.Tensor, place: torch.Tensor, grad_x: tor
     return total
 
 
+def convolution(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    out: torch.Tensor,
+    place: torch.Tensor | None,
+    *,
+    tiled: bool,
+) -> None:
+    """Write what :func:`bias_relu_pool` would of the 3 x 3 convolution of ``x`` to ``out`` and ``place`` (if not None).
+
+    ``x``, ``out`` and ``place`` lie channels-last, ``weight`` in any way. For the library itself.
+    """
+    dtype = _dtype(x, cpp_source.POOL_DTYPES)
+    if out.numel():
+        function = _function(cpp_source.CONVOLUTION, dtype)
+        bias = bias.contiguous()
+        addresses = (x.data_ptr(), weight.data_ptr(), bias.data_ptr(), out.data_ptr(), place.data_ptr() if place is not
+                     None else 0)  # fmt: skip
+        sizes = (*x.shape, len(weight), *weight.stride())
+        function(*addresses, *sizes, tiled, min(len(x), _threads(x, 1 + len(weight))))
+
+
 @functools.cache
-def compiled(dtype: str = "float32", *, pool: bool = False) -> native.Library:
+def compiled(dtype: str = "float32", *, pool: bool = False, convolution: bool = False) -> native.Library:
     """Return the compiled program for ``dtype``: the kernels without max pooling, or with ``pool`` those with it.
 
-    It takes seconds once, and is then kept by :mod:`helpers.native`. Raises MissingToolError without a C++ compiler.
-    Lesson 12.
+    With ``convolution`` it is the program of the convolution that pools. It takes seconds once, and is then kept by
+    :mod:`helpers.native`. Raises MissingToolError without a C++ compiler. Lesson 12.
     """
-    source = cpp_source.pool_source if pool else cpp_source.source
+    source = cpp_source.pool_source if pool else cpp_source.convolution_source if convolution else cpp_source.source
     return native.compile_cpp(source(cpp_source.DTYPES[dtype]), flags=FLAGS)
 
 
 @functools.cache
 def _function(declaration: str, dtype: str) -> Callable[..., None]:
-    library = compiled(dtype, pool="_pool" in declaration)
+    library = compiled(dtype, pool="_pool" in declaration, convolution="convolution" in declaration)
     return library.function(declaration.format(cpp_source.DTYPES[dtype])).raw
 
 

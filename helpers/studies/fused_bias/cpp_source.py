@@ -6,9 +6,12 @@ worked on as rows with one bias each; shorter ones as one flat array over which 
 
 from __future__ import annotations
 
+from helpers.studies.fused_bias.cpp_convolution_source import CONVOLUTION as _CONVOLUTION
 from helpers.studies.fused_bias.cpp_pool_source import POOL
 
 STEPS = 32  # additions in single precision before a partial sum is added to a double
+STREAMS = 4  # places of a tensor that a kernel works on in turns: see _BACKWARD
+RELU_STREAMS = 2  # the same for the ReLU's gradient, which has three tensors
 STREAM_BYTES = 2**24  # a gradient from this size on is written past the caches: the next reader finds it in none
 DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16"}
 POOL_DTYPES = {"float32": "f32", "float64": "f64"}
@@ -23,6 +26,9 @@ BIAS_RELU_POOL = (f"void bias_relu_pool_{{}}(const void* x, const void* bias, vo
                   f"{_IMAGES})")  # fmt: skip
 POOL_BACKWARD = (f"void bias_relu_pool_backward_{{}}(const void* grad, const uint8_t* place, void* grad_x, "
                  f"double* total, {_IMAGES})")  # fmt: skip
+CONVOLUTION = ("void convolution_{}(const void* x, const void* weight, const void* bias, void* out, uint8_t* place, "
+               "int64_t images, int64_t depth, int64_t height, int64_t width, int64_t channels, int64_t of_out, "
+               "int64_t of_in, int64_t of_y, int64_t of_x, int32_t tiled, int32_t threads)")  # fmt: skip
 
 _COMMON = """#include <algorithm>
 #include <cstdint>
@@ -30,6 +36,7 @@ _COMMON = """#include <algorithm>
 #include <numeric>
 #include <system_error>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 #if defined(__AVX512F__)
@@ -136,16 +143,28 @@ template <class T> static void bias_relu(const void* x_, const void* bias_, void
     auto x = (const E*)x_, bias = (const E*)bias_;
     auto out = (E*)out_;
     constexpr int64_t lanes = T::lanes;
+    constexpr int streams = __STREAMS__;
     if (inner >= lanes) {
         in_parts(outer * channels, threads, [=](int32_t, int64_t begin, int64_t end) {
-            for (int64_t row = begin; row < end; ++row) {
-                const E* from = x + row * inner;
-                E* to = out + row * inner;
-                V b = V{} + T::get(bias + row % channels);
-                V rest = T::load(from + inner - lanes);  // read before the row is written: out may be x
-                for (int64_t i = 0; i + lanes <= inner; i += lanes) T::store(to + i, relu<T>(T::load(from + i) + b));
-                T::store(to + inner - lanes, relu<T>(rest + b));
-            }
+            auto rows = [=](auto how_many, int64_t first, int64_t apart) {
+                constexpr int S = decltype(how_many)::value;
+                int64_t at[S];
+                V b[S], rest[S];
+                for (int s = 0; s < S; ++s) {
+                    at[s] = (first + s * apart) * inner;
+                    b[s] = V{} + T::get(bias + (first + s * apart) % channels);
+                    rest[s] = T::load(x + at[s] + inner - lanes);  // read before the row is written: out may be x
+                }
+                for (int64_t i = 0; i + lanes <= inner; i += lanes)
+                    for (int s = 0; s < S; ++s)
+                        T::store(out + at[s] + i, relu<T>(T::load(x + at[s] + i) + b[s]));
+                for (int s = 0; s < S; ++s) T::store(out + at[s] + inner - lanes, relu<T>(rest[s] + b[s]));
+            };
+            int64_t each = (end - begin) / streams;
+            for (int64_t row = begin; row < begin + each; ++row)
+                rows(std::integral_constant<int, streams>{}, row, each);
+            for (int64_t row = begin + each * streams; row < end; ++row)
+                rows(std::integral_constant<int, 1>{}, row, 0);
         });
         return;
     }
@@ -154,9 +173,19 @@ template <class T> static void bias_relu(const void* x_, const void* bias_, void
     for (int64_t j = 0; j < period; ++j) pattern[j] = bias[j / inner % channels];
     const E* biases = pattern.data();
     in_parts(total / period, threads, [=](int32_t, int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row)
+        auto rows = [=](auto how_many, int64_t first, int64_t apart) {
+            constexpr int S = decltype(how_many)::value;
             for (int64_t j = 0; j < period; j += lanes)
-                T::store(out + row * period + j, relu<T>(T::load(x + row * period + j) + T::load(biases + j)));
+                for (int s = 0; s < S; ++s) {
+                    int64_t i = (first + s * apart) * period + j;
+                    T::store(out + i, relu<T>(T::load(x + i) + T::load(biases + j)));
+                }
+        };
+        int64_t each = (end - begin) / streams;
+        for (int64_t row = begin; row < begin + each; ++row)
+            rows(std::integral_constant<int, streams>{}, row, each);
+        for (int64_t row = begin + each * streams; row < end; ++row)
+            rows(std::integral_constant<int, 1>{}, row, 0);
     });
     for (int64_t i = total / period * period; i < total; ++i) {
         auto value = T::get(x + i) + T::get(biases + i % period);
@@ -187,29 +216,46 @@ template <class T, bool RELU> static void totals(const void* grad_, const void* 
         }
         return g;
     };
+    // Several places are read in turns: a prefetcher follows each on its own, and stops at the end of a page. What is
+    // written past the caches is written in one place, since a core has few buffers for it.
+    constexpr int streams = RELU ? __RELU_STREAMS__ : __STREAMS__;
+    using Many = std::integral_constant<int, streams>;
+    using One = std::integral_constant<int, 1>;
     if (inner >= lanes) {
         std::vector<double> sums(threads * channels * lanes, 0.0);
         double* all = sums.data();
         in_parts(outer * channels, threads, [=](int32_t part, int64_t begin, int64_t end) {
             B last;  // the lanes of the row's last vector that no other vector holds
             for (int64_t k = 0; k < lanes; ++k) last[k] = k >= lanes - inner % lanes ? -1 : 0;
-            for (int64_t row = begin; row < end; ++row) {
-                double* sum = all + (part * channels + row % channels) * lanes;
-                int64_t i = row * inner, stop = i + inner;
-                while (i + lanes <= stop) {
-                    V a{}, b{}, c{}, d{};
-                    for (int64_t step = 0; step < STEPS && i + 4 * lanes <= stop; ++step, i += 4 * lanes) {
-                        a += passed(i); b += passed(i + lanes); c += passed(i + 2 * lanes); d += passed(i + 3 * lanes);
+            auto rows = [=](auto how_many, int64_t first, int64_t apart) {
+                constexpr int S = decltype(how_many)::value, W = S == 1 ? 4 : 2;
+                double* sum[S];
+                int64_t at[S], i = 0;
+                for (int s = 0; s < S; ++s) {
+                    at[s] = (first + s * apart) * inner;
+                    sum[s] = all + (part * channels + (first + s * apart) % channels) * lanes;
+                }
+                while (i + lanes <= inner) {
+                    V a[S][W] = {};
+                    for (int64_t step = 0; step < STEPS && i + W * lanes <= inner; ++step, i += W * lanes)
+                        for (int s = 0; s < S; ++s)
+                            for (int w = 0; w < W; ++w) a[s][w] += passed(at[s] + i + w * lanes);
+                    for (int64_t step = 1; step < W && i + lanes <= inner; ++step, i += lanes)
+                        for (int s = 0; s < S; ++s) a[s][0] += passed(at[s] + i);
+                    for (int s = 0; s < S; ++s) {
+                        V whole = a[s][0] + a[s][1];
+                        if constexpr (W == 4) whole += a[s][2] + a[s][3];
+                        for (int64_t k = 0; k < lanes; ++k) sum[s][k] += whole[k];
                     }
-                    for (int64_t step = 0; step < 3 && i + lanes <= stop; ++step, i += lanes) a += passed(i);
-                    a = (a + b) + (c + d);
-                    for (int64_t k = 0; k < lanes; ++k) sum[k] += a[k];
                 }
-                if (i < stop) {
-                    V rest = (V)((B)passed(stop - lanes) & last);
-                    for (int64_t k = 0; k < lanes; ++k) sum[k] += rest[k];
+                for (int s = 0; s < S && i < inner; ++s) {
+                    V rest = (V)((B)passed(at[s] + inner - lanes) & last);
+                    for (int64_t k = 0; k < lanes; ++k) sum[s][k] += rest[k];
                 }
-            }
+            };
+            int64_t each = streamed ? 0 : (end - begin) / streams;
+            for (int64_t row = begin; row < begin + each; ++row) rows(Many{}, row, each);
+            for (int64_t row = begin + each * streams; row < end; ++row) rows(One{}, row, 0);
             end_of_stream();
         });
         for (int64_t j = 0; j < threads * channels * lanes; ++j) total[j / lanes % channels] += sums[j];
@@ -219,26 +265,32 @@ template <class T, bool RELU> static void totals(const void* grad_, const void* 
     std::vector<double> sums(threads * period, 0.0);
     double* all = sums.data();
     in_parts(count / period, threads, [=](int32_t part, int64_t begin, int64_t end) {
-        for (int64_t block = begin; block < end; block += STEPS) {
-            int64_t stop = std::min(block + STEPS, end), j = 0;
-            double* sum = all + part * period;
-            for (; j + 4 * lanes <= period; j += 4 * lanes) {
-                V a{}, b{}, c{}, d{};
-                for (int64_t row = block; row < stop; ++row) {
-                    int64_t i = row * period + j;
-                    a += passed(i); b += passed(i + lanes); c += passed(i + 2 * lanes); d += passed(i + 3 * lanes);
+        double* sum = all + part * period;
+        auto columns = [=](auto how_many, auto vectors, int64_t j, int64_t first, int64_t stop, int64_t apart) {
+            constexpr int S = decltype(how_many)::value, W = decltype(vectors)::value;
+            V a[W] = {};
+            for (int64_t i = first * period + j; i < stop * period; i += period)
+                for (int w = 0; w < W; ++w) {
+                    V v[S];
+                    for (int s = 0; s < S; ++s) v[s] = passed(i + s * apart * period + w * lanes);
+                    if constexpr (S == 4) v[0] = (v[0] + v[1]) + (v[2] + v[3]);
+                    else for (int s = 1; s < S; ++s) v[0] += v[s];
+                    a[w] += v[0];
                 }
-                for (int64_t k = 0; k < lanes; ++k) {
-                    sum[j + k] += a[k]; sum[j + lanes + k] += b[k];
-                    sum[j + 2 * lanes + k] += c[k]; sum[j + 3 * lanes + k] += d[k];
-                }
+            for (int w = 0; w < W; ++w)
+                for (int64_t k = 0; k < lanes; ++k) sum[j + w * lanes + k] += a[w][k];
+        };
+        auto rows = [=](auto how_many, int64_t from, int64_t to, int64_t apart) {
+            for (int64_t block = from; block < to; block += STEPS) {
+                int64_t stop = std::min(block + STEPS, to), j = 0;
+                for (; j + 4 * lanes <= period; j += 4 * lanes)
+                    columns(how_many, std::integral_constant<int, 4>{}, j, block, stop, apart);
+                for (; j < period; j += lanes) columns(how_many, One{}, j, block, stop, apart);
             }
-            for (; j < period; j += lanes) {
-                V a{};
-                for (int64_t row = block; row < stop; ++row) a += passed(row * period + j);
-                for (int64_t k = 0; k < lanes; ++k) sum[j + k] += a[k];
-            }
-        }
+        };
+        int64_t each = streamed ? 0 : (end - begin) / streams;
+        rows(Many{}, begin, begin + each, each);
+        rows(One{}, begin + each * streams, end, 0);
         end_of_stream();
     });
     for (int64_t j = 0; j < threads * period; ++j) total[j % period / inner % channels] += sums[j];
@@ -265,6 +317,16 @@ extern "C" {{
 }}
 }}
 """
+_EXPORTED_CONVOLUTION = """
+extern "C" {{
+{convolution} {{
+    Layer<{kind}> layer(x, weight, bias, out, place, depth, height, width, channels, of_out, of_in, of_y, of_x);
+    if (tiled) winograd<{kind}>(layer, images, threads);
+    else if (depth == 1) direct<{kind}, 3>(layer, images, threads);
+    else direct<{kind}, 0>(layer, images, threads);
+}}
+}}
+"""
 
 
 def source(kind: str) -> str:
@@ -276,7 +338,8 @@ def source(kind: str) -> str:
         kind=kind.upper(), bias_relu=BIAS_RELU.format(kind), bias_gradient=BIAS_GRADIENT.format(kind),
         relu_bias_backward=RELU_BIAS_BACKWARD.format(kind),
     )  # fmt: skip
-    return "".join([_common(), _FORWARD, _BACKWARD, exported])
+    program = "".join([_common(), _FORWARD, _BACKWARD, exported])
+    return program.replace("__RELU_STREAMS__", str(RELU_STREAMS)).replace("__STREAMS__", str(STREAMS))
 
 
 def pool_source(kind: str) -> str:
@@ -288,6 +351,15 @@ def pool_source(kind: str) -> str:
         kind=kind.upper(), pool=BIAS_RELU_POOL.format(kind), backward=POOL_BACKWARD.format(kind)
     )
     return "".join([_common(), POOL, exported])
+
+
+def convolution_source(kind: str) -> str:
+    """Return the C++ program of the convolution with bias, ReLU and pooling, for a value of :data:`POOL_DTYPES`.
+
+    Lesson 12.
+    """
+    exported = _EXPORTED_CONVOLUTION.format(kind=kind.upper(), convolution=CONVOLUTION.format(kind))
+    return "".join([_common(), POOL, _CONVOLUTION, exported])
 
 
 def _common() -> str:

@@ -73,3 +73,21 @@ def check_values(x: torch.Tensor, what: str) -> None:
         raise TypeError(f"{what} is {x.dtype}; give floating-point values, such as {what}.float()")
     if x.dim() < 2:
         raise ValueError(f"{what} has the shape (N, C, ...), two dimensions or more; this is {tuple(x.shape)}")
+
+
+def check_layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    """Raise TypeError or ValueError unless a 3 x 3 convolution takes ``x`` (N, C, H, W) with weight and bias.
+
+    For the library itself.
+    """
+    for name, tensor in (("x", x), ("weight", weight)):
+        check_values(tensor, name)
+        if tensor.dim() != 4:
+            raise ValueError(f"{name} has four dimensions, not the shape {tuple(tensor.shape)}")
+    if weight.shape[1] != x.shape[1] or tuple(weight.shape[2:]) != (3, 3):
+        raise ValueError(f"weight is (C_out, {x.shape[1]}, 3, 3) for x of shape {tuple(x.shape)}; this one is "
+                         f"{tuple(weight.shape)}")  # fmt: skip
+    if (weight.dtype, weight.device) != (x.dtype, x.device):
+        raise ValueError(f"x is {x.dtype} on {x.device}, the weight {weight.dtype} on {weight.device}; "
+                         "give weight.to(x)")  # fmt: skip
+    check_bias(bias, x, channels=len(weight))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -120,12 +121,18 @@ class StoryFigures(Result):
 
 
 def measure_layer(
-    index: int, *, batch: int, device: str | torch.device | None = None, budget_s: float = 3.0
+    index: int,
+    *,
+    batch: int,
+    device: str | torch.device | None = None,
+    budget_s: float = 3.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> LayerTimes:
     """Return the forward times of layer ``index`` (0 to 2) of the story's net by every variant that can run.
 
     All are timed in turns with the bare convolution as the baseline; "compiled" is left out. "Fused" is "post-op".
-    Call ``steady_allocator()`` first on a CPU. Raises ValueError for an unknown layer or batch, RuntimeError where
+    Call ``steady_allocator()`` first on a CPU; ``clock`` as in :func:`timing.compare`, here and below. Raises
+    ValueError for an unknown layer or batch, RuntimeError where
     "post-op" cannot run, whose ratio is the point. Lesson 12.
     """
     if index not in range(3):
@@ -139,9 +146,9 @@ def measure_layer(
     runs = {"convolution": functools.partial(functional.conv2d, x, weight, padding=1)}
     runs |= {name: functools.partial(variants.layer(name), x, weight, bias) for name in names}
     with torch.no_grad():
-        found = timing.compare(runs, device=chosen.type, budget_s=budget_s)
+        found = timing.compare(runs, device=chosen.type, budget_s=budget_s, clock=clock)
         pair = timing.compare({name: runs[name] for name in ("post-op", "separate")}, device=chosen.type,
-                              budget_s=budget_s / 2)  # fmt: skip
+                              budget_s=budget_s / 2, clock=clock)  # fmt: skip
     layer = f"{convnet.CHANNELS[index]} to {convnet.CHANNELS[index + 1]}, {x.shape[2]} x {x.shape[3]}"
     rows = tuple(LayerTime(layer, batch, row.name, row.median_s, row.time_ratio, row.low_ratio, row.high_ratio)
                  for row in found.candidates if row.name != "convolution")  # fmt: skip
@@ -155,7 +162,12 @@ def measure_layer(
 
 
 def measure_kernels(
-    shape: Sequence[int], limits: MachineLimits, *, device: str | torch.device | None = None, budget_s: float = 5.0
+    shape: Sequence[int],
+    limits: MachineLimits,
+    *,
+    device: str | torch.device | None = None,
+    budget_s: float = 5.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> KernelComparisons:
     """Return what follows the convolution, forward and backward, for an activation of ``shape`` (N, C, H, W).
 
@@ -178,7 +190,9 @@ def measure_kernels(
     }
     runs = {f"{variant}, {phase}": fn for (variant, phase), fn in work.items() if not variants.missing(variant, chosen)}
     with torch.no_grad():
-        found = timing.compare({"scale": lambda: y.mul_(1.0), **runs}, device=chosen.type, budget_s=budget_s)
+        found = timing.compare(
+            {"scale": lambda: y.mul_(1.0), **runs}, device=chosen.type, budget_s=budget_s, clock=clock
+        )
     scale_rate = 2 * y.numel() * _FLOAT_BYTES
     rows = []
     for variant, phase in work:
@@ -200,6 +214,7 @@ def measure_reductions(
     channels_last: bool = False,
     device: str | torch.device | None = None,
     budget_s: float = 4.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> timing.Comparison:
     """Return the times of every reduction of a random float32 gradient of ``shape`` (N, C, H, W), "sum" the baseline.
 
@@ -211,7 +226,7 @@ def measure_reductions(
         grad = grad.contiguous(memory_format=torch.channels_last)
     names = [name for name in reductions.REDUCTIONS if name != "one-pass" or not variants.missing(name, chosen)]
     runs = {name: functools.partial(reductions.reduction(name), grad) for name in names}
-    return timing.compare(runs, baseline="sum", device=chosen.type, budget_s=budget_s)
+    return timing.compare(runs, baseline="sum", device=chosen.type, budget_s=budget_s, clock=clock)
 
 
 def measure_story(

@@ -50,7 +50,7 @@ def layer(variant: str) -> Layer:
     compute = _FUNCTIONS[variant]
 
     def checked(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        _check(x, weight, bias)
+        layouts.check_layer(x, weight, bias)
         return compute(x, weight, bias)
 
     checked.__name__ = checked.__qualname__ = variant
@@ -164,17 +164,3 @@ _FUNCTIONS: dict[str, Layer] = {
     "one-pass": _one_pass,
 }
 VARIANTS = tuple(_FUNCTIONS)
-
-
-def _check(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    for name, tensor in (("x", x), ("weight", weight)):
-        layouts.check_values(tensor, name)
-        if tensor.dim() != 4:
-            raise ValueError(f"{name} has four dimensions, not the shape {tuple(tensor.shape)}")
-    if weight.shape[1] != x.shape[1] or tuple(weight.shape[2:]) != (3, 3):
-        raise ValueError(f"weight is (C_out, {x.shape[1]}, 3, 3) for x of shape {tuple(x.shape)}; this one is "
-                         f"{tuple(weight.shape)}")  # fmt: skip
-    if (weight.dtype, weight.device) != (x.dtype, x.device):
-        raise ValueError(f"x is {x.dtype} on {x.device}, the weight {weight.dtype} on {weight.device}; "
-                         "give weight.to(x)")  # fmt: skip
-    layouts.check_bias(bias, x, channels=len(weight))

@@ -164,7 +164,7 @@ def test_an_asynchronous_save_stalls_for_the_snapshot_and_what_the_interval_does
     The lower bounds hold however busy the machine; the upper ones in one of a few runs.
     """
     small = {"make_model": lambda: nn.Linear(50, 50), "saves": 4, "disk": SLOW, "device": "cpu"}
-    for _ in range(4):
+    for _ in range(8):
         rare = feeding.measure_stalls(every=3, step_s=0.05, **small)
         if rare.row("asynchronous").stall_s < 0.05:
             break

@@ -10,17 +10,9 @@ from torch import nn
 
 from helpers import feeding
 from helpers.feeding import Setup, SetupCosts, fairness
-from helpers.parallel import Ranks
 
 CLOSE = 0.25
 COSTS = SetupCosts(0.01, 0.0005, load_example_s=0.0003, gradient_bytes=40_000, link_bandwidth_bytes_per_s=4e6)
-
-
-@pytest.fixture(scope="module")
-def two_ranks():
-    """Two ranks on the CPU."""
-    with Ranks(2, device="cpu", threads=1) as ranks:
-        yield ranks
 
 
 def test_the_lectures_table_changes_two_things_in_every_row() -> None:
@@ -60,7 +52,7 @@ def test_the_model_by_hand() -> None:
                                    Setup("GPU", 2, 128, False, 256, 1)])  # fmt: skip
 def test_sleeping_devices_take_the_modelled_time(two_ranks, setup) -> None:
     modelled = feeding.model_setup(setup, COSTS)
-    for _ in range(4):
+    for _ in range(12):
         taken_s = feeding.run_sleeping_setup(setup, COSTS, ranks=two_ranks)
         if taken_s < (1 + CLOSE) * modelled:
             break

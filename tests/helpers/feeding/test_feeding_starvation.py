@@ -17,13 +17,16 @@ from helpers.feeding import LoaderSettings, SleepingAccelerator, TrainingAcceler
 from helpers.parallel import Link
 
 CLOSE = 0.2  # of the model: the project's bound for the simulated tier is 15 to 25 %
-TRIES = 4  # a busy machine adds time and never takes any away
+LONGER = (1, 1, 1, 2, 2, 2, 4, 4, 4)  # what a busy machine adds to a sleep does not grow with the sleep
 
 
 def in_turns(function, holds) -> object:
-    """Return the first of a few results that holds, else the last: a busy machine spoils some of them."""
-    for _ in range(TRIES):
-        found = function()
+    """Return the first result of ``function(longer)`` that holds, else the last; it sleeps so many times as long.
+
+    A busy machine spoils some of them: it adds time and never takes any away.
+    """
+    for longer in LONGER:
+        found = function(longer)
         if holds(found):
             break
     return found
@@ -148,18 +151,18 @@ def test_what_makes_no_sense_is_refused(call, said) -> None:
 def test_busy_shares_are_the_models(workers) -> None:
     """Batches wait 60 ms and the device needs 30: it is busy 33, 50, 100 and 100 % of the time."""
     produce_s, device_s, steps = 0.06, 0.03, 2 * workers + 9
-    dataset = feeding.WaitingItems(steps, wait_s=produce_s)
     modelled = feeding.model_feeding(produce_s, device_s, workers=workers)
 
-    def fed():
-        settings = LoaderSettings(batch_size=1, workers=workers)
-        return feeding.feed(feeding.make_loader(dataset, settings), SleepingAccelerator(device_s)).last
+    def fed(longer: int):
+        dataset = feeding.WaitingItems(steps, wait_s=longer * produce_s)
+        loader = feeding.make_loader(dataset, LoaderSettings(batch_size=1, workers=workers))
+        return feeding.feed(loader, SleepingAccelerator(longer * device_s)).last, longer
 
-    found = in_turns(fed, lambda each: each.busy_share >= (1 - CLOSE) * modelled.busy_share)
+    found, longer = in_turns(fed, lambda each: each[0].busy_share >= (1 - CLOSE) * modelled.busy_share)
     assert (found.steps, found.warm_up) == (steps, 2 * workers)
     assert found.busy_share == pytest.approx(modelled.busy_share, rel=CLOSE)
-    assert found.step_s * found.busy_share == pytest.approx(device_s)  # the device's clock is exact
-    assert found.first_batch_s >= produce_s
+    assert found.step_s * found.busy_share == pytest.approx(longer * device_s)  # the device's clock is exact
+    assert found.first_batch_s >= longer * produce_s
     assert found.busy_share + found.waiting_share == pytest.approx(1, abs=0.1)
     if workers < 2:  # the wrong model, of a loop with two workers, would not pass
         assert found.busy_share < (1 - CLOSE) * feeding.model_feeding(produce_s, device_s, workers=2).busy_share
@@ -172,7 +175,7 @@ def test_warm_up_steps_are_in_no_share() -> None:
             yield batch
 
     found = in_turns(
-        lambda: feeding.feed(late_at_first(), SleepingAccelerator(0.02), warm_up=3).last,
+        lambda longer: feeding.feed(late_at_first(), SleepingAccelerator(longer * 0.02), warm_up=3).last,
         lambda each: each.busy_share > 0.8,
     )
     assert found.busy_share > 0.8
@@ -183,7 +186,12 @@ def test_warm_up_steps_are_in_no_share() -> None:
 def test_a_sweep_is_of_one_factor_and_names_it() -> None:
     dataset = feeding.WaitingItems(8, wait_s=0.005)
     settings = feeding.vary(LoaderSettings(batch_size=2), batch_size=(1, 4))
-    sweep = feeding.sweep_feeding(dataset, settings, lambda each: SleepingAccelerator(0.002 * each.batch_size))
+    sweep = in_turns(
+        lambda longer: feeding.sweep_feeding(
+            dataset, settings, lambda each: SleepingAccelerator(longer * 0.002 * each.batch_size)
+        ),
+        lambda each: each.rows[0].step_s < each.rows[1].step_s,
+    )
     assert (sweep.factor, [row.value for row in sweep.rows]) == ("batch_size", ["1", "4"])
     assert sweep.rows[0].step_s < sweep.rows[1].step_s
     with pytest.raises(ValueError, match="differ in batch_size and workers; a sweep is of one factor"):
@@ -203,12 +211,15 @@ def test_persistent_workers_are_there_in_the_second_epoch() -> None:
         assert fed.last is fed.epochs[1]
         return fed.epochs[1].first_batch_s / fed.epochs[0].first_batch_s
 
-    assert in_turns(lambda: second_over_first(True), lambda ratio: ratio < 0.5) < 0.5
-    assert in_turns(lambda: second_over_first(False), lambda ratio: ratio > 0.5) > 0.5
+    assert in_turns(lambda _: second_over_first(True), lambda ratio: ratio < 0.5) < 0.5
+    assert in_turns(lambda _: second_over_first(False), lambda ratio: ratio > 0.5) > 0.5
 
 
 def test_a_handover_costs_something_and_grows_with_the_batch() -> None:
-    small, large = (feeding.measure_handover(size, LoaderSettings(2, 1), batches=6) for size in (800, 8_000_000))
+    def measured(_: int) -> list[float]:
+        return [feeding.measure_handover(size, LoaderSettings(2, 1), batches=6) for size in (800, 8_000_000)]
+
+    small, large = in_turns(measured, lambda each: each[0] < each[1])
     assert 0 < small < large
 
 
@@ -241,21 +252,22 @@ class Frames(torch.utils.data.Dataset):
 )
 def test_copies_overlap_as_the_model_says(copying, wait) -> None:
     """A copy takes 25 ms, a step 30: 55 ms in turn, 30 at once."""
-    device_s, link = 0.03, Link(1e7)
+    device_s = 0.03
 
-    def fed():
+    def fed(longer: int):
         loader = feeding.make_loader(Frames(), LoaderSettings(batch_size=1))
-        return feeding.feed(loader, SleepingAccelerator(device_s, pinned=link), copying=copying, wait_each_step=wait)
+        device = SleepingAccelerator(longer * device_s, pinned=Link(1e7 / longer))
+        return feeding.feed(loader, device, copying=copying, wait_each_step=wait), longer
 
     modelled = feeding.model_feeding(0.0, device_s, copy_s=0.025, copying=copying, wait_each_step=wait)
     assert modelled.step_s == pytest.approx(0.03 if copying == "ahead" else 0.055)
-    found = in_turns(fed, lambda each: each.last.step_s < (1 + CLOSE) * modelled.step_s)
+    found, longer = in_turns(fed, lambda each: each[0].last.step_s < (1 + CLOSE) * each[1] * modelled.step_s)
     # In turn the first copy is before the first step, which is where the clock of a step starts.
-    assert found.last.step_s == pytest.approx(modelled.step_s, rel=CLOSE)
+    assert found.last.step_s == pytest.approx(longer * modelled.step_s, rel=CLOSE)
     copies = [each for each in found.timeline.activities if each.lane == "copies"]
     steps = [each for each in found.timeline.activities if each.lane == "device"]
     assert len(copies) == len(steps) == 12
-    assert all(each.duration_s == pytest.approx(0.025) for each in copies)
+    assert all(each.duration_s == pytest.approx(longer * 0.025) for each in copies)
     assert all(step.start_s >= copy.end_s - 1e-9 for copy, step in zip(copies, steps, strict=True))
     overlap = any(c.start_s < s.end_s - 1e-6 and s.start_s < c.end_s - 1e-6 for c in copies for s in steps)
     assert overlap == (copying == "ahead")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from helpers.hardware import LatencyPoint, changepoints, chase, find_change_points, machine_card, probe_levels
-from helpers.hardware.probe_repeats import agree
 from helpers.simulators import CacheLevel, simulate_latency
 
 KIB, MIB = 2**10, 2**20
@@ -163,16 +162,14 @@ def test_the_caches_of_one_core_are_where_the_system_says_within_a_factor_of_two
         pytest.skip("nothing to walk with, or no caches of one core that the system names")
     sizes = sizes_to(8 * caches[1].size_bytes)
     buffer = chase.chase_buffer(sizes[-1])
-    halves = [dict.fromkeys(sizes, float("inf")) for _ in range(2)]
-    for index in range(8):
-        half = halves[index % 2]
+    if not chase.huge_pages(buffer):  # lines of small pages crowd some sets of L2 before it is full; L1's not
+        caches = caches[:1]
+    least_s = dict.fromkeys(sizes, float("inf"))
+    for _ in range(32):  # other programs only add to a time, so that the minima repeat on a busy machine too
         for size in sizes:
             chase.link(buffer, size)
-            half[size] = min(half[size], chase.walk_s(walker.walk, buffer, runs=3, run_s=1e-4))
-        found = find_change_points([LatencyPoint(size, min(each[size] for each in halves)) for size in sizes])
+            least_s[size] = min(least_s[size], chase.walk_s(walker.walk, buffer, runs=3, run_s=1e-4))
+        found = find_change_points([LatencyPoint(size, each_s) for size, each_s in least_s.items()])
         if all(any(cache.size_bytes / 2 <= size <= 2 * cache.size_bytes for size in found) for cache in caches):
             return
-    differ = [size for size in sizes if not agree([half[size] for half in halves])]
-    if len(differ) > 0.1 * len(sizes) or not chase.huge_pages(buffer):
-        pytest.skip(f"unstable, or small pages: {found}, {len(differ)} of {len(sizes)} points do not repeat")
-    pytest.fail(f"the system names {[cache.size_bytes for cache in caches]}, the curve shows {found}, and it repeats")
+    pytest.fail(f"the system names {[cache.size_bytes for cache in caches]}, and the curve shows {found}")

@@ -140,9 +140,25 @@ def test_bad_questions_are_answered_in_a_sentence() -> None:
             choose(net, 2, LINK, 1e9, inputs=(8, 16), **given)
     with pytest.raises(ValueError, match="the model has 2 layers and layer_costs 0"):
         choose(net, 2, LINK, 1e9, inputs=(8, 16), layer_costs=[])
-    for memory in (0, -1, math.nan, None, "0 B"):
+    for memory in (0, -1, math.nan, None, "0 B", "much", "24 GiB/s"):
         with pytest.raises(ValueError, match="memory is the bytes of a device, or text such as '24 GiB'"):
             choose(net, 2, LINK, memory, inputs=(8, 16), flops_per_s=1e6)
+    for inputs in (8, (), None, torch.zeros(8, 16)):
+        with pytest.raises(TypeError, match=r"inputs is the shape of the whole batch, such as \(64, 1024\)"):
+            choose(net, 2, LINK, 1e9, inputs=inputs, flops_per_s=1e6)
+    with pytest.raises(ValueError, match="a size in inputs is 0"):
+        choose(net, 2, LINK, 1e9, inputs=(0, 16), flops_per_s=1e6)
+    with pytest.raises(ValueError, match="the model has no layers"):
+        choose(nn.Sequential(), 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6)
+    with pytest.raises(ValueError, match="flops_per_s must be a finite number above 0; got '1e6'"):
+        choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s="1e6")
+    with pytest.raises(TypeError, match=r"layer_costs are helpers\.parallel\.LayerCost.*not 0\.1"):
+        choose(net, 2, LINK, 1e9, inputs=(8, 16), layer_costs=[0.1, 0.1])
+    with pytest.raises(ValueError, match="bucket_bytes is 0"):
+        choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6, bucket_bytes=0)
+    for optimizer in ("adam", torch.optim.SGD(net.parameters())):
+        with pytest.raises(TypeError, match=r"optimizer is a class of torch\.optim, or a function"):
+            choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6, optimizer=optimizer)
     with pytest.raises(ValueError, match="devices is 0"):
         choose(net, 0, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6)
     with pytest.raises(ValueError, match="schedule is 'interleaved'"):
@@ -227,6 +243,7 @@ def cases_of(choice: Choice) -> list[tuple[Layout, int]]:
     return [(each.layout, each.microbatches) for each in choice.fitting()]
 
 
+@pytest.mark.slow
 def test_the_top_choice_is_within_a_tenth_of_the_best_run_and_without_the_link_it_is_not(four_ranks) -> None:
     """Every fitting layout of every setting runs; what seems to be too slow, or to be best, runs again."""
     overhead = measure_message_overhead(four_ranks, repeats=15)

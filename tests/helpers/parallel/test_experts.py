@@ -71,6 +71,15 @@ def test_bytes_are_three_quarters_of_all_queues_twice_in_each_pass() -> None:
     assert sent.forward_bytes == sent.backward_bytes == 2 * 3 * (8 * 3 * 6 * 8) // 4  # capacity 3: 1.0 x 2 x 12 / 8
 
 
+def test_a_capacity_is_rounded_up_from_what_was_written_and_not_from_its_nearest_float() -> None:
+    def capacity(factor: float, tokens: int, experts: int) -> int:
+        return Experts(2, 2, experts=experts, capacity_factor=factor).capacity(tokens)
+
+    assert 1.1 * 100 > 110
+    assert [capacity(1.1, tokens, 10) for tokens in (100, 101)] == [11, 12]
+    assert [capacity(factor, 60, 6) for factor in (1, 1.25, 0.3, 1e-9, 100.0)] == [10, 13, 3, 1, 60]
+
+
 def test_where_everyone_wants_one_expert_it_takes_its_capacity_and_the_others_nothing(four_ranks) -> None:
     net = made(1, 1.0)
     with torch.no_grad():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -27,12 +26,6 @@ def net_of(width: int, hidden: int, layers: int = 4) -> nn.Sequential:
 
 def plan_of(layers: int = 4) -> dict[str, str]:
     return {f"{i}.{name}": way for i in range(layers) for name, way in (("up", "column"), ("down", "row"))}
-
-
-@pytest.fixture(scope="module")
-def two_ranks() -> Iterator[Ranks]:
-    with Ranks(2, device="cpu", threads=1) as ranks:
-        yield ranks
 
 
 def kept(each) -> tuple[int, int, int]:
@@ -86,7 +79,7 @@ def test_frozen_parameters_have_neither_gradient_nor_state_and_buffers_are_every
 
 def test_state_is_that_of_a_real_optimizer() -> None:
     for optimizer in (ADAM, torch.optim.SGD, torch.optim.Adagrad, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)):
-        parameters = [nn.Parameter(torch.zeros(shape)) for shape in ((3, 5), (7,))]
+        parameters = [nn.Parameter(torch.zeros(shape)) for shape in ((3, 5), (7,), (3, 5), (0, 5))]
         for each in parameters:
             each.grad = torch.zeros_like(each)
         real = optimizer(parameters)
@@ -94,6 +87,18 @@ def test_state_is_that_of_a_real_optimizer() -> None:
         tensors = [each for state in real.state.values() for each in state.values() if torch.is_tensor(each)]
         shapes = tuple((tuple(each.shape), each.dtype) for each in parameters)
         assert state_bytes(shapes, optimizer) == sum(each.numel() * each.element_size() for each in tensors)
+
+
+def test_an_optimizer_steps_once_on_each_kind_of_parameter() -> None:
+    made = []
+
+    def counted(parameters) -> torch.optim.Optimizer:
+        made.append(ADAM(parameters))
+        return made[-1]
+
+    rank = count_footprint(net_of(64, 256, layers=24), Layout(pipeline=4), optimizer=counted).ranks[0]
+    assert rank.optimizer_bytes == 2 * rank.parameter_bytes + 4 * 4 * 6
+    assert len(made) == 4  # two weights' shapes and two biases'
 
 
 # On a fake process group.

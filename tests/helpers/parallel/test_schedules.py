@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from types import SimpleNamespace
 
 import pytest
@@ -181,19 +180,23 @@ def test_a_pipeline_of_real_layers_computes_what_one_process_computes_in_the_sch
     assert not compare_with_one_process(run, other, tolerance=1e-5, **given).equal
 
 
-def fastest(ranks: Ranks, name: str, *, microbatches: int, until: float, **times: float):
-    """Return the run with the smallest bubble of up to four: what else the machine does only makes it larger."""
+LONGER = (1, 1, 1, 2, 2, 2, 4, 4, 4)  # what a busy machine adds to a sleep does not grow with the sleep
+
+
+def fastest(ranks: Ranks, name: str, *, microbatches: int, until: float, **times: float) -> tuple:
+    """Return the schedule of the run with the smallest bubble, and how many times ``times`` its layers slept.
+
+    Tried until the bubble is ``until`` or smaller, up to nine times: what else the machine does only makes it larger.
+    """
     rows, best = torch.zeros(microbatches, 1), None
-    for _ in range(4):
-        run = execute_schedule(ranks, name, net=sleeping_net(4, **times), inputs=rows, targets=rows, loss=mse_loss,
+    for longer in LONGER:
+        net = sleeping_net(4, **{kind: longer * each for kind, each in times.items()})
+        run = execute_schedule(ranks, name, net=net, inputs=rows, targets=rows, loss=mse_loss,
                                microbatches=microbatches)  # fmt: skip
-        if best is None or run.schedule.bubble_ratio < best.bubble_ratio:
-            best = run.schedule
-        if best.bubble_ratio <= until:
-            return best
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    if load > 1.5 * cores:  # only a bubble that came out too large gets here
-        pytest.skip(f"too noisy to tell: {load:.1f} processes want {cores} cores")
+        if best is None or run.schedule.bubble_ratio < best[0].bubble_ratio:
+            best = run.schedule, longer
+        if best[0].bubble_ratio <= until:
+            break
     return best
 
 
@@ -203,8 +206,8 @@ def test_the_measured_bubble_is_within_a_quarter_of_theory(four_ranks: Ranks, na
     theory = bubble_ratio(name, ranks=4, microbatches=microbatches)
     # A message takes a millisecond or two: of the smallest bubble, that is to be a small part as well.
     forward_s = 0.04 if microbatches == 16 else 0.02
-    measured = fastest(four_ranks, name, microbatches=microbatches, forward_s=forward_s, backward_s=2 * forward_s,
-                       until=(1 + CLOSE) * theory)  # fmt: skip
+    measured, _ = fastest(four_ranks, name, microbatches=microbatches, forward_s=forward_s, backward_s=2 * forward_s,
+                          until=(1 + CLOSE) * theory)  # fmt: skip
     assert measured.bubble_ratio == pytest.approx(theory, rel=CLOSE)
 
 
@@ -213,10 +216,10 @@ def test_zero_bubble_is_measured_as_modelled_and_below_one_forward_one_backward(
     modelled = pipeline_schedule("zero_bubble", ranks=4, microbatches=8, forward_s=0.02, backward_s=0.04,
                                  weight_s=[0.04, 0.02, 0.02, 0.02])  # fmt: skip
     below = bubble_ratio("1f1b", ranks=4, microbatches=8)
-    measured = fastest(four_ranks, "zero_bubble", microbatches=8, forward_s=0.02, backward_s=0.04, weight_s=0.02,
-                       until=0.5 * below)  # fmt: skip
+    measured, longer = fastest(four_ranks, "zero_bubble", microbatches=8, forward_s=0.02, backward_s=0.04,
+                               weight_s=0.02, until=0.5 * below)  # fmt: skip
     assert measured.bubble_ratio < 0.8 * below
-    assert 1 <= measured.duration_s / modelled.duration_s < 1 + CLOSE
+    assert 1 <= measured.duration_s / (longer * modelled.duration_s) < 1 + CLOSE
 
 
 def test_a_slow_stage_is_seen_in_the_bubble(four_ranks: Ranks) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from helpers.models import AlexNet, LeNet
-from helpers.parallel import AlexNetTower, Ranks, compare_towers, gather_towers, model_towers
+from helpers.parallel import AlexNetTower, compare_towers, gather_towers, model_towers
 from helpers.parallel.towers import LOGITS
 
 TOLERANCE = 1e-12
@@ -18,12 +16,6 @@ SIZES = {
     "small": {"classes": 10, "size": 63, "channels": (8, 16, 24, 24, 16), "hidden": 32},
     "uneven": {"classes": 6, "size": 97, "channels": (4, 6, 10, 14, 22), "hidden": 18},
 }
-
-
-@pytest.fixture(scope="module")
-def two_ranks() -> Iterator[Ranks]:
-    with Ranks(2, device="cpu", threads=1) as ranks:
-        yield ranks
 
 
 def made(name: str = "small", **more) -> AlexNet:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import platform
+import shutil
 
 import pytest
 
 from helpers import native
-from helpers.native import tools
-from helpers.studies.constant_weights import counting
+from helpers.native import sass, tools
+from helpers.studies.constant_weights import counting, old_architectures
 from helpers.studies.constant_weights.building import CudaProgram, build
 from helpers.studies.constant_weights.counting import (
     PlacementCounts,
@@ -48,27 +50,36 @@ def _own_cache(tmp_path_factory):
 
 
 def _architectures() -> list[str]:
-    wanted = ("sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_120")
+    wanted = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
     return [name for name in wanted if name in native.supported_architectures()] if not _missing() else []
 
 
 KERNELS = {placement: (placement, "fp32") for placement in CUDA_PLACEMENTS} | {"half": ("const", "fp16")}
 
 
-@functools.cache
-def _program(architecture: str) -> native.Cubin:
-    """Return one program with a kernel for each of KERNELS: a disassembler takes half a second for every program."""
+def _together(sources: dict[str, str], architecture: str) -> native.Cubin:
+    """Return one program with a kernel for each source: a disassembler takes half a second for every program."""
     parts = ["#include <cuda_fp16.h>"]
-    for name, (placement, precision) in KERNELS.items():
-        source = cuda_source(SMALL, placement=placement, precision=precision).replace("#include <cuda_fp16.h>", "")
+    for name, source in sources.items():
         assert "void evaluate(" in source
-        parts.append(f"namespace {name}_space {{\n{source.replace('void evaluate(', f'void evaluate_{name}(')}}}")
+        plain = source.replace("#include <cuda_fp16.h>", "").replace("void evaluate(", f"void evaluate_{name}(")
+        parts.append(f"namespace {name}_space {{\n{plain}}}")
     return native.compile_cuda("\n".join(parts), architecture=architecture)
 
 
-def _count(kernel: str, architecture: str) -> WeightCensus:
-    cubin = _program(architecture)
+@functools.cache
+def _program(architecture: str) -> native.Cubin:
+    sources = {name: cuda_source(SMALL, placement=placement, precision=precision)
+               for name, (placement, precision) in KERNELS.items()}  # fmt: skip
+    return _together(sources, architecture)
+
+
+def _counted(cubin: native.Cubin, kernel: str) -> WeightCensus:
     return counting._weight_census(native.census(cubin, function=f"evaluate_{kernel}"), cubin.compiler)
+
+
+def _count(kernel: str, architecture: str) -> WeightCensus:
+    return _counted(_program(architecture), kernel)
 
 
 def _assert_constants(found: WeightCensus, network: Network) -> None:
@@ -133,15 +144,17 @@ def test_halves_are_immediates_too_and_one_instruction_serves_two_candidates(arc
 
 
 def test_pruned_programs_shrink_with_the_weights_kept():
-    network, totals = random_network((16, 24, 1), ("relu", "sigmoid")), {}
-    for kept in (1.0, 0.5, 0.1, 0.0):
-        totals[kept] = census(build(generate(network, "cuda", prune=1 - kept)))
-        assert totals[kept].multiply_adds <= kept * network.macs + 20
-    assert totals[1.0].total > 1.6 * totals[0.5].total > 1.6 * 2 * totals[0.1].total
-    assert totals[0.0].global_loads == 0
-    assert totals[0.0].total < 40
-    behind_a_pointer = census(build(generate(SMALL, "cuda", placement="pointer", prune=0.9)))
-    assert behind_a_pointer.multiply_adds >= SMALL.macs
+    network = random_network((16, 24, 1), ("relu", "sigmoid"))
+    sources = {f"kept_{percent}": generate(network, "cuda", prune=1 - percent / 100) for percent in (100, 50, 10, 0)}
+    sources["pointer"] = generate(SMALL, "cuda", placement="pointer", prune=0.9)
+    program = _together(sources, "sm_90")
+    totals = {percent: _counted(program, f"kept_{percent}") for percent in (100, 50, 10, 0)}
+    for percent, found in totals.items():
+        assert found.multiply_adds <= percent / 100 * network.macs + 20
+    assert totals[100].total > 1.6 * totals[50].total > 1.6 * 2 * totals[10].total
+    assert totals[0].global_loads == 0
+    assert totals[0].total < 40
+    assert _counted(program, "pointer").multiply_adds >= SMALL.macs
 
 
 def test_the_totals_of_the_story_beside_the_locked_compiler():
@@ -186,6 +199,47 @@ def test_what_was_recorded_for_the_oldest_architectures_tells_where_the_rule_cha
     assert found.count("pointer", architecture="sm_60").global_loads == NETWORK.parameters + NETWORK.inputs
     assert all(row.immediate + row.constant_bank + row.uniform_register + row.register == row.multiply_adds
                for row in found.counts)  # fmt: skip
+
+
+FIELDS = ("multiply_adds", "immediate", "constant_bank", "uniform_register", "register", "global_loads",
+          "shared_loads", "total")  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "placement"), [("cuda", "const"), ("cpp", "pointer"), ("cpp", "constexpr")])
+def test_every_census_has_the_fields_in_whole_numbers_and_each_multiply_add_is_fed_once(target, placement):
+    if target == "cpp" and (not shutil.which("objdump") or platform.machine() not in ("x86_64", "AMD64")):
+        pytest.skip("a C++ census needs objdump and an x86-64 processor")
+    found = census(build(generate(SMALL, target, placement=placement)))
+    assert all(type(getattr(found, name)) is int for name in FIELDS)
+    assert found.multiply_adds == found.immediate + found.constant_bank + found.uniform_register + found.register
+    if target == "cpp":
+        assert found.immediate == found.uniform_register == found.shared_loads == 0
+        assert found.global_loads + found.constant_loads == found.loads > 0
+        assert found.constant_loads > 0
+        assert found.multiply_adds == found.scalar_fmas + found.packed_fmas
+
+
+def test_a_listing_of_sm_60_is_read_in_todays_words():
+    listing = """
+\t.section\t.text.evaluate,"ax",@progbits
+.text.evaluate:
+        /*0008*/                   MOV R1, c[0x0][0x20] ;
+        /*0010*/         {         FFMA32I R0, R3, 0.25, R0 ;
+        /*0018*/                   LDG.E.CI R8, [R4+0x24]         }
+        /*0028*/         {    @!P0 FFMA R0, R3, c[0x3][0x4], R0 ;
+        /*0030*/                   LDS.U.32 R8, [R4]         }
+        /*0038*/                   EXIT ;
+        /*0048*/                   BRA `(.L_1) ;
+"""
+    (kernel,) = sass.parse(old_architectures.as_of_today(listing)).values()
+    row = old_architectures._counted(kernel, "const", "sm_60")
+    assert (row.total, row.multiply_adds, row.immediate, row.constant_bank) == (7, 2, 1, 1)
+    assert (row.global_loads, row.shared_loads) == (1, 1)
+
+
+def test_the_old_compiler_that_is_missing_is_named_with_the_command_that_fetches_it(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"uv pip install --target .* nvidia-cuda-nvrtc-cu12==12\.8"):
+        old_architectures.count_old(tmp_path)
 
 
 def test_what_is_built_can_be_read_and_what_is_not_is_refused(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import threading
@@ -10,18 +11,27 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from helpers import native, timing
 from helpers.studies.constant_weights import cpp_building, cpp_calling
 from helpers.studies.constant_weights.accuracy import error_bound, exact_outputs
 from helpers.studies.constant_weights.cpp_building import CppProgram, cpp_program
-from helpers.studies.constant_weights.cpp_sources import CPP_PLACEMENTS, PADDING, cpp_source, packed
-from helpers.studies.constant_weights.network import Dense, Network, pruned, random_network, standard_network
+from helpers.studies.constant_weights.cpp_sources import CPP_PLACEMENTS, PADDING, context_of, cpp_source, packed
+from helpers.studies.constant_weights.network import (
+    ACTIVATIONS,
+    Dense,
+    Network,
+    pruned,
+    random_network,
+    standard_network,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 TINY = 2.0**-149  # the smallest float32
 BATCHES = (0, 1, 3, 4, 5, 8, 16, 17, 37, 100)
-FEWER = ("runtime_sizes", "pointer", "lanes")  # the others differ in where a number stands, which one network shows
+FEWER = ("runtime_sizes", "lanes")  # the others differ in where a number stands, which one network shows
 NETWORKS = {
     "narrow and odd": random_network((1, 3, 1, 17, 2), ("tanh", "relu", "sigmoid", "softmax"), seed=1),
     "wide and odd": random_network((9, 33, 6), ("softmax", "tanh"), seed=2),
@@ -57,6 +67,52 @@ def test_every_placement_is_float64_pytorch_within_the_bound_for_any_batch(progr
         for scale in (0.1, 30.0):
             x = inputs_of(program.network, batch, scale)
             assert share_of_bound(program, x, program(x)) <= 1, batch
+
+
+@st.composite
+def any_network(draw, widest: int = 35) -> Network:
+    """Draw a network of one to three layers of up to ``widest``, with any activations, zeros and sizes of weights."""
+    widths = draw(st.lists(st.integers(1, widest), min_size=2, max_size=4))
+    layers = []
+    for inputs, outputs in itertools.pairwise(widths):
+        random = np.random.default_rng(draw(st.integers(0, 2**32)))
+        scale, kept = draw(st.sampled_from([1e-30, 0.01, 1.0, 20.0])), draw(st.sampled_from([0.0, 0.1, 1.0]))
+        numbers = (random.normal(0, scale, (inputs + 1, outputs))).astype(np.float32)
+        numbers[random.random(numbers.shape) > kept] = 0.0
+        layers.append(Dense(numbers[1:], numbers[0], draw(st.sampled_from(ACTIVATIONS))))
+    return Network(tuple(layers))
+
+
+IN_THE_PROGRAM = [place for place in CPP_PLACEMENTS if place != "runtime_sizes"]
+WIDEST = {"pruned": 12}  # a line for each weight takes long to compile
+inputs_drawn = st.tuples(st.integers(0, 70), st.sampled_from([1e-42, 1e-3, 1.0, 100.0]))
+FEW_EXAMPLES = {"deadline": None, "database": None, "derandomize": True}
+
+
+def in_one_library(networks: dict[str, Network]) -> native.Library:
+    """Compile a program for each placement, not optimised, as one: most of the time goes into the system's headers."""
+    parts = ["#include <cstdint>\n#include <cstring>\n#include <utility>", "#if defined(__AVX__)",
+             "#include <immintrin.h>", "#endif"]  # fmt: skip
+    for place, network in networks.items():
+        source = cpp_source(network, place)
+        assert source.count('extern "C" void evaluate(') == 1
+        parts.append(f"namespace {place}_space {{\n{source.replace('void evaluate(', f'void evaluate_{place}(')}}}")
+    return native.compile_cpp("\n".join(parts), flags=("-O0", "-march=native", "-std=c++17"))
+
+
+@settings(max_examples=3, suppress_health_check=list(HealthCheck), phases=[Phase.generate], **FEW_EXAMPLES)
+@given(networks=st.fixed_dictionaries({place: any_network(WIDEST.get(place, 40)) for place in IN_THE_PROGRAM}),
+       drawn=inputs_drawn)  # fmt: skip
+def test_any_network_is_float64_pytorch_with_its_sizes_in_the_program(networks, drawn):
+    library = in_one_library(networks)
+    for place, network in networks.items():
+        declaration = cpp_calling.EVALUATE.replace("evaluate", f"evaluate_{place}")
+        evaluate, context = library.function(declaration).raw, context_of(network, place)
+        x = inputs_of(network, *drawn)
+        out = torch.empty(len(x), network.outputs)
+        evaluate(x.data_ptr(), out.data_ptr(), len(x), cpp_calling.address_of(context))
+        error = (out.double() - exact_outputs(network, x)).abs()
+        assert (error <= error_bound(network, x)).all(), place
 
 
 def test_the_bound_tells_a_weight_that_is_off_by_a_fiftieth(programs):
@@ -101,7 +157,7 @@ def test_activations_are_exact_to_sixteen_roundings_over_all_sizes_of_numbers():
     values = np.concatenate([values[np.isfinite(values)], np.linspace(-110, 110, 50_001, dtype=np.float32)])
     one, none = np.ones((1, 1), np.float32), np.zeros(1, np.float32)
     for activation in ("tanh", "sigmoid"):
-        program = cpp_program(Network((Dense(one, none, activation),)), "lanes")
+        program = cpp_program(Network((Dense(one, none, activation),)), "pointer")
         x = torch.from_numpy(values)[:, None].contiguous()
         exact = exact_outputs(program.network, x)
         assert ((program(x).double() - exact).abs() <= 16 * 2.0**-24 * exact.abs() + 2.0**-149).all(), activation
@@ -119,7 +175,7 @@ def test_every_float_stands_in_the_source_bit_for_bit():
 
 def test_denormal_weights_count():
     network = Network((Dense(np.array([[TINY, 3 * TINY]], np.float32), np.zeros(2, np.float32)),))
-    assert cpp_program(network, "lanes")(torch.tensor([[2.0]])).tolist() == [[2 * TINY, 6 * TINY]]
+    assert cpp_program(network, "pointer")(torch.tensor([[2.0]])).tolist() == [[2 * TINY, 6 * TINY]]
 
 
 def test_a_straight_line_has_a_line_for_each_weight_that_reaches_an_output():
@@ -167,10 +223,10 @@ def test_the_quick_call_is_taken_for_plain_tensors_and_declined_for_all_others(p
         (x, out.clone().requires_grad_()), (x.to("meta"), out), (x.numpy(), out), (None, out),
         (x, x.view(-1)[:5, None]),
     ]  # fmt: skip
-    for given in refused:
-        assert program.quick(*given) is None
+    for pair in refused:
+        assert program.quick(*pair) is None
         with pytest.raises((TypeError, ValueError), match=r"^(x|out) "):
-            program(given[0], out=given[1])
+            program(pair[0], out=pair[1])
     assert program.quick(x) is None
     assert program.quick(torch.nn.Parameter(x, requires_grad=False), out) is None
     assert program(torch.nn.Parameter(x, requires_grad=False)).shape == (5, 1)
@@ -237,3 +293,13 @@ def test_build_cpp_keeps_what_it_compiled(tmp_path, monkeypatch):
     assert [cpp_building.build_cpp(source).was_cached for _ in range(2)] == [False, True]
     with pytest.raises(native.CompilationError):
         cpp_building.build_cpp("int broken(")
+
+
+def test_packed_numbers_begin_at_a_multiple_of_64_bytes() -> None:
+    for width in range(1, 20):  # sizes whose arrays the allocator puts at different places
+        network = random_network((width, 3), ("relu",))
+        numbers = packed(network)
+        layer = network.layers[0]
+        expected = [*layer.bias, *layer.weights.reshape(-1), *[0.0] * PADDING]
+        assert numbers.ctypes.data % 64 == 0
+        assert numbers.tolist() == [float(value) for value in expected]

@@ -53,6 +53,7 @@ def test_a_file_is_served_at_once_and_from_constants_later(tmp_path, monkeypatch
     gate.set()
     done = served.wait(120)
     assert (done.weights_are, done.placement) == ("constants", "lanes")
+    assert "6 -> 8 -> 2 on cpu, weights constants, compiled in" in repr(served)
     assert done.was_cached == (done.compile_s == 0)
     assert right(NETWORK, x, served(x))
     assert Specialised.from_file(tmp_path / "network.bin").wait(120).was_cached

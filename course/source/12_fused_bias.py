@@ -1,0 +1,827 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+#   lesson:
+#     number: "12"
+#     title: Fused bias
+#     minutes: 80
+#     needs: ["02", "07"]
+#     objectives:
+#       - read|read a profile, your own before another machine's
+#       - count|counted the bytes that each step of a layer moves, and from them what fusing is worth
+#       - find|found for which batch and which layer fusing pays, and for which it does not
+#       - write|written bias and ReLU as one pass in C++, right also for NaN
+#       - derive|derived the gradient of a broadcast, with five programs for it and a way to lose it by rounding
+#       - explain|explained why one operator takes half of a network's time without moving many bytes
+# ---
+
+# %% [markdown] tags=["objectives"]
+# # Fused bias
+#
+# In January 2019 somebody profiled a small convolutional network on a GPU and found that the convolution was not what took the
+# time. Adding the bias to its result, and cutting off what is below zero, took nearly twice as long. Two operations an element,
+# against up to 576.
+#
+# This lesson is that case, investigated again on your machine: the evidence, the motive, the repair, the question whether the
+# right one was caught. You need no GPU; a C++ compiler is good to have. What you see below was printed on another machine. Clear it
+# (Edit, Clear Outputs of All Cells) before you begin.
+
+# %%
+import functools
+
+import pandas as pd
+import torch
+from torch import nn
+from torch.nn import functional
+
+import helpers
+from helpers import native, plotting, profiling, recorded, results, timing, units
+from helpers.studies import fused_bias
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+grad_mode = torch.set_grad_enabled(False)  # all but Part 7 and the end is forward
+
+# %% [markdown]
+# Large tensors will come and go. On Linux with glibc the next line keeps the pages that they leave, so that no
+# [page fault](glossary.md#page-fault) is timed in place of an operator (lesson 01). Without it, page faults would be most of what
+# you measure in this lesson.
+
+# %% tags=["nbval-ignore-output"]
+helpers.steady_allocator()
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 1: a profile from 2019
+#
+# Three layers, 1 to 16 to 32 to 32 channels: convolution of 3 by 3, bias, ReLU. How many times as long as bias and ReLU does the
+# convolution take?
+#
+# The network is that of [Flux.jl, issue 558](https://github.com/FluxML/Flux.jl/issues/558), for handwritten digits. Its images have 28, 14 and 7 pixels a
+# side, since each layer is followed by a 2 by 2 max pooling. Count first. An output of a convolution is a sum of 9 products for each
+# channel it reads; the bias is one addition, the ReLU one comparison.
+
+# %% tags=["predict"]
+convolution_ratio = helpers.predict("How many times as long as bias and ReLU did the three convolutions take?", "x")
+convolution_ratio
+
+# %%
+channels, sides = (1, 16, 32, 32), (28, 14, 7)
+convolution_flops = bias_relu_flops = 0
+for before, after, side in zip(channels, channels[1:], sides, strict=False):
+    outputs = after * side**2
+    convolution_flops += units.flops_from_macs(outputs * before * 9)
+    bias_relu_flops += 2 * outputs
+print(f"one digit: {convolution_flops:,} FLOP of convolution, {bias_relu_flops:,} of bias and ReLU")
+
+# %% [markdown]
+# The profile in the issue has a line for each [kernel](glossary.md#kernel), a function that the GPU runs: all its calls together,
+# and their share of the time. These two lines stand at its top (the first was called `ptxcall_anonymous`, for it was generated from
+# the broadcast $\sigma.(y \mathbin{.+} b)$).
+
+# %% tags=["run", "slide-output"]
+calls, total_ms = 2350, {"bias and ReLU": 184.91, "convolution": 98.559}
+lines = {"share": [0.5996, 0.3196], "total_s": [total / 1000 for total in total_ms.values()], "calls": calls}
+story = pd.DataFrame(lines, index=list(total_ms))
+story["average_s"] = story["total_s"] / calls
+results.printed(story)
+
+# %% tags=["look"]
+convolution_ratio.reveal(
+    modelled=convolution_flops / bias_relu_flops,
+    measured=total_ms["convolution"] / total_ms["bias and ReLU"],
+)
+
+# %% [markdown] tags=["explain"]
+# The count of operations is wrong by two orders of magnitude. So these kernels do not wait for arithmetic.
+#
+# The same GPU's library (cuDNN) has one call that does all three: convolution, bias, ReLU. With it the issue reports 108.64 ms for
+# the same 2,350 calls, 81.38 % of the time.
+
+# %% tags=["explain", "slide-more", "slide-output"]
+fused_ms, whole_ms = 108.64, total_ms["bias and ReLU"] / 0.5996
+print(f"three operations, two kernels against one: {sum(total_ms.values()) / fused_ms:.2f} times as fast")
+print(f"the whole forward pass: {whole_ms / (fused_ms / 0.8138):.2f} times as fast")
+print(f"the fused kernel against the bare convolution: {fused_ms / total_ms['convolution']:.2f} times as long")
+
+# %% [markdown] tags=["explain"]
+# The bias and the ReLU are nearly free when the convolution does them. They are the same additions and comparisons. What did
+# they cost before? And is it so on your machine?
+
+# %% [markdown] tags=["slide"] minutes=1
+# ## Part 2: the scene of the crime, here
+#
+# The first layer, written as the story's framework wrote it: three operators, each with a new tensor for its result.
+#
+# The first of the three layers has by far the largest output for the least arithmetic. The batch is 1,000 digits.
+
+# %%
+batch, shape = 1000, (1000, 16, 28, 28)
+x = torch.rand(batch, 1, 28, 28, device=device)
+first = nn.Conv2d(1, 16, 3, padding=1).to(device)
+weight, bias = first.weight.detach(), first.bias.detach()
+
+
+def as_written(x, weight, bias):
+    y = functional.conv2d(x, weight, padding=1)
+    y = y + bias.view(1, -1, 1, 1)
+    return torch.relu(y)
+
+
+# %% tags=["predict"]
+bias_share = helpers.predict("Which share of this layer's time do bias and ReLU take here?", "%")
+bias_share
+
+# %% tags=["run", "nbval-ignore-output", "slide-output"]
+profile = profiling.kernel_table(lambda: as_written(x, weight, bias), runs=5)
+results.printed(profile.table().head(5)[["share", "total_s", "calls", "average_s", "name"]])
+
+# %% [markdown]
+# A profiler costs time itself, so we take the share from two runs without it: the layer, and its convolution alone.
+
+# %% tags=["run", "nbval-ignore-output"]
+alone = timing.compare(
+    {
+        "convolution": lambda: functional.conv2d(x, weight, padding=1),
+        "layer": lambda: as_written(x, weight, bias),
+    }
+)
+alone
+
+# %% tags=["look", "nbval-ignore-output"]
+bias_share.reveal(modelled=100 * 2 / (2 + 2 * 9), measured=100 * (1 - 1 / alone.candidate("layer").time_ratio))
+
+# %% tags=["explain"]
+alone.claim("the layer takes longer than its convolution", "layer", at_least=1)
+
+# %% [markdown] tags=["explain"]
+# The model is again that of the operations: 9 [multiply-accumulates](glossary.md#mac) an output, that is 18
+# [FLOP](glossary.md#flop), against 2. Look for the names in the
+# profile: on a CPU the bias is `aten::add`, the ReLU `aten::clamp_min`. Neither computes much. What else do they do?
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 3: count the bytes
+#
+# A kernel that works element by element reads a whole tensor and writes a whole tensor.
+#
+# Nothing stays in the registers from one kernel to the next. What the convolution had in its hands is written down, read, written
+# again with the bias, read, and written a third time without its negative numbers.
+
+# %% tags=["predict"]
+moved = helpers.predict("How many bytes do the bias and the ReLU of this layer move, beside the convolution?", "B")
+moved
+
+# %% tags=["run", "slide-code"]
+activation_bytes = batch * 16 * 28 * 28 * 4
+by_hand = 2 * (activation_bytes + activation_bytes)  # two kernels, each reads and writes
+counted = fused_bias.traffic("separate", shape)
+print(f"by hand: {by_hand:,} bytes, counted: {counted.moved_bytes:,} bytes")
+
+# %% tags=["look"]
+moved.reveal(modelled=by_hand, measured=counted.moved_bytes)
+
+# %% tags=["explain"]
+left_over = counted.moved_bytes - by_hand
+print(f"the {left_over} bytes of difference are the bias itself: {left_over == 16 * 4}")
+
+# %% [markdown] tags=["explain"]
+# Six programs for this layer follow, all with the same result; `fused_bias.layer(name)` gives each. "in-place" writes over
+# its input. "native" hands the bias to the convolution, as `nn.Conv2d` does. "post-op" hands over the ReLU as well: oneDNN on a CPU
+# and cuDNN on a GPU do both before they write. "compiled" is `torch.compile`. "one-pass" is a kernel of our own after the convolution;
+# you will write it in Part 6. The table shows what each moves beside its convolution:
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+rows = {}
+for name in fused_bias.VARIANTS:
+    traffic = fused_bias.traffic(name, shape)
+    kernels = ", then ".join(kernel.kernel for kernel in traffic.kernels) or "(none)"
+    rows[name] = {"kernels": kernels, "read_bytes": traffic.read_bytes, "written_bytes": traffic.written_bytes}
+results.printed(pd.DataFrame.from_dict(rows, orient="index"))
+
+# %% [markdown] tags=["explain"]
+# To write a kernel that does the work of several is [fusion](glossary.md#fusion). It saves no arithmetic. It saves the bytes
+# between the kernels. First make sure that the programs are the same function:
+
+# %%
+small = (x[:50], weight, bias)
+exact = as_written(*(tensor.double() for tensor in small))
+ready = [name for name in fused_bias.VARIANTS if name != "compiled" and not fused_bias.missing(name, device)]
+errors = {name: (fused_bias.layer(name)(*small) - exact).abs().max().item() for name in ready}
+print(f"every program that can run here is within 1e-5 of float64: {max(errors.values()) < 1e-5}")
+
+# %% [markdown] tags=["explain"]
+# Without a C++ compiler "one-pass" is missing from that list; `fused_bias.missing("one-pass")` says why. "compiled" is left out of
+# this lesson's runs because its first call takes long; Part 8 shows how long.
+
+# %% [markdown] tags=["slide"] minutes=1
+# ## Part 4: from bytes to time
+#
+# $$t = \frac{\text{bytes}}{\text{bandwidth}} + \text{one call}, \quad\text{for each kernel}$$
+#
+# The [bandwidth](glossary.md#bandwidth) depends on where the bytes are, in a [cache](glossary.md#cache) or in main memory, and on
+# how they are moved: reading is not writing, and writing over what was read is cheaper than writing elsewhere, because a processor
+# as a rule reads a line before it writes a part of it. `probe` measured all that (lesson 02), and `model_time` chooses for each kernel
+# the probe's kernel that moves bytes as it does.
+
+# %% tags=["nbval-ignore-output"]
+limits = helpers.probe()
+model = fused_bias.model_time(counted, limits)
+results.printed(pd.DataFrame([kernel.to_dict() for kernel in model.kernels]))
+
+# %% tags=["predict"]
+separate_time = helpers.predict("How long do the add and the ReLU take together, on 50 MB?", "s")
+separate_time
+
+# %% tags=["run"]
+beside = fused_bias.measure_kernels(shape, limits, device=device, budget_s=1.5)
+forward = [row for row in beside.rows if row.phase == "forward"][::-1]
+print(f"timed is what was counted: {beside.row('separate').moved_bytes == counted.moved_bytes}")
+
+# %% tags=["look", "nbval-ignore-output"]
+separate_time.reveal(modelled=model.modelled_s, measured=beside.row("separate").measured_s)
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+drawn = plotting.draw_three(
+    [row.variant for row in forward],
+    {"modelled": [row.modelled_s for row in forward], "measured": [row.measured_s for row in forward]},
+    unit="s",
+    title="What follows the convolution, batch 1,000",
+    xlabel="program",
+)
+alt = "Bars of modelled and measured time of bias and ReLU for each program; separate kernels take longest."
+plotting.show(drawn, alt=alt)
+
+# %% tags=["explain"]
+ratios = {row.variant: row.model_ratio for row in forward}
+timing.claim(
+    "every time is within a factor of 4 of bytes over bandwidth",
+    holds=all(1 / 4 < ratio < 4 for ratio in ratios.values()),
+    evidence=beside,
+)
+
+# %% [markdown] tags=["explain"]
+# Compare the bars of one colour with one another: fewer bytes, less time. Compare the two colours: where
+# the measured bar is longer, something besides the bytes took time, or the machine was busy while it was probed or while it ran.
+# `beside.stable` and `beside.reason` tell which measurement not to trust.
+#
+# Why does "separate" take longer than "in-place", with the same count? It writes where it did not read. Those lines are
+# first fetched from memory, which the count leaves out and the probe's rate does not.
+
+# %% [markdown] tags=["slide"] minutes=1
+# ## Part 5: when does it pay?
+#
+# $$\frac{\text{separate}}{\text{fused}} = 1 + \frac{t_{bytes}}{t_{convolution}}$$
+#
+# A fused layer takes the time of its convolution; a separate one takes $t_{convolution} + t_{bytes}$. So fusing pays where the convolution is short and its output is long: few channels to read, large images. For the model we
+# measure the bare convolution and model the bytes.
+
+
+# %%
+FUSED = "native" if fused_bias.missing("post-op", device) else "post-op"
+
+
+@functools.cache
+def race(batch, in_channels, out_channels, pixels):
+    """Time the layer fused, separate, and its convolution alone, in turns."""
+    x = torch.rand(batch, in_channels, pixels, pixels, device=device)
+    layer = nn.Conv2d(in_channels, out_channels, 3, padding=1).to(device)
+    given = (x, layer.weight.detach(), layer.bias.detach())
+    programs = {name: functools.partial(fused_bias.layer(name), *given) for name in (FUSED, "separate")}
+    programs["convolution"] = functools.partial(functional.conv2d, *given[:2], padding=1)
+    return timing.compare(programs, budget_s=0.3)
+
+
+# %% tags=["predict"]
+layer_ratio = helpers.predict(
+    "First layer, batch 1,000: how many times as long as the fused one is the separate one?", "x"
+)
+layer_ratio
+
+
+# %% tags=["run"]
+def modelled_ratio(batch, in_channels, out_channels, pixels):
+    convolution_s = race(batch, in_channels, out_channels, pixels).candidate("convolution").median_s
+    counted = fused_bias.traffic("separate", (batch, out_channels, pixels, pixels))
+    return 1 + fused_bias.model_time(counted, limits).modelled_s / convolution_s
+
+
+def measured_ratio(batch, in_channels, out_channels, pixels):
+    return race(batch, in_channels, out_channels, pixels).candidate("separate").time_ratio
+
+
+# %% tags=["look", "nbval-ignore-output"]
+layer_ratio.reveal(modelled=modelled_ratio(1000, 1, 16, 28), measured=measured_ratio(1000, 1, 16, 28))
+
+# %% tags=["explain"]
+race(1000, 1, 16, 28).claim("the separate layer takes longer than the fused one", "separate", at_least=1)
+
+# %% [markdown]
+# Now all three layers, from one digit to a thousand. The broken line is what the [roofline](glossary.md#roofline) alone allows:
+# there the convolution itself is modelled, as if it reached the machine's peak or its bandwidth. Before you look: does the ratio
+# grow or fall with the batch? Is it the same for the last layer?
+
+# %% tags=["predict"]
+last_ratio = helpers.predict("Last layer (32 to 32 channels, 7 by 7), batch 1,000: separate over fused?", "x")
+last_ratio
+
+
+# %% tags=["run"]
+def draw_layer(in_channels, out_channels, pixels):
+    batches = (1, 10, 100, 1000)
+    settings = [(batch, in_channels, out_channels, pixels) for batch in batches]
+    sizes = {"in_channels": in_channels, "out_channels": out_channels, "pixels": pixels, "limits": limits}
+    curves = {
+        "modelled": [modelled_ratio(*setting) for setting in settings],
+        "measured": [measured_ratio(*setting) for setting in settings],
+        "roofline": [fused_bias.model_ratio(batch, **sizes).separate_per_fused_ratio for batch in batches],
+    }
+    title = f"{in_channels} to {out_channels} channels, {pixels} x {pixels} pixels"
+    names = {"xlabel": "batch", "ylabel": "separate : fused, times", "size_unit": ""}
+    return plotting.draw_curves(batches, curves, unit="", title=title, log=False, **names)
+
+
+helpers.interactive_figure(
+    draw_layer,
+    {"in_channels": [1, 3, 16, 32], "out_channels": [16, 32], "pixels": [7, 14, 28]},
+    views=[
+        {"in_channels": before, "out_channels": after, "pixels": side}
+        for before, after, side in zip(channels, channels[1:], sides, strict=False)
+    ],
+    alt=lambda in_channels, out_channels, pixels: (
+        f"Time of the separate layer over that of the fused one by batch, modelled, measured and by the roofline, for "
+        f"{in_channels} to {out_channels} channels and {pixels} by {pixels} pixels."
+    ),
+)
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
+layers = list(zip(channels, channels[1:], sides, strict=False))
+table = [{f"batch {n:,}": measured_ratio(n, *layer) for n in (1, 10, 100, 1000)} for layer in layers]
+pd.DataFrame(table, index=[f"{before} to {after}, {side} x {side}" for before, after, side in layers]).round(2)
+
+# %% tags=["look", "nbval-ignore-output"]
+last_ratio.reveal(modelled=modelled_ratio(1000, 32, 32, 7), measured=measured_ratio(1000, 32, 32, 7))
+
+# %% tags=["explain"]
+timing.claim(
+    "fusing is worth more in the first layer than in the last",
+    holds=measured_ratio(1000, 1, 16, 28) > measured_ratio(1000, 32, 32, 7),
+    evidence=[race(1000, 1, 16, 28), race(1000, 32, 32, 7)],
+)
+
+# %% [markdown] tags=["explain"]
+# The last layer reads 32 channels for each output: 288 multiply-accumulates, against 9 in the first. Its output is small beside
+# that work, and fusing is worth next to nothing.
+#
+# For small batches the measured points may lie below 1: fused is *slower*. The model knows no such thing. At batch 1 all tensors
+# fit a cache and the bytes cost nearly nothing; what counts is the fixed price of a call. On the machine that printed this, that of
+# oneDNN's fused operator is several times that of the bare convolution, and the Python function around it adds its own. Nothing
+# in a count of bytes warns you of that. Measure.
+#
+# Without oneDNN "native" stands for the fused layer here; then the ReLU is still a pass of its own, and the ratio is lower.
+
+# %% [markdown] tags=["slide"] minutes=1
+# ## Part 6: write the kernel
+#
+# One pass: read an element, add its channel's bias, cut off below zero, write it where it was.
+#
+# A plane is one image's channel: 28 by 28 numbers that lie side by side and share one bias. Here is the C++, the whole of it. The
+# line that decides is a parameter, `RULE`, for a reason that comes soon. (This part runs on the CPU also where there is a GPU.)
+
+# %% tags=["slide-code"]
+SOURCE = """#include <cstdint>
+extern "C" void bias_relu(float* y, const float* bias, int64_t planes, int64_t channels, int64_t pixels) {
+    for (int64_t plane = 0; plane < planes; ++plane) {
+        float b = bias[plane % channels];
+        float* row = y + plane * pixels;
+        for (int64_t i = 0; i < pixels; ++i) {
+            float v = row[i] + b;
+            row[i] = RULE;
+        }
+    }
+}"""
+
+
+# %%
+DECLARATION = "void bias_relu(float* y, const float* bias, int64_t planes, int64_t channels, int64_t pixels)"
+
+
+def build(rule):
+    """Compile the kernel with a rule for the ReLU; None where there is no compiler."""
+    flags = (*native.CPP_FLAGS, "-fno-trapping-math")
+    try:
+        kernel = native.compile_cpp(SOURCE.replace("RULE", rule), flags=flags).function(DECLARATION)
+    except native.NativeError:
+        return None
+    return lambda y, bias: kernel(y, bias, y.shape[0] * y.shape[1], y.shape[1], y.shape[2] * y.shape[3])
+
+
+kernel = build("v > 0 ? v : 0")
+
+
+# %% [markdown]
+# (The extra flag says that nobody listens for floating-point exceptions. Without it a compiler may refuse to compare several numbers
+# with one instruction.) Is the kernel right?
+
+
+# %%
+def same_as_torch(kernel, y, bias):
+    """Whether the kernel's result is torch's, bit for bit up to the sign of zero; True where nothing could run."""
+    if kernel is None:
+        return True
+    expected = torch.relu(y + bias.view(1, -1, 1, 1))
+    kernel(y, bias)
+    return torch.equal(y.nan_to_num(nan=-1.0), expected.nan_to_num(nan=-1.0))
+
+
+bias_cpu = bias.cpu()
+print(f"on random numbers nothing differs from torch: {same_as_torch(kernel, torch.randn(3, 16, 5, 7), bias_cpu)}")
+
+# %% [markdown] tags=["slide"] minutes=1
+# ### What went wrong here?
+#
+# The kernel has passed its test on random numbers. It hides a broken training all the same. How?
+#
+# Think of the numbers that `randn` never gives. A training that has gone wrong gives them soon: a division of zero by zero, a sum
+# that has overflowed.
+
+# %%
+odd = torch.tensor([1.0, -1.0, 0.0, float("inf"), -float("inf"), float("nan")])
+print("torch.relu:    ", torch.relu(odd).tolist())
+print("v > 0 ? v : 0: ", torch.where(odd > 0, odd, 0.0).tolist())
+print("v <= 0 ? 0 : v:", torch.where(odd <= 0, 0.0, odd).tolist())
+
+# %% [markdown] tags=["explain"]
+# NaN compares as false with everything, so the first rule turns "not a number" into a zero, and the loss looks healthy. The second
+# rule lets it pass, as torch does. One comparison, turned around:
+
+# %%
+repaired = build("v <= 0 ? 0 : v")
+ill = torch.randn(3, 16, 5, 7)
+ill[0, 0, 0, 0] = float("nan")
+print(f"repaired, nothing differs from torch, with a NaN as well: {same_as_torch(repaired, ill.clone(), bias_cpu)}")
+caught = kernel is None or not same_as_torch(kernel, ill.clone(), bias_cpu)
+print(f"the same test finds the mistake in the first kernel: {caught}")
+
+# %% [markdown]
+# Now the time. PyTorch's own in-place program, `add_` and then `relu_`, reads the tensor twice and writes it twice.
+
+# %% tags=["predict"]
+in_place_ratio = helpers.predict(
+    "In place on 50 MB, one thread: how many times as fast as add_, relu_ is one pass?", "x"
+)
+in_place_ratio
+
+# %% [markdown]
+# `bias_relu_` is the library's kernel: the same idea with vectors written out, threads, four types of number, and both orders in
+# memory. `mul_` by 1 reads and writes the tensor and does nothing else. It is the machine's limit for a pass in place.
+
+# %% tags=["run", "nbval-ignore-output"]
+y, bias_small = torch.rand(shape), torch.full((16,), 1e-3)
+column = bias_small.view(1, -1, 1, 1)
+programs = {"add_, relu_": lambda: y.add_(column).relu_(), "mul_": lambda: y.mul_(1.0)}
+if repaired is not None:
+    programs["yours"] = lambda: repaired(y, bias_small)
+    programs["bias_relu_"] = lambda: fused_bias.bias_relu_(y, bias_small)
+with timing.fixed_threads(1):
+    passes = timing.compare(programs, budget_s=1.5, device="cpu")
+passes
+
+# %% tags=["look", "nbval-ignore-output"]
+if repaired is not None:
+    two_s, one_s = (fused_bias.traffic(name, shape).moved_bytes for name in ("in-place", "one-pass"))
+    in_place_ratio.reveal(modelled=two_s / one_s, measured=1 / passes.candidate("yours").time_ratio)
+
+# %% tags=["explain"]
+claim = "one pass takes less time than two"
+if repaired is not None:
+    passes.claim(claim, "yours", at_most=1)
+else:
+    print(claim)
+
+# %% [markdown] tags=["explain"]
+# (Without a compiler the sentence is only a claim.) Eleven lines are as good as the library where memory is the limit, since all
+# of them wait for the same bytes. In a cache it is another matter: there the instructions count, and so does the price of a
+# call.
+#
+# On a GPU the idea is the same and the language is Triton or CUDA C++; `helpers.studies.fused_bias.triton_kernels` holds those
+# kernels. To be of use in a network the function also needs a gradient.
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 7: backward
+#
+# $$y_{nchw} = x_{nchw} + b_c \quad\Rightarrow\quad \frac{\partial L}{\partial b_c} = \sum_{n,h,w} \frac{\partial L}{\partial y_{nchw}}$$
+#
+# Forward, one number $b_c$ is copied to every image and pixel of its channel. Change it by a little, and all those outputs change
+# by as much; the loss changes by the sum of what each does to it. So the gradient of a broadcast is a sum over the places to which
+# it was copied. (And the gradient of a sum is a broadcast.)
+
+# %%
+grad = torch.randint(-8, 9, (4, 3, 5, 5)).float()
+with torch.enable_grad():
+    b = torch.zeros(3, requires_grad=True)
+    (torch.zeros(4, 3, 5, 5) + b.view(1, -1, 1, 1)).backward(grad)
+print("autograd:", b.grad.tolist())
+print("the sum: ", grad.sum((0, 2, 3)).tolist())
+
+# %% [markdown]
+# A sum of 50 MB gives 16 numbers: hardly any bytes are written, all are read. Here are programs for it, from a loop over the images
+# to a kernel of our own; all give the same sums. (The numbers below are whole, so float32 adds them up exactly in any order.)
+
+# %%
+whole = torch.randint(-8, 9, (20, 16, 28, 28), device=device).float()
+can_run = [name for name in fused_bias.REDUCTIONS if name != "one-pass" or not fused_bias.missing(name, device)]
+sums = [fused_bias.reduction(name)(whole) for name in can_run]
+print(f"all programs give the same sums: {all(torch.equal(total, sums[0]) for total in sums)}")
+
+# %% tags=["predict"]
+reduction_ratio = helpers.predict("All read the same 50 MB. How many times as long as the fastest is the slowest?", "x")
+reduction_ratio
+
+# %% tags=["run", "nbval-ignore-output"]
+reductions = fused_bias.measure_reductions(shape, device=device, budget_s=1.5)
+reductions
+
+# %% tags=["look", "nbval-ignore-output"]
+medians_s = {row.name: row.median_s for row in reversed(reductions.candidates)}
+reduction_ratio.reveal(modelled=1, measured=max(medians_s.values()) / min(medians_s.values()))
+
+# %% tags=["look"]
+read_s = activation_bytes / fused_bias.bandwidth_at(limits, activation_bytes, by="read")
+names = list(medians_s)
+drawn = plotting.draw_three(
+    names,
+    {"modelled": [read_s] * len(names), "measured": list(medians_s.values())},
+    unit="s",
+    title="Bias gradient of 50 MB",
+    xlabel="program",
+)
+plotting.show(drawn, alt="Bars of the time of each program for the bias gradient beside that of reading 50 MB once.")
+
+# %% tags=["explain"]
+reductions.claim("a loop over the images is not faster than one sum", "per image", at_least=1)
+
+# %% [markdown] tags=["explain"]
+# The bytes are the same, the times are not: for a general reduction over three of four dimensions it is harder to be good than for
+# a sum along rows. The issue's own title is "Bottleneck in mapreducedim", which was such a general reduction. In its profile cuDNN's
+# kernel for this one sum took 10.2 % of the GPU's time at batch 100 and about 28 % at batch 1,000.
+#
+# ### How exact must a sum be?
+#
+# There is a second way to be wrong. Add up a thousand ones, in bfloat16, one after the other:
+
+# %%
+running, one = torch.zeros((), dtype=torch.bfloat16), torch.ones((), dtype=torch.bfloat16)
+for _ in range(1000):
+    running += one
+at_once = torch.ones(1000, dtype=torch.bfloat16).sum()
+print(f"one after the other: {running.item():g}, by torch.sum: {at_once.item():g}")
+
+# %% [markdown] tags=["explain"]
+# A bfloat16 has eight significant bits. From 256 on the next number is 258, and $256 + 1$ rounds back to 256. A kernel for a gradient
+# must therefore add up in a wider type and round once, at the end; `bias_gradient` adds short runs in float32 and the runs in
+# float64. (The 1000 above is exact: it needs seven bits.)
+#
+# The last step is fusion again. The ReLU's gradient needs a pass over the gradient and the output (two reads, one write), and its
+# result is then read once more for the sum. One kernel can add up what it writes:
+
+# %%
+for name in ("separate", "one-pass"):
+    backward = fused_bias.traffic(name, shape, phase="backward")
+    kernels = ", then ".join(kernel.kernel for kernel in backward.kernels)
+    print(f"{name}: {backward.moved_bytes / activation_bytes:.2f} tensors moved ({kernels})")
+
+# %% [markdown] tags=["slide"] minutes=1
+# ## Part 8: who fuses today?
+#
+# | year | what was decided |
+# |---|---|
+# | 2019 | Flux, the story: fuse |
+# | 2019 | PyTorch: bias out of cuDNN |
+# | 2022 | dlib: separate; 2023: fused |
+# | 2022 | Inductor: bias on its own |
+# | 2026 | PyTorch: a draft puts it back |
+#
+# Fewer bytes, always. Faster, not always: the answer has flipped more than once, and both sides had measured.
+#
+# | when | where | what they found |
+# |---|---|---|
+# | 2017 | [PyTorch 3823](https://github.com/pytorch/pytorch/issues/3823) | cuDNN's fused call offers no activation "identity", so the bias alone cannot be fused |
+# | 2019 | [OpenCV 16254](https://github.com/opencv/opencv/pull/16254) | convolution, bias and ReLU in one call: 187.6 ms become 180.3 ms, 1.04 times as fast |
+# | 2019 | [PyTorch 31524](https://github.com/pytorch/pytorch/pull/31524) | bias taken out of cuDNN's convolution: PyTorch's own add is "faster, especially for backward" |
+# | 2020 | [NNlib 228](https://github.com/FluxML/NNlib.jl/pull/228), [CUDA 321](https://github.com/JuliaGPU/CUDA.jl/pull/321), [Flux 1302](https://github.com/FluxML/Flux.jl/pull/1302) | the story's repair: merged in the two libraries below, closed without being merged in Flux |
+# | 2021 | [PyTorch 68506](https://github.com/pytorch/pytorch/issues/68506) | `cudnn_convolution_relu` is 17 times slower for 7 by 7 filters in [channels-last](glossary.md#channels-last) |
+# | 2022, 2023 | dlib [2656](https://github.com/davisking/dlib/pull/2656), [2839](https://github.com/davisking/dlib/pull/2839) | one call is slower, so two; then one again, for the one algorithm where it is 8 to 13 % faster |
+# | 2022 | [torchdynamo 403](https://github.com/pytorch/torchdynamo/pull/403) | the compiler takes the bias off the convolution and gives it a kernel of its own, which fuses with what follows |
+# | 2026 | [PyTorch 192838](https://github.com/pytorch/pytorch/pull/192838) | a draft that puts the bias back into cuDNN: about 10 % faster, slower for depthwise convolutions |
+#
+# On a CPU oneDNN calls these [post-operations](https://oneapi-src.github.io/oneDNN/dev_guide_attributes_post_ops.html), and says
+# of them that they reduce the pressure on memory bandwidth. PyTorch gives its convolutions a bias there, and the ReLU only when a
+# compiler asks. Why the flips? Each library's fused kernel is another kernel, with its own algorithm and its own gaps. What is saved in
+# bytes may be lost in a slower convolution.
+#
+# Compilers fuse without being asked, and take their time. Recorded once, because the first call takes tens of seconds, and
+# because ONNX Runtime is no part of this course's environment:
+
+# %%
+recorded.show("12-cpu", "compilers")
+
+# %% [markdown]
+# And the story's own figures, its ratios of 2.61 and 2.31 and the share of the bias gradient, on a GPU of today:
+
+# %%
+recorded.show("12", "story")
+
+# %% [markdown] tags=["slide"] minutes=1
+# ## Part 9: profile again
+#
+# The layer is repaired. How many times as fast is the whole network?
+#
+# One batch of 100 real digits, as in the issue. For a model, take the three layers that you raced in Part 5: their separate times
+# over their fused times.
+
+# %%
+images, labels = next(iter(helpers.make_MNIST_loader(100)))
+images, labels = images.to(device), labels.to(device)
+net = fused_bias.Convnet("separate").to(device)
+print(f"{sum(weight.numel() for weight in net.parameters()):,} parameters, logits {tuple(net(images).shape)}")
+
+# %% tags=["predict"]
+net_ratio = helpers.predict(
+    "With all three layers fused: how many times as fast is the forward pass of the network?", "x"
+)
+net_ratio
+
+# %% tags=["run"]
+races = [race(100, *layer) for layer in layers]
+layers_s = {name: sum(one.candidate(name).median_s for one in races) for name in (FUSED, "separate")}
+pair = fused_bias.measure_ladder(images, labels, rungs=["separate", FUSED], model=net, budget_s=1)
+print(f"timed: {len(pair.rungs)} programs with the same weights and, to 1e-4, the same logits")
+
+# %% tags=["look", "nbval-ignore-output"]
+net_ratio.reveal(modelled=layers_s["separate"] / layers_s[FUSED], measured=pair.rung(FUSED).speedup)
+
+# %% [markdown] tags=["explain", "slide"] minutes=2
+# ### What went wrong here?
+#
+# We took the suspect from another machine's profile, and convicted it on ours.
+#
+# We did profile: the one layer that we already suspected. Now the profile that should have come first, of the whole network.
+
+# %% tags=["look", "nbval-ignore-output", "slide-output"]
+before = profiling.kernel_table(lambda: net(images), runs=10)
+results.printed(before.table().head(6)[["name", "share", "calls"]])
+
+# %% [markdown] tags=["explain"]
+# On a CPU the line at the top is the max pooling, which no one had suspected; the bias and the ReLU are far below. If a share $s$ of
+# the time is made $k$ times as fast, the whole is $1 / (1 - s + s/k)$ times as fast (Amdahl's law). What if $k$ is infinite?
+
+# %%
+for part, share in {"a twentieth": 1 / 20, "a tenth": 1 / 10, "a half": 1 / 2}.items():
+    print(f"{part} of the time removed: {1 / (1 - share):.2f} times as fast")
+
+# %% [markdown] tags=["slide"] minutes=1
+# ### What does max pooling do all the time?
+#
+# It reads the activation once and writes a quarter. Its bytes do not explain it.
+#
+# It writes a little more than that: with every maximum its place in the image, for the backward pass, also when there will be none.
+
+# %%
+sample = torch.rand(100, 16, 28, 28, device=device)
+maxima, places = functional.max_pool2d(sample, 2, return_indices=True)
+print(f"read {sample.nbytes:,} bytes, write {maxima.nbytes:,} of maxima and {places.nbytes:,} of places")
+print(f"in activations: {(sample.nbytes + maxima.nbytes + places.nbytes) / sample.nbytes:.2f}, add and ReLU move 4")
+
+# %% [markdown]
+# So let us ask it in another manner. We change nothing but the *values*: random ones, the same sorted along each row, all zero.
+# Same bytes, same operations, same program.
+
+# %% tags=["predict"]
+zeros_ratio = helpers.predict("How many times as long as zeros do random numbers take to pool?", "x")
+zeros_ratio
+
+# %% tags=["run", "nbval-ignore-output"]
+values = {"zeros": torch.zeros_like(sample), "sorted": sample.sort(dim=-1).values, "random": sample}
+pooled = timing.compare(
+    {name: functools.partial(functional.max_pool2d, value, 2) for name, value in values.items()}, budget_s=1
+)
+pooled
+
+# %% tags=["look", "nbval-ignore-output"]
+zeros_ratio.reveal(modelled=1, measured=pooled.candidate("random").time_ratio)
+
+# %% tags=["explain"]
+pooled.claim("random numbers are not pooled faster than zeros", "random", at_least=0.8)
+
+# %% [markdown] tags=["explain"]
+# A time that depends on the values is the mark of a branch: "if this one is larger, remember it". A processor guesses which way a branch goes
+# and works on ahead; random values make it guess wrong, and what it did ahead is thrown away
+# ([branch prediction](glossary.md#branch-prediction)). Channel after channel, row by row, one number at a time.
+#
+# The other order in memory, channels-last, has the 16 channels of a pixel side by side. There
+# neighbouring numbers belong to different maxima, and a vector of them can be compared at once, without a branch.
+
+# %% tags=["look", "nbval-ignore-output"]
+orders = {"NCHW": sample, "channels-last": sample.contiguous(memory_format=torch.channels_last)}
+layouts = timing.compare(
+    {name: functools.partial(functional.max_pool2d, value, 2) for name, value in orders.items()}, budget_s=1
+)
+layouts
+
+# %% tags=["explain"]
+same = torch.equal(*(functional.max_pool2d(value, 2) for value in orders.values()))
+print(f"both orders give the same maxima: {same}")
+layouts.claim("channels-last pooling takes no longer", "channels-last", at_most=1.2)
+
+# %% [markdown] tags=["slide"] minutes=2
+# ### The ladder
+#
+# Every program for this network that can run here, over the one as written.
+#
+# All have the same weights and the same logits. Some fuse the pooling with bias and ReLU: `bias_relu_pool` reads the convolution's
+# result once and writes a quarter. Some fuse the whole layer. They are listed in the order in which one would try them.
+
+# %% tags=["run", "nbval-ignore-output", "slide-output"]
+ladder = fused_bias.measure_ladder(images, labels, model=net, budget_s=3)
+speedups = {rung.rung: rung.speedup for rung in ladder.rungs}
+drawn = plotting.draw_bars(speedups, unit="", title="Forward pass: speedup, times")
+plotting.show(drawn, alt="Bars of the speedup of each program for the network over the separate kernels.")
+
+# %% tags=["look"]
+best = max(speedups, key=speedups.get)
+agreed = 1e-4 * net(images).abs().max()
+other = fused_bias.Convnet(best).to(device)
+other.load_state_dict(net.state_dict())
+print(f"the best program reads the digits as the first one does: {(other(images) - net(images)).abs().max() < agreed}")
+
+# %% tags=["look", "nbval-ignore-output"]
+after = profiling.kernel_table(lambda: other(images), runs=10)
+results.printed(after.table().head(4)[["share", "total_s", "calls", "average_s", "name"]])
+
+# %% tags=["explain"]
+if best != ladder.comparison.baseline:
+    timing.claim(
+        "the best program found is faster than the one as written",
+        holds=ladder.rung(best).speedup > 1,
+        evidence=ladder,
+    )
+else:
+    print("the best program found is faster than the one as written")
+
+# %% [markdown] tags=["explain"]
+# The bottleneck has moved, as it always does. What stands at the top now is the convolution, alone or inside a kernel that does
+# a whole layer, and that is where the arithmetic is. To go further, make the convolution itself better; what surrounds it costs
+# little by now.
+#
+# A training step goes backward as well, through other kernels. What is best forward need not be best there:
+
+# %% tags=["run", "nbval-ignore-output"]
+with torch.enable_grad():
+    steps = fused_bias.measure_ladder(images, labels, phase="training", model=net, budget_s=3)
+training = {rung.rung: rung.speedup for rung in steps.rungs}
+drawn = plotting.draw_bars(training, unit="", title="Training step: speedup, times")
+plotting.show(drawn, alt="Bars of the speedup of a training step of each program over the separate kernels.")
+
+# %% tags=["look"]
+torch.set_grad_enabled(grad_mode.prev)
+print(f"every program was timed forward and in training: {set(training) == set(speedups)}")
+
+# %% [markdown] tags=["explain"]
+# Nothing here was promised by a count of bytes. Each bar is a program that somebody had to write and to measure.
+
+# %% [markdown] tags=["slide"] minutes=1
+# ## The verdict
+#
+# - Guilty on a GPU in 2019: the bytes between the kernels.
+# - Accomplice on your CPU: in the first layer, from some batch on.
+# - At large all the time: max pooling.
+#
+# The method is what to take along, more than the verdict: profile the whole, count the bytes, model, measure, and profile again. And
+# a profile is a fact about one machine, one version and one size.
+#
+# The [exercises](exercises/12_fused_bias_exercises.ipynb) let you count the bytes of any chain of kernels, fuse it, and write the
+# gradient of any broadcast.
+
+# %% [markdown] tags=["recap"]
+# ## What you have done
+
+# %% [markdown] tags=["formulas"]
+# ## Formulas
+#
+# | quantity | formula | for |
+# |---|---|---|
+# | activation | $N\,C\,H\,W \cdot 4$ bytes | float32 |
+# | add bias, then ReLU | 4 activations moved | two kernels that read and write |
+# | one pass, in place | 2 activations moved | one kernel |
+# | inside the convolution | 0 activations moved | post-operations |
+# | time of a kernel that waits for memory | $\text{bytes}/\text{bandwidth} + t_{call}$ | bandwidth at its [working set](glossary.md#working-set) |
+# | separate : fused | $1 + t_{bytes}/t_{convolution}$ | one layer |
+# | gradient of a broadcast | $\partial L/\partial b_c = \sum_{n,h,w} \partial L/\partial y_{nchw}$ | a bias per channel |
+# | ReLU backward, then bias gradient | 4 activations moved; in one pass 3 | backward |
+# | Amdahl's law | $1 / (1 - s + s/k)$ | a share $s$ made $k$ times as fast |

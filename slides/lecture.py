@@ -1,0 +1,258 @@
+"""``python -m slides.lecture``: the lecture "Hardware ecosystem", cut from the lessons' slides, as HTML and PDF.
+
+The lecture keeps the order of the topics of the one that the course grew from ("Hardware Ecosystem", Cambridge, 2022).
+It has no slide of its own: each is a lesson's, with the minutes that it gets here. What a topic lacks stands in
+the notes of the last slide.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from helpers import storage, units
+from helpers.results import Result
+from slides.browser import BrowserError, running
+from slides.build import BUILD, COURSE, BuiltDeck, Frame, find_lessons, read_notebook, render_deck
+from slides.cells import Deck, Slide, SlideError, read_deck
+from slides.markdown import plain_text
+from slides.pdf import print_deck
+
+NAME = "lecture"
+TITLE = "Hardware ecosystem"
+MINUTES = 50
+
+_PART = re.compile(r"^Part \d+: (.)")
+
+
+@dataclass(frozen=True)
+class Pick(Result):
+    """A slide of a lesson: the ``nth`` there with this ``heading`` (as a reader sees it), and its minutes here."""
+
+    lesson: str
+    heading: str
+    minutes: float
+    nth: int = 1
+
+
+@dataclass(frozen=True)
+class Topic(Result):
+    """A topic of the lecture: its slides, and ``later``, what no lesson has yet ('' for nothing)."""
+
+    number: int
+    title: str
+    picks: tuple[Pick, ...] = ()
+    later: str = ""
+
+
+@dataclass(frozen=True)
+class Act(Result):
+    """Topics that belong together, a line of the title slide."""
+
+    title: str
+    topics: tuple[Topic, ...]
+
+
+LECTURE = (
+    Act("Machines: what is inside, and how it became so", (
+        Topic(1, "How we got here", (Pick("02", "Part 1: how we got here", 1.5, 2),)),
+        Topic(2, "Inside a processor", (Pick("01", "Part 1: inside a processor", 1.5, 2),)),
+        Topic(3, "A CPU, and moving a model to a device", (Pick("01", "Part 4: moving a model to a device", 1),)),
+        Topic(4, "A GPU's card", (
+            Pick("01", "What went wrong here?", 1, 1),
+            Pick("01", "What went wrong here?", 0.5, 2),
+        )),
+        Topic(5, "The memory spaces of a GPU", (Pick("01", "Part 8: the memory of a GPU", 1.5),)),
+        Topic(6, "A system for deep learning", (Pick("01", "Part 3: the whole system", 1, 2),)),
+        Topic(7, "The memory hierarchy, in time and in energy", (
+            Pick("01", "Part 5: find your caches", 1.5, 2),
+            Pick("01", "Part 9: energy", 1.5, 1),
+        )),
+        Topic(8, "Memory inversion", (
+            Pick("01", "Memory inversion", 0.5, 1),
+            Pick("01", "Memory inversion", 1, 2),
+        )),
+        Topic(9, "Moore's law", (Pick("02", "Moore's law, and what stopped", 1.5),)),
+        Topic(10, "A matrix product, timed", (
+            Pick("02", "Part 3: what went wrong here?", 1),
+            Pick("02", "Five faults in five lines", 1.5),
+        )),
+    )),
+    Act("Parallelism: where it comes from, and which machine can use it", (
+        Topic(11, "Minibatch SGD and its four sources of parallelism", (
+            Pick("03", "Part 1: one line, four sources", 1.5),
+            Pick("03", "Part 3: over examples", 1),
+            Pick("03", "Part 4: over update iterations", 1.5, 2),
+            Pick("03", "Part 5: over models", 1, 2),
+        )),
+        Topic(12, "Which source for which machine", (Pick("03", "Part 6: which source for which machine?", 1.5, 2),)),
+        Topic(13, "The product in tiles", (
+            Pick("02", "Part 5: a matrix product, by its traffic", 1),
+            Pick("02", "Tiles", 1.5),
+            Pick("02", "Part 6: the same product, by its time", 1.5),
+        )),
+        Topic(14, "Data and model parallelism, and where they wait", (
+            Pick("04", "The fourth: batch norm", 1),
+            Pick("04", "Part 6: send while you compute", 1.5, 2),
+            Pick("05", "Part 8: choosing", 1.5, 1),
+        )),
+        Topic(15, "Beyond parallelism: an accelerator that starves", (
+            Pick("06", "Part 1: who waits for whom?", 1, 1),
+            Pick("06", "Part 1: who waits for whom?", 1, 2),
+            Pick("06", "Part 2: what went wrong here?", 1, 2),
+        )),
+    )),
+    Act("Resources: operations, bytes, and what happens when they run out", (
+        Topic(16, "Operations, layer by layer", (
+            Pick("07", "Part 2: what went wrong here?", 1, 1),
+            Pick("07", "Part 2: what went wrong here?", 1.5, 2),
+        )),
+        Topic(17, "The working set of a layer", (
+            Pick("07", "Part 4: the working set of a layer", 1.5),
+            Pick("07", "What training adds", 1),
+            Pick("07", "Part 5: the peak of a training step", 1, 1),
+        )),
+        Topic(18, "A working set beyond memory", (
+            Pick("08", "Part 2: what went wrong here?", 1, 1),
+            Pick("08", "Part 2: what went wrong here?", 1.5, 2),
+            Pick("08", "Part 3: a layer outgrows a cache", 1, 2),
+            Pick("08", "Part 6: what went wrong here?", 1),
+        )),
+    )),
+    Act("Software and hardware, made for each other", (
+        Topic(19, "Systolic arrays, their dataflows, the TPU's matrix unit", later="the whole topic"),
+        Topic(20, "The stack of deep learning, from framework to instruction", (
+            Pick("11", "Read it line by line", 1.5, 1),
+        ), later="the layers between framework and instruction, side by side; lessons 11 and 12 meet them one by one"),
+        Topic(21, "Beyond hardware: narrow numbers, sparsity, libraries", (
+            Pick("02", "Part 7: threads and precision", 1, 1),
+            Pick("11", "Constants that are zero", 1),
+        ), later="quantisation of a trained network"),
+        Topic(22, "Co-design: AlexNet on two cards", (
+            Pick("05", "Part 1: two towers", 1, 1),
+            Pick("05", "Part 1: two towers", 1, 2),
+        ), later="a choice of network and machine together"),
+        Topic(23, "The hardware lottery and the software lottery", later="the whole topic"),
+    )),
+)  # fmt: skip
+
+
+def topics(lecture: Sequence[Act] = LECTURE) -> tuple[Topic, ...]:
+    """Return all topics of the lecture, in order."""
+    return tuple(topic for act in lecture for topic in act.topics)
+
+
+def assemble(lecture: Sequence[Act] = LECTURE, *, course: Path = COURSE) -> tuple[Deck, NotebookNode, Frame]:
+    """Return the lecture's deck, a notebook of the cells on it, and what stands around its slides.
+
+    ``course`` holds the lessons' notebooks. Raises SlideError for a slide that its lesson does not have, and where
+    the minutes do not add up to :data:`MINUTES`.
+    """
+    wanted = [(topic, pick) for topic in topics(lecture) for pick in topic.picks]
+    total = sum(pick.minutes for _, pick in wanted)
+    if total != MINUTES:
+        raise SlideError(
+            f"the lecture's slides take {total:g} minutes, not {MINUTES}; change minutes in slides/lecture.py"
+        )
+    lessons = {number: _lesson(number, course) for number in sorted({pick.lesson for _, pick in wanted})}
+    cells: list[NotebookNode] = []
+    slides = []
+    for topic, pick in wanted:
+        notebook, deck = lessons[pick.lesson]
+        found = _find(pick, deck)
+        parts = tuple(
+            dataclasses.replace(part, cell_index=len(cells) + place) for place, part in enumerate(found.parts)
+        )
+        cells += [notebook.cells[part.cell_index] for part in found.parts]
+        notes = f"<p><strong>Topic {topic.number}: {html.escape(topic.title)}.</strong></p>\n{found.notes}"
+        slides.append(
+            dataclasses.replace(
+                found, heading=_without_part(found.heading), parts=parts, notes=notes, minutes=pick.minutes
+            )
+        )
+    slides[-1] = dataclasses.replace(slides[-1], notes=f"{slides[-1].notes}\n{_missing(topics(lecture))}")
+    deck = Deck(
+        number="",
+        title=TITLE,
+        facts=f"{MINUTES} minutes",
+        objectives=tuple(html.escape(act.title) for act in lecture),
+        slides=tuple(slides),
+    )
+    frame = Frame(
+        page=TITLE,
+        eyebrow=f"Lecture · {deck.facts} · from lessons {', '.join(lessons)}",
+        lead=f"{len(lecture)} acts, {len(topics(lecture))} topics",
+        footers=(TITLE, *(f"{TITLE} · lesson {pick.lesson}" for _, pick in wanted)),
+    )
+    return deck, nbformat.v4.new_notebook(cells=cells, metadata=_metadata(lessons)), frame
+
+
+def build(*, course: Path = COURSE, folder: Path = BUILD) -> BuiltDeck:
+    """Write the lecture's deck to ``folder`` as lecture.html, whole or not at all."""
+    deck, notebook, frame = assemble(course=course)
+    written = render_deck(deck, notebook, frame=frame).encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    storage.write_atomically(folder / f"{NAME}.html", written)
+    return BuiltDeck(lesson=NAME, slides=len(deck.slides) + 1, minutes=deck.minutes, file_bytes=len(written))
+
+
+def _lesson(number: str, course: Path) -> tuple[NotebookNode, Deck]:
+    (path,) = find_lessons([number], course=course)
+    notebook = read_notebook(path)
+    return notebook, read_deck(notebook, name=path.stem, folder=path.parent)
+
+
+def _find(pick: Pick, deck: Deck) -> Slide:
+    headings = [plain_text(slide.heading) for slide in deck.slides]
+    found = [slide for slide, heading in zip(deck.slides, headings, strict=True) if heading == pick.heading]
+    if len(found) < pick.nth:
+        there = "; ".join(dict.fromkeys(headings))
+        raise SlideError(
+            f"the lecture takes slide {pick.nth} headed {pick.heading!r} of lesson {pick.lesson}, which has "
+            f"{len(found)}; mend slides/lecture.py (the headings there: {there})"
+        )
+    return found[pick.nth - 1]
+
+
+def _without_part(heading: str) -> str:
+    """Return the heading without the number of its part in the lesson, which means nothing here."""
+    return _PART.sub(lambda match: match[1].upper(), heading)
+
+
+def _missing(found: Sequence[Topic]) -> str:
+    rows = [f"<li>{topic.number}. {html.escape(topic.title)}: {html.escape(topic.later)}</li>"
+            for topic in found if topic.later]  # fmt: skip
+    return f"<p>Not in the lessons yet:</p>\n<ul>{''.join(rows)}</ul>" if rows else ""
+
+
+def _metadata(lessons: Mapping[str, tuple[NotebookNode, Deck]]) -> dict[str, object]:
+    first, _ = next(iter(lessons.values()))
+    return {key: first.metadata[key] for key in ("kernelspec", "language_info") if key in first.metadata}
+
+
+def main(*, course: Path = COURSE, folder: Path = BUILD) -> int:
+    """Build the lecture's deck and print it beside itself as PDF; return 1 when one of them is not possible."""
+    try:
+        built = build(course=course, folder=folder)
+        size = units.text(built.file_bytes, "B")
+        print(f"{folder.name}/{NAME}.html: {built.slides} slides, {built.minutes:g} minutes, {size}")
+        with running() as browser:
+            printed = print_deck(browser, folder / f"{NAME}.html")
+        storage.write_atomically(folder / f"{NAME}.pdf", printed)
+        print(f"{folder.name}/{NAME}.pdf: {built.slides} pages, {units.text(len(printed), 'B')}")
+    except (SlideError, BrowserError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,253 @@
+"""What a server is set up with: the files say what they must, and the set-up refuses what would go wrong."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import pwd
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from course.grading.sandbox import Limits
+from course.server import exchange, install
+from course.server.__main__ import main
+from course.server.install import FILES, ROOT, Place, ServerError
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+GUIDE = (ROOT / "course" / "instructor" / "instructor.md").read_text()
+SECTION = GUIDE.partition("## A class on one server\n")[2].partition("\n## ")[0]
+DOCKERFILE = (FILES / "cluster" / "Dockerfile").read_text()
+TEMPLATES = ("jupyterhub_config.py", "nbgrader_config.py", "lecturer_config.py", "exchange.py", "start",
+             "jupyterhub.service")  # fmt: skip
+WORDS = {"PLACE": "/a", "STATE": "/b", "EXCHANGE": "/c", "NODE": "/d", "PROXY": "/e", "BIN": "/f", "PREFIX": ""}
+
+
+class _Once(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML would silently take one."""
+
+
+def _once(loader: _Once, node: yaml.MappingNode) -> dict:
+    keys = [loader.construct_object(key) for key, _ in node.value]
+    assert len(keys) == len(set(keys)), keys
+    return loader.construct_mapping(node, deep=True)
+
+
+_Once.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _once)
+
+
+def values(name: str) -> dict:
+    return yaml.load((FILES / name).read_text(), _Once)
+
+
+def gibibytes(text: str) -> float:
+    """Return what JupyterHub makes of 3G: the unit is 1024**3 bytes."""
+    from jupyterhub.traitlets import ByteSpecification
+    from traitlets import HasTraits
+
+    class Holder(HasTraits):
+        size = ByteSpecification()
+
+    return Holder(size=text).size / 2**30
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["jupyterhub_config.py", "nbgrader_config.py", "lecturer_config.py", "exchange.py", "start", "jupyterhub.service"],
+)
+def test_every_word_of_a_file_is_filled_in(name):
+    text = install.filled(name, WORDS)
+    assert not re.search(r"@[A-Z]+@", text)
+    if name.endswith(".py"):
+        compile(text, name, "exec")
+
+
+def test_the_start_is_shell_and_the_service_is_a_unit(tmp_path):
+    script = tmp_path / "start"
+    script.write_text(install.filled("start", WORDS))
+    assert subprocess.run(["sh", "-n", script]).returncode == 0
+    unit = configparser.ConfigParser(strict=True)
+    unit.optionxform = str
+    unit.read_string(install.filled("jupyterhub.service", WORDS))
+    assert unit["Service"]["ExecStart"].split()[0] == "/f/jupyterhub"
+
+
+def test_the_hub_listens_to_this_machine_alone_without_a_certificate(tmp_path):
+    from traitlets.config import PyFileConfigLoader
+
+    (tmp_path / "hub.py").write_text(install.filled("jupyterhub_config.py", WORDS))
+    config = PyFileConfigLoader("hub.py", path=str(tmp_path)).load_config()
+    assert config.JupyterHub.bind_url == "http://127.0.0.1:8000"
+    assert config.PAMAuthenticator.allowed_groups == {install.STUDENTS, install.LECTURERS}
+    assert "admin_users" not in config.Authenticator
+    assert "allow_all" not in config.Authenticator
+
+
+def test_the_proxy_is_pinned_by_content_and_names_no_host():
+    lock = json.loads((FILES / "proxy" / "package-lock.json").read_text())
+    packages = {name: one for name, one in lock["packages"].items() if name}
+    assert "node_modules/configurable-http-proxy" in packages
+    assert all(one["integrity"].startswith("sha512-") for one in packages.values())
+    assert not any("resolved" in one for one in packages.values())
+    wanted = json.loads((FILES / "proxy" / "package.json").read_text())
+    assert lock["packages"][""]["dependencies"] == wanted["dependencies"]
+
+
+def test_what_a_student_may_take_is_what_grading_gives():
+    memory = Limits().memory_bytes / 2**30
+    littlest, cluster = values("littlest/config.yaml"), values("cluster/values.yaml")
+    assert gibibytes(littlest["limits"]["memory"]) == memory
+    assert gibibytes(cluster["singleuser"]["memory"]["limit"]) == memory
+    assert littlest["limits"]["cpu"] == cluster["singleuser"]["cpu"]["limit"] == 2
+
+
+def test_the_littlest_jupyterhub_gets_what_its_schema_takes():
+    """The types are those of tljh/config_schema.py; auth and services are its free parts."""
+    config = values("littlest/config.yaml")
+    assert set(config) == {"user_environment", "users", "auth", "limits", "https", "services"}
+    assert config["user_environment"]["default_app"] in ("jupyterlab", "classic")
+    assert isinstance(config["limits"]["memory"], str)
+    assert isinstance(config["limits"]["cpu"], int)
+    assert set(config["https"]) == {"enabled", "letsencrypt"}
+    assert config["users"]["extra_user_groups"] == {install.LECTURERS: config["users"]["admin"]}
+
+
+def test_the_cluster_starts_the_image_of_this_version():
+    image = values("cluster/values.yaml")["singleuser"]["image"]
+    assert image == {"name": "course", "tag": PROJECT["project"]["version"]}
+    assert f"--tag {image['name']}:{image['tag']} " in DOCKERFILE
+
+
+def test_nobody_gets_into_a_cluster_by_signing_up():
+    for settings in (values("cluster/values.yaml")["hub"]["config"], values("littlest/config.yaml")["auth"]):
+        assert settings["NativeAuthenticator"]["open_signup"] is False
+
+
+def test_the_image_has_a_python_and_the_packages_that_the_course_takes():
+    [version] = re.findall(r"^FROM python:([\d.]+)-slim$", DOCKERFILE, re.MULTILINE)
+    assert SpecifierSet(PROJECT["project"]["requires-python"]).contains(f"{version}.0")
+    server = {Requirement(one) for one in PROJECT["dependency-groups"]["server"]}
+    named = {Requirement(one) for one in re.findall(r'"([^"]+[<>=][^"]+)"', DOCKERFILE)}
+    assert {one.name for one in named} == {"jupyterhub", "nbgrader"}
+    assert named <= server
+
+
+def test_the_guide_names_commands_that_exist(capsys):
+    lines = [line for block in re.findall(r"```\n(.*?)```", SECTION, re.DOTALL) for line in block.splitlines()]
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {line.split("make ")[1].split()[0] for line in lines if re.match(r"(?:sudo )?make [a-z]", line)} <= targets
+    ours = [shlex.split(line)[4:] for line in lines if "-m course.server" in line]
+    assert {words[0] for words in ours} == {"add", "exchange"}
+    for words in ours:
+        with pytest.raises(SystemExit) as stop:
+            main([*words, "--help"])
+        assert stop.value.code == 0
+    capsys.readouterr()
+
+
+def place(folder: Path) -> Place:
+    return Place(folder / "place", folder / "exchange", folder / "environment")
+
+
+@pytest.fixture
+def as_root(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+
+def me() -> str:
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def test_set_up_needs_root(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(ServerError, match="sudo"):
+        install.install(place(tmp_path), me(), tmp_path)
+    with pytest.raises(ServerError, match="sudo"):
+        install.add(["ada"])
+
+
+def test_set_up_names_what_is_missing(tmp_path, as_root, monkeypatch):
+    monkeypatch.setattr(install, "ETC", tmp_path / "etc")
+    with pytest.raises(ServerError, match="no local user 'no-such-user'"):
+        install.install(place(tmp_path), "no-such-user", tmp_path)
+    with pytest.raises(ServerError, match="make student"):
+        install.install(place(tmp_path), me(), tmp_path / "absent")
+
+
+def test_set_up_refuses_a_clone_that_students_can_read(tmp_path, as_root, monkeypatch):
+    monkeypatch.setattr(install, "ETC", tmp_path / "etc")
+    monkeypatch.setattr(install, "shut_from_others", lambda path: None)
+    with pytest.raises(ServerError, match="holds the solutions"):
+        install.install(place(tmp_path), me(), tmp_path)
+
+
+def test_set_up_refuses_a_python_that_students_cannot_read(tmp_path, as_root, monkeypatch):
+    monkeypatch.setattr(install, "ETC", tmp_path / "etc")
+    closed = tmp_path / "closed"
+    monkeypatch.setattr(
+        install, "shut_from_others", lambda path: closed if path in (ROOT, tmp_path / "place") else None
+    )
+    with pytest.raises(ServerError, match="closed to them"):
+        install.install(place(tmp_path), me(), tmp_path)
+
+
+def test_set_up_leaves_the_configuration_of_somebody_else(tmp_path, as_root, monkeypatch):
+    monkeypatch.setattr(install, "ETC", tmp_path)
+    (tmp_path / "jupyterhub").mkdir()
+    (tmp_path / "jupyterhub" / "jupyterhub_config.py").write_text("c = get_config()\n")
+    with pytest.raises(ServerError, match="somebody else's"):
+        install.install(place(tmp_path), me(), tmp_path)
+    assert os.listdir(tmp_path) == ["jupyterhub"]
+
+
+def test_the_first_closed_folder_on_the_way_is_named(tmp_path):
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    inner.chmod(0o755)
+    (tmp_path / "a").chmod(0o750)
+    found = install.shut_from_others(inner)
+    assert found is not None
+    assert (tmp_path / "a").is_relative_to(found)
+    assert install.shut_from_others(Path("/usr/bin")) is None
+
+
+def test_settings_of_jupyterlab_that_are_there_stay(tmp_path):
+    (tmp_path / "page_config.json").write_text('{"theme": "dark", "disabledExtensions": ["other"]}')
+    made = json.loads(install._page_config(tmp_path))
+    assert made["theme"] == "dark"
+    assert made["disabledExtensions"] == {"other": True} | dict.fromkeys(install.NOT_FOR_STUDENTS, True)
+
+
+def test_a_submission_is_a_students_by_the_owner_of_its_folder(tmp_path):
+    own = os.lstat(tmp_path)
+    assert exchange._not_theirs(own, me()) == ""
+    assert "belongs to" in exchange._not_theirs(own, "bob")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    assert exchange._not_theirs(os.lstat(link), me()) == "it is no folder"
+
+
+@pytest.mark.timeout(20)
+def test_only_plain_files_of_the_owner_are_read(tmp_path):
+    (tmp_path / "plain").write_text("12345")
+    (tmp_path / "link").symlink_to(tmp_path / "plain")
+    os.mkfifo(tmp_path / "pipe")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert exchange._read(folder, "plain", os.getuid(), 3) == b"123"
+        with pytest.raises(OSError, match="symbolic links"):
+            exchange._read(folder, "link", os.getuid(), 3)
+        with pytest.raises(exchange.Refused, match="no plain file"):
+            exchange._read(folder, "pipe", os.getuid(), 3)
+        with pytest.raises(exchange.Refused, match="another user"):
+            exchange._read(folder, "plain", os.getuid() + 1, 3)
+    finally:
+        os.close(folder)
