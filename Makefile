@@ -10,7 +10,7 @@ SERVER_PYTHON ?= /usr/bin/python3
 # Every fresh process (a kernel, a rank) loads PyTorch from compiled modules: they must be kept the first time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lab test lessons slides student grade server bench soak lock
+.PHONY: help setup lab test lessons slides lecture student grade server bench soak lock
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -21,7 +21,7 @@ setup: .venv/student.stamp  ## build .venv from requirements.lock (about a minut
 lab: setup  ## open JupyterLab at lesson 00, on localhost, with a token
 	$(BIN)/jupyter lab --ip=127.0.0.1 --allow-root --notebook-dir=course --LabApp.default_url=/lab/tree/00_start_here.ipynb
 
-test: .venv/server.stamp  ## run every test and every lesson
+test: .venv/test.stamp  ## run every test and every lesson
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadscope
 
 lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (LESSONS="00 07", default all)
@@ -29,6 +29,9 @@ lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (
 
 slides: .venv/test.stamp  ## cut one offline deck a lesson into slides/_build
 	$(BIN)/python -m slides.build $(LESSONS)
+
+lecture: .venv/test.stamp  ## cut the 50-minute lecture of all lessons into slides/_build, as HTML and as PDF
+	$(BIN)/python -m slides.lecture
 
 student: .venv/test.stamp  ## build course/exercises and a clean student tree in _build/student
 	$(BIN)/python -m course.authoring student

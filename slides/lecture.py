@@ -35,12 +35,16 @@ _PART = re.compile(r"^Part \d+: (.)")
 
 @dataclass(frozen=True)
 class Pick(Result):
-    """A slide of a lesson: the ``nth`` there with this ``heading`` (as a reader sees it), and its minutes here."""
+    """A slide of a lesson: the ``nth`` there with this ``heading`` (as a reader sees it), and its minutes here.
+
+    ``shown`` is its heading here; by default the lesson's own, without the number of its part.
+    """
 
     lesson: str
     heading: str
     minutes: float
     nth: int = 1
+    shown: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,14 +71,14 @@ LECTURE = (
         Topic(2, "Inside a processor", (Pick("01", "Part 1: inside a processor", 1.5, 2),)),
         Topic(3, "A CPU, and moving a model to a device", (Pick("01", "Part 4: moving a model to a device", 1),)),
         Topic(4, "A GPU's card", (
-            Pick("01", "What went wrong here?", 1, 1),
-            Pick("01", "What went wrong here?", 0.5, 2),
+            Pick("01", "What went wrong here?", 1, 1, shown="What went wrong here? The card of a GPU"),
+            Pick("01", "What went wrong here?", 0.5, 2, shown="Cores and threads"),
         )),
         Topic(5, "The memory spaces of a GPU", (Pick("01", "Part 8: the memory of a GPU", 1.5),)),
         Topic(6, "A system for deep learning", (Pick("01", "Part 3: the whole system", 1, 2),)),
         Topic(7, "The memory hierarchy, in time and in energy", (
             Pick("01", "Part 5: find your caches", 1.5, 2),
-            Pick("01", "Part 9: energy", 1.5, 1),
+            Pick("01", "Part 9: energy", 1.5, 1, shown="Energy of moving data"),
         )),
         Topic(8, "Memory inversion", (
             Pick("01", "Memory inversion", 0.5, 1),
@@ -82,7 +86,7 @@ LECTURE = (
         )),
         Topic(9, "Moore's law", (Pick("02", "Moore's law, and what stopped", 1.5),)),
         Topic(10, "A matrix product, timed", (
-            Pick("02", "Part 3: what went wrong here?", 1),
+            Pick("02", "Part 3: what went wrong here?", 1, shown="What went wrong here? A product, timed"),
             Pick("02", "Five faults in five lines", 1.5),
         )),
     )),
@@ -100,20 +104,20 @@ LECTURE = (
             Pick("02", "Part 6: the same product, by its time", 1.5),
         )),
         Topic(14, "Data and model parallelism, and where they wait", (
-            Pick("04", "The fourth: batch norm", 1),
-            Pick("04", "Part 6: send while you compute", 1.5, 2),
-            Pick("05", "Part 8: choosing", 1.5, 1),
+            Pick("04", "The fourth: batch norm", 1, shown="Where data parallelism waits: batch norm"),
+            Pick("04", "Part 6: send while you compute", 1.5, 2, shown="Where it need not: send while you compute"),
+            Pick("05", "Part 8: choosing", 1.5, 1, shown="Data or model parallel?"),
         )),
         Topic(15, "Beyond parallelism: an accelerator that starves", (
             Pick("06", "Part 1: who waits for whom?", 1, 1),
             Pick("06", "Part 1: who waits for whom?", 1, 2),
-            Pick("06", "Part 2: what went wrong here?", 1, 2),
+            Pick("06", "Part 2: what went wrong here?", 1, 2, shown="What went wrong here? A starving GPU"),
         )),
     )),
     Act("Resources: operations, bytes, and what happens when they run out", (
         Topic(16, "Operations, layer by layer", (
-            Pick("07", "Part 2: what went wrong here?", 1, 1),
-            Pick("07", "Part 2: what went wrong here?", 1.5, 2),
+            Pick("07", "Part 2: what went wrong here?", 1, 1, shown="What went wrong here? The FLOPs of LeNet"),
+            Pick("07", "Part 2: what went wrong here?", 1.5, 2, shown="A sum of different things"),
         )),
         Topic(17, "The working set of a layer", (
             Pick("07", "Part 4: the working set of a layer", 1.5),
@@ -121,10 +125,10 @@ LECTURE = (
             Pick("07", "Part 5: the peak of a training step", 1, 1),
         )),
         Topic(18, "A working set beyond memory", (
-            Pick("08", "Part 2: what went wrong here?", 1, 1),
-            Pick("08", "Part 2: what went wrong here?", 1.5, 2),
+            Pick("08", "Part 2: what went wrong here?", 1, 1, shown="What went wrong here? Beyond the RAM"),
+            Pick("08", "Part 2: what went wrong here?", 1.5, 2, shown="Time for each unit of work"),
             Pick("08", "Part 3: a layer outgrows a cache", 1, 2),
-            Pick("08", "Part 6: what went wrong here?", 1),
+            Pick("08", "Part 6: what went wrong here?", 1, shown="What went wrong here? Out of memory"),
         )),
     )),
     Act("Software and hardware, made for each other", (
@@ -137,8 +141,8 @@ LECTURE = (
             Pick("11", "Constants that are zero", 1),
         ), later="quantisation of a trained network"),
         Topic(22, "Co-design: AlexNet on two cards", (
-            Pick("05", "Part 1: two towers", 1, 1),
-            Pick("05", "Part 1: two towers", 1, 2),
+            Pick("05", "Part 1: two towers", 1, 1, shown="AlexNet on two cards"),
+            Pick("05", "Part 1: two towers", 1, 2, shown="AlexNet, layer by layer, whole and split"),
         ), later="a choice of network and machine together"),
         Topic(23, "The hardware lottery and the software lottery", later="the whole topic"),
     )),
@@ -162,7 +166,7 @@ def assemble(lecture: Sequence[Act] = LECTURE, *, course: Path = COURSE) -> tupl
         raise SlideError(
             f"the lecture's slides take {total:g} minutes, not {MINUTES}; change minutes in slides/lecture.py"
         )
-    lessons = {number: _lesson(number, course) for number in sorted({pick.lesson for _, pick in wanted})}
+    lessons = {number: read_lesson(number, course=course) for number in sorted({pick.lesson for _, pick in wanted})}
     cells: list[NotebookNode] = []
     slides = []
     for topic, pick in wanted:
@@ -175,7 +179,11 @@ def assemble(lecture: Sequence[Act] = LECTURE, *, course: Path = COURSE) -> tupl
         notes = f"<p><strong>Topic {topic.number}: {html.escape(topic.title)}.</strong></p>\n{found.notes}"
         slides.append(
             dataclasses.replace(
-                found, heading=_without_part(found.heading), parts=parts, notes=notes, minutes=pick.minutes
+                found,
+                heading=html.escape(pick.shown) or _without_part(found.heading),
+                parts=parts,
+                notes=notes,
+                minutes=pick.minutes,
             )
         )
     slides[-1] = dataclasses.replace(slides[-1], notes=f"{slides[-1].notes}\n{_missing(topics(lecture))}")
@@ -188,8 +196,8 @@ def assemble(lecture: Sequence[Act] = LECTURE, *, course: Path = COURSE) -> tupl
     )
     frame = Frame(
         page=TITLE,
-        eyebrow=f"Lecture · {deck.facts} · from lessons {', '.join(lessons)}",
-        lead=f"{len(lecture)} acts, {len(topics(lecture))} topics",
+        eyebrow=f"Lecture · {deck.facts}",
+        lead=f"{len(lecture)} acts, {sum(bool(topic.picks) for topic in topics(lecture))} topics",
         footers=(TITLE, *(f"{TITLE} · lesson {pick.lesson}" for _, pick in wanted)),
     )
     return deck, nbformat.v4.new_notebook(cells=cells, metadata=_metadata(lessons)), frame
@@ -204,7 +212,8 @@ def build(*, course: Path = COURSE, folder: Path = BUILD) -> BuiltDeck:
     return BuiltDeck(lesson=NAME, slides=len(deck.slides) + 1, minutes=deck.minutes, file_bytes=len(written))
 
 
-def _lesson(number: str, course: Path) -> tuple[NotebookNode, Deck]:
+def read_lesson(number: str, *, course: Path = COURSE) -> tuple[NotebookNode, Deck]:
+    """Return the notebook of a lesson and its deck; raises SlideError where there is none."""
     (path,) = find_lessons([number], course=course)
     notebook = read_notebook(path)
     return notebook, read_deck(notebook, name=path.stem, folder=path.parent)

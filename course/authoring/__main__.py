@@ -43,7 +43,7 @@ def _options() -> argparse.ArgumentParser:
         one.add_argument("lessons", nargs="*", metavar="NN", help="numbers of lessons; all when none is given")
         if name == "table":
             one.add_argument("--readme", action="store_true", help="show the README's table of lessons instead")
-            one.add_argument("--write", action="store_true", help="write it and the index of functions to their files")
+            one.add_argument("--write", action="store_true", help="write it and the other pages made from lessons")
         if name == "nbgrader":
             one.add_argument("--folder", type=Path, default=HERE.root / "_build" / "nbgrader", help="where to write it")
     return parser

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course.authoring import checks, functions, glossary, links, pages
+from course.authoring import checks, functions, glossary, links, made, pages
 from course.authoring.course import Course
 from course.authoring.problem import Problem
 
-PAGES = ("README.md", "CONTRIBUTING.md", "course/glossary.md", "course/syllabus.md", "course/index_of_functions.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "course/glossary.md", "course/syllabus.md", "course/formulas.md",
+         "course/index_of_functions.md")  # fmt: skip
 
 
 def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
@@ -63,13 +64,14 @@ def current(course: Course) -> list[Problem]:
     """Return a problem for each page made from the lessons that is not what the lessons make of it now."""
     everything = course.lessons()
     readme = course.readme.read_text(encoding="utf-8") if course.readme.is_file() else ""
-    made = {
+    expected = {
         course.readme: pages.with_table(readme, everything),
         course.functions: functions.page(course, everything),
+        **made.pages(course, everything),
     }
     what = "it is not what the lessons make of it now; run python -m course.authoring table --write"
     return [
         Problem(path.name, None, what)
-        for path, text in made.items()
+        for path, text in expected.items()
         if not path.is_file() or path.read_text(encoding="utf-8") != text
     ]

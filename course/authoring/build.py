@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 
-from course.authoring import functions, notebook, pages, traces
+from course.authoring import functions, made, notebook, pages, traces
 from course.authoring.course import Course
 from course.authoring.lesson import AuthoringError, Lesson
 from course.authoring.run import CELL_TIMEOUT_S, run
@@ -29,10 +29,12 @@ def build(course: Course, numbers: Sequence[str] = (), *, cell_timeout_s: int = 
 
 
 def refresh(course: Course) -> None:
-    """Bring the README's table of lessons and the index of functions up to date, without running anything."""
+    """Bring the README's table, the index of functions, formulas and syllabus up to date, without running anything."""
     lessons = course.lessons()
     write(course.readme, pages.with_table(_readme(course), lessons))
     write(course.functions, functions.page(course, lessons))
+    for path, text in made.pages(course, lessons).items():
+        write(path, text)
 
 
 def _readme(course: Course) -> str:

@@ -36,6 +36,14 @@ class Course:
         return self.folder / "index_of_functions.md"
 
     @property
+    def formulas(self) -> Path:
+        return self.folder / "formulas.md"
+
+    @property
+    def syllabus(self) -> Path:
+        return self.folder / "syllabus.md"
+
+    @property
     def readme(self) -> Path:
         return self.root / "README.md"
 

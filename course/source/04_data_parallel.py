@@ -744,7 +744,8 @@ for name, (_, counts) in kept.items():
         print(f"{name}: {each.calls} x {each.collective}, {each.size_bytes / (4 * parameters):.0f} times the weights")
 
 # %% [markdown] tags=["explain"]
-# A reduce-scatter is the first half of the ring and an all-gather the second: each sends $\frac{p-1}{p} n$. DDP does both, so
+# A [reduce-scatter](glossary.md#reduce-scatter) is the first half of the ring and an [all-gather](glossary.md#all-gather) the
+# second: each sends $\frac{p-1}{p} n$. DDP does both, so
 # $2\frac{p-1}{p} n$. FSDP2 gathers the weights for the forward pass, forgets them, gathers them for the backward pass and scatters
 # the gradients: three halves in place of two, 1.5 times the bytes for a $p$-th of the memory. What is sharded for good does not
 # include the activations: these are the subject of lesson 07. For a network of $10^9$ parameters, a rank keeps:

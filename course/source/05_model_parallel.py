@@ -42,7 +42,7 @@ from torch import nn
 import helpers
 from helpers import parallel, plotting, units
 
-pair, ranks = parallel.Ranks(2), parallel.Ranks(4)
+ranks = parallel.Ranks(4)
 cross_entropy, mse_loss = nn.functional.cross_entropy, nn.functional.mse_loss
 
 # %% [markdown] tags=["slide"] minutes=2
@@ -103,7 +103,8 @@ plotting.show(
 )
 
 # %% [markdown] tags=["explain"]
-# Less than a third of it is what the parameters alone say. The rest is activations, most of them in the first two layers, where the
+# Less than a third of it is what the parameters alone say. (Under *measured* stands the count:
+# nothing of this size ran here.) The rest is activations, most of them in the first two layers, where the
 # maps are large (each bar is a convolution with its ReLU, normalisation and pooling). A tower is not exactly a half: both ranks keep
 # the images that conv1 reads, and conv3 reads the maps of both towers. Now the reason that everybody gives:
 
@@ -135,14 +136,14 @@ by_hand = 4 * (256 * 13**2 + 256 * 6**2 + 4096 + 4096 + 1000)
 print(f"{by_hand:,} bytes by hand; model_towers counts {towers.moved_bytes // towers.batch:,}")
 
 # %% [markdown]
-# Now on two real ranks. To be quick, fc6 and fc7 are 512 wide here, the convolutions those of 2012. The towers run forward and
-# back, and outputs and all gradients are held against the whole network in one process.
+# Now on real ranks: of our four, two have a tower. To be quick, fc6 and fc7 are 512 wide here, the convolutions those of 2012.
+# The towers run forward and back, and outputs and all gradients are held against the whole network in one process.
 
 # %% tags=["run"]
 torch.manual_seed(0)
 narrow = helpers.AlexNet(hidden=512)
 images, labels = torch.randn(2, 3, 224, 224), torch.tensor([3, 141])
-run = parallel.compare_towers(pair, narrow, inputs=images, targets=labels, loss=cross_entropy)
+run = parallel.compare_towers(ranks, narrow, inputs=images, targets=labels, loss=cross_entropy)
 print(f"outputs and gradients within {run.agreement.tolerance:g} of one process: {run.agreement.equal}")
 print(f"parameters a rank: {run.rank_parameters}, of {sum(each.numel() for each in narrow.parameters()):,}")
 
@@ -169,15 +170,15 @@ def always_added(values, _place):
 
 
 wrong = parallel.compare_towers(
-    pair, narrow, inputs=images, targets=labels, loss=cross_entropy, gather=always_added
+    ranks, narrow, inputs=images, targets=labels, loss=cross_entropy, gather=always_added
 ).agreement
 print(f"outputs agree: {wrong.output_difference < 1e-5}; gradients agree: {wrong.gradient_difference < 1e-5}")
 print(f"a gradient is off by {wrong.gradient_difference:.2f} of itself")
-pair.close()
 
 # %% [markdown] tags=["explain"]
 # The forward pass is right, so the loss looks right. But both ranks compute the *same* loss from the gathered logits: each has the
-# whole gradient there already, and adding makes it twice as large. The network trains, with twice the learning rate. Where values are
+# whole gradient there already, and adding makes it twice as large. The network trains, with plain
+# SGD as if at twice the learning rate. Where values are
 # gathered, ask whether the ranks then do different things (add) or the same thing (do not).
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -185,7 +186,7 @@ pair.close()
 #
 # - Weights, gradients, [optimizer state](glossary.md#optimizer-state): counted from shapes
 # - Activations: one rank's part of a step, run without values
-# - Of no rank but this one does anything exist
+# - The other ranks exist in name alone: one process is enough
 #
 # A network of our own from here on: blocks of two layers, as in a transformer's feed-forward part. 16 blocks, 4096 wide and 16,384
 # within, with Adam.
@@ -237,6 +238,8 @@ sizes = {
 pd.DataFrame(sizes).T.assign(total=lambda table: table.sum(axis=1)).map(lambda size: units.text(size, "B"))
 
 # %% [markdown] tags=["explain"]
+# (The 256 bytes more than modelled are Adam's counters of steps, 4 bytes for each of 64 tensors.)
+#
 # Plain data parallel divides only the activations: no number of such devices makes room for the weights. The other three keep nearly
 # the same weights, for each cuts all of them into 64 parts; they differ in the activations saved and, as you will see, in what they send.
 #
@@ -333,7 +336,7 @@ print(sent)
 print(f"the gather at the end of the net, so that we can compare: {tokens.nbytes * 3 // 4:,}")
 
 # %% [markdown] tags=["explain"]
-# A rank sends the bytes of before, and once more a half for the whole output, which a longer network would not ask for. What is won is
+# A rank sends the bytes of before, and beside them one all-gather of the whole output, which a longer network would not ask for. What is won is
 # memory: each rank keeps a fourth of the activations of each norm, dropout and residual.
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -415,7 +418,7 @@ def run_pipeline(name, microbatches, chunks=1, scale=1.0):
     return parallel.pipeline_schedule(name, ranks=4, **how, **times), run.schedule
 
 
-one_piece, four_parts = (run_pipeline("gpipe", microbatches, scale=4 / microbatches)[1] for microbatches in (1, 4))
+one_piece, four_parts = run_pipeline("gpipe", 1, scale=4)[1], run_pipeline("gpipe", 4)[1]
 for _ in range(3):  # a busy machine may hold up a run: then it is repeated
     if four_parts.duration_s > 0.7 * one_piece.duration_s:
         four_parts = run_pipeline("gpipe", 4)[1]
@@ -441,7 +444,7 @@ bubble_16 = helpers.predict("4 stages, 16 microbatches: idle time in % of busy t
 bubble_16
 
 # %% tags=["run", "nbval-ignore-output"]
-pipelines = {m: run_pipeline("gpipe", m) for m in (16, 8, 4)}
+pipelines = {m: run_pipeline("gpipe", m) for m in (16, 8)} | {4: (gpipe, four_parts)}
 bubble_16.reveal(
     modelled=100 * parallel.bubble_ratio("gpipe", ranks=4, microbatches=16),
     measured=100 * pipelines[16][1].bubble_ratio,
@@ -471,8 +474,9 @@ for m, (model, measured) in pipelines.items():
 
 # %% [markdown] tags=["explain"]
 # The measured bubble is larger, because a message between processes takes time as well, in particular where other programs use the
-# cores. So why not a thousand microbatches? Small ones use a device badly, each pays for its messages, and there is
-# the memory: GPipe does all forward passes first, so that a stage keeps the activations of *all* microbatches.
+# cores. So why not a thousand microbatches? Cut out of the same batch they are small: they use a device badly, and each pays for its
+# messages. Of the same size, as here, they make a larger batch, and there is the memory: GPipe does all forward passes first, so that
+# a stage keeps the activations of *all* microbatches.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ### Four schedules
@@ -527,7 +531,7 @@ for name, (model, measured) in scheduled.items():
           f"no faster than the model: {measured.duration_s >= model.duration_s}")  # fmt: skip
 
 # %% [markdown] tags=["explain"]
-# 1F1B has the bubble of GPipe to the microsecond: it saves memory, not time. Interleaved halves the bubble, and keeps more: its
+# By the model 1F1B has exactly the bubble of GPipe: it saves memory, not time. Interleaved halves the bubble, and keeps more: its
 # counts are of stages half as thick, so 11 of them are the activations of 5.5 microbatches; every boundary is crossed twice. Zero
 # bubble keeps a full $p$ on every rank, and has a third of the bubble where the three parts of a pass take equally long. (In the
 # measured chart rank 0 shows whole backward passes as one bar: nobody waits for its input's gradient, so PyTorch puts all off.)
@@ -542,7 +546,7 @@ def draw_schedule(schedule, stages, microbatches):
         schedule, ranks=stages, microbatches=microbatches, chunks=chunks, forward_s=1 / chunks, backward_s=2 / chunks
     )
     most = max(each.live_activations for each in model.loads) / chunks
-    title = f"{schedule}: bubble {model.bubble_ratio:.0%}, {most:g} microbatches alive"
+    title = f"{schedule}: idle {model.bubble_ratio:.0%} of busy, {most:g} microbatches alive"
     return plotting.gantt(model.timeline.activities, title=title, unit="", xlabel="time, in forward passes")
 
 
@@ -640,9 +644,9 @@ except ValueError as error:
 # In attention every token looks at all others, so the table of scores grows with the square of the length. In [ring
 # attention](glossary.md#ring-attention) (Liu, Zaharia and Abbeel, 2023) no rank ever has all keys, nor a whole row of scores. The
 # difficulty: a softmax needs the sum over *all* keys, and they come in blocks. So each rank keeps, beside its output so far, the sum
-# so far, and rescales:
+# so far (as its logarithm, for $e^{100}$ fits into no float32), and rescales, for queries of $d$ numbers:
 #
-# $$o = \frac{s_1 o_1 + s_2 o_2}{s_1 + s_2}, \qquad s_i = \sum_{k \in \text{block } i} e^{q \cdot k}$$
+# $$o = \frac{s_1 o_1 + s_2 o_2}{s_1 + s_2}, \qquad s_i = \sum_{k \in \text{block } i} e^{q \cdot k / \sqrt{d}}$$
 
 # %% tags=["predict"]
 ring_growth = helpers.predict("From 2 to 4 ranks, same sequence: how many times the bytes a rank sends forward?", "x")
@@ -678,10 +682,12 @@ causal = parallel.compare_ring_attention(ranks, query, key, value, causal=True)
 print(f"equal to one process: {causal.agreement.equal}; blocks of scores by rank: {causal.blocks}")
 busy = sum(causal.blocks) / (len(causal.blocks) * max(causal.blocks))
 print(f"mean over longest: {busy:.1%}")
+print("cut into 8, pieces r and 7 - r on rank r:", [(rank + 1) + (8 - rank) for rank in range(4)])
 
 # %% [markdown] tags=["explain"]
 # The last rank works four times as much as the first, and in a ring all wait for the slowest. The repair gives each rank one early and one late
-# piece of the sequence.
+# piece of the sequence (*The Llama 3 Herd of Models*, 2024, section 3.3.2): piece $i$, counted from 0, sees $i + 1$ pieces, and the sum is the
+# same on all ranks.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 7: experts
@@ -728,7 +734,7 @@ for factor in (1.0, 2.0, 4.0):
 pd.DataFrame(rows).T.rename_axis("capacity factor").astype(int)
 
 # %% [markdown] tags=["explain"]
-# **What went wrong here?** Nothing reports a dropped token: it passes by the layer on the residual path, and the loss is a bit worse.
+# **What went wrong here?** Nothing reports a dropped token: the layer adds nothing to it, and it goes on by the residual path alone.
 # And since each rank's tokens queue by themselves, *which* tokens are dropped depends on the number of ranks: a run on 8 ranks trains another network
 # than one on 4.
 
@@ -743,7 +749,8 @@ pd.DataFrame(rows).T.rename_axis("capacity factor").astype(int)
 # | pipeline | its stage | one boundary | the bubble |
 #
 # Which of these is fastest depends on the network, the link, and the memory together. `choose` models every product of them that
-# four devices allow, throws out what does not fit, and sorts. Our devices take 240 ms for the whole batch of 32 rows; the link has 10 MB/s and
+# four devices allow, throws out what does not fit, and sorts. (ZeRO-1 and ZeRO-2 of lesson 04 are among
+# them; the table leaves them out.) Our devices take 240 ms for the whole batch of 32 rows; the link has 10 MB/s and
 # 1 ms; each has 2 MiB.
 
 # %%
@@ -817,7 +824,7 @@ for row, run in zip(tried, runs, strict=True):
 # %% [markdown] tags=["explain"]
 # The same network is trained each time, by other messages. And yet the clock may put another layout first than the model did. **What
 # went wrong?** The model knows the link's time for a message, and not the machine's: to wake a process, to copy, to notice the
-# arrival. FSDP with tensor ranks sends the most messages, a pipeline the fewest. So measure what a message costs here, add it to the
+# arrival. A layout of many [collectives](glossary.md#collective) meets that often, and one of few does not. So measure what a message costs here, add it to the
 # link, and model again:
 
 # %% tags=["run", "nbval-ignore-output"]
@@ -849,10 +856,14 @@ settings = {
 won = {"as above": choice} | {name: choose(**changed) for name, changed in settings.items()}
 pd.DataFrame({name: {"chosen": each.best, "speedup": f"{each.speedup:.2f}"} for name, each in won.items()}).T
 
+# %% tags=["look"]
+fast = [row.step_s for row in won["1 GB/s, 10 us"].rows if row.layout.ranks == 4]
+print(f"on the fast link, all {len(fast)} layouts of four devices: {1000 * min(fast):.1f} to {1000 * max(fast):.1f} ms")
+
 # %% [markdown] tags=["explain"]
 # No layout wins everywhere. With a large batch it is plain data parallel: its traffic is the size of the weights, whatever the batch.
 # On a slow link or a small memory it is the pipeline, which sends one boundary and keeps one stage. With 20 ms a message hardly anything is
-# gained. On a fast link nearly every layout is as good as any other, and the choice is free for memory.
+# gained. On a fast link every layout is nearly as good as any other, and the choice is free for memory.
 #
 # Your turn: put your own network, link and memory here. Any `nn.Sequential` will do, and it may be on `meta`.
 
@@ -893,7 +904,7 @@ pd.DataFrame(
 # | interleaved | $\frac{p-1}{v\,m}$ |
 # | zero bubble (ZB-H1) | $\frac{(p-1)(F+B-2W)}{m(F+B)}$ |
 # | alive on rank $r$ | GPipe $m$; 1F1B $p-r$; ZB-H1 $p$ |
-# | merge of two blocks of attention | $\frac{s_1o_1+s_2o_2}{s_1+s_2}$, with $s$ the sum of $e^{score}$ |
+# | merge of two blocks of attention | $\frac{s_1o_1+s_2o_2}{s_1+s_2}$, with $s$ the sum of $e^{q \cdot k / \sqrt{d}}$ |
 # | ring attention, sent forward | $\frac{p-1}{p}$ of all keys and values |
 # | capacity of an expert | $c\,k\,\frac{\text{tokens of a rank}}{\text{experts}}$, rounded up, for $k$ experts a token and factor $c$ |
 # | experts, sent forward | $2\frac{p-1}{p}$ of all places, full or not |

@@ -29,9 +29,10 @@
 # put it together and copy it over; and every now and then somebody must save what was learned. This lesson asks one question of
 # all that: in which share of the time is the device busy?
 #
-# Your machine may have no accelerator, and if it has one you do not know its clock beforehand. So most experiments here feed a
-# device that sleeps: it takes exactly as long as we say, on any machine, and a model must predict what comes out. The loader is
-# real: PyTorch's `DataLoader`, with real worker processes.
+# Your machine may have no accelerator, and if it has one you do not know beforehand how long its step takes. So most experiments
+# here feed a device that sleeps: it takes as long as we say, on any machine, and a model must predict what comes out. The
+# loader is real: PyTorch's `DataLoader`, with real worker processes. (On a busy machine most of what is measured
+# comes out slower than its model.)
 
 # %%
 import math
@@ -88,8 +89,8 @@ print(f"ten batches and ten steps: {units.text(10 * (make_batch_s + accelerator.
 
 # %% [markdown] tags=["explain"]
 # What happens in turn takes the sum of its parts: 60 + 20 ms, of which the device computes a quarter. Three quarters of what you
-# pay for it are for waiting. This is [starvation](glossary.md#starvation). A loss curve does not show it, and a profile of the
-# model does not show it either, for each step that runs is as fast as ever.
+# pay for it are for waiting. This is [starvation](glossary.md#starvation). A loss curve over the steps does not show it, and a
+# profile of the model alone does not show it either, for each step that runs is as fast as ever.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 2: what went wrong here?
@@ -113,7 +114,7 @@ slow = feeding.LoaderSettings(batch_size=4, workers=1)
 
 # %% tags=["predict"]
 workers_part = helpers.predict(
-    "How many times more examples a second do 4 workers bring than 1, at batches of 16?", "x"
+    "At batches of 16: how many times as many examples a second do 4 workers bring as 1?", "x"
 )
 workers_part
 
@@ -125,7 +126,7 @@ def fed(settings):
     return settings.batch_size / found.step_s, found.busy_share
 
 
-fast_per_s, slow_per_s = fed(fast)[0], fed(slow)[0]
+(fast_per_s, _), (slow_per_s, slow_busy_share) = fed(fast), fed(slow)
 print(f"the fast run trains {fast_per_s / slow_per_s:.1f} times as many examples a second")
 
 # %% [markdown] tags=["look"]
@@ -150,7 +151,8 @@ gains = {}
 for name, each in missing.items():
     per_s, busy_share = fed(each)
     gains[name] = fast_per_s / per_s
-    print(f"{name} alone: {gains[name]:.2f} times slower, the device is busy {100 * busy_share:.0f} % of the time")
+    print(f"{name} alone: {gains[name]:.2f} times the time an example, the device is busy {100 * busy_share:.0f} %")
+print(f"both, the slow run: {fast_per_s / slow_per_s:.2f} times, the device is busy {100 * slow_busy_share:.0f} %")
 
 # %% tags=["look", "nbval-ignore-output"]
 modelled = {}
@@ -166,8 +168,9 @@ results.printed(pd.DataFrame(rows).T)
 
 # %% [markdown] tags=["explain"]
 # Read the last row: in the slow run the device is busy all the time. Nothing starved. It was slow because a step has a price
-# whatever is in it (on a GPU: starting each of its operations), and a batch of 4 pays it four times as often. More workers would
-# have bought nothing. Where the one worker does starve the device a little is in the second row, which nobody ran.
+# whatever is in it (on a GPU: starting each of its operations), and with batches of 4 an example bears four times as much of it.
+# More workers would have bought nothing. One worker does starve the device a little at batches of 16: the second row, one of the
+# two runs that were missing. (What the lecture's device waited for its two numbers cannot say.)
 #
 # The rule of this lesson: change one thing, and look at the busy share, not at the time alone.
 
@@ -187,7 +190,8 @@ workers_needed
 
 # %% tags=["run", "nbval-ignore-output"]
 by_workers = feeding.sweep_feeding(far_items, feeding.vary(settings, workers=(0, 1, 2, 3, 4)), accelerator, steps=17)
-results.printed(by_workers.table().set_index("value")[["first_batch_s", "step_s", "busy_share", "waiting_share"]])
+shown = ["first_batch_s", "step_s", "busy_share", "waiting_share"]
+results.printed(by_workers.table().set_index("value").rename_axis("workers")[shown])
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
 modelled = [feeding.model_feeding(make_batch_s, accelerator.step_s, workers=workers) for workers in range(5)]
@@ -229,7 +233,7 @@ workers_needed.reveal(modelled=make_batch_s / accelerator.step_s, measured=enoug
 kept = feeding.LoaderSettings(batch_size=4, workers=4, persistent_workers=True)
 few_items = feeding.WaitingItems(8 * kept.batch_size, wait_s=far_items.wait_s)
 with feeding.workers_end(feeding.make_loader(few_items, kept)) as loader:
-    epoch = helpers.measure(lambda: feeding.feed(loader, accelerator, warm_up=0), budget_s=2.5, device="cpu")
+    epoch = helpers.measure(lambda: feeding.feed(loader, accelerator, warm_up=0), budget_s=2.0, device="cpu")
 epoch
 
 # %% tags=["look"]
@@ -261,12 +265,13 @@ plotting.show(
 )
 
 # %% [markdown] tags=["explain"]
-# The batches come in pairs, and the device waits after each pair. If every batch takes the same time, more prefetch changes
-# nothing. It is there for batches that do not. In the next data set every eighth item is late (a store that answers after 100 ms
-# instead of 10), one item is a batch, and there are two workers:
+# The batches come in pairs, and the device waits after each pair. If every batch takes the same time, more prefetch does not
+# change the rate. It is there for batches that do not. In the next data set every seventh item is late (a store that answers
+# after 100 ms instead of 10), one item is a batch, and there are two workers. (Seventh, so that the workers take turns with the
+# late ones: by the first rule every eighth would always fall to the same worker.)
 
 # %%
-late_items = feeding.WaitingItems(33, wait_s=0.010, late_every=8, late_s=0.100)
+late_items = feeding.WaitingItems(33, wait_s=0.010, late_every=7, late_s=0.100)
 times_s = [late_items.cost_s(index) for index in range(len(late_items))]
 print(f"a batch takes {units.text(sum(times_s) / len(times_s), 's')} on average, so two workers deliver one every "
       f"{units.text(sum(times_s) / len(times_s) / 2, 's')}; a step takes {units.text(accelerator.step_s, 's')}")  # fmt: skip
@@ -283,7 +288,7 @@ one_item = feeding.LoaderSettings(batch_size=1, workers=2)
 by_prefetch = feeding.sweep_feeding(
     late_items, feeding.vary(one_item, prefetch_factor=(1, 2, 4)), accelerator, warm_up=8
 )
-results.printed(by_prefetch.table().set_index("value")[["step_s", "busy_share", "waiting_share"]])
+results.printed(by_prefetch.table().set_index("value").rename_axis("prefetch factor")[["step_s", "busy_share"]])
 
 # %% tags=["look"]
 queues = {
@@ -335,10 +340,12 @@ helpers.interactive_figure(
 #
 # | an item | is limited by | workers help |
 # |---|---|---|
-# | waits | nothing of yours | always |
+# | waits | others | always |
 # | computes | cores | up to the cores |
-# | on one disk | the disk | once |
+# | on one disk | the disk | only the first |
 # | in memory | nothing | never |
+#
+# (As far as the device is not the limit itself: once it is always busy nothing helps.)
 #
 # So far an item only waited. Four data sets now differ in what an item costs. The second reads, decodes, crops and mirrors real
 # JPEG files, which is work for a processor; the third reads the same files through one disk that all workers share (a made-up
@@ -386,7 +393,9 @@ both = pd.concat({"modelled": pd.DataFrame(modelled).T, "measured": pd.DataFrame
 both.map("{:.0%} busy".format)
 
 # %% tags=["look", "nbval-ignore-output"]
-disk_gain.reveal(modelled=1, measured=measured["one disk"]["2 worker(s)"] / measured["one disk"]["1 worker(s)"])
+gain = {name: each["one disk"]["2 worker(s)"] / each["one disk"]["1 worker(s)"]
+        for name, each in (("modelled", modelled), ("measured", measured))}  # fmt: skip
+disk_gain.reveal(**gain)
 
 # %% [markdown] tags=["explain"]
 # - What waits gains with every worker, until the device is the limit.
@@ -429,14 +438,15 @@ for workers in (0, 2):
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 6: the copy
 #
-# - An accelerator has a memory of its own: each batch is copied
-# - From ordinary memory the host must copy first; [page-locked](glossary.md#page-locked-memory) (pinned) memory the device reads
+# - A card has a memory of its own: each batch is copied
+# - From ordinary memory the host must copy first; [page-locked memory](glossary.md#page-locked-memory) (pinned) the device reads
 #   itself
-# - `non_blocking=True`: the host does not wait for the copy
+# - `non_blocking=True`, pinned: the host does not wait
 #
 # The system may move an ordinary page while a device reads it. A page that is locked stays where it is, so the device can fetch it
-# by [direct memory access](glossary.md#direct-memory-access). `DataLoader(pin_memory=True)` puts batches there. On a CPU there is
-# nothing to copy, so our device gets two made-up links: a copy takes 30 ms from ordinary memory and 15 ms from pinned memory.
+# by [direct memory access](glossary.md#direct-memory-access). `DataLoader(pin_memory=True)` puts batches there. Where processor
+# and accelerator share one memory this part has less to say, and on a CPU nothing at all: there is nothing to copy. So
+# our device gets two made-up links: a copy takes 30 ms from ordinary memory and 15 ms from pinned memory.
 # Items are in memory, one worker hands them over, and a step takes 20 ms.
 
 # %%
@@ -495,9 +505,12 @@ for way, run in copies.items():
 
 # %% [markdown] tags=["explain"]
 # Sum against maximum: 30 + 20, then 15 + 20, then the longer of 15 and 20. Pinning made the copy cheaper; only running it at the
-# same time made it free. Had the copy been the longer one, the device would starve again, and no worker could help. On CUDA,
-# `feeding.copy_ahead` wraps any loader of pinned batches. It copies on a stream of its own, makes the computing stream wait for
-# an event, and calls `record_stream`, without which the allocator could hand the memory to the next copy too early:
+# same time made it free. (In the last figure the copies run ever further ahead, and each batch that waits there takes memory of
+# the device. A loop that waits for each step, as one that prints its loss does, keeps them a few batches ahead.)
+#
+# Had the copy been the longer one, the device would starve again, and no worker could help. On CUDA, `feeding.copy_ahead` wraps
+# any loader of pinned batches. It copies on a stream of its own, makes the computing stream wait for an event, and calls
+# `record_stream`, without which the allocator could hand the memory to the next copy too early:
 
 # %% tags=["nbval-ignore-output"]
 pinned = feeding.LoaderSettings(batch_size=16, workers=1, pin_memory=device == "cuda")
@@ -525,10 +538,10 @@ lecture = feeding.compare_setups(feeding.LECTURE_SETUPS)
 results.printed(lecture.table()[columns])
 
 # %% [markdown] tags=["explain"]
-# No row may. Device and batch size changed together, then number and batch size; and data loading, in the clock of all three, is
-# work of the same processor in each row. We repair it with two devices that have prices: a CPU takes 1 ms for an example. A GPU
-# takes 40 us, and 10 ms for each step whatever its size. Loading takes 0.2 ms an example, on either. (All made up; put in your
-# own.)
+# Neither of the later rows may be held against the one before it. Device and batch size changed together, then number and batch
+# size; and data loading, in the clock of all three, is work of the same processor in each row. We repair it with two devices that
+# have prices: a CPU takes 1 ms for an example. A GPU takes 40 us, and 10 ms for each step whatever its size. Loading takes 0.2 ms
+# an example, on either. (All made up; put in your own.)
 
 # %%
 gradient_bytes = sum(weight.nbytes for weight in helpers.LeNet().parameters())
@@ -562,13 +575,14 @@ print("each comparison changes one thing:", all(len(feeding.changed(*pair)) == 1
 
 # %% [markdown]
 # Each runs as it would: the batches in a loop, with two devices two processes that average their gradients by DDP over a link.
-# Only the arithmetic sleeps.
+# Only the arithmetic sleeps. A run on GPUs is short, and what else this machine does only adds to it: of five runs we take the
+# shortest.
 
 # %% tags=["run", "nbval-ignore-output"]
 setups = dict.fromkeys(each for pair in chains.values() for each in pair)
 with helpers.Ranks(2, device="cpu") as ranks:
-    measured = {each: feeding.run_sleeping_setup(each, costs[each.device], ranks=ranks) for each in
-                sorted(setups, key=lambda each: each.devices)}  # fmt: skip
+    measured = {each: min(feeding.run_sleeping_setup(each, costs[each.device], ranks=ranks)
+                          for _ in range(5 if each.device == "GPU" else 1)) for each in setups}  # fmt: skip
 modelled = {each: feeding.model_setup(each, costs[each.device]) for each in setups}
 loading_hides.reveal(modelled=modelled[on_cpu] / modelled[on_gpu], measured=measured[on_cpu] / measured[on_gpu])
 
@@ -589,19 +603,19 @@ print("no setup is faster than its model:", all(measured[each] > 0.95 * modelled
 
 # %% [markdown] tags=["explain"]
 # Four questions, four answers. The GPU computes more than eight times as fast; with the loader in the clock one would have said
-# less than four, for the loader's time is the same on both sides, and the faster the device the larger its share (Amdahl's law).
-# Two GPUs at the same batch of 128 are *slower* than one: most of a step is the price of the step itself, which is not divided, and
-# the [all-reduce](glossary.md#all-reduce) comes on top. At 512 they are faster, but that is another training: a quarter of the
-# updates. "Are two GPUs faster?" has no answer until you say what is held fixed.
+# less than four, for the loader's time is the same on both sides, and the faster the device the larger its share (Amdahl's law:
+# what is not made faster bounds the gain). Two GPUs at the same batch of 128 are *slower* than one: most of a step is the price
+# of the step itself, which is not divided, and the [all-reduce](glossary.md#all-reduce) comes on top. At 512 they are faster, but
+# that is another training: a quarter of the updates. "Are two GPUs faster?" has no answer until you say what is held fixed.
 #
 # The same question to your own device. The slower it computes, the smaller the share of loading, so on a CPU one may miss it:
 
 # %% tags=["nbval-ignore-output"]
 images, labels = next(iter(helpers.make_MNIST_loader(batch_size=1024)))
 kind = "GPU" if device == "cuda" else "CPU"
-clocks = feeding.vary(feeding.Setup(kind, batch_size=128, examples=1024, epochs=2), loading_in_clock=(False, True))
+clocks = feeding.vary(feeding.Setup(kind, batch_size=128, examples=1024, epochs=1), loading_in_clock=(False, True))
 outside_s, inside_s = (min(feeding.run_setup(each, helpers.LeNet, images, labels) for _ in range(2)) for each in clocks)
-print(f"LeNet, 2 epochs of 1,024 digits on this {kind}: {units.text(outside_s, 's')} without loading, "
+print(f"LeNet, 1,024 digits on this {kind}: {units.text(outside_s, 's')} without loading, "
       f"{units.text(inside_s, 's')} with it")  # fmt: skip
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -611,8 +625,8 @@ print(f"LeNet, 2 epochs of 1,024 digits on this {kind}: {units.text(outside_s, '
 # - While it is written the device waits
 # - How long, and must it?
 #
-# A network with one hidden layer of 512, trained by Adam. The state to save is the weights and what the optimizer keeps for each of them
-# (its [optimizer state](glossary.md#optimizer-state)).
+# A network with one hidden layer of 512, trained by Adam. The state to save is the weights and what the optimizer keeps for each
+# of them (its [optimizer state](glossary.md#optimizer-state)).
 
 
 # %%
@@ -635,7 +649,8 @@ weight_bytes = sum(weight.nbytes for weight in model.parameters())
 print(f"weights: {weight_bytes:,} bytes, state: {feeding.state_bytes(state):,} bytes")
 
 # %% tags=["look"]
-state_ratio.reveal(modelled=3, measured=round(feeding.state_bytes(state) / weight_bytes, 3))
+averages = 2  # Adam's two, each with as many numbers as the weights
+state_ratio.reveal(modelled=1 + averages, measured=round(feeding.state_bytes(state) / weight_bytes, 3))
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
 cost = feeding.measure_save(state)
@@ -686,8 +701,9 @@ often = feeding.modelled_stall_s("asynchronous", save_s=0.100, snapshot_s=0, int
 print(f"asynchronous, a save every 40 ms on this disk: modelled stall at least {units.text(often, 's')}")
 
 # %% [markdown] tags=["explain"]
-# The asynchronous save costs the snapshot, as long as the last save is written before the next one comes. When it is not, the
-# training waits for what is left: a disk that is too slow on average cannot be hidden, just as a loader that is too slow on average
+# The asynchronous save stalls the training for the snapshot, as long as the last save is written before the next one comes. (The
+# thread also takes processor time from the training process, which the model leaves out.) When it is not, the training
+# waits for what is left: a disk that is too slow on average cannot be hidden, just as a loader that is too slow on average
 # cannot.
 
 # %% [markdown] tags=["slide"] minutes=2
@@ -724,12 +740,15 @@ def save_and_go_on(takes_snapshot):
 
 
 # %% tags=["look", "slide-output"]
-for takes_snapshot in (False, True):
-    says, holds = save_and_go_on(takes_snapshot)
+found = {takes_snapshot: save_and_go_on(takes_snapshot) for takes_snapshot in (False, True)}
+for takes_snapshot, (says, holds) in found.items():
     print(f"snapshot {takes_snapshot!s:5}: says step {says}, weights of step {holds[0]}")
 
 # %% tags=["look"]
-later_weights.reveal(measured=save_and_go_on(False)[1][0])
+model = torch.nn.Linear(4, 4)
+same_memory = model.state_dict()["weight"].data_ptr() == model.weight.data_ptr()
+print(f"state_dict() holds the weights' own memory: {same_memory}")
+later_weights.reveal(modelled=2 if same_memory else 1, measured=found[False][1][0])
 
 # %% [markdown] tags=["explain"]
 # `state_dict()` names tensors, it does not copy them. Nothing fails: the file loads, the run goes on from step 1, and takes step 2
@@ -796,17 +815,19 @@ off = max(abs(one - other) for one, other in zip(expected, simulated, strict=Tru
 print(
     f"best of the simulated intervals: {best} minutes; formula and simulation within 2 percent of the work: {off < 0.02}"
 )
-shorter_s = feeding.young_interval_s(minute_s / 100, day_s)
-print(f"a stall of a hundredth: the interval shrinks by {found_s['Young 1974'] / shorter_s:.0f}, and the loss with it")
+for stall_s in (minute_s, minute_s / 100):
+    best_s = feeding.optimal_interval_s(stall_s, day_s)
+    lost = feeding.expected_run_s(week_s, best_s, save_s=stall_s, mtbf_s=day_s) / week_s - 1
+    print(f"a stall of {units.text(stall_s, 's')}: save every {best_s / 60:.1f} minutes, and lose {100 * lost:.2f} %")
 
 # %% [markdown] tags=["explain"]
 # The curve is flat around its minimum: half or twice the best interval costs little, so an estimate will do. An asynchronous save
-# changes $C$, not the formula. If only a hundredth of the save stalls the training, one saves ten times as often and loses a tenth;
-# as long as the disk keeps up.
+# changes $C$, not the formula. If only a hundredth of the save stalls the training, one saves ten times as often and loses about a
+# tenth; as long as the disk keeps up.
 #
-# Parts 1 to 9 are one question asked nine times: what happens in turn, what at the same time, and what bounds the queue between
-# them? The [exercises](exercises/06_feeding_the_accelerator_exercises.ipynb) ask you to play the loader's queue by hand, to repair
-# a comparison, and to count what a failure costs.
+# All parts asked one question: what happens in turn, what at the same time, and what bounds the queue between them? The
+# [exercises](exercises/06_feeding_the_accelerator_exercises.ipynb) ask you to play the loader's queue by hand, to repair a
+# comparison, and to count what a failure costs.
 
 # %% [markdown] tags=["recap"]
 # ## What you have done

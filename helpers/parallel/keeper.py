@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,7 +52,7 @@ def keep(order: dict[str, Any]) -> None:
     exit code, negative for a signal. The files of a notebook that was killed it removes. For the library itself.
     """
     notebook = os.getppid()
-    _load()  # also where it will not fork: what a process with PyTorch takes is measured here
+    _load(order["modules"])  # also where it will not fork: what a process with PyTorch takes is measured here
     forks = order["forks"] and _threads() == 1 and _fork_is_allowed()
     for name, value in order["restore"].items():  # it was for the imports
         os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
@@ -94,8 +96,8 @@ def _is_gone(notebook: int) -> bool:
     return os.getppid() != notebook
 
 
-def _load() -> None:
-    """Import what a rank needs."""
+def _load(modules: Sequence[str]) -> None:
+    """Import what a rank needs, and ``modules``, which the notebook has: here once, in place of once a rank."""
     with contextlib.suppress(ModuleNotFoundError):  # without it, functions of modules can be sent
         import cloudpickle  # noqa: F401
     import numpy  # noqa: F401
@@ -103,6 +105,8 @@ def _load() -> None:
 
     from helpers.parallel import worker  # noqa: F401
 
+    for name in modules:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a rank would write to, and so copy, every page that holds an object
 

@@ -29,6 +29,8 @@ _END_LIMIT_S = 10.0
 _STACK_LIMIT_S = 0.5
 _POLL_S = 0.1
 _KEPT_OUTPUT_BYTES = 50_000  # at the beginning, and as much at the end
+# Seconds to import, and needed in a rank by DTensor, FSDP, and the first autograd.Function alike.
+_HEAVY_MODULES = ("torch._dynamo", "torch.distributed.tensor.parallel", "torch.distributed.fsdp")
 
 
 def may_fork() -> bool:
@@ -73,7 +75,11 @@ class Pool:
         try:
             if self._keeper is None or self._keeper.poll() is not None:
                 steps = console.track(steps, "starting the ranks", unit="rank")
-                self._start_keeper(end_s)
+                heavy = [name for name in _HEAVY_MODULES if name in sys.modules]
+                self._start_keeper(end_s, heavy)
+                if heavy and may_fork() and not self.forks:  # it may be they that started a thread
+                    self._start_keeper(end_s, [])
+                self._tell_how()
             if self._private_bytes is not None:
                 room.require_room(self.world_size, self._private_bytes, room.free_bytes())
             self._order_ranks()
@@ -168,14 +174,14 @@ class Pool:
             self._server = None
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _start_keeper(self, end_s: float) -> None:
+    def _start_keeper(self, end_s: float, modules: list[str]) -> None:
         self._end_keeper()
         if self._server is None:
             self._server = wire.listen()
             self._open_store()
         single = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy would start threads on import, and a process with threads cannot
         order = {"path": [str(entry) for entry in sys.path], "port": self._server.getsockname()[1],
-                 "token": self._token, "folder": str(self.folder), "forks": may_fork(),
+                 "token": self._token, "folder": str(self.folder), "forks": may_fork(), "modules": modules,
                  "restore": {name: os.environ.get(name) for name in single}}  # fmt: skip
         with open(self.folder / "keeper.txt", "wb") as log:
             self._keeper = subprocess.Popen(
@@ -187,6 +193,8 @@ class Pool:
         self._control = self._accept_from(self._keeper.pid, end_s)
         first = self._receive(self._control, end_s)
         self.forks, self._private_bytes = first["forks"], first["private_bytes"]
+
+    def _tell_how(self) -> None:
         if may_fork() and not self.forks:
             console.notice(
                 "ranks cannot be forked here (importing PyTorch starts threads, or fork is forbidden), so each imports "

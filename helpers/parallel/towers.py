@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +33,9 @@ CARD_BYTES = 3 * 2**30
 LOGITS = "logits"
 
 Gather = Callable[[torch.Tensor, str], torch.Tensor]
+
+# On a rank, while compare_towers runs: the ranks that have a tower.
+_tower_ranks: ContextVar[dist.ProcessGroup | None] = ContextVar("_tower_ranks", default=None)
 
 
 def sgd_with_momentum(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -138,11 +143,12 @@ class AlexNetTower(nn.Module):
 def gather_towers(values: torch.Tensor, place: str, *, group: dist.ProcessGroup | None = None) -> torch.Tensor:
     """Return the values of all ranks side by side in dimension 1; every rank of ``group`` calls it with its own.
 
+    ``group`` is by default all ranks that have a tower: those of :func:`compare_towers`, elsewhere all.
     Back comes the gradient of the rank's own part. Before a layer each rank knows what its own tower makes of the
     values, a term of a sum: the terms are added up (a reduce-scatter). Of the logits every rank computes the same loss,
     so that each has the whole gradient already and takes its part: adding would count it once a rank. Lesson 05.
     """
-    return _Gather.apply(values, group, place != LOGITS)
+    return _Gather.apply(values, group or _tower_ranks.get(), place != LOGITS)
 
 
 def model_towers(
@@ -211,19 +217,19 @@ def compare_towers(
     """Return how the towers of ``model``, one a rank, compare with the whole net here on one batch.
 
     Both go forward and back in evaluation mode, for each rank drops other neurons than the whole net does. Every rank
-    has the whole batch; ``loss(outputs, targets)`` is computed on each. ``gather`` replaces :func:`gather_towers`, to
-    see a wrong one. ``model`` and its gradients stay as they are.
+    has the whole batch; ``loss(outputs, targets)`` is computed on each. Ranks beyond the towers do nothing. ``gather``
+    replaces :func:`gather_towers`, to see a wrong one. ``model`` and its gradients stay as they are.
 
-    Raises ValueError for ranks that are not as many as the towers, and classes that do not divide. Lesson 05.
+    Raises ValueError for fewer ranks than towers, and classes that do not divide. Lesson 05.
     """
     _check(model)
-    if ranks.world_size != model.towers:
+    if ranks.world_size < model.towers:
         raise ValueError(f"{model.towers} towers need as many ranks, one each; here are {ranks.world_size}")
     training = model.training
     model.eval()
     try:
         outputs, alone = gradients_of(model, inputs, targets, loss)
-        told = ranks.run(_run, model, inputs, targets, loss, gather, timeout_s=timeout_s)
+        told = ranks.run(_run, model, inputs, targets, loss, gather, timeout_s=timeout_s)[: model.towers]
     finally:
         model.train(training)
     together = {name: torch.cat([each.gradients[name] for each in told]) for name in alone}
@@ -345,6 +351,29 @@ class _RankRun:
 
 def _run(
     rank: int, world_size: int, model: AlexNet, inputs: torch.Tensor, targets: torch.Tensor, loss: Loss, gather: Gather
+) -> _RankRun | None:
+    with _first_ranks(model.towers, world_size):
+        return _tower_run(rank, model, inputs, targets, loss, gather) if rank < model.towers else None
+
+
+@contextmanager
+def _first_ranks(towers: int, world_size: int) -> Iterator[None]:
+    """Make the first ``towers`` ranks those that gather; every rank calls it."""
+    if towers == world_size:
+        yield
+        return
+    group = dist.new_group(range(towers))
+    before = _tower_ranks.set(group)
+    try:
+        yield
+    finally:
+        _tower_ranks.reset(before)
+        if dist.get_rank() < towers:
+            dist.destroy_process_group(group)
+
+
+def _tower_run(
+    rank: int, model: AlexNet, inputs: torch.Tensor, targets: torch.Tensor, loss: Loss, gather: Gather
 ) -> _RankRun:
     device = rank_device()
     received: dict[str, int] = {}
@@ -352,7 +381,7 @@ def _run(
     def counted(values: torch.Tensor, place: str) -> torch.Tensor:
         with count_collectives() as counter:
             gathered = gather(values, place)
-        received[place] = _received_bytes(counter, world_size)
+        received[place] = _received_bytes(counter, model.towers)
         return gathered
 
     tower = AlexNetTower(model, rank, gather=counted).to(device)
@@ -363,7 +392,7 @@ def _run(
         {name: each.cpu() for name, each in gradients.items()},
         sum(each.numel() for each in tower.parameters()),
         received,
-        _received_bytes(counter, world_size) - sum(received.values()),
+        _received_bytes(counter, model.towers) - sum(received.values()),
     )
 
 

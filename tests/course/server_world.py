@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,8 @@ _READY = "furnished"
 _OPEN = (Path("/tmp"), Path("/dev/shm"))
 _PRIVATE = (Path("/home"), Path("/srv"), Path("/var/log"), *_OPEN)
 _STASH = Path("/media")
+_FIRST_PERSON, _NOBODY = 1000, 65534  # user ids of Debian
+_FIRST_OF_CLASS = 50_000  # owns no file of this machine
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,8 @@ class World:
         """Return the command that runs another one in the world as ``user``, in that user's home."""
         enter = ["nsenter", "--target", str(self.process), "--mount", "--pid"]
         if self.as_user:
-            enter += ["--user", "--preserve-credentials", "--setuid", "0", "--setgid", "0"]
-        return [*enter, "--", "runuser", "--login", user, "--command", _quoted(command)]
+            enter += ["--user"]
+        return [*enter, "--", "/usr/sbin/runuser", "--login", user, "--command", shlex.join(command)]
 
     def run(self, *command: str, user: str = "root", given: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command in the world and return what it said; the exit code is the caller's to judge."""
@@ -53,10 +57,6 @@ class World:
         ran = self.run(*command, user=user)
         assert ran.returncode == 0, f"{' '.join(command)} as {user}:\n{ran.stdout}{ran.stderr}"
         return ran.stdout + ran.stderr
-
-
-def _quoted(command: Sequence[str]) -> str:
-    return " ".join("'" + word.replace("'", "'\\''") + "'" for word in command)
 
 
 def refusal() -> str:
@@ -85,7 +85,7 @@ def world(repository: Path) -> Iterator[World]:
     arguments = [sys.executable, str(Path(__file__).resolve()), sys.prefix, sys.base_prefix, str(repository)]
     with tempfile.TemporaryFile("w+") as said:
         outer = subprocess.Popen([*_namespaces(), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                 stderr=said, text=True, start_new_session=True)  # fmt: skip
+                                 stderr=said, text=True, start_new_session=True, env=_with_tools())  # fmt: skip
         try:
             if outer.stdout.readline().strip() != _READY:
                 outer.wait(10)
@@ -99,6 +99,11 @@ def world(repository: Path) -> Iterator[World]:
             if outer.poll() is None:
                 os.killpg(outer.pid, signal.SIGKILL)
                 outer.wait(20)
+
+
+def _with_tools() -> dict[str, str]:
+    """Return the environment with useradd and its like on the PATH, where an ordinary user has them not."""
+    return os.environ | {"PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
 
 
 def _child_of(process: int) -> int:
@@ -120,9 +125,10 @@ def furnish(venv: Path, base: Path, repository: Path) -> None:
     _tmpfs(_STASH / "etc")
     subprocess.run(["cp", "-a", "--no-preserve=context", "/etc/.", str(_STASH / "etc")], stderr=subprocess.DEVNULL)
     for path in dict.fromkeys((*_PRIVATE, *_closed(venv), *_closed(base), repository)):
-        _tmpfs(path, mode="1777" if path in _OPEN else "755")
+        if path.exists():  # else it is hidden already
+            _tmpfs(path, mode="1777" if path in _OPEN else "755")
     _bound(_STASH / "etc", Path("/etc"))
-    _fresh_shadow()
+    _fresh_users()
     for source in (venv, base):
         _bound(kept[source], source)
     subprocess.run(
@@ -147,16 +153,23 @@ def _tmpfs(path: Path, *, mode: str = "755") -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode={mode},size=512m", "tmpfs", str(path)], check=True)
 
 
-def _fresh_shadow() -> None:
-    """Give the users of the copy no password: those of this machine are nobody's business here, or not readable."""
-    for name, of, rest in (("shadow", "passwd", "*:19000:0:99999:7:::"), ("gshadow", "group", "*::")):
-        path = Path("/etc", name)
-        path.unlink(missing_ok=True)
-        names = [line.split(":")[0] for line in Path("/etc", of).read_text().splitlines() if line]
-        path.write_text("".join(f"{one}:{rest}\n" for one in names))
-        path.chmod(0o600)
-    for name in ("nologin", ".pwd.lock", "subuid", "subgid"):
-        Path("/etc", name).unlink(missing_ok=True)
+def _fresh_users() -> None:
+    """Keep the users of the system alone, with no password: the persons of this machine are nobody's business here."""
+    for name, shadow, rest in (("passwd", "shadow", "*:19000:0:99999:7:::"), ("group", "gshadow", "*::")):
+        lines = [line for line in Path("/etc", name).read_text().splitlines() if line and _is_of_the_system(line)]
+        for path, kept in ((name, lines), (shadow, [f"{line.split(':')[0]}:{rest}" for line in lines])):
+            Path("/etc", path).unlink(missing_ok=True)
+            Path("/etc", path).write_text("".join(f"{line}\n" for line in kept))
+        Path("/etc", shadow).chmod(0o600)
+    rules = Path("/etc/login.defs")
+    rules.write_text(re.sub(r"^([UG]ID_MIN).*", rf"\1 {_FIRST_OF_CLASS}", rules.read_text(), flags=re.MULTILINE))
+    for path in ("nologin", ".pwd.lock", "subuid", "subgid"):
+        Path("/etc", path).unlink(missing_ok=True)
+
+
+def _is_of_the_system(line: str) -> bool:
+    number = int(line.split(":")[2])
+    return number < _FIRST_PERSON or number == _NOBODY
 
 
 if __name__ == "__main__":

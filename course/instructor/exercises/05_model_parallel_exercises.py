@@ -381,9 +381,9 @@ def forward_end(times, microbatches, message):
 # ## Question 1: more and more microbatches?
 #
 # A friend trains on a pipeline of four stages with GPipe and 8 microbatches. The bubble is a good third of the busy
-# time, so she takes 64 microbatches of the same batch. Her step gets slower, and then the memory is full. The formula
-# of the bubble is right. Name one thing that makes the step slower and say why the memory is full; then say what you
-# would change first.
+# time, so she cuts the same batch into 64 microbatches: her step gets slower. Then she takes 64 of the old size, eight
+# times the batch: the memory is full. The formula of the bubble is right. Name one thing that makes the first step
+# slower, and say why the memory is full in the second case and not in the first; then say what you would change first.
 #
 # Three to six sentences; a person reads them.
 
@@ -392,11 +392,9 @@ def forward_end(times, microbatches, message):
 #
 # - 1 point: smaller microbatches use a device worse, or each of the many more messages has its own latency; the formula
 #   counts neither. "Overhead", with no thing named, is not enough.
-# - 1 point: the activations of all microbatches live until the backward passes begin, under GPipe, and what is not
-#   proportional to the rows (buffers of messages, workspaces, copies) grows with their number; and a change that fits:
-#   1F1B, whose stages keep at most four, interleaved or zero-bubble stages, or a number of microbatches in between.
-#   Full marks also for an answer which notes that activations of the same batch do not grow by cutting it, and looks
-#   for the cause elsewhere.
+# - 1 point: under GPipe the activations of all microbatches live until the backward passes begin: of the same batch
+#   they are as many bytes however it is cut, of 64 of the old size eight times as many; and a change that fits: 1F1B or
+#   zero bubble, whose stages keep at most four, interleaved stages, or a number of microbatches in between.
 
 # %% [markdown]
 # ## Question 2: which ranks go where?

@@ -45,7 +45,7 @@ lines = {
     "0a30  FFMA R69, R54, R18, R69": "register",
     "0a40  FFMA R46, R34, R13, 0.034500002861022949219": "immediate",
 }
-pd.DataFrame({"what feeds it": [kind for kind in lines.values()]}, index=list(lines))
+pd.DataFrame({"what feeds it": list(lines.values())}, index=list(lines))
 
 # %% [markdown]
 # Write `fed_by(line)`. For a line whose opcode is `FFMA`, with or without modifiers behind a point, return the first of
@@ -297,8 +297,8 @@ print(f"{len(content)} bytes; the first 12: {struct.unpack('<3I', content[:12])}
 
 # %% [markdown]
 # Write `read_layers(content)`. Return a list with a pair for each layer, its biases and its rows of weights, as
-# `write_layers` takes them. Return the text `"damaged"` for what is no such file: where it ends within a layer, or where a layer does
-# not have the number that it should have. An empty file has no layers: return an empty list.
+# `write_layers` takes them. Return the text `"damaged"` for what is no such file: where it ends within a layer, or
+# where a layer does not have the number that it should have. An empty file has no layers: return an empty list.
 
 
 # %% answer="read_layers"

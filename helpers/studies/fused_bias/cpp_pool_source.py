@@ -151,7 +151,12 @@ template <class T> static void bias_relu_pool_backward(const void* grad_, const 
             double* sum = all + part * channels + (last ? 0 : plane % channels);
             V added{};
             if (last) std::fill(line.begin(), line.end(), E(0));
-            for (int64_t i = 0; i < columns && last && depth >= lanes; ++i)
+            auto to_double = [&] {  // after STEPS additions at most, as in the other sums
+                for (int64_t k = 0; k < lanes && !last; ++k) *sum += added[k];
+                for (int64_t c = 0; c < depth && last; ++c) { sum[c] += line[c]; line[c] = 0; }
+                added = V{};
+            };
+            for (int64_t i = 0; i < columns && last && depth >= lanes; ++i) {
                 over_channels<T>(depth, [&](int64_t c, int64_t fresh) {
                     V g = T::load(from + i * depth + c);
                     B at = Bytes<T>::load(place + i * depth + c);
@@ -161,11 +166,14 @@ template <class T> static void bias_relu_pool_backward(const void* grad_, const 
                     B counts = (B)(at < 4) & (B)(which >= int32_t(lanes - fresh));
                     T::store(line.data() + c, T::load(line.data() + c) + (V)((B)g & counts));
                 });
+                if (i % STEPS == STEPS - 1) to_double();
+            }
             for (int64_t j = 0; j < columns * depth && last && depth < lanes; ++j) {
                 int64_t c = j % depth, left = j / depth * 2 * depth + c;
                 p[left] = place[j] == 0 ? from[j] : E(0); p[left + depth] = place[j] == 1 ? from[j] : E(0);
                 q[left] = place[j] == 2 ? from[j] : E(0); q[left + depth] = place[j] == 3 ? from[j] : E(0);
                 line[c] += place[j] < 4 ? from[j] : E(0);
+                if (c == depth - 1 && j / depth % STEPS == STEPS - 1) to_double();
             }
             for (int64_t i = 0; !last && i < columns; i += lanes) {
                 const E* source = from + i;
@@ -188,9 +196,9 @@ template <class T> static void bias_relu_pool_backward(const void* grad_, const 
                 T::store(qt, InPairs<T>::low(two, three)); T::store(qt + lanes, InPairs<T>::high(two, three));
                 if (!inside) { std::copy_n(pt, 2 * some, pi); std::copy_n(qt, 2 * some, qi); }
                 added += (V)((B)g & (B)(at < 4) & (B)(which < int32_t(some)));
+                if (i / lanes % STEPS == STEPS - 1) to_double();
             }
-            for (int64_t k = 0; k < lanes && !last; ++k) *sum += added[k];
-            for (int64_t c = 0; c < depth && last; ++c) sum[c] += line[c];
+            to_double();
             if (width % 2) {
                 std::fill_n(p + (width - 1) * depth, depth, E(0));
                 std::fill_n(q + (width - 1) * depth, depth, E(0));

@@ -69,6 +69,8 @@ def check_values(x: torch.Tensor, what: str) -> None:
     """Raise TypeError or ValueError unless ``x`` is a floating-point tensor (N, C, ...). For the library itself."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{what} is a tensor (N, C, ...), not {type(x).__name__}")
+    if x.layout != torch.strided:
+        raise TypeError(f"{what} is stored as {x.layout}; give {what}.to_dense()")
     if not x.is_floating_point():
         raise TypeError(f"{what} is {x.dtype}; give floating-point values, such as {what}.float()")
     if x.dim() < 2:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -132,8 +133,8 @@ def measure_layer(
 
     All are timed in turns with the bare convolution as the baseline; "compiled" is left out. "Fused" is "post-op".
     Call ``steady_allocator()`` first on a CPU; ``clock`` as in :func:`timing.compare`, here and below. Raises
-    ValueError for an unknown layer or batch, RuntimeError where
-    "post-op" cannot run, whose ratio is the point. Lesson 12.
+    ValueError for an unknown layer or batch, RuntimeError where "post-op" cannot run, whose ratio is the point.
+    Lesson 12.
     """
     if index not in range(3):
         raise ValueError(f"the net has the layers 0, 1 and 2, not {index!r}")
@@ -172,9 +173,11 @@ def measure_kernels(
     """Return what follows the convolution, forward and backward, for an activation of ``shape`` (N, C, H, W).
 
     float32, random, contiguous; modelled by :func:`model_time` from ``limits``, measured in turns with ``y.mul_(1)``.
-    Backward are the gradients of ReLU and bias. Raises as :func:`traffic`. Lesson 12.
+    Backward are the gradients of ReLU and bias. Raises ValueError for a shape of other than four sizes. Lesson 12.
     """
     chosen = _device(device)
+    if len(shape) != 4:
+        raise ValueError(f"shape is (N, C, H, W), not {tuple(shape)}")
     generator = torch.Generator().manual_seed(0)
     y, grad = (torch.randn(*shape, generator=generator).to(chosen) for _ in range(2))
     bias = torch.full((y.shape[1],), _BIAS, device=chosen)
@@ -235,15 +238,27 @@ def measure_story(
     """Return the figures of the story (2.61 for the layers, 2.31 for the forward pass) on ``device``.
 
     By default on CUDA if there is one. The images are random, the weights new; ``budget_s`` is for each comparison.
-    The profile is of ten forward passes of the separate net at the first batch size. Lesson 12.
+    The profile is of ten forward passes of the separate net at the first batch size. cuDNN computes in float32, as
+    the story's did: TF32, its default, is off meanwhile. Lesson 12.
     """
     chosen = _device(device)
-    rows = tuple(_story_row(batch, chosen, budget_s) for batch in batches)
-    net = convnet.Convnet("separate").to(chosen)
-    images = torch.randn(batches[0], 1, 28, 28, device=chosen)
-    with torch.no_grad():
-        profile = profiling.kernel_table(lambda: net(images), runs=10, device=chosen)
+    with _without_tf32():
+        rows = tuple(_story_row(batch, chosen, budget_s) for batch in batches)
+        net = convnet.Convnet("separate").to(chosen)
+        images = torch.randn(batches[0], 1, 28, 28, device=chosen)
+        with torch.no_grad():
+            profile = profiling.kernel_table(lambda: net(images), runs=10, device=chosen)
     return StoryFigures(str(chosen), torch.get_num_threads(), rows, profile)
+
+
+@contextlib.contextmanager
+def _without_tf32() -> Iterator[None]:
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def _story_row(batch: int, device: torch.device, budget_s: float) -> StoryRow:

@@ -2,6 +2,7 @@
 
 On a CPU the kernels are C++, on CUDA Triton's. What they compute, element by element, is torch's own result: the sum
 is rounded once, relu(NaN) is NaN. The sums of a gradient are accurate to the bounds of :func:`bias_gradient`.
+Gradients are those of the reverse mode, twice as well; forward mode and ``torch.func`` have no rule for them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def bias_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
     float32, float64 and bfloat16, on CUDA float16 as well; NCHW or channels-last, which the result keeps. A view with
     gaps is copied first, which is one more pass. Equal to ``torch.relu(x + bias)`` bit for bit, NaN and infinities
-    too. Gradients flow to both.
+    too, except that a zero is always +0 where torch's may be -0. Gradients flow to both.
 
     Raises TypeError or ValueError for what does not fit together or is of another dtype, MissingToolError on a CPU
     without a C++ compiler. Lesson 12.
@@ -34,13 +35,18 @@ def bias_relu_(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Replace ``x`` (N, C, ...) by relu(x + bias) where it lies in memory, and return it; else as :func:`bias_relu`.
 
     Raises ValueError for a view with gaps or in another order than NCHW or channels-last, and what :func:`bias_relu`
-    raises. As in torch, a leaf that requires a gradient cannot be changed (RuntimeError). Lesson 12.
+    raises. As in torch, a leaf that requires a gradient cannot be changed, nor a view of one (RuntimeError). A bias
+    that lies within ``x`` is read before it is overwritten. Lesson 12.
     """
     _check(x, bias)
     if not layouts.is_dense(x):
         raise ValueError(f"x of shape {tuple(x.shape)} and strides {x.stride()} lies in memory with gaps or in another "
                          "order; give x.contiguous() (a copy), or use bias_relu")  # fmt: skip
     if torch.is_grad_enabled() and (x.requires_grad or bias.requires_grad):
+        owner = x if x._base is None else x._base
+        if owner.is_leaf and owner.requires_grad:  # autograd says so as well, but after the kernel has run
+            raise RuntimeError("x is a leaf Variable that requires grad, or a view of one, and cannot be changed in "
+                               "place; use bias_relu, or give x.detach()")  # fmt: skip
         return _InPlace.apply(x, bias)
     _bias_relu_(x, bias)
     return x
@@ -83,8 +89,9 @@ def relu_bias_backward(grad_output: torch.Tensor, y: torch.Tensor) -> tuple[torc
 def bias_relu_pool(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Return the 2 x 2 maxima (stride 2) of relu(x + bias), (N, C, H // 2, W // 2), reading x (N, C, H, W) once.
 
-    float32 or float64 on a CPU. Equal bit for bit to ``max_pool2d(relu(x + bias), 2)``, of which it writes a quarter
-    of the bytes; for the backward pass it keeps one byte an output, the place of the largest. Gradients flow to both.
+    float32 or float64 on a CPU. Equal to ``max_pool2d(relu(x + bias), 2)`` as :func:`bias_relu` is to the ReLU, of
+    which it writes a quarter of the bytes; for the backward pass it keeps one byte an output, the place of the largest.
+    Gradients flow to both.
 
     Raises as :func:`bias_relu`, ValueError for images under 2 x 2 pixels, NotImplementedError on CUDA. Lesson 12.
     """
@@ -143,6 +150,8 @@ def _bias_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 @_operator("bias_relu_(Tensor(a!) x, Tensor bias) -> ()")
 def _bias_relu_(x: torch.Tensor, bias: torch.Tensor) -> None:
+    if 0 <= bias.data_ptr() - x.data_ptr() < x.nbytes:
+        bias = bias.clone()
     (cpp_kernels if x.device.type == "cpu" else triton_kernels).bias_relu(x, bias, x)
     if not x.is_inference():
         torch.autograd.graph.increment_version(x)  # what autograd saved of x is no longer there
@@ -244,11 +253,27 @@ def _backward_of_pool(ctx: Any, grad: torch.Tensor, _: object) -> tuple[torch.Te
     return _bias_relu_pool_backward(grad, *ctx.saved_tensors, *ctx.size)
 
 
+def _backward_of_pool_backward(
+    ctx: Any, grad_x: torch.Tensor, grad_bias: torch.Tensor
+) -> tuple[torch.Tensor, None, None, None]:
+    (place,) = ctx.saved_tensors
+    rows, columns = place.shape[2:]
+    both = grad_x[:, :, : 2 * rows, : 2 * columns] + _per_channel(grad_bias, grad_x)
+    four = [both[:, :, row::2, column::2] for row in range(2) for column in range(2)]
+    four.append(torch.zeros_like(four[0]))  # place 4: nothing passes the ReLU
+    return torch.stack(four).gather(0, place.long().unsqueeze(0)).squeeze(0), None, None, None
+
+
+def _keep_given_place(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
+    ctx.save_for_backward(inputs[1])
+
+
 _GRADIENTS = {
     "bias_relu": (_backward_of_bias_relu, _keep_output),
     "relu_bias_backward": (_backward_of_backward, _keep_y),
     "bias_gradient": (_backward_of_bias_gradient, _keep_shape),
     "bias_relu_pool": (_backward_of_pool, _keep_place),
+    "bias_relu_pool_backward": (_backward_of_pool_backward, _keep_given_place),
 }
 for _name, (_backward, _setup) in _GRADIENTS.items():
     torch.library.register_autograd(f"fused_bias::{_name}", _backward, setup_context=_setup, lib=_LIBRARY)

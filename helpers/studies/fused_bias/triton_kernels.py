@@ -58,7 +58,8 @@ def _sums(grad: torch.Tensor, y: torch.Tensor | None, grad_x: torch.Tensor | Non
     with _on(grad):
         if inner > 1:
             grid, sizes = (channels, parts), {"BLOCK": BLOCK}
-            programs().channel_sums[grid](*tensors, partial, outer, channels, inner, RELU=y is not None, **sizes)
+            counts = (outer * inner, channels, inner)
+            programs().channel_sums[grid](*tensors, partial, *counts, RELU=y is not None, **sizes)
         else:
             grid, sizes = (math.ceil(channels / CHANNELS), parts), {"ROWS": BLOCK // CHANNELS, "CHANNELS": CHANNELS}
             programs().row_sums[grid](*tensors, partial, outer, channels, RELU=y is not None, **sizes)
@@ -118,9 +119,8 @@ def _bias_relu(x, bias, out, count, channels, inner, DOUBLE: tl.constexpr, BLOCK
     tl.store(out + at, tl.where(value <= 0, 0.0, value).to(out.dtype.element_ty), mask=inside)
 
 
-def _channel_sums(grad, y, grad_x, partial, outer, channels, inner, RELU: tl.constexpr, BLOCK: tl.constexpr):
+def _channel_sums(grad, y, grad_x, partial, count, channels, inner, RELU: tl.constexpr, BLOCK: tl.constexpr):
     channel, part = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    count = outer.to(tl.int64) * inner
     total = tl.zeros((BLOCK,), dtype=partial.dtype.element_ty)
     for start in range(part * BLOCK, count, tl.num_programs(1) * BLOCK):
         i = start + tl.arange(0, BLOCK)

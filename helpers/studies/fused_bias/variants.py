@@ -38,7 +38,8 @@ def layer(variant: str) -> Layer:
     - "separate": convolution, broadcast add, ReLU, each with a new tensor; what the story's framework did.
     - "in-place": the same three kernels, the last two written over the convolution's output.
     - "native": the bias handed to the convolution, ReLU in place; what PyTorch's layers do.
-    - "post-op": bias and ReLU inside the convolution: oneDNN's post-operations on a CPU, cuDNN's on CUDA.
+    - "post-op": bias and ReLU inside the convolution: oneDNN's post-operations on a CPU, cuDNN's on CUDA. Not for
+      float64; oneDNN's ReLU may make a NaN zero, where the other variants keep it.
     - "compiled": "separate" under ``torch.compile``; its first call takes tens of seconds.
     - "one-pass": convolution, and then :func:`bias_relu_` over its output.
 

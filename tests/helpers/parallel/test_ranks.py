@@ -493,6 +493,24 @@ def test_a_container_has_the_room_of_its_limit(monkeypatch, tmp_path):
     assert room.free_bytes(tmp_path) > 1000
 
 
+@on_linux
+def test_what_is_slow_to_import_is_imported_once_and_only_where_the_notebook_has_it(monkeypatch, tmp_path):
+    f = cell("""
+        import sys
+        def f(rank, world_size): return [name in sys.modules for name in ("quiet_import", "thread_import", "not_here")]
+    """)
+    (tmp_path / "quiet_import.py").write_text("")
+    starts_a_thread = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+    (tmp_path / "thread_import.py").write_text(starts_a_thread)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, found in (("quiet_import", [True, False, False]), ("thread_import", [False, False, False])):
+        monkeypatch.setattr(pool, "_HEAVY_MODULES", (name, "not_here"))
+        monkeypatch.setitem(sys.modules, name, object())  # the notebook has it
+        with Ranks(1, device="cpu") as ranks:
+            assert ranks.run(f) == [found]
+            assert ranks._pool.forks  # a thread would forbid it, so a keeper without the module was started
+
+
 # Processes.
 
 

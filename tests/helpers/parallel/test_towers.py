@@ -59,6 +59,19 @@ def test_four_towers_on_four_ranks(four_ranks) -> None:
     assert (run.moved_bytes, run.returned_bytes) == (model.moved_bytes, model.returned_bytes)
 
 
+def test_ranks_beyond_the_towers_do_nothing(four_ranks) -> None:
+    net = made()
+    run, model = compare_towers(four_ranks, net, tolerance=TOLERANCE, **batch(net)), model_towers(net, batch=3)
+    assert run.agreement.equal
+    assert run.rank_parameters == (model.rank_parameters,) * 2
+    assert (run.moved_bytes, run.returned_bytes) == (model.moved_bytes, model.returned_bytes)
+    # A gather of one's own asks the same two ranks, also where it is wrong, and the pool is as it was.
+    wrong = compare_towers(four_ranks, net, gather=logits_added, tolerance=TOLERANCE, **batch(net)).agreement
+    assert wrong.output_difference < TOLERANCE
+    assert wrong.gradient_difference > 0.1
+    assert four_ranks.run(lambda rank, world_size: torch.distributed.get_world_size()) == [4] * 4
+
+
 def logits_added(values: torch.Tensor, place: str) -> torch.Tensor:
     """The trap: every rank computes the same loss, and the logits' gradient is counted once a rank."""
     return gather_towers(values, "fc8")

@@ -85,7 +85,9 @@ def test_the_layer_is_the_one_in_float64_to_within_the_stated_bound(algorithm, d
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_its_gradients_are_those_of_finite_differences_and_of_torch(algorithm):
     small = [tensor.requires_grad_() for tensor in tensors((2, 3, 5, 4, 5), torch.float64)]
-    assert torch.autograd.gradcheck(lambda *all: conv_bias_relu_pool(*all, algorithm=algorithm), small)
+    layer = lambda *all: conv_bias_relu_pool(*all, algorithm=algorithm)  # noqa: E731
+    assert torch.autograd.gradcheck(layer, small)
+    assert torch.autograd.gradgradcheck(layer, small)
     ours, theirs = ([t.requires_grad_() for t in tensors((2, 9, 20, 7, 6))] for _ in range(2))
     found, expected = conv_bias_relu_pool(*ours, algorithm=algorithm), reference(*theirs)
     grad = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))

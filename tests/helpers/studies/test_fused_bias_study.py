@@ -19,6 +19,8 @@ from helpers.studies.fused_bias import (
     VARIANTS,
     Convnet,
     bandwidth_at,
+    bias_relu_,
+    bias_relu_pool,
     convnet,
     gradients,
     layer,
@@ -86,6 +88,20 @@ def test_every_variant_is_the_layer_and_its_gradients_in_float64(variant, channe
     for name in ("x", "weight", "bias"):
         torch.testing.assert_close(getattr(got, name).double(), getattr(expected, name), rtol=1e-4, atol=1e-5)
     assert gradients(variant, x.detach(), weight, bias, grad_output=grad).x is None
+
+
+@needs_compiler
+@pytest.mark.parametrize("function", [bias_relu_pool, lambda x, bias: bias_relu_(2 * x, bias)], ids=["new", "in place"])
+def test_the_compilers_graph_of_an_operator_gives_the_same(function):
+    x, _, bias, _ = tensors(after=3)
+    x = x.contiguous(memory_format=torch.channels_last)
+    ours, theirs = ([x.clone().requires_grad_(), bias.clone().requires_grad_()] for _ in range(2))
+    found, expected = torch.compile(function, fullgraph=True, dynamic=False)(*ours), function(*theirs)
+    found.sum().backward()
+    expected.sum().backward()
+    assert torch.equal(found, expected)
+    assert found.stride() == expected.stride()
+    assert all(torch.equal(one.grad, other.grad) for one, other in zip(ours, theirs, strict=True))
 
 
 @needs_compiler
@@ -177,7 +193,8 @@ def test_the_modelled_ratio_grows_with_the_batch_and_falls_with_the_channels():
 
 
 @needs_compiler
-def test_the_nets_are_one_net_and_learn_the_digits():
+def test_the_nets_are_one_net_and_learn_the_digits(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda fn, **options: fn)  # the layer's test compiles it
     images, labels = next(iter(make_MNIST_loader(20)))
     first = Convnet()
     exact = [
@@ -242,6 +259,22 @@ def test_the_measurements_hold_together():
         assert results.from_dict(type(result), result.to_dict()) == result
 
 
+def test_the_story_is_measured_without_tf32_which_comes_back_also_after_an_error(monkeypatch):
+    seen = []
+
+    def refuse(*_):
+        seen.append(torch.backends.cudnn.allow_tf32)
+        raise RuntimeError("stop here")
+
+    monkeypatch.setattr("helpers.studies.fused_bias.measuring._story_row", refuse)
+    for before in (True, False):
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", before)
+        with pytest.raises(RuntimeError, match="stop here"):
+            measure_story(batches=(4,), device="cpu")
+        assert torch.backends.cudnn.allow_tf32 is before
+    assert seen == [False, False]
+
+
 def test_the_storys_figures_are_recorded_for_lesson_12():
     assert "helpers.studies.fused_bias:measure_story" in recorded.RECORDERS["12"].values()
 
@@ -282,6 +315,7 @@ def test_what_is_missing_is_said(monkeypatch):
     (lambda: Convnet()(torch.ones(2, 784)), ValueError, r"images are \(N, 1, 28, 28\)"),
     (lambda: measure_ladder(torch.ones(2, 1, 28, 28), torch.zeros(2), phase="sleep"), ValueError,
      "'forward' or 'training'"),
+    (lambda: measure_kernels((2, 3), limits(), device="cpu"), ValueError, r"shape is \(N, C, H, W\), not \(2, 3\)"),
     (lambda: measure_layer(3, batch=1, device="cpu"), ValueError, "layers 0, 1 and 2"),
     (lambda: measure_layer(0, batch=0, device="cpu"), ValueError, "at least 1, not 0"),
 ])  # fmt: skip

@@ -1,0 +1,84 @@
+"""The syllabus adds up what the lessons' metadata say, in an order in which every lesson finds what it needs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from course.authoring import made, syllabus
+from course.authoring.course import HERE
+from course.authoring.lesson import AuthoringError
+from slides import lecture
+
+LESSONS = {lesson.number: lesson for lesson in HERE.lessons()}
+PLANS = {plan.title: plan for plan in syllabus.PLANS}
+
+
+def minutes(plan: syllabus.Plan) -> list[int]:
+    return [sum(syllabus.minutes_of(item, LESSONS) for item in session.items) for session in plan.sessions]
+
+
+def taught(plan: syllabus.Plan) -> list[str]:
+    return [item.what for session in plan.sessions for item in session.items if item.what.isdigit()]
+
+
+def test_the_page_is_what_the_lessons_make_of_it_now():
+    text = HERE.syllabus.read_text(encoding="utf-8")
+    assert text == syllabus.page(tuple(LESSONS.values())), "run python -m course.authoring table --write"
+
+
+def test_two_hours_are_two_hours():
+    assert minutes(PLANS["Two hours"]) == [120]
+
+
+def test_a_day_is_a_working_day():
+    assert 5 * 60 <= sum(minutes(PLANS["One day"])) <= 7 * 60
+
+
+def test_six_weeks_hold_every_lesson_once_and_the_lecture():
+    plan = PLANS["Six weeks"]
+    assert len(plan.sessions) == 6
+    assert taught(plan) == list(LESSONS)
+    assert [item.what for session in plan.sessions for item in session.items].count(syllabus.LECTURE) == 1
+    assert sum(minutes(plan)) == sum(lesson.minutes for lesson in LESSONS.values()) + lecture.MINUTES
+    assert max(minutes(plan)) <= 200
+
+
+@pytest.mark.parametrize("plan", syllabus.PLANS, ids=lambda plan: plan.title)
+def test_a_lesson_comes_after_those_that_it_needs_and_its_exercises_with_it(plan):
+    before: set[str] = set()
+    for session in plan.sessions:
+        for item in session.items:
+            if item.what.isdigit():
+                assert {need for need in LESSONS[item.what].needs if need.isdigit()} <= before
+                before.add(item.what)
+        assert set(session.at_home) == {item.what for item in session.items if item.what.isdigit()}
+
+
+@pytest.mark.parametrize("lesson", LESSONS.values(), ids=lambda lesson: lesson.number)
+def test_the_talk_is_as_long_as_the_lessons_deck(lesson):
+    _, deck = lecture.read_lesson(lesson.number)
+    assert syllabus.talk_minutes(lesson) == deck.minutes
+    assert f"| {lesson.minutes} | {deck.minutes:g} |" in HERE.syllabus.read_text(encoding="utf-8")
+
+
+def test_the_clock_adds_up():
+    page = HERE.syllabus.read_text(encoding="utf-8")
+    for table in re.findall(r"\| from \| minutes \| what \|\n\|[-:|]+\|\n((?:\|.*\|\n)+)", page):
+        rows = [row.split(" | ") for row in table.splitlines()]
+        clock = 0
+        for begins, taken, *_ in rows:
+            assert begins.strip("| ") == f"{clock // 60}:{clock % 60:02d}"
+            clock += int(taken) if taken.strip("| ").isdigit() else 0
+
+
+def test_a_lesson_that_is_not_there_is_refused():
+    with pytest.raises(AuthoringError, match="the syllabus has lesson 77, which is not there"):
+        syllabus.minutes_of(syllabus.Item("77"), LESSONS)
+    with pytest.raises(AuthoringError, match="'lunch' without minutes"):
+        syllabus.minutes_of(syllabus.Item("lunch"), LESSONS)
+
+
+def test_a_course_without_these_pages_gets_none(small):
+    assert made.pages(small, small.lessons()) == {}
