@@ -1,7 +1,7 @@
 """Messages over a socket: a length and JSON. Values become JSON by what they are, and nothing else is rebuilt.
 
-Both sides use it. What comes from a submission is data: numbers, texts, lists, arrays of numbers, and the names of
-objects that the other side keeps. Nothing is unpickled, imported or called to decode it.
+Both sides use it. What comes from a submission is data: numbers, texts, bytes, lists, arrays of numbers, and the names
+of objects that the other side keeps. Nothing is unpickled, imported or called to decode it.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ def encode(value: Any, keep: Callable[[Any], Any]) -> Any:
     """Return ``value`` as JSON; ``keep`` is asked for the JSON of what is no data. For the library itself."""
     if value is None or type(value) in (bool, str):
         return value
+    if type(value) is bytes:
+        return {"b": base64.b64encode(value).decode("ascii")}
     if type(value) in (list, tuple):
         return {"l" if type(value) is list else "t": [encode(item, keep) for item in value]}
     if type(value) is dict:
@@ -147,6 +149,8 @@ def _decode(data: Any, kept: Callable[[str, Any], Any]) -> Any:
         return {"l": list, "t": tuple, "s": set}[tag](_decode(item, kept) for item in body)
     if tag == "d":
         return {_decode(key, kept): _decode(item, kept) for key, item in body}
+    if tag == "b":
+        return base64.b64decode(body, validate=True)
     if tag == "i":
         return int(body, 16)
     if tag == "q":

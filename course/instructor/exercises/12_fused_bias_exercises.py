@@ -33,8 +33,8 @@ from helpers import exercises, plotting
 # %% [markdown]
 # ## Exercise 1: what a chain of kernels moves
 #
-# A program is a list of [kernels](../glossary.md#gpu-kernel). Each reads some tensors and writes one. This one scales the
-# result of a convolution by channel, adds a bias and cuts off below zero:
+# A program is a list of [kernels](../glossary.md#gpu-kernel). Each reads some tensors and writes one. This one scales
+# the result of a convolution by channel, adds a bias and cuts off below zero:
 
 # %%
 chain = [(["y", "scale"], "scaled"), (["scaled", "bias"], "sum"), (["sum"], "out")]
