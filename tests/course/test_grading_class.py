@@ -23,7 +23,7 @@ from course.grading.gradebook import GradingError
 from course.grading.sandbox import SandboxError
 from tests.course.grading_samples import ASSIGNMENT, FULL, LIMITS, SHEET, hand_in, notebook
 
-pytestmark = [pytest.mark.filterwarnings("ignore:Object of type:Warning")]
+pytestmark = [pytest.mark.usefixtures("working_sandbox"), pytest.mark.filterwarnings("ignore:Object of type:Warning")]
 QUESTION = SHEET.written[0]
 
 

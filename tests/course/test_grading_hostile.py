@@ -34,7 +34,11 @@ from tests.course.grading_samples import (
     solution,
 )  # fmt: skip
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Object of type:Warning")]
+pytestmark = [
+    pytest.mark.usefixtures("working_sandbox"),
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:Object of type:Warning"),
+]
 WRONG = next(one for one in SHEET.wrong if one.exercise == FIRST and one.gets is not None)
 
 

@@ -22,6 +22,8 @@ from course.grading.session import Lost, Session
 from course.grading.student import wire
 from helpers import exercises as kit
 
+pytestmark = pytest.mark.usefixtures("working_sandbox")
+
 SHEETS = exercises.sheets(HERE)
 STUDENT = Path(sandbox.__file__).with_name("student")
 SERVE = "import runner, socket, sys; runner.Link(socket.socket(fileno=int(sys.argv[1]))).serve()"
