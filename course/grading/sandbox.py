@@ -26,7 +26,9 @@ from course.authoring.course import HERE
 from course.authoring.environment import headless
 from helpers.results import Result
 
-PRIVATE_BYTES = 256 * 2**20  # of /tmp, and of /dev/shm
+PRIVATE_BYTES = 256 * 2**20  # of _TEMPORARY, and of /dev/shm
+_TEMPORARY = "/tmp"  # names inside the sandbox, where this is an empty file system of its own on every machine
+_HOME = f"{_TEMPORARY}/work"
 _POLL_S = 0.05
 PATIENCE = 5  # how much longer than its time of the processor a step may take on the clock
 _STUDENT = Path(__file__).with_name("student")
@@ -169,7 +171,7 @@ def command() -> list[str]:
                "--unshare-cgroup-try", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--cap-drop", "ALL",
                "--disable-userns", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev",
                "--size", str(PRIVATE_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
-               "--size", str(PRIVATE_BYTES), "--tmpfs", "/tmp"]  # fmt: skip
+               "--size", str(PRIVATE_BYTES), "--tmpfs", _TEMPORARY]  # fmt: skip
     for name in ("bin", "lib", "lib32", "lib64", "sbin"):
         path = Path("/", name)
         if path.is_symlink():
@@ -180,7 +182,7 @@ def command() -> list[str]:
         options += ["--ro-bind", str(folder), str(folder)]
     options += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind-try", "/etc/alternatives",
                 "/etc/alternatives", "--ro-bind", str(_STUDENT), "/grader", "--ro-bind", str(_fonts()), "/fonts",
-                "--dir", "/tmp/work", "--chdir", "/tmp/work", "--remount-ro", "/", "--"]  # fmt: skip
+                "--dir", _HOME, "--chdir", _HOME, "--remount-ro", "/", "--"]  # fmt: skip
     return options
 
 
@@ -194,13 +196,13 @@ def visible() -> list[Path]:
 
 
 def _environment() -> dict[str, str]:
-    return headless(cache_folder="/tmp/cache") | {
-        "HOME": "/tmp/work",
+    return headless(cache_folder=f"{_TEMPORARY}/cache") | {
+        "HOME": _HOME,
         "USER": "student",
         "PATH": f"{sys.prefix}/bin:/usr/bin:/bin",
         "LANG": "C.UTF-8",
-        "TMPDIR": "/tmp",
-        "MPLCONFIGDIR": "/tmp/matplotlib",
+        "TMPDIR": _TEMPORARY,
+        "MPLCONFIGDIR": f"{_TEMPORARY}/matplotlib",
     }
 
 
