@@ -273,6 +273,10 @@ timing.claim(
 # kernel is better than the operator of PyTorch whose bandwidth stands in the model: "one-pass" works on several places of the tensor
 # in turns, which keeps more of the memory busy than one place does.
 #
+# Both colours are of loops: the probe repeats its kernel, and each program here runs once before it is timed, so it finds in the caches
+# what it left there itself. In a network it finds what the layer before left: the end of the tensor, which was written last. "one-pass"
+# therefore works from the last block of the tensor to the first.
+#
 # Why does "separate" take longer than "in-place", with the same count? It writes where it did not read. On a CPU those lines are
 # first fetched from memory, which the count leaves out and the probe's rate does not.
 
@@ -517,7 +521,7 @@ else:
 # %% [markdown] tags=["explain"]
 # (Without a compiler the sentence is only a claim.) Half the bytes, about half the time: eleven lines are enough for that, since all
 # these programs wait for the same memory. What the library's kernel has beyond yours is what you saw in Part 4: it works on several
-# places in turns. In a cache it is another matter: there the instructions count, and so does the price of a call.
+# places in turns, and from the end. In a cache it is another matter: there the instructions count, and so does the price of a call.
 #
 # On a GPU the idea is the same and the language is CUDA C++ or Triton, a Python for GPU kernels; `helpers.studies.fused_bias.triton_kernels` holds those
 # kernels. To be of use in a network the function also needs a gradient.

@@ -111,6 +111,7 @@ def compare(
     baseline: str | None = None,
     budget_s: float = 2.0,
     device: str | torch.device | None = None,
+    own_caches: bool = False,
     seed: int | None = None,
     clock: Clock = time.perf_counter,
 ) -> Comparison:
@@ -120,7 +121,9 @@ def compare(
     gives one ratio a candidate, in which whatever slows the whole round cancels. ``time_ratio`` is the median of the
     ratios, ``low_ratio`` to ``high_ratio`` its distribution-free interval by order statistics (the sign test's). The
     ``verdict`` is ``"faster"`` or ``"slower"`` when the interval leaves out 1, else ``"too close to tell"``. A run
-    starts with the caches as another candidate left them.
+    starts with the caches as another candidate left them; with ``own_caches`` as the candidate itself left them, by a
+    call before each run that is not timed: what a loop over this candidate alone sees, and what the limits of a
+    machine describe, which are measured in loops.
 
     Error rate: between equal candidates the random order makes each round a fair coin, however heavy-tailed, drifting
     or self-correlated the noise is. In at most 1 % of comparisons (``FALSE_POSITIVE_RATE``) is any candidate told from
@@ -149,6 +152,8 @@ def compare(
     while True:
         shuffle(order)
         for name in order:
+            if own_caches:
+                run(candidates[name], 1, chosen, clock)
             calls_s[name].append(_seconds_a_call(name, run(candidates[name], calls[name], chosen, clock), calls[name]))
         rounds += 1
         spent_s = clock() - begin_s

@@ -341,6 +341,24 @@ def test_the_ratio_is_exact_without_noise_and_the_baseline_can_be_chosen() -> No
     assert timing.compare(candidates, clock=machine.clock).baseline == "one"
 
 
+def test_a_run_finds_the_caches_as_another_left_them_or_with_own_caches_as_itself_left_them() -> None:
+    machine, last = FakeMachine(), ""
+
+    def candidate(name: str) -> Callable[[], None]:
+        def call() -> None:
+            nonlocal last
+            machine.advance(0.01 if last == name else 0.05)
+            last = name
+
+        return call
+
+    for own_caches, median_s in ((True, 0.01), (False, 0.05)):
+        candidates = {name: candidate(name) for name in "abc"}
+        found = timing.compare(candidates, budget_s=20, own_caches=own_caches, seed=1, clock=machine.clock)
+        assert [row.median_s for row in found.candidates] == pytest.approx([median_s] * 3)
+        assert {row.calls_per_run for row in found.candidates} == {1}
+
+
 def test_equal_fast_candidates_get_the_same_calls_a_run() -> None:
     machine = FakeMachine()
     seconds = {"a": 1e-6, "b": 1.3e-6, "slow": 0.01}

@@ -25,9 +25,9 @@ def bias_relu(x: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def bias_gradient(grad: torch.Tensor) -> torch.Tensor:
-    """Return the sums (C,) of a dense ``grad``, float64. For the library itself."""
+    """Return the sums (C,) of a dense ``grad``. For the library itself."""
     dtype = _dtype(grad, cpp_source.DTYPES)
-    total = torch.zeros(grad.shape[1], dtype=torch.float64)
+    total = _sums(grad)
     if grad.numel():
         function = _function(cpp_source.BIAS_GRADIENT, dtype)
         function(grad.data_ptr(), total.data_ptr(), *layouts.split(grad), _threads(grad, 1))
@@ -35,12 +35,12 @@ def bias_gradient(grad: torch.Tensor) -> torch.Tensor:
 
 
 def relu_bias_backward(grad: torch.Tensor, y: torch.Tensor, grad_x: torch.Tensor) -> torch.Tensor:
-    """Write to ``grad_x`` what of ``grad`` passes the ReLU whose output is ``y``; return its sums (C,), float64.
+    """Write to ``grad_x`` what of ``grad`` passes the ReLU whose output is ``y``; return its sums (C,).
 
     All three have one dense layout. For the library itself.
     """
     dtype = _dtype(grad, cpp_source.DTYPES)
-    total = torch.zeros(grad.shape[1], dtype=torch.float64)
+    total = _sums(grad)
     if grad.numel():
         function = _function(cpp_source.RELU_BIAS_BACKWARD, dtype)
         addresses = (grad.data_ptr(), y.data_ptr(), grad_x.data_ptr(), total.data_ptr())
@@ -62,12 +62,12 @@ def bias_relu_pool(x: torch.Tensor, bias: torch.Tensor, out: torch.Tensor, place
 
 
 def bias_relu_pool_backward(grad: torch.Tensor, place: torch.Tensor, grad_x: torch.Tensor) -> torch.Tensor:
-    """Write the gradient of :func:`bias_relu_pool` to ``grad_x``; return that of the bias (C,), float64.
+    """Write the gradient of :func:`bias_relu_pool` to ``grad_x``; return that of the bias (C,).
 
     For the library itself.
     """
     dtype = _dtype(grad_x, cpp_source.POOL_DTYPES)
-    total = torch.zeros(grad_x.shape[1], dtype=torch.float64)
+    total = _sums(grad_x)
     if grad_x.numel():
         function = _function(cpp_source.POOL_BACKWARD, dtype)
         addresses = (grad.data_ptr(), place.data_ptr(), grad_x.data_ptr(), total.data_ptr())
@@ -120,6 +120,11 @@ def _dtype(tensor: torch.Tensor, accepted: dict[str, str]) -> str:
     if name not in accepted:
         raise TypeError(f"the C++ kernel takes {', '.join(accepted)}, not {name}; convert with x.float()")
     return name
+
+
+def _sums(grad: torch.Tensor) -> torch.Tensor:
+    """Return where a kernel writes the sums of each channel of ``grad``; of nothing they are zeros."""
+    return grad.new_empty(grad.shape[1]) if grad.numel() else grad.new_zeros(grad.shape[1])
 
 
 def _threads(tensor: torch.Tensor, passes: int) -> int:

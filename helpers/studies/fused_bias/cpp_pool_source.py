@@ -125,7 +125,7 @@ template <class T> static void bias_relu_pool(const void* x_, const void* bias_,
 }
 
 template <class T> static void bias_relu_pool_backward(const void* grad_, const uint8_t* places, void* grad_x_,
-    double* total, int64_t images, int64_t channels, int64_t height, int64_t width, int32_t last, int32_t threads) {
+    void* total_, int64_t images, int64_t channels, int64_t height, int64_t width, int32_t last, int32_t threads) {
     using E = typename T::Stored;
     using V = typename T::Vector;
     using B = typename T::Bits;
@@ -206,6 +206,8 @@ template <class T> static void bias_relu_pool_backward(const void* grad_, const 
             if (height % 2 && row % rows == rows - 1) std::fill_n(q + width * depth, width * depth, E(0));
         }
     });
+    std::vector<double> total(channels, 0.0);
     for (int64_t j = 0; j < threads * channels; ++j) total[j % channels] += sums[j];
+    round_to<T>(total_, total);
 }
 """

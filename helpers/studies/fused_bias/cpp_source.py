@@ -10,22 +10,23 @@ from helpers.studies.fused_bias.cpp_convolution_source import CONVOLUTION as _CO
 from helpers.studies.fused_bias.cpp_pool_source import POOL
 
 STEPS = 32  # additions in single precision before a partial sum is added to a double
-STREAMS = 4  # places of a tensor that a kernel works on in turns: see _BACKWARD
+STREAMS = 4  # places of a block that a kernel works on in turns: see _COMMON
 RELU_STREAMS = 2  # the same for the ReLU's gradient, which has three tensors
+BLOCK_BYTES = 2**18  # of a tensor, worked on from its last block to its first: see _COMMON
 STREAM_BYTES = 2**24  # a gradient from this size on is written past the caches: the next reader finds it in none
 DTYPES = {"float32": "f32", "float64": "f64", "bfloat16": "bf16"}
 POOL_DTYPES = {"float32": "f32", "float64": "f64"}
 
 _SHAPE = "int64_t outer, int64_t channels, int64_t inner, int32_t threads"
 BIAS_RELU = f"void bias_relu_{{}}(const void* x, const void* bias, void* out, {_SHAPE})"
-BIAS_GRADIENT = f"void bias_gradient_{{}}(const void* grad, double* total, {_SHAPE})"
-RELU_BIAS_BACKWARD = (f"void relu_bias_backward_{{}}(const void* grad, const void* y, void* grad_x, double* total, "
+BIAS_GRADIENT = f"void bias_gradient_{{}}(const void* grad, void* total, {_SHAPE})"
+RELU_BIAS_BACKWARD = (f"void relu_bias_backward_{{}}(const void* grad, const void* y, void* grad_x, void* total, "
                       f"{_SHAPE})")  # fmt: skip
 _IMAGES = "int64_t images, int64_t channels, int64_t height, int64_t width, int32_t last, int32_t threads"
 BIAS_RELU_POOL = (f"void bias_relu_pool_{{}}(const void* x, const void* bias, void* out, uint8_t* place, "
                   f"{_IMAGES})")  # fmt: skip
 POOL_BACKWARD = (f"void bias_relu_pool_backward_{{}}(const void* grad, const uint8_t* place, void* grad_x, "
-                 f"double* total, {_IMAGES})")  # fmt: skip
+                 f"void* total, {_IMAGES})")  # fmt: skip
 CONVOLUTION = ("void convolution_{}(const void* x, const void* weight, const void* bias, void* out, uint8_t* place, "
                "int64_t images, int64_t depth, int64_t height, int64_t width, int64_t channels, int64_t of_out, "
                "int64_t of_in, int64_t of_y, int64_t of_x, int32_t tiled, int32_t threads)")  # fmt: skip
@@ -128,6 +129,26 @@ template <class F> static void in_parts(int64_t items, int32_t threads, F work) 
     for (auto& other : others) other.join();
 }
 
+// rows(how_many, from, to, apart) for every row of `bytes` from begin to end: the rows of from <= row < to, and, at
+// distances of `apart`, of how_many - 1 places more. Whoever wrote or read the tensor before went from its first byte
+// to its last, so the end is what the caches still hold: the blocks are taken from the last to the first. Within a
+// block several places are worked on in turns: a prefetcher follows each on its own, and stops at the end of a page.
+constexpr int64_t block_bytes = __BLOCK_BYTES__;
+template <int PLACES, class F> static void backwards(int64_t begin, int64_t end, int64_t bytes, F rows) {
+    int64_t block = std::max<int64_t>(PLACES, block_bytes / bytes);
+    for (int64_t stop = end; stop > begin; stop -= block) {
+        int64_t start = std::max(begin, stop - block), each = PLACES == 1 ? 0 : (stop - start) / PLACES;
+        rows(std::integral_constant<int, PLACES>{}, start, start + each, each);
+        rows(std::integral_constant<int, 1>{}, start + each * PLACES, stop, 0);
+    }
+}
+
+// Sums in double precision become the result's type.
+template <class T> static void round_to(void* total_, const std::vector<double>& sums) {
+    auto total = (typename T::Stored*)total_;
+    for (size_t c = 0; c < sums.size(); ++c) T::put(total + c, typename T::Value(sums[c]));
+}
+
 // The length of the repeating pattern: whole turns of channels * inner, whole vectors, at least four of them.
 template <class T> static int64_t period_of(int64_t turn) {
     int64_t unit = turn * (T::lanes / std::gcd(turn, T::lanes));
@@ -146,25 +167,23 @@ template <class T> static void bias_relu(const void* x_, const void* bias_, void
     constexpr int streams = __STREAMS__;
     if (inner >= lanes) {
         in_parts(outer * channels, threads, [=](int32_t, int64_t begin, int64_t end) {
-            auto rows = [=](auto how_many, int64_t first, int64_t apart) {
+            auto rows = [=](auto how_many, int64_t from, int64_t to, int64_t apart) {
                 constexpr int S = decltype(how_many)::value;
-                int64_t at[S];
-                V b[S], rest[S];
-                for (int s = 0; s < S; ++s) {
-                    at[s] = (first + s * apart) * inner;
-                    b[s] = V{} + T::get(bias + (first + s * apart) % channels);
-                    rest[s] = T::load(x + at[s] + inner - lanes);  // read before the row is written: out may be x
+                for (int64_t row = from; row < to; ++row) {
+                    int64_t at[S];
+                    V b[S], rest[S];
+                    for (int s = 0; s < S; ++s) {
+                        at[s] = (row + s * apart) * inner;
+                        b[s] = V{} + T::get(bias + (row + s * apart) % channels);
+                        rest[s] = T::load(x + at[s] + inner - lanes);  // before the row is written: out may be x
+                    }
+                    for (int64_t i = 0; i + lanes <= inner; i += lanes)
+                        for (int s = 0; s < S; ++s)
+                            T::store(out + at[s] + i, relu<T>(T::load(x + at[s] + i) + b[s]));
+                    for (int s = 0; s < S; ++s) T::store(out + at[s] + inner - lanes, relu<T>(rest[s] + b[s]));
                 }
-                for (int64_t i = 0; i + lanes <= inner; i += lanes)
-                    for (int s = 0; s < S; ++s)
-                        T::store(out + at[s] + i, relu<T>(T::load(x + at[s] + i) + b[s]));
-                for (int s = 0; s < S; ++s) T::store(out + at[s] + inner - lanes, relu<T>(rest[s] + b[s]));
             };
-            int64_t each = (end - begin) / streams;
-            for (int64_t row = begin; row < begin + each; ++row)
-                rows(std::integral_constant<int, streams>{}, row, each);
-            for (int64_t row = begin + each * streams; row < end; ++row)
-                rows(std::integral_constant<int, 1>{}, row, 0);
+            backwards<streams>(begin, end, inner * sizeof(E), rows);
         });
         return;
     }
@@ -172,37 +191,35 @@ template <class T> static void bias_relu(const void* x_, const void* bias_, void
     std::vector<E> pattern(period);
     for (int64_t j = 0; j < period; ++j) pattern[j] = bias[j / inner % channels];
     const E* biases = pattern.data();
-    in_parts(total / period, threads, [=](int32_t, int64_t begin, int64_t end) {
-        auto rows = [=](auto how_many, int64_t first, int64_t apart) {
-            constexpr int S = decltype(how_many)::value;
-            for (int64_t j = 0; j < period; j += lanes)
-                for (int s = 0; s < S; ++s) {
-                    int64_t i = (first + s * apart) * period + j;
-                    T::store(out + i, relu<T>(T::load(x + i) + T::load(biases + j)));
-                }
-        };
-        int64_t each = (end - begin) / streams;
-        for (int64_t row = begin; row < begin + each; ++row)
-            rows(std::integral_constant<int, streams>{}, row, each);
-        for (int64_t row = begin + each * streams; row < end; ++row)
-            rows(std::integral_constant<int, 1>{}, row, 0);
-    });
     for (int64_t i = total / period * period; i < total; ++i) {
         auto value = T::get(x + i) + T::get(biases + i % period);
         T::put(out + i, value <= 0 ? 0 : value);
     }
+    in_parts(total / period, threads, [=](int32_t, int64_t begin, int64_t end) {
+        auto rows = [=](auto how_many, int64_t from, int64_t to, int64_t apart) {
+            constexpr int S = decltype(how_many)::value;
+            for (int64_t row = from; row < to; ++row)
+                for (int64_t j = 0; j < period; j += lanes)
+                    for (int s = 0; s < S; ++s) {
+                        int64_t i = (row + s * apart) * period + j;
+                        T::store(out + i, relu<T>(T::load(x + i) + T::load(biases + j)));
+                    }
+        };
+        backwards<streams>(begin, end, period * sizeof(E), rows);
+    });
 }
 """
 
 _BACKWARD = """
 // One pass over grad (and y): what passes the ReLU is written to grad_x and added to its channel's total.
-template <class T, bool RELU> static void totals(const void* grad_, const void* y_, void* grad_x_, double* total,
+template <class T, bool RELU> static void totals(const void* grad_, const void* y_, void* grad_x_, void* total_,
                                                  int64_t outer, int64_t channels, int64_t inner, int32_t threads) {
     using E = typename T::Stored;
     using V = typename T::Vector;
     using B = typename T::Bits;
     auto grad = (const E*)grad_, y = (const E*)y_;
     auto grad_x = (E*)grad_x_;
+    std::vector<double> total(channels, 0.0);
     constexpr int64_t lanes = T::lanes;
     // A result beyond the caches is streamed to memory, where its rows begin on the boundary of a vector.
     bool streamed = RELU && sizeof(E) == sizeof(typename T::Value) && (uintptr_t)grad_x_ % VECTOR == 0
@@ -216,49 +233,50 @@ template <class T, bool RELU> static void totals(const void* grad_, const void* 
         }
         return g;
     };
-    // Several places are read in turns: a prefetcher follows each on its own, and stops at the end of a page. What is
-    // written past the caches is written in one place, since a core has few buffers for it.
     constexpr int streams = RELU ? __RELU_STREAMS__ : __STREAMS__;
-    using Many = std::integral_constant<int, streams>;
-    using One = std::integral_constant<int, 1>;
+    // What is written past the caches is written in one place, since a core has few buffers for it.
+    auto in_blocks = [=](int64_t begin, int64_t end, int64_t bytes, auto rows) {
+        streamed ? backwards<1>(begin, end, bytes, rows) : backwards<streams>(begin, end, bytes, rows);
+        end_of_stream();
+    };
     if (inner >= lanes) {
         std::vector<double> sums(threads * channels * lanes, 0.0);
         double* all = sums.data();
         in_parts(outer * channels, threads, [=](int32_t part, int64_t begin, int64_t end) {
             B last;  // the lanes of the row's last vector that no other vector holds
             for (int64_t k = 0; k < lanes; ++k) last[k] = k >= lanes - inner % lanes ? -1 : 0;
-            auto rows = [=](auto how_many, int64_t first, int64_t apart) {
+            auto rows = [=](auto how_many, int64_t from, int64_t to, int64_t apart) {
                 constexpr int S = decltype(how_many)::value, W = S == 1 ? 4 : 2;
-                double* sum[S];
-                int64_t at[S], i = 0;
-                for (int s = 0; s < S; ++s) {
-                    at[s] = (first + s * apart) * inner;
-                    sum[s] = all + (part * channels + (first + s * apart) % channels) * lanes;
-                }
-                while (i + lanes <= inner) {
-                    V a[S][W] = {};
-                    for (int64_t step = 0; step < STEPS && i + W * lanes <= inner; ++step, i += W * lanes)
-                        for (int s = 0; s < S; ++s)
-                            for (int w = 0; w < W; ++w) a[s][w] += passed(at[s] + i + w * lanes);
-                    for (int64_t step = 1; step < W && i + lanes <= inner; ++step, i += lanes)
-                        for (int s = 0; s < S; ++s) a[s][0] += passed(at[s] + i);
+                for (int64_t row = from; row < to; ++row) {
+                    double* sum[S];
+                    int64_t at[S], i = 0;
                     for (int s = 0; s < S; ++s) {
-                        V whole = a[s][0] + a[s][1];
-                        if constexpr (W == 4) whole += a[s][2] + a[s][3];
-                        for (int64_t k = 0; k < lanes; ++k) sum[s][k] += whole[k];
+                        at[s] = (row + s * apart) * inner;
+                        sum[s] = all + (part * channels + (row + s * apart) % channels) * lanes;
+                    }
+                    while (i + lanes <= inner) {
+                        V a[S][W] = {};
+                        for (int64_t step = 0; step < STEPS && i + W * lanes <= inner; ++step, i += W * lanes)
+                            for (int s = 0; s < S; ++s)
+                                for (int w = 0; w < W; ++w) a[s][w] += passed(at[s] + i + w * lanes);
+                        for (int64_t step = 1; step < W && i + lanes <= inner; ++step, i += lanes)
+                            for (int s = 0; s < S; ++s) a[s][0] += passed(at[s] + i);
+                        for (int s = 0; s < S; ++s) {
+                            V whole = a[s][0] + a[s][1];
+                            if constexpr (W == 4) whole += a[s][2] + a[s][3];
+                            for (int64_t k = 0; k < lanes; ++k) sum[s][k] += whole[k];
+                        }
+                    }
+                    for (int s = 0; s < S && i < inner; ++s) {
+                        V rest = (V)((B)passed(at[s] + inner - lanes) & last);
+                        for (int64_t k = 0; k < lanes; ++k) sum[s][k] += rest[k];
                     }
                 }
-                for (int s = 0; s < S && i < inner; ++s) {
-                    V rest = (V)((B)passed(at[s] + inner - lanes) & last);
-                    for (int64_t k = 0; k < lanes; ++k) sum[s][k] += rest[k];
-                }
             };
-            int64_t each = streamed ? 0 : (end - begin) / streams;
-            for (int64_t row = begin; row < begin + each; ++row) rows(Many{}, row, each);
-            for (int64_t row = begin + each * streams; row < end; ++row) rows(One{}, row, 0);
-            end_of_stream();
+            in_blocks(begin, end, inner * sizeof(E), rows);
         });
         for (int64_t j = 0; j < threads * channels * lanes; ++j) total[j / lanes % channels] += sums[j];
+        round_to<T>(total_, total);
         return;
     }
     int64_t count = outer * channels * inner, period = period_of<T>(channels * inner);
@@ -285,13 +303,11 @@ template <class T, bool RELU> static void totals(const void* grad_, const void* 
                 int64_t stop = std::min(block + STEPS, to), j = 0;
                 for (; j + 4 * lanes <= period; j += 4 * lanes)
                     columns(how_many, std::integral_constant<int, 4>{}, j, block, stop, apart);
-                for (; j < period; j += lanes) columns(how_many, One{}, j, block, stop, apart);
+                for (; j < period; j += lanes)
+                    columns(how_many, std::integral_constant<int, 1>{}, j, block, stop, apart);
             }
         };
-        int64_t each = streamed ? 0 : (end - begin) / streams;
-        rows(Many{}, begin, begin + each, each);
-        rows(One{}, begin + each * streams, end, 0);
-        end_of_stream();
+        in_blocks(begin, end, period * sizeof(E), rows);
     });
     for (int64_t j = 0; j < threads * period; ++j) total[j % period / inner % channels] += sums[j];
     for (int64_t i = count / period * period; i < count; ++i) {
@@ -299,6 +315,7 @@ template <class T, bool RELU> static void totals(const void* grad_, const void* 
         if constexpr (RELU) { value = T::get(y + i) <= 0 ? 0 : value; T::put(grad_x + i, value); }
         total[i / inner % channels] += value;
     }
+    round_to<T>(total_, total);
 }
 """
 
@@ -363,4 +380,8 @@ def convolution_source(kind: str) -> str:
 
 
 def _common() -> str:
-    return _COMMON.replace("__STEPS__", str(STEPS)).replace("__STREAM_BYTES__", str(STREAM_BYTES))
+    sizes = {"__STEPS__": STEPS, "__STREAM_BYTES__": STREAM_BYTES, "__BLOCK_BYTES__": BLOCK_BYTES}
+    program = _COMMON
+    for name, size in sizes.items():
+        program = program.replace(name, str(size))
+    return program

@@ -172,8 +172,9 @@ def measure_kernels(
 ) -> KernelComparisons:
     """Return what follows the convolution, forward and backward, for an activation of ``shape`` (N, C, H, W).
 
-    float32, random, contiguous; modelled by :func:`model_time` from ``limits``, measured in turns with ``y.mul_(1)``.
-    Backward are the gradients of ReLU and bias. Raises ValueError for a shape of other than four sizes. Lesson 12.
+    float32, random, contiguous; modelled by :func:`model_time` from ``limits``, measured in turns with ``y.mul_(1)``,
+    each in its own caches as the limits were. Backward are the gradients of ReLU and bias. Raises ValueError for a
+    shape of other than four sizes. Lesson 12.
     """
     chosen = _device(device)
     if len(shape) != 4:
@@ -193,9 +194,8 @@ def measure_kernels(
     }
     runs = {f"{variant}, {phase}": fn for (variant, phase), fn in work.items() if not variants.missing(variant, chosen)}
     with torch.no_grad():
-        found = timing.compare(
-            {"scale": lambda: y.mul_(1.0), **runs}, device=chosen.type, budget_s=budget_s, clock=clock
-        )
+        found = timing.compare({"scale": lambda: y.mul_(1.0), **runs}, device=chosen.type, budget_s=budget_s,
+                               own_caches=True, clock=clock)  # fmt: skip
     scale_rate = 2 * y.numel() * _FLOAT_BYTES
     rows = []
     for variant, phase in work:

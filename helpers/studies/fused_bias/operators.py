@@ -160,7 +160,7 @@ def _bias_relu_(x: torch.Tensor, bias: torch.Tensor) -> None:
 @_operator("bias_gradient(Tensor grad) -> Tensor")
 def _bias_gradient(grad: torch.Tensor) -> torch.Tensor:
     kernels = cpp_kernels if grad.device.type == "cpu" else triton_kernels
-    return kernels.bias_gradient(_dense(grad)).to(grad.dtype)
+    return kernels.bias_gradient(_dense(grad))
 
 
 @_operator("relu_bias_backward(Tensor grad, Tensor y) -> (Tensor, Tensor)")
@@ -168,8 +168,7 @@ def _relu_bias_backward(grad: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tens
     y = _dense(y)
     grad_x = _empty_like(y)
     kernels = cpp_kernels if y.device.type == "cpu" else triton_kernels
-    total = kernels.relu_bias_backward(layouts.dense_like(grad, y), y, grad_x)
-    return grad_x, total.to(y.dtype)
+    return grad_x, kernels.relu_bias_backward(layouts.dense_like(grad, y), y, grad_x)
 
 
 @_operator("bias_relu_pool(Tensor x, Tensor bias) -> (Tensor, Tensor)", keys=("CPU",))
@@ -187,8 +186,7 @@ def _bias_relu_pool_backward(
     grad: torch.Tensor, place: torch.Tensor, height: int, width: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     grad_x = _unpooled_like(grad, place, height, width)
-    total = cpp_kernels.bias_relu_pool_backward(layouts.dense_like(grad, grad_x), place, grad_x)
-    return grad_x, total.to(grad.dtype)
+    return grad_x, cpp_kernels.bias_relu_pool_backward(layouts.dense_like(grad, grad_x), place, grad_x)
 
 
 def _pooled_like(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -33,7 +33,7 @@ def bias_relu(x: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def bias_gradient(grad: torch.Tensor) -> torch.Tensor:
-    """Return the sums (C,) of a dense ``grad``, float32 (float64 for float64). For the library itself."""
+    """Return the sums (C,) of a dense ``grad``. For the library itself."""
     return _sums(grad, None, None)
 
 
@@ -51,7 +51,7 @@ def _sums(grad: torch.Tensor, y: torch.Tensor | None, grad_x: torch.Tensor | Non
     wide = torch.float64 if grad.dtype == torch.float64 else torch.float32
     total = torch.zeros(channels, dtype=wide, device=grad.device)
     if not grad.numel():
-        return total
+        return total.to(grad.dtype)
     tensors = (grad, grad if y is None else y, grad if grad_x is None else grad_x)
     parts = parts_of(outer, channels, inner)
     partial = torch.empty(parts, channels, dtype=wide, device=grad.device)
@@ -64,7 +64,7 @@ def _sums(grad: torch.Tensor, y: torch.Tensor | None, grad_x: torch.Tensor | Non
             grid, sizes = (math.ceil(channels / CHANNELS), parts), {"ROWS": BLOCK // CHANNELS, "CHANNELS": CHANNELS}
             programs().row_sums[grid](*tensors, partial, outer, channels, RELU=y is not None, **sizes)
         programs().add_parts[(channels,)](partial, total, parts, channels, BLOCK=PROGRAMS)
-    return total
+    return total.to(grad.dtype)
 
 
 def parts_of(outer: int, channels: int, inner: int) -> int:
