@@ -6,6 +6,7 @@ policy, to load anything else. The same notebook gives the same bytes.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -180,9 +181,17 @@ def _minutes(minutes: float) -> str:
     return f"{minutes:g} minute{'' if minutes == 1 else 's'}"
 
 
-def main(numbers: Sequence[str], *, course: Path = COURSE, folder: Path = BUILD) -> int:
-    """Build the decks of the lessons ``numbers``, or of all; return 1 when one could not be built."""
+def lessons_asked_for(arguments: Sequence[str], description: str) -> list[str]:
+    """Return the lesson numbers on a command line that takes nothing else; ends the program for ``--help``."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("lessons", nargs="*", metavar="NN", help="numbers of lessons, such as 00 (default: all)")
+    return parser.parse_args(arguments).lessons
+
+
+def main(arguments: Sequence[str], *, course: Path = COURSE, folder: Path = BUILD) -> int:
+    """Build the decks of the lessons on the command line, or of all; return 1 when one could not be built."""
     failures = 0
+    numbers = lessons_asked_for(arguments, "Cut one offline deck a lesson into slides/_build.")
     try:
         notebooks = find_lessons(numbers, course=course)
     except SlideError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from helpers.results import Result
 from slides.browser import PRINT_QUERY, BrowserError, opened, running
-from slides.build import BUILD, build, find_lessons
+from slides.build import BUILD, build, find_lessons, lessons_asked_for
 from slides.cells import SlideError
 
 if TYPE_CHECKING:
@@ -91,8 +91,9 @@ def examine(browser: Browser, deck: Path, *, mode: str = "light") -> Examination
     )
 
 
-def main(numbers: Sequence[str]) -> int:
-    """Build and examine the decks of the lessons ``numbers``, or of all; return 1 when something is wrong."""
+def main(arguments: Sequence[str]) -> int:
+    """Build and examine the decks of the lessons on the command line, or of all; return 1 when something is wrong."""
+    numbers = lessons_asked_for(arguments, "Open each lesson's deck in Chromium and say what is wrong on which slide.")
     try:
         decks = [BUILD / f"{build(notebook).lesson}.html" for notebook in find_lessons(numbers)]
         with running() as browser:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from helpers import storage
 from slides.browser import PRINT_QUERY, BrowserError, opened, running
-from slides.build import BUILD, build, find_lessons
+from slides.build import BUILD, build, find_lessons, lessons_asked_for
 from slides.cells import SlideError
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ def print_deck(browser: Browser, deck: Path) -> bytes:
         return page.pdf(prefer_css_page_size=True, print_background=True, tagged=True)
 
 
-def main(numbers: Sequence[str]) -> int:
-    """Print the decks of the lessons ``numbers``, or of all, beside the HTML; return 1 when that is not possible."""
+def main(arguments: Sequence[str]) -> int:
+    """Print the decks of the lessons on the command line, or of all, beside the HTML; return 1 when one cannot be."""
+    numbers = lessons_asked_for(arguments, "Print each lesson's deck as PDF, one page a slide, into slides/_build.")
     try:
         lessons = [build(notebook).lesson for notebook in find_lessons(numbers)]
         with running() as browser:

@@ -75,20 +75,29 @@ def project_for_students(text: str) -> str:
 def readme_for_students(text: str, tree: Path) -> str:
     """Return a README without the commands, and the sentences, that name a target or a file which ``tree`` lacks.
 
-    Headings, tables and lists are left as they are.
+    Tables and lists are left as they are; a heading under which nothing is left goes too.
     """
-    paragraphs = (_paragraph(paragraph, tree) for paragraph in text.split("\n\n"))
-    left = "\n\n".join(paragraph for paragraph in paragraphs if paragraph.strip())
-    return left.replace("## Two commands\n", "## One command\n").rstrip() + "\n"
+    kept: list[str] = []  # from the last paragraph to the first
+    for paragraph in reversed([_paragraph(paragraph, tree) for paragraph in text.split("\n\n")]):
+        empty = bool(_level(paragraph)) and (not kept or 0 < _level(kept[-1]) <= _level(paragraph))
+        if paragraph.strip() and not empty:
+            kept.append(paragraph)
+    return "\n\n".join(reversed(kept)).replace("## Two commands\n", "## One command\n").rstrip() + "\n"
 
 
 def _paragraph(paragraph: str, tree: Path) -> str:
     if paragraph.startswith("```"):
         lines = paragraph.splitlines()
-        return "\n".join(line for line in lines if set(_COMMAND.findall(line)) <= set(TARGETS))
+        kept = [line for line in lines if set(_COMMAND.findall(line)) <= set(TARGETS)]
+        return "\n".join(kept) if len(kept) > 2 else ""
     if paragraph.startswith(("#", "|", "<", "-")) or not _lacks(paragraph, tree):
         return paragraph
     return "\n".join(sentence for sentence in _SENTENCE_END.split(paragraph) if not _lacks(sentence, tree))
+
+
+def _level(paragraph: str) -> float:
+    """Return how deep a heading stands, the title 1; 0 for a paragraph that is none."""
+    return len(paragraph) - len(paragraph.lstrip("#"))
 
 
 def _lacks(text: str, tree: Path) -> bool:

@@ -807,7 +807,7 @@ layouts.claim("channels-last pooling takes no longer", "channels-last", at_most=
 # When the vectors for channels-last came, [their author](https://github.com/pytorch/pytorch/pull/42719) measured 9.6 times
 # the speed on one core of a Xeon.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ### The ladder
 #
 # Every program for this network that can run here, over the one as written.
@@ -822,7 +822,7 @@ layouts.claim("channels-last pooling takes no longer", "channels-last", at_most=
 best_ratio = helpers.predict("How many times as fast as the first is the best program for the network?", "x")
 best_ratio
 
-# %% tags=["run", "nbval-ignore-output", "slide-output"]
+# %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 ladder = fused_bias.measure_ladder(images, labels, model=net, budget_s=3)
 speedups = {rung.rung: rung.speedup for rung in ladder.rungs}
 drawn = plotting.draw_bars(speedups, unit="", title="Speedup of the forward pass")

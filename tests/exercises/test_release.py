@@ -102,6 +102,20 @@ test` runs the tests. See
 the rest.
 
 How it is made: [CONTRIBUTING.md](CONTRIBUTING.md).
+
+## For lecturers
+
+### Marks
+
+```
+make grade
+```
+
+### Slides
+
+```
+make slides
+```
 """
 
 
