@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 from matplotlib.ticker import NullFormatter
 
 from helpers import units
@@ -13,6 +15,7 @@ from helpers.plotting.style import MEASURED, MODELLED, PREDICTED, figure, unit_a
 
 _COLOURS = {"predicted": PREDICTED, "modelled": MODELLED, "measured": MEASURED}
 _GROUP_WIDTH = 0.8
+_LARGEST_PT, _SMALLEST_PT = 11, 9  # of the numbers above bars
 
 
 def draw_three(
@@ -40,6 +43,7 @@ def draw_three(
     drawn, axes = figure(title=title)
     given = {name: numbers[name] for name in _COLOURS if name in numbers and any(v is not None for v in numbers[name])}
     width = _GROUP_WIDTH / max(1, len(given))
+    written: list[Annotation] = []
     for place, (name, values) in enumerate(given.items()):
         shift = (place - (len(given) - 1) / 2) * width
         bars = axes.bar(
@@ -50,7 +54,7 @@ def draw_three(
             label=name,
         )
         texts = ["" if value is None else units.text(value, unit) for value in values]
-        axes.bar_label(bars, labels=texts, padding=2, fontsize=11, color="#222222")
+        written += axes.bar_label(bars, labels=texts, padding=2, fontsize=_LARGEST_PT, color="#222222")
     if log:
         axes.set_yscale("log")
     unit_axis(axes, "y", unit)
@@ -59,8 +63,24 @@ def draw_three(
     axes.set_xticks(range(len(settings)), settings)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(_axis_name(unit))
-    axes.legend(loc="upper left", frameon=False, fontsize=11)
+    drawn.legend(loc="outside lower left", ncols=len(_COLOURS), fontsize=11, frameon=False)
+    if not _kept_apart(written, drawn):
+        for text in written:
+            text.set(rotation=90, fontsize=_LARGEST_PT)
+        axes.margins(y=0.35)
     return drawn
+
+
+def _kept_apart(texts: Sequence[Annotation], drawn: Figure) -> bool:
+    """Write ``texts`` smaller, in half points, until none of them touches another; return whether that was enough."""
+    for half_points in range(2 * _LARGEST_PT, 2 * _SMALLEST_PT - 1, -1):
+        for text in texts:
+            text.set_fontsize(half_points / 2)
+        drawn.draw_without_rendering()
+        boxes = [text.get_window_extent().padded(1) for text in texts if text.get_text()]
+        if not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2)):
+            return True
+    return False
 
 
 def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool = False) -> Figure:

@@ -32,7 +32,7 @@ def draw_layers(layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, 
     axes.margins(x=0.22)
     axes.grid(axis="y", visible=False)
     unit_axis(axes, "x", unit)
-    axes.locator_params(axis="x", nbins=6)
+    axes.locator_params(axis="x", nbins=5)
     if len(parts) > 1:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=11)
     return drawn

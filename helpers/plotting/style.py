@@ -79,6 +79,11 @@ def show(drawn: Figure, *, alt: str) -> None:
 
 
 def ink_on(colour: str) -> str:
-    """Return black or white, whichever reads better on ``colour``, written '#RRGGBB'. For the library itself."""
-    red, green, blue = (int(colour.lstrip("#")[i : i + 2], 16) for i in (0, 2, 4))
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "white"
+    """Return black or white, whichever has more contrast with ``colour``, written '#RRGGBB'.
+
+    Contrast and relative luminance are those of WCAG 2.2. For the library itself.
+    """
+    parts = [int(colour.lstrip("#")[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    above_black = 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05
+    return "black" if above_black / 0.05 > 1.05 / above_black else "white"

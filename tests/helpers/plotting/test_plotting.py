@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from helpers import plotting
-from helpers.plotting.style import STYLE_FILE
+from helpers.plotting.style import STYLE_FILE, ink_on
 
 
 def sample(**changes):
@@ -136,3 +136,28 @@ def test_what_is_not_finite_is_not_drawn(value):
         plotting.draw_bars({"a": value}, unit="s", title="t")
     with pytest.raises(ValueError, match="only finite numbers"):
         sample(measured=[1.0, value])
+
+
+@pytest.mark.parametrize(("settings", "rotated"), [(2, 0), (5, 90), (4, 90)])
+def test_the_numbers_above_bars_do_not_touch_and_are_no_smaller_than_nine_points(settings, rotated):
+    values = {name: [1.81e-3] * settings for name in ("predicted", "modelled", "measured")}
+    names = [f"program {index}" for index in range(settings)]
+    drawn = plotting.draw_three(names, values, unit="s", title="Bias gradient", xlabel="program")
+    drawn.draw_without_rendering()
+    (axes,) = drawn.axes
+    boxes = [text.get_window_extent() for text in axes.texts]
+    assert len(boxes) == 3 * settings
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    assert all(axes.bbox.y0 <= box.y0 and box.y1 <= axes.bbox.y1 for box in boxes)
+    assert {text.get_rotation() for text in axes.texts} == {rotated}
+    assert min(text.get_fontsize() for text in axes.texts) >= 9
+    plt.close(drawn)
+
+
+@pytest.mark.parametrize("colour", ["#009E73", "#D55E00", "#0072B2", "#E69F00", "#FFFFFF", "#000000", "#777777"])
+def test_the_ink_is_the_one_of_more_contrast_and_enough_to_be_read(colour):
+    contrast = {
+        "black": (relative_luminance(colour) + 0.05) / 0.05,
+        "white": 1.05 / (relative_luminance(colour) + 0.05),
+    }
+    assert contrast[ink_on(colour)] == max(contrast.values()) >= 4.5
