@@ -88,8 +88,9 @@ def main() -> None:
             save(given.checkpoint, step + 1, model, optimizer)
         if rank == 1 and step + 1 == given.kill_after and first == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-    print(f"rank {rank} of {world_size}: steps {first + 1} to {given.steps}, parameters {digest(model)}")
-    print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, fastest all-reduce {1e3 * min(times_s):.1f} ms")
+    did = f"rank {rank} of {world_size}: steps {first + 1} to {given.steps}, parameters {digest(model)}"
+    took = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, fastest all-reduce {1e3 * min(times_s):.1f} ms"
+    print(f"{did}\n{took}\n", end="")  # one write: the ranks share one terminal
     dist.destroy_process_group()
 
 

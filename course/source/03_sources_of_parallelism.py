@@ -19,7 +19,7 @@
 #       - read|read from a compiled program how many numbers one instruction adds
 #       - predict|predicted at which delay a learning rate blows up, from either side of the limit
 #       - tell|told when a stack of networks trains faster than a loop over them
-#       - choose|chosen the sources that pay on a given machine
+#       - choose|chose the sources that pay on a given machine
 # ---
 
 # %% [markdown] tags=["objectives"]
@@ -92,8 +92,8 @@ print(f"within layers: {64 * numbers_an_image * 4:,} bytes; over examples: {para
 # %% tags=["run", "slide-output"]
 sources = parallel.sources_of_parallelism(helpers.LeNet(), (64, 1, 28, 28))
 within, examples = sources.row("within a layer"), sources.row("over examples")
-columns = ["source", "synchronisations", "payload_bytes", "waits"]
-results.printed(pd.DataFrame([row.to_dict() for row in sources.rows])[columns])
+table = pd.DataFrame([row.to_dict() for row in sources.rows]).set_index("source").rename_axis(None)
+results.printed(table[["synchronisations", "payload_bytes", "waits"]])
 
 # %% tags=["look"]
 layer_bytes.reveal(modelled=64 * numbers_an_image / parameters, measured=within.payload_bytes / examples.payload_bytes)
@@ -128,8 +128,8 @@ print(f"{over_examples.synchronisations} synchronisations over examples: {over_e
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 2: within a layer
 #
-# A product $(m, k) \cdot (k, n)$ can be cut along each of its three sides: the rows $m$, the columns $n$, or the inner
-# dimension $k$. What does each cut cost?
+# A product $(m, k) \cdot (k, n)$ has three sides along which it can be cut: $m$ rows, $n$ columns, and the inner dimension
+# $k$ between them. What does each cut cost?
 #
 # We cut by hand. The matrices hold small whole numbers, so that every sum is exact, and "equal" means equal.
 
@@ -167,7 +167,7 @@ sum_bytes
 
 # %% tags=["run", "slide", "slide-output"] minutes=1
 splits = {by: parallel.model_split(64, 256, 120, by=by, parts=4) for by in within_layer.WAYS}
-table = pd.DataFrame([split.to_dict() for split in splits.values()]).set_index("by")
+table = pd.DataFrame([split.to_dict() for split in splits.values()]).set_index("by").rename_axis(None)
 results.printed(table[["received_bytes", "additions", "copied_bytes"]])
 
 # %% [markdown]
@@ -178,8 +178,8 @@ results.printed(table[["received_bytes", "additions", "copied_bytes"]])
 sum_bytes.reveal(modelled=3 / (3 / 4), measured=splits["inner"].received_bytes / splits["columns"].received_bytes)
 
 # %% [markdown] tags=["explain"]
-# Why would one cut over $k$, then? Look at `copied_bytes`: it is the only cut that reads nothing twice. By rows every worker
-# needs all weights; by columns every worker needs all inputs.
+# Why would one cut over $k$, then? The last column has the bytes of inputs that more than one worker needs: it is the only cut
+# that copies nothing. By rows every worker needs all weights; by columns every worker needs all inputs.
 #
 # ### What went wrong here?
 #
@@ -203,33 +203,35 @@ for by in within_layer.WAYS:
 # between them, and one sum at the end is all (Shoeybi and others, [Megatron-LM](https://arxiv.org/abs/1909.08053), 2019).
 
 # %% tags=["look", "slide", "slide-code"] minutes=1
-x, first, second = (torch.randint(-3, 4, shape).float() for shape in ((5, 6), (6, 8), (8, 3)))
+shapes = (5, 6), (6, 8), (8, 3)
+x, first, second = (torch.randint(-3, 4, shape).float() for shape in shapes)
 left = (x @ first[:, :4]).relu() @ second[:4]
 right = (x @ first[:, 4:]).relu() @ second[4:]
-print("one sum for two layers:", torch.equal(left + right, (x @ first).relu() @ second))
+both = (x @ first).relu() @ second
+print("one sum for two layers:", torch.equal(left + right, both))
 
 # %% [markdown] tags=["explain"]
 # Lesson 05 trains a network that is cut like this. Here we go down instead: parallelism within a layer begins inside one core.
 #
 # ### One instruction, many numbers
 #
-# A core can add eight float32 numbers with one instruction, if its registers are 256 bits wide ([SIMD](glossary.md#simd)). One
-# such place of a register is a [lane](glossary.md#lane). The C++ loops are `y[i] = a * x[i] + y[i]` and `sum += x[i]`; the
-# compiler was asked for one lane, for vectors, and for vectors with leave to reorder sums. A loop of the second kind, in how
-# many lanes does it run when you just ask for vectors?
+# A core can add eight float32 numbers with one instruction if its registers are 256 bits wide, and sixteen if they are 512 bits
+# wide ([SIMD](glossary.md#simd)). One such place of a register is a [lane](glossary.md#lane). The C++ loops are
+# `y[i] = a * x[i] + y[i]` and `sum += x[i]`; the compiler was asked for one lane, for vectors, and for vectors with leave to
+# reorder sums. A loop of the second kind, in how many lanes does it run when you just ask for vectors?
 
 # %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 try:
     census = parallel.count_lanes()
-    shown = pd.DataFrame([row.to_dict() for row in census.rows])
-    shown = results.printed(shown[["function", "variant", "one_lane", "packed", "lanes"]])
+    shown = pd.DataFrame([row.to_dict() for row in census.rows]).set_index("function").rename_axis(None)
+    shown = results.printed(shown[["variant", "one_lane", "packed", "lanes"]])
 except native.NativeError as missing:
     census, shown = None, f"this machine cannot show it: {missing}"
 shown
 
 # %% [markdown] tags=["look"]
-# The table counts the instructions that add or multiply in the compiled program: `one_lane` ones handle one number, `packed`
-# ones handle `lanes`. (It needs a C++ compiler and an x86-64 processor; elsewhere the cell says what is missing.) The scaled
+# The table counts the instructions that add or multiply in the compiled program: those of one lane handle one number, the packed
+# ones as many as there are lanes. (It needs a C++ compiler and an x86-64 processor; elsewhere the cell says what is missing.) The scaled
 # addition gets vectors; one-lane instructions stay beside them for the last few numbers. The sum gets none, although they were
 # asked for.
 
@@ -239,7 +241,7 @@ print(f"where it can be counted, vectors reach the scaled addition and not the s
 
 # %% [markdown] tags=["explain"]
 # The compiler is right. In `sum += x[i]` each addition needs the result of the one before it, and in floating point another
-# order is another result. Eight lanes keep eight sums and add them up at the end, which is another order:
+# order is another result. Eight lanes, say, keep eight sums and add them up at the end, which is another order:
 
 
 # %% tags=["explain"]
@@ -284,9 +286,10 @@ else:
     timing.claim(reordered_is_faster, holds=reordered.time_ratio <= 0.8, evidence=summing)
 
 # %% [markdown] tags=["explain"]
-# The model is the number of lanes. Below it you see what does not shrink with the lanes: the call from Python, and the loop
-# around the additions. (Above it there would be a second reason: with one running sum each addition waits some cycles for the
-# one before, and several sums can be under way at once.)
+# The model is the number of lanes. Below it you see what does not shrink with the lanes: the call from Python. Time it alone, on
+# one number, with `timing.compare(parallel.lane_calls("total", 1), budget_s=0.5)`, and take it from both times. What is then still
+# missing is in the addition itself: each waits for the one before, and a wide one may take more cycles than one of one lane.
+# (Above the model there would be another reason: a compiler may keep several wide sums under way at once.)
 #
 # ### Many cores
 #
@@ -353,7 +356,8 @@ for name, mean in (("30 and 30 digits", even), ("50 and 10 digits", uneven)):
 
 # %% tags=["explain", "slide-code"]
 weighed = (50 * gradient(slice(0, 50)) + 10 * gradient(slice(50, 60))) / 60
-print("weighed by the number of digits:", torch.allclose(weighed, whole, rtol=1e-9, atol=1e-12))
+is_whole = torch.allclose(weighed, whole, rtol=1e-9, atol=1e-12)
+print("weighed by the number of digits:", is_whole)
 
 # %% [markdown] tags=["explain"]
 # So this source changes nothing in what is learnt, for one synchronisation a step. It is what most people use, and lesson 04 is
@@ -578,9 +582,10 @@ helpers.interactive_figure(
 age = helpers.predict("Four equal workers: how many updates old is a gradient when it is applied?", "updates")
 age
 
-# %% tags=["run"]
+# %% tags=["run", "slide", "slide-output"] minutes=1
 server = parallel.simulate_server(net, digits, compute_s=(1, 1, 1, 1), rate=0.05, updates=100)
-results.printed(pd.Series(server.staleness_counts, name="updates").rename_axis("staleness").reset_index())
+for staleness, count in server.staleness_counts.items():
+    print(f"staleness {staleness}: {count:>2} of {server.updates} updates")
 
 # %% tags=["look"]
 age.reveal(modelled=4 - 1, measured=max(server.staleness_counts, key=server.staleness_counts.get))
@@ -640,7 +645,7 @@ print("one worker is never stale:", all(run.largest_staleness == 0 for run in th
 print("the loss fell in every run:", all(run.final_loss < run.first_loss for run in threaded))
 
 # %% [markdown] tags=["explain"]
-# Look at `largest_staleness`: when the operating system takes the core from a thread that has read the weights, that thread
+# Look at the largest staleness: when the operating system takes the core from a thread that has read the weights, that thread
 # comes back with a very old gradient. Run it again, and the numbers change; a run like this cannot be repeated.
 #
 # Without a lock something else can happen: two threads read the same number, each adds its own, each writes, and one addition
@@ -708,8 +713,9 @@ weight_bytes = sum(weight.nbytes for weight in net.parameters())
 sent.reveal(modelled=150 / 10 * 2 * 3 / 4 * weight_bytes, measured=local.runs[1].sent_bytes)
 
 # %% tags=["look", "nbval-ignore-output", "slide-more", "slide-output"]
-table = pd.DataFrame([run.to_dict() for run in local.runs])
-results.printed(table[["synchronise_every", "sent_bytes", "final_loss", "largest_distance"]])
+names = [f"every {run.synchronise_every}" for run in local.runs]
+table = pd.DataFrame([run.to_dict() for run in local.runs], index=names)
+results.printed(table[["sent_bytes", "final_loss", "largest_distance"]])
 
 # %% tags=["explain"]
 dearest, _, cheapest = local.runs
@@ -719,7 +725,7 @@ print(f"and the workers drift further apart: {cheapest.largest_distance > deares
 
 # %% [markdown] tags=["explain"]
 # With $k = 1$ this is the split over examples: the mean of weights that one step changed is one step with the mean gradient.
-# `largest_distance` is how far a worker has gone from the mean when they meet. These digits forgive it; a harder problem, or
+# The largest distance is how far a worker has gone from the mean when they meet. These digits forgive it; a harder problem, or
 # parts of the data that differ more between the workers, may not.
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -875,7 +881,11 @@ print(f"your table: {(given != '?').to_numpy().sum()} of 16 filled in, {right} a
 # other way round than most expect: splitting *within the layers* pays, while splitting the batch does not. The layers are wide
 # and the batch is small, so the gradient is far larger than what crosses the layers (as LeNet's at a batch below 7). Krizhevsky
 # saw it in AlexNet's fully connected layers (["One weird trick for parallelizing convolutional neural
-# networks"](https://arxiv.org/abs/1404.5997), 2014). What changes with a batch of 4,096, and with LeNet?
+# networks"](https://arxiv.org/abs/1404.5997), 2014).
+#
+# ### How many of the four sources pay?
+#
+# That depends on the network and its batch. What changes with a batch of 4,096, and with LeNet?
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
 tables = {
@@ -884,7 +894,7 @@ tables = {
     "LeNet, 64": shares_left(helpers.LeNet(), (64, 1, 28, 28)),
 }
 counts = {name: (table >= 0.5).sum(axis=1) for name, table in tables.items()}
-results.printed(pd.DataFrame(counts).rename_axis("model, batch").reset_index())
+results.printed(pd.DataFrame(counts))
 
 # %% tags=["explain"]
 more = tables["wide, 4096"].loc["4 GPUs", "over examples"]

@@ -14,11 +14,11 @@
 #     minutes: 90
 #     needs: ["00"]
 #     objectives:
-#       - write|wrote an all-reduce round a ring of processes, and counted its bytes
+#       - write|wrote an all-reduce round a ring of processes, with every byte counted
 #       - predict|predicted the time of a data-parallel step from a link's two numbers
-#       - show|showed to which digit ranks and one process agree, and four errors that break it
+#       - show|showed to which digit ranks and one process agree, and which four errors break that
 #       - count|counted what DDP, `fully_shard` and accumulated gradients send and keep
-#       - restart|restarted a training run whose process was killed, and lost nothing
+#       - restart|restarted a training run whose process was killed, with nothing lost
 # ---
 
 # %% [markdown] tags=["objectives"]
@@ -33,6 +33,7 @@
 # two numbers, [latency](glossary.md#latency) and [bandwidth](glossary.md#bandwidth), must predict what the clock shows.
 
 # %%
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -138,14 +139,15 @@ def ring_all_reduce(rank, world_size, brought):
 
 # %% tags=["look"]
 brought = torch.arange(40.0).reshape(4, 10)
-print("what each rank brings:", brought.tolist()[1])
+print("what rank 1 brings:", brought.tolist()[1])
 for rank, summed in enumerate(ranks.run(ring_all_reduce, brought)):
     print(f"rank {rank} has the sum of all: {torch.equal(summed, brought.sum(0))}")
 
 # %% [markdown] tags=["explain"]
 # Ten numbers do not divide by four; `tensor_split` makes two chunks of three and two of two, and nothing is lost. The obvious
-# alternative is to send everything to rank 0, which adds and answers. Count both for 200 kB, the gradient of a network of 50,000
-# parameters. What matters is the busiest port: it sends or receives one message at a time, and all wait for it.
+# alternative is a star: send everything to rank 0, which adds and answers. Count both for 200 kB, the gradient of a network of
+# 50,000 parameters. A rank's port carries one message at a time in each direction; what matters is the most bytes that any port
+# has to carry in one direction, for all wait for it.
 
 # %% tags=["predict"]
 port_ratio = helpers.predict(
@@ -226,8 +228,14 @@ both.claim(
 
 # %% [markdown] tags=["explain"]
 # The messages are real: `execute` sends the bytes between the processes and then sleeps until the link would have carried them.
-# The measured times lie a little above the model, for a message also costs your machine something. And the ring has a price: its
-# latency, $2(p-1)\,\alpha$, grows with $p$. Where the message is small, the ring has nothing to win:
+# On a machine that does nothing else the measured times lie a little above the model, for a message also costs your machine
+# something; where other programs run, a process that should go on has to wait for a core, and they lie far above it.
+#
+# And the ring has a price: its latency, $2(p-1)\,\alpha$, grows with $p$. Two other algorithms have fewer steps (Thakur,
+# Rabenseifner and Gropp, *Optimization of Collective Communication Operations in MPICH*, 2005). In a *tree* every second rank
+# sends all that it has to a neighbour and is done, then every second one of the rest, until rank 0 has the sum, which goes back
+# the same way. In *halving and doubling* ranks exchange in pairs: half of the buffer with one partner, a quarter with the next,
+# and so on, and then back. All four on 16 ranks, if each pair of ranks has such a link:
 
 # %%
 for name in ("ring", "tree", "halving_doubling", "gather_broadcast"):
@@ -237,14 +245,17 @@ for name in ("ring", "tree", "halving_doubling", "gather_broadcast"):
     print(f"{name:16}  {small.steps} steps   4 kB: {units.text(times_s[0], 's')}   4 MB: {units.text(times_s[1], 's')}")
 
 # %% [markdown] tags=["explain"]
-# That is why libraries such as nccl choose the algorithm by the size of the message.
+# With 4 kB the steps decide, and the ring has nothing to win. With 4 MB the bytes decide, and the tree sends all of them in each
+# step. Halving and doubling sends the ring's bytes in the tree's steps, but to partners all over the network, where the ring needs
+# links between neighbours alone. So libraries choose: NCCL, which PyTorch uses between GPUs, by the size of the message, the number
+# of machines and GPUs, and the bandwidths between them ([a developer's answer](https://github.com/NVIDIA/nccl/issues/754)).
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 3: the gradient of a batch is a mean
 #
 # $$g = \frac1B \sum_{i=1}^{B} g_i = \frac1p \sum_{r=1}^{p} \Big( \frac{p}{B} \sum_{i \in r} g_i \Big)$$
 #
-# The inner bracket is the mean gradient of one rank's shard of $B/p$ examples.
+# The inner bracket is the mean gradient of one rank's shard, its part of the batch: $B/p$ examples.
 #
 # So each rank needs the same weights, computes the mean gradient of its shard, and the ranks average: then each makes the same
 # update, and the weights stay equal without ever being sent. On paper this equals one process on the whole batch. On a machine?
@@ -304,14 +315,20 @@ print(f"(0.1 + 0.2) + 0.3 == 0.1 + (0.2 + 0.3): {(0.1 + 0.2) + 0.3 == 0.1 + (0.2
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 4: what went wrong here?
 #
-# Four programs that run, converge, and are not the program that you wrote for one process.
+# - Unequal shards, each rank with the mean of its own
+# - Ranks that begin with weights of their own
+# - A layer that takes no part in some step
+# - Batch norm over each rank's shard
+#
+# Four programs that look right, and are not the program that you wrote for one process. Three of them run and converge all the
+# same; one stops.
 #
 # The first: 48 examples in shards of 24, 12, 8 and 4, as happens at the end of a data set, each rank with the mean of its shard.
 
-# %%
+# %% tags=["slide", "slide-output"] minutes=2
 uneven = (24, 12, 8, 4)
 wrong = train_on_ranks(sizes=uneven)
-print(f"equal to one process: {wrong.equal}; ranks equal to one another: {wrong.between_ranks == 0}")
+print(f"shards: equal to one process: {wrong.equal}, to each other: {wrong.between_ranks == 0}")
 
 # %% [markdown] tags=["explain"]
 # No rank notices: they agree with one another. A mean of means is not the mean. The 4 examples of rank 3 count as much as the 24
@@ -331,10 +348,10 @@ print(f"weights {[round(weight, 2) for weight in weights]}: equal to one process
 seeded_apart = helpers.predict("By hand and with DDP: how many of these two still equal one process?", "programs")
 seeded_apart
 
-# %% tags=["run"]
+# %% tags=["run", "slide-output"]
 seeded = {way: train_on_ranks(way=way, seeds_differ=True) for way in ("ring", "ddp")}
 for way, each in seeded.items():
-    print(f"{way}: equal to one process: {each.equal}; ranks equal to one another: {each.between_ranks == 0}")
+    print(f"seeds, {way}: equal to one process: {each.equal}, to each other: {each.between_ranks == 0}")
 
 # %% tags=["look"]
 seeded_apart.reveal(measured=sum(each.equal for each in seeded.values()))
@@ -372,7 +389,7 @@ for name, maker in {"tied": Tied, "frozen": with_frozen}.items():
 # pass and waits for all of them.
 
 
-# %%
+# %% tags=["slide-output"]
 def unused_head(_rank, _world_size, find):
     model = nn.ModuleDict({"body": nn.Linear(20, 5), "head": nn.Linear(20, 5)}).to(device)
     model.forward = lambda x: model["body"](x)
@@ -381,7 +398,7 @@ def unused_head(_rank, _world_size, find):
         for _ in range(2):
             ddp(torch.ones(4, 20, device=device)).sum().backward()
     except RuntimeError as error:
-        return f"an error that advises find_unused_parameters: {'find_unused_parameters' in str(error)}"
+        return f"an error that advises it: {'find_unused_parameters' in str(error)}"
     return "two steps done"
 
 
@@ -398,13 +415,13 @@ for find in (False, True):
 # Batch norm takes mean and variance over the batch. Which batch: the rank's, or everyone's?
 
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=1
 def with_batch_norm():
     return nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.Tanh(), nn.Linear(32, 5))
 
 
 normed = train_on_ranks(with_batch_norm)
-print(f"equal to one process: {normed.equal}; ranks equal to one another: {normed.between_ranks == 0}")
+print(f"batch norm: equal to one process: {normed.equal}, to each other: {normed.between_ranks == 0}")
 
 # %% [markdown] tags=["explain"]
 # The formula of Part 3 asks that the loss be a mean over examples. With batch norm each example's output depends on the others of
@@ -493,9 +510,9 @@ print(f"accumulated over 3 with no_sync: equal to one process: {accumulated.equa
 # (From "Hardware Ecosystem", Cambridge, 2022.) The two GPUs ran through `nn.DataParallel`. But the batch grew as well, and loading
 # the digits is inside the clock. How many updates did each row make of 60,000 digits?
 
-# %%
+# %% tags=["slide", "slide-output"] minutes=1
 updates = {batch: 2 * -(-60_000 // batch) for batch in (128, 512, 1024)}
-print(", ".join(f"batch {batch}: {count} updates" for batch, count in updates.items()))
+print("\n".join(f"batch {batch}: {count} updates" for batch, count in updates.items()))
 
 # %% [markdown] tags=["explain"]
 # Three rows, three experiments: the network of the last has learned from an eighth of the updates. Decide what is held fixed.
@@ -617,7 +634,8 @@ print(f"no step is faster than its model: {all(fastest_s[name] >= modelled[name]
 def draw_step(bucket_kb, latency_ms):
     link = parallel.Link(10e6, latency_ms / 1000)
     step = parallel.ddp_step([cost] * layer_count, world_size=4, link=link, bucket_bytes=bucket_kb * 1000)
-    title = f"Modelled: {len(step.buckets)} bucket(s), {latency_ms} ms of latency, {1000 * step.step_s:.0f} ms a step"
+    buckets = "one bucket" if len(step.buckets) == 1 else f"{len(step.buckets)} buckets"
+    title = f"Modelled: {buckets}, {latency_ms} ms of latency, {1000 * step.step_s:.0f} ms a step"
     return plotting.gantt(step.activities(), title=title)
 
 
@@ -639,7 +657,7 @@ helpers.interactive_figure(
 #
 # - Where the link is the limit, send less often: accumulate
 # - Or send less: compress; but then something else arrives
-# - On a fast link nothing helps, for nothing is exposed
+# - On a fast link nothing helps: only the last bucket is exposed
 #
 # The same four layers over four links, and three remedies, modelled: float16 on the wire, four accumulated micro-batches (the time
 # for each of them), both. The last column is what a step would take if the link cost nothing.
@@ -783,7 +801,7 @@ allowed
 
 # %% [markdown]
 # On both we give the command above, with Python's own name for torchrun. Where namespaces are not allowed (the table says why),
-# `parallel.torchrun` starts both agents on the loopback, which is not slow. Either way each agent has one rank, and the script is
+# `parallel.torchrun` starts both agents on the loopback, this machine's network to itself, which is not slow. Either way each agent has one rank, and the script is
 # the same.
 
 # %% tags=["run", "slide-output"]
@@ -799,8 +817,9 @@ if on_a_cable:
 else:
     both_agents = parallel.torchrun(script, nproc_per_node=1, nnodes=2, args=given, timeout_s=110)
     output = "\n".join(rank.output for rank in both_agents.ranks)
-undisturbed = sorted(line for line in output.splitlines() if line.startswith("rank"))
-print("\n".join(line.partition(",")[0] for line in undisturbed))
+# Both ranks write to one output at the same time, and may share a line of it.
+undisturbed = sorted(re.findall(r"(rank \d of \d: steps \d+ to \d+), parameters ([0-9a-f]{16})", output))
+print("\n".join(steps for steps, _ in undisturbed))
 
 # %% [markdown]
 # The script times its all-reduce of the gradient, in one buffer. In a ring of two each rank sends the whole buffer, half in each
@@ -810,7 +829,7 @@ print("\n".join(line.partition(",")[0] for line in undisturbed))
 gradient_elements = 256 * 512 + 512 + 512 * 256 + 256
 ring_of_two = parallel.collective("all_reduce", "ring", world_size=2, length=gradient_elements)
 modelled_s = parallel.schedule(ring_of_two, cable).duration_s
-measured_s = min(float(line.split()[-2]) / 1000 for line in output.splitlines() if line.startswith("loss"))
+measured_s = min(float(milliseconds) / 1000 for milliseconds in re.findall(r"fastest all-reduce ([\d.]+) ms", output))
 where = "cable" if on_a_cable else "loopback, not slowed"
 print(f"modelled: {units.text(modelled_s, 's')}, measured ({where}): {units.text(measured_s, 's')}")
 
@@ -827,7 +846,9 @@ print(f"where there is a cable, no all-reduce is faster than it allows: {is_held
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 10: a rank is killed
 #
-# With enough machines one always fails. A run must go on without a person.
+# - With enough machines one always fails
+# - A run must go on without a person
+# - A rank is killed after step 6, a checkpoint is written at every fourth: how many steps are computed twice?
 #
 # On 16,384 GPUs Meta counted 419 unexpected interruptions in 54 days (*The Llama 3 Herd of Models*, 2024).
 #
@@ -845,7 +866,7 @@ redone = helpers.predict(
 )
 redone
 
-# %% tags=["run"]
+# %% tags=["run", "slide", "slide-output"] minutes=1
 killed = parallel.torchrun(
     script,
     nproc_per_node=2,
@@ -862,7 +883,7 @@ redone.reveal(modelled=6 % 4, measured=6 - (resumed_at - 1))
 
 # %% tags=["explain"]
 restarted = [rank.output.splitlines()[0] for rank in killed.ranks]
-digests = {line.split()[-1] for line in (*undisturbed, *restarted)}
+digests = {digest for _, digest in undisturbed} | {line.split()[-1] for line in restarted}
 print(f"all ranks of both runs end with the same parameters, bit for bit: {len(digests) == 1}")
 folder.cleanup()
 ranks.close()

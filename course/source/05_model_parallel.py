@@ -80,32 +80,30 @@ print(f"whole: {towers.whole_bytes:,} bytes; on each of two ranks: {towers.rank_
 whole_net.reveal(modelled=3 * 4 * parameters, measured=towers.whole_bytes)
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
-groups = [[each for each in towers.layers if each.layer.endswith(str(number))] for number in range(1, 9)]
-forms = [("whole", group) for group in groups], [("rank", group) for group in groups]
-bars = [each for both in zip(*forms, strict=True) for each in both]
+groups = {"1": "1", "2": "2", "3-5": "345", "6": "6", "7": "7", "8": "8"}
+bars = [(layers, form) for layers in groups for form in ("whole", "rank")]
 
 
 def bytes_of(kind):
-    return [sum(getattr(each, f"{form}_{kind}_bytes") for each in group) for form, group in bars]
+    return [sum(getattr(each, f"{form}_{kind}_bytes") for each in towers.layers if each.layer[-1] in groups[layers])
+            for layers, form in bars]  # fmt: skip
 
 
 drawn = plotting.draw_layers(
-    [f"{place // 2 + 1}, {'tower' if place % 2 else 'whole'}" for place in range(len(bars))],
+    [f"{layers}, {'whole' if form == 'whole' else 'tower'}" for layers, form in bars],
     {
-        "weight, gradient, momentum": [3 * size for size in bytes_of("parameter")],
+        "weights x 3": [3 * size for size in bytes_of("parameter")],
         "saved for backward": bytes_of("saved"),
     },
     unit="B",
     title="AlexNet's eight layers, batch 128",
 )
-plotting.show(
-    drawn, alt="Two bars a layer, whole and tower: most is saved in layers 1 and 2, most weights are in layer 6."
-)
+plotting.show(drawn, alt="Two bars for each layer (3 to 5 together): most is saved in 1 and 2, most weights are in 6.")
 
 # %% [markdown] tags=["explain"]
-# Less than a third of it is what the parameters alone say. (Under *measured* stands the count:
+# The parameters alone, three times, are less than a third of it. (Under *measured* stands the count:
 # nothing of this size ran here.) The rest is activations, most of them in the first two layers, where the
-# maps are large (each bar is a convolution with its ReLU, normalisation and pooling). A tower is not exactly a half: both ranks keep
+# maps are large (with each convolution stand its ReLU, normalisation and pooling). A tower is not exactly a half: both ranks keep
 # the images that conv1 reads, and conv3 reads the maps of both towers. Now the reason that everybody gives:
 
 # %% tags=["explain", "slide", "slide-output"] minutes=1
@@ -155,8 +153,9 @@ moved.reveal(modelled=by_hand, measured=sum(counted.values()) + narrower)
 
 # %% [markdown] tags=["explain"]
 # The measured bytes are those of the run plus what fc6 and fc7 are narrower by. A batch of 128 moves them 128 times, and the
-# gradients travel back. The result is equal to some $10^{-6}$ and not bit for bit: a convolution with 48 outputs may be computed by
-# another algorithm than one with 96.
+# gradients travel back. Outputs and gradients are equal within some $10^{-6}$; bit for bit they need not be: the terms of two ranks
+# are added in another order than in one process, and a convolution with 48 outputs may be computed by another algorithm than one
+# with 96 (that depends on the processor).
 #
 # ### What went wrong here? A gradient counted twice
 #
@@ -189,7 +188,7 @@ print(f"a gradient is off by {wrong.gradient_difference:.2f} of itself")
 # - The other ranks exist in name alone: one process is enough
 #
 # A network of our own from here on: blocks of two layers, as in a transformer's feed-forward part. 16 blocks, 4096 wide and 16,384
-# within, with Adam.
+# within, with Adam. The plan says how tensor ranks would divide each layer, by columns or by rows (Part 3 says what that means).
 
 
 # %%
@@ -268,13 +267,13 @@ print(f"every estimate within 2 % of what four ranks allocated: {near}")
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 3: inside a layer
 #
-# $$f(X A)\,B = f(X A_1)\,B_1 + f(X A_2)\,B_2$$
-#
-# $A_1$ and $A_2$ are columns of $A$, $B_1$ and $B_2$ rows of $B$.
+# - $f(X A)\,B = f(X A_1)\,B_1 + f(X A_2)\,B_2$
+# - $A_1$ and $A_2$ are columns of $A$, $B_1$ and $B_2$ rows of $B$
 #
 # This is [tensor parallelism](glossary.md#tensor-parallelism) (Shoeybi and others, *Megatron-LM*, 2019). A column of $A$ makes a
 # number of the hidden layer, whole, so that $f$ may be applied to it at once; a row of $B$ makes a term of the sum. Between the two nothing is
-# sent. The obvious alternative puts the pieces together after each layer. Four ranks, a block of two layers, forward and back:
+# sent. The obvious alternative puts the pieces together after each layer. Each way of putting them together is a
+# [collective](glossary.md#collective). Four ranks, a block of two layers, forward and back:
 
 # %% tags=["predict"]
 messages = helpers.predict("How many collectives in all, forward and back, does column-then-row need?", "calls")
@@ -347,12 +346,13 @@ print(f"the gather at the end of the net, so that we can compare: {tokens.nbytes
 # %% tags=["slide-output"]
 run = split["column, then row"]
 print(f"PyTorch's FlopCounterMode: {run.flop_counter_flops:,} FLOP")
-print(f"counted below DTensor, in the products really computed: {run.rank_flops:,} FLOP")
+print(f"in the products really computed: {run.rank_flops:,} FLOP")
 print(f"parameters on this rank: {run.rank_parameters[0]:,} of {run.parameters:,}")
 
 # %% [markdown] tags=["explain"]
 # The counter sees a `DTensor`, one tensor that lies on four ranks, before it is split: it counts the whole product on every rank.
-# A utilisation made of it is four times too good. The same care is due to shapes: `weight.shape` of a DTensor is the whole's.
+# A utilisation made of it is four times too good. (The second line counts the products of plain tensors to which each DTensor hands
+# its work.) The same care is due to shapes: `weight.shape` of a DTensor is the whole's.
 #
 # Widths must divide. What happens with 66 columns on 4 ranks?
 
@@ -506,11 +506,12 @@ alive.reveal(
 )
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
-for name in ("1f1b", "zero_bubble"):
-    drawn = plotting.gantt(scheduled[name][1].timeline.activities, title=f"Measured: {name}, 8 microbatches")
-    plotting.show(
-        drawn, alt=f"Four lanes of forward and backward passes of the schedule {name}, as they ran on four ranks."
-    )
+drawn = plotting.gantt(scheduled["1f1b"][1].timeline.activities, title="Measured: 1F1B, 8 microbatches")
+plotting.show(drawn, alt="Four lanes: after a few forward passes, forward and backward passes take turns on each rank.")
+
+# %% tags=["look", "slide", "slide-output"] minutes=1
+drawn = plotting.gantt(scheduled["zero_bubble"][1].timeline.activities, title="Measured: zero bubble, 8 microbatches")
+plotting.show(drawn, alt="Four lanes: as before, and passes for the weights alone stand where ranks were idle.")
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 table = {
@@ -673,7 +674,7 @@ ring_growth.reveal(modelled=(3 / 4) / (1 / 2), measured=ring_bytes[4] / ring_byt
 
 # %% [markdown] tags=["explain"]
 # A rank passes on all keys and values but one block: $\frac{p-1}{p}$ of them, less than all however many ranks there are, while
-# scores and queries shrink as $1/p$. **What went wrong** with the plain mean: a block whose keys fit the query well must count for more.
+# its queries, and the scores that it computes in all, shrink as $1/p$. **What went wrong** with the plain mean: a block whose keys fit the query well must count for more.
 #
 # With a causal mask a token sees only earlier ones:
 
@@ -681,7 +682,7 @@ ring_growth.reveal(modelled=(3 / 4) / (1 / 2), measured=ring_bytes[4] / ring_byt
 causal = parallel.compare_ring_attention(ranks, query, key, value, causal=True)
 print(f"equal to one process: {causal.agreement.equal}; blocks of scores by rank: {causal.blocks}")
 busy = sum(causal.blocks) / (len(causal.blocks) * max(causal.blocks))
-print(f"mean over longest: {busy:.1%}")
+print(f"mean work of the ranks over the most: {busy:.1%}")
 print("cut into 8, pieces r and 7 - r on rank r:", [(rank + 1) + (8 - rank) for rank in range(4)])
 
 # %% [markdown] tags=["explain"]
@@ -742,7 +743,7 @@ pd.DataFrame(rows).T.rename_axis("capacity factor").astype(int)
 # ## Part 8: choosing
 #
 # | cut | a rank keeps | it sends | it waits for |
-# |---|---|---|---|
+# |:--|:--|:--|:--|
 # | data | all | gradients | a [bucket](glossary.md#bucket) |
 # | FSDP | $1/p$ | weights twice, gradients | each layer's weights |
 # | tensor | $1/p$ | activations of each block | each all-reduce |
@@ -824,7 +825,7 @@ for row, run in zip(tried, runs, strict=True):
 # %% [markdown] tags=["explain"]
 # The same network is trained each time, by other messages. And yet the clock may put another layout first than the model did. **What
 # went wrong?** The model knows the link's time for a message, and not the machine's: to wake a process, to copy, to notice the
-# arrival. A layout of many [collectives](glossary.md#collective) meets that often, and one of few does not. So measure what a message costs here, add it to the
+# arrival. A layout of many collectives meets that often, and one of few does not. So measure what a message costs here, add it to the
 # link, and model again:
 
 # %% tags=["run", "nbval-ignore-output"]
@@ -847,17 +848,17 @@ print("with its messages no layout is modelled faster:",
 
 # %% tags=["look", "slide", "slide-output"] minutes=2
 settings = {
-    "1 GB/s, 10 us": {"link": parallel.Link(1e9, 1e-5)},
-    "1 MB/s": {"link": parallel.Link(1e6, 1e-3)},
-    "20 ms": {"link": parallel.Link(10e6, 20e-3)},
-    "340 KiB": {"memory": "340 KiB"},
-    "128 rows": {"rows": 128},
+    "link 1 GB/s, 10 us": {"link": parallel.Link(1e9, 1e-5)},
+    "link 1 MB/s": {"link": parallel.Link(1e6, 1e-3)},
+    "20 ms a message": {"link": parallel.Link(10e6, 20e-3)},
+    "memory 340 KiB": {"memory": "340 KiB"},
+    "batch of 128 rows": {"rows": 128},
 }
-won = {"as above": choice} | {name: choose(**changed) for name, changed in settings.items()}
+won = {"10 MB/s, 1 ms, 2 MiB, 32 rows": choice} | {name: choose(**changed) for name, changed in settings.items()}
 pd.DataFrame({name: {"chosen": each.best, "speedup": f"{each.speedup:.2f}"} for name, each in won.items()}).T
 
 # %% tags=["look"]
-fast = [row.step_s for row in won["1 GB/s, 10 us"].rows if row.layout.ranks == 4]
+fast = [row.step_s for row in won["link 1 GB/s, 10 us"].rows if row.layout.ranks == 4]
 print(f"on the fast link, all {len(fast)} layouts of four devices: {1000 * min(fast):.1f} to {1000 * max(fast):.1f} ms")
 
 # %% [markdown] tags=["explain"]

@@ -54,8 +54,8 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 # - A batch is a step of the device
 #
 # The [busy share](glossary.md#busy-share) of the device is the time it computes over all the time. The items here stand for
-# files in a store on the network: an item sleeps for 15 ms and then is there. At first there are no workers: the training
-# process makes each batch itself.
+# files in a store on the network: an item sleeps for 15 ms and then is there. At first there are no
+# workers, other processes that would make batches: the training process makes each batch itself.
 
 # %% tags=["slide-output"]
 far_items = feeding.WaitingItems(200, wait_s=0.015)
@@ -151,7 +151,9 @@ gains = {}
 for name, each in missing.items():
     per_s, busy_share = fed(each)
     gains[name] = fast_per_s / per_s
-    print(f"{name} alone: {gains[name]:.2f} times the time an example, the device is busy {100 * busy_share:.0f} %")
+    print(
+        f"{name} alone: an example takes {gains[name]:.2f} times as long, the device is busy {100 * busy_share:.0f} %"
+    )
 print(f"both, the slow run: {fast_per_s / slow_per_s:.2f} times, the device is busy {100 * slow_busy_share:.0f} %")
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -163,11 +165,15 @@ workers_part.reveal(modelled=modelled[16, 1].step_s / modelled[16, 4].step_s, me
 
 # %% tags=["explain", "slide", "slide-output"] minutes=2
 rows = {f"batch {batch}, {workers} worker(s)": {"step_s": each.step_s, "each_example_s": each.step_s / batch,
-        "busy_share": each.busy_share, "bound": each.bound} for (batch, workers), each in modelled.items()}  # fmt: skip
+        "busy_share": each.busy_share, "decided by": each.bound} for (batch, workers), each in modelled.items()}  # fmt: skip
 results.printed(pd.DataFrame(rows).T)
 
 # %% [markdown] tags=["explain"]
-# Read the last row: in the slow run the device is busy all the time. Nothing starved. It was slow because a step has a price
+# (These are the model's numbers: $W$ workers bring a batch every $t_{batch} / W$, and from step to step it takes that long or as
+# long as the device computes, whichever is longer. Part 3 holds this against a measurement.)
+#
+# Read the last row: in the slow run the device is busy all the time. (Measured it was a little less, for each batch also has to
+# cross from a worker to the training process, which Part 5 measures.) Nothing starved. It was slow because a step has a price
 # whatever is in it (on a GPU: starting each of its operations), and with batches of 4 an example bears four times as much of it.
 # More workers would have bought nothing. One worker does starve the device a little at batches of 16: the second row, one of the
 # two runs that were missing. (What the lecture's device waited for its two numbers cannot say.)
@@ -196,8 +202,8 @@ results.printed(by_workers.table().set_index("value").rename_axis("workers")[sho
 # %% tags=["look", "slide", "slide-output"] minutes=1
 modelled = [feeding.model_feeding(make_batch_s, accelerator.step_s, workers=workers) for workers in range(5)]
 shares = {
-    "modelled": [round(100 * each.busy_share) for each in modelled],
-    "measured": [round(100 * row.busy_share) for row in by_workers.rows],
+    "modelled": [100 * each.busy_share for each in modelled],
+    "measured": [100 * row.busy_share for row in by_workers.rows],
 }
 drawn = plotting.draw_three(
     ["0", "1", "2", "3", "4"],
@@ -339,7 +345,7 @@ helpers.interactive_figure(
 # ## Part 5: more workers are not always better
 #
 # | an item | is limited by | workers help |
-# |---|---|---|
+# |:--|:--|:--|
 # | waits | others | always |
 # | computes | cores | up to the cores |
 # | on one disk | the disk | only the first |
@@ -432,7 +438,7 @@ train_step = feeding.training_step(helpers.LeNet().to(device))
 for workers in (0, 2):
     with feeding.workers_end(helpers.make_MNIST_loader(batch_size=64, num_workers=workers)) as loader:
         real = feeding.feed(loader, feeding.TrainingAccelerator(train_step, device=device), steps=24, warm_up=8)
-    print(f"{workers} workers, {real.accelerator}: busy {100 * real.last.busy_share:.0f} %, "
+    print(f"{workers} workers, on this {device}: busy {100 * real.last.busy_share:.0f} %, "
           f"{units.text(real.last.step_s, 's')} from step to step")  # fmt: skip
 
 # %% [markdown] tags=["slide"] minutes=1

@@ -86,8 +86,8 @@ print("C++:", no_cpu_code or "can be compiled here")
 # of that memory which a kernel can only read.
 
 # %% tags=["slide", "slide-output"] minutes=1
-story_s = {"a __device__ array, filled from a file": 3.8e-3, "a __constant__ array": 2.4e-3}
-drawn = plotting.draw_bars(story_s, unit="s", title="The stage's time in the story")
+story_s = {"__device__": 3.8e-3, "__constant__": 2.4e-3}
+drawn = plotting.draw_bars(story_s, unit="s", title="The stage's time in the story, weights from a file")
 plotting.show(drawn, alt="Two bars: 3.8 ms with a __device__ array, 2.4 ms with a __constant__ array.")
 
 # %% [markdown]
@@ -112,7 +112,7 @@ multiply_adds.reveal(modelled=by_hand, measured=network.macs)
 # A [MAC](glossary.md#mac) a weight: each weight is used once a candidate. So whatever it costs to bring one weight to its
 # multiply-add is paid as often as the arithmetic itself.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ## Four hypotheses
 #
 # 1. **Memory**: weights from a file must be read from the GPU's memory.
@@ -132,10 +132,10 @@ hypothesis
 # [shared memory](glossary.md#shared-memory), and 28 KiB or more are left. A thread has at most 255 registers. (NVIDIA, "CUDA
 # Programming Guide", tables "Shared Memory Capacity" and "Memory Information", compute capability 7.5 and later.)
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=1
 candidates = 10_000_000
 input_bytes, weight_bytes = 4 * network.inputs * candidates, 4 * network.parameters
-print(f"memory: the inputs are {input_bytes / weight_bytes:,.0f} times as many bytes as the weights")
+print(f"memory: the inputs have {input_bytes / weight_bytes:,.0f} times the bytes of the weights")
 print(f"cache: the weights fill {weight_bytes / (28 * 1024):.0%} of 28 KiB")
 print(f"registers: {network.parameters:,} parameters, 255 registers")
 refuted = {1: weight_bytes < input_bytes / 1000, 2: weight_bytes < 28 * 1024, 3: network.parameters > 255}
@@ -178,7 +178,8 @@ more_instructions
 
 # %% [markdown] tags=["run"]
 # Where the GPU's tools are missing, `count` takes what was recorded with the same network. Compiling takes some seconds, two
-# programs at a time.
+# programs at a time. Of the columns, `immediate` counts the multiply-adds whose weight stands in the instruction itself, `register` those
+# that find it in a register, and `global_loads` the instructions that read the GPU's memory.
 
 
 # %% tags=["run"]
@@ -189,7 +190,7 @@ def compile_all(texts):
 
 
 def count(placement, architecture="sm_90", precision="fp32"):
-    """Return the census of one program: a row."""
+    """Return what one program consists of: a row."""
     if no_gpu_code:
         return cw.recorded_counts(current=True).count(placement, architecture=architecture, precision=precision)
     chosen = {"architectures": [architecture], "placements": [placement], "precision": precision}
@@ -222,17 +223,18 @@ hypothesis.reveal(modelled=not_refuted[0], measured=4 if device.total > 1.5 * co
 # The pencil left hypothesis 4 over, and the count agrees with it: the programs differ, by about one load a weight beside one
 # multiply-add a weight, which was the model. This is the table that a GPU programmer calls a
 # [census](glossary.md#census): what the program consists of, counted once. Since nothing in this kernel loops, it is also what each
-# thread executes. Even when every load hits the cache, its instruction is issued.
+# thread executes. Even when every load hits the cache, its instruction is issued. (The few multiply-adds beyond the number of MACs
+# belong to the sigmoid.)
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Read it line by line
 #
-# | operand | in the text | comes from |
-# |---|---|---|
+# | in the text | operand | comes from |
+# |:--|:--|:--|
 # | `R37` | register | this thread |
 # | `0.0298` | [immediate](glossary.md#immediate) | the instruction |
 # | `c[3][..]` | constant bank | [constant memory](glossary.md#constant-memory) |
-# | `UR11` | [uniform register](glossary.md#uniform-register) | one value for 32 threads |
+# | `UR11` | [uniform register](glossary.md#uniform-register) | a register of 32 threads |
 #
 # NVIDIA's machine code is called SASS. `FFMA R10, R37, w, R10` is one multiply-add in float32: R10 = R37 times w, plus R10. What stands
 # in the place of w is the whole story. An immediate is a number that is part of the instruction. From sm_70 on
@@ -259,8 +261,9 @@ print(listing(programs["const"], "FFMA", 5) if programs else no_gpu_code)
 print(listing(programs["device"], "LDG", 6) if programs else no_gpu_code)
 
 # %% [markdown] tags=["explain"]
-# `LDG` loads from [global memory](glossary.md#global-memory) into a register. It has to be issued, its address has to be there, and a
-# register has to wait for it; the multiply-add comes on top. Is what stands in `const`'s instructions really our weights? Search
+# `LDG` loads from [global memory](glossary.md#global-memory) into a register. (`CONSTANT` behind it is not constant memory: it says that
+# this kernel does not write what it loads.) It has to be issued, its address has to be there, and a register has to wait for it;
+# the multiply-add comes on top. Is what stands in `const`'s instructions really our weights? Search
 # the compiled file for the four bytes of each, at the place that an immediate has within its 16 bytes. A weight may also stand
 # there without its minus: `FFMA R28, R34, -R9, ...` subtracts.
 
@@ -324,8 +327,8 @@ constant_ratio.reveal(modelled=1, measured=rows["constant sm_90"].total / rows["
 # %% [markdown] tags=["explain", "slide"] minutes=2
 # ### Claim 1: "constant memory is as good"
 #
-# - sm_80: the multiply-add reads constant memory itself.
-# - sm_90: one load into a uniform register for each weight.
+# - sm_80, true: the multiply-add reads constant memory itself.
+# - sm_90, no longer: one load into a uniform register for each weight.
 #
 # The model in the reveal is the rule that programmers learned: an operand `c[3][..]` of constant memory is free. It holds up to
 # sm_80. On sm_90 the multiply-add has the weight in a uniform register in its place, and an
@@ -393,8 +396,7 @@ print("about half the instructions a candidate:", 0.45 < saving < 0.6)
 # %% [markdown] tags=["slide"] minutes=1
 # ### Constants that are zero
 #
-# A weight of zero costs nothing: the compiler sees that it is zero. Remove the smaller half of each layer's weights. Which share of the
-# instructions is left?
+# A weight of zero costs nothing: the compiler sees that it is zero. So remove the smaller half of each layer's weights, and count.
 #
 # Removing weights is called [pruning](glossary.md#pruning).
 
@@ -497,7 +499,7 @@ if cpu_times is None:
     recorded.show("11-cpu", "peers")
 cpu_times or no_cpu_code
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 pointer_ratio.reveal(modelled=1, measured=cpu_times.candidate("pointer").time_ratio if cpu else None)
 
 
@@ -512,13 +514,14 @@ def say(sentence, name, **bounds):
 
 say("on a CPU weights behind a pointer take as long as constants, within a factor of 1.6", "pointer", at_most=1.6)
 
-# %% [markdown] tags=["explain", "slide"] minutes=2
+# %% [markdown] tags=["explain", "slide"] minutes=1
 # ### The instruction set decides
 #
 # An x86 multiply-add takes its factors from registers or from memory. There is no immediate for a float.
 #
-# So the `constexpr` weights are put into memory beside the code, and read from there. These are multiply-adds of both programs
-# (`vfmadd231ps` does eight at once; Intel, "Software Developer's Manual", volume 2, lists its operands):
+# So the `constexpr` weights are put into memory beside the code, and read from there. Count in both programs the multiply-adds that read
+# memory themselves, and look at two of each. (`vfmadd231ps` does eight at once in registers called `ymm`, sixteen in `zmm`; Intel,
+# "Software Developer's Manual", volume 2, lists its operands.)
 
 # %% tags=["explain", "nbval-ignore-output", "slide-output"]
 for name in ("constants", "pointer"):
@@ -526,23 +529,26 @@ for name in ("constants", "pointer"):
         code = native.disassemble(cpu[name].library, function="evaluate") if cpu else no_cpu_code
     except native.NativeError as error:
         code = str(error)
-    lines = [line.strip() for line in code.splitlines() if "fmadd" in line] or [code[:400]]
-    print(name, *lines[1:3] or lines, sep="\n  ")
+    lines = [line.strip() for line in code.splitlines() if "fmadd" in line]
+    reading = [line for line in lines if " PTR " in line]
+    told = f"{len(reading)} of {len(lines)} multiply-adds read memory" if lines else code[:400]
+    print(f"{name}: {told}", *reading[:2], sep="\n  ")
 
 # %% [markdown] tags=["explain"]
-# Both have `YMMWORD PTR [...]` in the weight's place: a read from memory, out of the nearest cache, which the processor does in the same
-# instruction. No load is saved, because the load is part of the multiply-add. (On an ARM processor there is another listing and the same
-# conclusion: its multiply-adds read registers only, so weights are loaded first in both programs.)
+# On an x86 processor most multiply-adds of both programs have `YMMWORD PTR [...]` or `ZMMWORD PTR [...]` in the weight's place: a read from
+# memory, out of the nearest cache, which the processor does in the same instruction. The others find their weight in a register, into
+# which it was read before. No load is saved, because the load is part of the multiply-add. (On an ARM processor there is another listing
+# and the same conclusion: its multiply-adds read registers only, so weights are loaded first in both programs.)
 #
 # Where your ratio is a little above 1, one reason is that an output which is written might lie on a number behind the pointer, so the
 # compiler reads the biases again for each candidate. Where the weights begin matters as well: ours begin at a multiple of 64 bytes in both
-# programs, for otherwise reads of 32 bytes would cross cache lines, and we should compare addresses.
+# programs, for otherwise reads of a whole register would cross cache lines, and we should compare addresses.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ## What a CPU does care about
 #
 # - **Sizes** known: loops are unrolled, sums stay in registers.
-# - **[Lanes](glossary.md#lane)**: eight candidates in one register.
+# - **[Lanes](glossary.md#lane)**: one register, eight or sixteen candidates.
 # - **Work removed**: weights of zero.
 #
 # A lane is one place of a [SIMD](glossary.md#simd) register. So far, in `constants` and `pointer`, the outputs of one candidate were on
@@ -556,7 +562,7 @@ pruned_share
 # %% tags=["run"]
 times_s = {row.name: row.minimum_s / len(x) for row in cpu_times.candidates} if cpu_times else {}
 
-# %% tags=["look", "nbval-ignore-output", "slide-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 if times_s:
     drawn = plotting.draw_bars(times_s, unit="s", title="One candidate on this CPU, one thread", log=True)
     alt = "Five points: sizes at run time slowest, 10 % of the weights fastest, pointer and constants alike."
@@ -631,20 +637,21 @@ except ValueError as error:
 # With `device="cuda"` it takes NVRTC and the const kernel. Let us do what the story wanted: a new training, a new file, the old program.
 
 # %% tags=["run", "nbval-ignore-output", "slide-code"]
+retrained = Path(folder.name, "retrained.bin")
+cw.save(cw.standard_network(seed=2), retrained)
 if no_cpu_code:
     print(no_cpu_code)
 else:
-    cw.save(cw.standard_network(seed=2), Path(folder.name, "retrained.bin"))
-    network_in_use = cw.Specialised.from_file(Path(folder.name, "retrained.bin"))
-    first = network_in_use(x)
-    print("at first the weights are", network_in_use.serving.weights_are)
-    print(network_in_use.wait())
+    served = cw.Specialised.from_file(retrained)
+    first = served(x)
+    print("at first the weights are", served.serving.weights_are)
+    print(served.wait())
 
 # %% tags=["look"]
 told = True
 if not no_cpu_code:
-    exact, bound = (judge(network_in_use.network, x) for judge in (cw.exact_outputs, cw.error_bound))
-    told = all(bool(((y - exact).abs() <= bound).all()) for y in (first, network_in_use(x)))
+    exact, bound = (judge(served.network, x) for judge in (cw.exact_outputs, cw.error_bound))
+    told = all(bool(((y - exact).abs() <= bound).all()) for y in (first, served(x)))
 print(f"where it can be compiled, it is right before and after the constants took over: {told}")
 
 # %% [markdown] tags=["explain"]
@@ -661,7 +668,7 @@ module = network.module()
 called = None
 if not no_cpu_code:
     with torch.inference_mode():
-        ours = {"from a file": lambda: network_in_use(one, out=one_out), "torch eager": lambda: module(one)}
+        ours = {"from a file": lambda: served(one, out=one_out), "torch eager": lambda: module(one)}
         called = helpers.compare(ours, budget_s=1, device="cpu")
 called or no_cpu_code
 
@@ -747,8 +754,8 @@ def compare_at(width):
 knee = {width: compare_at(width) for width in lines}
 
 # %% [markdown] tags=["run"]
-# The size of the code comes from the compiled files: the bytes that each weight adds to them. The marks are this machine's
-# caches.
+# The size of the code comes from the compiled files: the bytes that each weight adds to them, its instructions and itself. The model is
+# that a weight takes as long as in the smallest network. The marks are this machine's caches.
 
 # %% tags=["run"]
 weight_s, code_bytes = {"straight line": [], "loop": []}, []
@@ -787,11 +794,13 @@ else:
 
 # %% [markdown] tags=["explain"]
 # A straight line executes each of its instructions once a candidate, and comes back to it for the next candidate. Once the code is
-# larger than the first instruction cache, all of it comes from the next level each time. That is not yet a catastrophe: the code
-# lies in order, and the processor fetches ahead. Where the second level is full as well
-# it begins to show, the more so when other programs use that level too. The loop fetches a few instructions and runs them
-# thousands of times; its time a weight even falls, since the work around it is shared by more. So a straight line pays while the
-# network is small; look in the figure where the two lines cross, which may be long before the straight line becomes slow by itself.
+# larger than the first instruction cache, more and more of it comes from the next level each time. What that costs depends on
+# the processor: the code lies in order, so it can be fetched ahead. This lesson was tried on two. On one a weight took longer once the
+# code was a few times as large as the first level; on the other only where it nearly filled the second. Which is yours?
+#
+# The loop fetches a few instructions and runs them thousands of times; its time a weight even falls, since the work around it is
+# shared by more. So a straight line pays while the network is small; look in the figure where the two lines cross, which may be long
+# before the straight line becomes slow by itself.
 #
 # On a GPU a weight takes 16 bytes of code, and all threads of a multiprocessor share the instruction caches. Where those end is for a GPU
 # to say:
@@ -859,7 +868,7 @@ folder.cleanup()
 # |---|---|---|
 # | multiply-adds of a candidate | $\sum_l \text{inputs}_l \cdot \text{outputs}_l$ | dense layers |
 # | parameters | $\sum_l (\text{inputs}_l + 1) \cdot \text{outputs}_l$ | dense layers with bias |
-# | instructions, weights as constants | $W$ and a few more | $W$ weights that are not zero, sm_70 and later |
+# | instructions, weights as constants | $W$ and a few more | $W$ weights in use, sm_70 and later |
 # | instructions, one load a weight | $2W$ and a few more | arrays that may be written |
 # | instructions a candidate in half precision | $W / 2$ and a few more | two candidates a thread |
 # | code | $16 \cdot \text{instructions}$ bytes | sm_70 and later |

@@ -40,8 +40,9 @@ def draw_split(split: ProductSplit) -> Figure:
         raise ValueError(f"{split.parts} parts have no colours of their own; draw a split in at most {len(_PARTS)}")
     longest = max(split.m, split.k, split.n)
     m, k, n = (max(side / longest, 1 / 8) for side in (split.m, split.k, split.n))
-    drawn, axes = figure(title=f"({split.m}, {split.k}) @ ({split.k}, {split.n}) by {split.by}: {split.combine}",
-                         height_in=2.6)  # fmt: skip
+    drawn, axes = figure(title="", height_in=2.6)
+    title = f"({split.m}, {split.k}) @ ({split.k}, {split.n}) by {split.by}: {split.combine}"
+    drawn.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")  # the axes are narrower than the title
     cut = {"rows": ("rows", None, "rows"), "columns": (None, "columns", "columns"), "inner": ("columns", "rows", None)}
     a_cut, b_cut, output_cut = cut[split.by]
     sizes = [_part_size(split, part) for part in range(split.parts)]

@@ -349,15 +349,18 @@ def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
 # %% checks="paying" points=3
 by_bytes, by_times, edge = "the bytes", "the synchronisations", "exactly half is enough"
 check = exercises.Checks("Exercise 3, paying", paying)
-no_latency = [("a", 1, 500), ("b", 1, 2000), ("c", 0, 0), ("d", 1, 900)]
-upside_down = "That is bandwidth over bytes; the time is bytes over bandwidth"
-too_strict = "A wait of up to as long as the computing is allowed"
-mistakes = {("b",): upside_down, ("b", "c"): upside_down, ("c",): too_strict}
-check.returns(by_bytes, (no_latency, 1.0, 1000, 2**-20), expected=["a", "c", "d"], mistakes=mistakes)
+no_latency = [("a", 1, 400), ("b", 1, 3000), ("c", 0, 1), ("d", 1, 1100), ("e", 4, 600)]
+mistakes = {
+    ("b", "d", "e"): "That is bandwidth over bytes; the time is bytes over bandwidth",
+    ("a", "c", "e"): "A wait of up to as long as the computing is allowed",
+    ("a", "c", "d"): "The bytes are those of all synchronisations together; do not multiply them",
+    ("b",): "Those are the ones that do not pay",
+}
+check.returns(by_bytes, (no_latency, 2.0, 1000, 2**-20), expected=["a", "c", "d", "e"], mistakes=mistakes)
 often = [("a", 3, 1), ("b", 9, 1), ("c", 0, 1), ("d", 1, 1)]
 forgotten = "The latency is missing, or is paid once whatever the synchronisations"
 check.returns(by_times, (often, 1.0, 2**30, 0.25), expected=["a", "c", "d"], mistakes={tuple("abcd"): forgotten})
-just = [("a", 2, 512), ("b", 2, 513), ("c", 3, 512)]
+just = [("a", 1, 768), ("b", 1, 769), ("c", 2, 768)]
 at_half = "At a wait exactly as long as the computing, half is left: that still pays"
 check.returns(edge, (just, 1.0, 1024, 0.25), expected=["a"], mistakes={(): at_half})
 check.report()
@@ -411,12 +414,22 @@ def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
 
 # %% wrong="paying" says="That is bandwidth over bytes" gets=0
 def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
-    return [name for name, n, size in sources if size and n * latency_s + bandwidth_bytes_per_s / size <= compute_s]
+    return [name for name, n, size in sources if n * latency_s + bandwidth_bytes_per_s / size <= compute_s]
 
 
 # %% wrong="paying" says="A wait of up to as long as the computing is allowed" gets=0
 def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
     return [name for name, n, size in sources if n * latency_s + size / bandwidth_bytes_per_s <= compute_s / 2]
+
+
+# %% wrong="paying" says="do not multiply them" gets=1
+def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
+    return [name for name, n, size in sources if n * (latency_s + size / bandwidth_bytes_per_s) <= compute_s]
+
+
+# %% wrong="paying" says="Those are the ones that do not pay" gets=0
+def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
+    return [name for name, n, size in sources if n * latency_s + size / bandwidth_bytes_per_s > compute_s]
 
 
 # %% [markdown]
@@ -433,7 +446,8 @@ def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
 #
 # - 1 point: the step goes downhill from where the weights were; it overshoots where they are by now, later gradients
 #   correct a place that was left, and the error grows instead of shrinking. Without delay the same step is corrected
-#   at once.
+#   at once. An answer from the limits counts as well: the largest stable rate times curvature falls with the delay, so
+#   the same rate may lie below the limit without delay and above it with one.
 # - 1 point: a change with its effect: a smaller learning rate, fewer updates in between (waiting for all, or for
 #   some), or a weight for a gradient that falls with its age.
 
@@ -452,8 +466,9 @@ def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
 # - 1 point: rows need their rows and all of the second matrix, columns all of the first matrix and their columns, and
 #   both give pieces of the output that are put side by side; the inner side gives terms as large as the output that
 #   must be added.
-# - 1 point: the inner side when it is by far the longest and the output is small, or when the matrices lie divided
-#   that way already, for instance as the output of a layer that was split over its columns.
+# - 1 point, for one of: nothing of the inputs is needed twice, so none is copied; the inner side is by far the longest
+#   and the output is small; the matrices lie divided that way already, for instance as the output of a layer that was
+#   split over its columns.
 
 # %% [markdown]
 # ## What you have practised

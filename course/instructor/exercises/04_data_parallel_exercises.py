@@ -67,8 +67,12 @@ check.returns(
     equal, (4, 16, 4), expected=[96] * 4, mistakes={(48,) * 4: once, (384,) * 4: everything, (24,) * 4: "Bytes, please"}
 )
 check.returns(equal, (1, 16, 4), expected=[0], mistakes={(128,): "One rank has nobody to send to"})
-same = {(60,) * 4: "That is the mean of the ranks; follow which chunks each of them sends"}
-check.returns(unequal, (4, 10, 4), expected=[60, 64, 60, 56], mistakes=same)
+mistakes = {
+    (60,) * 4: "That is the mean of the ranks; follow which chunks each of them sends",
+    (56, 64, 64, 56): "That is the first half twice; in the second a rank sends other chunks",
+    (60, 56, 60, 64): "The first chunks are the longer ones, not the last",
+}
+check.returns(unequal, (4, 10, 4), expected=[60, 64, 60, 56], mistakes=mistakes)
 check.returns(narrow, (2, 8, 2), expected=[16, 16], mistakes={(32, 32): "A float16 has 2 bytes: use element_bytes"})
 check.report()
 ### BEGIN HIDDEN TESTS
@@ -121,6 +125,24 @@ def ring_bytes(world_size, length, element_bytes):
 # %% wrong="ring_bytes" says="That is one half of the ring" gets=0
 def ring_bytes(world_size, length, element_bytes):
     return [(world_size - 1) * length * element_bytes // world_size] * world_size
+
+
+# %% wrong="ring_bytes" says="That is the first half twice" gets=2
+def ring_bytes(world_size, length, element_bytes):
+    chunk = [length // world_size + (index < length % world_size) for index in range(world_size)]
+    steps = range(world_size - 1)
+    return [2 * element_bytes * sum(chunk[(rank - step) % world_size] for step in steps) for rank in range(world_size)]
+
+
+# %% wrong="ring_bytes" says="The first chunks are the longer ones" gets=2
+def ring_bytes(world_size, length, element_bytes):
+    shorter, one_more = divmod(length, world_size)
+    chunk = [shorter + (index >= world_size - one_more) for index in range(world_size)]
+    steps = range(world_size - 1)
+    return [
+        element_bytes * sum(chunk[(rank - step) % world_size] + chunk[(rank - step + 1) % world_size] for step in steps)
+        for rank in range(world_size)
+    ]
 
 
 # %% wrong="ring_bytes" says="A float16 has 2 bytes" gets=2
@@ -270,11 +292,15 @@ def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
 # %% checks="arrivals_s" points=3
 check = exercises.Checks("Exercise 3, arrivals_s", arrivals_s)
 waits, idle, delays = "a bucket waits for the link", "the link waits for a bucket", "every message pays the latency"
-together = {(7.0, 7.0, 7.0): "All three at once? The link carries one bucket after the other"}
-check.returns(waits, ([1, 1, 1], [400] * 3, 4, 0, 100), expected=[7.0, 13.0, 19.0], mistakes=together)
+mistakes = {
+    (7.0, 7.0, 7.0): "All three at once? The link carries one bucket after the other",
+    (25.0, 49.0, 73.0): "A message is 1 / world_size of the bucket",
+    (4.0, 7.0, 10.0): "That is half of the ring: it takes p - 1 steps to add up, and as many to hand out",
+    (1.0, 7.0, 13.0): "Those are the times at which the buckets start; say when they end",
+}
+check.returns(waits, ([1, 1, 1], [400] * 3, 4, 0, 100), expected=[7.0, 13.0, 19.0], mistakes=mistakes)
 early = {(7.0, 13.0): "The second ends before its gradients are ready; the link must wait for them"}
-whole = {(25.0, 74.0): "A message is 1 / world_size of the bucket"}
-check.returns(idle, ([1, 50], [400, 400], 4, 0, 100), expected=[7.0, 56.0], mistakes=early | whole)
+check.returns(idle, ([1, 50], [400, 400], 4, 0, 100), expected=[7.0, 56.0], mistakes=early)
 cheap = {(8.0,): "There are 2 (p - 1) messages one after the other, and each pays the latency"}
 check.returns(delays, ([1], [400], 4, 1.0, 100), expected=[13.0], mistakes=cheap)
 check.report()
@@ -348,6 +374,24 @@ def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
     return ends
 
 
+# %% wrong="arrivals_s" says="That is half of the ring" gets=0
+def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
+    ends, free = [], 0.0
+    for ready, size in zip(ready_s, sizes_bytes, strict=True):
+        free = max(ready, free) + (world_size - 1) * (latency_s + size / world_size / bandwidth)
+        ends.append(free)
+    return ends
+
+
+# %% wrong="arrivals_s" says="Those are the times at which the buckets start" gets=0
+def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
+    starts, free = [], 0.0
+    for ready, size in zip(ready_s, sizes_bytes, strict=True):
+        starts.append(max(ready, free))
+        free = starts[-1] + 2 * (world_size - 1) * (latency_s + size / world_size / bandwidth)
+    return starts
+
+
 # %% wrong="arrivals_s" says="A message is 1 / world_size of the bucket" gets=0
 def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
     ends, free = [], 0.0
@@ -386,9 +430,9 @@ def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
 # %% [markdown] written="second_machine" points=2
 # A full answer says:
 #
-# - 1 point: the time of the all-reduce from the bytes and the link's latency and bandwidth, against the compute time
-#   that it can hide behind (buckets go while the backward still runs); it pays when what is left is less than what is
-#   saved.
+# - 1 point: the time of the all-reduce from the bytes and the link's latency and bandwidth (in a ring of two each sends
+#   the whole gradient once), against the compute time that it can hide behind (buckets go while the backward still
+#   runs); it pays when what is left is less than what is saved: half of the computing, if the batch is divided.
 # - 1 point: fewer synchronisations for the work: a larger batch or accumulated gradients, or fewer bytes: narrower
 #   gradients. The answer must say what it costs (memory, steps, digits).
 

@@ -66,14 +66,11 @@ cut = "backward passes in two parts are followed"
 taking_turns = [("forward", 0), ("forward", 1), ("backward", 0), ("forward", 2), ("backward", 1), ("backward", 2)]
 everything = {30: "That is the sum of all microbatches; a backward pass frees what it was the last to need"}
 first = {10: "Two microbatches are alive after the second pass, and none is freed before the third"}
-check.returns(plain, (taking_turns, [10, 10, 10]), expected=20, mistakes=everything | first)
-counted = {2 * 9: "Take sizes[microbatch] of each: microbatches may be of different sizes"}
-check.returns(
-    unequal,
-    (taking_turns, [1, 9, 7]),
-    expected=16,
-    mistakes=counted | {2: "Bytes, please, not microbatches", 17: "That is the sum of all"},
-)
+number = {2: "Bytes, please, not microbatches"}
+check.returns(plain, (taking_turns, [10, 10, 10]), expected=20, mistakes=everything | first | number)
+largest = {2 * 9: "Take sizes[microbatch] of each: microbatches may be of different sizes"}
+all_of_them = {17: "That is the sum of all"}
+check.returns(unequal, (taking_turns, [1, 9, 7]), expected=16, mistakes=largest | number | all_of_them)
 in_parts = [
     ("forward", 0),
     ("backward", 0),
@@ -166,7 +163,7 @@ def peak_bytes(passes, sizes):
 # | 1 | 4 | 5 | 6 | 7 |
 # | 2 | 8 | 9 | 10 | 11 |
 #
-# A rank's neighbours along one dimension are the ranks that differ from it in that number alone, itself among them.
+# A rank's neighbours along one dimension are the ranks whose other two numbers are its own: so it is one of them.
 # Write `neighbours(rank, along, pipeline, data, tensor)`, where `along` is `"pipeline"`, `"data"` or `"tensor"`, and
 # return the sorted list of them.
 
@@ -195,7 +192,13 @@ mistakes = {
     "data": {(6, 7): "Those stand next to each other, and that place is the tensor ranks'"},
     "pipeline": {(6, 7, 8): "Stages are furthest apart: data x tensor ranks lie between two of them"},
 }
+from_here = {"tensor": (7, 8), "data": (7, 9), "pipeline": (7, 11, 15)}
 for kind, goal in goals.items():
+    others = tuple(rank for rank in expected[kind] if rank != 7)
+    mistakes[kind] |= {
+        others: "Rank 7 is one of them as well",
+        from_here[kind]: "Begin with the rank whose number along this dimension is 0, not with rank 7",
+    }
     check.returns(goal, (7, kind, 3, 2, 2), expected=expected[kind], mistakes=mistakes[kind])
 check.report()
 ### BEGIN HIDDEN TESTS
@@ -249,6 +252,22 @@ def neighbours(rank, along, pipeline, data, tensor):
         "pipeline": [(each, tensor_rank, data_rank) for each in range(pipeline)],
     }
     return [(s * tensor + t) * data + d for s, t, d in places[along]]
+
+
+# %% wrong="neighbours" says="Rank 7 is one of them as well" gets=0
+def neighbours(rank, along, pipeline, data, tensor):
+    apart, ranks = {"tensor": (1, tensor), "data": (tensor, data), "pipeline": (tensor * data, pipeline)}[along]
+    first = rank - rank // apart % ranks * apart
+    return [first + each * apart for each in range(ranks) if first + each * apart != rank]
+
+
+# %% wrong="neighbours" says="Begin with the rank whose number along this dimension is 0" gets=0
+def neighbours(rank, along, pipeline, data, tensor):
+    if along == "tensor":
+        return [rank + each for each in range(tensor)]
+    if along == "data":
+        return [rank + each * tensor for each in range(data)]
+    return [rank + each * tensor * data for each in range(pipeline)]
 
 
 # %% wrong="neighbours" says="Stages are furthest apart" gets=2

@@ -71,11 +71,13 @@ def steps_begin(times_s, device_s, workers, prefetch):
 
 # %% checks="steps_begin" points=3
 check = exercises.Checks("Exercise 1, steps_begin", steps_begin)
-single = "a worker makes one batch at a time"
+single = "a worker makes its own batches, one at a time"
 order = "batches are handed out in order"
 bound = "the bound holds workers back"
 at_once = {(3, 4, 5, 6): "Batch 2 begins only when its worker has made batch 0"}
 check.returns(single, ([3, 3, 3, 3], 1, 2, 8), expected=[3, 4, 6, 7], mistakes=at_once)
+whoever = {(1, 9, 17, 27): "Batch 3 is worker 1's, which makes batch 1 until 9; worker 0, free at 2, may not take it"}
+check.returns(single, ([1, 9, 1, 25], 8, 2, 8), expected=[1, 9, 17, 34], mistakes=whoever)
 overtaken = {(1, 2, 9): "A batch that is ready waits for those before it"}
 check.returns(order, ([9, 1, 1], 1, 3, 8), expected=[9, 10, 11], mistakes=overtaken)
 unbounded = {(1, 5, 9, 13, 17): "That worker ran ahead without bound; see the second rule"}
@@ -112,6 +114,10 @@ for _ in range(5):
     workers, device = draw.randint(2, 4), draw.randint(1, 3)
     alike = [device * workers + draw.randint(2, 9)] * (3 * workers + 1)
     check.returns(single, (alike, device, workers, 50), expected=truth(alike, device, workers, 50))
+    # Worker 1 is the last to be free, and its second batch is the one that decides; the slow device hides all else.
+    slow = draw.randint(5, 9)
+    own = [1, slow + 1] + [1] * (workers - 1) + [slow * (workers + 1) + draw.randint(2, 9)]
+    check.returns(single, (own, slow, workers, 50), expected=truth(own, slow, workers, 50))
     few = [draw.randint(20, 40), *(draw.randint(1, 9) for _ in range(workers))]
     check.returns(order, (few, device, workers + 1, 50), expected=truth(few, device, workers + 1, 50))
     late = [1] * 8 + [draw.randint(60, 90)] + [1] * 6
@@ -148,6 +154,17 @@ def steps_begin(times_s, device_s, workers, prefetch):
         early = number < workers * prefetch
         made = (0 if early else begins[number - workers * prefetch]) + duration
         begins.append(max(made, begins[-1] + device_s if begins else 0))
+    return begins
+
+
+# %% wrong="steps_begin" says="worker 0, free at 2, may not take it" gets=2
+def steps_begin(times_s, device_s, workers, prefetch):
+    begins, idle_from = [], [0] * workers
+    for number, duration in enumerate(times_s):
+        first = idle_from.index(min(idle_from))
+        sent_off = begins[number - workers * prefetch] if number >= workers * prefetch else 0
+        idle_from[first] = max(idle_from[first], sent_off) + duration
+        begins.append(max(idle_from[first], begins[-1] + device_s if begins else 0))
     return begins
 
 
@@ -380,9 +397,12 @@ def ends_s(work_s, interval_s, save_s, restart_s, failures_s):
 
 # %% checks="ends_s" points=3
 check = exercises.Checks("Exercise 3, ends_s", ends_s)
-saves, lost, restarts = "every piece is saved", "what was not saved is done again", "a restart takes time, and may fail"
+saves, lost = "every piece is saved, whole or not at all", "what was not saved is done again"
+restarts = "a restart takes time, and may fail"
 without = {100: "A save takes time, and the training waits for it", 115: "The last piece is saved too"}
 check.returns(saves, (100, 30, 5, 0, []), expected=120, mistakes=without)
+half_saved = dict.fromkeys((25, 35), "The failure at 25 ended the save: what is not saved whole is done again")
+check.returns(saves, (20, 20, 10, 0, [25]), expected=55, mistakes=half_saved)
 unharmed = {
     60: "The failure came within a piece: what was done of it is lost",
     91: "Not everything is lost; the first piece was saved",
@@ -415,6 +435,8 @@ for _ in range(5):
     interval, pieces, save = draw.randint(20, 60), draw.randint(3, 7), draw.randint(2, 9)
     work = interval * pieces + draw.randint(1, interval - 1)
     check.returns(saves, (work, interval, save, 0, []), expected=truth(work, interval, save, 0, []))
+    during = (interval, interval, save, 0, [interval + draw.randrange(save) + 0.5])
+    check.returns(saves, during, expected=truth(*during))
     fails = sorted(draw.sample(range(10, work), 3))
     fails = [each + 0.5 for each in fails]
     check.returns(lost, (work, interval, 0, 0, fails), expected=truth(work, interval, 0, 0, fails))
@@ -456,6 +478,22 @@ def ends_s(work_s, interval_s, _save_s, restart_s, failures_s):
             return now
         now = failure + restart_s
     return now + work_s - done
+
+
+# %% wrong="ends_s" says="The failure at 25 ended the save" gets=2
+def ends_s(work_s, interval_s, save_s, restart_s, failures_s):
+    clock, safe, waking = 0, 0, 0
+    coming = list(failures_s)
+    while safe < work_s:
+        length = min(interval_s, work_s - safe)
+        trained = clock + waking + length
+        if coming and coming[0] < trained:
+            clock, waking = coming.pop(0), restart_s
+        elif coming and coming[0] < trained + save_s:
+            clock, safe, waking = coming.pop(0), safe + length, restart_s
+        else:
+            clock, safe, waking = trained + save_s, safe + length, 0
+    return clock
 
 
 # %% wrong="ends_s" says="Not everything is lost" gets=2

@@ -89,9 +89,9 @@ check.returns(four, ("06d0  FFMA R10, R37, -0.059303503483533859253, R10",), exp
 check.returns(four, ("0a30  FFMA R69, R54, R18, R69",), expected="register")
 last = {"register": "Look at all operands that are read; here the last one, what is added, is a number"}
 check.returns(place, ("0a40  FFMA R46, R34, R13, 0.034500002861022949219",), expected="immediate", mistakes=last)
-moved = {"immediate": "That line has a number and no multiply-add: its opcode is not FFMA"}
+moved = dict.fromkeys(("immediate", "register"), "That line has no multiply-add: its opcode is not FFMA")
 check.returns(others, ("02f0  MOV R38, 0x3e39cad1",), expected="nothing", mistakes=moved)
-added = {"immediate": "FADD adds and does not multiply; only FFMA counts"}
+added = dict.fromkeys(("immediate", "register"), "FADD adds and does not multiply; only FFMA counts")
 check.returns(others, ("0300  FADD R38, R1, 0.5",), expected="nothing", mistakes=added)
 check.report()
 ### BEGIN HIDDEN TESTS
@@ -198,12 +198,16 @@ def widest(inputs, cache_bytes, weight_bytes):
 check = exercises.Checks("Exercise 2, widest", widest)
 all_layers, limit, none = "all three layers count", "code that just fits does fit", "0 where nothing fits"
 forgotten = {
-    10: "That leaves out the last layer: its one output has w weights",
+    8: "At w = 9 the code takes 117 bytes, which fits; biases are not counted",
+    10: "At w = 10 it is 140 bytes, with the w weights of the last layer, and there are 131",
     14: "That leaves out the layer from w to w",
 }
 check.returns(all_layers, (3, 131, 1), expected=9, mistakes=forgotten)
-strictly = {9: "At w = 10 the code takes exactly the cache's bytes, and that fits"}
-check.returns(limit, (23, 16 * 10 * 34, 16), expected=10, mistakes=strictly)
+around = {
+    9: "At w = 10 the code takes exactly the cache's bytes, and that fits",
+    11: "At w = 11 the code takes more bytes than there are; the answer is the last width that fits",
+}
+check.returns(limit, (23, 16 * 10 * 34, 16), expected=10, mistakes=around)
 negative = {1: "Even w = 1 takes more than that", -1: "There is no network of negative width; return 0"}
 check.returns(none, (23, 100, 16), expected=0, mistakes=negative)
 check.report()
@@ -240,10 +244,26 @@ check.score()
 # </details>
 
 
-# %% wrong="widest" says="That leaves out the last layer" gets=2
+# %% wrong="widest" says="with the w weights of the last layer" gets=2
 def widest(inputs, cache_bytes, weight_bytes):
     width = 0
     while weight_bytes * (width + 1) * (inputs + width + 1) <= cache_bytes:
+        width += 1
+    return width
+
+
+# %% wrong="widest" says="the answer is the last width that fits" gets=0
+def widest(inputs, cache_bytes, weight_bytes):
+    width = 0
+    while weight_bytes * width * (inputs + width + 1) <= cache_bytes:
+        width += 1
+    return width
+
+
+# %% wrong="widest" says="biases are not counted" gets=0
+def widest(inputs, cache_bytes, weight_bytes):
+    width = 0
+    while weight_bytes * ((width + 1) * (inputs + width + 4) + 1) <= cache_bytes:
         width += 1
     return width
 
