@@ -111,6 +111,11 @@
     if (image.closest(".figure") && (!large || Math.min(width, height) < limits.figureSide)) {
       problem("figure", `a figure is squeezed to ${Math.round(width)} x ${Math.round(height)} px`);
     }
+    const around = getComputedStyle(image);
+    const across = image.clientWidth - parseFloat(around.paddingLeft) - parseFloat(around.paddingRight);
+    const down = image.clientHeight - parseFloat(around.paddingTop) - parseFloat(around.paddingBottom);
+    const scale = Math.min(across / image.naturalWidth, down / image.naturalHeight);
+    if (scale < limits.figureScale) problem("figure", `a figure and its text are drawn at ${Math.round(100 * scale)} % of their size`);
   }
   if (!section.querySelector("aside.notes")?.textContent.match(/\d minutes?/)) problem("notes", "no minutes in the notes");
   return seen;
