@@ -15,7 +15,7 @@
 #     needs: ["00"]
 #     objectives:
 #       - count|counted the operations and the bytes of each layer of a network
-#       - find|found what a published table of operations got wrong, and computed each error
+#       - find|found what a published table of operations got wrong, and the size of each error
 #       - predict|predicted where the memory of a training step goes, and its peak
 #       - trade|traded time for memory by checkpointing, estimated and measured
 #       - judge|judged a profiler by what it says it did not count
@@ -43,12 +43,13 @@ from helpers import memory, operations, plotting, profiling, recorded, results, 
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
-# %% [markdown] tags=["slide"] minutes=3
+# %% [markdown] tags=["slide"] minutes=2
 # ## Part 1: count by hand
 #
 # - Convolution: outputs × weights of one output
 # - Fully connected layer: inputs × outputs
 # - Both in [multiply-accumulates](glossary.md#mac): $y \leftarrow y + w\,x$
+# - LeNet, one image: how many?
 #
 # LeNet reads images of 28 by 28 pixels. Its first convolution slides six filters of 5 by 5 over them, without padding, so each
 # filter gives 24 by 24 outputs, and each output is a sum of 25 products. The pooling halves both sides; the second convolution
@@ -59,7 +60,7 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 macs_of_lenet = helpers.predict("How many multiply-accumulates does LeNet need for one image?", "MAC")
 macs_of_lenet
 
-# %% tags=["slide-code"]
+# %% tags=["slide"] minutes=2
 by_hand = {
     "conv1": (6 * 24 * 24) * (1 * 5 * 5),
     "conv2": (16 * 8 * 8) * (6 * 5 * 5),
@@ -71,7 +72,8 @@ print(f"by hand: {sum(by_hand.values()):,} MAC")
 
 # %% [markdown]
 # `profile_ops` counts the same without your hand. It follows the model's operators on shapes alone, computes nothing, and
-# returns a row a layer. In place of "measured" we have "counted by following the model".
+# returns a row a layer. In place of "measured" we have "counted by following the model". The variant `"lecture"` has the same
+# convolutions and fully connected layers; Part 2 shows what is different in it.
 
 # %% tags=["run"]
 lenet = helpers.LeNet(variant="lecture").to(device)
@@ -89,7 +91,7 @@ print(f"by hand and counted agree in every layer: {agree}")
 # Two columns, never mixed. A MAC is one multiplication and one addition. A [FLOP](glossary.md#flop) is one operation of any
 # kind: two for each MAC, and one for each comparison of a ReLU. So FLOPs are not simply twice the MACs:
 
-# %% tags=["explain", "slide"] minutes=3
+# %% tags=["explain", "slide"] minutes=2
 from_macs = units.flops_from_macs(counted.forward_macs)
 print(f"{from_macs:,} FLOP in multiply-accumulates")
 print(f"{counted.forward_flops - from_macs:,} FLOP element by element: ReLU and pooling")
@@ -195,7 +197,7 @@ step_multiple
 # Each of the two products has as many multiply-accumulates as the forward, which makes 3 in all. But nothing stands before the
 # first layer, so nobody asks for the gradient of its input. The model is $3M - M_{first}$.
 
-# %% tags=["run", "slide-more"]
+# %% tags=["run", "slide"] minutes=2
 lenet = helpers.LeNet().to(device)
 step = operations.profile_ops(lenet, (1, 1, 28, 28))
 step_macs = step.forward_macs + step.backward_macs
@@ -339,9 +341,11 @@ print(f"saved for backward: {trained.saved_bytes / trained.parameter_bytes:.1f} 
 # is the place where each largest value stood, an integer of eight bytes, so twice its output. `fc2` and `fc3` save nothing new:
 # their inputs are the outputs of the ReLUs before them.
 #
-# ### AlexNet
+# ### AlexNet: one image through each layer
 #
 # AlexNet (Krizhevsky and others, 2012) was split over two GPUs of 3 GB to be trained at all. It has the same two kinds of layers.
+# The one here is torchvision's, which is in one piece: its convolutions are called `features`, its fully connected layers
+# `classifier`.
 
 # %% tags=["predict"]
 connected_share = helpers.predict("Which share of AlexNet's parameters is in its three fully connected layers?", "%")
@@ -396,14 +400,20 @@ print(f"they are equal at a batch of {alexnet.parameter_bytes / flowing_bytes:.0
 # %% tags=["slide-output"]
 shares = memory.profile_mem(lenet, (64, 1, 28, 28), optimizer=torch.optim.Adam)
 by_size = sorted(shares.shares, key=lambda row: -row.size_bytes)
+largest_kinds = {row.category: row.size_bytes for row in by_size[:4]}
+others_bytes = sum(row.size_bytes for row in by_size[4:])
 drawn = plotting.draw_shares(
-    {"training step": {row.category: row.size_bytes for row in by_size}},
+    {"training step": largest_kinds | {"all other kinds": others_bytes}},
     title="LeNet, batch 64: the most bytes of each kind",
 )
-alt = "A pie of the memory of a training step by kind: parameters, gradients and optimizer state are the smaller part."
+alt = "A pie of the memory of a training step by kind: workspace, activations and their gradients are most of it."
 plotting.show(drawn, alt=alt)
 
 # %% [markdown]
+# The other kinds are the parameters, their gradients, what Adam keeps and what it needs for a moment, and the batch. Two kinds are
+# new, and come back below: the gradients of activations, and the [workspace](glossary.md#workspace) that an operator takes for
+# itself while it runs.
+#
 # Now the peak itself. You have seen the parts: weights, gradients and Adam's state; the batch; what is saved for backward. Make
 # your own prediction from them. The next cell adds them up, which is the count that textbooks do.
 
@@ -416,8 +426,9 @@ textbook_bytes = per_parameter + digits.nbytes + trained.saved_bytes
 print(f"weights, gradients, Adam's state, batch, saved for backward: {textbook_bytes:,} bytes")
 
 # %% [markdown]
-# `estimate_peak_memory` does not run the step. It follows the life of each tensor and finds the moment at which most are alive.
-# `measure_peak_memory` runs two steps and reads every allocation of the second. Both must say the same.
+# `estimate_peak_memory` does not run the step. It follows the life of each tensor and finds the moment at which most bytes are
+# alive; each distinct operator it runs once, alone, to see what that takes inside itself. `measure_peak_memory` runs two steps
+# and reads every allocation of the second. Both must say the same.
 
 # %% tags=["run"]
 estimate = memory.estimate_peak_memory(lenet, (64, 1, 28, 28), optimizer=torch.optim.Adam)
@@ -435,9 +446,9 @@ print(f"the peak comes in the phase: {estimate.phase}")
 
 # %% [markdown] tags=["explain"]
 # The textbook's sum is wrong twice. It adds up what is never alive together: at the end of backward most of what was saved is gone.
-# And it leaves out two things, which the next figure shows: the gradients of the activations, and the
-# [workspace](glossary.md#workspace) that a convolution takes for itself while it runs. The workspace depends on the processor: the
-# library that computes the convolution may copy its 6 channels into 8 or 16 places, as wide as its registers.
+# And it leaves out two things, which the next figure shows: the gradients of the activations, and the workspace of the
+# convolutions. The workspace depends on the processor: the library that computes a convolution may copy its 6 channels into 8
+# or 16 places, as wide as its registers.
 
 # %% tags=["look", "slide", "slide-output"] minutes=3
 line = estimate.timeline
@@ -450,15 +461,16 @@ spans = [
         kind=tensor.category,
     )
     for tensor in line.tensors
-    if tensor.category in prefix and tensor.size_bytes > peak.peak_bytes / 50
+    if tensor.category in prefix and tensor.size_bytes > units.parse("250 kB", "B")
 ]
 drawn = plotting.gantt(spans, title="Who is alive when: one step of LeNet", unit="", xlabel="operator of the step")
 alt = "A Gantt chart of large tensors: each saved one lives until its layer's backward, those of early layers longest."
 plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# Read it from left to right. The forward makes one saved tensor after another; the backward uses them in reverse order, and each is
-# freed as soon as it was used. The first layer's tensors live longest. This is what is alive at the peak:
+# Read it from left to right; what is smaller than 250 kB is left out. The forward makes one saved tensor after another; the
+# backward uses them in reverse order, and each is freed as soon as it was used. The first layer's tensors live longest. This is
+# what is alive at the peak:
 
 # %% tags=["explain", "nbval-ignore-output"]
 print(f"operator {estimate.operator} of {estimate.layer}, in {estimate.phase}")
@@ -478,11 +490,11 @@ largest
 one_more = helpers.fits(lenet, (largest.batch_size + 1, 1, 28, 28), limit, optimizer=torch.optim.Adam)
 print(f"it fits, and one image more does not: {largest.peak_bytes <= limit and not one_more}")
 
-# %% [markdown] tags=["slide"] minutes=3
+# %% [markdown] tags=["slide"] minutes=2
 # ## Part 6: time for memory
 #
 # [Activation checkpointing](glossary.md#activation-checkpointing) keeps the input of a block only. Backward computes the block
-# again.
+# again. Which share of the peak is left?
 #
 # It pays where the activations are most of the memory: a deep network and a large batch. Here are four blocks, each of
 # four layers of 256, and 2,048 examples:
@@ -511,7 +523,7 @@ models = {"plain": Blocks(again=False).to(device), "checkpointed": Blocks(again=
 kept_share = helpers.predict("Which share of the peak memory is left with checkpointing?", "%")
 kept_share
 
-# %% tags=["run", "nbval-ignore-output", "slide-output"]
+# %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 peaks = {
     name: (memory.estimate_peak_memory(model, rows).peak_bytes, memory.measure_peak_memory(model, rows).peak_bytes)
     for name, model in models.items()
@@ -551,7 +563,7 @@ costs
 # %% tags=["explain"]
 costs.claim("computing again takes time, at most twice that of the plain step", "checkpointed", at_least=1, at_most=2)
 
-# %% [markdown] tags=["slide"] minutes=3
+# %% [markdown] tags=["slide"] minutes=1
 # ## Part 7: other profilers
 #
 # A profiler is a model too. Whom do you believe?
@@ -563,9 +575,11 @@ thop_model = helpers.LeNet()
 thop_macs, _ = thop.profile(thop_model, inputs=(torch.zeros(1, 1, 28, 28),), verbose=False)
 print(f"thop: {thop_macs:,.0f} MAC, by hand: {sum(by_hand.values()):,} MAC")
 
-# %% [markdown]
-# Here is a small attention layer. Two of its matrix products are written as `@`, outside every module: 128 words of 64 numbers,
-# each word compared with each other one.
+# %% [markdown] tags=["slide"] minutes=2
+# ### A small attention layer
+#
+# 128 words of 64 numbers, each compared with each other one. Two of the matrix products are written as `@`, outside every
+# module. Which share of the multiply-accumulates does thop count?
 
 
 # %%
@@ -585,7 +599,7 @@ class Attention(nn.Module):
 seen_share = helpers.predict("Which share of this layer's multiply-accumulates does thop count?", "%")
 seen_share
 
-# %% tags=["run", "slide-output"]
+# %% tags=["run", "slide", "slide-output"] minutes=2
 words = torch.zeros(1, 128, 64)
 attention_macs = 128 * 64 * (3 * 64) + 2 * 128 * 128 * 64 + 128 * 64 * 64
 thop_macs, _ = thop.profile(Attention(), inputs=(words,), verbose=False)
@@ -635,7 +649,9 @@ print(
 )
 
 # %% [markdown]
-# More models and more profilers, recorded once, since you may not have them all. The truth was worked out by hand; the colour
+# ### More models, more profilers
+#
+# These counts were recorded once, since you may not have all of the profilers. The truth was worked out by hand; the colour
 # says how far each is from it (green: exact, amber: within 2 %). The column `torch` is PyTorch's own `FlopCounterMode`.
 
 # %% tags=["slide", "slide-output"] minutes=2
@@ -657,7 +673,7 @@ pool_share
 times = profiling.profile_time(lenet, digits, budget_s=1)
 times
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 whole = operations.profile_ops(lenet, tuple(digits.shape))
 flops = {row.layer: row.forward_flops + row.backward_flops for row in whole.layers}
 pool_share.reveal(modelled=100 * flops["pool1"] / flops[""], measured=100 * times.layer("pool1").share)
@@ -665,7 +681,7 @@ pool_share.reveal(modelled=100 * flops["pool1"] / flops[""], measured=100 * time
 # %% tags=["explain"]
 parts_s = sum(row.total_s for row in times.parts())
 print(f"the rows add up to the whole step: {abs(parts_s / times.step_s - 1) < 1e-6}")
-print(f"pool1 takes time without a MAC: {times.layer('pool1').total_s > 0 == whole.layer('pool1').forward_macs}")
+print(f"pool1 takes time without a MAC: {times.layer('pool1').total_s > 0 and whole.layer('pool1').forward_macs == 0}")
 
 # %% [markdown] tags=["explain"]
 # The model in the reveal counts FLOPs as if each took the same time. Pooling does few operations and moves many bytes, and its

@@ -16,7 +16,7 @@
 #     objectives:
 #       - estimate|estimated how long a training takes from a few of its steps, with an interval
 #       - tell|told a time that grows with the work from one that grows because a memory is full
-#       - model|modelled where a layer outgrows a cache, and saw it
+#       - model|modelled the time of a layer that outgrows a cache
 #       - read|read from a refused allocation what was asked for and what there was
 #       - predict|predicted what happens when weights are a little larger than the memory they may take
 #       - count|counted the batches that a data loader keeps between two processes
@@ -79,18 +79,20 @@ for hidden, flops in step_flops.items():
 # %% [markdown]
 # That is the simplest model: the time grows as the operations do. `estimate_training_for` measures instead. For each size it
 # trains a few steps on real digits, in two passes, leaves out the cold ones, and multiplies the median step by the number of steps.
+# To each epoch it adds the time to the loader's first batch.
 
-# %% tags=["run", "nbval-ignore-output", "slide-output"]
+# %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 estimate = helpers.estimate_training_for(helpers.LeNet, epochs=1, hidden_sizes=hidden_sizes, device=device)
 rows = {row.hidden: row for row in estimate.sizes}
-results.printed(estimate.table()[["hidden", "parameters", "step_s", "estimated_s", "low_s", "high_s"]])
+table = estimate.table().set_index("hidden").rename(index="hidden={}".format).rename_axis(None)
+results.printed(table[["parameters", "step_s", "estimated_s", "low_s", "high_s"]])
 
 # %% tags=["look", "nbval-ignore-output"]
 growth.reveal(modelled=step_flops[4096] / step_flops[128], measured=rows[4096].step_s / rows[128].step_s)
 
 # %% [markdown] tags=["explain"]
-# The operations overstate it. A [FLOP](glossary.md#flop) of LeNet's convolutions takes longer than a FLOP of a large matrix
-# product, and at `hidden=128` nearly all the time is theirs. It is a fixed amount, to which the wide layers add.
+# The operations overstate it. A [FLOP](glossary.md#flop) of LeNet's convolutions and poolings takes longer than a FLOP of a large
+# matrix product, and at `hidden=128` nearly all the time is theirs. It is a fixed amount, to which the wide layers add.
 #
 # ### An estimate without an interval says nothing
 #
@@ -143,10 +145,10 @@ print(f"steps of the estimate's epoch: {estimate.steps_per_epoch}, steps of the 
 # The lecture is "Hardware Ecosystem" (Cambridge, 2022). It printed these seconds an epoch. It does not say on which machine, but
 # its operation counts are those of our LeNet, so we take its network to be ours.
 
-# %%
+# %% tags=["slide-output"]
 lecture_s = {128: 2.42, 256: 2.31, 512: 2.38, 1024: 2.56, 2048: 3.10, 4096: 7.20, 6144: 13.21}
-drawn = plotting.draw_bars(
-    {str(h): seconds for h, seconds in lecture_s.items()}, unit="s", title="The lecture's epochs by hidden size"
+drawn = plotting.draw_layers(
+    [f"hidden={h}" for h in lecture_s], {"epoch": list(lecture_s.values())}, unit="s", title="The lecture's epochs"
 )
 plotting.show(drawn, alt="Bars by hidden size: nearly the same up to 2,048, then far longer at 4,096 and at 6,144.")
 
@@ -154,7 +156,7 @@ plotting.show(drawn, alt="Bars by hidden size: nearly the same up to 2,048, then
 widest = helpers.predict("How many bytes does the widest layer of LeNet have, with hidden=6144?", "B")
 widest
 
-# %% tags=["run", "slide-output"]
+# %% tags=["run"]
 with torch.device("meta"):
     wide = helpers.LeNet(6144)
 layer_bytes = {name: weight.nbytes for name, weight in wide.named_parameters() if "weight" in name}
@@ -184,19 +186,20 @@ jump = helpers.predict("From 4,096 to 6,144: how many times larger is the lectur
 jump
 
 # %% tags=["run", "slide", "slide-output"] minutes=2
-per_square_ns = {h: 1e9 * (lecture_s[h] - lecture_s[128]) / h**2 for h in (2048, 4096, 6144)}
-for hidden, nanoseconds in per_square_ns.items():
-    print(f"{hidden:>5}: {nanoseconds:.0f} ns of an epoch for each unit of h squared")
+per_square_s = {h: (lecture_s[h] - lecture_s[128]) / h**2 for h in (2048, 4096, 6144)}
+divided = {f"hidden={h}": (4 * h * h // 2, lecture_s[h], value) for h, value in per_square_s.items()}
+columns = ["widest_layer_bytes", "epoch_s", "for_each_h_squared_s"]
+results.printed(pd.DataFrame.from_dict(divided, orient="index", columns=columns))
 
 # %% tags=["look"]
-jump.reveal(modelled=1, measured=per_square_ns[6144] / per_square_ns[4096])
+jump.reveal(modelled=1, measured=per_square_s[6144] / per_square_s[4096])
 
 # %% [markdown] tags=["explain"]
 # At 6,144, where the RAM is said to be exceeded, nothing happens at all: the time is that of the work, to the percent. There *is* a
 # knee, and it lies earlier:
 
 # %% tags=["explain"]
-print(f"from 2,048 to 4,096 the time for each unit grows {per_square_ns[4096] / per_square_ns[2048]:.2f} times")
+print(f"from 2,048 to 4,096 the time for each unit grows {per_square_s[4096] / per_square_s[2048]:.2f} times")
 for hidden in (2048, 4096):
     with torch.device("meta"):
         kept = 4 * sum(weight.nbytes for weight in helpers.LeNet(hidden).parameters())
@@ -204,8 +207,8 @@ for hidden in (2048, 4096):
 
 # %% [markdown] tags=["explain"]
 # The processor that the lecture describes, a Ryzen 9 5950X, has 64 MB of last cache, in two halves with eight cores each. What
-# training keeps would fit at 2,048, in both halves together, and not at 4,096. That is a guess: we do not know where it ran. But a guess can be tested, on a machine that we know. Divide your own
-# times in the same way first:
+# training keeps would fit at 2,048, in both halves together, and not at 4,096. That is a guess: we do not know where it ran. But
+# a guess can be tested, on a machine that we know. Divide your own times in the same way first:
 
 # %% tags=["look", "nbval-ignore-output"]
 ours_ns = {
@@ -224,7 +227,7 @@ for hidden, nanoseconds in ours_ns.items():
 # One example through one layer: every weight is read once and used once.
 #
 # Then the time is that of reading, and which memory is read from depends on where the weights fit. These are the limits of your
-# machine, measured as in lesson 02:
+# machine, measured as in lesson 02 (under 20 seconds on a quiet machine, and at once if they are kept from there):
 
 # %% tags=["nbval-ignore-output"]
 limits = helpers.probe()
@@ -306,8 +309,10 @@ plotting.show(draw_weights(1), alt=alt_of_weights(1))
 # so it fills before its size and never keeps everything.
 #
 # The knee need not be there on your machine. Where one core cannot compute faster than main memory delivers, or where the caches
-# hold even the largest layer, the line stays flat, and on a GPU the call hides it. So the claim is made where the model's time
-# from main memory lies well above your floor:
+# hold even the largest layer, the line stays flat, and on a GPU the call hides it. It may also come long before the mark of the
+# last cache: where several guests share one processor, each has only a part of that cache. The notes of the limits say so where
+# your [latency](glossary.md#latency) rises early; the model knows only the size that the system names. So the claim is made where
+# the largest layer is more than twice the last cache, and the model's time from main memory lies well above your floor:
 
 # %% tags=["explain"]
 outgrown = 4 * widths[-1] ** 2 > 2 * last_cache > 0 and f"{limits.memory.name} bandwidth" not in limits.unstable
@@ -359,7 +364,8 @@ for hidden, count in counts.items():
     moved_bytes = count.optimizer_read_bytes + count.optimizer_written_bytes
     parts["adam_s"][hidden] = moved_bytes / limits.memory.bandwidth_bytes_per_s
 modelled = pd.DataFrame(parts).assign(modelled_s=lambda table: table.sum(axis=1))
-results.printed(modelled.assign(measured_s={hidden: row.step_s for hidden, row in rows.items()}).rename_axis("hidden"))
+modelled["measured_s"] = [rows[hidden].step_s for hidden in modelled.index]
+results.printed(modelled.rename(index="hidden={}".format))
 
 # %% tags=["explain"]
 wide_share = 1 - step_flops[128] / step_flops[4096]
@@ -406,7 +412,7 @@ tensors.reveal(modelled=256 / 64, measured=got)
 # one more Python object. A limit is on everything that the process may write to, and a model that counts tensors alone must leave
 # some room. This is what the process left behind:
 
-# %% tags=["look", "nbval-ignore-output", "slide-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 print(textwrap.fill(refused.message, 64))
 if refused.peak_bytes is not None:
     print(f"asked for: {64 * MIB:,} bytes; held at most: {refused.peak_bytes:,} of {256 * MIB:,} bytes")
@@ -494,9 +500,9 @@ missed_layers.reveal(modelled=modelled[36], measured=counted[36] if mapped else 
 
 # %% [markdown] tags=["explain"]
 # All nine. The first count is the program's own, which keeps the rule; the system's count of what it read from the disk
-# does not know the rule, and agrees (some file systems report nothing there). When the ninth comes, the first must go, and the first is needed next; for it the second goes, which is needed after it.
-# A layer is always thrown out just before its turn. That is the cliff: one layer over the limit costs as much as if nothing were
-# kept.
+# does not know the rule, and agrees (some file systems report nothing there). When the ninth comes, the first must go, and the
+# first is needed next; for it the second goes, which is needed after it. A layer is always thrown out just before its turn. That
+# is the cliff: one layer over the limit costs as much as if nothing were kept.
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 if mapped:
@@ -546,10 +552,10 @@ for step in range(3):
 # "Out of memory", said the lecture of its training. The error was a *bus error* in a worker of the data loader.
 #
 # A worker of a `DataLoader` is another process. To hand a batch over without copying it through a pipe, it writes it into a file
-# under `/dev/shm` ([shm](glossary.md#shm)) that both map (on Linux). (The [shared memory](glossary.md#shared-memory) of a GPU is another thing
-# of the same name.) That is a file system in memory with a size of its own, and a Docker container gets 64 MiB of it unless it
-# asks for more ([moby issue 29492](https://github.com/moby/moby/issues/29492), "default-shm-size", which writes 64MB), however much
-# memory the machine and the card have.
+# under `/dev/shm` ([shm](glossary.md#shm)) that both map (on Linux). (The [shared memory](glossary.md#shared-memory) of a GPU is
+# another thing of the same name.) That is a file system in memory with a size of its own, and a Docker container gets 64 MiB of it
+# unless it asks for more ([moby issue 29492](https://github.com/moby/moby/issues/29492), "default-shm-size", which writes 64MB),
+# however much memory the machine and the card have.
 #
 # First the error itself. Map a file, take its bytes away, and touch them:
 
@@ -646,8 +652,8 @@ def overfill(size_bytes):
 try:
     filled = helpers.run_limited(overfill, 3 * MIB, shared_memory_bytes=2 * MIB)
     told = [line for line in filled.output.splitlines() if line.startswith("the loader:")]
-    print(textwrap.fill("".join(told), 70))
-    print("the bare write:", filled.message)
+    print(textwrap.fill("".join(told), 64))
+    print(textwrap.fill(f"the bare write: {filled.message}", 64))
 except RuntimeError as why:
     print(f"not measured here: {why}")
 
@@ -655,8 +661,8 @@ except RuntimeError as why:
 # Setting a file's size reserves nothing in memory: the pages are made when they are touched, and if there is none left, that is
 # where the process dies. The PyTorch of this course asks for the pages first (since
 # [pull request 161910](https://github.com/pytorch/pytorch/pull/161910), "Use posix_fallocate() to reserve disk space for shared
-# memory", of 2025), so that it gets an answer that it can raise. Neither has anything to do with the memory of a card, or with the RAM. The remedy is to
-# count:
+# memory", of 2025), so that it gets an answer that it can raise. Neither has anything to do with the memory of a card, or with
+# the RAM. The remedy is to count:
 
 # %% tags=["explain", "slide", "slide-output"] minutes=2
 digit_bytes = 28 * 28 * 4 + 8  # a digit in float32 and its label in int64
@@ -739,9 +745,9 @@ timing.claim(
 
 # %% [markdown] tags=["explain"]
 # The images a second ([throughput](glossary.md#throughput)) saturate, memory does not. Where they *fall* at the largest batch, what
-# a step touches has outgrown a cache, as in Part 3, and the model, a straight line in $n$, knows of none. Half of the highest rate is reached at $n =
-# t_0/t_1$; past ten times that a larger batch costs memory and gives almost nothing. The largest batch that fits is rarely the one
-# to take:
+# a step touches may have outgrown a cache, as in Part 3; the model, a straight line in $n$, knows of none. Half of the highest rate
+# is reached at $n = t_0/t_1$; past ten times that a larger batch costs memory and gives almost nothing. The largest batch that
+# fits is rarely the one to take:
 
 # %% tags=["explain", "nbval-ignore-output"]
 good = min(batch for batch in batches if rate[batch] >= 0.8 * max(rate.values()))
@@ -753,7 +759,8 @@ print(f"1 GiB would hold a batch of about {fitting:,}")
 
 # %% [markdown] tags=["explain"]
 # On a GPU $t_0$ is the launching of the kernels and $t_1$ is small, so the knee lies at a far larger batch. The cells above run
-# there unchanged; where a batch of 256 takes no longer than a batch of 1, $t_1$ is lost in the noise, and `batches` must go further. And a larger batch means fewer updates in an epoch: what that costs in accuracy is not in these numbers.
+# there unchanged; where a batch of 256 takes no longer than a batch of 1, $t_1$ is lost in the noise, and `batches` must go
+# further. And a larger batch means fewer updates in an epoch: what that costs in accuracy is not in these numbers.
 
 # %% [markdown]
 # The [exercises](exercises/08_beyond_memory_exercises.ipynb) of this lesson: what went wrong in a row of times, the
@@ -767,7 +774,7 @@ print(f"1 GiB would hold a batch of about {fitting:,}")
 #
 # | quantity | formula | for |
 # |---|---|---|
-# | time of a training | epochs $\cdot\,(t_{first} + \text{steps} \cdot t_{step})$ | median step $t_{step}$ |
+# | time of a training | epochs $\cdot\,(t_{first} + \text{steps} \cdot t_{step})$ | median step $t_{step}$, time to the loader's first batch $t_{first}$ |
 # | chance that the interval misses the median | $2 \cdot (1/2)^n$ | $n$ independent steps, from fastest to slowest |
 # | time for each unit of work | $(t(h) - t(h_0)) / h^2$ | a layer of $h \cdot h/2$ weights |
 # | what training keeps for its weights | $4\,P \cdot 4$ bytes | $P$ parameters, float32, Adam |

@@ -56,7 +56,7 @@ def draw_curves(
     for name, size in (marks or {}).items():
         axes.axvline(size, color="#777777", linestyle="--", linewidth=1.2, zorder=1.5)
         axes.annotate(name, (size, 1), xycoords=axes.get_xaxis_transform(), xytext=(-4, -4), rotation=90, ha="right",
-                      va="top", textcoords="offset points", fontsize=10, color="#444444")  # fmt: skip
+                      va="top", textcoords="offset points", fontsize=11, color="#444444")  # fmt: skip
     drawn.legend(loc="outside lower left", ncols=4, fontsize=11, frameon=False)
     return drawn
 

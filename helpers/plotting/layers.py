@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from helpers import units
 from helpers.plotting.style import STYLE_FILE, figure, ink_on, unit_axis
 
-_SMALL_SHARE = 0.03
+_SMALL_SHARE = 0.05
 
 
 def draw_layers(layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, unit: str, title: str) -> Figure:
@@ -41,7 +41,7 @@ def draw_layers(layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, 
 def draw_shares(wholes: Mapping[str, Mapping[str, float]], *, title: str) -> Figure:
     """Return one pie a whole, such as inference and training, with a colour a part that is the same in each.
 
-    Parts below 3 % of their whole are drawn without a number. Raises ValueError for an empty whole or a negative part.
+    Parts below 5 % of their whole are drawn without a number. Raises ValueError for an empty whole or a negative part.
     Lesson 07.
     """
     for name, parts in wholes.items():

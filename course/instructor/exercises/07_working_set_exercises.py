@@ -97,6 +97,7 @@ check.returns(plain, ((1, 6, 12, 12), 16, 5, 1, 0, 1), expected=153600, mistakes
 moved = {
     8640: "That puts a filter on every pixel of the input; with stride 3 it skips two of three",
     2160: "Round down: a place that sticks out of the padded row is left out",
+    2016: "Round down: a place that sticks out of the padded row is left out, and so is a fraction of a move",
     1296: "Padding is added at both ends of a row",
     648: "That is without the padding, which makes each row longer",
     972: "The first place counts as well: one more than the moves that fit",
@@ -269,7 +270,11 @@ middle = {
     2120: "A frozen layer still runs forward",
 }
 check.returns(passed_on, ([(1000, True), (400, False), (40, True)],), expected=2920, mistakes=middle)
-early = {2320: "Nobody waits for the gradient of layer 2's input: no layer before it is trained"}
+early = {
+    2320: "Nobody waits for the gradient of layer 2's input: no layer before it is trained",
+    3320: "That is the step with all layers trained; a frozen layer needs no gradient of its weights",
+    1320: "The first layer is frozen: neither of its products is computed, so there is nothing to take off",
+}
 check.returns(front, ([(1000, False), (400, True), (40, True)],), expected=1920, mistakes=early)
 check.returns(front, ([(1000, False), (400, False), (40, True)],), expected=1480, mistakes={1880: early[2320]})
 idle = {0: "The forward still runs", 1880: "That passes a gradient back that no layer uses"}
@@ -420,7 +425,7 @@ mistakes = {
     (500, ("b",)): "That is the largest tensor; others are alive beside it",
     (600, ("b", "c")): "That is what is alive at the end",
     (800, ("b", "c")): "Those names are alive at the end; keep a copy of them, list(...), at the peak",
-    800: "Return two things: the bytes, and the list of the names",
+    **dict.fromkeys((800, 900), "Return two things: the bytes, and the list of the names"),
 }
 check.returns(most, (short,), expected=(800, ["a", "b"]), mistakes=mistakes)
 check.returns(
@@ -599,8 +604,9 @@ def peak_bytes(events):
 # %% [markdown] written="memory_goes" points=2
 # A full answer says:
 #
-# - 1 point: gradients and the optimiser's state, which go with the weights, and the activations that are kept for the
-#   backward, which grow with the batch; both groups named and told apart.
+# - 1 point: gradients and the optimizer's state, which go with the weights, and the activations that are kept for the
+#   backward, which grow with the batch; both groups named and told apart. Gradients of activations and the workspace
+#   belong to the second group; nobody loses the point for leaving them out.
 # - 1 point: the kept activations, since on large images they outweigh the weights: a smaller batch, checkpointing, or
 #   a narrower type.
 
@@ -616,8 +622,8 @@ def peak_bytes(events):
 # A full answer says:
 #
 # - 1 point: the forward of the checkpointed part runs again in the backward, so operations and time of the step grow,
-#   by up to a third for the whole network; the peak keeps the inputs of the parts, and one part's activations while it
-#   is repeated, beside weights, gradients and optimiser state.
+#   by about a third for the whole network; the peak keeps the inputs of the parts, and one part's activations while it
+#   is repeated, beside weights, gradients and optimizer state.
 # - 1 point: layers whose repetition costs much and keeps little (large products, small outputs); it pays where a layer
 #   keeps much and computes little.
 

@@ -30,16 +30,16 @@ from helpers import exercises, plotting
 # ## Exercise 1: a bend, or a knee?
 #
 # A time that turns up may only follow its work. The lesson took away the fixed part and divided the rest by the work.
-# Here is a made-up row of five sizes, with a fixed part of 10 s:
+# Here is a made-up row of five sizes, with a fixed part of 20 s:
 
 # %%
-made_up = pd.DataFrame({"work": [1, 4, 16, 64, 256], "time_s": [12, 18, 42, 202, 778]})
-made_up["for each unit of work_s"] = (made_up["time_s"] - 10) / made_up["work"]
+made_up = pd.DataFrame({"work": [1, 4, 16, 64, 256], "time_s": [24, 36, 84, 404, 1556]})
+made_up["for each unit of work_s"] = (made_up["time_s"] - 20) / made_up["work"]
 made_up.astype(int)
 
 # %% [markdown]
-# The times grow at every size, and most of all at the last. But the time for each unit of work is 2 s three times, then
-# 3 s twice: there is one knee, at the place 3 (from 0).
+# The times grow at every size, and most of all at the last. But the time for each unit of work is 4 s three times, then
+# 6 s twice: there is one knee, at the place 3 (from 0).
 #
 # Write `knees(work, times_s, fixed_s)`: the list of the places, from 0, at which the time for each unit of work is more
 # than a quarter larger than *at the place before*. `work` and `times_s` are lists of the same length; every time is
@@ -48,7 +48,7 @@ made_up.astype(int)
 
 # %% answer="knees"
 def knees(work, times_s, fixed_s):
-    """Return the places of the knees: knees([1, 4, 16, 64, 256], [12, 18, 42, 202, 778], 10) is [3]."""
+    """Return the places of the knees: knees([1, 4, 16, 64, 256], [24, 36, 84, 404, 1556], 20) is [3]."""
     ### BEGIN SOLUTION
     each_s = [(time_s - fixed_s) / units for units, time_s in zip(work, times_s, strict=True)]
     return [place for place in range(1, len(each_s)) if each_s[place] > 1.25 * each_s[place - 1]]
@@ -66,15 +66,19 @@ bends = {(1, 2, 3, 4): "That compares the times themselves; divide each by its w
 check.returns(divided, ([1, 4, 16, 64, 256], [2, 8, 32, 128, 512], 0), expected=[], mistakes=bends)
 undivided = {
     (): "Take the fixed part away before you divide: spread over little work it hides the knee",
-    (2, 3, 4): "That compares the times themselves; divide each by its work first",
+    (1, 2, 3, 4): "That compares the times themselves; divide each by its work first",
+    (3, 4): "Compare with the place just before, not with the first",
+    (6,): "That is the time for each unit of work; return its place",
+    (4,): "The places count from 0",
     (0, 3): "The first place has none before it",
     3: "Return a list, also of one place",
 }
-check.returns(fixed, ([1, 4, 16, 64, 256], [12, 18, 42, 202, 778], 10), expected=[3], mistakes=undivided)
+check.returns(fixed, ([1, 4, 16, 64, 256], [24, 36, 84, 404, 1556], 20), expected=[3], mistakes=undivided)
 stairs = {
     (2,): "That stops at the first knee; there may be more",
     (2, 3, 4): "Compare with the place just before, not with the first",
-    (2, 4, 5): "Compare with the place just before, not with the first",
+    (4, 8): "Those are the times for each unit of work; return their places",
+    (3, 5): "The places count from 0",
 }
 check.returns(several, ([1, 2, 4, 8, 16], [2, 4, 16, 32, 128], 0), expected=[2, 4], mistakes=stairs)
 check.report()
@@ -138,6 +142,12 @@ def knees(work, times_s, fixed_s):
     return [place for place in range(1, len(each_s)) if each_s[place] > 1.25 * each_s[place - 1]][:1]
 
 
+# %% wrong="knees" says="Those are the times for each unit of work" gets=1
+def knees(work, times_s, fixed_s):
+    each_s = [(time_s - fixed_s) / units for units, time_s in zip(work, times_s, strict=True)]
+    return [each_s[place] for place in range(1, len(each_s)) if each_s[place] > 1.25 * each_s[place - 1]]
+
+
 # %% [markdown]
 # ## Exercise 2: which layers come from the disk?
 #
@@ -182,10 +192,14 @@ def misses(order, room):
 # %% checks="misses" points=3
 check = exercises.Checks("Exercise 2, misses", misses)
 enough, around, used = "what fits is read once", "in a circle, one too many misses always", "a visit is a use"
-again = {9: "That counts every visit; a layer that is in memory costs nothing"}
+again = {
+    9: "That counts every visit; a layer that is in memory costs nothing",
+    0: "At the start nothing is in memory: the first visit to a layer is a miss",
+}
 check.returns(enough, ([0, 1, 2] * 3, 3), expected=3, mistakes=again)
 check.returns(enough, ([], 2), expected=0)
 circle = {
+    1: "That is what has no room; go through the visits one by one, and see which layer goes at each miss",
     4: "That is the number of different layers; one that was thrown out is read again",
     6: "When room is needed, the layer that was not used for longest goes, not the newest",
     8: "When room is needed, the layer that was not used for longest goes, not the newest",
@@ -255,6 +269,11 @@ def misses(order, _room):
     return len(order)
 
 
+# %% wrong="misses" says="That is what has no room" gets=0
+def misses(order, room):
+    return max(0, len(set(order)) - room)
+
+
 # %% wrong="misses" says="not the newest" gets=1
 def misses(order, room):
     present, missed = [], 0
@@ -309,6 +328,7 @@ forgotten = {
     3 * 8192: "Every worker prepares prefetch batches, so multiply the two",
     6 * 8192: "The batch in the hand is one, not one for each worker",
     8192: "That is one batch",
+    5 * 12288: "A tensor that fills its last page takes no further one",
 }
 check.returns(batches, (2, 2, [8192]), expected=5 * 8192, mistakes=forgotten)
 check.returns(batches, (3, 4, [4096, 4096]), expected=13 * 8192, mistakes={12 * 8192: forgotten[4 * 8192]})
