@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from helpers.feeding.pipeline import check_copying
-from helpers.parallel.links import Activity, Link, sleep_until
+from helpers.parallel.links import Activity, Link, checked_link, sleep_until
 
 DEVICE, COPIES = "device", "copies"
 
@@ -44,15 +44,15 @@ class SleepingAccelerator:
     run on one core, with the clock of real ones. A batch's bytes are those of its tensors. ``copying="blocking"`` goes
     over ``pageable`` (by default ``pinned``), the others over ``pinned``; the default link takes no time.
 
-    Raises ValueError for a negative time. Lesson 06.
+    Raises ValueError for a negative time, TypeError for a link that is none. Lesson 06.
     """
 
     def __init__(self, step_s: float, *, pinned: Link | None = None, pageable: Link | None = None) -> None:
         if not 0 <= step_s < math.inf:
             raise ValueError(f"step_s={step_s!r} is no time of a step; give seconds, 0 or more")
         self.step_s = step_s
-        self.pinned = pinned or Link(math.inf)
-        self.pageable = pageable or self.pinned
+        self.pinned = Link(math.inf) if pinned is None else checked_link("pinned", pinned)
+        self.pageable = self.pinned if pageable is None else checked_link("pageable", pageable)
         self._lock = threading.Lock()
         self.begin()
 
@@ -114,7 +114,7 @@ class TrainingAccelerator:
     is nothing to copy: only ``copying="blocking"`` is accepted. On CUDA two events around each step give its time: the
     device is counted busy from the step's first kernel to its last, gaps between small kernels included.
 
-    Raises TypeError for what cannot be called. Lesson 06.
+    Raises TypeError for what cannot be called, and as :func:`cpu_or_cuda`. Lesson 06.
     """
 
     def __init__(self, train: Callable[[Any], object], *, device: str | torch.device | None = None) -> None:
@@ -122,7 +122,7 @@ class TrainingAccelerator:
             raise TypeError(f"train is a {type(train).__name__}; give a function of a batch, such as "
                             "training_step(LeNet())")  # fmt: skip
         self.train = train
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = cpu_or_cuda(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.begin()
 
     def __repr__(self) -> str:
@@ -188,6 +188,19 @@ class TrainingAccelerator:
         return moment if event is None else zero_s + event.elapsed_time(moment) / 1e3
 
 
+def cpu_or_cuda(device: str | torch.device) -> torch.device:
+    """Return ``device``. Raises ValueError for another kind of device, RuntimeError for CUDA where torch sees none.
+
+    For the library itself.
+    """
+    chosen = torch.device(device)
+    if chosen.type not in ("cpu", "cuda"):
+        raise ValueError(f"device={str(device)!r} cannot be fed here; give 'cpu' or a CUDA device such as 'cuda'")
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(f"device={str(device)!r} needs a CUDA device, and torch sees none here; give 'cpu'")
+    return chosen
+
+
 class CudaCopies:
     """Copies of batches to a CUDA device, on the current stream or on one of their own. For the library itself."""
 
@@ -203,7 +216,7 @@ class CudaCopies:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.device(self.device), torch.cuda.stream(stream):
             start.record(stream)
-            moved = _mapped(batch, lambda each: each.to(self.device, non_blocking=copying != "blocking"))
+            moved = mapped(batch, lambda each: each.to(self.device, non_blocking=copying != "blocking"))
             end.record(stream)
         return Copied(moved, end), start, end
 
@@ -242,13 +255,17 @@ def tensors(batch: object) -> Iterator[torch.Tensor]:
             yield from tensors(part)
 
 
-def _mapped(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def mapped(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a batch like ``batch`` with what ``function`` makes of each of its :func:`tensors`.
+
+    For the library itself.
+    """
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if isinstance(batch, dict):
-        return {name: _mapped(part, function) for name, part in batch.items()}
+        return {name: mapped(part, function) for name, part in batch.items()}
     if isinstance(batch, list | tuple):
-        parts: Iterable[Any] = (_mapped(part, function) for part in batch)
+        parts: Iterable[Any] = (mapped(part, function) for part in batch)
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     return batch
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -23,10 +24,10 @@ from torch import nn
 
 from helpers import storage
 from helpers.data import whole_number
-from helpers.feeding.accelerators import tensors
-from helpers.parallel.links import Link, sleep_until
+from helpers.feeding.accelerators import mapped, tensors
+from helpers.parallel.links import Link, checked_link, sleep_until
 
-_NAME = "step_{:08d}.pt"
+_NAME, _STEP = "step_{:08d}.pt", re.compile(r"step_(\d{8,})\.pt")
 
 
 def training_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int = 0) -> dict[str, Any]:
@@ -38,9 +39,12 @@ def training_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, step: 
 
 
 def state_bytes(state: object) -> int:
-    """Return the bytes of all tensors in ``state``; one that is there twice (tied weights) counts once. Lesson 06."""
-    found = {_place(each): each.untyped_storage().nbytes() for each in tensors(state)}
-    return sum(found.values())
+    """Return the bytes of all tensors in ``state``; one that is there twice (tied weights) counts once.
+
+    They may be on the meta device. A view counts with all that it is a view of, which ``torch.save`` writes. Lesson 06.
+    """
+    storages = (each.untyped_storage() for each in tensors(state))
+    return sum({each._cdata: each.nbytes() for each in storages}.values())
 
 
 def snapshot(state: Any) -> Any:
@@ -48,29 +52,19 @@ def snapshot(state: Any) -> Any:
 
     From CUDA the copies go through pinned memory, queued one after the other and waited for once. Lesson 06.
     """
-    copies: dict[tuple, torch.Tensor] = {}
-    copied = _copied(state, copies)
+    copies: dict[int, torch.Tensor] = {}
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()._cdata  # its address in PyTorch
+        if storage not in copies:
+            copies[storage] = _copied_storage(tensor)
+        size, stride, offset = tensor.size(), tensor.stride(), tensor.storage_offset()
+        return torch.empty(0, dtype=tensor.dtype).set_(copies[storage].untyped_storage(), offset, size, stride)
+
+    kept = mapped(state, copied)
     for device in {each.device for each in tensors(state) if each.is_cuda}:
         torch.cuda.current_stream(device).synchronize()
-    return copied
-
-
-def _copied(state: Any, copies: dict[tuple, torch.Tensor]) -> Any:
-    if isinstance(state, torch.Tensor):
-        place = _place(state)
-        if place not in copies:
-            copies[place] = _copied_storage(state)
-        size, stride, offset = state.size(), state.stride(), state.storage_offset()
-        return torch.empty(0, dtype=state.dtype).set_(copies[place].untyped_storage(), offset, size, stride)
-    if isinstance(state, Mapping):
-        return {name: _copied(part, copies) for name, part in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(_copied(part, copies) for part in state)
-    return state
-
-
-def _place(tensor: torch.Tensor) -> tuple:
-    return str(tensor.device), tensor.untyped_storage().data_ptr()
+    return kept
 
 
 def _copied_storage(tensor: torch.Tensor) -> torch.Tensor:
@@ -87,7 +81,7 @@ class Checkpointer:
     ``close``. ``takes_snapshot=False`` is the trap that the lesson shows: the thread reads the training's own tensors.
     ``disk`` makes the write last at least as long as a disk of that rate would need, by sleeping first.
 
-    Raises FileNotFoundError for a folder that is missing. Lesson 06.
+    Raises FileNotFoundError for a folder that is missing, TypeError for a disk that is no link. Lesson 06.
     """
 
     def __init__(
@@ -101,7 +95,8 @@ class Checkpointer:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise FileNotFoundError(f"the folder {str(folder)!r} is not there; make it first")
-        self.asynchronous, self.takes_snapshot, self.disk = asynchronous, takes_snapshot, disk
+        self.asynchronous, self.takes_snapshot = asynchronous, takes_snapshot
+        self.disk = None if disk is None else checked_link("disk", disk)
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
@@ -148,7 +143,8 @@ class Checkpointer:
 
         Raises FileNotFoundError, naming the steps that there are. Lesson 06.
         """
-        there = sorted(int(each.stem.removeprefix("step_")) for each in self.folder.glob("step_*.pt"))
+        found = (_STEP.fullmatch(each.name) for each in self.folder.iterdir())
+        there = sorted(int(each[1]) for each in found if each is not None)
         if not there or (step is not None and step not in there):
             steps = ", ".join(map(str, there)) or "none"
             raise FileNotFoundError(f"no checkpoint of {'any step' if step is None else f'step {step}'} in "

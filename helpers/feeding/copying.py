@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from helpers.data import whole_number
-from helpers.feeding.accelerators import CudaCopies
+from helpers.feeding.accelerators import CudaCopies, cpu_or_cuda
 
 _END = object()
 
@@ -79,9 +79,9 @@ def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) 
     stream waits for the copy, the host does not; memory is not handed on before that stream is done with it. A loop
     that breaks off ends the thread when it drops the generator. On a CPU there is nothing to copy: batches pass.
 
-    Raises ValueError for batches in pageable memory: their copies would wait. Lesson 06.
+    Raises ValueError for batches in pageable memory (their copies would wait), and as :func:`cpu_or_cuda`. Lesson 06.
     """
-    device = torch.device(device)
+    device = cpu_or_cuda(device)
     if device.type == "cpu":
         yield from loader
         return

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from helpers import storage
 from helpers.data import whole_number
+from helpers.feeding.items import refuse_outside
 
 FORMATS = {"jpeg": ".jpg", "png": ".png"}
 _JPEG_QUALITY = 90
@@ -81,12 +82,13 @@ class DecodedImages(Dataset):
         if not self.paths:
             raise ValueError("paths is empty; give image files, such as those of write_images(folder)")
         self.crop = whole_number(crop, "crop", at_least=1)
-        self.augment, self.seed = augment, seed
+        self.augment, self.seed = augment, whole_number(seed, "seed", at_least=0)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        refuse_outside(index, len(self.paths))
         return self.transformed(self.decoded(self.paths[index].read_bytes()), index), index % _CLASSES
 
     def decoded(self, content: bytes) -> np.ndarray:

@@ -14,6 +14,7 @@ import math
 import random
 
 _BISECTIONS = 200
+_MOST_PIECES = 10_000_000
 
 
 def young_interval_s(save_s: float, mtbf_s: float) -> float:
@@ -48,8 +49,9 @@ def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
     low, high, saving = 0.0, 1.0, save_s / mtbf_s  # in units of mtbf_s
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        # d/dt of (e^(t + saving) - 1) / t has the sign of e^(t + saving) (t - 1) + 1, written so that none overflows.
-        if middle - 1 + math.exp(-middle - saving) < 0:
+        # d/dt of (e^(t + saving) - 1) / t has the sign of e^(t + saving) (t - 1) + 1: over e^(t + saving), so that it
+        # does not overflow, and by expm1, so that short times are not lost beside 1.
+        if middle + math.expm1(-middle - saving) < 0:
             low = middle
         else:
             high = middle
@@ -79,10 +81,16 @@ def simulate_run_s(
     """Return the seconds of one simulated training whose failures are drawn with ``seed``: the formula's oracle.
 
     The training is cut into pieces of ``interval_s`` (the last may be shorter), each saved at its end. Raises
-    ValueError for a time that is not above 0 (a restart may be 0). Lesson 06.
+    ValueError for a time that is not above 0 (a restart may be 0), and for a training of more pieces, those that fail
+    and come again among them, than anybody would wait for. Lesson 06.
     """
     _check(work_s=work_s, interval_s=interval_s, save_s=save_s, mtbf_s=mtbf_s)
     _check_restart(restart_s)
+    whole_s = restart_s + min(interval_s, work_s) + save_s
+    if math.log(max(1.0, work_s / interval_s)) + whole_s / mtbf_s > math.log(_MOST_PIECES):
+        raise ValueError(f"with pieces of {interval_s:g} s of {work_s:g} s, and {mtbf_s:g} s between failures, a "
+                         f"simulation would run more than {_MOST_PIECES:,} pieces, for most of them fail or there are "
+                         "as many; take another interval_s, or expected_run_s, which is a formula")  # fmt: skip
     draw = random.Random(seed)
     now_s, saved_s, fails_s = 0.0, 0.0, draw.expovariate(1 / mtbf_s)
     needs_restart = False

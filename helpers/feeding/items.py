@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import Dataset
 
 from helpers.data import whole_number
-from helpers.parallel.links import Link, sleep_until
+from helpers.parallel.links import Link, checked_link, sleep_until
 from helpers.results import Result
 
 _SHAPE = (1, 28, 28)
@@ -44,7 +44,7 @@ class FreeItems(Dataset):
         return self.items
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        _refuse_outside(index, self.items)
+        refuse_outside(index, self.items)
         return self.image, index % _CLASSES
 
 
@@ -81,7 +81,8 @@ class FilesOnOneDisk(Dataset):
     Item i is (float32 tensor of ``shape``, i modulo 10). The file is really read; then the item waits until
     a disk of ``disk.bandwidth_bytes_per_s`` and ``disk.latency_s`` would have delivered it, one file after the other
     whoever asks: more workers hide the latency of nothing, for the disk is one. ``disk_s(index)`` is what item i keeps
-    the disk busy. Raises FileNotFoundError for a file that is not there, ValueError for no files. Lesson 06.
+    the disk busy. Raises FileNotFoundError for a file that is not there, ValueError for no files, TypeError for a disk
+    that is no link. Lesson 06.
     """
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], disk: Link, *, shape: Sequence[int] = _SHAPE) -> None:
@@ -89,7 +90,7 @@ class FilesOnOneDisk(Dataset):
         if not self.paths:
             raise ValueError("paths is empty; give the files to read, such as those of write_images(folder)")
         self.sizes_bytes = [path.stat().st_size for path in self.paths]
-        self.disk, self.image = disk, torch.zeros(tuple(shape))
+        self.disk, self.image = checked_link("disk", disk), torch.zeros(tuple(shape))
         # A lock of the spawn context goes to forked and to spawned workers alike.
         self._free_s = multiprocessing.get_context("spawn").Value("d", -math.inf)
 
@@ -101,7 +102,7 @@ class FilesOnOneDisk(Dataset):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        _refuse_outside(index, len(self.paths))
+        refuse_outside(index, len(self.paths))
         asked_s = time.perf_counter()
         content = self.paths[index].read_bytes()
         with self._free_s.get_lock():
@@ -149,6 +150,7 @@ def item_cost(dataset: Dataset, *, items: int = 32) -> ItemCost:
     return ItemCost(items=count, median_s=median_s, mean_s=statistics.fmean(taken_s), processor_share=share, kind=kind)
 
 
-def _refuse_outside(index: int, items: int) -> None:
+def refuse_outside(index: int, items: int) -> None:
+    """Raise IndexError for an item that is not there. For the library itself."""
     if not 0 <= index < items:
         raise IndexError(f"item {index} is not there; the {items} items are 0 to {items - 1}")

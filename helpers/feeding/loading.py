@@ -141,6 +141,8 @@ def vary(base: Settings, **factor: Sequence[Any]) -> tuple[Settings, ...]:
     ((name, values),) = factor.items()
     if name not in names:
         raise ValueError(f"{type(base).__name__} has no factor {name!r}; it has {', '.join(names)}")
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name}={values!r} is one value; give all that it takes, as in {name}=({values!r}, ...)")
     values = tuple(values)
     if not values or len(set(values)) < len(values):
         raise ValueError(f"{name}={values} are no values to vary; give at least one, and each once")

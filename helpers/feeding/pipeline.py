@@ -63,7 +63,7 @@ def model_feeding(
     """
     workers = whole_number(workers, "workers", at_least=0)
     hands = workers if cores is None else min(workers, whole_number(cores, "cores", at_least=1))
-    _check_times(produce_s=produce_s, device_s=device_s, copy_s=copy_s, start_s=start_s, handover_s=handover_s)
+    check_times(produce_s=produce_s, device_s=device_s, copy_s=copy_s, start_s=start_s, handover_s=handover_s)
     check_copying(copying)
     makers = {"input": produce_s / hands} if workers else {}
     hosts = {"hand-over": handover_s, **({} if workers else {"input": produce_s})}
@@ -135,7 +135,8 @@ def simulate_feeding(
                          f"give at least {warm_up + 2}")  # fmt: skip
     workers = whole_number(workers, "workers", at_least=0)
     prefetch_factor = whole_number(prefetch_factor, "prefetch_factor", at_least=1)
-    _check_times(device_s=device_s, start_s=start_s, handover_s=handover_s, shortest_batch=min(times_s))
+    check_times(device_s=device_s, start_s=start_s, handover_s=handover_s)
+    check_times(**{f"produce_s[{place}]": each for place, each in enumerate(times_s)})
     activities, taken_s, ready_s = [], [], []
     free_s, host_s = [start_s] * workers, start_s if workers == 0 else 0.0
     for batch, make_s in enumerate(times_s):
@@ -202,7 +203,8 @@ def check_copying(copying: str) -> None:
         raise ValueError(f"copying={copying!r} is not known; use one of {', '.join(map(repr, COPYING))}")
 
 
-def _check_times(**times_s: float) -> None:
+def check_times(**times_s: float) -> None:
+    """Raise ValueError for a time that is negative or not finite. For the library itself."""
     for name, value in times_s.items():
         if not 0 <= value < math.inf:
             raise ValueError(f"{name}={value!r} is no time; give seconds, 0 or more")

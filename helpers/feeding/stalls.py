@@ -21,6 +21,7 @@ from torch import nn
 from helpers import console
 from helpers.data import whole_number
 from helpers.feeding.checkpoints import Checkpointer, serialised, snapshot, state_bytes, training_state
+from helpers.feeding.pipeline import check_times
 from helpers.parallel.links import Link, sleep_until
 from helpers.results import Result
 
@@ -100,7 +101,7 @@ class StallRow(Result):
 class StallTable(Result):
     """The same training with each way of saving; a save's bytes, and the seconds of training between two saves.
 
-    Lesson 06.
+    ``interval_s`` is what the steps were given; steps whose own work takes longer than that make it longer. Lesson 06.
     """
 
     state_bytes: int
@@ -119,10 +120,11 @@ def modelled_stall_s(way: str, *, save_s: float, snapshot_s: float, interval_s: 
     """Return the seconds that a save in the steady state stalls a training.
 
     Synchronous: the whole save. Asynchronous: the snapshot, and what of the last save the interval did not hide. None:
-    0. Raises ValueError for an unknown way. Lesson 06.
+    0. Raises ValueError for an unknown way and a negative time. Lesson 06.
     """
     if way not in WAYS:
         raise ValueError(f"way={way!r} is not known; use one of {', '.join(map(repr, WAYS))}")
+    check_times(save_s=save_s, snapshot_s=snapshot_s, interval_s=interval_s)
     if way == "none":
         return 0.0
     return save_s if way == "synchronous" else snapshot_s + max(0.0, save_s - interval_s)
@@ -146,8 +148,10 @@ def measure_stalls(
     table is the simulated tier's; "torch async_save" (torch.distributed.checkpoint) writes to the real disk only.
     The end of a training waits for its last save.
 
-    Raises ValueError for an unknown way, or a ``disk`` with "torch async_save". Lesson 06.
+    Raises ValueError for no or an unknown way, or a ``disk`` with "torch async_save". Lesson 06.
     """
+    if not ways:
+        raise ValueError(f"ways names nothing to measure; use {', '.join(map(repr, WAYS))}")
     unknown = [way for way in ways if way not in WAYS]
     if unknown or (disk is not None and WAYS[3] in ways):
         why = f"{unknown[0]!r} is not known" if unknown else f"{WAYS[3]!r} cannot be given a disk"

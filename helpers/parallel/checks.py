@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import reprlib
+from collections.abc import Sequence
 from typing import Any
 
 _short = reprlib.Repr()
@@ -26,6 +27,17 @@ def whole_number(name: str, value: int) -> int:
     if value < 1:
         raise ValueError(f"{name} is {value}; give a whole number above 0")
     return int(value)
+
+
+def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape ``inputs`` of a batch. Raises TypeError or ValueError unless it is sizes above 0, one or more.
+
+    For the library itself.
+    """
+    if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not inputs:
+        raise TypeError("inputs is the shape of the whole batch, such as (64, 1024), its rows first; the net reads "
+                        f"numbers of its own type, so begin after an nn.Embedding. Got {short(inputs)}")  # fmt: skip
+    return tuple(whole_number("a size in inputs", each) for each in inputs)
 
 
 def time_limit(timeout_s: float) -> float:

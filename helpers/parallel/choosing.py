@@ -14,10 +14,18 @@ from helpers.parallel import pipeline_orders, schedules
 from helpers.parallel.checks import short, whole_number
 from helpers.parallel.costs import BUCKET_BYTES, LayerCost, bucket_layers
 from helpers.parallel.footprint import SHARDED, Footprint, Layout, OptimizerFactory, Plan, count_footprint
-from helpers.parallel.links import Link
+from helpers.parallel.links import Link, checked_link
 from helpers.parallel.strategy_costs import LayerWork, StrategyStep, cut, strategy_step
 from helpers.parallel.strategy_execution import check_rows
-from helpers.parallel.strategy_work import Saved, check_pairs, layer_work, of_stages, saved_by_layer, tensor_plan
+from helpers.parallel.strategy_work import (
+    Saved,
+    check_pairs,
+    layer_work,
+    of_stages,
+    rank_net,
+    saved_by_layer,
+    tensor_plan,
+)
 from helpers.results import Result
 
 _MOST_MICROBATCHES = 8  # a stage: there the bubble is at most an eighth of the work
@@ -103,20 +111,19 @@ def choose(
     the link that messages there have, ``measure_message_overhead(ranks).added_to(link)``.
 
     Raises ValueError when no layout fits, saying what would, when neither or both of ``flops_per_s`` and
-    ``layer_costs`` are given, and for numbers that cannot be; TypeError for a model that is not an nn.Sequential.
-    Lesson 05.
+    ``layer_costs`` are given, for a layer that stands in two places, and for numbers that cannot be; TypeError for a
+    model that is not an nn.Sequential. Lesson 05.
     """
     if not isinstance(model, nn.Sequential):
         raise TypeError(
             f"choose cuts an nn.Sequential into stages; got a {type(model).__name__}: put its layers into one"
         )
-    if not isinstance(link, Link):
-        raise TypeError(f"link is a helpers.parallel.Link(bandwidth_bytes_per_s, latency_s), not {short(link)}")
+    checked_link("link", link)
     if schedule not in ("gpipe", "1f1b"):
         raise ValueError(f"schedule is {schedule!r}; give 'gpipe' or '1f1b'")
     limit = _memory_bytes(memory)
     whole_number("bucket_bytes", bucket_bytes)
-    own = tensor_plan(model) if plan is None else dict(plan)
+    own = tensor_plan(model) if plan is None else plan
     layers = layer_work(model, inputs, flops_per_s=flops_per_s, layer_costs=layer_costs, plan=own)
     asked = _Asked(model, tuple(inputs), link, limit, layers, own, optimizer, microbatches, schedule, bucket_bytes)
     layouts = console.track(list(layouts_of(devices)), "modelling layouts", unit="layout")
@@ -152,18 +159,21 @@ class _Asked:
     link: Link
     memory_bytes: float
     layers: tuple[LayerWork, ...]
-    plan: dict[str, str]
+    plan: Plan
     optimizer: OptimizerFactory | None
     microbatches: int | None
     schedule: str
     bucket_bytes: int
+    nets: dict[int, nn.Sequential] = field(default_factory=dict)
     saved: dict[tuple[int, int], Saved] = field(default_factory=dict)
 
     def activation_bytes(self, rows: int, layout: Layout) -> list[int]:
         """Return what a microbatch of ``rows`` keeps in each stage; many layouts ask for the same."""
-        key = (rows, layout.tensor)
+        tensor, key = layout.tensor, (rows, layout.tensor)
+        if tensor not in self.nets:
+            self.nets[tensor] = rank_net(self.model, self.plan, tensor)
         if key not in self.saved:
-            self.saved[key] = saved_by_layer(self.model, (rows, *self.inputs[1:]), tensor=layout.tensor, plan=self.plan)
+            self.saved[key] = saved_by_layer(self.nets[tensor], (rows, *self.inputs[1:]), tensor=tensor)
         return of_stages(self.saved[key], layout.pipeline)
 
 
@@ -176,20 +186,36 @@ def _row(layout: Layout, asked: _Asked) -> Strategy:
         check_pairs(asked.model, asked.plan if layout.tensor > 1 else {}, layout.pipeline)
         kept = count_footprint(asked.model, layout, plan=asked.plan, optimizer=asked.optimizer)
         steps = [_step(layout, each, asked) for each in _microbatches(layout, asked)]
-        steps.sort(key=lambda each: (_rounded(each.step_s), each.microbatches))
-        sizes = []
-        for step in steps:
-            sizes.append(_largest_bytes(layout, step.microbatches, kept, asked))
-            if sizes[-1] <= asked.memory_bytes:
-                break
+        step, largest = _fastest_that_fits(layout, steps, kept, asked)
     except ValueError as error:
         return Strategy(name, False, None, None, None, None, None, None, None, str(error), layout)
-    place = min(range(len(sizes)), key=sizes.__getitem__)
-    step, largest = steps[place], sizes[place]
     fits = largest <= asked.memory_bytes
     reason = _bound_by(step) if fits else f"needs {_text(largest)} of {_text(asked.memory_bytes)}"
     return Strategy(name, fits, step.step_s, step.compute_s, step.tensor_s, step.bubble_s, step.exposed_s, largest,
                     step.microbatches, reason, layout)  # fmt: skip
+
+
+def _fastest_that_fits(
+    layout: Layout, steps: Sequence[StrategyStep], kept: Footprint, asked: _Asked
+) -> tuple[StrategyStep, int]:
+    """Return the step, and the bytes of its largest rank: of the smallest where none fits.
+
+    A number of microbatches on which the net does not run (one row, for a batch normalisation) is passed over. Raises
+    ValueError where it runs on none.
+    """
+    tried: list[tuple[StrategyStep, int]] = []
+    refused: list[ValueError] = []
+    for step in sorted(steps, key=lambda each: (_rounded(each.step_s), each.microbatches)):
+        try:
+            tried.append((step, _largest_bytes(layout, step.microbatches, kept, asked)))
+        except ValueError as error:
+            refused.append(error)
+            continue
+        if tried[-1][1] <= asked.memory_bytes:
+            return tried[-1]
+    if not tried:
+        raise refused[0]
+    return min(tried, key=lambda each: each[1])
 
 
 def described(layout: Layout) -> str:
@@ -218,7 +244,7 @@ def _microbatches(layout: Layout, asked: _Asked) -> list[int]:
 
 def _step(layout: Layout, microbatches: int, asked: _Asked) -> StrategyStep:
     return strategy_step(asked.layers, layout, link=asked.link, microbatches=microbatches, schedule=asked.schedule,
-                         bucket_bytes=asked.bucket_bytes)  # fmt: skip
+                         bucket_bytes=asked.bucket_bytes, activities=False)  # fmt: skip
 
 
 def _largest_bytes(layout: Layout, microbatches: int, kept: Footprint, asked: _Asked) -> int:

@@ -129,12 +129,17 @@ def shared_medium_s(planned: Collective, *, link: Link) -> float:
 class LayerCost(Result):
     """What a layer costs a rank: the seconds of its forward and its backward pass, and the bytes of its gradient.
 
-    Lesson 04.
+    Raises ValueError for one that is negative or not finite. Lesson 04.
     """
 
     forward_s: float
     backward_s: float
     gradient_bytes: int
+
+    def __post_init__(self) -> None:
+        for name in ("forward_s", "backward_s", "gradient_bytes"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} of a layer is {getattr(self, name)!r}; give a finite number of at least 0")
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ class Agreement(Result):
 
     Each difference is the largest of any element, over the largest magnitude in the one process' tensor (of a gradient
     that is all but zero, over a thousandth of the largest in all gradients). ``worst_gradient`` names the gradient that
-    differs most. ``equal`` says that no difference is above ``tolerance``; what is NaN, missing or of another shape is
-    infinitely far away. Lesson 05.
+    differs most. ``equal`` says that no difference is above ``tolerance``; what is not finite (on either side), missing
+    or of another shape is infinitely far away. Lesson 05.
     """
 
     equal: bool
@@ -45,7 +45,7 @@ def agreement(
 
     For the library itself.
     """
-    least = _LEAST_SHARE * max(_largest(each) for each in wanted.values())
+    least = _LEAST_SHARE * max((_largest(each) for each in wanted.values() if each.isfinite().all()), default=0.0)
     apart = {name: relative_difference(gradients.get(name), each, least=least) for name, each in wanted.items()}
     worst = max(apart, key=apart.__getitem__)
     output_apart = max(relative_difference(each, expected) for each in outputs)
@@ -55,14 +55,15 @@ def agreement(
 def relative_difference(one: torch.Tensor | None, other: torch.Tensor, *, least: float = 0.0) -> float:
     """Return the largest difference of any element over the largest magnitude in ``other``, or over ``least`` if more.
 
-    Infinite without a value. For the library itself.
+    Where both are 0 it is the difference itself; infinite without a value, and where either holds NaN or an infinity.
+    For the library itself.
     """
-    if one is None or one.shape != other.shape:
+    if one is None or one.shape != other.shape or not (one.isfinite().all() and other.isfinite().all()):
         return math.inf
     if not other.numel():
         return 0.0
     one, other = one.detach().cpu(), other.detach().cpu()
-    apart = (one - other).abs().nan_to_num(nan=math.inf, posinf=math.inf).max().item()
+    apart = _largest(one - other)
     return apart / (max(_largest(other), least) or 1.0)
 
 

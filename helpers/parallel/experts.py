@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -100,7 +101,8 @@ class Experts(nn.Module):
         self.experts, self.chosen = whole_number("experts", experts), whole_number("chosen", chosen)
         if self.chosen > self.experts:
             raise ValueError(f"a token cannot choose {chosen} of {experts} experts; choose at most {experts}")
-        if capacity_factor is not None and not (math.isfinite(capacity_factor) and capacity_factor > 0):
+        number = isinstance(capacity_factor, numbers.Real) and not isinstance(capacity_factor, bool)
+        if capacity_factor is not None and not (number and math.isfinite(capacity_factor) and capacity_factor > 0):
             raise ValueError(f"capacity_factor is {capacity_factor!r}; give a number above 0, or None to drop nothing")
         self.capacity_factor = capacity_factor
         self.router = nn.Linear(width, experts, bias=False)
@@ -148,6 +150,10 @@ class Experts(nn.Module):
         if tokens.ndim != 2 or tokens.shape[1] != self.width or not len(tokens):
             raise ValueError(f"tokens have the shape {tuple(tokens.shape)}; give (n, {self.width}), n above 0, such as "
                              "tokens.flatten(0, -2)")  # fmt: skip
+        if tokens.dtype != self.up.dtype:
+            raise ValueError(
+                f"tokens are {tokens.dtype} and the experts {self.up.dtype}; give tokens.to({self.up.dtype})"
+            )
 
 
 def check_experts(experts: int, ranks: int) -> None:
@@ -165,8 +171,12 @@ def check_experts(experts: int, ranks: int) -> None:
 def route(logits: torch.Tensor, *, chosen: int, capacity: int) -> Routing:
     """Return where tokens with the router's ``logits``, (tokens, experts), go: see :class:`Experts`.
 
-    Only ``gates`` has a gradient; a choice by itself has none. Lesson 05.
+    Only ``gates`` has a gradient; a choice by itself has none. Raises ValueError for logits of another shape, and for
+    more choices than experts. Lesson 05.
     """
+    if logits.ndim != 2 or not 1 <= chosen <= logits.shape[1]:
+        raise ValueError(f"{chosen} of the experts cannot be chosen by logits of shape {tuple(logits.shape)}; give "
+                         "(tokens, experts), and at least one choice and at most as many as experts")  # fmt: skip
     probabilities = logits.softmax(-1)
     gates, experts = probabilities.topk(chosen, dim=-1)
     if chosen > 1:
@@ -215,6 +225,7 @@ def model_expert_traffic(net: Experts, *, tokens: int, ranks: int) -> ExpertTraf
     with the capacity. Raises ValueError for experts that do not divide. Lesson 05.
     """
     check_experts(net.experts, ranks)
+    tokens = whole_number("tokens", tokens)
     queues = net.experts * net.capacity(tokens) * net.width * net.up.element_size()
     sent = 2 * (queues - queues // ranks)
     return ExpertTraffic(sent, sent)

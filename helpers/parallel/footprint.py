@@ -124,19 +124,21 @@ def count_footprint(
     ZeRO-1 and 2 cut all parameters, laid end to end, into equal parts (the last one padded); ZeRO-3 cuts each one by
     its first dimension, padded to equal rows, as PyTorch's ``fully_shard`` does. Buffers are on every rank of a stage.
 
-    Raises ValueError for layers that do not divide by the stages, for widths that do not divide by the tensor ranks,
-    and for a plan that names no nn.Linear; TypeError for a net that is not an nn.Sequential, and for an optimizer that
-    cannot be called. Lesson 05.
+    Raises ValueError for layers that do not divide by the stages or stand in two places, for widths that do not divide
+    by the tensor ranks, and for a plan that names no nn.Linear; TypeError for a net that is not an nn.Sequential, for a
+    plan that is no mapping, and for an optimizer that cannot be called or does not step by itself. Lesson 05.
     """
     ranks = []
     check_plan(net, plan or {}, layout.tensor)
     for stage, part in enumerate(split_stages(net, layout.pipeline)):
         local = local_parameters(part, plan or {}, layout.tensor)
         buffers = sum(each.numel() * each.element_size() for each in part.buffers())
-        for data_rank in range(layout.data):
-            kept = _kept(tuple(local), layout, data_rank, optimizer)
-            ranks += [rank_footprint((stage * layout.data + data_rank) * layout.tensor + tensor_rank, stage, kept[0],
-                                     buffers, kept[1], kept[2]) for tensor_rank in range(layout.tensor)]  # fmt: skip
+        each_its_own = layout.sharded == "parameters"  # a layer's last rows are fewer; else all data ranks keep as much
+        kept = [_kept(local, layout, place, optimizer) for place in range(layout.data if each_its_own else 1)]
+        first = stage * layout.data * layout.tensor
+        for place in range(layout.data * layout.tensor):
+            parameters, gradients, states = kept[place // layout.tensor if each_its_own else 0]
+            ranks.append(rank_footprint(first + place, stage, parameters, buffers, gradients, states))
     return footprint_of(layout, ranks)
 
 
@@ -157,7 +159,14 @@ def rank_footprint(
 
 
 def check_plan(net: nn.Module, plan: Plan, ranks: int) -> None:
-    """Raise ValueError unless every layer of ``plan`` is an nn.Linear that ``ranks`` divide. For the library itself."""
+    """Raise ValueError unless every layer of ``plan`` is an nn.Linear that ``ranks`` divide, TypeError for no plan.
+
+    For the library itself.
+    """
+    whole_number("tensor", ranks)
+    if not isinstance(plan, Mapping):
+        raise TypeError("a plan says how each layer is split, as in {'0.up': 'column', '0.down': 'row'}; got "
+                        f"{short(plan)}")  # fmt: skip
     layers = dict(net.named_modules())
     linear = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
     for name, way in plan.items():
@@ -193,7 +202,7 @@ def local_parameters(part: nn.Module, plan: Plan, ranks: int) -> list[LocalParam
 
 
 def _kept(
-    local: tuple[LocalParameter, ...], layout: Layout, data_rank: int, optimizer: OptimizerFactory | None
+    local: list[LocalParameter], layout: Layout, data_rank: int, optimizer: OptimizerFactory | None
 ) -> tuple[int, int, int]:
     """Return the bytes of parameters, gradients and optimizer states of a data rank."""
     learning = [each for each in local if each.learns]
@@ -259,6 +268,12 @@ def _state_bytes_of(shape: tuple[int, ...], dtype: torch.dtype, optimizer: Optim
     made = nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
     made.grad = torch.empty_like(made)
     stepping = optimizer([made])
-    stepping.step()
+    try:
+        stepping.step()
+    except TypeError as error:  # LBFGS asks for a function that computes the loss again
+        raise TypeError(
+            f"{type(stepping).__name__} does not step by itself ({error}), so its state is not known from shapes; give "
+            "an optimizer whose step() takes nothing, such as torch.optim.Adam"
+        ) from error
     tensors = [value for state in stepping.state.values() for value in state.values() if torch.is_tensor(value)]
     return sum(each.numel() * each.element_size() for each in tensors)

@@ -24,10 +24,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from helpers.memory import allocations
 from helpers.parallel import footprint as footprints
 from helpers.parallel import schedules
-from helpers.parallel.checks import whole_number
+from helpers.parallel.checks import batch_shape, whole_number
 from helpers.parallel.execution import RankPool, rank_device
 from helpers.parallel.footprint import Layout, OptimizerFactory, Plan, RankFootprint
 from helpers.parallel.pipeline_execution import split_stages
+from helpers.parallel.shapes import handed_on, number_type, without_values
 
 _PHASES = ("built", "forward", "backward", "optimizer")
 _REPEATS = 8
@@ -63,8 +64,9 @@ def estimate_footprint(
     :func:`footprint.count_footprint` for ``net`` (on any device, or on meta), ``plan``, ``optimizer``, and for how
     ZeRO-1 and 2 divide, which are counted, not run.
 
-    Raises ValueError as :func:`footprint.count_footprint`, and for rows that do not divide and ranks that are not
-    there; RuntimeError where a process group is already there, as on a rank. Lesson 05.
+    Raises ValueError as :func:`footprint.count_footprint`, for rows that do not divide or on which the net cannot run,
+    and for ranks that are not there; TypeError for ``inputs`` that are no shape; RuntimeError where a process group is
+    already there, as on a rank. Lesson 05.
     """
     if dist.is_initialized():
         raise RuntimeError("this process is a rank already, and the estimate needs a process group of its own; "
@@ -73,8 +75,8 @@ def estimate_footprint(
         raise ValueError("here a rank has one stage of the pipeline; give schedule='gpipe', '1f1b' or 'zero_bubble'")
     if not ranks:
         raise ValueError("no rank to estimate: give at least one, as in ranks=(0,)")
+    footprints.check_plan(net, plan or {}, layout.tensor)
     plan = dict(plan or {})
-    footprints.check_plan(net, plan, layout.tensor)
     parts = split_stages(net, layout.pipeline)
     several = layout.pipeline if microbatches is None else microbatches
     rows = _local_rows(inputs, layout, several)
@@ -82,11 +84,12 @@ def estimate_footprint(
         schedules.live_activations(schedule, rank=stage, ranks=layout.pipeline, microbatches=several)
         for stage in range(layout.pipeline)
     ]
+    entering = _entering(parts, torch.empty(rows, dtype=number_type(net), device="meta"))
     found = []
     for rank in ranks:
         stage = layout.place(rank)[0]
-        shape, dtype = _stage_input(parts[:stage], rows, _dtype(net))
-        job = _Job(layout, parts[stage], shape, dtype, plan, optimizer)
+        given = entering[stage]
+        job = _Job(layout, parts[stage], tuple(given.shape), given.dtype, plan, optimizer)
         found.append(_estimated(job, rank, live[stage]))
     return footprints.footprint_of(layout, found)
 
@@ -117,36 +120,32 @@ def measure_footprint(
     if ranks.world_size % whole_number("tensor", tensor):
         raise ValueError(f"{ranks.world_size} ranks do not divide by {tensor} tensor ranks")
     layout = Layout(data=ranks.world_size // tensor, tensor=tensor, sharded=sharded)
+    footprints.check_plan(net, plan or {}, tensor)
     plan = dict(plan or {})
-    footprints.check_plan(net, plan, tensor)
     if any(each.is_meta for each in net.parameters()):
         raise ValueError("the net is on the meta device and holds no values; make it on a real one to measure it")
-    job = _Job(layout, net, _local_rows(inputs, layout, 1), _dtype(net), plan, optimizer)
+    job = _Job(layout, net, _local_rows(inputs, layout, 1), number_type(net), plan, optimizer)
     return footprints.footprint_of(layout, ranks.run(_measured, job, timeout_s=timeout_s))
+
+
+def _entering(parts: Sequence[nn.Module], batch: torch.Tensor) -> list[torch.Tensor]:
+    """Return what enters each stage, and what leaves the last, as empty meta tensors."""
+    found = [batch]
+    try:
+        for part in parts:
+            found.append(handed_on(part, found[-1]))
+    except RuntimeError as error:
+        raise ValueError(f"the net does not run on a rank's rows, {tuple(batch.shape)}: {error}") from None
+    return found
 
 
 def _local_rows(inputs: Sequence[int], layout: Layout, microbatches: int) -> tuple[int, ...]:
     parts = layout.data * whole_number("microbatches", microbatches)
-    shape = tuple(inputs)
-    if not shape or shape[0] < 1 or shape[0] % parts:
+    shape = batch_shape(inputs)
+    if shape[0] % parts:
         raise ValueError(f"a batch of shape {shape} does not divide among {layout.data} data ranks and {microbatches} "
                          f"microbatches; give a multiple of {parts} rows")  # fmt: skip
     return (shape[0] // parts, *shape[1:])
-
-
-def _dtype(net: nn.Module) -> torch.dtype:
-    return next((each.dtype for each in net.parameters()), torch.get_default_dtype())
-
-
-def _stage_input(
-    before: Sequence[nn.Module], rows: tuple[int, ...], dtype: torch.dtype
-) -> tuple[tuple[int, ...], torch.dtype]:
-    """Return the shape and the type of what the stages ``before`` hand on, found on meta tensors."""
-    value = torch.empty(rows, dtype=dtype, device="meta")
-    with torch.no_grad():
-        for part in before:
-            value = copy.deepcopy(part).to("meta")(value)
-    return tuple(value.shape), value.dtype
 
 
 # One rank's part of a step.
@@ -181,14 +180,14 @@ def _built(job: _Job, device: torch.device) -> nn.Module:
 
 
 def _estimated(job: _Job, rank: int, live: int) -> RankFootprint:
-
     saved: dict[int, int] = {}
     stage, layout = job.layout.place(rank)[0], job.layout
     device = torch.device("cpu")
     with _fake_group(rank, layout.ranks), FakeTensorMode(allow_non_fake_inputs=True):
         # Dealing out a thousand shards is fast on meta tensors, and slow on fake ones; all of them are then DTensors.
         late = layout.sharded == "parameters"
-        own = _copied(job.part, torch.device("meta") if late else device)
+        with unset_fake_temporarily() if late else nullcontext():
+            own = without_values(job.part, "meta" if late else device)
         with unset_fake_temporarily():  # a mesh is made of real tensors, and fake parameters stay fake
             part = _built(replace(job, part=own), device)
         if late:
@@ -212,24 +211,10 @@ def _estimated(job: _Job, rank: int, live: int) -> RankFootprint:
     if layout.sharded in ("optimizer", "gradients"):
         names = {name for name, _ in job.part.named_modules()}
         inside = {f"0.{name}": way for name, way in job.plan.items() if name in names}
-        flat = replace(layout, pipeline=1)
-        counted = footprints.count_footprint(nn.Sequential(job.part), flat, plan=inside, optimizer=job.optimizer).ranks[
-            0
-        ]
+        flat, alone = replace(layout, pipeline=1), nn.Sequential(job.part)
+        counted = footprints.count_footprint(alone, flat, plan=inside, optimizer=job.optimizer).ranks[0]
         kept[2:] = [counted.gradient_bytes, counted.optimizer_bytes]
     return footprints.rank_footprint(rank, stage, *kept, activation_bytes=live * sum(saved.values()))
-
-
-def _copied(part: nn.Module, device: torch.device) -> nn.Module:
-    """Return a copy of ``part`` with empty tensors on ``device``, fake ones unless that is meta; ties are kept."""
-    copies: dict[int, Any] = {}
-    with unset_fake_temporarily() if device.type == "meta" else nullcontext():
-        for each in part.buffers():
-            copies[id(each)] = torch.empty(each.shape, dtype=each.dtype, device=device)
-        for each in part.parameters():
-            value = torch.empty(each.shape, dtype=each.dtype, device=device)
-            copies[id(each)] = nn.Parameter(value, requires_grad=each.requires_grad)
-    return copy.deepcopy(part, copies)
 
 
 @contextmanager

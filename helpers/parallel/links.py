@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from helpers.parallel.checks import short
 from helpers.results import Result
 
 
@@ -42,6 +43,13 @@ class Link(Result):
         if size_bytes < 0:
             raise ValueError(f"size_bytes must be at least 0; got {size_bytes!r}")
         return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
+
+
+def checked_link(name: str, value: object) -> Link:
+    """Return ``value``. Raises TypeError unless it is a :class:`Link`. For the library itself."""
+    if not isinstance(value, Link):
+        raise TypeError(f"{name} is a helpers.parallel.Link(bandwidth_bytes_per_s, latency_s), not {short(value)}")
+    return value
 
 
 @dataclass(frozen=True)

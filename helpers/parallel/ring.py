@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from helpers.parallel.checks import whole_number
+from helpers.parallel.checks import batch_shape, whole_number
 from helpers.parallel.collectives import chunk
 from helpers.parallel.counting import CollectiveCounter, count_collectives
 from helpers.parallel.differences import Agreement, agreement
@@ -67,9 +67,7 @@ def ring_attention(
 
     Raises ValueError for tensors of other shapes, and for parts of the sequence that are not equally long. Lesson 05.
     """
-    if query.ndim != 4 or key.shape != value.shape or key.shape != query.shape:
-        raise ValueError("query, key and value are (batch, heads, tokens, d), all of one shape; got "
-                         f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}")  # fmt: skip
+    _check_shapes(query, key, value)
     _check_lengths(query, group)
     return _Ring.apply(query, key, value, causal, group, merge or merge_blocks)
 
@@ -80,7 +78,8 @@ def merge_blocks(
     """Return the attention over two sets of keys from the attention over each, and the logarithm of its softmax's sum.
 
     Outputs are (..., tokens, d), ``log_sum`` is log sum exp(scores) over a set's keys, (..., tokens, 1). Each output
-    counts by its share of the sum of both; logarithms keep exp from overflowing. A set of no keys has -inf. Lesson 05.
+    counts by its share of the sum of both; logarithms keep exp from overflowing. A set of no keys has -inf; of two such
+    sets there is no attention: NaN. Lesson 05.
     """
     both = torch.logaddexp(log_sum, more_log_sum)
     return output * (log_sum - both).exp() + more * (more_log_sum - both).exp(), both
@@ -89,8 +88,11 @@ def merge_blocks(
 def split_sequence(tokens: torch.Tensor, rank: int, *, ranks: int, dim: int = 2) -> torch.Tensor:
     """Return the part of the sequence, dimension ``dim`` of ``tokens``, that ``rank`` of ``ranks`` has.
 
-    Raises ValueError for a sequence that does not divide, and for a rank that is not there. Lesson 05.
+    Raises ValueError for a sequence that does not divide, and for a rank or a dimension that is not there. Lesson 05.
     """
+    whole_number("ranks", ranks)
+    if not -tokens.ndim <= dim < tokens.ndim:
+        raise ValueError(f"tokens of shape {tuple(tokens.shape)} have no dimension {dim}; give dim, the sequence's")
     length = tokens.shape[dim]
     if not 0 <= rank < ranks:
         raise ValueError(f"rank {rank} is not one of {ranks}: ranks count from 0 to {ranks - 1}")
@@ -106,10 +108,13 @@ def model_ring_traffic(shape: Sequence[int], *, ranks: int, itemsize: int = 4) -
 
     A block of keys is n = itemsize x batch x heads x tokens / p x d bytes. Forward, keys and values take p - 1 steps:
     2 (p - 1) n. Back they do so again, and their gradients (of float32 at least) take all p steps, home: 2 (p - 1) n +
-    2 p n. On one rank nothing is sent. Raises ValueError for a sequence that does not divide. Lesson 05.
+    2 p n. On one rank nothing is sent. Raises TypeError or ValueError for another shape, and ValueError for a sequence
+    that does not divide. Lesson 05.
     """
-    ranks = whole_number("ranks", ranks)
-    part = split_sequence(torch.empty(tuple(shape), device="meta"), 0, ranks=ranks)
+    itemsize, sizes = whole_number("itemsize", itemsize), batch_shape(shape)
+    if len(sizes) != 4:
+        raise ValueError(f"keys have the shape (batch, heads, tokens, d), four sizes; got {sizes}")
+    part = split_sequence(torch.empty(sizes, device="meta"), 0, ranks=ranks)
     block, gradient = part.numel() * itemsize, part.numel() * max(itemsize, 4)
     if ranks == 1:
         return RingTraffic(0, 0)
@@ -134,9 +139,7 @@ def compare_ring_attention(
     a sum of the outputs with fixed weights, which tells every element apart. Raises ValueError for tensors of other
     shapes, and for a sequence that does not divide. Lesson 05.
     """
-    if query.ndim != 4 or key.shape != query.shape or value.shape != query.shape:
-        raise ValueError("query, key and value are (batch, heads, tokens, d), all of one shape; got "
-                         f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}")  # fmt: skip
+    _check_shapes(query, key, value)
     split_sequence(query, 0, ranks=ranks.world_size)
     leaves = [each.detach().clone().requires_grad_() for each in (query, key, value)]
     weights = torch.linspace(-1, 1, query.numel(), dtype=query.dtype, device=query.device).view_as(query)
@@ -153,6 +156,12 @@ def compare_ring_attention(
         sent=told[0].sent,
         blocks=tuple(sum(_sees(rank, source, causal) for source in range(len(told))) for rank in range(len(told))),
     )
+
+
+def _check_shapes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    if query.ndim != 4 or key.shape != query.shape or value.shape != query.shape:
+        raise ValueError("query, key and value are (batch, heads, tokens, d), all of one shape; got "
+                         f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}")  # fmt: skip
 
 
 def _check_lengths(query: torch.Tensor, group: dist.ProcessGroup | None) -> None:

@@ -217,6 +217,7 @@ def strategy_step(
     schedule: str = "1f1b",
     bucket_bytes: int = BUCKET_BYTES,
     reshard_after_forward: bool = True,
+    activities: bool = True,
 ) -> StrategyStep:
     """Return one modelled step of ``layout``: who waits for what, and for how long; the module says what is left out.
 
@@ -224,7 +225,8 @@ def strategy_step(
     stages are equally many layers each and follow ``schedule``, "gpipe" or "1f1b". What is exchanged is what
     :func:`strategy_traffic` counts. Overlap: buckets of gradients go while the last (or each) backward pass goes on, as
     in DDP; sharded parameters are gathered one layer ahead within a pass, as ``fully_shard`` does; the all-gather after
-    the optimizer, and all-reduces of tensor ranks, are waited for.
+    the optimizer, and all-reduces of tensor ranks, are waited for. Without ``activities`` none come back, which is
+    faster: a choice among many layouts draws none.
 
     Raises ValueError for layers that do not divide by the stages, for fewer microbatches than stages ("1f1b") and for
     another schedule. Lesson 05.
@@ -233,7 +235,7 @@ def strategy_step(
         raise ValueError(f"schedule is {schedule!r}; give one of {', '.join(_ONE_BY_ONE)}")
     pipeline_orders.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
     stages = [
-        _Stage(place, part, layout, link, microbatches, bucket_bytes, reshard_after_forward)
+        _Stage(place, part, layout, link, microbatches, bucket_bytes, reshard_after_forward, activities)
         for place, part in enumerate(cut(layers, layout.pipeline))
     ]
     orders = [
@@ -269,44 +271,55 @@ class _Stage:
 
     def __init__(
         self, place: int, layers: Sequence[LayerWork], layout: Layout, link: Link, microbatches: int,
-        bucket_bytes: int, reshard: bool,
+        bucket_bytes: int, reshard: bool, draws: bool,
     ) -> None:  # fmt: skip
-        self.place, self.layers, self.layout, self.link = place, layers, layout, link
-        self.microbatches, self.reshard = microbatches, reshard
+        self.place, self.layers, self.link, self.draws = place, layers, link, draws
         self.work = {kind: [_work(each, kind, layout, link, microbatches) for each in layers]
                      for kind in (FORWARD, BACKWARD)}  # fmt: skip
+        self.orders = {FORWARD: range(len(layers)), BACKWARD: range(len(layers) - 1, -1, -1)}
         self.now_s = self.link_free_s = self.port_free_s = self.link_s = 0.0
         self.spent = dict.fromkeys(("compute", "tensor", "bubble", "exposed"), 0.0)
         self.bars: list[Activity] = []
-        self.gradients = [each.gradients_of(layout.tensor) for each in layers]
-        cap = 1 if layout.sharded == "parameters" else bucket_bytes  # fully_shard: a unit a layer
-        self.closes = {min(inside): sum(self.gradients[each] for each in inside)
-                       for inside in bucket_layers(self.gradients, bucket_bytes=cap)}  # fmt: skip
+        self._plan_collectives(layout, link, microbatches, bucket_bytes, reshard)
+
+    def _plan_collectives(
+        self, layout: Layout, link: Link, microbatches: int, bucket_bytes: int, reshard: bool
+    ) -> None:
+        """Note what data ranks exchange, and how long it takes: most of it recurs in every microbatch."""
+
+        def taken_s(collective: str, size_bytes: int) -> float:
+            return _RINGS[collective](layout.data, size_bytes, link=link)
+
+        gradients = [each.gradients_of(layout.tensor) for each in self.layers]
+        sharded = layout.sharded == "parameters"
+        cap = 1 if sharded else bucket_bytes  # fully_shard: a unit a layer
+        buckets = bucket_layers(gradients, bucket_bytes=cap) if layout.data > 1 else ()
+        self.reduction = "all-reduce" if layout.sharded == "nothing" else "reduce-scatter"
+        self.reduce_s = {min(inside): taken_s(self.reduction, sum(gradients[each] for each in inside))
+                         for inside in buckets}  # fmt: skip
+        self.reduces_from = 0 if layout.sharded in _EACH_MICROBATCH else microbatches - 1
+        self.gathering = {FORWARD: sharded and layout.data > 1, BACKWARD: sharded and layout.data > 1 and reshard}
+        sizes = [each.parameters_of(layout.tensor) for each in self.layers] if self.gathering[FORWARD] else []
+        self.gather_s = [taken_s("all-gather", size) if size else None for size in sizes]
+        ends_with_gather = buckets and layout.sharded in ("optimizer", "gradients")
+        self.last_gather_s = taken_s("all-gather", sum(gradients)) if ends_with_gather else None
 
     def run(self, kind: str, microbatch: int, ready_s: float) -> None:
         """Carry a microbatch through the layers once it has arrived."""
         self._wait("bubble", ready_s)
-        started_s = self.now_s
-        indices = list(range(len(self.layers)))
-        if kind == BACKWARD:
-            indices.reverse()
-        gathers = self.layout.sharded == "parameters" and self.layout.data > 1 and (kind == FORWARD or self.reshard)
-        reduces = self.layout.data > 1 and (
-            self.layout.sharded in _EACH_MICROBATCH or microbatch == self.microbatches - 1
-        )
-        whole_s = [self._gathered(indices[0])] if gathers else []
-        for turn, index in enumerate(indices):
+        started_s, order, work = self.now_s, self.orders[kind], self.work[kind]
+        gathers, reduces = self.gathering[kind], kind == BACKWARD and microbatch >= self.reduces_from
+        whole_s = self._gathered(order[0]) if gathers else 0.0
+        for turn, index in enumerate(order, start=1):
             if gathers:
-                self._wait("exposed", whole_s[turn])
-                if turn + 1 < len(indices):
-                    whole_s.append(self._gathered(indices[turn + 1]))
-            compute_s, tensor_s = self.work[kind][index]
+                self._wait("exposed", whole_s)
+                whole_s = self._gathered(order[turn]) if turn < len(order) else 0.0
+            compute_s, tensor_s = work[index]
             self._spend("compute", compute_s)
             for each_s in tensor_s:
                 self._spend("tensor", each_s)
-            if kind == BACKWARD and reduces and index in self.closes:
-                collective = "all-reduce" if self.layout.sharded == "nothing" else "reduce-scatter"
-                self._carried(collective, self.closes[index])
+            if reduces and index in self.reduce_s:
+                self._carried(self.reduction, self.reduce_s[index])
         self._bar("", started_s, self.now_s, kind, str(microbatch))
 
     def send(self, size_bytes: float) -> float:
@@ -318,18 +331,18 @@ class _Stage:
 
     def finish(self) -> None:
         """Wait for the gradients, and where only they were sharded, for the parameters after the optimizer."""
-        if self.layout.data > 1 and self.layout.sharded in ("optimizer", "gradients") and sum(self.gradients):
-            self._carried("all-gather", sum(self.gradients))
+        if self.last_gather_s is not None:
+            self._carried("all-gather", self.last_gather_s)
         self._wait("exposed", self.link_free_s)
 
     def _gathered(self, index: int) -> float:
-        size = self.layers[index].parameters_of(self.layout.tensor)
-        return self._carried("all-gather", size) if size else self.now_s
+        """Return when a layer's parameters, ordered now, are whole."""
+        took_s = self.gather_s[index]
+        return self.now_s if took_s is None else self._carried("all-gather", took_s)
 
-    def _carried(self, collective: str, size_bytes: int) -> float:
+    def _carried(self, collective: str, took_s: float) -> float:
         """Return when a collective that is ready now has ended, and keep the link busy until then."""
         start_s = max(self.now_s, self.link_free_s)
-        took_s = _RINGS[collective](self.layout.data, size_bytes, link=self.link)
         self.link_free_s, self.link_s = start_s + took_s, self.link_s + took_s
         self._bar(" link", start_s, self.link_free_s, collective, "")
         return self.link_free_s
@@ -342,7 +355,8 @@ class _Stage:
         self.now_s += seconds
 
     def _bar(self, lane: str, start_s: float, end_s: float, kind: str, label: str) -> None:
-        self.bars.append(Activity(f"stage {self.place}{lane}", start_s, end_s, kind, label))
+        if self.draws:
+            self.bars.append(Activity(f"stage {self.place}{lane}", start_s, end_s, kind, label))
 
 
 def _work(layer: LayerWork, kind: str, layout: Layout, link: Link, microbatches: int) -> tuple[float, list[float]]:

@@ -26,6 +26,7 @@ from helpers.parallel.footprint import Layout
 from helpers.parallel.links import Link, Port, Recorder, sleep_until
 from helpers.parallel.pipeline_execution import split_stages
 from helpers.parallel.pipeline_orders import BACKWARD, FORWARD
+from helpers.parallel.shapes import handed_on
 from helpers.parallel.strategy_costs import LayerWork
 
 LEARNING_RATE = 0.1
@@ -103,7 +104,7 @@ class Member:
         self.work = job.work[first : first + len(self.layers)]
         own = [shard(each, self.data_rank, world_size=layout.data) for each in (job.inputs, job.targets)]
         self.batches, self.targets = (each.chunk(microbatches) for each in own)
-        self.incoming = _handed_on(stages[: self.stage], self.batches[0])
+        self.incoming = torch.empty_like(handed_on(stages[: self.stage], self.batches[0]), device="cpu")
         sizes = [sum(each.numel() * each.element_size() for each in layer) for layer in self.parameters]
         self.sharded = layout.sharded == "parameters" and layout.data > 1
         buckets = bucket_layers(sizes, bucket_bytes=1 if self.sharded else job.bucket_bytes)
@@ -290,15 +291,6 @@ class Member:
         for place, column in zip(summed, columns, strict=True):
             for each, value in zip(self.buckets[place], _views(column.flatten(), self.buckets[place]), strict=True):
                 each.copy_(value)
-
-
-def _handed_on(before: Sequence[nn.Module], batch: torch.Tensor) -> torch.Tensor:
-    """Return an empty tensor like what the stages ``before`` make of ``batch``."""
-    value = torch.empty_like(batch, device="meta")
-    with torch.no_grad():
-        for part in before:
-            value = copy.deepcopy(part).to("meta")(value)
-    return torch.empty_like(value, device="cpu")
 
 
 def _as_bytes(value: torch.Tensor) -> torch.Tensor:

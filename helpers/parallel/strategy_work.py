@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,10 +10,11 @@ import torch
 from torch import nn
 
 from helpers.operations import profile_ops
-from helpers.parallel.checks import short, whole_number
+from helpers.parallel.checks import batch_shape, short
 from helpers.parallel.costs import LayerCost
 from helpers.parallel.footprint import Plan, check_plan
-from helpers.parallel.pipeline_execution import split_stages
+from helpers.parallel.pipeline_execution import layers_of, split_stages
+from helpers.parallel.shapes import number_type, without_values
 from helpers.parallel.strategy_costs import LayerWork
 
 _BETWEEN = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU, nn.Hardtanh, nn.Softplus, nn.Dropout,
@@ -66,10 +66,10 @@ def layer_work(
     ``plan`` splits columns and, further on, the rows that follow them; what lies between is split as well.
 
     Raises ValueError unless exactly one of ``flops_per_s`` and ``layer_costs`` is given, for another number of costs,
-    and for a plan in which columns and rows do not take turns; TypeError for ``inputs`` that are no shape and for costs
-    that are no :class:`costs.LayerCost`. Lesson 05.
+    for a layer that stands in two places, and for a plan in which columns and rows do not take turns; TypeError for
+    ``inputs`` that are no shape and for costs that are no :class:`costs.LayerCost`. Lesson 05.
     """
-    _check_shape(inputs)
+    batch_shape(inputs)
     if not len(model):
         raise ValueError("the model has no layers; put some into its nn.Sequential")
     if (flops_per_s is None) == (layer_costs is None):
@@ -83,12 +83,12 @@ def layer_work(
     if wrong is not None:
         raise TypeError("layer_costs are helpers.parallel.LayerCost(forward_s, backward_s, gradient_bytes), one for "
                         f"each layer, not {short(wrong)}")  # fmt: skip
-    plan = dict(plan or {})
+    plan = plan or {}
     check_plan(model, plan, 1)
     counted = {row.layer: row for row in profile_ops(model, tuple(inputs)).layers}
     outputs = _output_bytes(model, inputs)
     reading, found = _Reading(plan), []
-    for place, (name, layer) in enumerate(model.named_children()):
+    for place, (name, layer) in enumerate(layers_of(model)):
         row = counted[name]
         rate = flops_per_s or math.inf
         work = LayerWork(
@@ -108,18 +108,10 @@ def layer_work(
     return tuple(found)
 
 
-def _check_shape(inputs: Sequence[int]) -> None:
-    if isinstance(inputs, torch.Tensor) or not isinstance(inputs, Sequence) or not inputs:
-        raise TypeError("inputs is the shape of the whole batch, such as (64, 1024), its rows first; the net reads "
-                        f"numbers of its own type, so begin after an nn.Embedding. Got {short(inputs)}")  # fmt: skip
-    for each in inputs:
-        whole_number("a size in inputs", each)
-
-
 class _Reading:
     """Goes through the layers in order: whether a column split is open, and whether anything has learned so far."""
 
-    def __init__(self, plan: dict[str, str]) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan, self.inside, self.learned = plan, False, False
 
     def split(self, layer: nn.Module, name: str, counted: dict) -> dict:
@@ -151,9 +143,9 @@ class _Reading:
 
 
 def _output_bytes(model: nn.Sequential, inputs: Sequence[int]) -> list[int]:
-    value, sizes = torch.empty(tuple(inputs), dtype=_dtype(model), device="meta"), []
+    value, sizes = torch.empty(tuple(inputs), dtype=number_type(model), device="meta"), []
     with torch.no_grad():
-        for name, layer in _on_meta(model).named_children():
+        for name, layer in without_values(model).named_children():
             value = layer(value)
             if not torch.is_tensor(value):
                 raise ValueError(f"layer {name!r} hands on a {type(value).__name__}; stages hand on one tensor")
@@ -173,8 +165,8 @@ def activation_bytes(
     parameters, buffers and the batch itself. Raises ValueError for layers or widths that do not divide and for a pair
     of split layers that a stage ends between. Lesson 05.
     """
-    check_pairs(model, dict(plan or {}) if tensor > 1 else {}, stages)
-    return of_stages(saved_by_layer(model, inputs, tensor=tensor, plan=plan), stages)
+    check_pairs(model, (plan or {}) if tensor > 1 else {}, stages)
+    return of_stages(saved_by_layer(rank_net(model, plan, tensor), inputs, tensor=tensor), stages)
 
 
 def of_stages(saved: Saved, stages: int) -> list[int]:
@@ -188,17 +180,15 @@ def of_stages(saved: Saved, stages: int) -> list[int]:
     return [sum(part.values()) for part in merged]
 
 
-def saved_by_layer(model: nn.Sequential, inputs: Sequence[int], *, tensor: int = 1, plan: Plan | None = None) -> Saved:
-    """Return the storages that each layer saves on a tensor rank, as {name of the storage: bytes}.
+def saved_by_layer(net: nn.Sequential, inputs: Sequence[int], *, tensor: int = 1) -> Saved:
+    """Return the storages that each layer of a :func:`rank_net` saves, as {name of the storage: bytes}.
 
-    For the library itself.
+    Raises ValueError for inputs on which it does not run. For the library itself.
     """
-    if tensor > 1:
-        check_plan(model, plan or {}, tensor)
-    value = torch.empty(tuple(inputs), dtype=_dtype(model), device="meta")
-    own, found, outputs = _on_meta(model, plan, tensor), [], [value]
-    fixed = {each.untyped_storage()._cdata for each in (*own.parameters(), *own.buffers(), value)}
-    for layer in own:
+    value = torch.empty(tuple(inputs), dtype=number_type(net), device="meta")
+    found, outputs = [], [value]
+    fixed = {each.untyped_storage()._cdata for each in (*net.parameters(), *net.buffers(), value)}
+    for layer in net:
         saved: dict[int, int] = {}
 
         def pack(each: torch.Tensor, saved: dict[int, int] = saved) -> torch.Tensor:
@@ -212,7 +202,7 @@ def saved_by_layer(model: nn.Sequential, inputs: Sequence[int], *, tensor: int =
                 value = layer(value)
         except RuntimeError as error:
             if tensor == 1:
-                raise
+                raise ValueError(f"the net does not run on inputs of shape {tuple(inputs)}: {error}") from None
             raise ValueError(
                 f"with its plan for {tensor} tensor ranks the net does not run: {error}; split by columns and rows in "
                 "pairs, with nothing between them that needs the whole width"
@@ -222,7 +212,7 @@ def saved_by_layer(model: nn.Sequential, inputs: Sequence[int], *, tensor: int =
     return found
 
 
-def check_pairs(model: nn.Sequential, plan: dict[str, str], stages: int) -> None:
+def check_pairs(model: nn.Sequential, plan: Plan, stages: int) -> None:
     """Raise ValueError where a stage ends between layers that tensor ranks split together. For the library itself."""
     for part in split_stages(model, stages):
         ways = [plan[name] for name, _ in part.named_modules() if name in plan]
@@ -231,13 +221,16 @@ def check_pairs(model: nn.Sequential, plan: dict[str, str], stages: int) -> None
                              "join each pair in an nn.Sequential of its own")  # fmt: skip
 
 
-def _on_meta(model: nn.Sequential, plan: Plan | None = None, tensor: int = 1) -> nn.Sequential:
-    """Return a copy of ``model`` without values, its split layers as wide as a tensor rank has them."""
-    memo = {id(each): torch.empty_like(each, device="meta") for each in model.buffers()}
-    for each in model.parameters():
-        memo[id(each)] = nn.Parameter(torch.empty_like(each, device="meta"), requires_grad=each.requires_grad)
-    own = copy.deepcopy(model, memo)
-    for name, way in (plan or {}).items() if tensor > 1 else ():
+def rank_net(model: nn.Sequential, plan: Plan | None, tensor: int) -> nn.Sequential:
+    """Return a copy of ``model`` without values, its split layers as wide as each of ``tensor`` ranks has them.
+
+    Raises ValueError for widths that do not divide. For the library itself.
+    """
+    own = without_values(model)
+    if tensor == 1:
+        return own
+    check_plan(model, plan or {}, tensor)
+    for name, way in (plan or {}).items():
         whole, (parent, _, last) = own.get_submodule(name), name.rpartition(".")
         columns, rows = (tensor, 1) if way == "column" else (1, tensor)
         part = nn.Linear(whole.in_features // rows, whole.out_features // columns, bias=whole.bias is not None,
@@ -246,7 +239,3 @@ def _on_meta(model: nn.Sequential, plan: Plan | None = None, tensor: int = 1) ->
             getattr(part, kind).requires_grad_(each.requires_grad)
         setattr(own.get_submodule(parent), last, part)
     return own
-
-
-def _dtype(model: nn.Module) -> torch.dtype:
-    return next((each.dtype for each in model.parameters()), torch.get_default_dtype())

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.parallel.checks import whole_number
+from helpers.parallel.checks import batch_shape, whole_number
 from helpers.parallel.counting import CollectiveCounter, CollectiveCounts, count_collectives
 from helpers.parallel.data_parallel import shard
 from helpers.parallel.differences import Agreement, Loss, agreement, gradients_of
@@ -178,9 +178,15 @@ def model_tensor_traffic(
     inputs' gradients; "gathered" does the second and all-gathers its outputs. In sequence parallel an all-reduce
     becomes a reduce-scatter there and an all-gather in the other pass, and the net's outputs are gathered at its end.
     The first layer that learns hands no gradient on. nn.Linear layers are taken to run in the order in which the net
-    names them, each on all tokens. One rank calls nothing. Raises what :func:`check_split` raises. Lesson 05.
+    names them, each on all tokens. One rank calls nothing. Raises what :func:`check_split` raises, and TypeError or
+    ValueError for ``inputs`` that are no shape, or not as wide as the first layer reads. Lesson 05.
     """
     check_split(net, plan, tensor, sequence=sequence)
+    inputs = batch_shape(inputs)
+    first = next((each for each in net.modules() if isinstance(each, nn.Linear)), None)
+    if first is not None and first.in_features != inputs[-1]:
+        raise ValueError(f"the first nn.Linear reads {first.in_features} numbers a token, and inputs of shape {inputs} "
+                         f"have {inputs[-1]}; give the shape (rows, ..., {first.in_features})")  # fmt: skip
     called: dict[str, list[tuple[str, int]]] = {"forward": [], "backward": []}
     tokens, learned, width, itemsize = math.prod(inputs[:-1]), False, inputs[-1], 4
     for name, layer in net.named_modules():

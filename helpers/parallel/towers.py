@@ -7,7 +7,6 @@ section 3.2).
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from helpers.parallel.counting import CollectiveCounter, count_collectives
 from helpers.parallel.differences import Agreement, Loss, agreement, gradients_of
 from helpers.parallel.execution import RankPool, rank_device
 from helpers.parallel.footprint import OptimizerFactory, state_bytes
+from helpers.parallel.shapes import number_type, without_values
 from helpers.results import Result
 
 # "A single GTX 580 GPU has only 3GB of memory" (section 3.2); the optimizer and batches of 128 are those of section 5.
@@ -163,10 +163,12 @@ def model_towers(
     Nothing is run: both go through autograd on meta tensors for a batch of ``batch`` images of the parameters' type.
     ``model`` may be on the meta device itself; what its mode (training or not) saves is counted.
 
-    Raises ValueError for a net of one tower, and for classes that do not divide. Lesson 05.
+    Raises ValueError for a net of one tower, for classes that do not divide, and where nothing learns. Lesson 05.
     """
     _check(model)
     whole_number("batch", batch)
+    if not any(each.requires_grad for each in model.parameters()):
+        raise ValueError("no parameter of this net requires a gradient: a step saves nothing, and any batch would fit")
     moved: dict[str, int] = {}
 
     def gather(values: torch.Tensor, place: str) -> torch.Tensor:
@@ -174,7 +176,7 @@ def model_towers(
         moved[place] = (model.towers - 1) * gathered.numel() * gathered.element_size()
         return gathered
 
-    model = _on_meta(model)
+    model = without_values(model)
     tower = AlexNetTower(model, 0, gather=gather)
     saved = {name: _saved_by_layer(net, model, batch) for name, net in (("whole", model), ("rank", tower))}
     owned = {name: _owned_by_layer(net) for name, net in (("whole", model), ("rank", tower))}
@@ -322,19 +324,11 @@ def _saved_by_layer(model: nn.Module, whole: AlexNet, batch: int) -> Counter[str
             saved[running[-1]] += storage.nbytes()
         return tensor
 
-    dtype = next(whole.parameters()).dtype
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(torch.empty((batch, 3, whole.size, whole.size), dtype=dtype, device="meta"))
+        model(torch.empty((batch, 3, whole.size, whole.size), dtype=number_type(whole), device="meta"))
     for hook in hooks:
         hook.remove()
     return saved
-
-
-def _on_meta(model: AlexNet) -> AlexNet:
-    """Return a copy of ``model`` with shapes and without values; no value is copied on the way."""
-    copies = {id(each): nn.Parameter(torch.empty_like(each, device="meta"), requires_grad=each.requires_grad)
-              for each in model.parameters()}  # fmt: skip
-    return copy.deepcopy(model, copies)
 
 
 # What runs on a rank.

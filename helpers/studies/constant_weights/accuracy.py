@@ -25,8 +25,11 @@ def error_bound(network: Network, inputs: torch.Tensor, *, precision: str = "fp3
     values, in any order (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, 3.1). What comes from the
     layer before is passed on by the sizes of the weights, then by the steepest slope of the activation (a softmax
     changes no output by more than the largest change of an input). With "fp16" the inputs, weights and activations are
-    rounded as well. It holds while nothing overflows, for float16 at 65,504. Lesson 11.
+    rounded as well. It holds while nothing overflows, for float16 at 65,504. Raises ValueError for another precision.
+    Lesson 11.
     """
+    if precision not in _ROUNDOFF:
+        raise ValueError(f"precision is one of {', '.join(_ROUNDOFF)}, not {precision!r:.40}")
     roundoff, smallest = _ROUNDOFF[precision], _HALF_SMALLEST[precision]
     values = inputs.detach().cpu().double()
     errors = torch.zeros_like(values) if precision == "fp32" else values.abs() * roundoff + smallest

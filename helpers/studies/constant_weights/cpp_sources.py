@@ -244,8 +244,8 @@ def _straight_line(network: Network) -> Iterator[str]:
 def _used_units(network: Network) -> list[np.ndarray]:
     """Return of each layer, the inputs first, the units that reach an output through weights that are not zero."""
     used = [np.arange(network.outputs)]
-    for layer in reversed(network.layers):
-        used.append(np.flatnonzero(np.any(layer.weights[:, used[-1]] != 0, axis=1)))
-        if layer is not network.layers[0] and network.layers[network.layers.index(layer) - 1].activation == "softmax":
-            used[-1] = np.arange(layer.inputs)  # every unit counts in a softmax's sum
+    before = ("identity", *(layer.activation for layer in network.layers[:-1]))
+    for layer, activation in zip(reversed(network.layers), reversed(before), strict=True):
+        counts = np.any(layer.weights[:, used[-1]] != 0, axis=1)
+        used.append(np.flatnonzero(counts | (activation == "softmax")))  # every unit counts in a softmax's sum
     return used[::-1]

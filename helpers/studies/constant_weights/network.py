@@ -188,6 +188,8 @@ def network_of(model: nn.Module | Network) -> Network:
 
 
 def _dense(linear: nn.Linear) -> Dense:
+    if nn.parameter.is_lazy(linear.weight):
+        raise ValueError("an nn.LazyLinear of the model has no weights yet; run the model once on a real input first")
     weights = linear.weight.detach()
     if weights.is_meta:
         raise ValueError("the model's weights are on the meta device and have no values; load them first")
@@ -252,6 +254,9 @@ def _step(node: torch.fx.Node, modules: dict[str, nn.Module]) -> nn.Linear | str
         module = modules[str(node.target)]
         if isinstance(module, nn.Linear):
             return module
+        if isinstance(module, nn.Flatten) and module.start_dim != 1:
+            raise ValueError(f"{_words(node)} flattens from dimension {module.start_dim}, and with it the candidates; "
+                             "nn.Flatten() leaves dimension 0 as it is")  # fmt: skip
         if isinstance(module, _NOTHING_AT_INFERENCE):
             return None
         kind = _MODULES.get(type(module))

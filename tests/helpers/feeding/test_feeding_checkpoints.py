@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -15,6 +16,13 @@ from helpers.feeding import checkpoints, stalls
 from helpers.parallel import Link
 
 SLOW = Link(math.inf, 0.1)  # each write lasts at least 0.1 s
+
+
+class Pair(NamedTuple):
+    """What a state may hold besides lists and dictionaries."""
+
+    values: torch.Tensor
+    name: str
 
 
 def training(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -88,12 +96,15 @@ def test_a_snapshot_shares_what_was_shared_and_nothing_with_the_training() -> No
     holder = nn.ModuleList([tied, nn.Linear(6, 6)])
     holder[1].weight = tied.weight
     half = torch.arange(10.0)[2:8:2]
-    state = {"model": holder.state_dict(), "list": [half, (3, "text")], "none": None}
+    pair = Pair(torch.ones(2), "named")
+    state = {"model": holder.state_dict(), "list": [half, (3, "text")], "none": None, "pair": pair}
     copy = feeding.snapshot(state)
     assert torch.equal(copy["model"]["0.weight"], tied.weight)
     assert copy["model"]["0.weight"].data_ptr() == copy["model"]["1.weight"].data_ptr() != tied.weight.data_ptr()
     assert copy["list"][0].tolist() == [2, 4, 6]
     assert (copy["list"][1], copy["none"]) == ((3, "text"), None)
+    assert (type(copy["pair"]), copy["pair"].name, copy["pair"].values.tolist()) == (Pair, "named", [1, 1])
+    assert copy["pair"].values.data_ptr() != pair.values.data_ptr()
     with torch.no_grad():
         tied.weight.zero_()
         half.zero_()
@@ -110,6 +121,8 @@ def test_bytes_of_a_training_state_are_exact() -> None:
     state = feeding.training_state(model, optimizer)
     assert feeding.state_bytes(state) == 3 * 4 * parameters + buffers + 4 * len(list(model.parameters()))
     assert feeding.state_bytes({"twice": [model[0].weight, model[0].weight.t()]}) == 4 * model[0].weight.numel()
+    assert feeding.state_bytes({"part": torch.zeros(10)[2:4]}) == 40  # torch.save writes all of it
+    assert feeding.state_bytes(model.to("meta").state_dict()) == 4 * parameters + buffers
 
 
 def test_what_goes_wrong_in_the_thread_is_raised(tmp_path, monkeypatch) -> None:
@@ -140,6 +153,10 @@ def test_checkpoints_that_are_not_there(tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match=r"step 8 in .*those of: 7"):
         checkpointer.load(8)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["step_00000007.pt"]
+    (tmp_path / "step_final.pt").touch()  # somebody else's
+    assert checkpointer.load()["x"] == 1
+    with pytest.raises(TypeError, match=r"disk is a helpers\.parallel\.Link"):
+        feeding.Checkpointer(tmp_path, disk=1e6)
 
 
 # What it costs.
@@ -183,6 +200,10 @@ def test_an_asynchronous_save_stalls_for_the_snapshot_and_what_the_interval_does
     assert feeding.modelled_stall_s("none", save_s=0.1, snapshot_s=0.01, interval_s=1) == 0
     with pytest.raises(ValueError, match="'none', 'synchronous'"):
         feeding.modelled_stall_s("often", save_s=1, snapshot_s=1, interval_s=1)
+    with pytest.raises(ValueError, match="save_s=-1 is no time"):
+        feeding.modelled_stall_s("asynchronous", save_s=-1, snapshot_s=1, interval_s=1)
+    with pytest.raises(ValueError, match="nothing to measure"):
+        feeding.measure_stalls(lambda: nn.Linear(1, 1), ways=())
     with pytest.raises(ValueError, match="cannot be given a disk"):
         feeding.measure_stalls(lambda: nn.Linear(1, 1), ways=stalls.WAYS, disk=SLOW)
 
@@ -220,6 +241,12 @@ def test_the_best_interval_is_where_scipy_finds_it() -> None:
         assert feeding.expected_run_s(1.0, feeding.optimal_interval_s(save_s, mtbf_s), **run) <= found.fun * (1 + 1e-9)
 
 
+def test_the_best_interval_is_young_s_where_a_save_takes_next_to_nothing() -> None:
+    for save_s, mtbf_s in ((1e-6, 1e6), (1e-12, 1e6), (1e-9, 1e9)):
+        young_s = feeding.young_interval_s(save_s, mtbf_s)
+        assert feeding.optimal_interval_s(save_s, mtbf_s) == pytest.approx(young_s, rel=1e-6)
+
+
 def test_young_is_good_for_short_saves_and_daly_for_longer_ones() -> None:
     assert feeding.young_interval_s(2, 100) == 20
     for save_s, young_off, daly_off in ((0.001, 2e-3, 1e-5), (1, 0.05, 1e-3), (20, 0.25, 0.01)):
@@ -245,6 +272,9 @@ def test_simulated_failures_cost_what_the_formula_expects() -> None:
     never_failing = feeding.simulate_run_s(1000, 300, save_s=1, mtbf_s=1e12)
     assert never_failing == pytest.approx(1000 + 4)  # four pieces, the last of 100 s
     assert feeding.expected_run_s(1.0, 1e6, save_s=1, mtbf_s=1) == math.inf
+    for hopeless in ({"interval_s": 1e5, "mtbf_s": 100}, {"interval_s": 1e-6, "mtbf_s": 1e9}):
+        with pytest.raises(ValueError, match="more than 10,000,000 pieces"):
+            feeding.simulate_run_s(1e6, save_s=1, **hopeless)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, math.inf, math.nan])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import pytest
 import torch
@@ -61,16 +62,31 @@ def test_sleeping_devices_take_the_modelled_time(two_ranks, setup) -> None:
     assert not other <= taken_s < (1 + CLOSE) * other
 
 
-def test_real_ranks_train_on_all_examples(two_ranks) -> None:
+def test_real_ranks_train_on_all_examples(two_ranks, tmp_path) -> None:
+    """Each process notes the examples of each batch, which the first pixel names; two warm-up batches come first."""
     images, labels = torch.rand(48, 1, 4, 4), torch.arange(48) % 10
+    images[:, 0, 0, 0] = torch.arange(48.0)
+
+    class Noting(nn.Flatten):
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            with open(tmp_path / str(os.getpid()), "a", encoding="utf-8") as file:
+                print(*batch[:, 0, 0, 0].int().tolist(), file=file)
+            return super().forward(batch)
 
     def small() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
+        return nn.Sequential(Noting(), nn.Linear(16, 10))
 
     for devices in (1, 2):
         for loading in (True, False):
             setup = Setup("CPU", devices, 16, loading, 40, 2)
             assert 0 < feeding.run_setup(setup, small, images, labels, ranks=two_ranks) < 60
+            seen = []
+            for file in tmp_path.iterdir():
+                batches = [line.split() for line in file.read_text(encoding="utf-8").splitlines()[2:]]
+                assert [len(each) for each in batches] == 2 * [16 // devices, 16 // devices, 8 // devices]
+                seen += [int(each) for batch in batches for each in batch]
+                file.unlink()
+            assert sorted(seen) == sorted(2 * list(range(40)))
     with pytest.raises(ValueError, match="not the 64 examples"):
         feeding.run_setup(Setup("CPU", 1, 16, True, 64), small, images, labels)
     with pytest.raises(ValueError, match="'CPU' or 'GPU'"):

@@ -108,6 +108,12 @@ def test_augmentation_depends_on_seed_and_index_alone(pictures) -> None:
 def test_images_are_refused_with_what_to_do(tmp_path, pictures, monkeypatch) -> None:
     with pytest.raises(ValueError, match="give at most 48"):
         feeding.DecodedImages(pictures, crop=64)[0]
+    with pytest.raises(IndexError, match="0 to"):
+        feeding.DecodedImages(pictures, crop=16)[-1]
+    with pytest.raises(ValueError, match="seed=-1 is too small"):
+        feeding.DecodedImages(pictures, crop=16, seed=-1)
+    with pytest.raises(TypeError, match=r"disk is a helpers\.parallel\.Link"):
+        feeding.FilesOnOneDisk(pictures, 1e6)
     with pytest.raises(ValueError, match="'jpeg' or 'png'"):
         feeding.write_images(tmp_path, file_format="gif")
     with pytest.raises(FileNotFoundError, match="make it first"):
@@ -133,6 +139,12 @@ def test_vary_changes_one_factor_and_refuses_two() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             feeding.vary(base, **factor)
+
+
+def test_one_value_is_not_several() -> None:
+    for value in (3, "fork"):
+        with pytest.raises(TypeError, match="is one value; give all that it takes"):
+            feeding.vary(LoaderSettings(), workers=value)
 
 
 def test_the_lectures_starvation_experiment_changed_two_factors() -> None:

@@ -127,7 +127,11 @@ def test_no_schedule_breaks_the_queues_rules() -> None:
         (lambda: feeding.simulate_feeding([], 0.1), "holds 0 batches"),
         (lambda: feeding.simulate_feeding(0.1, 0.1, steps=3, warm_up=2), "give at least 4"),
         (lambda: feeding.simulate_feeding([0.1], 0.1, steps=2), "holds 1 batches and steps=2"),
-        (lambda: feeding.simulate_feeding([0.1, -1, 1], 0.1), "shortest_batch=-1"),
+        (lambda: feeding.simulate_feeding([0.1, -1, 1], 0.1), r"produce_s\[1\]=-1"),
+        (lambda: feeding.simulate_feeding([0.1, 1, math.nan], 0.1), r"produce_s\[2\]=nan"),
+        (lambda: feeding.simulate_feeding([math.inf, 1, 1], 0.1), r"produce_s\[0\]=inf"),
+        (lambda: TrainingAccelerator(print, device="meta"), "device='meta' cannot be fed here"),
+        (lambda: list(feeding.copy_ahead([torch.zeros(1)], "meta")), "device='meta' cannot be fed here"),
         (lambda: feeding.model_feeding(-1, 0.1), "produce_s=-1 is no time"),
         (lambda: feeding.model_feeding(1, math.nan), "device_s=nan is no time"),
         (lambda: feeding.model_feeding(1, 1, copying="async"), "'blocking', 'non_blocking', 'ahead'"),
@@ -142,6 +146,16 @@ def test_no_schedule_breaks_the_queues_rules() -> None:
 def test_what_makes_no_sense_is_refused(call, said) -> None:
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_a_link_that_is_a_number_and_a_gpu_that_is_not_there_are_refused(monkeypatch) -> None:
+    for wrong in ({"pinned": 1e9}, {"pageable": 1e9}):
+        with pytest.raises(TypeError, match=r"is a helpers\.parallel\.Link"):
+            SleepingAccelerator(0.1, **wrong)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for call in (lambda: TrainingAccelerator(print, device="cuda"), lambda: list(feeding.copy_ahead([], "cuda"))):
+        with pytest.raises(RuntimeError, match="torch sees none here"):
+            call()
 
 
 # Real workers, sleeping devices.
@@ -174,8 +188,8 @@ def test_warm_up_steps_are_in_no_share() -> None:
             time.sleep(0.1 if batch < 3 else 0.0)
             yield batch
 
-    found = in_turns(
-        lambda longer: feeding.feed(late_at_first(), SleepingAccelerator(longer * 0.02), warm_up=3).last,
+    found = in_turns(  # the third batch is late too, and its wait ends where the marks begin: with its step
+        lambda longer: feeding.feed(late_at_first(), SleepingAccelerator(longer * 0.02), warm_up=2).last,
         lambda each: each.busy_share > 0.8,
     )
     assert found.busy_share > 0.8

@@ -69,6 +69,42 @@ def test_a_row_is_the_modelled_step_and_the_counted_memory_of_its_layout() -> No
     assert sizes["data 4"] - sizes["data 4 (FSDP)"] == 8 * block_bytes * 3 // 4 - 3 * block_bytes
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("bucket_bytes", [1, 2**25])
+def test_the_largest_rank_holds_what_it_keeps_its_activations_and_what_is_whole_for_a_moment(
+    schedule: str, bucket_bytes: int
+) -> None:
+    """Activations by hand: a row of a block leaves its ReLU's outputs and what enters it, the batch not counted."""
+    net, adam = blocks(4, 64, 256), torch.optim.Adam
+    plan = tensor_plan(net)
+    for row in chosen(optimizer=adam, schedule=schedule, bucket_bytes=bucket_bytes).rows:
+        layout, m = row.layout, row.microbatches
+        inside, rows = 4 // layout.pipeline, 16 // (layout.data * m)
+        live = [m if schedule == "gpipe" else layout.pipeline - stage for stage in range(layout.pipeline)]
+        saved = [4 * rows * (inside * 256 // layout.tensor + (inside - (stage == 0)) * 64)
+                 for stage in range(layout.pipeline)]  # fmt: skip
+        block = 4 * (64 + (2 * 64 * 256 + 256) // layout.tensor)  # a block's parameters: the row split's bias is whole
+        whole = {"nothing": 0, "optimizer": 0, "gradients": block if bucket_bytes == 1 else inside * block,
+                 "parameters": (min(inside, 2) + 1) * block}[layout.sharded]  # fmt: skip
+        kept = count_footprint(net, layout, plan=plan, optimizer=adam).ranks
+        assert (
+            row.largest_bytes == max(each.total_bytes + live[each.stage] * saved[each.stage] for each in kept) + whole
+        )
+
+
+def test_what_does_not_fit_says_the_least_that_it_needs() -> None:
+    least: dict[str, int] = {}
+    for microbatches in (1, 2, 4, 8, 16):
+        for row in chosen(microbatches=microbatches).rows:
+            if row.largest_bytes is not None and microbatches <= 8 * row.layout.pipeline:
+                least[row.strategy] = min(row.largest_bytes, least.get(row.strategy, row.largest_bytes))
+    tight = chosen(memory="420 KiB").rows
+    assert {each.strategy: each.largest_bytes for each in tight if not each.fits} == {
+        name: size for name, size in least.items() if size > 420 * 1024
+    }
+    assert 0 < sum(each.fits for each in tight) < len(tight)
+
+
 def test_memory_decides_what_fits_and_says_what_is_needed() -> None:
     roomy, tight = chosen(memory="1 GiB"), chosen(memory="500 KiB")
     assert len(roomy.fitting()) == 22
@@ -111,6 +147,27 @@ def test_what_a_layout_cannot_do_stands_in_its_row() -> None:
     assert "with its plan for 2 tensor ranks the net does not run" in next(
         each.reason for each in odd if each.strategy == "tensor 2"
     )
+
+
+def test_numbers_of_microbatches_on_which_the_net_does_not_run_are_passed_over() -> None:
+    """A batch normalisation takes no single row, and a net with a fixed number of rows no other."""
+    normal = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(2)))
+    rows = {each.strategy: each for each in choose(normal, 2, Link(1e9), 1e9, inputs=(8, 8), flops_per_s=1e6).rows}
+    assert (rows["pipeline 2"].fits, rows["pipeline 2"].microbatches) == (True, 4)  # eight of one row were faster
+    assert rows["one device"].microbatches == 1
+    alone = choose(normal, 2, Link(1e9), 1e9, inputs=(2, 8), flops_per_s=1e6).rows
+    assert "Expected more than 1 value per channel" in next(e.reason for e in alone if e.strategy == "data 2")
+    fixed = nn.Sequential(nn.Linear(8, 8), nn.Unflatten(0, (4, 2)), nn.Flatten(0, 1), nn.Linear(8, 8))
+    rows = {each.strategy: each for each in choose(fixed, 2, LINK, 1e9, inputs=(8, 8), flops_per_s=1e6).rows}
+    assert rows["one device"].fits
+    assert "the net does not run on inputs of shape (4, 8): unflatten" in rows["data 2"].reason
+
+
+def test_a_layer_that_stands_in_two_places_is_refused_and_not_left_out() -> None:
+    act = nn.ReLU()
+    net = nn.Sequential(nn.Linear(8, 8), act, nn.Linear(8, 8), act)
+    with pytest.raises(ValueError, match="layers '1' and '3' are one ReLU; make one for each place"):
+        choose(net, 2, LINK, 1e9, inputs=(8, 8), flops_per_s=1e6)
 
 
 def test_times_of_layers_may_be_given_and_a_model_without_values_too() -> None:
@@ -159,6 +216,10 @@ def test_bad_questions_are_answered_in_a_sentence() -> None:
     for optimizer in ("adam", torch.optim.SGD(net.parameters())):
         with pytest.raises(TypeError, match=r"optimizer is a class of torch\.optim, or a function"):
             choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6, optimizer=optimizer)
+    with pytest.raises(TypeError, match="LBFGS does not step by itself"):
+        choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6, optimizer=torch.optim.LBFGS)
+    with pytest.raises(TypeError, match=r"a plan says how each layer is split.*got \['0.up'\]"):
+        choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6, plan=["0.up"])
     with pytest.raises(ValueError, match="devices is 0"):
         choose(net, 0, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6)
     with pytest.raises(ValueError, match="schedule is 'interleaved'"):

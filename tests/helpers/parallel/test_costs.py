@@ -120,6 +120,9 @@ def test_the_buckets_queue_for_the_link_by_hand() -> None:
     frozen = costs.ddp_step([LayerCost(1.0, 2.0, 0)], **given)
     assert (frozen.step_s, frozen.buckets) == (3, ())
     assert len(step.activities()) == 4
+    for wrong in ((-1.0, 2.0, 3), (1.0, float("nan"), 3), (1.0, 2.0, float("inf"))):
+        with pytest.raises(ValueError, match="of a layer is"):
+            LayerCost(*wrong)
     for wrong in ({"micro_batches": 0}, {"wire_share": 0.0}, {"wire_share": 2.0}):
         with pytest.raises(ValueError, match="micro_batches must"):
             costs.ddp_step(layers, **given, **wrong)

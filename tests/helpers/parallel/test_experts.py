@@ -142,6 +142,16 @@ def test_other_things_that_cannot_be_are_refused(four_ranks) -> None:
         made(9)
     with pytest.raises(ValueError, match="capacity_factor is 0"):
         made(1, 0.0)
+    for factor in ("1.5", True, float("nan")):
+        with pytest.raises(ValueError, match="give a number above 0, or None"):
+            made(1, factor)
+    with pytest.raises(ValueError, match=r"tokens are torch\.int64 and the experts torch\.float64"):
+        made()(torch.ones(2, 6, dtype=torch.long))
+    for logits, chosen in ((torch.zeros(2, 3, 4), 1), (torch.zeros(3, 4), 5), (torch.zeros(3, 4), 0)):
+        with pytest.raises(ValueError, match="cannot be chosen by logits of shape"):
+            route(logits, chosen=chosen, capacity=1)
+    with pytest.raises(ValueError, match="tokens is 0"):
+        model_expert_traffic(made(), tokens=0, ranks=4)
     with pytest.raises(ValueError, match=r"give \(n, 6\)"):
         made()(torch.zeros(2, 3, 6))
     with pytest.raises(ValueError, match="rank 4 is not one of 4"):

@@ -101,6 +101,18 @@ def test_an_optimizer_steps_once_on_each_kind_of_parameter() -> None:
     assert len(made) == 4  # two weights' shapes and two biases'
 
 
+def test_of_rows_that_do_not_divide_each_data_rank_has_its_own() -> None:
+    """5 x 3 weights and 5 biases over 4 ranks: two rows, two, one and none; kept padded to two, stepped on unpadded."""
+    ranks = count_footprint(nn.Sequential(nn.Linear(3, 5)), Layout(4, sharded="parameters"), optimizer=ADAM).ranks
+    assert {each.parameter_bytes for each in ranks} == {4 * 2 * (3 + 1)}
+    assert [each.optimizer_bytes for each in ranks] == [2 * 4 * rows * (3 + 1) + 2 * 4 for rows in (2, 2, 1, 0)]
+    both = count_footprint(nn.Sequential(nn.Linear(4, 5)), Layout(4, 2, sharded="parameters"), plan={"0": "row"},
+                           optimizer=ADAM).ranks  # fmt: skip
+    assert [each.optimizer_bytes for each in both] == [
+        2 * 4 * rows * (2 + 1) + 2 * 4 for rows in (2, 2, 2, 2, 1, 1, 0, 0)
+    ]
+
+
 # On a fake process group.
 
 
@@ -183,6 +195,8 @@ def test_the_allocators_of_two_real_ranks_agree_within_two_per_cent(
     (Layout(pipeline=4), {"schedule": "interleaved"}, "here a rank has one stage"),
     (Layout(2), {"ranks": (2,)}, "rank 2 is not one of 2"),
     (Layout(2), {"ranks": ()}, "at least one"),
+    (Layout(2), {"inputs": (16, 63)}, r"does not run on a rank's rows, \(8, 63\)"),
+    (Layout(2), {"inputs": (0, 64)}, "a size in inputs is 0"),
     (Layout(2), {"plan": {"0.act": "column"}}, "'0.act', which is no nn.Linear"),
     (Layout(2), {"plan": {"0.up": "rows"}}, "give 'column' or 'row'"),
 ])  # fmt: skip
@@ -203,6 +217,12 @@ def test_a_layout_a_measurement_and_a_scalar_parameter_are_refused_with_a_reason
         measure_footprint(two_ranks, net_of(4, 4), inputs=(4, 4), tensor=3)
     with pytest.raises(ValueError, match="on the meta device"):
         measure_footprint(two_ranks, net_of(4, 4).to("meta"), inputs=(4, 4))
+    with pytest.raises(TypeError, match="inputs is the shape"):
+        estimate_footprint(net_of(4, 4), Layout(), inputs=torch.zeros(4, 4))
+    with pytest.raises(TypeError, match="a plan says how"):
+        count_footprint(net_of(4, 4), Layout(), plan=[("0.up", "column")])
+    with pytest.raises(ValueError, match="layers '0' and '1' are one ReLU"):
+        count_footprint(nn.Sequential(*[nn.ReLU()] * 2), Layout())
     scalar = nn.Sequential(nn.Linear(4, 4))
     scalar[0].scale = nn.Parameter(torch.tensor(1.0))
     with pytest.raises(ValueError, match=r"'0\.scale' is one number"):

@@ -102,6 +102,12 @@ def test_what_cannot_be_is_refused_in_words(four_ranks) -> None:
         compare_ring_attention(four_ranks, *given(12)[:2], given(8)[0])
     with pytest.raises(ValueError, match="rank 4 is not one of 4"):
         split_sequence(given(8)[0], 4, ranks=4)
+    with pytest.raises(ValueError, match=r"tokens of shape \(8, 4\) have no dimension 2"):
+        split_sequence(torch.zeros(8, 4), 0, ranks=2)
+    with pytest.raises(ValueError, match=r"\(batch, heads, tokens, d\), four sizes; got \(3, 24, 8\)"):
+        model_ring_traffic((3, 24, 8), ranks=4)
+    with pytest.raises(ValueError, match="itemsize is 0"):
+        model_ring_traffic((2, 3, 24, 8), ranks=4, itemsize=0)
     with pytest.raises(RuntimeError, match="call it in a function"):
         ring_attention(*given(8))
 

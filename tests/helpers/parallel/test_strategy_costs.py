@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from helpers.parallel import Layout, Link, costs, schedules
+from helpers.parallel import Layout, Link, costs, schedules, strategy_members
 from helpers.parallel.choosing import layouts_of
 from helpers.parallel.costs import LayerCost
 from helpers.parallel.strategy_costs import LayerWork, strategy_step, strategy_traffic
@@ -159,6 +161,17 @@ def test_a_pipeline_is_the_schedule_that_was_timed_before(name: str) -> None:
     assert mine.step_s == pytest.approx(other.duration_s)
 
 
+def test_tensor_ranks_divide_what_is_split_and_wait_for_each_sum_of_each_microbatch() -> None:
+    """A quarter of a batch of 8 + 16 seconds, of which half is split in two: 6 x 3/4 seconds a microbatch, twice.
+
+    An all-reduce of 40 / 4 bytes in two steps of 0.5 + 5 / 10 seconds, and one of 80 / 4 bytes in two of 0.5 + 10 / 10.
+    """
+    layer = LayerWork("", 8.0, 16.0, 0, 0, 0, split_share=0.5, forward_sum_bytes=(40,), backward_sum_bytes=(80,))
+    step = strategy_step([layer], Layout(2, 2), link=Link(10.0, 0.5), microbatches=2)
+    assert (step.compute_s, step.tensor_s, step.step_s) == (9, 2 * (2 + 3), 19)
+    assert (step.bubble_s, step.exposed_s, step.data_link_s) == (0, 0, 0)
+
+
 def test_naive_model_parallelism_takes_all_the_work_and_every_message() -> None:
     layers = plain((1.0, 2.0), (1.0, 2.0), (1.0, 2.0), output_bytes=10)
     link = Link(10.0, 0.5)
@@ -197,6 +210,8 @@ def test_the_parts_of_a_step_are_the_step_and_the_link_is_busy_with_what_was_cou
         stages = [strategy_traffic(layers, layout, stage=each, microbatches=m) for each in range(layout.pipeline)]
         busy = [sum(row.link_s(LINK) for row in each.rows if row.over == "data") for each in stages]
         assert any(step.data_link_s == pytest.approx(each) for each in busy)
+        undrawn = strategy_step(layers, layout, link=LINK, microbatches=m, activities=False)
+        assert undrawn == dataclasses.replace(step, activities=())
         lanes = {each.lane for each in step.activities}
         assert lanes >= {f"stage {each}" for each in range(layout.pipeline)}
 
@@ -216,6 +231,20 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 # On real ranks.
+
+
+def test_a_device_sleeps_for_its_share_of_a_layer(monkeypatch) -> None:
+    """A quarter of 0.08 seconds, of which half is split in two; what tensor ranks wait for comes on top."""
+    slept_until_s = []
+    monkeypatch.setattr(strategy_members, "time", SimpleNamespace(perf_counter=lambda: 100.0))
+    monkeypatch.setattr(strategy_members, "sleep_until", slept_until_s.append)
+    member = object.__new__(strategy_members.Member)
+    member.layout, member.microbatches = Layout(2, 2), 2
+    layer = LayerWork("", 0.08, 0.16, 0, 0, 0, split_share=0.5)
+    for whole_s, waited_s in ((layer.forward_s, 0.0), (layer.backward_s, 7.0)):
+        with member._device(layer, whole_s):
+            member.ends_s += waited_s
+    assert slept_until_s == [pytest.approx(100 + 0.015), pytest.approx(100 + 0.03 + 7)]
 
 
 def test_every_layout_trains_what_one_process_trains_and_sends_what_was_counted(four_ranks) -> None:

@@ -212,6 +212,12 @@ def test_sizes_that_cannot_be_are_refused(four_ranks) -> None:
         compared(four_ranks, plain(), PAIR, data=2, **batch(rows=3))
     with pytest.raises(ValueError, match=r"divides among 4 tensor ranks; give \(rows, a multiple of 4"):
         compared(four_ranks, plain(), PLANS["sequence"][0], sequence=True, **batch(tokens=6))
+    with pytest.raises(ValueError, match=r"the first nn.Linear reads 8 numbers a token, and inputs of shape \(4, 7\)"):
+        model_tensor_traffic(plain(), PAIR, inputs=(4, 7), tensor=2)
+    with pytest.raises(TypeError, match="inputs is the shape"):
+        model_tensor_traffic(plain(), PAIR, inputs=(), tensor=2)
+    with pytest.raises(ValueError, match="tensor is 0"):
+        model_tensor_traffic(plain(), PAIR, inputs=(4, 8), tensor=0)
     with pytest.raises(RuntimeError, match="a mesh is made of ranks"):
         make_mesh(tensor=4)
     check_mesh(4, data=2, tensor=2)

@@ -157,5 +157,7 @@ def test_what_cannot_be_is_refused_in_words(two_ranks) -> None:
         model_towers(LeNet())
     with pytest.raises(ValueError, match="rank 2 has no tower"):
         AlexNetTower(net, 2)
+    with pytest.raises(ValueError, match="any batch would fit"):
+        model_towers(whole().requires_grad_(requires_grad=False))
     with pytest.raises(ValueError, match="batch is 0"):
         model_towers(net, batch=0)

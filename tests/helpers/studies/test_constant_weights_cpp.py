@@ -191,6 +191,23 @@ def test_a_straight_line_has_a_line_for_each_weight_that_reaches_an_output():
     assert cpp_source(emptied, "pruned").count(" add(sum, ") == 0
 
 
+def test_one_layer_in_two_places_is_a_layer_in_each():
+    """A unit that only the softmax's sum needs is computed, also where the same object is the first layer."""
+    random = np.random.default_rng(0)
+    weights = random.normal(size=(4, 4)).astype(np.float32)
+    weights[2] = 0  # of the second layer: nothing reads unit 2 but the sum
+    layer = Dense(weights, np.zeros(4, np.float32), "softmax")
+    program = cpp_program(Network((layer, layer)), "pruned")
+    x = inputs_of(program.network, 40)
+    assert share_of_bound(program, x, program(x)) <= 1
+
+
+def test_a_bound_of_another_precision_is_refused():
+    network = standard_network()
+    with pytest.raises(ValueError, match="precision is one of fp32, fp16, not 'bf16'"):
+        error_bound(network, inputs_of(network, 1), precision="bf16")
+
+
 def test_the_source_with_sizes_at_run_time_is_the_same_for_all_networks():
     assert cpp_source(standard_network(), "runtime_sizes") == cpp_source(NETWORKS["wide and odd"], "runtime_sizes")
 

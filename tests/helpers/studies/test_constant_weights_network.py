@@ -74,7 +74,7 @@ def test_the_storys_network_has_its_size():
         nn.Sequential(nn.Sequential(Methods()), nn.Linear(3, 2)),
         nn.Sequential(nn.Identity(), nn.Linear(4, 2), nn.ReLU(inplace=True), nn.Linear(2, 2), nn.Softmax(dim=1)),
         models.BasicFCModel(inputs=4, hidden=5, outputs=2), models.BasicFCModel(4, 5, 2, variant="lecture"),
-        nn.Linear(4, 3).half(),
+        nn.Linear(4, 3).half(), nn.Sequential(nn.Flatten(), nn.Linear(4, 3)),
     ],
     ids=lambda model: type(model).__name__,
 )  # fmt: skip
@@ -112,6 +112,8 @@ def test_a_network_is_its_own_and_its_module_gives_it_back():
         (Thrown(), ValueError, "does not return its last layer's output"),
         (nn.Bilinear(2, 2, 2), ValueError, "accepted is a chain"),
         (nn.Linear(2, 3, device="meta"), ValueError, "meta device"),
+        (nn.LazyLinear(3), ValueError, "nn.LazyLinear of the model has no weights yet"),
+        (nn.Sequential(nn.Linear(2, 2), nn.Flatten(0), nn.Linear(2, 2)), ValueError, "flattens from dimension 0"),
         (nn.Linear(2, 3, dtype=torch.float64), ValueError, "float32 does not hold"),
         (models.LeNet(), ValueError, "accepted is a chain"),
         ("net.pt", TypeError, "not str"),

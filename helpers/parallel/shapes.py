@@ -1,0 +1,37 @@
+"""A net's shapes without its values: a copy with empty tensors, and what layers hand on. For the library itself."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+
+def without_values(net: nn.Module, device: str | torch.device = "meta") -> nn.Module:
+    """Return a copy of ``net`` with empty parameters and buffers on ``device``; ties are kept, no value is copied.
+
+    For the library itself.
+    """
+    copies: dict[int, torch.Tensor] = {id(each): torch.empty_like(each, device=device) for each in net.buffers()}
+    for each in net.parameters():
+        copies[id(each)] = nn.Parameter(torch.empty_like(each, device=device), requires_grad=each.requires_grad)
+    return copy.deepcopy(net, copies)
+
+
+def handed_on(layers: Iterable[nn.Module], value: torch.Tensor) -> torch.Tensor:
+    """Return an empty meta tensor like what ``layers`` make of ``value``, in turn. For the library itself."""
+    value = torch.empty_like(value, device="meta")
+    with torch.no_grad():
+        for layer in layers:
+            value = without_values(layer)(value)
+    return value
+
+
+def number_type(net: nn.Module) -> torch.dtype:
+    """Return the type of the net's first parameter, and of its inputs; without one torch's default.
+
+    For the library itself.
+    """
+    return next((each.dtype for each in net.parameters()), torch.get_default_dtype())
