@@ -66,7 +66,7 @@ class Checks:
             got = self._function(*arguments)
         except Exception as error:
             self._answered = False
-            self._outcomes.append(_Outcome(goal, f"{call} raised {_raised(error, self._function)}"))
+            self._outcomes.append(_Outcome(goal, f"{call} raised {_raised(error, (self._function, *arguments))}"))
             return
         self._answered = not isinstance(got, NotYet)
         if not self._answered:
@@ -170,10 +170,13 @@ def _short(value: object) -> str:
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
-def _raised(error: Exception, function: Callable[..., object]) -> str:
-    """Return the exception in one line, and below it the reader's own line where it happened."""
-    code = getattr(function, "__code__", None)
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if code and frame.filename == code.co_filename]
+def _raised(error: Exception, given: Sequence[object]) -> str:
+    """Return the exception in one line, and below it the reader's own line where it happened.
+
+    ``given`` is what was called and its arguments: the cells in which its functions stand are the reader's.
+    """
+    cells = {one.__code__.co_filename for one in given if hasattr(one, "__code__")}
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in cells]
     line = f"\nin your line: {own[-1].line}" if own and own[-1].line else ""
     said = " ".join(str(error).split())
     return f"{type(error).__name__}{f': {said}' if said else ''}{line}"

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 MODES = ("light", "dark", "print")
 
 # Sizes in CSS pixels of a slide of 1280 by 720. A figure's pixel is one of these when it is drawn at its own size: its
-# text of 11 points is then 24 pixels high, at the least scale 20.
+# text of 11 points is then 24 pixels high, at the least scale 17.
 LIMITS = {
     "contrast": 4.5, "text": 28, "code": 20, "footer": 16, "figureWidth": 560, "figureHeight": 320, "figureSide": 200,
-    "figureScale": 0.8,
+    "figureScale": 0.7,
 }  # fmt: skip
 
 _SCRIPT = Path(__file__).with_name("check.js")

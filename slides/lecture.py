@@ -78,13 +78,13 @@ LECTURE = (
         Topic(6, "A system for deep learning", (Pick("01", "Part 3: the whole system", 1, 2),)),
         Topic(7, "The memory hierarchy, in time and in energy", (
             Pick("01", "Part 5: find your caches", 1.5, 2),
-            Pick("01", "Part 9: energy", 1.5, 1, shown="Energy of moving data"),
+            Pick("01", "Part 9: energy", 1.5, 2, shown="Energy of moving data"),
         )),
         Topic(8, "Memory inversion", (
             Pick("01", "Memory inversion", 0.5, 1),
             Pick("01", "Memory inversion", 1, 2),
         )),
-        Topic(9, "Moore's law", (Pick("02", "Moore's law, and what stopped", 1.5),)),
+        Topic(9, "Moore's law", (Pick("02", "Moore's law, and what stopped", 1.5, 2),)),
         Topic(10, "A matrix product, timed", (
             Pick("02", "Part 3: what went wrong here?", 1, shown="What went wrong here? A product, timed"),
             Pick("02", "Five faults in five lines", 1.5),

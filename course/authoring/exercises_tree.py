@@ -32,6 +32,12 @@ c.CourseDirectory.course_id = "deep_learning_hardware"
 c.ClearSolutions.code_stub = {stub}
 c.ClearSolutions.text_stub = {text}
 c.Execute.timeout = 60
+
+# A student's code runs in the sandbox of `make grade` alone, and no page shows a hidden test, also where somebody
+# clicks Autograde or Generate Feedback in the Formgrader.
+c.Autograde.NotebookExporter.Execute.kernel_name = "none: nothing is run here; run `make grade`"
+c.GenerateFeedback.preprocessors = ["nbgrader.preprocessors.ClearHiddenTests", "nbgrader.preprocessors.GetGrades",
+                                    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor"]  # fmt: skip
 '''
 
 

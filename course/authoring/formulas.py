@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -144,8 +145,14 @@ def page(course: Course, lessons: Sequence[Lesson]) -> str:
         lines += ["", own] if own else []
         if rows:
             lines += ["", "In the library:", "", "| function | formula |", "|---|---|"]
-            lines += [f"| [`{one.call}`](../{one.file}) | {_escaped(one.sentence)} |" for one in rows]
+            lines += _rows(rows)
     return "\n".join(lines) + "\n"
+
+
+def _rows(found: Sequence[Stated]) -> list[str]:
+    """Return the lines of the table, one a function: its sentences, in their order."""
+    functions = itertools.groupby(found, key=lambda one: f"[`{one.call}`](../{one.file})")
+    return [f"| {name} | {_escaped('. '.join(one.sentence for one in sentences))} |" for name, sentences in functions]
 
 
 def _escaped(text: str) -> str:

@@ -55,6 +55,7 @@ def _install(options: argparse.Namespace) -> None:
         environment=options.environment or options.place / "environment",
     )
     if options.environment is None:
+        install.refuse(place, options.lecturer, options.tree)  # before gigabytes are fetched
         install.packages(place.environment, options.python)
     for path in install.install(place, options.lecturer, options.tree):
         print(f"wrote {path}")

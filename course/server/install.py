@@ -51,10 +51,9 @@ class Place:
 def install(place: Place, lecturer: str, tree: Path) -> list[Path]:
     """Write everything but the packages, and return the files of configuration. Again is harmless.
 
-    Raises ServerError before anything is written: not root, no such user, no students' tree, the solutions or the
-    environment with wrong rights, a configuration of somebody else's in the way.
+    Raises ServerError before anything is written, as :func:`refuse`.
     """
-    _refuse(place, lecturer, tree)
+    refuse(place, lecturer, tree)
     for group in (STUDENTS, LECTURERS):
         _run("groupadd", "--force", group)
     _run("usermod", "--append", "--groups", LECTURERS, lecturer)
@@ -64,7 +63,12 @@ def install(place: Place, lecturer: str, tree: Path) -> list[Path]:
     return [*exchange(place.exchange, lecturer), *_hub(place), *_server(place)]
 
 
-def _refuse(place: Place, lecturer: str, tree: Path) -> None:
+def refuse(place: Place, lecturer: str, tree: Path) -> None:
+    """Raise ServerError where a set-up would go wrong, with what to do.
+
+    Not root, no such user, no students' tree, the solutions or the environment with wrong rights, a configuration of
+    somebody else's in the way.
+    """
     _refuse_user(lecturer)
     _refuse_files("jupyter/nbgrader_config.py", "jupyterhub/jupyterhub_config.py")
     if not tree.is_dir():
@@ -76,14 +80,15 @@ def _refuse(place: Place, lecturer: str, tree: Path) -> None:
         closed = shut_from_others(needed)
         if closed:
             raise ServerError(f"students need {needed}, and {closed} is closed to them; choose a Python or a folder "
-                              "that all may read (Debian's own: PYTHON=/usr/bin/python3)")  # fmt: skip
+                              "that all may read (Debian's own: SERVER_PYTHON=/usr/bin/python3)")  # fmt: skip
 
 
 def _refuse_user(lecturer: str) -> None:
     if os.geteuid() != 0:
         raise ServerError("local users and their servers need root; run it with sudo")
     if not _exists(lecturer):
-        raise ServerError(f"there is no local user {lecturer!r}; name the lecturer: LECTURER=name")
+        raise ServerError(f"there is no local user {lecturer!r}; name the lecturer: LECTURER=name (of a hub that makes "
+                          "its users itself: after their first login)")  # fmt: skip
 
 
 def _refuse_files(*names: str) -> None:

@@ -17,3 +17,9 @@ c.Exchange.timezone = "UTC"
 c.ExchangeFactory.collect = Collect
 c.ExchangeFactory.release_feedback = ReleaseFeedback
 c.Collect.owner_prefix = "@PREFIX@"  # The Littlest JupyterHub calls the local user of ada jupyter-ada
+
+# A student's code runs in the sandbox of `make grade` alone, and no page shows a hidden test, also where somebody
+# clicks Autograde or Generate Feedback in the Formgrader.
+c.Autograde.NotebookExporter.Execute.kernel_name = "none: nothing is run here; run `make grade`"
+c.GenerateFeedback.preprocessors = ["nbgrader.preprocessors.ClearHiddenTests", "nbgrader.preprocessors.GetGrades",
+                                    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor"]  # fmt: skip

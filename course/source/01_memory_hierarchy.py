@@ -66,7 +66,7 @@ plotting.show(drawn, alt=alt)
 # %% [markdown] tags=["slide"] minutes=1
 # ### What went wrong here?
 #
-# A lecture's card of a GeForce RTX 3090 said: L2 cache 24 GB, and 10,496 threads.
+# A lecture's card of a GeForce RTX 3090 said: 24 GB of L2 cache, and 10,496 threads.
 #
 # (The lecture is "Hardware Ecosystem", Cambridge, 2022.) One of the two lines can be refuted without looking anything up but a
 # number of transistors. A bit of cache takes six transistors; the whole chip, GA102, has 28.3 billion ([NVIDIA, "Ampere GA102 GPU
@@ -126,7 +126,10 @@ fresh_ratio
 # %% tags=["run", "slide-code"]
 x = torch.ones(64 * MIB // 4)
 kept = torch.zeros_like(x)
-ways = {"memory used again": lambda: torch.mul(x, 2, out=kept), "new memory": lambda: x * 2}
+ways = {
+    "memory used again": lambda: torch.mul(x, 2, out=kept),
+    "new memory": lambda: x * 2,
+}
 faults = {name: hardware.count_faults(way).minor for name, way in ways.items()}
 before = helpers.compare(ways, budget_s=0.6, device="cpu")
 
@@ -174,7 +177,7 @@ timing.claim(
 # %% [markdown] tags=["explain"]
 # The same operation, the same bytes, and another time: a measurement that did not know of the pages would have called it slow
 # arithmetic. PyTorch's allocator on a GPU keeps freed memory for this reason. The price: the process keeps its peak. From here on
-# this process keeps its memory, so the first cell, run again, shows no faults any more. To see both halves again call
+# this process keeps its memory, so the first measurement of this part, run again, shows no faults any more. To see both halves again call
 # `hardware.measure_fresh_pages()`: it starts a new process for each, and takes about ten seconds.
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -184,7 +187,8 @@ timing.claim(
 # - Bandwidth: how many bytes a second follow.
 #
 # `probe` measures both for each level of memory: latency by a chain of loads in which each address comes out of the load before, so
-# that none can start early; bandwidth by long runs over arrays. It takes some seconds and is kept for the next time.
+# that none can start early; bandwidth by long runs over arrays. It takes some ten seconds, more on a
+# busy machine, and is kept for the next time.
 
 # %% tags=["predict"]
 last_to_first = helpers.predict("How many times longer does a load from main memory take than one from L1?", "x")
@@ -249,11 +253,15 @@ plotting.show(drawn, alt=alt)
 # %% [markdown] tags=["look"]
 # The model takes the bandwidth alone: 4 KiB divided by the disk's bytes a second.
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+# %% tags=["look", "nbval-ignore-output"]
 disk = system.link("disk")
-load_s = limits.memory.latency_s or 100e-9  # a common rule of thumb, where nothing here can chase a pointer
+load_s = limits.memory.latency_s or 100e-9
+basis = "measured" if limits.memory.latency_s else "a rule of thumb, for nothing here can chase a pointer"
+print(f"a load from main memory: {units.text(load_s, 's')} ({basis})")
 print(f"a word: {system.pointer_bits} bits, a vector: {system.simd_bits} bits, a line: {system.line_bytes} bytes")
 print(f"reads of 4 KiB, one at a time: {units.text(4 * KIB / disk.latency_s, 'B/s')}")
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 by_bandwidth = 4 * KIB / disk.bandwidth_bytes_per_s / load_s
 loads_in_read.reveal(modelled=by_bandwidth, measured=disk.latency_s / load_s)
 
@@ -274,7 +282,7 @@ system
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 4: moving a model to a device
 #
-# $t = n\,\alpha + \dfrac{\text{bytes}}{\beta}$: each of $n$ tensors pays the latency $\alpha$, all bytes the bandwidth $\beta$.
+# $t = n\,\alpha + \text{bytes} \cdot \beta$: each of $n$ tensors pays the latency $\alpha$, each byte $\beta$, one over the bandwidth.
 #
 # On CUDA a model moves over the bus. Without a GPU we copy its weights from memory to memory: the same calls, another link. First,
 # two calls that look alike and are not:
@@ -294,7 +302,7 @@ except RuntimeError as error:
 # memory, so you can see this on any machine.)
 #
 # Now the time. One network has many small tensors, the other one large and one small. For $\alpha$ we time the smallest transfer
-# that there is, one number; $\beta$ is the link's, from Part 3.
+# that there is, one number; $\beta$ is one over the link's bandwidth, from Part 3.
 
 # %%
 models = {
@@ -313,8 +321,8 @@ size_ratio
 # %% tags=["run"]
 link = system.link("host to device, pageable" if device == "cuda" else "memory to memory, 1 thread")
 one_number = torch.ones(1)
-alpha_s, beta = helpers.measure(lambda: one_number.to(device, copy=True)).median_s, link.bandwidth_bytes_per_s
-modelled_s = {name: len(weights) * alpha_s + total[name] / beta for name, weights in tensors.items()}
+alpha_s, bandwidth = helpers.measure(lambda: one_number.to(device, copy=True)).median_s, link.bandwidth_bytes_per_s
+modelled_s = {name: len(weights) * alpha_s + total[name] / bandwidth for name, weights in tensors.items()}
 copies = {name: lambda ws=weights: [w.to(device, copy=True) for w in ws] for name, weights in tensors.items()}
 copied = helpers.compare(copies, budget_s=0.6)
 
@@ -331,8 +339,8 @@ copied.claim("the time grows by less than the bytes do", large, at_most=bytes_ra
 
 # %% [markdown] tags=["explain"]
 # The fifty layers pay for calls, the one layer for bytes. Where the one layer is faster than its model, a part of its 16 MiB was
-# still in a cache; the link's bandwidth is that of a copy of 64 MiB. Two prices for each transfer: that is why a framework packs many small gradients into one buffer before
-# it sends them (lesson 04).
+# still in a nearer cache; the link's bandwidth is that of a copy of 64 MiB. Two prices for each transfer: that is why a framework
+# packs many small gradients into one buffer before it sends them (lesson 04).
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 5: find your caches
@@ -432,7 +440,8 @@ timing.claim(
 # (Modelled: read off the curve. Measured: what the system states.) This is how one measures the size of a cache, and why the
 # answer gets worse with each level: other programs share the last cache, a virtual machine may own a part of it only, its sets
 # fill unevenly. And the processor keeps the addresses of pages in a small table of their own, the [TLB](glossary.md#tlb): where the
-# buffer has more pages than that, there is another step. A busy machine adds steps that no cache has.
+# buffer has more pages than that, there is another step. A busy machine adds steps that no cache has. And where the last cache is
+# large and far from the core, a load from it takes nearly as long as one from main memory: then its step may not be found at all.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 6: bandwidth is not one over latency
@@ -483,7 +492,7 @@ for name, stream in {"in sequence": simulators.sequential(2**14), "random": shuf
     print(f"{name}: asked for {run.asked_bytes:,} bytes, moved {run.memory_read_bytes:,}")
 
 # %% tags=["predict"]
-order_ratio = helpers.predict("Beyond the caches: how many times longer does the random order take?", "x")
+order_ratio = helpers.predict("64 MiB of numbers: how many times longer does the random order take?", "x")
 order_ratio
 
 # %% tags=["run"]
@@ -501,7 +510,8 @@ order.claim("the random order takes longer", "random", at_least=1)
 # %% [markdown] tags=["explain"]
 # The model counts lines: in random order each number brings its own. Two things pull it in opposite directions. In sequence the
 # loop may wait for its additions, not for memory, which makes the ratio smaller. At random there is no next address to fetch
-# early and a page's entry must be looked up almost each time, which makes it larger.
+# early and a page's entry must be looked up almost each time, which makes it larger. (64 MiB lie beyond the caches of most machines.
+# Does your curve of Part 5 still rise behind them? Then a cache holds a part of them, and the ratio is a cache's.)
 #
 # ### Sequence against stride
 #
@@ -519,10 +529,11 @@ results.printed(counted)
 
 # %% [markdown] tags=["look"]
 # The lines are those of a million numbers: up to stride 16 they grow with the stride, and then there is one number a line. The
-# model gives each line the time that it takes at the bandwidth of reading:
+# model gives each line the time that it takes at the bandwidth of reading 64 MiB (Part 6):
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
-line_s = system.line_bytes / limits.bandwidths[-1].read_bytes_per_s
+near = min(limits.bandwidths, key=lambda point: abs(point.working_set_bytes - sweep.buffer_bytes))
+line_s = system.line_bytes / near.read_bytes_per_s
 modelled_s = [line_s * row.lines / row.elements for row in sweep.rows]
 numbers = {"modelled": modelled_s, "measured": [row.element_s for row in sweep.rows]}
 names = [str(row.stride) for row in sweep.rows]
@@ -638,14 +649,18 @@ one_thread_share.reveal(modelled=100 * alone.used_share)
 # data, so hardware takes turns. No program can read here how; what it can see is how the rate grows with the threads:
 
 # %% tags=["look", "nbval-ignore-output"]
+latencies_s = [point.latency_s for point in limits.latencies if point.working_set_bytes >= 64 * MIB]
 try:
-    threads = hardware.sweep_threads(latency_s=limits.memory.latency_s, buffer_bytes=64 * MIB, budget_s=0.6)
+    threads = hardware.sweep_threads(
+        latency_s=latencies_s[0] if latencies_s else None, buffer_bytes=64 * MIB, budget_s=0.6
+    )
 except native.MissingToolError as error:
     threads = error
 threads
 
 # %% [markdown] tags=["explain"]
-# If two threads are not twice as fast as one, one thread has already filled the channels, or the machine is busy.
+# If two threads are not twice as fast as one, one thread has already filled the channels (or the cache that holds the 64 MiB), or
+# the machine is busy.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 8: the memory of a GPU
@@ -739,7 +754,7 @@ print(
 #
 # Moving data takes energy, not only time. A lecture: an access to RAM is 3 to 4 orders of magnitude dearer than a multiply-add.
 
-# %% tags=["slide-output"]
+# %% tags=["slide", "slide-output"] minutes=1
 drawn = plotting.draw_energy(hardware.energy_costs().costs)
 alt = "Energies of additions and multiplications, below 4 picojoules, of caches, 10 to 100, and of DRAM, above 1,000."
 plotting.show(drawn, alt=alt)
@@ -785,7 +800,11 @@ for batch in (1, 64):
     counts = operations.profile_ops(lenet, (batch, 1, 28, 28))
     inside = counts.forward_read_bytes + counts.forward_written_bytes
     outside = weight_bytes + batch * 28 * 28 * 4
-    energies[batch] = hardware.inference_energy(counts.forward_macs, dram_bytes=outside, cache_bytes=inside)
+    energies[batch] = hardware.inference_energy(
+        counts.forward_macs,
+        dram_bytes=outside,
+        cache_bytes=inside,
+    )
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
 microjoules = {
@@ -958,7 +977,7 @@ round_trip.reveal(modelled=in_fibre)
 #
 # | quantity | formula | for |
 # |---|---|---|
-# | transfer | $t = n\,\alpha + \text{bytes}/\beta$ | $n$ pieces, latency $\alpha$, bandwidth $\beta$ |
+# | transfer | $t = n\,\alpha + \text{bytes} \cdot \beta$ | $n$ pieces, latency $\alpha$, $\beta$ one over the bandwidth |
 # | bytes in flight | $\text{bandwidth} \cdot \text{latency}$ | Little's law |
 # | lines moved | $\min(1, s\,e/\ell)$ a number | stride $s$, numbers of $e$ bytes, lines of $\ell$ bytes |
 # | page faults | bytes / page size | memory touched for the first time |

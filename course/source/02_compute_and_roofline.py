@@ -123,7 +123,7 @@ print(f"what is left: {grown / by_transistors:,.0f} times")
 # three things of a machine matter here: how many operations it does at once (parallelism, lessons 03 to 05), how wide its
 # numbers are, and whether the data arrive in time.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ### Moore's law, and what stopped
 #
 # Which of these still double: transistors, clock, power, speed of one thread, cores?
@@ -149,7 +149,7 @@ quantities = ("transistors", "clock_hz", "power_w", "single_thread", "cores")
 trends = {name: {q: doubling_text(q, period) for q in quantities} for name, period in periods.items()}
 pd.DataFrame(trends)
 
-# %% tags=["look", "slide-output"]
+# %% tags=["look", "slide", "slide-output"] minutes=1
 all_series = [hardware.processors(quantity) for quantity in quantities]
 drawn = plotting.draw_trends(all_series, title="Processors by year")
 alt = "Five quantities of processors from 1971 on: transistors rise throughout, the clock stops rising about 2005, cores begin."
@@ -225,7 +225,7 @@ print(f"float16 to float32: {float_ratio:.2f} times; significands of 11 and 24 b
 # floating-point multiplier only the significand (the digits) is multiplied, which has 11 bits in float16 and 24 in float32; the exponents are
 # added, and rounding costs as well, so the ratio of the whole is not that of the gates alone.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ### Then why does INT4 "only" double the rate of INT8?
 #
 # - A T4 computes in float16, int8 and int4.
@@ -251,7 +251,7 @@ t4_gain.reveal(modelled=gates[8] / gates[4], measured=t4_rates["int4"] / t4_rate
 # ([CUTLASS](https://nvidia.github.io/cutlass/mma__sm75_8h_source.html) lists them: m16n8k8, m8n8k16 and m8n8k32, where k is the
 # row). Count the bits:
 
-# %% tags=["explain", "slide-output"]
+# %% tags=["explain", "slide", "slide-output"] minutes=1
 numbers_in_a_row = {"float16": 8, "int8": 16, "int4": 32}
 for dtype, count in numbers_in_a_row.items():
     speed = t4_rates[dtype] / t4_rates["float16"]
@@ -463,7 +463,9 @@ counted["intensity_flops_per_byte"] = counted["flops"] / counted["moved_bytes"]
 results.printed(counted)
 
 # %%
-modelled = [roofline.model(roofline.Workload(name, *work), limits) for name, work in operators.items()]
+modelled = [
+    roofline.model(roofline.Workload(name, *work), limits, level=memory.name) for name, work in operators.items()
+]
 known = hardware.known_device(helpers.machine_card()).device
 in_table = known is not None and hardware.ridge_flops_per_byte(known, "float32") is not None
 promised = roofline.datasheet_roof(known) if in_table else None
@@ -476,9 +478,9 @@ plotting.show(drawn, alt=alt)
 
 # %% [markdown]
 # Solid roofs are measured, and no point moves them. A dashed roof is what a datasheet promises; there is one where our table knows
-# your processor. Each point lies on the roof of the memory level that its [working set](glossary.md#working-set) fits; the two
-# coloured fields are those of main memory. Left of the ridge point an operator waits for data (memory-bound), right of it for
-# arithmetic (compute-bound):
+# your processor. The points lie on main memory's roof, and the two coloured fields are main memory's: a matrix of side 4096 has
+# 64 MiB, more than most [caches](glossary.md#cache) hold, and in a virtual machine other guests may fill the cache that your system
+# names. Left of the ridge point an operator waits for data (memory-bound), right of it for arithmetic (compute-bound):
 
 # %%
 in_order = [point.intensity_flops_per_byte for point in modelled]
@@ -501,7 +503,10 @@ functions = {
     "a @ 16 columns": lambda: matrix @ thin,
     "a @ b": lambda: a @ b,
 }
-placed = [roofline.place(name, functions[name], *operators[name], limits, budget_s=0.4) for name in operators]
+placed = [
+    roofline.place(name, functions[name], *operators[name], limits, level=memory.name, budget_s=0.4)
+    for name in operators
+]
 
 # %% tags=["look", "nbval-ignore-output"]
 fields = ["regime", "modelled_s", "measured_s", "time_ratio", "stable"]
@@ -771,7 +776,7 @@ print(f"nothing counted here says that the naive sum is better vectorised: {vect
 #
 # The side was 240. What changes with 256, a power of two?
 #
-# The work grows by $(256/240)^3$, so a little. But a [cache](glossary.md#cache) keeps a line only in the one set that its address
+# The work grows by $(256/240)^3$, so a little. But a cache keeps a line only in the one set that its address
 # names. Down a column of a matrix of side $n$ the addresses are $4n$ bytes apart. Here is a cache of 32 KiB with 8
 # [ways](glossary.md#ways), which has room for 512 lines. The program walks down a column of $n$ lines, and down it again:
 
@@ -893,12 +898,13 @@ by_width.claim("a product in float64 is no faster than in float32", "float64", a
 # AMX, for instance), or where nobody has written a fast program for it. Half the bytes still help an operator that waits for data. So precision moves both roofs, each by what the
 # hardware was built for.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ## Part 8: where the roofline is wrong
 #
 # LeNet on one image: how many times longer than its roofline?
 #
-# Each layer's operations and bytes are counted, each gets its time from the roofline, and the times are added.
+# Each layer's operations and bytes are counted, each gets its time from the roof of the smallest memory level that its
+# [working set](glossary.md#working-set) fits, and the times are added.
 
 # %% tags=["predict"]
 beyond_roofline = helpers.predict("How many times longer than its roofline does LeNet take for one image?", "x")
@@ -912,7 +918,7 @@ roofs_s = sum(max(row.point.compute_s, row.point.memory_s) for row in layers.lay
 one_image = helpers.measure(lambda: lenet(image), budget_s=0.5)
 print(f"{len(layers.layers)} layers have a place on the roofline")
 
-# %% tags=["look", "slide-output"]
+# %% tags=["look", "slide", "slide-output"] minutes=1
 drawn = plotting.draw_roofline(limits, layers.layers, title="LeNet, one image: layers")
 alt = "Roofline with the layers of LeNet: each layer has a hollow modelled point and a solid measured one, joined by a line."
 plotting.show(drawn, alt=alt)
@@ -994,8 +1000,8 @@ results.printed(by_layer.sort_values("measured_s", ascending=False).head(5))
 # The roofline holds three promises that a small network breaks:
 #
 # - **Every operator reaches a roof.** The peak was measured with a large product; a convolution with 6 filters does not fill the
-#   vectors. The bandwidth was measured with a plain stream; max pooling compares numbers, and on the machine of the saved outputs it
-#   is what lies furthest from its roof.
+#   vectors. The bandwidth was measured with a plain stream; max pooling compares the numbers of a window: see how far it lies from
+#   its roof where the table above has it.
 # - **Only the counted bytes move, and once.** A convolution may copy its input first. PyTorch's max pooling also writes down where
 #   each maximum stood, which our count leaves out.
 # - **Nothing takes time but arithmetic and data.** You have just seen the calls.

@@ -838,8 +838,8 @@ mine = {
 }
 
 # %% [markdown]
-# The model of each case is one line: the share that is left is $t / (t + n\,\alpha + b / \beta)$, for $t$ seconds of computing,
-# $n$ synchronisations, $b$ bytes, latency $\alpha$ and bandwidth $\beta$. (Over update iterations a worker waits for nobody, but
+# The model of each case is one line: the share that is left is $t / (t + n\,\alpha + b\,\beta)$, for $t$ seconds of computing,
+# $n$ synchronisations, $b$ bytes, latency $\alpha$, and $\beta$ one over the bandwidth. (Over update iterations a worker waits for nobody, but
 # its own bytes must still pass.) It errs in both directions: it counts the fewest bytes that must be exchanged, which is too
 # good, and it computes at the peak and overlaps nothing, which is too bad. So believe the large gaps, and doubt what is near the
 # half.
@@ -932,4 +932,4 @@ print("LeNet on one GPU, within a layer:", f"{tables['LeNet, 64'].loc['GPU cores
 # | orders of $n$ threads' reads and writes | $(2n)! / 2^n$ | $n!$ of them lose nothing |
 # | sent by each worker, local SGD | $\lceil \text{steps}/k \rceil \cdot 2 \frac{W-1}{W} \cdot \text{weights}$ | averaging every $k$ steps |
 # | loop against stack | $N (o + w)$ against $o' + N w$ | $N$ networks |
-# | share left for computing | $t / (t + n \alpha + b / \beta)$ | $n$ synchronisations, $b$ bytes |
+# | share left for computing | $t / (t + n \alpha + b \beta)$ | $n$ synchronisations, $b$ bytes |

@@ -58,7 +58,7 @@ grad_mode = torch.set_grad_enabled(False)  # all but Part 7 and the end is forwa
 # %% tags=["nbval-ignore-output"]
 helpers.steady_allocator()
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ## Part 1: a profile from 2019
 #
 # Three layers, 1 to 16 to 32 to 32 channels: convolution of 3 by 3, bias, ReLU. How many times as long as bias and ReLU does the
@@ -86,14 +86,14 @@ print(f"one digit: {convolution_flops:,} FLOP of convolution, {bias_relu_flops:,
 # and their share of the time. These two lines stand at its top (the first was called `ptxcall_anonymous`, for it was generated from
 # the broadcast $\sigma.(y \mathbin{.+} b)$).
 
-# %% tags=["run", "slide-output"]
+# %% tags=["run", "slide", "slide-output"] minutes=1
 calls, total_ms = 2350, {"bias and ReLU": 184.91, "convolution": 98.559}
 lines = {"share": [0.5996, 0.3196], "total_s": [total / 1000 for total in total_ms.values()], "calls": calls}
 story = pd.DataFrame(lines, index=list(total_ms))
 story["average_s"] = story["total_s"] / calls
 results.printed(story)
 
-# %% tags=["look"]
+# %% tags=["look", "slide-output"]
 convolution_ratio.reveal(
     modelled=convolution_flops / bias_relu_flops,
     measured=total_ms["convolution"] / total_ms["bias and ReLU"],
@@ -105,11 +105,11 @@ convolution_ratio.reveal(
 # The same GPU's library (cuDNN) has one call that does all three: convolution, bias, ReLU. With it the issue reports 108.64 ms for
 # the same 2,350 calls, 81.38 % of the time.
 
-# %% tags=["explain", "slide-more", "slide-output"]
+# %% tags=["explain", "slide", "slide-output"] minutes=1
 fused_ms, whole_ms = 108.64, total_ms["bias and ReLU"] / 0.5996
-print(f"three operations, two kernels against one: {sum(total_ms.values()) / fused_ms:.2f} times as fast")
+print(f"two kernels against one that does all three: {sum(total_ms.values()) / fused_ms:.2f} times as fast")
 print(f"the whole forward pass: {whole_ms / (fused_ms / 0.8138):.2f} times as fast")
-print(f"the fused kernel against the bare convolution: {fused_ms / total_ms['convolution']:.2f} times as long")
+print(f"fused against bare convolution: {fused_ms / total_ms['convolution']:.2f} times as long")
 
 # %% [markdown] tags=["explain"]
 # The bias and the ReLU are nearly free when the convolution does them. They are the same additions and comparisons. What did
@@ -118,7 +118,8 @@ print(f"the fused kernel against the bare convolution: {fused_ms / total_ms['con
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 2: the scene of the crime, here
 #
-# The first layer, written as the story's framework wrote it: three operators, each with a new tensor for its result.
+# The first layer, written as the story's framework wrote it: three operators, each with a new tensor for its result. Which share of
+# its time do bias and ReLU take?
 #
 # The first of the three layers has by far the largest output for the least arithmetic. The batch is 1,000 digits.
 
@@ -139,9 +140,9 @@ def as_written(x, weight, bias):
 bias_share = helpers.predict("Which share of this layer's time do bias and ReLU take here?", "%")
 bias_share
 
-# %% tags=["run", "nbval-ignore-output", "slide-output"]
+# %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 profile = profiling.kernel_table(lambda: as_written(x, weight, bias), runs=5)
-results.printed(profile.table().head(5)[["share", "total_s", "calls", "average_s", "name"]])
+results.printed(profile.table().head(3)[["name", "share", "total_s", "calls", "average_s"]])
 
 # %% [markdown]
 # A profiler costs time itself, so we take the share from two runs without it: the layer, and its convolution alone.
@@ -156,7 +157,7 @@ alone = timing.compare(
 )
 alone
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output", "slide-output"]
 bias_share.reveal(modelled=100 * 2 / (2 + 2 * 9), measured=100 * (1 - 1 / alone.candidate("layer").time_ratio))
 
 # %% tags=["explain"]
@@ -166,7 +167,7 @@ alone.claim("the layer takes longer than its convolution", "layer", at_least=1)
 # The model is again that of the operations: 9 [multiply-accumulates](glossary.md#mac) an output, that is 18
 # FLOP, against 2. Look for the names in the profile: on a CPU the bias is `aten::add`, the ReLU `aten::clamp_min`. Neither computes much. What else do they do?
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ## Part 3: count the bytes
 #
 # A kernel that works element by element reads a whole tensor and writes a whole tensor.
@@ -180,7 +181,7 @@ moved
 
 # %% tags=["run", "slide-code"]
 activation_bytes = batch * 16 * 28 * 28 * 4
-by_hand = 2 * (activation_bytes + activation_bytes)  # two kernels, each reads and writes
+by_hand = 2 * (activation_bytes + activation_bytes)  # 2 kernels: read, write
 counted = fused_bias.traffic("separate", shape)
 print(f"by hand: {by_hand:,} bytes, counted: {counted.moved_bytes:,} bytes")
 
@@ -205,9 +206,11 @@ for name in fused_bias.VARIANTS:
     rows[name] = {"kernels": kernels, "read_bytes": traffic.read_bytes, "written_bytes": traffic.written_bytes}
 results.printed(pd.DataFrame.from_dict(rows, orient="index"))
 
-# %% [markdown] tags=["explain"]
+# %% [markdown] tags=["explain", "slide-more"]
 # To write a kernel that does the work of several is [fusion](glossary.md#fusion). It saves no arithmetic. It saves the bytes
-# between the kernels. First make sure that the programs are the same function:
+# between the kernels.
+#
+# First make sure that the programs are the same function:
 
 # %%
 small = (x[:50], weight, bias)
@@ -228,7 +231,8 @@ print(f"every program that can run here is within 1e-5 of float64: {max(errors.v
 # The [bandwidth](glossary.md#bandwidth) depends on where the bytes are, in a [cache](glossary.md#cache) or in main memory, and on
 # how they are moved: reading is not writing, and writing over what was read is cheaper than writing elsewhere, because a processor
 # as a rule reads a line before it writes a part of it. `probe` measures all that (lessons 01 and 02), and `model_time` chooses for each kernel
-# the probe's kernel that moves bytes as it does.
+# the probe's kernel that moves bytes as it does, among as many bytes as the whole program goes through: in a loop a tensor comes
+# back after all the others.
 
 # %% tags=["nbval-ignore-output"]
 limits = helpers.probe()
@@ -274,11 +278,12 @@ timing.claim(
 # in turns, which keeps more of the memory busy than one place does.
 #
 # Both colours are of loops: the probe repeats its kernel, and each program here runs once before it is timed, so it finds in the caches
-# what it left there itself. In a network it finds what the layer before left: the end of the tensor, which was written last. "one-pass"
-# therefore works from the last block of the tensor to the first.
+# what it left there itself. In a network it finds what the layer before left: of a tensor that is larger than the caches, the end, which
+# was written last. "one-pass" therefore works from the last block of the tensor to the first.
 #
 # Why does "separate" take longer than "in-place", with the same count? It writes where it did not read. On a CPU those lines are
-# first fetched from memory, which the count leaves out and the probe's rate does not.
+# first fetched from memory, which the count leaves out and the probe's rate does not. And it goes through more memory: three tensors of
+# 50 MB, where "in-place" stays in one, which a large last-level cache may hold.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 5: when does it pay?
@@ -328,10 +333,14 @@ layer_ratio.reveal(modelled=modelled_ratio(1000, 1, 16, 28), measured=measured_r
 # %% tags=["explain"]
 race(1000, 1, 16, 28).claim("the separate layer takes longer than the fused one", "separate", at_least=1)
 
-# %% [markdown]
-# Now all three layers, from one digit to a thousand. The broken line is what the [roofline](glossary.md#roofline) alone allows:
-# there the convolution itself is modelled, as if it reached the machine's peak or its bandwidth. Before you look: does the ratio
-# grow or fall with the batch? Is it the same for the last layer?
+# %% [markdown] tags=["slide"] minutes=1
+# ### Which layer, which batch?
+#
+# All three layers, from one digit to a thousand. Before you look: does the ratio grow or fall with the batch? Is it the same for
+# the last layer?
+#
+# The broken line in the figure is what the [roofline](glossary.md#roofline) alone allows: there the convolution itself is modelled,
+# as if it reached the machine's peak or its bandwidth.
 
 # %% tags=["predict"]
 last_ratio = helpers.predict("Last layer (32 to 32 channels, 7 by 7), batch 1,000: separate over fused?", "x")
@@ -369,7 +378,8 @@ helpers.interactive_figure(
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 layers = list(zip(channels, channels[1:], sides, strict=False))
 table = [{f"batch {n:,}": measured_ratio(n, *layer) for n in (1, 10, 100, 1000)} for layer in layers]
-pd.DataFrame(table, index=[f"{before} to {after}, {side} x {side}" for before, after, side in layers]).round(2)
+rows = [f"{before} to {after}, {side} x {side}" for before, after, side in layers]
+pd.DataFrame(table, index=rows).rename_axis("separate : fused", axis="columns").round(2)
 
 # %% tags=["look", "nbval-ignore-output"]
 last_ratio.reveal(modelled=modelled_ratio(1000, 32, 32, 7), measured=measured_ratio(1000, 32, 32, 7))
@@ -408,7 +418,8 @@ race(1, 1, 16, 28)
 
 # %% tags=["slide-code"]
 SOURCE = """#include <cstdint>
-extern "C" void bias_relu(float* y, const float* bias, int64_t planes, int64_t channels, int64_t pixels) {
+extern "C" void bias_relu(float* y, const float* bias,
+                          int64_t planes, int64_t channels, int64_t pixels) {
     for (int64_t plane = 0; plane < planes; ++plane) {
         float b = bias[plane % channels];
         float* row = y + plane * pixels;
@@ -464,8 +475,9 @@ print(f"on random numbers nothing differs from torch: {same_as_torch(kernel, tor
 # Think of the numbers that `randn` never gives. A training that has gone wrong gives them soon: a division of zero by zero, a sum
 # that has overflowed.
 
-# %%
+# %% tags=["slide", "slide-output"] minutes=1
 odd = torch.tensor([1.0, -1.0, 0.0, float("inf"), -float("inf"), float("nan")])
+print("the numbers:   ", odd.tolist())
 print("torch.relu:    ", torch.relu(odd).tolist())
 print("v > 0 ? v : 0: ", torch.where(odd > 0, odd, 0.0).tolist())
 print("v <= 0 ? 0 : v:", torch.where(odd <= 0, 0.0, odd).tolist())
@@ -519,7 +531,7 @@ else:
     print(claim)
 
 # %% [markdown] tags=["explain"]
-# (Without a compiler the sentence is only a claim.) Half the bytes, about half the time: eleven lines are enough for that, since all
+# (Without a compiler the sentence is only a claim.) Half the bytes, about half the time: twelve lines are enough for that, since all
 # these programs wait for the same memory. What the library's kernel has beyond yours is what you saw in Part 4: it works on several
 # places in turns, and from the end. In a cache it is another matter: there the instructions count, and so does the price of a call.
 #
@@ -596,12 +608,13 @@ timing.claim(
 # dimensions it is harder to be good than for a sum along rows. In another order of the numbers others win:
 # `fused_bias.measure_reductions(shape, channels_last=True)` shows it. The issue's own title is "Bottleneck in mapreducedim", which was such a general reduction. In its profile cuDNN's
 # kernel for this sum took 10.2 % of the GPU's time at batch 100 and about 28 % at batch 1,000.
-#
+
+# %% [markdown] tags=["slide"] minutes=1
 # ### How exact must a sum be?
 #
-# There is a second way to be wrong. Add up a thousand ones, in bfloat16, one after the other:
+# There is a second way to be wrong. Add up a thousand ones, in bfloat16, one after the other. What comes out?
 
-# %%
+# %% tags=["slide", "slide-output"] minutes=1
 running, one = torch.zeros((), dtype=torch.bfloat16), torch.ones((), dtype=torch.bfloat16)
 for _ in range(1000):
     running += one
@@ -648,8 +661,9 @@ timing.claim(
 )
 
 # %% [markdown] tags=["explain"]
-# By bytes alone the ratio is 4 to 3. It may be more: our C++ kernel writes a large tensor past the caches, which saves the fetching
-# of each line before it is written.
+# By bytes alone the ratio is 4 to 3. The model departs from that a little, since it takes the probe's rate of each kernel, and the bias
+# gradient only reads. The measured ratio may be larger: our C++ kernel writes a large tensor past the caches, which saves the fetching of
+# each line before it is written.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 8: who fuses today?
@@ -680,8 +694,9 @@ timing.claim(
 # compiler asks. Why the flips? Each library's fused kernel is another kernel, with its own algorithm and its own gaps. What is saved in
 # bytes may be lost in a slower convolution.
 #
-# Compilers fuse without being asked, and take their time. Recorded once, because the first call takes tens of seconds, and
-# because ONNX Runtime is no part of this course's environment. (The second compilation found torch's compiler loaded by the first.)
+# Compilers fuse without being asked, and take their time. Here is this network's forward pass, 100 images. It was recorded once,
+# because the first call takes seconds (`prepared`: until the first result), and because ONNX Runtime is no part of this course's
+# environment. (The second compilation found torch's compiler loaded by the first.)
 
 # %%
 recorded.show("12-cpu", "compilers")
@@ -719,17 +734,17 @@ layers_s = {name: sum(one.candidate(name).median_s for one in races) for name in
 pair = fused_bias.measure_ladder(images, labels, rungs=["separate", FUSED], model=net, budget_s=1)
 print(f"timed: {len(pair.rungs)} programs with the same weights and, to 1e-4, the same logits")
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 net_ratio.reveal(modelled=layers_s["separate"] / layers_s[FUSED], measured=pair.rung(FUSED).speedup)
 
-# %% [markdown] tags=["explain", "slide"] minutes=2
+# %% [markdown] tags=["explain", "slide"] minutes=1
 # ### What went wrong here?
 #
 # We took the suspect from another machine's profile, and convicted it on ours.
 #
 # We did profile: the one layer that we already suspected. Now the profile that should have come first, of the whole network.
 
-# %% tags=["look", "nbval-ignore-output", "slide-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 before = profiling.kernel_table(lambda: net(images), runs=10)
 results.printed(before.table().head(6)[["name", "share", "calls"]])
 
@@ -773,19 +788,20 @@ pooled = timing.compare(
 )
 pooled
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 zeros_ratio.reveal(modelled=1, measured=pooled.candidate("random").time_ratio)
 
 # %% tags=["explain"]
 pooled.claim("random numbers are not pooled faster than zeros", "random", at_least=0.8)
 
-# %% [markdown] tags=["explain"]
-# A time that depends on the values is the mark of a branch: "if this one is larger, remember it". A processor guesses which way a
-# branch goes and works on ahead; random values make it guess wrong, and what it did ahead is thrown away
-# ([branch prediction](glossary.md#branch-prediction)). In a sorted row the right neighbour is never the smaller, so some of the
+# %% [markdown] tags=["explain", "slide-more"]
+# A time that depends on the values is the mark of a branch: "if this one is larger, remember it".
+#
+# A processor guesses which way a branch goes and works on ahead; random values make it guess wrong, and what it did ahead is thrown
+# away ([branch prediction](glossary.md#branch-prediction)). In a sorted row the right neighbour is never the smaller, so some of the
 # guesses are easy. Channel after channel, row by row, one number at a time.
 #
-# The other order in memory, channels-last, has the 16 channels of a pixel side by side. There
+# That order in memory is called NCHW: image, channel, row (height), column (width). The other one, channels-last, has the 16 channels of a pixel side by side. There
 # neighbouring numbers belong to different maxima, and a vector of them can be compared at once, without a branch.
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -810,7 +826,7 @@ layouts.claim("channels-last pooling takes no longer", "channels-last", at_most=
 # %% [markdown] tags=["slide"] minutes=1
 # ### The ladder
 #
-# Every program for this network that can run here, over the one as written.
+# Every program for this network that can run here, over the one as written. How many times as fast is the best?
 #
 # All have the same weights and the same logits. Some fuse the pooling with bias and ReLU: `bias_relu_pool` reads the convolution's
 # result once and writes a quarter. Some fuse the whole layer; Winograd's algorithm takes 16 products for what the definition
@@ -826,6 +842,7 @@ best_ratio
 ladder = fused_bias.measure_ladder(images, labels, model=net, budget_s=3)
 speedups = {rung.rung: rung.speedup for rung in ladder.rungs}
 drawn = plotting.draw_bars(speedups, unit="", title="Speedup of the forward pass")
+drawn.set_figheight(4)  # so that its labels can be read on a slide
 plotting.show(drawn, alt="Bars of the speedup of each program for the network over the separate kernels.")
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -841,7 +858,7 @@ print(f"the best program reads the digits as the first one does: {(other(images)
 
 # %% tags=["look", "nbval-ignore-output"]
 after = profiling.kernel_table(lambda: other(images), runs=10)
-results.printed(after.table().head(4)[["share", "total_s", "calls", "average_s", "name"]])
+results.printed(after.table().head(4)[["name", "share", "total_s", "calls", "average_s"]])
 
 # %% tags=["explain"]
 claim = "pooling within the pass over bias and ReLU is faster than pooling after it"
@@ -862,6 +879,7 @@ with torch.enable_grad():
     steps = fused_bias.measure_ladder(images, labels, phase="training", model=net, budget_s=3)
 training = {rung.rung: rung.speedup for rung in steps.rungs}
 drawn = plotting.draw_bars(training, unit="", title="Speedup of a training step")
+drawn.set_figheight(4)
 plotting.show(drawn, alt="Bars of the speedup of a training step of each program over the separate kernels.")
 
 # %% tags=["look"]

@@ -87,7 +87,7 @@ def draw_links(links: Sequence[Link], *, title: str = "What moves data in this m
             at = math.sqrt(min(known) * max(known)) if value is None else value
             axes.annotate(units.text(value, unit), (at, place), xytext=(9, 0), textcoords="offset points",
                           va="center", fontsize=10)  # fmt: skip
-        axes.xaxis.set_major_locator(LogLocator(numticks=5))
+        axes.xaxis.set_major_locator(LogLocator(numticks=4))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.tick_params(axis="x", labelsize=10)
         unit_axis(axes, "x", unit)
@@ -113,7 +113,7 @@ def draw_inversion(
     known = [value for totals in rows.values() for value in totals if value is not None]
     if not known:
         raise ValueError("nothing to draw: give at least one processor with the bytes of one level")
-    drawn, axes = figure(title=title, height_in=4.2)
+    drawn, axes = figure(title=title, height_in=3.9)
     with plt.style.context(STYLE_FILE):
         colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     axes.set_yscale("log", base=2)

@@ -86,15 +86,15 @@ def draw_growth(
     if unknown:
         raise ValueError(f"no point is called {', '.join(unknown)}; there are "
                          f"{', '.join(point.name for point in series.points)}")  # fmt: skip
-    drawn, axes = figure(title=title, height_in=4.6)
+    drawn, axes = figure(title=title, height_in=3.9)
     axes.plot(*zip(*points, strict=True), "o", color=MODELLED)
     _draw_doublings(axes, doublings)
     _by_year(axes, [value for _, value in points])
     axes.set_ylabel(_quantity(series))
     if doublings:
-        drawn.legend(loc="outside lower left", frameon=False, fontsize=10)
+        drawn.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=10)
     shown = [(point.year, point.value, point.name) for point in series.points if named is None or point.name in named]
-    label_points(axes, shown, avoid=points, fontsize=9)
+    label_points(axes, shown, avoid=points)
     return drawn
 
 
@@ -105,7 +105,7 @@ def draw_trends(all_series: Sequence[Series], *, title: str, doublings: Sequence
     :func:`draw_growth`. Raises ValueError for no points and for values that are not above 0. Lesson 02.
     """
     _check(all_series)
-    drawn, axes = figure(title=title, height_in=4.8)
+    drawn, axes = figure(title=title, height_in=3.9)
     for place, series in enumerate(all_series):
         marker, colour = _MARKERS[place % len(_MARKERS)], _COLOURS[place % len(_COLOURS)]
         years, values = [point.year for point in series.points], [point.value for point in series.points]
@@ -113,7 +113,7 @@ def draw_trends(all_series: Sequence[Series], *, title: str, doublings: Sequence
     _draw_doublings(axes, doublings)
     _by_year(axes, [point.value for series in all_series for point in series.points])
     axes.set_ylabel("value, in the unit of the legend")
-    drawn.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=10)
+    drawn.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=11)
     return drawn
 
 
@@ -130,12 +130,12 @@ def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one oper
         raise ValueError(f"an energy is a number above 0; not {', '.join(wrong)}")
     kinds = list(dict.fromkeys(cost.kind for cost in costs))
     rows = sorted(costs, key=lambda cost: (kinds.index(cost.kind), cost.middle_j))
-    drawn, axes = figure(title=title, height_in=1.7 + 0.33 * len(rows))
+    drawn, axes = figure(title=title, height_in=1.0 + 0.24 * len(rows))
     axes.set_xscale("log")
     for place, cost in enumerate(rows):
         at = kinds.index(cost.kind)
         ends = sorted({cost.least_pj, cost.most_pj})
-        axes.plot(ends, [place] * len(ends), marker=_MARKERS[at % len(_MARKERS)], markersize=9, linewidth=3,
+        axes.plot(ends, [place] * len(ends), marker=_MARKERS[at % len(_MARKERS)], markersize=8, linewidth=3,
                   color=_COLOURS[at % len(_COLOURS)])  # fmt: skip
         words = " to ".join(energy_text(end * _PICOJOULE) for end in ends)
         axes.annotate(words, (cost.most_pj, place), xytext=(9, 0), textcoords="offset points", va="center", fontsize=10)

@@ -19,7 +19,7 @@ _MARKERS = ("o", "s", "^", "D", "v")
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7")
 _ORIGINS = {"measured": MEASURED, "simulated": MODELLED}
 _BY_SYSTEM, _BY_MACHINE = "cache sizes, by the operating system", "cache sizes of the simulated machine"
-_MOST_TICKS, _MOST_NAMED = 9, 4
+_MOST_TICKS, _MOST_NAMED = 9, 3
 _TITLE_PAD_PT = 34  # room for the names of the caches
 
 
@@ -116,7 +116,7 @@ def _mark_caches(axes: Axes, caches: Mapping[str, int], name_of_all: str) -> Non
         axes.axvline(size, color="#777777", linestyle="--", linewidth=1.2, zorder=1.5,
                      label="_cache" if place else name_of_all)  # fmt: skip
         axes.text(size, 1.01, f"{name}\n{_binary(size)}", transform=axes.get_xaxis_transform(), ha="center",
-                  va="bottom", fontsize=9, color="#444444")  # fmt: skip
+                  va="bottom", fontsize=10, color="#444444")  # fmt: skip
     if caches:
         with plt.style.context(STYLE_FILE):
             axes.set_title(axes.get_title(loc="left"), pad=_TITLE_PAD_PT)

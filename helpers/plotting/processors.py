@@ -18,7 +18,7 @@ PARTS = {"control": "#E69F00", "arithmetic": "#009E73", "core cache": "#56B4E9",
          "memory and links": "#8F8F8F"}  # fmt: skip
 _ON_CHIP, _OFF_CHIP = "#56B4E9", "#E5BCD3"
 _THREADS, _BLOCKS = 4, 2  # drawn
-_COLUMNS = ((5.15, "where it lies"), (7.0, "lives as long as"), (8.65, "a thread"), (10.05, "the host"))
+_COLUMNS = ((5.15, "where it lies"), (7.0, "lives as long as"), (8.75, "a thread may"), (10.2, "the host may"))
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def draw_dies(dies: Sequence[Die] = SCHEMATIC_DIES, *, title: str = "What the ar
     if not dies:
         raise ValueError("nothing to draw: give at least one die")
     with plt.style.context(STYLE_FILE):
-        drawn, places = plt.subplots(1, len(dies), figsize=(3.6 * len(dies), 4.5), squeeze=False)
+        drawn, places = plt.subplots(1, len(dies), figsize=(3.6 * len(dies), 3.9), squeeze=False)
         drawn.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
     for axes, die in zip(places[0], dies, strict=True):
         for part, box in die_boxes(die):
@@ -154,7 +154,7 @@ def draw_memory_spaces(
     unknown = [space.scope for space in spaces if space.scope not in instances]
     if unknown or not spaces:
         raise ValueError(f"a scope is one of {', '.join(instances)}; got {', '.join(unknown) or 'no memory space'}")
-    drawn, axes = figure(title=title, width_in=9.6, height_in=1.9 + 0.42 * len(spaces))
+    drawn, axes = figure(title=title, width_in=8.4, height_in=1.3 + 0.3 * len(spaces))
     _draw_owners(axes)
     for row, space in enumerate(spaces):
         colour = _ON_CHIP if space.on_chip else _OFF_CHIP
@@ -164,12 +164,12 @@ def draw_memory_spaces(
             axes.add_patch(Rectangle((instance * width + 0.03, row + 0.08), width - 0.06, 0.84, facecolor=colour))
             axes.text((instance + 0.5) * width, row + 0.5, space.name, ha="center", va="center", fontsize=10,
                       color=ink_on(colour))  # fmt: skip
-        cells = (space.place, space.lifetime, f"may {space.thread_may}", _may(space.host_may))
+        cells = (space.place, space.lifetime, space.thread_may, space.host_may)
         for (across, _), cell in zip(_COLUMNS, cells, strict=True):
             axes.text(across, row + 0.5, cell, ha="center", va="center", fontsize=10)
     for across, name in _COLUMNS:
         axes.text(across, -0.2, name, ha="center", va="bottom", fontsize=10, color="#555555")
-    axes.set(xlim=(-0.02, 10.9), ylim=(len(spaces) + 0.05, -1.35))
+    axes.set(xlim=(-0.02, 10.9), ylim=(len(spaces) + 0.05, -1.7))
     axes.axis("off")
     handles = [Patch(facecolor=_ON_CHIP, label="on the chip"), Patch(facecolor=_OFF_CHIP, label="in device memory")]
     drawn.legend(handles=handles, ncols=2, loc="outside lower left", frameon=False, fontsize=10)
@@ -179,16 +179,14 @@ def draw_memory_spaces(
 def _draw_owners(axes: Axes) -> None:
     per_block = _THREADS // _BLOCKS
     for thread in range(_THREADS):
-        axes.text(thread + 0.5, -0.2, f"thread {thread % per_block}", ha="center", va="bottom", fontsize=9,
+        axes.text(thread + 0.5, -0.2, f"thread {thread % per_block}", ha="center", va="bottom", fontsize=10,
                   color="#555555")  # fmt: skip
     for block in range(_BLOCKS):
         start = block * per_block
-        axes.plot([start + 0.05, start + per_block - 0.05], [-0.68, -0.68], color="#555555", linewidth=1)
-        axes.text(start + per_block / 2, -0.76, f"block {block}", ha="center", va="bottom", fontsize=9, color="#555555")
-
-
-def _may(what: str) -> str:
-    return "cannot see it" if what == "nothing" else f"may {what}"
+        axes.plot([start + 0.05, start + per_block - 0.05], [-0.85, -0.85], color="#555555", linewidth=1)
+        axes.text(
+            start + per_block / 2, -0.93, f"block {block}", ha="center", va="bottom", fontsize=10, color="#555555"
+        )
 
 
 def _cores(die: Die) -> Iterator[tuple[float, float, float, float]]:

@@ -50,7 +50,7 @@ def draw_roofline(
     slopes = {level.name: level.bandwidth_bytes_per_s for level in limits.memory_levels if level.bandwidth_bytes_per_s}
     if not slopes:
         raise ValueError(f"no memory bandwidth was measured on this machine ({'; '.join(limits.notes)}): no roof")
-    drawn, axes = figure(title=title, height_in=4.9)
+    drawn, axes = figure(title=title, height_in=4.1)
     axes.set(xscale="log", yscale="log")
     low, high = _range(peaks, slopes, shown, datasheet)
     _draw_measured(axes, peaks, slopes, low, high)
@@ -61,8 +61,8 @@ def draw_roofline(
     axes.set_xlim(low, high)
     axes.set_ylim(*_heights(peaks, slopes, shown, low, datasheet))
     _finish(axes)
-    drawn.legend(loc="outside lower left", ncols=2, fontsize=10, frameon=False, title=_notes(points, shown),
-                 title_fontsize=10, alignment="left")  # fmt: skip
+    drawn.legend(loc="outside lower left", ncols=2 if datasheet else 3, fontsize=10, frameon=False,
+                 title=_notes(points, shown), title_fontsize=10, alignment="left")  # fmt: skip
     _name(axes, shown)
     return drawn
 

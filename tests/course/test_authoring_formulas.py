@@ -34,6 +34,16 @@ def test_every_lesson_has_its_own_formulas_on_it(sheet, lesson):
     assert own in section
 
 
+def test_a_function_has_one_row_with_all_of_its_sentences(sheet):
+    rows = [line for line in sheet.splitlines() if "](../helpers/" in line]
+    names = [line.partition("](")[0] for line in rows]
+    assert len(names) == len(set(names))
+    several = [one for one in formulas.stated(HERE) if one.call == "parallel.stability_limit"]
+    assert len(several) > 1
+    [row] = [line for line in rows if line.startswith("| [`parallel.stability_limit`]")]
+    assert ". ".join(one.sentence for one in several) in row
+
+
 @pytest.mark.parametrize("name", ["nothing_of_the_kind", "speedup"])
 def test_a_name_without_a_formula_is_refused(monkeypatch, name):
     monkeypatch.setattr(formulas, "STATED", {"helpers.parallel.costs": (name,)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from course.authoring.course import HERE
 from course.authoring.lesson import AuthoringError
 from course.grading import __main__ as command
 from course.grading import grade, intake, sandbox
-from course.grading.gradebook import GradingError
+from course.grading.gradebook import Book, GradingError
 from course.grading.sandbox import SandboxError
 from tests.course.grading_samples import ASSIGNMENT, FULL, LIMITS, SHEET, hand_in, notebook
 
@@ -100,6 +101,33 @@ def test_marks_and_comments_of_a_person_survive(resumed):
     assert "<script>alert" not in page
     guide = SHEET.cell("written", QUESTION).source.splitlines()[2][4:60]
     assert guide not in page
+
+
+def test_the_next_one_runs_while_the_marks_of_one_are_written_down(tmp_path):
+    unread, honest = hand_in(tmp_path, "ann", b"no notebook"), hand_in(tmp_path, "ben", notebook())
+    todo = [intake.Submission("ann", ASSIGNMENT, unread), intake.Submission("ben", ASSIGNMENT, honest)]
+    marked = grade._marked(todo, LIMITS, 1)
+    one, marks = next(marked)
+    running = [process.name for process in multiprocessing.active_children()]
+    marked.close()
+    assert (one.student, running) == ("ann", ["ben"])
+    assert "it holds no JSON" in marks.problem
+    assert not multiprocessing.active_children()
+
+
+def test_a_page_is_written_with_the_marks_and_once(tmp_path, monkeypatch):
+    for student in ("ann", "ben"):
+        hand_in(tmp_path / "submitted", student, b"no notebook")
+    done = []
+    keep, page = grade._keep, Book.page
+    monkeypatch.setattr(grade, "_keep", lambda *given: (done.append(("marked", given[1].student)), keep(*given)))
+    monkeypatch.setattr(Book, "page", lambda book, *which: (done.append(("page", *which)), page(book, *which)))
+    grade.grade(tmp_path / "submitted", tmp_path, jobs=1, limits=LIMITS)
+    pages = [("marked", "ann"), ("page", ASSIGNMENT, "ann"), ("marked", "ben"), ("page", ASSIGNMENT, "ben")]
+    assert done == pages
+    done.clear()
+    grade.grade(tmp_path / "submitted", tmp_path, jobs=1, limits=LIMITS)
+    assert done == [one for one in pages if one[0] == "page"]
 
 
 def test_a_notebook_is_put_back_together(tmp_path):

@@ -397,5 +397,20 @@ def test_the_pages_in_the_exchange_cannot_be_listed(server, graded):
     assert "Permission denied" in server.refused(f"ls {INBOUND}/../feedback", "eve")
 
 
+def test_the_formgraders_autograde_runs_no_students_code(server, graded):
+    autograde = f"nbgrader autograde --force --student ada --CourseDirectory.autograded_directory=rerun {ASSIGNMENT}"
+    said = server.refused(f"{_ENVIRONMENT}\ncd ~/class && {autograde}", LECTURER)
+    assert "run `make grade`" in said
+
+
+def test_the_formgraders_feedback_shows_no_hidden_test(server, graded):
+    feedback = f"nbgrader generate_feedback --student ada --CourseDirectory.feedback_directory=pages {ASSIGNMENT}"
+    server.shell(f"cd ~/class && {feedback}", LECTURER)
+    page = server.shell(f"cat ~/class/pages/ada/{ASSIGNMENT}/{ASSIGNMENT}.html", LECTURER)
+    assert f"{POINTS} of {POINTS} points" in page
+    assert "### BEGIN HIDDEN TESTS" in server.shell(f"cat ~/class/autograded/ada/{ASSIGNMENT}/*.ipynb", LECTURER)
+    assert "### BEGIN HIDDEN TESTS" not in page
+
+
 def test_nothing_of_it_reaches_this_machine(server):
     assert _users_and_folders() == server.before

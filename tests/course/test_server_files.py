@@ -7,7 +7,6 @@ import json
 import os
 import pwd
 import re
-import shlex
 import subprocess
 import tomllib
 from pathlib import Path
@@ -18,13 +17,12 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from course.grading.sandbox import Limits
+from course.authoring import exercises_tree
 from course.server import exchange, install
 from course.server.__main__ import main
 from course.server.install import FILES, ROOT, Place, ServerError
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-GUIDE = (ROOT / "course" / "instructor" / "instructor.md").read_text()
-SECTION = GUIDE.partition("## A class on one server\n")[2].partition("\n## ")[0]
 DOCKERFILE = (FILES / "cluster" / "Dockerfile").read_text()
 TEMPLATES = ("jupyterhub_config.py", "nbgrader_config.py", "lecturer_config.py", "exchange.py", "start",
              "jupyterhub.service")  # fmt: skip
@@ -140,19 +138,6 @@ def test_the_image_has_a_python_and_the_packages_that_the_course_takes():
     assert named <= server
 
 
-def test_the_guide_names_commands_that_exist(capsys):
-    lines = [line for block in re.findall(r"```\n(.*?)```", SECTION, re.DOTALL) for line in block.splitlines()]
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert {line.split("make ")[1].split()[0] for line in lines if re.match(r"(?:sudo )?make [a-z]", line)} <= targets
-    ours = [shlex.split(line)[4:] for line in lines if "-m course.server" in line]
-    assert {words[0] for words in ours} == {"add", "exchange"}
-    for words in ours:
-        with pytest.raises(SystemExit) as stop:
-            main([*words, "--help"])
-        assert stop.value.code == 0
-    capsys.readouterr()
-
-
 def place(folder: Path) -> Place:
     return Place(folder / "place", folder / "exchange", folder / "environment")
 
@@ -180,6 +165,13 @@ def test_set_up_names_what_is_missing(tmp_path, as_root, monkeypatch):
         install.install(place(tmp_path), "no-such-user", tmp_path)
     with pytest.raises(ServerError, match="make student"):
         install.install(place(tmp_path), me(), tmp_path / "absent")
+
+
+def test_no_package_is_fetched_for_a_set_up_that_is_refused(tmp_path, as_root, monkeypatch, capsys):
+    monkeypatch.setattr(install, "packages", lambda *_: pytest.fail("packages were fetched"))
+    assert main(["install", "--lecturer", "no-such-user", "--place", str(tmp_path / "place")]) == 1
+    assert "no local user 'no-such-user'" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
 
 
 def test_set_up_refuses_a_clone_that_students_can_read(tmp_path, as_root, monkeypatch):
@@ -251,3 +243,9 @@ def test_only_plain_files_of_the_owner_are_read(tmp_path):
             exchange._read(folder, "plain", os.getuid() + 1, 3)
     finally:
         os.close(folder)
+
+
+def test_the_formgrader_of_a_lecturers_own_machine_is_as_guarded_as_the_servers():
+    _, guards = (FILES / "nbgrader_config.py").read_text().split("\n# A student's code runs in the sandbox")
+    assert guards.count("\nc.") == 2
+    assert guards.strip() in exercises_tree._CONFIG

@@ -194,7 +194,8 @@ check.returns(apart, (list(durations_s),), expected=(0.9, 0.020, 0.021), mistake
 middle = "With an even number of warm calls the median lies half-way between the middle two"
 even = {(0.5, 0.010, 0.011): middle, (0.5, 0.010, 0.012): middle}
 check.returns(apart, ([0.5, 0.014, 0.010, 0.012, 0.011],), expected=(0.5, 0.010, 0.0115), mistakes=even)
-slowest = {(0.030, 0.010, 0.0175): "That takes the slowest call for the cold one; the cold call is the first"}
+as_cold = "That takes the slowest call for the cold one; the cold call is the first"
+slowest = {(0.030, 0.010, 0.0175): as_cold, (0.030, 0.010, 0.020): f"{as_cold}. Its median is one of all calls"}
 check.returns(first, ([0.015, 0.010, 0.030, 0.020, 0.020],), expected=(0.015, 0.010, 0.020), mistakes=slowest)
 given_s = [0.8, 0.003, 0.002, 0.001, 0.002]
 check.returns(kept, (given_s,), expected=(0.8, 0.001, 0.002))
@@ -236,6 +237,12 @@ check.score()
 # `return cold_s, min(...), statistics.median(...)`, and both of the last two see the warm calls only.
 #
 # </details>
+
+
+# %% wrong="cold_and_warm" says="Its median is one of all calls" gets=1
+def cold_and_warm(durations_s):
+    ordered = sorted(durations_s)
+    return ordered[-1], ordered[0], statistics.median(ordered)
 
 
 # %% wrong="cold_and_warm" says="That median includes the cold call" gets=2

@@ -429,7 +429,7 @@ def cache_sizes(curve):
 # - 1 point: memory moves lines; along a row every element of a line is used, down a column the line is gone from the
 #   cache before its next element is asked for, so it moves again. An answer without the line gets no point.
 # - 1 point: a matrix that fits into a cache (or whose column of lines fits), since each line then moves once in either
-#   order.
+#   order; or one of a single row or column, for which both orders are the same walk.
 
 # %% [markdown]
 # ## Question 2: latency or bandwidth?
@@ -444,7 +444,7 @@ def cache_sizes(curve):
 # A full answer says:
 #
 # - 1 point: the copy gains, up to twice as fast, since its addresses are known ahead and many lines are on their way
-#   at once.
+#   at once. Who adds that one core gains less where its lines in flight are already the limit (Little's law) is right.
 # - 1 point: the chain gains next to nothing, since the address of a load comes from the load before it; it waits a
 #   whole latency for each.
 

@@ -318,10 +318,11 @@ def staleness(log):
 # %% [markdown]
 # ## Exercise 3: which source pays?
 #
-# A step computes for some seconds, and each source of parallelism makes it wait on a link: each synchronisation takes
-# the latency once, and each byte must pass. A source *pays* here when at least half of the step is left for computing:
+# A step computes for $t$ seconds, and each source of parallelism makes it wait on a link: each synchronisation takes
+# the latency $\alpha$ once, and each byte $\beta$, one over the bandwidth. A source *pays* here when at least half of
+# the step is left for computing:
 #
-# $$\frac{t}{t + n \alpha + b / \beta} \ge \frac{1}{2}$$
+# $$\frac{t}{t + n \alpha + b \beta} \ge \frac{1}{2}$$
 #
 # | source | $n$, synchronisations | $b$, bytes | wait at 1 ms and 1 kB/s | pays, if the step computes for 1 s? |
 # |---|--:|--:|--:|---|
@@ -466,9 +467,9 @@ def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
 # - 1 point: rows need their rows and all of the second matrix, columns all of the first matrix and their columns, and
 #   both give pieces of the output that are put side by side; the inner side gives terms as large as the output that
 #   must be added.
-# - 1 point, for one of: nothing of the inputs is needed twice, so none is copied; the inner side is by far the longest
-#   and the output is small; the matrices lie divided that way already, for instance as the output of a layer that was
-#   split over its columns.
+# - 1 point: one of these: nothing of the inputs is needed twice, so none is copied; the inner side is by far the
+#   longest and the output is small; the matrices lie divided that way already, for instance as the output of a layer
+#   that was split over its columns.
 
 # %% [markdown]
 # ## What you have practised

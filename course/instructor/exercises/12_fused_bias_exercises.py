@@ -90,6 +90,7 @@ chained = {
     (6, 12): "The second kernel reads b again: nothing stays at hand between two kernels",
     (12, 6): "b is written as well, though nobody wants it in the end",
     (24, 24): "That is for numbers of 2 bytes; these have 1",
+    (48, 48): "That is for numbers of 4 bytes; these have 1, as size says",
     24: "Return two numbers: the bytes read, and the bytes written",
 }
 check.returns(every, (two, plain, 1), expected=(12, 12), mistakes=chained)
@@ -172,6 +173,12 @@ def moved_bytes(kernels, shapes, _size):
     return read, sum(math.prod(shapes[result]) for _, result in kernels)
 
 
+# %% wrong="moved_bytes" says="That is for numbers of 4 bytes; these have 1" gets=0
+def moved_bytes(kernels, shapes, _size):
+    read = sum(math.prod(shapes[name]) for names, _ in kernels for name in set(names))
+    return read * 4, sum(math.prod(shapes[result]) for _, result in kernels) * 4
+
+
 # %% wrong="moved_bytes" says="a * a needs a once" gets=3
 def moved_bytes(kernels, shapes, size):
     read = sum(math.prod(shapes[name]) for names, _ in kernels for name in names)
@@ -241,11 +248,11 @@ few = {
     (2, 18): "b is not wanted afterwards, so nobody writes it",
     (2, 14): "a is there already; nothing makes it",
 }
-column = plain | {"a": (2, 1)}
-check.returns(wanted, (three, column, ["a", "c", "d"], 1), expected=(2, 12), mistakes=few)
+check.returns(wanted, (three, plain | {"a": (2, 1)}, ["a", "c", "d"], 1), expected=(2, 12), mistakes=few)
 lost = {
     (3, 6): "y is read before it is written over, so it comes from memory",
     (9, 12): "y is made twice and written once: the first one stays in a register",
+    (3, 12): "y comes from memory, since it is read before it is written over; and it is written once",
     (15, 6): "The second step reads the y that the first has made",
     (15, 12): "That is two kernels in place; one pass reads y once and writes it once",
 }
@@ -374,6 +381,7 @@ flat = {
     ((2.5, 3.5, 4.5),): "That is the mean; each copy adds its share, and nothing divides them",
     (5, 7, 9): "The sum is right, its shape is not: keepdim=True keeps the dimension, with size 1",
     ((1, 2, 3), (4, 5, 6)): "That is the gradient of the result; the operand has another shape",
+    21: "That adds up everything, as sum does when it is given no dimension, or an empty list of them",
     (6, 15): "That sums along the other dimension; the 1 in (1, 3) is the first",
     ((6,), (15,)): "That sums along the other dimension; the 1 in (1, 3) is the first",
 }
@@ -386,7 +394,9 @@ away = {
 }
 check.returns(leading, (grad, (3,)), expected=grad.sum(0).tolist(), mistakes=away)
 cube = torch.arange(24.0).reshape(2, 3, 2, 2)
+images_only = ((12, 14), (16, 18)), ((20, 22), (24, 26)), ((28, 30), (32, 34))
 bias = {(60, 92, 124): "The sums are right; a bias of shape (3, 1, 1) has a gradient of that shape"}
+bias[images_only] = "The images are added up; the pixels are not, and the 1s in (3, 1, 1) ask for it"
 check.returns(channel, (cube, (3, 1, 1)), expected=cube.sum((0, 2, 3)).view(3, 1, 1).tolist(), mistakes=bias)
 single = {(21,): "A shape () has no dimension at all", ((21,),): "A shape () has no dimension at all"}
 check.returns(scalar, (grad, ()), expected=21.0, mistakes=single)
@@ -459,6 +469,11 @@ def broadcast_gradient(grad, shape):
     padded = (1,) * (grad.dim() - len(shape)) + tuple(shape)
     summed = [place for place, size in enumerate(padded) if size == 1]
     return grad.sum(summed) if summed else grad
+
+
+# %% wrong="broadcast_gradient" says="The images are added up; the pixels are not" gets=2
+def broadcast_gradient(grad, shape):
+    return grad.sum(tuple(range(grad.dim() - len(shape))))
 
 
 # %% wrong="broadcast_gradient" says="the other was added in front and must go" gets=1

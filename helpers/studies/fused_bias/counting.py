@@ -86,6 +86,12 @@ class Traffic(Result):
         """What all kernels read and write."""
         return self.read_bytes + self.written_bytes
 
+    @property
+    def working_set_bytes(self) -> int:
+        """The distinct bytes of all kernels: what the first one reads, and each result that has bytes of its own."""
+        first = self.kernels[0].read_bytes if self.kernels else 0
+        return first + sum(kernel.working_set_bytes - kernel.read_bytes for kernel in self.kernels)
+
 
 @dataclass(frozen=True)
 class KernelModel(Result):
@@ -163,10 +169,11 @@ def model_time(counted: Traffic, limits: MachineLimits) -> TrafficModel:
     """Return the time that the counted bytes take within the measured ``limits`` of a machine.
 
     Each kernel moves its bytes at the bandwidth of the probe's kernel that moves bytes in the same way (a sum for
-    one that only reads, a scaling in place, a copy, a triad for two reads and a write), at the same working set,
-    between two of which the logarithm of the bandwidth is interpolated: so the model knows the caches. On a CPU the
-    call overhead of an operator is added; on CUDA a kernel takes at least the overhead of its launch, since launches
-    run ahead. Pages that are written for the first time are not in it: measure under ``steady_allocator()``.
+    one that only reads, a scaling in place, a copy, a triad for two reads and a write), at the working set of the
+    whole variant, since in a loop a tensor comes back after all the others; between two measured working sets the
+    logarithm of the bandwidth is interpolated. So the model knows the caches. On a CPU the call overhead of an operator
+    is added; on CUDA a kernel takes at least the overhead of its launch, since launches run ahead. Pages that
+    are written for the first time are not in it: measure under ``steady_allocator()``.
 
     Where a measurement is faster, the kernel does what the probe's operators do not: from 16 MiB on
     :func:`relu_bias_backward` writes past the caches, which saves the read of each line before its write (a triad
@@ -180,7 +187,7 @@ def model_time(counted: Traffic, limits: MachineLimits) -> TrafficModel:
         raise TypeError(f"limits are what helpers.probe() returns, not {type(limits).__name__}")
     if not limits.bandwidths:
         raise ValueError("these limits hold no bandwidths; measure them again with helpers.probe(refresh=True)")
-    kernels = tuple(_modelled(kernel, limits) for kernel in counted.kernels)
+    kernels = tuple(_modelled(kernel, limits, counted.working_set_bytes) for kernel in counted.kernels)
     total_s = sum(kernel.modelled_s for kernel in kernels)
     return TrafficModel(counted.variant, counted.phase, limits.device, total_s, kernels)
 
@@ -205,9 +212,9 @@ def model_ratio(batch: int, *, in_channels: int, out_channels: int, pixels: int,
     return RatioModel(batch, in_channels, out_channels, pixels, convolution_s, bias_s, 1 + bias_s / convolution_s)
 
 
-def _modelled(kernel: KernelTraffic, limits: MachineLimits) -> KernelModel:
+def _modelled(kernel: KernelTraffic, limits: MachineLimits, working_set_bytes: int) -> KernelModel:
     by = _probe_kernel(kernel)
-    bandwidth = bandwidth_at(limits, kernel.working_set_bytes, by=by)
+    bandwidth = bandwidth_at(limits, working_set_bytes, by=by)
     memory_s, overhead_s = kernel.moved_bytes / bandwidth, limits.call_overhead_s
     modelled_s = max(memory_s, overhead_s) if limits.device.startswith("cuda") else memory_s + overhead_s
     return KernelModel(kernel.kernel, kernel.moved_bytes, by, bandwidth, overhead_s, modelled_s)
