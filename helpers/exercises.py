@@ -162,7 +162,7 @@ def _short(value: object) -> str:
     if callable(value):
         return _name(value)
     if isinstance(value, tuple | list):
-        ends = "()" if isinstance(value, tuple) else "[]"
+        ends = ("(", ",)" if len(value) == 1 else ")") if isinstance(value, tuple) else "[]"
         return f"{ends[0]}{', '.join(_short(item) for item in value)}{ends[1]}"
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{_short(key)}: ...' for key in value)}}}"

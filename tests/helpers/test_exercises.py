@@ -215,3 +215,10 @@ def test_one_reading_between_two_calls_times_both():
 def test_a_function_is_not_named_clock():
     with pytest.raises(ValueError, match="name the function otherwise"):
         FakeMachine(cost_s).function("clock")
+
+
+@pytest.mark.parametrize(("value", "shown"), [((3,), "(3,)"), ((3, 0.5), "(3, 0.5)"), ([3], "[3]"), ((), "()")])
+def test_a_value_is_shown_as_python_writes_it(value, shown, capsys):
+    checks = Checks("One", lambda: value)
+    checks.returns("a", (), expected=None)
+    assert f"() gave {shown}, expected None" in report(checks, capsys)
