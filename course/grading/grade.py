@@ -76,13 +76,14 @@ def grade(submissions: Path, into: Path, *, jobs: int = 0, limits: Limits | None
             for name in sorted({one.assignment for one in found}):
                 book.prepare(HERE, sheets[name])
             new = _mark_all(found, sheets, book, limits, jobs or os.cpu_count() or 1, force)
-            for one in console.track(found, "pages", unit="page"):
+            for one in console.track([one for one in found if one not in new], "pages", unit="page"):
                 book.page(one.assignment, one.student)
             table = into / "grades.csv"
             storage.write_atomically(table, book.table([kept_marks(into, one)[1] for one in found]))
     except filelock.Timeout:
         raise GradingError(f"another run grades into {into}; wait until it has ended") from None
-    return Graded(len(found), new, len(found) - new, time.monotonic() - started_s, tuple(strange), str(table))
+    took_s = time.monotonic() - started_s
+    return Graded(len(found), len(new), len(found) - len(new), took_s, tuple(strange), str(table))
 
 
 def _refuse(submissions: Path, into: Path) -> None:
@@ -98,8 +99,8 @@ def _refuse(submissions: Path, into: Path) -> None:
 
 def _mark_all(
     found: Sequence[Submission], sheets: dict[str, Sheet], book: Book, limits: Limits, jobs: int, force: bool
-) -> int:
-    """Mark what is not marked yet, record what is not recorded; return how many were marked."""
+) -> list[Submission]:
+    """Mark what is not marked yet, record what is not recorded; return what was marked, whose pages are written."""
     todo = []
     for one in found:
         fingerprint, kept = _fingerprint(sheets[one.assignment], one), kept_marks(book.folder, one)
@@ -115,12 +116,13 @@ def _mark_all(
             return
         _keep(book.folder, one, _fingerprint(sheets[one.assignment], one), marks)
         _record(book, sheets[one.assignment], one, marks)
+        book.page(one.assignment, one.student)  # at once, while the next ones run
 
     for one, marks in console.track(_marked(todo, limits, jobs), "grading", unit="submission", total=len(todo)):
         take(one, marks, last=False)
     for one, marks in _marked(disturbed, limits, 1):  # one at a time, so that no other takes the memory
         take(one, marks, last=True)
-    return len(todo)
+    return todo
 
 
 def _record(book: Book, sheet: Sheet, one: Submission, marks: Marks) -> None:
@@ -159,30 +161,41 @@ def kept_marks(folder: Path, one: Submission) -> tuple[str, Marks] | None:
 
 
 def _marked(todo: Sequence[Submission], limits: Limits, jobs: int) -> Iterator[tuple[Submission, Marks]]:
-    """Yield each submission with its marks, as they are done, ``jobs`` at once, each in a fresh process."""
+    """Yield each submission with its marks, as they are done, ``jobs`` at once, each in a fresh process.
+
+    The next one has started when one is yielded, so that no processor waits for what is done with its marks.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["course.grading.preload"])
     waiting, running = list(todo), {}
+
+    def fill() -> None:
+        while waiting and len(running) < jobs:
+            one = waiting.pop(0)
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, one, limits), name=one.student, daemon=True)
+            process.start()
+            theirs.close()
+            running[ours] = (one, process, time.monotonic())
+
     with tempfile.TemporaryDirectory(prefix="course-grading-", ignore_cleanup_errors=True) as cache:
         before = dict(os.environ)
         os.environ.update(headless(cache_folder=cache))  # for the processes that are started; back at the end
         try:
-            while waiting or running:
-                while waiting and len(running) < jobs:
-                    one = waiting.pop(0)
-                    ours, theirs = context.Pipe()
-                    process = context.Process(target=_work, args=(theirs, one, limits), daemon=True)
-                    process.start()
-                    theirs.close()
-                    running[ours] = (one, process, time.monotonic())
+            fill()
+            while running:
                 for pipe in wait(list(running), timeout=1.0):
-                    one, process, _ = running.pop(pipe)
-                    yield one, _result(pipe, one, "its marking ended without a result")
+                    one, process, _ = running[pipe]
+                    marks = _result(pipe, one, "its marking ended without a result")
+                    del running[pipe]
                     _end(process)
+                    fill()
+                    yield one, marks
                 for pipe, (one, process, start_s) in list(running.items()):
                     if time.monotonic() - start_s > limits.total_s + _GRACE_S:
                         del running[pipe]
                         _end(process)
+                        fill()
                         yield one, _none(one, "its answers kept the checks busy for too long")
         finally:
             for _, process, _ in running.values():

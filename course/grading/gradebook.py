@@ -8,34 +8,38 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import html
 import io
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import nbformat
-from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
 from nbgrader import preprocessors
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
-from nbgrader.converters import Autograde, GenerateFeedback
+from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
 from course.authoring import exercises, exercises_tree
 from course.authoring.course import Course
-from course.authoring.exercises import Sheet
+from course.authoring.exercises import WRITTEN_STUB, Sheet
+from course.grading import page
 from course.grading.marker import Mark, Marks
 from helpers import storage
 
 READ = "read"  # the folder of the notebooks that nbgrader reads
-PAGES = "feedback"
+KEPT = "autograded"  # and of those that it keeps, for the Formgrader
 _TIMESTAMP = "timestamp.txt"
 _UNREAD = "Nothing was run"
+_OPEN, _CLOSE = '<pre style="white-space: pre-wrap; word-break: normal; font: inherit; border: 0">\n', "\n</pre>"
+_FOR_STUDENTS = ", hidden not run"  # ends what the checks say where a student runs them
 
 
 class GradingError(Exception):
@@ -49,22 +53,6 @@ class _Record(Autograde):
                               preprocessors.OverwriteCells, preprocessors.CheckCellMetadata]  # fmt: skip
     autograde_preprocessors: ClassVar = [preprocessors.SaveAutoGrades, preprocessors.AssignLatePenalties,
                                preprocessors.CheckCellMetadata]  # fmt: skip
-
-
-class _Harmless(preprocessors.NbGraderPreprocessor):
-    """Shows what a student wrote as text: marks of HTML in it are written out."""
-
-    def preprocess_cell(self, cell: Any, resources: Any, _cell_index: int) -> tuple[Any, Any]:
-        if cell.cell_type == "markdown" and not cell.metadata.get("nbgrader", {}).get("locked", False):
-            cell.source = cell.source.replace("&", "&amp;").replace("<", "&lt;")
-        return cell, resources
-
-
-class _Page(GenerateFeedback):
-    """nbgrader's feedback, without the hidden tests."""
-
-    preprocessors: ClassVar = [_Harmless, preprocessors.ClearHiddenTests, preprocessors.ClearMarkScheme,
-                               preprocessors.GetGrades, CSSHTMLHeaderPreprocessor]  # fmt: skip
 
 
 class Book:
@@ -107,7 +95,7 @@ class Book:
 
     def page(self, assignment: str, student: str) -> None:
         """Write the page of a student, with the marks and comments that the gradebook holds now."""
-        self._convert(_Page, assignment, student)
+        self._convert(page.Page, assignment, student)
 
     def _convert(self, kind: type, assignment: str, student: str) -> None:
         config = self._config(assignment)
@@ -126,6 +114,7 @@ class Book:
         config.CourseDirectory.submitted_directory = READ
         config.CourseDirectory.assignment_id = assignment
         config.BaseConverter.permissions = 644
+        page.configure(config)
         return config
 
     def _open(self) -> Gradebook:
@@ -133,15 +122,24 @@ class Book:
             return Gradebook(self.url)
 
     def holds(self, marks: Marks) -> bool:
-        """Return True when the gradebook has these marks, and the student's page is there."""
-        page = self.folder / PAGES / marks.student / marks.assignment / f"{marks.assignment}.html"
+        """Return True when the gradebook has these marks, and the notebook that it keeps is the one that they are of.
+
+        It is not where Formgrader's Autograde ran: that writes its own, or removes the folder.
+        """
+        read, kept = (self.folder / one / marks.student / marks.assignment / f"{marks.assignment}.ipynb"
+                      for one in (READ, KEPT))  # fmt: skip
+        if not (read.is_file() and kept.is_file()):
+            return False
+        part = _students_part(kept)
+        if part != _students_part(read) or not all(_is_text(one) for one in part if isinstance(one, str)):
+            return False
         try:
             with self._open() as book:
                 grades = book.find_submission_notebook(marks.assignment, marks.assignment, marks.student).grades
                 have = {grade.name: grade.auto_score for grade in grades}
         except MissingEntry:
             return False
-        return page.is_file() and all(have.get(f"{one.exercise}_checks") == one.score for one in marks.marks)
+        return all(have.get(f"{one.exercise}_checks") == one.score for one in marks.marks)
 
     def table(self, all_marks: Sequence[Marks]) -> str:
         """Return grades.csv: a row a submission, with the marks of persons where there are any."""
@@ -176,11 +174,16 @@ def _notes(marks: Marks) -> str:
 
 
 def with_marks(notebook: nbformat.NotebookNode, marks: Marks) -> nbformat.NotebookNode:
-    """Return a notebook whose cells of checks show what the student shall read, and the score that nbgrader takes."""
+    """Return a notebook whose cells of checks show what the student shall read, and the score that nbgrader takes.
+
+    It is shown to the lecturer in a browser, by Formgrader: a written answer in it is text and nothing else.
+    """
     made = nbformat.from_dict(notebook)
     by_cell = {f"{one.exercise}_checks": one for one in marks.marks}
     for cell in made.cells:
         if cell.cell_type != "code":
+            if not cell.metadata.nbgrader.locked and cell.source != WRITTEN_STUB:
+                cell.source = as_text(cell.source)
             continue
         one = by_cell.get(cell.metadata.get("nbgrader", {}).get("grade_id", ""))
         cell.outputs, cell.execution_count = [], None
@@ -191,13 +194,33 @@ def with_marks(notebook: nbformat.NotebookNode, marks: Marks) -> nbformat.Notebo
     return made
 
 
+def as_text(answer: str) -> str:
+    """Return Markdown that shows ``answer`` as it was typed: an element that no tag in it can end, for none can begin.
+
+    Markdown itself lets HTML, links of any kind and images of other hosts through. For the library itself.
+    """
+    return f"{_OPEN}{html.escape(answer.rstrip(), quote=False)}{_CLOSE}"
+
+
+def _students_part(path: Path) -> list[object]:
+    """Return what a notebook's code cells put out and, as strings, its written answers."""
+    cells = nbformat.read(path, as_version=4).cells
+    return [cell.outputs if cell.cell_type == "code" else cell.source for cell in cells
+            if cell.cell_type == "code" or not cell.metadata.get("nbgrader", {}).get("locked")]  # fmt: skip
+
+
+def _is_text(written: str) -> bool:
+    return written == WRITTEN_STUB or bool(re.fullmatch(f"{re.escape(_OPEN)}[^<]*{_CLOSE}", written))
+
+
 def _shown(one: Mark, problem: str) -> str:
     """Return what a student reads of an exercise: the visible checks, and which goals held on the hidden inputs."""
     if problem:
         return f"{_UNREAD}: {problem}.\n"
     lines = [f"  {'reached' if reached else 'not reached':<11}  {goal}" for goal, reached in one.goals]
     with_hidden = ["", "On the hidden inputs as well:", *lines] if lines else []
-    return "\n".join([one.said.rstrip(), *with_hidden, f"{one.score:g} of {one.points} points"]) + "\n"
+    said = one.said.rstrip().removesuffix(_FOR_STUDENTS)
+    return "\n".join([said, *with_hidden, f"{one.score:g} of {one.points} points"]) + "\n"
 
 
 @contextlib.contextmanager

@@ -92,8 +92,8 @@ def clean(sheet: Sheet, path: Path) -> nbformat.NotebookNode:
     cells = list(added.get("", []))
     for cell in made.cells:
         name = cell.metadata.nbgrader.grade_id
-        if cell.metadata.nbgrader.solution:
-            cell.source = known.get(name, cell.source)
+        if cell.metadata.nbgrader.solution and (cell.cell_type == "code" or known.get(name, "").strip()):
+            cell.source = known.get(name, cell.source)  # a blank written answer is as one that was not touched
         cells += [cell, *added.get(name, [])]
     made.cells = cells
     return made

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,12 @@ from course.authoring.exercises import Sheet, sections_of
 from course.authoring.lesson import Cell
 from course.grading import intake, sandbox
 from course.grading.sandbox import Limits
-from course.grading.session import Lost, Session
+from course.grading.session import YOUR_LINE, Lost, Session
 from helpers.results import Result
 
 _MOST_SAID = 6000  # characters of what the checks say, which show the submission's own values
 _MACHINE = "the machine ran out of memory"
+_ON_ITS_OWN_LINE = re.compile(rf"(?<=\S) (?={YOUR_LINE})")  # the report of the checks writes an exception as one line
 
 
 @dataclass(frozen=True)
@@ -99,18 +101,21 @@ def _go_through(
     Marks are written to ``given``, why a step was lost to ``lost``. None when the last step is done.
     """
     remaining = [place for place, step in enumerate(steps) if step.exercise and place not in given]
-    place = -1
+    place, raised = -1, []
     try:
         with sandbox.started(limits) as shut:
             session = Session(shut, limits, deadline)
             for place in range(remaining[-1] + 1):
+                step = steps[place]
+                if place in given:
+                    raised = []  # the mark that is given says so
                 if place in lost or place in given:
                     continue
-                step = steps[place]
                 if step.exercise:
-                    given[place] = _checked(sheet, step.exercise, session)
-                else:
-                    session.run(step.source)
+                    given[place] = _checked(sheet, step.exercise, session, raised)
+                    raised = []
+                elif error := session.run(step.source):
+                    raised.append(error)
     except Lost as error:
         why = str(error)
         over = time.monotonic() >= deadline
@@ -131,8 +136,11 @@ def _points(sheet: Sheet, exercise: str) -> int:
     return sheet.cell("checks", exercise).metadata["points"]
 
 
-def _checked(sheet: Sheet, exercise: str, session: Session) -> Mark:
-    """Return the mark of an exercise, whose checks run here. Raises Lost when the submission ends meanwhile."""
+def _checked(sheet: Sheet, exercise: str, session: Session, raised: Sequence[str] = ()) -> Mark:
+    """Return the mark of an exercise, whose checks run here; ``raised`` is what the student's cells above it raised.
+
+    Raises Lost when the submission ends meanwhile.
+    """
     session.step()
     checks = sheet.cell("checks", exercise)
     with redirect_stdout(io.StringIO()):
@@ -141,7 +149,9 @@ def _checked(sheet: Sheet, exercise: str, session: Session) -> Mark:
         score = _run(checks.source, names)
     reached = tuple((goal, not problem) for goal, problem in names["check"]._problems().items())
     points = checks.metadata["points"]
-    return Mark(exercise, min(max(float(score), 0.0), points), points, said.getvalue()[:_MOST_SAID], reached)
+    cells = "".join(f"A cell above raised {one}\n" for one in raised)
+    text = cells + _ON_ITS_OWN_LINE.sub("\n" + " " * 15, said.getvalue())
+    return Mark(exercise, min(max(float(score), 0.0), points), points, text[:_MOST_SAID], reached)
 
 
 def names_for(sheet: Sheet, exercise: str, function: Callable[[str], Callable[..., Any]]) -> dict[str, Any]:

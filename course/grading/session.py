@@ -20,6 +20,8 @@ from helpers.simulators import blocks
 _START_S = 120.0
 _MOST_KEPT = 200_000  # objects handed to one submission
 _FUNCTIONS = ("function", "method", "builtin_function_or_method")
+_ANSWER = "<answer>"  # names the code of what stands for an answer, so that no line of this file is taken for one of it
+YOUR_LINE = "in your line: "
 # The type, what is sent with it (it does not change), what may be called, and whether it has elements.
 _ALLOWED: tuple[tuple[type, tuple[str, ...], tuple[str, ...], bool], ...] = (
     (
@@ -57,10 +59,11 @@ class Session:
         self._ends = min(self._deadline, time.monotonic() + PATIENCE * self._limits.step_s)
 
     def run(self, source: str) -> str:
-        """Run a cell; return the exception that it raised as one line, "" where it raised none. Raises Lost."""
+        """Run a cell; return what it raised and, below, the student's line; "" where it raised none. Raises Lost."""
         self.step()
         self._send({"run": source})
-        return str(self._receive().get("ran", ""))
+        answer = self._receive()
+        return _with_line(" ".join(str(answer.get("ran", ""))[:2000].split()), str(answer.get("line", "")))
 
     def function(self, name: str) -> Callable[..., Any]:
         """Return a function that calls the submission's ``name``: what it returns, raises and changes comes back."""
@@ -72,6 +75,7 @@ class Session:
             return self._value(answer.get("value"))
 
         call.__name__ = name
+        call.__code__ = call.__code__.replace(co_filename=_ANSWER)
         return call
 
     def _request(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -156,7 +160,7 @@ class Session:
             if type(error).__name__ == name and str(error)[:2000] == said:
                 return error
         kind = type(name if name.isidentifier() else "Exception", (Exception,), {})
-        return kind(f"{said}\nin your line: {line}" if line else said)
+        return kind(_with_line(said, line))
 
     def _send(self, message: dict[str, Any]) -> None:
         self._timed(wire.send, message)
@@ -173,6 +177,10 @@ class Session:
             raise Lost(f"it ran for more than {most}") from None
         except wire.Broken as error:
             raise Lost(self._sandbox.ended() or str(error)) from None
+
+
+def _with_line(said: str, line: str) -> str:
+    return f"{said}\n{YOUR_LINE}{' '.join(line.split())[:200]}" if line else said
 
 
 class _Until:

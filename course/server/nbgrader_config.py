@@ -20,6 +20,6 @@ c.Collect.owner_prefix = "@PREFIX@"  # The Littlest JupyterHub calls the local u
 
 # A student's code runs in the sandbox of `make grade` alone, and no page shows a hidden test, also where somebody
 # clicks Autograde or Generate Feedback in the Formgrader.
-c.Autograde.NotebookExporter.Execute.kernel_name = "none: nothing is run here; run `make grade`"
+c.Autograde.NotebookExporter.preprocessors = ["nothing is run here: run `make grade`"]
 c.GenerateFeedback.preprocessors = ["nbgrader.preprocessors.ClearHiddenTests", "nbgrader.preprocessors.GetGrades",
                                     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor"]  # fmt: skip

@@ -16,8 +16,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from course.grading.sandbox import Limits
 from course.authoring import exercises_tree
+from course.grading.sandbox import Limits
 from course.server import exchange, install
 from course.server.__main__ import main
 from course.server.install import FILES, ROOT, Place, ServerError

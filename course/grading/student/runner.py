@@ -77,11 +77,16 @@ class Link:
     def _run(self, source: str) -> dict[str, Any]:
         done = self._shell.run_cell(source, store_history=False)
         error = done.error_before_exec or done.error_in_exec
-        return {"ran": f"{type(error).__name__}: {error}"[:_MESSAGE_CHARACTERS] if error else ""}
+        if error is None:
+            return {"ran": ""}
+        said = error.msg if isinstance(error, SyntaxError) else str(error)  # str would name a file nobody has
+        return {"ran": f"{type(error).__name__}: {said}"[:_MESSAGE_CHARACTERS], "line": _line(error)}
 
     def _call(self, name: str, given: Any) -> dict[str, Any]:
         arguments = list(wire.decode(given, self._kept))
         before = wire.encode(arguments, self._keep)
+        if name not in self._shell.user_ns:
+            raise NameError(f"name {name!r} is not defined")
         value = self._shell.user_ns[name](*arguments)
         after = wire.encode(arguments, self._keep)
         answer = {"value": wire.encode(value, self._keep)}
@@ -137,14 +142,16 @@ def _exception(name: str) -> type[Exception]:
     return found if isinstance(found, type) and issubclass(found, Exception) else type(name, (Exception,), {})
 
 
-def _line(error: Exception) -> str:
-    """Return the student's own line in which an exception began, "" where there is none."""
+def _line(error: BaseException) -> str:
+    """Return the student's own line in which an exception began, or which is no Python; "" where there is none."""
     import linecache
     import traceback
 
     frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename not in (__file__, wire.__file__)]
     own = [one for one in frames if "ipykernel" in one.filename or "ipython-input" in one.filename]
-    return linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()[:200] if own else ""
+    if own:
+        return linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()[:200]
+    return (error.text or "").strip()[:200] if isinstance(error, SyntaxError) else ""
 
 
 def main() -> None:

@@ -1,0 +1,88 @@
+"""The page of a submission for its student: the answers, their points and why; one file, no script, no network."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+from docutils.utils.math import MathError
+from docutils.utils.math.latex2mathml import tex2mathml
+from jinja2 import pass_context
+from nbconvert.exporters import HTMLExporter
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
+from nbgrader import preprocessors
+from nbgrader.converters import GenerateFeedback
+from traitlets.config import Config
+
+TEMPLATES = Path(__file__).with_name("templates")
+_HEADING = re.compile(r"^##? +(.+?) *$", re.MULTILINE)
+_OUTSIDE = ("https://", "http://", "mailto:")
+
+
+class _Grades(preprocessors.GetGrades):
+    """nbgrader's grades, each with the heading that it stands under, and whether a person has still to give it."""
+
+    def preprocess(self, nb: Any, resources: Any) -> tuple[Any, Any]:
+        nb, resources = super().preprocess(nb, resources)
+        heading, waiting_points = "", 0.0
+        for cell in nb.cells:
+            mark = cell.metadata.get("nbgrader", {})
+            if cell.cell_type == "markdown" and mark.get("locked"):
+                heading = [heading, *_HEADING.findall(cell.source)][-1]
+            if mark.get("grade"):
+                mark.title = heading
+                waiting_points += mark.points if mark.waits else 0
+        resources["nbgrader"]["waiting_points"] = waiting_points
+        return nb, resources
+
+    def _get_score(self, cell: Any, resources: Any) -> None:
+        super()._get_score(cell, resources)
+        mark = cell.metadata.nbgrader
+        grade = self.gradebook.find_grade(mark.grade_id, self.notebook_id, self.assignment_id, self.student_id)
+        mark.waits = bool(grade.needs_manual_grade and grade.manual_score is None)
+
+
+class _Renderer(IPythonRenderer):
+    """Markdown as HTML that needs nothing else: formulas are MathML, and a link into the course is its text."""
+
+    def inline_math(self, body: str) -> str:
+        return _mathml(body, as_block=False) or super().inline_math(body)
+
+    def block_math(self, body: str) -> str:
+        return _mathml(body, as_block=True) or super().block_math(body)
+
+    def link(self, text: str, url: str, title: str | None = None) -> str:
+        return super().link(text, url, title) if url.startswith(_OUTSIDE) else text
+
+
+def _mathml(formula: str, *, as_block: bool) -> str:
+    """Return a formula as MathML, "" where docutils cannot: in a lecturer's comment it then stands as it was typed."""
+    try:
+        return tex2mathml(formula, as_block=as_block)
+    except MathError:
+        return ""
+
+
+class _Exporter(HTMLExporter):
+    @pass_context
+    def markdown2html(self, _context: Any, source: str) -> str:
+        return MarkdownWithMath(renderer=_Renderer(escape=False, exclude_anchor_links=True)).render(source)
+
+
+class Page(GenerateFeedback):
+    """nbgrader's feedback, without the hidden tests, on a page of our own. For the library itself."""
+
+    preprocessors: ClassVar = [preprocessors.ClearHiddenTests, preprocessors.ClearMarkScheme, _Grades,
+                               CSSHTMLHeaderPreprocessor]  # fmt: skip
+
+    def _exporter_class_default(self) -> type[HTMLExporter]:
+        return _Exporter
+
+
+def configure(config: Config) -> None:
+    """Set in ``config`` what :class:`Page` needs. For the library itself."""
+    config.HTMLExporter.template_name = "page"
+    config.HTMLExporter.extra_template_basedirs = [str(TEMPLATES)]
+    config.CSSHTMLHeaderPreprocessor.update({"enabled": True, "style": "default"})
