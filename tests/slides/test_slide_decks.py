@@ -172,8 +172,16 @@ def test_a_macro_that_does_not_exist_is_reported(chromium, tmp_path: Path):
 
 def test_a_figure_that_is_long_and_thin_is_reported(chromium, tmp_path: Path):
     thin = code_cell("f()", figure_output(width_in=0.8, height_in=6), tags=("slide-output",))
-    (problem,) = _problems_of(chromium, tmp_path, text_cell("## H"), thin)
-    assert problem.startswith("figure: a figure is squeezed to ")
+    squeezed, small = _problems_of(chromium, tmp_path, text_cell("## H"), thin)
+    assert squeezed.startswith("figure: a figure is squeezed to ")
+    assert small.startswith("figure: a figure and its text are drawn at ")
+
+
+def test_a_figure_whose_text_is_drawn_too_small_is_reported(chromium, tmp_path: Path):
+    tall = code_cell("f()", figure_output(width_in=7, height_in=6.5), tags=("slide-output",))
+    (problem,) = _problems_of(chromium, tmp_path, text_cell("## H"), tall)
+    percent = int(problem.removeprefix("figure: a figure and its text are drawn at ").removesuffix(" % of their size"))
+    assert 20 < percent < 100 * check.LIMITS["figureScale"]
 
 
 def test_nbconverts_own_sentence_is_no_alt_text(chromium, tmp_path: Path):

@@ -350,7 +350,8 @@ check.returns(counts, (256, 128, 4, 8), expected=20, mistakes={19: "A batch of 1
 check.returns(width, (64, 64, 2, 8), expected=11, mistakes={32: "That takes 4 bytes for a number, whatever size is"})
 check.returns(width, (64, 64, 1, 8), expected=5, mistakes={32: "That takes 4 bytes for a number, whatever size is"})
 beyond = "However large the batch, inputs and outputs move as well: its intensity stays below the ridge"
-check.returns(never, (16, 16, 4, 8), expected="never", mistakes={-16: beyond, 0: beyond, 1: beyond})
+negative = "No batch is less than one: where the division gives that, none is large enough"
+check.returns(never, (16, 16, 4, 8), expected="never", mistakes={-16: negative, 0: beyond, 1: beyond})
 check.returns(never, (16, 16, 4, 4), expected="never", mistakes={0: beyond, 1: beyond})
 check.report()
 ### BEGIN HIDDEN TESTS
@@ -408,7 +409,7 @@ def smallest_batch(inputs, outputs, size, ridge):  # noqa: ARG001
     return max(1, -(-(ridge * 4 * inputs * outputs) // gain)) if gain > 0 else "never"
 
 
-# %% wrong="smallest_batch" says="its intensity stays below the ridge" gets=2
+# %% wrong="smallest_batch" says="No batch is less than one" gets=2
 def smallest_batch(inputs, outputs, size, ridge):
     gain = 2 * inputs * outputs - ridge * size * (inputs + outputs)
     return -(-(ridge * size * inputs * outputs) // gain) if gain else 0
