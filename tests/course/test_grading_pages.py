@@ -261,7 +261,7 @@ def test_what_the_formgrader_removed_or_wrote_itself_is_restored(book):
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["with our settings", "without"])
-def test_autograde_runs_nothing_and_what_it_removes_is_missed(book, ours):
+def test_autograde_runs_and_removes_nothing_and_what_it_would_remove_is_missed(book, ours):
     """Formgrader's button and the command go the same way; without the settings the same command runs the notebook."""
     run = book.folder / "run"
     made = answered()
@@ -274,7 +274,7 @@ def test_autograde_runs_nothing_and_what_it_removes_is_missed(book, ours):
     assert done.returncode != 0
     assert ("run `make grade`" in done.stderr) == ours
     assert run.exists() != ours, done.stderr
-    assert not book.holds(marked())
+    assert book.holds(marked()) == ours
 
 
 def test_generate_feedback_of_the_formgrader_shows_no_hidden_test(book):
