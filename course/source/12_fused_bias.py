@@ -17,7 +17,7 @@
 #       - read|read a profile, your own before another machine's
 #       - count|counted the bytes that each step of a layer moves, and from them what fusing is worth
 #       - find|found for which batch and which layer fusing pays, and for which it does not
-#       - write|written bias and ReLU as one pass in C++, right also for NaN
+#       - write|wrote bias and ReLU as one pass in C++, right also for NaN
 #       - derive|derived the gradient of a broadcast, with five programs for it and a way to lose it by rounding
 #       - explain|explained why one operator takes half of a network's time without moving many bytes
 # ---
