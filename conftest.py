@@ -77,6 +77,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timed"):
             item.add_marker(RUN_AGAIN)
+            item.add_marker(pytest.mark.timeout(1200))  # of all its runs together
     items.sort(key=lambda item: (item.path not in slow, item.path.suffix != ".ipynb", -tests[item.path]))
 
 

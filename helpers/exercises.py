@@ -9,15 +9,18 @@ Lesson 00.
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 _RELATIVE_TOLERANCE = 1e-9  # for the order in which numbers are added, not for another result
+_MOST_SHOWN = 40
+_DEEPEST_SHOWN = 8
 
 
 class NotYet:
@@ -158,16 +161,28 @@ def _name(function: Callable[..., object]) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _short(value: object) -> str:
+def _short(value: object, depth: int = 0) -> str:
     if callable(value):
         return _name(value)
     if isinstance(value, tuple | list):
         ends = ("(", ",)" if len(value) == 1 else ")") if isinstance(value, tuple) else "[]"
-        return f"{ends[0]}{', '.join(_short(item) for item in value)}{ends[1]}"
+        return f"{ends[0]}{_items(value, depth, '{}')}{ends[1]}"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_short(key)}: ...' for key in value)}}}"
-    shown = f"{value:.6g}" if isinstance(value, float) else repr(value)
+        return f"{{{_items(value, depth, '{}: ...')}}}"
+    try:
+        shown = f"{value:.6g}" if isinstance(value, float) else repr(value)
+    except Exception as error:  # a whole number too long to print, or what a reader's own class raises
+        return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _items(values: Iterable[object], depth: int, form: str) -> str:
+    """Return the first items, and dots for what is left out: no answer fills the page, however long or deep."""
+    if depth == _DEEPEST_SHOWN:
+        return "..."
+    first = list(itertools.islice(values, _MOST_SHOWN + 1))
+    shown = [form.format(_short(item, depth + 1)) for item in first[:_MOST_SHOWN]]
+    return ", ".join([*shown, *(["..."] if len(first) > _MOST_SHOWN else [])])
 
 
 def _raised(error: Exception, given: Sequence[object]) -> str:

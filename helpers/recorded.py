@@ -2,7 +2,8 @@
 
 One JSON file a lesson in course/recorded/ holds what :data:`RECORDERS` names for it, with the machine, the
 versions, the date, the commit and the command that made it. ``python -m helpers.recorded 00`` writes lesson
-00's on the machine at hand; it needs torch, numpy, pandas and matplotlib, no Jupyter.
+00's on the machine at hand; it needs torch, numpy, pandas and matplotlib, no Jupyter. Lesson 07's needs
+torchvision too.
 
 Lesson 00.
 """
@@ -18,6 +19,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,7 +218,10 @@ def _require_recorders(lesson: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Record the lessons named on the command line; exit status 2 for a lesson that records nothing."""
+    """Record the lessons named on the command line; exit status 2 for a lesson that records nothing.
+
+    A lesson whose measuring fails is named, with its traceback, and the rest are recorded; the exit status is then 1.
+    """
     parser = argparse.ArgumentParser(prog="python -m helpers.recorded", description=__doc__.splitlines()[0])
     parser.add_argument("lessons", nargs="+", metavar="NN", help=f"lesson numbers: {', '.join(sorted(RECORDERS))}")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where to write (default: course/recorded)")
@@ -231,11 +236,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryFile(dir=chosen.folder).close()
     except OSError as error:
         parser.error(f"nothing can be written to {chosen.folder} ({error}); give another with --folder")
+    problems = []
     for lesson in chosen.lessons:
-        recording = record(lesson)
+        try:
+            recording = record(lesson)
+        except Exception as error:  # a machine with a GPU may be lent for minutes: the other lessons are still recorded
+            traceback.print_exc()
+            problems.append(f"lesson {lesson} is not recorded: {error or type(error).__name__}")
+            continue
         path = save(recording, folder=chosen.folder)
         print(f"lesson {lesson}: {', '.join(recording.entries)} on {recording.device} -> {path.name}")
-    return 0
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -10,8 +10,12 @@ tag of a cell      what it does
 =================  ====================================================================================
 
 Of a markdown cell the heading and the first paragraph, list, table or figure are shown; the rest is for the
-speaker. A slide that opens without a heading of its own takes the last heading above it. The cell that opens a
-slide carries ``minutes``, the time to talk.
+speaker, and so is the next text of the lesson below an output, which explains it. A slide that opens without a
+heading of its own takes the last heading above it. The cell that opens a slide carries ``minutes``, the time to talk.
+
+A question and its answer stand on two slides. A slide whose text asks something shows no output, and none joins a
+text above a ``predict`` to an output below it. The output of a ``predict`` is its question, as text, and that of a
+``reveal`` needs a slide before it that asks.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.results import Result
+from slides import questions
 from slides.markdown import (
     CutCell,
     count_words,
@@ -50,6 +55,7 @@ _IMAGES = ("image/png", "image/jpeg", "image/svg+xml")
 _NEARLY_SQUARE = 1.6  # a figure less wide than this, or a table of more rows, stands beside the text
 _SHORT_TABLE_ROWS = 6
 _FEW_LINES, _FEW_CHARACTERS = 6, 44  # printed lines that stand alone are enlarged up to this size
+_MANY_ROWS = 9  # a table of more rows, its heading's included, is set smaller
 _LESSON_KEYS = ("number", "title", "minutes", "objectives")
 
 
@@ -59,7 +65,7 @@ class SlideError(ValueError):
 
 @dataclass(frozen=True)
 class Part(Result):
-    """What one cell gives to a slide: its text as HTML, or its code and outputs."""
+    """What one cell gives to a slide: its text as HTML (of a ``predict`` the question), or its code and outputs."""
 
     cell_index: int
     text: str = ""
@@ -84,7 +90,8 @@ class Slide(Result):
     @property
     def layout(self) -> str:
         """How the body is laid out: 'words' for text alone, 'beside' for text with one tall picture or table,
-        'lone' for an output alone that is no picture, 'lone few' for a few printed lines, 'stacked' for all else.
+        'lone' for an output alone that is no picture, 'lone few' for a few printed lines, 'lone long' for a long
+        table, 'stacked' for all else.
         """
         if not any(part.code or part.outputs for part in self.parts):
             return "words"
@@ -135,6 +142,7 @@ def read_deck(notebook: Mapping[str, Any], *, name: str, folder: Path) -> Deck:
     objectives = tuple(_in_future(objective, name) for objective in lesson["objectives"])
     _check_title(" ".join((html.escape(lesson["title"]), *objectives)), name)
     slides = tuple(_slide(notebook["cells"], group, lesson["title"], name, folder) for group in groups)
+    _check_answers(slides, notebook["cells"], name)
     return Deck(
         number=f"{lesson['number']}",
         title=lesson["title"],
@@ -204,6 +212,8 @@ def _slide(cells: Sequence[Mapping[str, Any]], group: list[int], title: str, nam
             parts.append(Part(cell_index=index, text=cut.text))
         else:
             parts.append(_code_part(cell, name, index, folder))
+    if parts[-1].outputs:
+        notes.append(_explained(cells, group[-1] + 1, name, folder))
     slide = Slide(
         heading=heading or _heading_above(cells, opening, name, folder) or html.escape(title),
         parts=tuple(parts),
@@ -212,6 +222,19 @@ def _slide(cells: Sequence[Mapping[str, Any]], group: list[int], title: str, nam
     )
     _check_words(slide, name, opening)
     return slide
+
+
+def _explained(cells: Sequence[Mapping[str, Any]], start: int, name: str, folder: Path) -> str:
+    """Return as notes the next text below an output, unless a slide, a predict or a section comes before it."""
+    for index in range(start, len(cells)):
+        cell = cells[index]
+        if _slide_tags(cell, name, index) or _is_predict(cell):
+            return ""
+        if cell["cell_type"] == "markdown":
+            cut = cut_markdown(cell["source"], folder=folder, attachments=cell.get("attachments"))
+            _check_html(f"{cut.text}{cut.notes}", name, index, "holds")
+            return "" if cut.heading else f"{cut.text}\n{cut.notes}"
+    return ""
 
 
 def _cut(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> CutCell:
@@ -275,6 +298,30 @@ def _check_words(slide: Slide, name: str, index: int) -> None:
         raise _error(name, index, f"{problem}: move what is said below the first paragraph or list, into the notes")
 
 
+def _check_answers(slides: Sequence[Slide], cells: Sequence[Mapping[str, Any]], name: str) -> None:
+    """Refuse a question on the slide of its answer, and an answer that no slide has asked for."""
+    asked = False
+    for slide in slides:
+        opening = slide.parts[0].cell_index
+        shows = [part.cell_index for part in slide.parts if part.outputs]
+        asks = questions.asks([part.text for part in slide.parts])
+        remedy = "open a slide of its own for the output: tag its cell 'slide', with minutes"
+        if shows and asks:
+            raise _error(name, opening, f"asks a question and shows an output on one slide; {remedy}")
+        told = [part.cell_index for part in slide.parts if part.text]
+        if shows and told and any(_is_predict(cell) for cell in cells[told[0] : shows[-1]]):
+            raise _error(name, opening, f"joins a text above a predict to an output below it; {remedy}")
+        if any(questions.is_answer(output) for part in slide.parts for output in part.outputs) and not asked:
+            remedy = "tag the cell of its predict 'slide-output', to join the slide before or with 'slide' and minutes"
+            problem = "shows the answer of a reveal, and no slide since the last output has asked"
+            raise _error(name, opening, f"{problem}; {remedy}")
+        asked = asks or (asked and not shows)
+
+
+def _is_predict(cell: Mapping[str, Any]) -> bool:
+    return any(questions.question(output) is not None for output in cell.get("outputs", []))
+
+
 def _code_part(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> Part:
     tags = cell["metadata"].get("tags", [])
     outputs = () if "slide-code" in tags else tuple(_shown_outputs(cell, name, index, folder))
@@ -283,7 +330,8 @@ def _code_part(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> 
     code = "slide-output" not in tags
     if code:
         _check_measurement(measurement_in_comments(cell["source"]), name, index, " in a comment")
-    return Part(cell_index=index, code=code, outputs=outputs)
+    answers = tuple(questions.for_slide(output) for output in outputs if questions.question(output) is None)
+    return Part(cell_index=index, text=questions.as_text(outputs), code=code, outputs=answers)
 
 
 def _shown_outputs(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> list[Mapping[str, Any]]:
@@ -317,6 +365,8 @@ def _check_output(data: Mapping[str, Any], name: str, index: int, folder: Path) 
 def _lone(outputs: Sequence[Mapping[str, Any]]) -> str:
     if any(set(_IMAGES) & set(output.get("data", {})) for output in outputs):
         return "stacked"
+    if sum(output.get("data", {}).get("text/html", "").count("<tr") for output in outputs) > _MANY_ROWS:
+        return "lone long"
     printed = [_printed(output) for output in outputs]
     lines = [line for text in printed for line in (text or "").splitlines()]
     few = 0 < len(lines) <= _FEW_LINES and max(map(len, lines)) <= _FEW_CHARACTERS

@@ -67,82 +67,105 @@ class Act(Result):
 
 LECTURE = (
     Act("Machines: what is inside, and how it became so", (
-        Topic(1, "How we got here", (Pick("02", "Part 1: how we got here", 1.5, 2),)),
-        Topic(2, "Inside a processor", (Pick("01", "Part 1: inside a processor", 1.5, 2),)),
-        Topic(3, "A CPU, and moving a model to a device", (Pick("01", "Part 4: moving a model to a device", 1),)),
+        Topic(1, "How we got here", (
+            Pick("02", "Part 1: how we got here", 1.5, 2, shown="From 2010 on training compute doubles faster"),
+        )),
+        Topic(2, "Inside a processor", (
+            Pick("01", "Part 1: inside a processor", 1.5, 2, shown="A GPU spends its area on arithmetic units"),
+        )),
+        Topic(3, "A CPU, and moving a model to a device", (
+            Pick("01", "Part 4: moving a model to a device", 1, shown="Each tensor that moves pays the latency"),
+        )),
         Topic(4, "A GPU's card", (
             Pick("01", "What went wrong here?", 1, 1, shown="What went wrong here? The card of a GPU"),
-            Pick("01", "What went wrong here?", 0.5, 2, shown="Cores and threads"),
+            Pick("01", "What went wrong here?", 0.5, 2, shown="CUDA cores are not threads"),
         )),
-        Topic(5, "The memory spaces of a GPU", (Pick("01", "Part 8: the memory of a GPU", 1.5),)),
-        Topic(6, "A system for deep learning", (Pick("01", "Part 3: the whole system", 1, 2),)),
+        Topic(5, "The memory spaces of a GPU", (
+            Pick("01", "Part 8: the memory of a GPU", 1.5, shown="On a GPU the program chooses the memory"),
+        )),
+        Topic(6, "A system for deep learning", (
+            Pick("01", "Part 3: the whole system", 1, 2, shown="Each level further out is larger and slower"),
+        )),
         Topic(7, "The memory hierarchy, in time and in energy", (
-            Pick("01", "Part 5: find your caches", 1.5, 2),
-            Pick("01", "Part 9: energy", 1.5, 2, shown="Energy of moving data"),
+            Pick("01", "Part 5: find your caches", 1.5, 2, shown="Each cache that is outgrown slows a load"),
+            Pick("01", "Part 9: energy", 1.5, 2, shown="A DRAM access costs far more than arithmetic"),
         )),
         Topic(8, "Memory inversion", (
             Pick("01", "Memory inversion", 0.5, 1),
-            Pick("01", "Memory inversion", 1, 2),
+            Pick("01", "Memory inversion", 1, 2, shown="Near its units a GPU holds more than a CPU"),
         )),
-        Topic(9, "Moore's law", (Pick("02", "Moore's law, and what stopped", 1.5, 2),)),
+        Topic(9, "Moore's law", (
+            Pick("02", "Moore's law, and what stopped", 1.5, 2, shown="The clock stopped; transistors did not"),
+        )),
         Topic(10, "A matrix product, timed", (
-            Pick("02", "Part 3: what went wrong here?", 1, shown="What went wrong here? A product, timed"),
+            Pick("02", "Part 3: what went wrong here?", 0.5, 1, shown="What went wrong here? A product, timed"),
+            Pick("02", "Part 3: what went wrong here?", 0.5, 2, shown="The times fit a * b, not a product"),
             Pick("02", "Five faults in five lines", 1.5),
         )),
     )),
     Act("Parallelism: where it comes from, and which machine can use it", (
         Topic(11, "Minibatch SGD and its four sources of parallelism", (
-            Pick("03", "Part 1: one line, four sources", 1.5),
-            Pick("03", "Part 3: over examples", 1),
-            Pick("03", "Part 4: over update iterations", 1.5, 2),
-            Pick("03", "Part 5: over models", 1, 2),
+            Pick("03", "Part 1: one line, four sources", 0.5, 1, shown="Four sources of parallelism in one line"),
+            Pick("03", "Part 1: one line, four sources", 1, 2, shown="The sources differ in what they exchange"),
+            Pick("03", "Part 3: over examples", 1, shown="Over examples: weigh each part by its size"),
+            Pick("03", "Part 4: over update iterations", 1.5, 2, shown="A stale gradient can make training blow up"),
+            Pick("03", "Part 5: over models", 1, 2, shown="Over models: a stack pays for small networks"),
         )),
-        Topic(12, "Which source for which machine", (Pick("03", "Part 6: which source for which machine?", 1.5, 2),)),
+        Topic(12, "Which source for which machine", (
+            Pick("03", "Part 6: which source for which machine?", 1.5, 2,
+                 shown="Between machines only whole models pay"),
+        )),
         Topic(13, "The product in tiles", (
-            Pick("02", "Part 5: a matrix product, by its traffic", 1),
-            Pick("02", "Tiles", 1.5),
-            Pick("02", "Part 6: the same product, by its time", 1.5),
+            Pick("02", "Part 5: a matrix product, by its traffic", 1, shown="A row and a column for each element"),
+            Pick("02", "Tiles", 1.5, shown="A tile is read once and used many times"),
+            Pick("02", "Part 6: the same product, by its time", 0.5, 1, shown="And in time? Naive against the library"),
+            Pick("02", "Part 6: the same product, by its time", 1, 2, shown="Naive code is far from the library"),
         )),
         Topic(14, "Data and model parallelism, and where they wait", (
-            Pick("04", "The fourth: batch norm", 1, shown="Where data parallelism waits: batch norm"),
-            Pick("04", "Part 6: send while you compute", 1.5, 2, shown="Where it need not: send while you compute"),
-            Pick("05", "Part 8: choosing", 1.5, 1, shown="Data or model parallel?"),
+            Pick("04", "The fourth: batch norm", 0.5, 1, shown="Where data parallelism must wait: batch norm"),
+            Pick("04", "The fourth: batch norm", 0.5, 2, shown="Over its own shard a rank gets another result"),
+            Pick("04", "Part 6: send while you compute", 1.5, 2, shown="More buckets hide more of the sending"),
+            Pick("05", "Part 8: choosing", 1.5, 1, shown="Each cut keeps, sends and waits differently"),
         )),
         Topic(15, "Beyond parallelism: an accelerator that starves", (
-            Pick("06", "Part 1: who waits for whom?", 1, 1),
-            Pick("06", "Part 1: who waits for whom?", 1, 2),
-            Pick("06", "Part 2: what went wrong here?", 1, 2, shown="What went wrong here? A starving GPU"),
+            Pick("06", "Part 1: who waits for whom?", 1, 1, shown="A batch takes longer than its step"),
+            Pick("06", "Part 1: who waits for whom?", 1, 2, shown="Without workers host and device take turns"),
+            Pick("06", "Part 2: what went wrong here?", 0.5, 1, shown="What went wrong here? A starving GPU"),
+            Pick("06", "Part 2: what went wrong here?", 0.5, 2, shown="One factor at a time: one case starves"),
         )),
     )),
     Act("Resources: operations, bytes, and what happens when they run out", (
         Topic(16, "Operations, layer by layer", (
             Pick("07", "Part 2: what went wrong here?", 1, 1, shown="What went wrong here? The FLOPs of LeNet"),
-            Pick("07", "Part 2: what went wrong here?", 1.5, 2, shown="A sum of different things"),
+            Pick("07", "Part 2: what went wrong here?", 1.5, 2, shown="The total adds four different things"),
         )),
         Topic(17, "The working set of a layer", (
-            Pick("07", "Part 4: the working set of a layer", 1.5),
-            Pick("07", "What training adds", 1),
-            Pick("07", "Part 5: the peak of a training step", 1, 1),
+            Pick("07", "Part 4: the working set of a layer", 0.5, 1),
+            Pick("07", "Part 4: the working set of a layer", 1, 2, shown="Most of LeNet's weights are in one layer"),
+            Pick("07", "What training adds", 1, shown="Training keeps activations for the backward"),
+            Pick("07", "Part 5: the peak of a training step", 1, 1, shown="The peak decides whether a step fits"),
         )),
         Topic(18, "A working set beyond memory", (
             Pick("08", "Part 2: what went wrong here?", 1, 1, shown="What went wrong here? Beyond the RAM"),
-            Pick("08", "Part 2: what went wrong here?", 1.5, 2, shown="Time for each unit of work"),
-            Pick("08", "Part 3: a layer outgrows a cache", 1, 2),
-            Pick("08", "Part 6: what went wrong here?", 1, shown="What went wrong here? Out of memory"),
+            Pick("08", "Part 2: what went wrong here?", 1.5, 2, shown="No knee at 6,144: the time follows the work"),
+            Pick("08", "Part 3: a layer outgrows a cache", 1, 2, shown="A layer that outgrows a cache slows down"),
+            Pick("08", "Part 6: what went wrong here?", 0.5, 1, shown="What went wrong here? Out of memory"),
+            Pick("08", "How much of it does a loader need?", 0.5, 1, shown="Shared memory was full, not the card"),
         )),
     )),
     Act("Software and hardware, made for each other", (
         Topic(19, "Systolic arrays, their dataflows, the TPU's matrix unit", later="the whole topic"),
         Topic(20, "The stack of deep learning, from framework to instruction", (
-            Pick("11", "Read it line by line", 1.5, 1),
+            Pick("11", "Read it line by line", 1.5, 1, shown="Constants stand inside the instructions"),
         ), later="the layers between framework and instruction, side by side; lessons 11 and 12 meet them one by one"),
         Topic(21, "Beyond hardware: narrow numbers, sparsity, libraries", (
-            Pick("02", "Part 7: threads and precision", 1, 1),
-            Pick("11", "Constants that are zero", 1),
+            Pick("02", "Part 7: threads and precision", 1, 3, shown="The peak depends on the width of a number"),
+            Pick("11", "Constants that are zero", 0.5, 1),
+            Pick("11", "Constants that are zero", 0.5, 2, shown="A zero weight takes its instruction along"),
         ), later="quantisation of a trained network"),
         Topic(22, "Co-design: AlexNet on two cards", (
-            Pick("05", "Part 1: two towers", 1, 1, shown="AlexNet on two cards"),
-            Pick("05", "Part 1: two towers", 1, 2, shown="AlexNet, layer by layer, whole and split"),
+            Pick("05", "Part 1: two towers", 1, 1, shown="AlexNet on two cards: a tower on each"),
+            Pick("05", "Part 1: two towers", 1, 2, shown="A tower keeps about half of each layer"),
         ), later="a choice of network and machine together"),
         Topic(23, "The hardware lottery and the software lottery", later="the whole topic"),
     )),

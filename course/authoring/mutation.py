@@ -160,10 +160,11 @@ def first_failure(notebook: Path, root: Path, *, sanitize: Path) -> tuple[int, s
 @contextmanager
 def _environment(root: Path) -> Iterator[None]:
     """Give kernels that start within it a headless environment in which the copy of the package is found first."""
-    before = dict(os.environ)
+    before, cache = dict(os.environ), root / "cache"
+    cache.mkdir(exist_ok=True)  # else IPython makes a folder for its profile elsewhere, and leaves it
     path = os.pathsep.join(part for part in (str(root), before.get("PYTHONPATH", "")) if part)
     os.environ.pop("PYTEST_ADDOPTS", None)
-    os.environ.update(headless(cache_folder=str(root / "cache")), PYTHONPATH=path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    os.environ.update(headless(cache_folder=str(cache)), PYTHONPATH=path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     try:
         yield
     finally:

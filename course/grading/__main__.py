@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from course.authoring.lesson import AuthoringError
 from course.grading.grade import grade
 from course.grading.gradebook import GradingError
@@ -26,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         done = grade(options.submissions, into, jobs=options.jobs, force=options.force)
     except (GradingError, SandboxError, AuthoringError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except (OSError, SQLAlchemyError) as error:  # a disk that is full, a folder that is closed
+        print(f"error: {error}; what was marked is kept: mend this and start again", file=sys.stderr)
         return 1
     for line in done.strange:
         print(f"left out: {line}")

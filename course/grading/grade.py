@@ -1,7 +1,8 @@
 """Grade a folder of submissions: find them, mark each in a process of its own, record it, and go on where it stopped.
 
 A submission that is marked is written down at once (``marks/STUDENT/ASSIGNMENT.json``), with what it was made from. So
-a run that is killed loses at most what it was at, and the next one takes up the rest.
+a run that is killed loses at most what it was at, and the next one takes up the rest; its temporary folder lies there,
+too, and is removed by then. A page is written where something that it shows has changed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import hashlib
 import json
 import multiprocessing
 import os
+import resource
+import shutil
 import tempfile
 import threading
 import time
@@ -38,6 +41,8 @@ from helpers.results import Result
 
 _GRACE_S = 60.0  # what the checks may take beyond the time of the submission
 _LONGEST_TIMESTAMP = 60
+_WORKING = ".grading-"  # begins the name of a run's temporary folder in the class's
+_FAILED = "the checks failed on it"
 
 
 @dataclass(frozen=True)
@@ -72,18 +77,22 @@ def grade(submissions: Path, into: Path, *, jobs: int = 0, limits: Limits | None
     into.mkdir(parents=True, exist_ok=True)
     try:
         with filelock.FileLock(into / ".grading.lock", timeout=0):
+            for stale in into.glob(f"{_WORKING}*"):
+                shutil.rmtree(stale)
             book = Book(into)
             for name in sorted({one.assignment for one in found}):
                 book.prepare(HERE, sheets[name])
-            new = _mark_all(found, sheets, book, limits, jobs or os.cpu_count() or 1, force)
+            new, changing = _mark_all(found, sheets, book, limits, jobs or os.cpu_count() or 1, force)
+            strange += [f"{one.student!r} changed while it was marked; grade again" for one in changing]
             for one in console.track([one for one in found if one not in new], "pages", unit="page"):
                 book.page(one.assignment, one.student)
             table = into / "grades.csv"
-            storage.write_atomically(table, book.table([kept_marks(into, one)[1] for one in found]))
+            kept = [marks for one in found if (marks := kept_marks(into, one))]
+            storage.write_atomically(table, book.table([marks for _, marks in kept]))
     except filelock.Timeout:
         raise GradingError(f"another run grades into {into}; wait until it has ended") from None
     took_s = time.monotonic() - started_s
-    return Graded(len(found), len(new), len(found) - len(new), took_s, tuple(strange), str(table))
+    return Graded(len(found), len(new) - len(changing), len(found) - len(new), took_s, tuple(strange), str(table))
 
 
 def _refuse(submissions: Path, into: Path) -> None:
@@ -99,30 +108,40 @@ def _refuse(submissions: Path, into: Path) -> None:
 
 def _mark_all(
     found: Sequence[Submission], sheets: dict[str, Sheet], book: Book, limits: Limits, jobs: int, force: bool
-) -> list[Submission]:
-    """Mark what is not marked yet, record what is not recorded; return what was marked, whose pages are written."""
+) -> tuple[list[Submission], list[Submission]]:
+    """Mark what is not marked yet, record what is not recorded.
+
+    Returns what was marked, whose pages are written, and those of it whose file changed meanwhile, twice: not marked.
+    """
+    made_from = {one: _fingerprint(sheets[one.assignment], one) for one in found}
     todo = []
     for one in found:
-        fingerprint, kept = _fingerprint(sheets[one.assignment], one), kept_marks(book.folder, one)
-        if force or kept is None or kept[0] != fingerprint:
+        kept = kept_marks(book.folder, one)
+        if force or kept is None or kept[0] != made_from[one]:
             todo.append(one)
         elif not book.holds(kept[1]):
             _record(book, sheets[one.assignment], one, kept[1])
-    disturbed: list[Submission] = []
+    again: list[Submission] = []
+    changing: list[Submission] = []
 
     def take(one: Submission, marks: Marks, *, last: bool) -> None:
-        if marks.disturbed and not last:
-            disturbed.append(one)
-            return
-        _keep(book.folder, one, _fingerprint(sheets[one.assignment], one), marks)
-        _record(book, sheets[one.assignment], one, marks)
-        book.page(one.assignment, one.student)  # at once, while the next ones run
+        before, made_from[one] = made_from[one], _fingerprint(sheets[one.assignment], one)
+        if made_from[one] != before and last:
+            changing.append(one)
+        elif made_from[one] != before or (marks.disturbed and not last):
+            again.append(one)
+        else:
+            _keep(book.folder, one, "" if marks.problem.startswith(_FAILED) else before, marks)
+            _record(book, sheets[one.assignment], one, marks)
+            book.page(one.assignment, one.student)  # at once, while the next ones run
 
-    for one, marks in console.track(_marked(todo, limits, jobs), "grading", unit="submission", total=len(todo)):
-        take(one, marks, last=False)
-    for one, marks in _marked(disturbed, limits, 1):  # one at a time, so that no other takes the memory
-        take(one, marks, last=True)
-    return todo
+    with tempfile.TemporaryDirectory(prefix=_WORKING, dir=book.folder, ignore_cleanup_errors=True) as folder:
+        marked = _marked(todo, limits, jobs, folder)
+        for one, marks in console.track(marked, "grading", unit="submission", total=len(todo)):
+            take(one, marks, last=False)
+        for one, marks in _marked(again, limits, 1, folder):  # one at a time, so that no other takes the memory
+            take(one, marks, last=True)
+    return todo, changing
 
 
 def _record(book: Book, sheet: Sheet, one: Submission, marks: Marks) -> None:
@@ -133,9 +152,13 @@ def _record(book: Book, sheet: Sheet, one: Submission, marks: Marks) -> None:
 
 
 def _fingerprint(sheet: Sheet, one: Submission) -> str:
-    """Return what the marks of a submission depend on: its file and the exercises."""
+    """Return what the marks of a submission depend on: its file, or why it cannot be read, and the exercises."""
     text = nbformat.writes(exercises.instructor(sheet))
-    return hashlib.sha256(f"{one.digest()}\n{text}".encode()).hexdigest()
+    try:
+        content = one.digest()
+    except intake.IntakeError as error:
+        content = str(error)
+    return hashlib.sha256(f"{content}\n{text}".encode()).hexdigest()
 
 
 def _marks_path(folder: Path, one: Submission) -> Path:
@@ -160,10 +183,11 @@ def kept_marks(folder: Path, one: Submission) -> tuple[str, Marks] | None:
     return content["fingerprint"], Marks(**{**fields, "marks": marks})
 
 
-def _marked(todo: Sequence[Submission], limits: Limits, jobs: int) -> Iterator[tuple[Submission, Marks]]:
+def _marked(todo: Sequence[Submission], limits: Limits, jobs: int, folder: str) -> Iterator[tuple[Submission, Marks]]:
     """Yield each submission with its marks, as they are done, ``jobs`` at once, each in a fresh process.
 
-    The next one has started when one is yielded, so that no processor waits for what is done with its marks.
+    ``folder`` is theirs, for what may be lost. The next one has started when one is yielded, so that no processor waits
+    for what is done with its marks.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["course.grading.preload"])
@@ -178,30 +202,29 @@ def _marked(todo: Sequence[Submission], limits: Limits, jobs: int) -> Iterator[t
             theirs.close()
             running[ours] = (one, process, time.monotonic())
 
-    with tempfile.TemporaryDirectory(prefix="course-grading-", ignore_cleanup_errors=True) as cache:
-        before = dict(os.environ)
-        os.environ.update(headless(cache_folder=cache))  # for the processes that are started; back at the end
-        try:
-            fill()
-            while running:
-                for pipe in wait(list(running), timeout=1.0):
-                    one, process, _ = running[pipe]
-                    marks = _result(pipe, one, "its marking ended without a result")
+    before = dict(os.environ)
+    os.environ.update(headless(cache_folder=folder))  # for the processes that are started; back at the end
+    try:
+        fill()
+        while running:
+            for pipe in wait(list(running), timeout=1.0):
+                one, process, _ = running[pipe]
+                marks = _result(pipe, one, "its marking ended without a result")
+                del running[pipe]
+                _end(process)
+                fill()
+                yield one, marks
+            for pipe, (one, process, start_s) in list(running.items()):
+                if time.monotonic() - start_s > limits.total_s + _GRACE_S:
                     del running[pipe]
                     _end(process)
                     fill()
-                    yield one, marks
-                for pipe, (one, process, start_s) in list(running.items()):
-                    if time.monotonic() - start_s > limits.total_s + _GRACE_S:
-                        del running[pipe]
-                        _end(process)
-                        fill()
-                        yield one, _none(one, "its answers kept the checks busy for too long")
-        finally:
-            for _, process, _ in running.values():
-                _end(process)
-            os.environ.clear()
-            os.environ.update(before)
+                    yield one, _none(one, "its answers kept the checks busy for too long")
+    finally:
+        for _, process, _ in running.values():
+            _end(process)
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _end(process: Any) -> None:
@@ -234,15 +257,19 @@ def all_sheets() -> dict[str, Sheet]:
 
 
 def _work(pipe: Connection, one: Submission, limits: Limits) -> None:
-    """Mark one submission and send its marks, or a sentence on why none can be marked at all."""
+    """Mark one submission and send its marks, or a sentence on why none can be marked at all.
+
+    What the submission asks for may be made here, on the checks' side, so that the limit on memory holds here as well.
+    """
     threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
+    resource.setrlimit(resource.RLIMIT_DATA, (limits.memory_bytes, limits.memory_bytes))
     try:
+        sandbox.leave_keys()
         pipe.send(marker.mark(all_sheets()[one.assignment], one, limits))
     except sandbox.SandboxError as error:
         pipe.send(str(error))
     except Exception as error:
-        pipe.send(f"the checks of {one.assignment} failed on the submission of {one.student}: "
-                  f"{type(error).__name__}: {error}")  # fmt: skip
+        pipe.send(_none(one, f"{_FAILED} ({type(error).__name__}); it is marked again in the next run"))
 
 
 def _end_with(pipe: Connection, end: Callable[[int], Any] = os._exit) -> None:

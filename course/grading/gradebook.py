@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import html
 import io
+import json
 import logging
 import os
 import re
@@ -24,6 +26,7 @@ from nbgrader import preprocessors
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
 from nbgrader.converters import Autograde
+from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
@@ -94,8 +97,29 @@ class Book:
         self._convert(_Record, marks.assignment, marks.student)
 
     def page(self, assignment: str, student: str) -> None:
-        """Write the page of a student, with the marks and comments that the gradebook holds now."""
+        """Write the page of a student, with the marks and comments that the gradebook holds now.
+
+        It stays as it is where nothing that it is made from has changed.
+        """
+        made = self.folder / "feedback" / student / assignment / f"{assignment}.html"
+        note = self.folder / "marks" / student / f"{assignment}.page"
+        origin = self._origin_of_page(assignment, student)
+        if made.is_file() and note.is_file() and note.read_text() == f"{origin} {_digest(made.read_bytes())}\n":
+            return
         self._convert(page.Page, assignment, student)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        storage.write_atomically(note, f"{origin} {_digest(made.read_bytes())}\n")
+
+    def _origin_of_page(self, assignment: str, student: str) -> str:
+        """Return a digest of what a page is made from: the notebook, its grades and comments, and how it is written."""
+        kept = self.folder / KEPT / student / assignment / f"{assignment}.ipynb"
+        with self._open() as book:
+            found = book.find_submission_notebook(assignment, assignment, student)
+            grades = [[one.name, one.score, one.max_score, one.manual_score, one.needs_manual_grade]
+                      for one in sorted(found.grades, key=lambda one: one.name)]  # fmt: skip
+            comments = [[one.name, one.comment] for one in sorted(found.comments, key=lambda one: one.name)]
+            said = json.dumps([grades, comments, found.late_submission_penalty])
+        return _digest(said.encode(), kept.read_bytes() if kept.is_file() else b"", *page.sources())
 
     def _convert(self, kind: type, assignment: str, student: str) -> None:
         config = self._config(assignment)
@@ -104,8 +128,13 @@ class Book:
             warnings.simplefilter("ignore")  # nbgrader's own, from its database layer
             converter = kind(coursedir=CourseDirectory(config=config), config=config)
             converter.force = True
-            converter.log.setLevel(logging.CRITICAL)
-            converter.start()
+            with _heard(converter.log) as said:
+                try:
+                    converter.start()
+                except NbGraderException as error:
+                    raise GradingError(
+                        f"nbgrader failed on {assignment} of {student}: {_cause(said) or error}"
+                    ) from error
 
     def _config(self, assignment: str) -> Config:
         config = exercises.release_config()
@@ -167,6 +196,31 @@ class Book:
                     for grade in sorted(grades, key=lambda one: one.name)
                 },
             }
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"\n".join(hashlib.sha256(one).digest() for one in parts)).hexdigest()
+
+
+@contextlib.contextmanager
+def _heard(log: logging.Logger) -> Iterator[list[str]]:
+    """Yield a list of what a logger says of errors, which is printed nowhere meanwhile."""
+    said: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: said.append(record.getMessage())
+    before, spreads, level = list(log.handlers), log.propagate, log.level
+    log.handlers, log.propagate = [handler], False
+    log.setLevel(logging.ERROR)
+    try:
+        yield said
+    finally:
+        log.handlers, log.propagate = before, spreads
+        log.setLevel(level)
+
+
+def _cause(said: Sequence[str]) -> str:
+    """Return the last line of the traceback among what nbgrader said, "" where there is none."""
+    return next((one.strip().splitlines()[-1] for one in said if one.startswith("Traceback")), "")
 
 
 def _notes(marks: Marks) -> str:

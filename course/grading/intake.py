@@ -19,6 +19,7 @@ from course.authoring import exercises
 from course.authoring.exercises import Sheet
 
 LARGEST_BYTES = 20 * 2**20
+MOST_CELLS, MOST_CHARACTERS = 1_000, 1_000_000  # of a notebook: all of it is written on a page
 _STUDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 _OWN = "own"  # begins the grade_id of a cell that a student added
 
@@ -39,9 +40,8 @@ class Submission:
     path: Path
 
     def digest(self) -> str:
-        """Return the SHA-256 of the file's beginning, up to the largest size that is read."""
-        with self.path.open("rb") as file:
-            return hashlib.sha256(file.read(LARGEST_BYTES + 1)).hexdigest()
+        """Return the SHA-256 of the file's beginning, up to the largest size that is read. Raises IntakeError."""
+        return hashlib.sha256(_read(self.path)).hexdigest()
 
 
 def find(folder: Path, assignments: list[str]) -> tuple[list[Submission], list[str]]:
@@ -54,11 +54,11 @@ def find(folder: Path, assignments: list[str]) -> tuple[list[Submission], list[s
         if home.is_symlink() or not home.is_dir() or not _STUDENT.fullmatch(home.name):
             strange.append(f"{home.name!r} is not the folder of a student (letters, digits, _ . @ -)")
             continue
-        own = []
-        for assignment in assignments:
-            places = (home / assignment / f"{assignment}.ipynb", home / f"{assignment}.ipynb")
-            here = [one for one in places if one.is_file() and not _is_linked(one, home)]
-            own += [Submission(home.name, assignment, one) for one in here[:1]]
+        try:
+            own = [one for assignment in assignments for one in _own_files(home, assignment)]
+        except OSError as error:
+            strange.append(f"{home.name!r} cannot be read ({error.strerror}); mend its rights")
+            continue
         found += own
         if not own:
             strange.append(
@@ -67,8 +67,20 @@ def find(folder: Path, assignments: list[str]) -> tuple[list[Submission], list[s
     return found, strange
 
 
-def _is_linked(path: Path, home: Path) -> bool:
-    return path.is_symlink() or path.parent.is_symlink() or home.is_symlink()
+def _own_files(home: Path, assignment: str) -> list[Submission]:
+    """Return the student's one file for an assignment, or nothing."""
+    places = (home / assignment / f"{assignment}.ipynb", home / f"{assignment}.ipynb")
+    here = [one for one in places if one.is_file() and not (one.is_symlink() or one.parent.is_symlink())]
+    return [Submission(home.name, assignment, one) for one in here[:1]]
+
+
+def _read(path: Path) -> bytes:
+    """Return the file's beginning, one byte more than is accepted at most. Raises IntakeError."""
+    try:
+        with path.open("rb") as file:
+            return file.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise IntakeError(f"the file cannot be read ({error.strerror})") from None
 
 
 def clean(sheet: Sheet, path: Path) -> nbformat.NotebookNode:
@@ -101,8 +113,7 @@ def clean(sheet: Sheet, path: Path) -> nbformat.NotebookNode:
 
 def _cells(path: Path) -> list[dict[str, Any]]:
     """Return the cells of a notebook file as their type, source and metadata."""
-    with path.open("rb") as file:
-        data = file.read(LARGEST_BYTES + 1)
+    data = _read(path)
     if len(data) > LARGEST_BYTES:
         raise IntakeError(
             f"the file is larger than {LARGEST_BYTES // 2**20} MiB; clear its outputs and hand it in again"
@@ -114,12 +125,18 @@ def _cells(path: Path) -> list[dict[str, Any]]:
     version = content.get("nbformat") if isinstance(content, dict) else None
     if version != 4:
         raise IntakeError("the file is not a notebook of format 4; save it with JupyterLab and hand it in again")
-    cells = content.get("cells")
     try:
-        return [{"cell_type": str(cell["cell_type"]), "source": _text(cell["source"]), "metadata": cell.get("metadata")}
-                for cell in cells]  # fmt: skip
+        cells = [_cell(one) for one in content.get("cells")]
     except (TypeError, KeyError, AttributeError):
         raise IntakeError("the file is a damaged notebook; open it with JupyterLab and save it again") from None
+    if len(cells) > MOST_CELLS or sum(len(cell["source"]) for cell in cells) > MOST_CHARACTERS:
+        raise IntakeError(f"the notebook has more than {MOST_CELLS:,} cells or {MOST_CHARACTERS:,} characters in them; "
+                          "delete what is no answer and hand it in again")  # fmt: skip
+    return cells
+
+
+def _cell(given: Any) -> dict[str, Any]:
+    return {"cell_type": str(given["cell_type"]), "source": _text(given["source"]), "metadata": given.get("metadata")}
 
 
 def _text(source: Any) -> str:

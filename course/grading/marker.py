@@ -28,7 +28,7 @@ class Mark(Result):
     """What an exercise got of ``points``; ``said`` is what the visible checks say, and ``goals`` what all say.
 
     ``goals`` names each goal with True where every check, hidden ones included, found it reached. ``stopped`` is True
-    where a limit ended it, or it ended its own process. For the library itself.
+    where a limit ended it, it ended its own process, or the checks ended at what it gave. For the library itself.
     """
 
     exercise: str
@@ -145,8 +145,12 @@ def _checked(sheet: Sheet, exercise: str, session: Session, raised: Sequence[str
     checks = sheet.cell("checks", exercise)
     with redirect_stdout(io.StringIO()):
         names = names_for(sheet, exercise, session.function)
-    with redirect_stdout(said := io.StringIO()):
-        score = _run(checks.source, names)
+    try:
+        with redirect_stdout(said := io.StringIO()):
+            score = _run(checks.source, names)
+    except Exception as error:  # a whole number too long to print, a list too deep: whatever came back, others go on
+        said = f"The checks ended with {type(error).__name__[:60]} at what your function gave."
+        return Mark(exercise, 0.0, _points(sheet, exercise), said, (), stopped=True)
     reached = tuple((goal, not problem) for goal, problem in names["check"]._problems().items())
     points = checks.metadata["points"]
     cells = "".join(f"A cell above raised {one}\n" for one in raised)

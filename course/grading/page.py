@@ -44,6 +44,23 @@ class _Grades(preprocessors.GetGrades):
         mark.waits = bool(grade.needs_manual_grade and grade.manual_score is None)
 
 
+class _OfTheCourse:
+    """A preprocessor of nbgrader, for the cells of the course alone: its marks in a student's cell are text."""
+
+    def preprocess_cell(self, cell: Any, resources: Any, cell_index: int) -> tuple[Any, Any]:
+        if not cell.metadata.get("nbgrader", {}).get("locked"):
+            return cell, resources
+        return super().preprocess_cell(cell, resources, cell_index)  # type: ignore[misc]
+
+
+class _NoHiddenTests(_OfTheCourse, preprocessors.ClearHiddenTests):
+    pass
+
+
+class _NoMarkScheme(_OfTheCourse, preprocessors.ClearMarkScheme):
+    pass
+
+
 class _Renderer(IPythonRenderer):
     """Markdown as HTML that needs nothing else: formulas are MathML, and a link into the course is its text."""
 
@@ -74,11 +91,15 @@ class _Exporter(HTMLExporter):
 class Page(GenerateFeedback):
     """nbgrader's feedback, without the hidden tests, on a page of our own. For the library itself."""
 
-    preprocessors: ClassVar = [preprocessors.ClearHiddenTests, preprocessors.ClearMarkScheme, _Grades,
-                               CSSHTMLHeaderPreprocessor]  # fmt: skip
+    preprocessors: ClassVar = [_NoHiddenTests, _NoMarkScheme, _Grades, CSSHTMLHeaderPreprocessor]
 
     def _exporter_class_default(self) -> type[HTMLExporter]:
         return _Exporter
+
+
+def sources() -> list[bytes]:
+    """Return the files of the course by which a page is written. For the library itself."""
+    return [Path(__file__).read_bytes(), *(one.read_bytes() for one in sorted(TEMPLATES.rglob("*")) if one.is_file())]
 
 
 def configure(config: Config) -> None:

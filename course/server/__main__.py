@@ -69,7 +69,7 @@ def _exchange(options: argparse.Namespace) -> None:
 
 def _add(options: argparse.Namespace) -> None:
     for name, password in install.add(options.names, homes=options.homes):
-        print(f"{name},{password or '(keeps the password)'}")
+        print(f"{name},{password or '(keeps the password)'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ PROXY = Path("proxy/node_modules/configurable-http-proxy/bin/configurable-http-p
 ETC = Path("/etc")
 COURSE_ID = "deep_learning_hardware"
 STUDENTS, LECTURERS = "course-students", "course-lecturers"
+FIRST_PERSON = 1000  # the smallest user id that Debian gives a person
 NOT_FOR_STUDENTS = ("@jupyter/nbgrader:formgrader", "@jupyter/nbgrader:create-assignment",
                     "@jupyter/nbgrader:course-list")  # fmt: skip
 
@@ -237,11 +238,12 @@ def proxy(environment: Path) -> None:
     _run(str(environment / "bin" / "npm"), "ci", "--no-audit", "--no-fund", "--silent", "--prefix", str(folder))
 
 
-def add(names: Sequence[str], *, homes: Path | None = None) -> list[tuple[str, str]]:
-    """Make local users for students, each with a closed home and a password of their own; return the passwords.
+def add(names: Sequence[str], *, homes: Path | None = None) -> Iterator[tuple[str, str]]:
+    """Make local users for students, each with a closed home and a password of their own; yield names and passwords.
 
-    A user who exists already keeps the password (an empty one is returned), joins the students, and has the home
-    closed. Raises ServerError where useradd refuses a name.
+    They are made as they are asked for, so that no password is lost where a later name is refused. A user who exists
+    already keeps the password (an empty one is yielded), joins the students, and has the home closed. Raises
+    ServerError before any is made where one is no person, and on the way where useradd refuses a name.
     """
     if os.geteuid() != 0:
         raise ServerError("local users need root; run it with sudo")
@@ -249,18 +251,31 @@ def add(names: Sequence[str], *, homes: Path | None = None) -> list[tuple[str, s
         grp.getgrnam(STUDENTS)
     except KeyError:
         raise ServerError("the class is not set up; run `sudo make server LECTURER=name` first") from None
-    made = []
-    for name in names:
-        password = ""
-        if not _exists(name):
-            at = () if homes is None else ("--base-dir", str(homes))
-            _run("useradd", "--create-home", "--key", "HOME_MODE=0700", "--shell", "/bin/bash", *at, "--", name)
-            password = "-".join(secrets.token_hex(2) for _ in range(4))
-            _run("chpasswd", given=f"{name}:{password}\n")
-        _run("usermod", "--append", "--groups", STUDENTS, name)
-        Path(pwd.getpwnam(name).pw_dir).chmod(0o700)
-        made.append((name, password))
-    return made
+    for name in filter(_exists, names):
+        _refuse_no_person(name)
+    return ((name, _add(name, homes)) for name in names)
+
+
+def _add(name: str, homes: Path | None) -> str:
+    """Make one user, or take one that is there; return the password, "" where it stays as it was."""
+    password = ""
+    if not _exists(name):
+        at = () if homes is None else ("--base-dir", str(homes))
+        _run("useradd", "--create-home", "--key", "HOME_MODE=0700", "--shell", "/bin/bash", *at, "--", name)
+        password = "-".join(secrets.token_hex(2) for _ in range(4))
+        _run("chpasswd", given=f"{name}:{password}\n")
+    _run("usermod", "--append", "--groups", STUDENTS, name)
+    Path(pwd.getpwnam(name).pw_dir).chmod(0o700)
+    return password
+
+
+def _refuse_no_person(name: str) -> None:
+    """Raise ServerError for a user of the system, such as games or mail, whose home others need open."""
+    user = pwd.getpwnam(name)
+    home = Path(user.pw_dir)
+    if user.pw_uid < FIRST_PERSON or not home.is_dir() or home.stat().st_uid != user.pw_uid:
+        raise ServerError(f"{name!r} is a user of the system and no person (id {user.pw_uid}, home {home}); give the "
+                          "student another name; nobody was added")  # fmt: skip
 
 
 def _exists(name: str) -> bool:

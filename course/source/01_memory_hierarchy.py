@@ -236,7 +236,7 @@ limits
 # Between the levels, and beyond them, are links: from the disk, to the page cache, from memory to memory, over the bus to a GPU,
 # through the network's software. Before you see them: a read of 4 KiB from the disk of this machine.
 
-# %% tags=["predict"]
+# %% tags=["predict", "slide", "slide-output"] minutes=0.5
 loads_in_read = helpers.predict(
     "How many loads from main memory fit into the time of one 4 KiB read from the disk?", "loads"
 )
@@ -261,7 +261,7 @@ print(f"a load from main memory: {units.text(load_s, 's')} ({basis})")
 print(f"a word: {system.pointer_bits} bits, a vector: {system.simd_bits} bits, a line: {system.line_bytes} bytes")
 print(f"reads of 4 KiB, one at a time: {units.text(4 * KIB / disk.latency_s, 'B/s')}")
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=0.5
 by_bandwidth = 4 * KIB / disk.bandwidth_bytes_per_s / load_s
 loads_in_read.reveal(modelled=by_bandwidth, measured=disk.latency_s / load_s)
 
@@ -477,7 +477,7 @@ timing.claim(
 # in flight}$. The left end of the curves is low for another reason: there the call of a PyTorch operator takes longer than its
 # data. Lesson 02 takes up both.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=0.5
 # ## Part 7: order, stride, direction, alignment
 #
 # Memory moves whole lines, on most machines of 64 bytes: 16 numbers of 4 bytes. Who uses one number of a line has moved all of it.
@@ -491,7 +491,7 @@ for name, stream in {"in sequence": simulators.sequential(2**14), "random": shuf
     run = simulators.simulate_caches(stream, cache)
     print(f"{name}: asked for {run.asked_bytes:,} bytes, moved {run.memory_read_bytes:,}")
 
-# %% tags=["predict"]
+# %% tags=["predict", "slide", "slide-output"] minutes=0.5
 order_ratio = helpers.predict("64 MiB of numbers: how many times longer does the random order take?", "x")
 order_ratio
 
@@ -618,7 +618,7 @@ timing.claim(
 fresh = [torch.empty(size).data_ptr() % 64 for size in (1, 3, 100, 12345)]
 print(f"every new CPU tensor starts at a multiple of 64: {not any(fresh)}")
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=0.5
 # ### Memory channels, for one thread and for many
 #
 # Main memory has several [channels](glossary.md#memory-channel), each with its own wires. How should data be laid out over four of
@@ -630,7 +630,7 @@ print(f"every new CPU tensor starts at a multiple of 64: {not any(fresh)}")
 one_thread_share = helpers.predict("One thread, its array in one channel: which share of the four channels works?", "%")
 one_thread_share
 
-# %% tags=["run", "slide-output"]
+# %% tags=["run", "slide", "slide-output"] minutes=0.5
 four = {"channels": 4, "units_in_flight": 4}
 turns = hardware.model_channels([0], bytes_each=64 * KIB, interleave_bytes=64, **four)
 alone = hardware.model_channels([0], bytes_each=64 * KIB, interleave_bytes=64 * KIB, **four)

@@ -167,7 +167,7 @@ one_thread.reveal(modelled=eras_of_speed[0].doubling_years, measured=eras_of_spe
 # When the voltage could fall no further, a faster clock meant a hotter chip, and the clock stopped. The transistors of this table
 # went on. They became cores, wider vectors and special units: operations at the same time instead of one after another.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ## Part 2: the price of a wide number
 #
 # A well-known textbook asks: why does a 16-bit multiplier cost four times an 8-bit one?
@@ -187,7 +187,7 @@ def multiply(x, y, bits):
     return total, gates
 
 
-# %% tags=["slide-output"]
+# %% tags=["slide", "slide-output"] minutes=1
 gates = {bits: multiply(2**bits - 1, 2**bits - 3, bits)[1] for bits in (4, 8, 16, 32)}
 print("the product is right:", multiply(201, 77, 8)[0] == 201 * 77)
 for bits, count in gates.items():
@@ -262,7 +262,7 @@ for dtype, count in numbers_in_a_row.items():
 # half the bits. NVIDIA does not say that this was its reason; the figures fit it exactly. It is also what the rest of this
 # lesson teaches: arithmetic that cannot be fed is worth nothing, so nobody builds it.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=0.5
 # ## Part 3: what went wrong here?
 #
 # A lecture printed two times of the "product" of two matrices of side 1024, one of a CPU, one of a GPU. Can they be true?
@@ -274,7 +274,7 @@ for dtype, count in numbers_in_a_row.items():
 beyond_peak = helpers.predict("How many times the processor's peak would a product in 0.52 ms be?", "x")
 beyond_peak
 
-# %% tags=["run", "slide-output"]
+# %% tags=["run", "slide", "slide-output"] minutes=0.5
 printed_s = {"CPU": 0.52e-3, "GPU": 0.30e-3}
 side = 1024
 product_flops, elementwise_bytes = units.flops_from_macs(side**3), 3 * side**2 * 4
@@ -303,7 +303,7 @@ print(f"as a * b the GPU's time uses {as_stream:.1%} of the card's memory bandwi
 # %% [markdown] tags=["slide"] minutes=2
 # ### Five faults in five lines
 #
-# Find them before you go on.
+# Which five?
 
 
 # %% tags=["slide-code"]
@@ -529,7 +529,7 @@ plain = [one for one in placed if one.name != "a @ 16 columns"]
 timing.claim(
     "a + b, a @ vector and a @ b are within a factor of 4 of their models",
     holds=all(1 / 4 < one.time_ratio < 4 for one in plain),
-    evidence=plain,
+    evidence=[*plain, limits],
 )
 more = counted.loc["a @ 16 columns"] / counted.loc["a @ vector"]
 print(f"16 columns for one: {more['flops']:.0f} times the operations, {more['moved_bytes']:.3f} times the bytes")
@@ -701,7 +701,7 @@ print(f"a block of 1,024 threads, one an element: a tile of {1024**0.5:.0f} x {1
 # So tiles of one element a thread cannot reach that roof from main memory alone. Fast products let each thread compute a small tile
 # of its own, in registers: the same idea again, one level nearer. (L2, which keeps tiles for neighbouring blocks, helps as well.)
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ## Part 6: the same product, by its time
 #
 # Five programs, one product, one thread of the CPU. How far is the naive one from the library's?
@@ -734,7 +734,7 @@ except native.NativeError as error:
     print(f"not measured here: {error}")
 programs
 
-# %% tags=["look", "nbval-ignore-output", "slide-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 speedups = {row.name: row.speedup for row in programs.products} if programs else {}
 naive_ratio.reveal(modelled=lanes * 2 * 4, measured=speedups.get("torch.matmul"))
 
@@ -833,7 +833,7 @@ if device == "cuda":
 else:
     recorded.show("02", "matrix products")
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ## Part 7: threads and precision
 #
 # Two ways to raise the flat roof of a CPU: more cores, narrower numbers.
@@ -841,7 +841,7 @@ else:
 # A model of threads: two threads on two cores compute twice as fast. It says nothing of the slope: one core alone may already
 # take most of what main memory gives.
 
-# %% tags=["predict"]
+# %% tags=["predict", "slide-output"]
 two_threads = helpers.predict("How many times as fast is a product of side 1024 with two threads of the CPU?", "x")
 two_threads
 
@@ -857,7 +857,7 @@ def with_threads(threads):
 by_threads = helpers.compare({"one": lambda: with_threads(1), "two": lambda: with_threads(2)}, device="cpu", budget_s=2)
 by_threads
 
-# %% tags=["look", "nbval-ignore-output", "slide-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 cores = helpers.machine_card().usable_cores or 1
 two_threads.reveal(modelled=min(2, cores), measured=1 / by_threads.candidate("two").time_ratio)
 
@@ -927,7 +927,11 @@ plotting.show(drawn, alt=alt)
 beyond_roofline.reveal(modelled=layers.modelled_s / roofs_s, measured=one_image.median_s / roofs_s)
 
 # %% tags=["explain"]
-timing.claim("one image takes at least twice its roofline", holds=one_image.median_s >= 2 * roofs_s, evidence=one_image)
+timing.claim(
+    "one image takes at least twice its roofline",
+    holds=one_image.median_s >= 2 * roofs_s,
+    evidence=[one_image, limits],
+)
 
 # %% [markdown] tags=["explain"]
 # The roofline promised a time that no run comes near. What did it leave out? Not arithmetic, not bytes: the call itself. Before an
@@ -940,10 +944,11 @@ timing.claim("one image takes at least twice its roofline", holds=one_image.medi
 
 # %% tags=["run", "nbval-ignore-output"]
 least = {"conv1": (1, 1, 5, 5), "relu1": (1,), "pool1": (1, 1, 2, 2), "fc3": (1, 60)}
-call_s = {}
+calls = {}
 for name, shape in least.items():
     layer, smallest = lenet.get_submodule(name), torch.rand(shape, device=device)
-    call_s[type(layer).__name__] = helpers.measure(lambda layer=layer, x=smallest: layer(x), budget_s=0.3).median_s
+    calls[type(layer).__name__] = helpers.measure(lambda layer=layer, x=smallest: layer(x), budget_s=0.3)
+call_s = {kind: call.median_s for kind, call in calls.items()}
 results.printed(pd.DataFrame({"call_s": call_s}))
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
@@ -957,7 +962,7 @@ print(f"measured:                    {units.text(one_image.median_s, 's')}")
 timing.claim(
     "with each kind's own overhead the model is within a factor of 4",
     holds=1 / 4 < one_image.median_s / (roofs_s + calls_s) < 4,
-    evidence=one_image,
+    evidence=[one_image, limits, *calls.values()],
 )
 
 # %% [markdown] tags=["explain"]
@@ -985,7 +990,7 @@ batch_ratio.reveal(modelled=(many_roofs_s + calls_s) / many_roofs_s, measured=ma
 timing.claim(
     "a batch comes nearer to its roofline",
     holds=many_images.median_s / many_roofs_s < one_image.median_s / roofs_s,
-    evidence=[one_image, many_images],
+    evidence=[one_image, many_images, limits],
 )
 
 # %% [markdown] tags=["explain"]

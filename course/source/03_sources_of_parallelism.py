@@ -45,7 +45,7 @@ from helpers.parallel import ensembles, races, updates, within_layer
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
-# %% [markdown] tags=["slide"] minutes=3
+# %% [markdown] tags=["slide"] minutes=1.5
 # ## Part 1: one line, four sources
 #
 # $$w \leftarrow w - \frac{\eta}{B} \sum_{i=1}^{B} \nabla_w\, \ell\bigl(f(x_i; w),\, y_i\bigr)$$
@@ -89,7 +89,7 @@ print(f"within layers: {64 * numbers_an_image * 4:,} bytes; over examples: {para
 # `sources_of_parallelism` counts the same for any model, by following its operators: how often workers exchange something
 # (`synchronisations`), how many bytes in all (`payload`), and whether they wait for it.
 
-# %% tags=["run", "slide-output"]
+# %% tags=["run", "slide", "slide-output"] minutes=1.5
 sources = parallel.sources_of_parallelism(helpers.LeNet(), (64, 1, 28, 28))
 within, examples = sources.row("within a layer"), sources.row("over examples")
 table = pd.DataFrame([row.to_dict() for row in sources.rows]).set_index("source").rename_axis(None)
@@ -690,7 +690,7 @@ print(f"with a lock: {lost[2].lost_additions} of {lost[2].additions:,} additions
 # ask for others), which run one after another, and an addition in place is one kernel: gradients are stale there as well, but no
 # such addition is lost.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=0.5
 # ### Or meet less often: local SGD
 #
 # Each worker trains its own copy. Every $k$ steps all take the mean of their weights.
@@ -712,7 +712,7 @@ for run in local.runs:
 weight_bytes = sum(weight.nbytes for weight in net.parameters())
 sent.reveal(modelled=150 / 10 * 2 * 3 / 4 * weight_bytes, measured=local.runs[1].sent_bytes)
 
-# %% tags=["look", "nbval-ignore-output", "slide-more", "slide-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=0.5
 names = [f"every {run.synchronise_every}" for run in local.runs]
 table = pd.DataFrame([run.to_dict() for run in local.runs], index=names)
 results.printed(table[["sent_bytes", "final_loss", "largest_distance"]])
@@ -829,7 +829,7 @@ places = {
 # First your own answer. Put `y` or `n` for each source, in the order of the headings: within a layer, over examples, over
 # update iterations, over models.
 
-# %% tags=["slide-code"]
+# %%
 mine = {
     "CPU cores": "????",
     "GPU cores": "????",

@@ -450,7 +450,7 @@ print(
 # layer, before the next can begin. If you leave batch norm to each rank instead, your result depends on the number of ranks: say
 # so. Layer norm has no such question: it looks at one example.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ## Part 5: accumulate, and send once
 #
 # - [Gradient accumulation](glossary.md#gradient-accumulation): several backward passes, one update: a large batch on a small memory
@@ -467,7 +467,7 @@ sent_in_vain = helpers.predict(
 sent_in_vain
 
 
-# %% tags=["run", "slide-output"]
+# %% tags=["run", "slide", "slide-output"] minutes=1
 def accumulate(rank, world_size, micro_batches, careful):
     ddp = nn.parallel.DistributedDataParallel(make_model().to(device))
     mine = parallel.shard(inputs, rank, world_size=world_size).to(device)
@@ -703,7 +703,7 @@ print(f"a gradient of 1e-8 in float16 is {tiny.half().item()}, in bfloat16 it is
 # keeps the range and gives up digits. This is the difference between compression and everything before it: bucket, ring and
 # accumulation change when bytes travel, compression changes what arrives.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ## Part 8: must every rank keep everything?
 #
 # Under DDP four ranks keep four copies of weights, gradients and [optimizer state](glossary.md#optimizer-state).
@@ -713,7 +713,7 @@ print(f"a gradient of 1e-8 in float16 is {tiny.half().item()}, in bfloat16 it is
 # Models*, 2020) names three stages: sharding the optimizer state, then the gradients, then the weights; the third is PyTorch's
 # `fully_shard` (FSDP2). With Adam in float32 a parameter has 4 bytes of weight, 4 of gradient and 8 of state:
 
-# %% tags=["predict"]
+# %% tags=["predict", "slide-output"]
 kept_bytes = helpers.predict("Bytes a parameter that each of 4 ranks keeps between steps, all sharded?", "B")
 kept_bytes
 
@@ -744,7 +744,7 @@ def bytes_kept(_rank, world_size, sharded):
     return [sum(each.nbytes for each in part) for part in kept], counter.counts
 
 
-# %% tags=["look", "slide-output"]
+# %% tags=["look", "slide", "slide-output"] minutes=1
 kept = {name: ranks.run(bytes_kept, sharded)[0] for name, sharded in (("DDP", False), ("FSDP2", True))}
 columns = ["weights", "gradients", "Adam's state"]
 pd.DataFrame({name: sizes for name, (sizes, _) in kept.items()}, index=columns).T.map("{:,} bytes".format)
@@ -812,7 +812,7 @@ given = ["--checkpoint", checkpoints / "undisturbed.pt"]
 on_a_cable = allowed.used == "two network namespaces"
 if on_a_cable:
     command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"]
-    command += [f"--rdzv-endpoint={parallel.FIRST_MACHINE}:29500", script, *given]
+    command += [f"--rdzv-endpoint={parallel.FIRST_MACHINE}:29500", f"--log-dir={folder.name}", script, *given]
     output = parallel.on_two_machines(command, cable, timeout_s=110)
 else:
     both_agents = parallel.torchrun(script, nproc_per_node=1, nnodes=2, args=given, timeout_s=110)

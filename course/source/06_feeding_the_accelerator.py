@@ -712,7 +712,7 @@ print(f"asynchronous, a save every 40 ms on this disk: modelled stall at least {
 # waits for what is left: a disk that is too slow on average cannot be hidden, just as a loader that is too slow on average
 # cannot.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ### What went wrong here? A save without a snapshot
 #
 # - "A thread saves `state_dict()`": no tensor is copied by that
@@ -745,7 +745,7 @@ def save_and_go_on(takes_snapshot):
     return saved["step"], [step for step, each in enumerate(weights) if torch.equal(each, saved["model"]["weight"])]
 
 
-# %% tags=["look", "slide-output"]
+# %% tags=["look", "slide", "slide-output"] minutes=1
 found = {takes_snapshot: save_and_go_on(takes_snapshot) for takes_snapshot in (False, True)}
 for takes_snapshot, (says, holds) in found.items():
     print(f"snapshot {takes_snapshot!s:5}: says step {says}, weights of step {holds[0]}")

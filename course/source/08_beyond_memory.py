@@ -91,8 +91,31 @@ results.printed(table[["parameters", "step_s", "estimated_s", "low_s", "high_s"]
 growth.reveal(modelled=step_flops[4096] / step_flops[128], measured=rows[4096].step_s / rows[128].step_s)
 
 # %% [markdown] tags=["explain"]
-# The operations overstate it. A [FLOP](glossary.md#flop) of LeNet's convolutions and poolings takes longer than a FLOP of a large
-# matrix product, and at `hidden=128` nearly all the time is theirs. It is a fixed amount, to which the wide layers add.
+# The operations overstate it. What else is in a step with `hidden=128`? Run the part up to the last pooling alone, there and back:
+
+# %% tags=["look", "nbval-ignore-output"]
+narrow, images = helpers.LeNet(128).to(device), torch.rand(128, 1, 28, 28, device=device)
+front = torch.nn.Sequential(*list(narrow.children())[:6])
+whole_and_front = helpers.compare(
+    {"the network": lambda: narrow(images).sum().backward(), "its front": lambda: front(images).sum().backward()},
+    budget_s=0.8,
+)
+front_share = whole_and_front.candidate("its front").time_ratio
+before_s, after_s = rows[128].step_s, rows[4096].step_s - rows[128].step_s
+slower_flop = (before_s / step_flops[128]) / (after_s / (step_flops[4096] - step_flops[128]))
+print(f"convolutions, ReLU and poolings: {front_share:.0%} of the time")
+print(f"a FLOP of the step with hidden=128 takes {slower_flop:.1f} times as long as one that the width adds")
+
+# %% tags=["explain"]
+timing.claim(
+    "on a CPU, at hidden=128, convolutions, ReLU and poolings take most of the time there and back",
+    holds=front_share > 0.5 or device == "cuda",
+    evidence=whole_and_front,
+)
+
+# %% [markdown] tags=["explain"]
+# A [FLOP](glossary.md#flop) there takes longer than a FLOP of a large matrix product. And it is a fixed amount, to which the wide
+# layers add.
 #
 # ### An estimate without an interval says nothing
 #
@@ -234,11 +257,15 @@ limits = helpers.probe()
 limits
 
 # %% tags=["nbval-ignore-output"]
-caches = {level.name: level.size_bytes for level in limits.memory_levels[:-1] if level.size_bytes}
-last_cache = max(caches.values(), default=0)
-fine = [round(128 * 2 ** (step / 4)) for step in range(25)]
-widths = [width for width in fine[::2] if 4 * width**2 <= max(32 * MIB, 8 * last_cache)]
-print(f"the caches: {caches}; widths of a square layer to measure: {widths}")
+caches = {level.name: level.holds_bytes for level in limits.memory_levels[:-1] if level.holds_bytes}
+last_cache, most_bytes = max(caches.values(), default=0), limits.bandwidths[-1].working_set_bytes
+fine = [round(128 * 2 ** (step / 4)) for step in range(29)]
+widths = [width for width in fine[::2] if 4 * width**2 <= min(most_bytes, max(32 * MIB, 5 * last_cache))]
+print(f"the caches hold {caches}; widths of a square layer to measure: {widths}")
+
+# %% [markdown]
+# The largest layer is chosen for your machine: well over twice the last cache, and no larger than the largest array that the probe
+# allowed itself (an eighth of the memory, and 512 MiB at most).
 
 # %% tags=["predict"]
 slower = helpers.predict(
@@ -254,7 +281,7 @@ slower
 
 # %% tags=["run"]
 def placed(width, batch):
-    weight, x = torch.rand(width, width, device=device), torch.rand(batch, width, device=device)
+    weight, x = torch.ones(width, width, device=device), torch.ones(batch, width, device=device)
     flops = units.flops_from_macs(batch * width**2)
     moved_bytes = 4 * (width**2 + 2 * batch * width)
     layer = lambda: torch.nn.functional.linear(x, weight)  # noqa: E731
@@ -308,11 +335,12 @@ plotting.show(draw_weights(1), alt=alt_of_weights(1))
 # in every call. The model has sharp steps, the machine has round ones: a cache is shared, with other data and with other programs,
 # so it fills before its size and never keeps everything.
 #
-# The knee need not be there on your machine. Where one core cannot compute faster than main memory delivers, or where the caches
-# hold even the largest layer, the line stays flat, and on a GPU the call hides it. It may also come long before the mark of the
-# last cache: where several guests share one processor, each has only a part of that cache. The notes of the limits say so where
-# your [latency](glossary.md#latency) rises early; the model knows only the size that the system names. So the claim is made where
-# the largest layer is more than twice the last cache, and the model's time from main memory lies well above your floor:
+# The knee need not be there on your machine. Where one core cannot compute faster than main memory delivers, or where the memory
+# is too small for a layer that outgrows the last cache, the line stays flat, and on a GPU the call hides it. It may also come long
+# before the size that the system names: where several guests share one processor, each has only a part of that cache. So the probe
+# looks where its bandwidth falls. If that is at less than half of the named size, the last cache is taken to hold what was found:
+# the column `holds` above, a line of the notes, and the mark in the figure. The claim is made where the largest layer is more than
+# twice that, and the model's time from main memory lies well above your floor:
 
 # %% tags=["explain"]
 outgrown = 4 * widths[-1] ** 2 > 2 * last_cache > 0 and f"{limits.memory.name} bandwidth" not in limits.unstable
@@ -546,7 +574,7 @@ for step in range(3):
 # The layer used last is needed first, so eight of nine are there. The same bytes, the same limit, the same rule of eviction; only
 # the order is another. Where you choose the order yourself, go back and forth.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ## Part 6: what went wrong here?
 #
 # "Out of memory", said the lecture of its training. The error was a *bus error* in a worker of the data loader.
@@ -631,7 +659,7 @@ print(f"workers x prefetch_factor + 1 batches, or nothing to count with: {found}
 # than it needs, and the bare write that a worker of 2022 did:
 
 
-# %% tags=["look", "nbval-ignore-output", "slide-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 def write_mapped(size_bytes):
     import mmap
 

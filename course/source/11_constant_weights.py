@@ -361,7 +361,7 @@ kept = [row.to_dict() for row in recorded_rows.counts if row.placement in ("cons
 print(recorded_rows.compiler)
 pd.DataFrame(kept)[["placement", "architecture", "total", "immediate", "constant_bank", "global_loads"]]
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ### Claim 2: "half precision and constants exclude each other"
 #
 # - They believed: there is no `const` array of `__half`.
@@ -384,7 +384,7 @@ half_ratio.reveal(
     modelled=50, measured=100 * half.instructions_per_candidate / rows["const sm_90"].instructions_per_candidate
 )
 
-# %% tags=["explain", "slide-output"]
+# %% tags=["explain", "slide", "slide-output"] minutes=1
 print("every multiply-add of a weight has an immediate:", half.immediate >= network.macs)
 print("a thread evaluates", half.candidates, "candidates")
 saving = half.instructions_per_candidate / rows["const sm_90"].instructions_per_candidate
@@ -393,14 +393,14 @@ print("about half the instructions a candidate:", 0.45 < saving < 0.6)
 # %% [markdown] tags=["explain"]
 # Claim 2 is refuted. There is a price, and it is not speed: a weight keeps 11 significant bits.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=0.5
 # ### Constants that are zero
 #
 # A weight of zero costs nothing: the compiler sees that it is zero. So remove the smaller half of each layer's weights, and count.
 #
 # Removing weights is called [pruning](glossary.md#pruning).
 
-# %% tags=["predict"]
+# %% tags=["predict", "slide-output"]
 pruned_code = helpers.predict("Half of the weights kept: which share of the instructions is left?", "%")
 pruned_code
 
@@ -410,7 +410,7 @@ pruned = {} if no_gpu_code else {kept: cw.count_placements(network, prune=1 - ke
 shown = {f"{kept:.0%}": [one.nonzero_weights, one.counts[0].total] for kept, one in pruned.items()}
 pd.DataFrame(shown, index=["weights kept", "instructions"]) if pruned else no_gpu_code
 
-# %% tags=["look", "nbval-ignore-output", "slide-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=0.5
 left = 100 * pruned[0.5].counts[0].total / rows["const sm_90"].total if pruned else None
 pruned_code.reveal(modelled=50, measured=left)
 

@@ -267,7 +267,7 @@ ratios = {row.variant: row.model_ratio for row in forward}
 timing.claim(
     "every time is within a factor of 4 of bytes over bandwidth",
     holds=all(1 / 4 < ratio < 4 for ratio in ratios.values()),
-    evidence=beside,
+    evidence=[beside, limits],
 )
 
 # %% [markdown] tags=["explain"]
@@ -504,7 +504,7 @@ in_place_ratio = helpers.predict(
 in_place_ratio
 
 # %% [markdown]
-# `bias_relu_` is the library's kernel: the same idea with vectors written out, threads, four types of number, and both orders in
+# `bias_relu_` is the library's kernel: the same idea with vectors written out, threads, three types of number, and both orders in
 # memory. `mul_` by 1 reads and writes the tensor and does nothing else: it is PyTorch's simplest pass in place.
 
 # %% tags=["run", "nbval-ignore-output"]
@@ -600,7 +600,7 @@ plotting.show(drawn, alt="Bars of the time of each program for the bias gradient
 timing.claim(
     "no program is over four times as fast as the model",
     holds=min(medians_s.values()) > read_s / 4,
-    evidence=reductions,
+    evidence=[reductions, limits],
 )
 
 # %% [markdown] tags=["explain"]
@@ -775,7 +775,7 @@ print(f"in activations: {(sample.nbytes + maxima.nbytes + places.nbytes) / sampl
 # So let us ask it in another manner. We change nothing but the *values*: random ones, the same sorted along each row, all zero.
 # Same bytes, same operations, same program.
 
-# %% tags=["predict"]
+# %% tags=["predict", "slide-output"]
 zeros_ratio = helpers.predict("How many times as long as zeros do random numbers take to pool?", "x")
 zeros_ratio
 
@@ -842,7 +842,6 @@ best_ratio
 ladder = fused_bias.measure_ladder(images, labels, model=net, budget_s=3)
 speedups = {rung.rung: rung.speedup for rung in ladder.rungs}
 drawn = plotting.draw_bars(speedups, unit="", title="Speedup of the forward pass")
-drawn.set_figheight(4)  # so that its labels can be read on a slide
 plotting.show(drawn, alt="Bars of the speedup of each program for the network over the separate kernels.")
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -879,7 +878,6 @@ with torch.enable_grad():
     steps = fused_bias.measure_ladder(images, labels, phase="training", model=net, budget_s=3)
 training = {rung.rung: rung.speedup for rung in steps.rungs}
 drawn = plotting.draw_bars(training, unit="", title="Speedup of a training step")
-drawn.set_figheight(4)
 plotting.show(drawn, alt="Bars of the speedup of a training step of each program over the separate kernels.")
 
 # %% tags=["look"]

@@ -46,10 +46,6 @@ class SaveCost(Result):
     save_s: float
     saved_bytes_per_s: float
 
-    def estimate_s(self, state_bytes: float) -> float:
-        """Return the seconds that a save of another state should take: bytes over this save's rate. Lesson 06."""
-        return state_bytes / self.saved_bytes_per_s
-
 
 def measure_save(
     state: Mapping[str, Any], folder: str | os.PathLike[str] | None = None, *, repeats: int = 3

@@ -142,9 +142,10 @@ def link(buffer: np.ndarray, working_set_bytes: int, *, line_bytes: int = LINE_B
     if lines < 2 or working_set_bytes > buffer.nbytes:
         raise ValueError(f"a working set of {working_set_bytes:,} bytes cannot be linked: give at least two lines "
                          f"({2 * line_bytes} bytes) and at most the buffer's {buffer.nbytes:,}")  # fmt: skip
-    others = np.random.default_rng(seed).permutation(lines - 1) + 1
+    places = np.arange(lines)  # and from here on in place: fresh pages would take most of the time
+    np.random.default_rng(seed).shuffle(places[1:])
+    places *= stride
     # NumPy writes one after another, in the order of the walk.
-    places = np.concatenate(([0], others)) * stride
     buffer[places[:-1]] = places[1:]
     buffer[places[-1]] = places[0]
     return places

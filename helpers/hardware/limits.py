@@ -15,14 +15,25 @@ class MemoryLevel(Result):
 
     On a CPU a cache's is that of a compiled triad on all threads, main memory's that of PyTorch's.
 
-    ``size_bytes`` is what one core reaches at this level (None for main memory when it is unknown), ``latency_s`` that
-    of one dependent load. None stands for what could not be measured here; the probe's notes say why. Lesson 01.
+    ``size_bytes`` is what one core reaches at this level, as the system names it (None for main memory when it is
+    unknown); ``holds_bytes``, by default the same, is what of it the probe's bandwidth curve shows, and what the models
+    go by. ``latency_s`` is that of one dependent load. None stands for what could not be measured here; the probe's
+    notes say why. Lesson 01.
     """
 
     name: str
     size_bytes: int | None
     latency_s: float | None
     bandwidth_bytes_per_s: float | None
+    holds_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.holds_bytes is None:
+            object.__setattr__(self, "holds_bytes", self.size_bytes)
+
+    def fits(self, working_set_bytes: float) -> bool:
+        """Return whether the level is known to hold ``working_set_bytes``."""
+        return self.holds_bytes is not None and working_set_bytes <= self.holds_bytes
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,7 @@ class MachineLimits(Result):
     def level_of(self, working_set_bytes: int) -> MemoryLevel:
         """Return the smallest level that holds ``working_set_bytes``, main memory where no cache does."""
         for level in self.memory_levels[:-1]:
-            if level.size_bytes is not None and working_set_bytes <= level.size_bytes:
+            if level.fits(working_set_bytes):
                 return level
         return self.memory
 

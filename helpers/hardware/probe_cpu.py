@@ -18,7 +18,7 @@ from helpers.hardware.limits import MachineLimits
 from helpers.hardware.machine import machine_card
 from helpers.hardware.probe_levels import CacheLevel
 from helpers.hardware.probe_repeats import Key, Stage, fastest_s, in_passes
-from helpers.hardware.probe_results import Measured, assembled, curve_of, memory_level
+from helpers.hardware.probe_results import Measured, assembled, curve_of, memory_level, triads_of
 from helpers.results import cell
 from helpers.timing.waiting import MOST_WAITING, watch_waiting
 
@@ -34,8 +34,8 @@ class Plan:
     For the library itself.
     """
 
-    latency_s: float = 4.0
-    whole_s: float = 9.0
+    latency_s: float = 6.0
+    whole_s: float = 14.0
     per_octave: int = 4
     least_bytes: int = 2**12
     kernel_s: float = 0.006
@@ -64,6 +64,10 @@ def measure_cpu(plan: Plan) -> MachineLimits:
     reasons: dict[str, str] = {}
     stages = [*_bandwidth_stages(plan, levels, most, threads, notes), *_compute_stages(plan, reasons)]
     values |= in_passes(stages, end_s=begin_s + plan.whole_s, track=track("bandwidth and compute"))
+    if named and ("level", named[-1].name) in values:
+        inside = 1 / min(values["level", named[-1].name])
+        levels, narrow = levels_of.narrowed(named, inside, triads_of(values), threads)
+        notes += narrow
     notes += reasons.values()
     notes += busy(waiting())
     notes += levels_of.too_small(levels, most, threads)

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from helpers.hardware.card import MachineCard, binary
 from helpers.hardware.changepoints import find_change_points
 from helpers.hardware.limits import LatencyPoint
 
 UNKNOWN_LAST_CACHE_BYTES = 2**25
-MOST_BYTES = 2**30
+MOST_BYTES = 2**29  # with 1 GiB the time allowed holds one pass in place of two
 
 _BEYOND_CACHES = 4
 _PART_OF_MEMORY = 8
 _OUTSIDE = (4, 2, 1)
+_TOLD_APART = 1.5
 
 
 @dataclass(frozen=True)
 class CacheLevel:
     """A cache that the probe looks into: what one core reaches, and how many logical processors share it.
 
-    For the library itself.
+    ``holds_bytes`` is what the bandwidth shows of that, where it is less than half. For the library itself.
     """
 
     name: str
     size_bytes: int
     shared_by: int
+    holds_bytes: int | None = None
 
 
 def card_levels(card: MachineCard) -> tuple[CacheLevel, ...]:
@@ -55,7 +57,7 @@ def curve_levels(latencies: Sequence[LatencyPoint], threads: int) -> tuple[Cache
 
 
 def largest_bytes(levels: Sequence[CacheLevel], threads: int, free_bytes: int | None) -> int:
-    """Return the largest working set: four times the last cache, at most an eighth of memory and 1 GiB.
+    """Return the largest working set: four times the last cache, at most an eighth of memory and 512 MiB.
 
     The last cache is taken for 32 MiB at least, since a system may list its smaller ones alone. The result is a power
     of two: the next above four times the cache, or the last within the limit. For the library itself.
@@ -66,11 +68,14 @@ def largest_bytes(levels: Sequence[CacheLevel], threads: int, free_bytes: int | 
 
 
 def too_small(levels: Sequence[CacheLevel], most_bytes: int, threads: int) -> tuple[str, ...]:
-    """Return a note where the largest working set is under four times the last cache, for want of free memory.
+    """Return a note where the largest working set is under four times what the last cache is known to hold.
 
     For the library itself.
     """
-    if not levels or most_bytes >= _BEYOND_CACHES * total_bytes(levels[-1], threads):
+    if not levels:
+        return ()
+    holding = replace(levels[-1], size_bytes=levels[-1].holds_bytes or levels[-1].size_bytes)
+    if most_bytes >= _BEYOND_CACHES * total_bytes(holding, threads):
         return ()
     return (f"the largest working set, {binary(most_bytes)}, is under four times the {levels[-1].name}: main memory's "
             "figures hold hits in the cache",)  # fmt: skip
@@ -104,6 +109,33 @@ def triad_bytes(levels: Sequence[CacheLevel], index: int, threads: int) -> int:
     return int(math.sqrt(below * size)) // (192 * threads) * 192 * threads
 
 
+def narrowed(
+    levels: Sequence[CacheLevel], inside_bytes_per_s: float, triads: Mapping[int, float], threads: int
+) -> tuple[tuple[CacheLevel, ...], tuple[str, ...]]:
+    """Return the levels, the last with what the bandwidth shows that it holds if that is under half, and a note of it.
+
+    ``inside_bytes_per_s`` is the triad's rate well inside the last cache, ``triads`` its rate by working set, the
+    largest in main memory. Shown to be held is the largest working set whose rate is nearer to the first than to that
+    of main memory, by ratio; the curve has one to each doubling, so it is good to a factor of two. It tells nothing
+    where the two rates are within a half of each other. The last cache alone is looked at, for it is the one that is
+    shared. The latency does not decide: at random addresses it also rises where the pages outnumber the TLB, which a
+    guest meets early (its large pages may be small ones of the host). For the library itself.
+    """
+    last, memory_bytes_per_s = levels[-1], triads[max(triads)]
+    if inside_bytes_per_s < _TOLD_APART * memory_bytes_per_s:
+        return tuple(levels), ()
+    between = math.sqrt(inside_bytes_per_s * memory_bytes_per_s)
+    total = total_bytes(last, threads)
+    held = max((size for size, rate in triads.items() if rate >= between), default=total)
+    below = total_bytes(levels[-2], threads) if len(levels) > 1 else 0
+    if held <= below or 2 * held >= total:
+        return tuple(levels), ()
+    share = held * last.size_bytes // total
+    note = (f"the system names an {last.name} of {binary(last.size_bytes)}, and the bandwidth falls after "
+            f"{binary(share)}: the models take it to hold that")  # fmt: skip
+    return (*levels[:-1], replace(last, holds_bytes=share)), (note,)
+
+
 def latency_point(latencies: Sequence[LatencyPoint], inside: tuple[int, int | None]) -> LatencyPoint | None:
     """Return the fastest point well inside a level, ``inside`` being the size of the cache below (0: none) and its own.
 
@@ -134,7 +166,8 @@ def disagreements(levels: Sequence[CacheLevel], latencies: Sequence[LatencyPoint
             continue
         below = 2 * levels[index - 1].size_bytes if index else 0
         earlier = [size for size in found if below < size < level.size_bytes / 2]
-        seen = (f"the latency rises after {binary(earlier[-1])}, so other programs (or other guests of this computer) "
-                "take a part of it" if earlier else "the latency does not rise there")  # fmt: skip
+        seen = (f"the latency rises after {binary(earlier[-1])}: other programs (or other guests of this computer) "
+                "take a part of it, or the TLB reaches no further" if earlier
+                else "the latency does not rise there")  # fmt: skip
         notes.append(f"the system names an {level.name} of {binary(level.size_bytes)}, and {seen}")
     return tuple(notes)

@@ -52,6 +52,11 @@ def curve_of(values: Values) -> tuple[LatencyPoint, ...]:
     return tuple(LatencyPoint(key[1], min(times)) for key, times in values.items() if key[0] == "latency")
 
 
+def triads_of(values: Values) -> dict[int, float]:
+    """Return PyTorch's triad in bytes a second by working set, the fastest of the passes. For the library itself."""
+    return {key[1]: 1 / min(times) for key, times in values.items() if key[0] == "bandwidth" and key[2] == "triad"}
+
+
 def assembled(
     measured: Measured, *, levels: Sequence[CacheLevel], memory: Memory, notes: Iterable[str]
 ) -> MachineLimits:
@@ -74,13 +79,15 @@ def assembled(
         value = fastest(key, name)
         return None if value is None else 1 / value
 
-    def level(name: str, size: int | None, inside: tuple[int, int | None], bandwidth: Key) -> MemoryLevel:
+    def level(
+        name: str, size: int | None, inside: tuple[int, int | None], bandwidth: Key, holds: int | None = None
+    ) -> MemoryLevel:
         point = latency_point(latencies, inside)
         latency_s = fastest(("latency", point.working_set_bytes), f"{name} latency") if point else None
-        return MemoryLevel(name, size, latency_s, rate(bandwidth, f"{name} bandwidth"))
+        return MemoryLevel(name, size, latency_s, rate(bandwidth, f"{name} bandwidth"), holds)
 
     below = (0, *(each.size_bytes for each in levels))
-    caches = [level(each.name, each.size_bytes, (below[index], each.size_bytes), ("level", each.name))
+    caches = [level(each.name, each.size_bytes, (below[index], each.size_bytes), ("level", each.name), each.holds_bytes)
               for index, each in enumerate(levels)]  # fmt: skip
     whole = level(memory.name, memory.size_bytes, (below[-1], None), ("bandwidth", memory.working_set_bytes, "triad"))
     peaks = {key[1]: rate(key, f"{key[1]} peak") for key in values if key[0] == "peak"}

@@ -10,7 +10,7 @@ from helpers.hardware.limits import MachineLimits
 if TYPE_CHECKING:
     import torch
 
-_VERSION = 1
+_VERSION = 2
 
 
 def probe(refresh: bool = False, *, device: str | torch.device | None = None) -> MachineLimits:
@@ -24,7 +24,8 @@ def probe(refresh: bool = False, *, device: str | torch.device | None = None) ->
     that of PyTorch's own operators (:mod:`helpers.hardware.bandwidth`), the peak that of a matrix product
     (:mod:`helpers.hardware.peak`). Each is the fastest of many runs, in two passes that lie apart in time; two more
     where the two differ by over a tenth. What still does not repeat is named in ``unstable``. A cache is what the
-    system lists, else what :func:`helpers.hardware.find_change_points` reads off the latency curve. What cannot be
+    system lists, else what :func:`helpers.hardware.find_change_points` reads off the latency curve. Where the
+    bandwidth shows that the last cache holds less than half of that, ``holds_bytes`` is what it shows. What cannot be
     measured is None (or missing from ``peak_flops``), and a line of ``notes`` says why; nothing is guessed.
 
     Raises ValueError for a device that is neither the CPU nor CUDA or a ``refresh`` that is neither True nor False,

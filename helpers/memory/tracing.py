@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from helpers.memory import attribution, steps
 from helpers.memory.trace import Operator, Release, TensorSpec, Trace
+from helpers.operations.shapes import check_positions
 
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
 _MATRIX_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot")
@@ -197,8 +198,10 @@ def _check_dense(tensor: torch.Tensor) -> None:
 
 
 def _check_types(function: Any, args: tuple[Any, ...]) -> None:
-    """Raise where a real run would: fake tensors multiply bfloat16 by float32 without a word."""
+    """Raise where a real run would: fake tensors multiply bfloat16 by float32, and look floats up, without a word."""
     name, _, overload = function.__name__.partition(".")
+    if name == "embedding":
+        check_positions(args[1])
     if name.rstrip("_") not in _MATRIX_PRODUCTS or overload != "default":
         return
     types = sorted({str(leaf.dtype).removeprefix("torch.") for leaf in args if isinstance(leaf, torch.Tensor)})

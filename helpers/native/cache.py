@@ -25,9 +25,15 @@ def digest(*parts: str | bytes) -> str:
 
 
 def native_folder() -> Path:
-    """Return the folder of compiled programs in the library's cache, made if it is not there."""
+    """Return the folder of compiled programs in the library's cache, made if it is not there.
+
+    Raises OSError when it cannot be made.
+    """
     folder = storage.cache_folder().absolute() / "native"
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise _unkept(error, folder) from error
     return folder
 
 
@@ -40,8 +46,8 @@ def fetch(key: str, suffix: str, build: Callable[[Path], None], *, folder: Path 
 
     Raises what ``build`` raises (then nothing is kept), and OSError when the folder cannot be written to.
     """
+    folder = native_folder() if folder is None else Path(folder).absolute()
     try:
-        folder = native_folder() if folder is None else Path(folder).absolute()
         found = _whole_file(folder, key, suffix)
         if found is not None:
             return found, True
@@ -49,9 +55,13 @@ def fetch(key: str, suffix: str, build: Callable[[Path], None], *, folder: Path 
             found = _whole_file(folder, key, suffix)
             return (found, True) if found is not None else (_built(folder, key, suffix, build), False)
     except OSError as error:
-        remedy = "set the environment variable HELPERS_CACHE to a folder that you may write to, with free space"
-        raise OSError(error.errno, f"a compiled program could not be kept ({error.strerror or error}); {remedy}",
-                      str(folder)) from error  # fmt: skip
+        raise _unkept(error, folder) from error
+
+
+def _unkept(error: OSError, folder: Path) -> OSError:
+    remedy = "set the environment variable HELPERS_CACHE to a folder that you may write to, with free space"
+    told = f"a compiled program could not be kept ({error.strerror or error}); {remedy}"
+    return OSError(error.errno, told, str(folder))
 
 
 def _built(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -> Path:

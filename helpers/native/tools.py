@@ -64,7 +64,11 @@ def find_compiler() -> list[str]:
 
     CXX may hold words, as in ``ccache g++``. Raises MissingToolError with what to install. Lesson 11.
     """
-    words = shlex.split(os.environ.get("CXX", ""), posix=os.name == "posix")
+    try:
+        words = shlex.split(os.environ.get("CXX", ""), posix=os.name == "posix")
+    except ValueError as error:  # an open quote, or a lone backslash
+        raise MissingToolError(f"CXX is {os.environ['CXX']!r}, which is no command: {str(error).lower()}",
+                               "mend CXX, or unset it") from error  # fmt: skip
     names = (words[0],) if words else ("g++", "clang++", "c++")
     path = next((path for path in map(shutil.which, names) if path), None)
     if path is None:

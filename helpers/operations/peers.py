@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -110,13 +111,20 @@ class _SelfAttention(nn.MultiheadAttention):
         return super().forward(x, x, x)
 
 
-def _vision(name: str) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
+def _torchvision() -> ModuleType:
+    try:
         import torchvision
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision built for another torch
+        raise ModuleNotFoundError(
+            f"four of the models come with torchvision, which does not import here ({error}); "
+            f"install the torchvision that belongs to torch {torch.__version__}",
+            name="torchvision",
+        ) from error
+    return torchvision
 
-        return torchvision.models.get_model(name)
 
-    return make
+def _vision(name: str) -> Callable[[], nn.Module]:
+    return lambda: _torchvision().models.get_model(name)
 
 
 # A model, its input, and its MACs by hand: multiply-accumulates of convolutions and matrix products, without bias.
@@ -135,8 +143,10 @@ def count_with_peers() -> PeerTable:
     """Count each model with this library and with every peer that is installed, on the CPU; what lesson 07 records.
 
     The peers are thop, fvcore, torchinfo, DeepSpeed's profiler and torch's ``FlopCounterMode``, each on a copy of the
-    model, since some change it. Needs torchvision. For the library itself.
+    model, since some change it. Raises ModuleNotFoundError without torchvision, before anything is counted.
+    For the library itself.
     """
+    _torchvision()
     counts, missing = [], []
     for model_name, (make, shape, truth) in _MODELS.items():
         with torch.random.fork_rng(devices=[]):

@@ -60,6 +60,16 @@ def _convolved(data: Tensor, weight: Tensor, bias: Tensor | None, stride: list[i
     return data.new_empty((data.shape[0], channels, *sizes)) if min(sizes) > 0 else None
 
 
+def check_positions(positions: Tensor) -> None:
+    """Raise where a real embedding would: until torch 2.13, one on shapes takes positions of any type.
+
+    For the library itself.
+    """
+    if positions.dtype not in (torch.int64, torch.int32):
+        name = str(positions.dtype).removeprefix("torch.")
+        raise RuntimeError(f"an embedding is given {name} for its indices, which are int64 or int32")
+
+
 def packed(data: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
     """Return what packing sequences of known ``lengths`` gives: the data's shape, and the batch sizes' values."""
     sizes = [int((lengths > step).sum()) for step in range(int(lengths[0]))]

@@ -24,7 +24,7 @@ from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from helpers.operations.shapes import packed, result_of
+from helpers.operations.shapes import check_positions, packed, result_of
 from helpers.operations.specs import (
     META,
     SMALL,
@@ -215,6 +215,8 @@ class Trace:
         keyword_specs = {key: mapped(value, noted) for key, value in kwargs.items()}
         if operator.name in _MATRIX_PRODUCTS:
             _check_types(operator, args)
+        if operator.name == "embedding":
+            check_positions(args[1])
         if operator.writes and grad and isinstance(args[0], Tensor) and args[0]._is_view():
             sequence = None  # autograd wraps it in another node: taken to be reached
         result = self._run(func, operator, args, kwargs)

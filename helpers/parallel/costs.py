@@ -114,14 +114,6 @@ def _scheduled(planned: Collective, link: Link) -> Iterator[Activity]:
         ready = after
 
 
-def shared_medium_s(planned: Collective, *, link: Link) -> float:
-    """Return the seconds of ``planned`` where all ranks share one cable: its steps' alpha, and all its bytes' beta.
-
-    An Ethernet segment without a switch is such a cable: there the ring loses its advantage. For the library itself.
-    """
-    return planned.steps * link.latency_s + planned.total_bytes / link.bandwidth_bytes_per_s
-
-
 # A data-parallel step.
 
 
@@ -254,21 +246,6 @@ def ddp_step(
 
 
 # Speedup.
-
-
-def speedup(one_s: float, many_s: float) -> float:
-    """Return how many times faster ``many_s`` is than ``one_s``. Raises ValueError for times not above 0. Lesson 04."""
-    if not (one_s > 0 and many_s > 0):
-        raise ValueError(f"times must be above 0 seconds; got {one_s!r} and {many_s!r}")
-    return one_s / many_s
-
-
-def parallel_efficiency(one_s: float, many_s: float, *, world_size: int) -> float:
-    """Return the speedup over the number of ranks: 1 where ``world_size`` ranks are that many times faster.
-
-    Lesson 04.
-    """
-    return speedup(one_s, many_s) / _ranks(world_size)
 
 
 def amdahl_speedup(world_size: int, *, serial_share: float) -> float:

@@ -26,7 +26,9 @@ from helpers.parallel import keeper, processes, room, wire, worker
 
 _START_LIMIT_S = 600.0  # seconds on a free machine, minutes on one whose cores are all taken
 _END_LIMIT_S = 10.0
-_STACK_LIMIT_S = 0.5
+_STACK_LIMIT_S = 2.0
+_QUIET_S = 0.05
+_CODE_LIMIT_S = 10.0
 _POLL_S = 0.1
 _KEPT_OUTPUT_BYTES = 50_000  # at the beginning, and as much at the end
 # Seconds to import, and needed in a rank by DTensor, FSDP, and the first autograd.Function alike.
@@ -118,10 +120,13 @@ class Pool:
             for rank in ranks:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pids[rank], signal.SIGUSR1)
-            end_s = time.monotonic() + _STACK_LIMIT_S
-            while time.monotonic() < end_s and not all(path.stat().st_size for path in paths.values()):
-                time.sleep(0.01)
-            time.sleep(0.05)  # the last of them may still be writing
+            end_s, before = time.monotonic() + _STACK_LIMIT_S, []
+            while time.monotonic() < end_s:
+                sizes = [path.stat().st_size for path in paths.values()]
+                if all(sizes) and sizes == before:
+                    break
+                before = sizes
+                time.sleep(_QUIET_S)  # what still grows is still being written
         return {rank: path.read_text(encoding="utf-8", errors="replace") for rank, path in paths.items()}
 
     def wait(self, waiting: set[int], limit_s: float) -> list[int]:
@@ -136,11 +141,11 @@ class Pool:
         return sorted(by_connection[id(item)] for item in ready if item is not self._control)
 
     def wait_for_code(self, rank: int) -> int | None:
-        """Return the exit code of a rank that has closed its connection, None if it is not told within a second.
+        """Return the exit code of a rank that has closed its connection, None if it is not told within ten seconds.
 
         For the library itself.
         """
-        end_s = time.monotonic() + 1.0
+        end_s = time.monotonic() + _CODE_LIMIT_S
         while rank not in self.codes and time.monotonic() < end_s:
             if self._control.poll(_POLL_S):
                 self._read_control()

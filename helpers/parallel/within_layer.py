@@ -153,22 +153,6 @@ def split_product(a: Tensor, b: Tensor, *, by: str, parts: int) -> tuple[Tensor,
     return combine(partial_products(a, b, by=by, parts=parts), by=by), described
 
 
-def two_layer_split(weights: tuple[Tensor, Tensor], inputs: Tensor, *, parts: int) -> tuple[Tensor, ProductSplit]:
-    """Return ``relu(inputs @ first) @ second`` with the first product split by columns, the second over its inner.
-
-    ``weights`` are (inputs, hidden) and (hidden, outputs). The columns of the first are the inner elements that the
-    second needs, so each part goes through both layers alone, ReLU included, and one sum at the end is all that is
-    combined: the split that comes back. After Shoeybi et al., "Megatron-LM" (2019). Lessons 03 and 05.
-    """
-    first, second = weights
-    hidden = [piece.relu() for piece in partial_products(inputs, first, by="columns", parts=parts)]
-    rows = second.split([piece.shape[1] for piece in hidden])
-    pieces = [left @ right for left, right in zip(hidden, rows, strict=True)]
-    _, k, n = _shape(torch.cat(hidden, dim=1), second)
-    described = model_split(len(inputs), k, n, by="inner", parts=parts, itemsize=inputs.element_size())
-    return combine(pieces, by="inner"), described
-
-
 def sweep_threads(
     fn: Callable[[], Any], *, threads: Sequence[int] | None = None, name: str = "fn", budget_s: float = 0.5
 ) -> ThreadSweep:

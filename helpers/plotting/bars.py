@@ -14,8 +14,11 @@ from helpers import units
 from helpers.plotting.style import MEASURED, MODELLED, PREDICTED, figure, unit_axis
 
 _COLOURS = {"predicted": PREDICTED, "modelled": MODELLED, "measured": MEASURED}
-_GROUP_WIDTH = 0.8
-_LARGEST_PT, _SMALLEST_PT = 11, 9  # of the numbers above bars
+_GROUP_WIDTH = 0.9
+_LARGEST_PT, _SMALLEST_PT = 11, 9.5  # of the numbers above bars
+_APART_PT = 4  # between two of them that stand side by side, at least
+_BAR_IN, _LEAST_BAR_IN = 0.45, 0.22  # of height for each horizontal bar: what it has, what its name needs
+_AROUND_IN, _SLIDE_IN = 1.4, 4.0  # of height around the bars, and what a slide draws without making it much smaller
 
 
 def draw_three(
@@ -59,7 +62,7 @@ def draw_three(
         axes.set_yscale("log")
     unit_axis(axes, "y", unit)
     axes.grid(axis="x", visible=False)
-    axes.margins(y=0.12)
+    axes.margins(x=0.02, y=0.12)
     axes.set_xticks(range(len(settings)), settings)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(_axis_name(unit))
@@ -72,12 +75,13 @@ def draw_three(
 
 
 def _kept_apart(texts: Sequence[Annotation], drawn: Figure) -> bool:
-    """Write ``texts`` smaller, in half points, until none of them touches another; return whether that was enough."""
-    for half_points in range(2 * _LARGEST_PT, 2 * _SMALLEST_PT - 1, -1):
+    """Write ``texts`` smaller, in half points, until all of them stand apart; return whether that was enough."""
+    beside = _APART_PT / 2 / 72 * drawn.dpi
+    for half_points in range(2 * _LARGEST_PT, int(2 * _SMALLEST_PT) - 1, -1):
         for text in texts:
             text.set_fontsize(half_points / 2)
         drawn.draw_without_rendering()
-        boxes = [text.get_window_extent().padded(1) for text in texts if text.get_text()]
+        boxes = [text.get_window_extent().padded(beside, 1) for text in texts if text.get_text()]
         if not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2)):
             return True
     return False
@@ -94,7 +98,7 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
     _refuse_not_finite(values)
     if log and min(values.values()) <= 0:
         raise ValueError("a logarithmic axis shows numbers above zero only; draw these with log=False")
-    drawn, axes = figure(title=title, height_in=1.4 + 0.45 * len(values))
+    drawn, axes = figure(title=title, height_in=_height_in(len(values)))
     places, numbers = range(len(values)), list(values.values())
     if log:
         axes.set_xscale("log")
@@ -119,6 +123,11 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(_axis_name(unit) + (" (each labelled line is ten times the one before)" if log else ""))
     return drawn
+
+
+def _height_in(bars: int) -> float:
+    """Return the height of a figure of so many horizontal bars: up to a slide's, and above that what names need."""
+    return min(_AROUND_IN + _BAR_IN * bars, max(_SLIDE_IN, _AROUND_IN + _LEAST_BAR_IN * bars))
 
 
 def _refuse_not_finite(values: Mapping[str, float]) -> None:

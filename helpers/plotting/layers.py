@@ -19,7 +19,7 @@ def draw_layers(layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, 
     Raises ValueError when a part has not one value a layer, or a negative one. Lesson 07.
     """
     _check_parts(layers, parts)
-    drawn, axes = figure(title=title, height_in=1.3 + 0.22 * len(layers))
+    drawn, axes = figure(title=title, height_in=1.3 + 0.21 * len(layers))
     left = [0.0] * len(layers)
     for colour, (name, values) in zip(_palette(len(parts)), parts.items(), strict=True):
         axes.barh(range(len(layers)), values, left=left, height=0.74, label=name, color=colour)

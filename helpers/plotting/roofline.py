@@ -19,6 +19,7 @@ from helpers.roofline.modelling import peak_of
 
 Point = RooflinePoint | Placement | LayerPlacement
 
+_TEXT_PT = 10.5  # of names and legend
 _MOST_NAMES = 12  # more points than this are numbered, and named below
 _NOTE_CHARACTERS, _LABEL_CHARACTERS = 100, 56
 _SLOPES = ("#000000", "#8C510A", "#56B4E9", "#CC79A7", "#D55E00")  # from main memory inwards
@@ -61,8 +62,8 @@ def draw_roofline(
     axes.set_xlim(low, high)
     axes.set_ylim(*_heights(peaks, slopes, shown, low, datasheet))
     _finish(axes)
-    drawn.legend(loc="outside lower left", ncols=2 if datasheet else 3, fontsize=10, frameon=False,
-                 title=_notes(points, shown), title_fontsize=10, alignment="left")  # fmt: skip
+    drawn.legend(loc="outside lower left", ncols=2 if datasheet else 3, fontsize=_TEXT_PT, frameon=False,
+                 title=_notes(points, shown), title_fontsize=_TEXT_PT, alignment="left")  # fmt: skip
     _name(axes, shown)
     return drawn
 
@@ -158,7 +159,7 @@ def _shade(axes: Axes, ridge: float, low: float, high: float) -> None:
     ):
         axes.axvspan(start, end, color=colour, alpha=0.08, zorder=0)
         axes.text(math.sqrt(start * end), 0.985, words, transform=axes.get_xaxis_transform(), ha="center", va="top",
-                  fontsize=10, color="#555555")  # fmt: skip
+                  fontsize=_TEXT_PT, color="#555555")  # fmt: skip
 
 
 def _finish(axes: Axes) -> None:
@@ -177,7 +178,7 @@ def _name(axes: Axes, points: Sequence[Point]) -> None:
         for place, point in enumerate(points, start=1)
     ]
     others = [(_modelled(point).intensity_flops_per_byte, _modelled(point).modelled_flops_per_s) for point in points]
-    label_points(axes, named, avoid=others)
+    label_points(axes, named, avoid=others, fontsize=_TEXT_PT)
 
 
 def _notes(points: Sequence[Point], shown: Sequence[Point]) -> str:

@@ -29,6 +29,7 @@ from helpers.profiling import tree
 from helpers.profiling.preparing import input_text, warm_step
 from helpers.results import Result
 from helpers.timing.runs import Clock, check_budget, run
+from helpers.timing.waiting import watch_waiting, why_disturbed
 
 _FEWEST_ROUNDS = 5
 _MOST_ROUNDS = 500
@@ -60,7 +61,8 @@ class StepTimeEstimate(Result):
     """The modelled time of a step: the sum over its operators, the longest first; ``step_s`` is the three phases' sum.
 
     ``distinct`` operators were timed, ``calls`` are made in the step. ``not_timed`` names operators that could not run
-    alone: they count for nothing, so the estimate is then too low. Lesson 07.
+    alone: they count for nothing, so the estimate is then too low. ``waiting_share`` is the part of the timing in which
+    a thread of this process had no processor; None if unknown. Lesson 07.
     """
 
     model: str
@@ -76,7 +78,13 @@ class StepTimeEstimate(Result):
     backward_s: float
     optimizer_s: float
     step_s: float
+    waiting_share: float | None
     operators: tuple[OperatorEstimate, ...]
+
+    @property
+    def stable(self) -> bool:
+        """False where a thread waited for a processor over a tenth of the time: no evidence against a claim."""
+        return not why_disturbed(self.waiting_share)
 
     def __str__(self) -> str:
         return "\n".join([*self._summary(), *tree.rows_text(_TITLES, self._cells())])
@@ -143,7 +151,9 @@ def estimate_step_time(
         timed = [_alone(call) for call in recorder.calls]
         not_timed = tuple(sorted({str(call.function) for call, works in zip(recorder.calls, timed, strict=True)
                                   if works is None}))  # fmt: skip
+        waiting = watch_waiting(clock)
         medians_s, rounds = _medians(timed, work.device, budget_s, clock)
+        waiting_share = waiting()
         rows = _rows(recorder, medians_s)
         phases_s = [math.fsum(row.total_s for row in rows if row.phase == phase) for phase in _PHASES]
         return StepTimeEstimate(
@@ -160,6 +170,7 @@ def estimate_step_time(
             backward_s=phases_s[1],
             optimizer_s=phases_s[2],
             step_s=sum(phases_s),
+            waiting_share=waiting_share,
             operators=rows,
         )
 

@@ -86,11 +86,11 @@ def model(workload: Workload, limits: MachineLimits, *, level: str | None = None
     """Return where ``workload`` stands under the roofs of ``limits``, and its modelled time.
 
     ``compute_s`` is FLOPs over the peak of its dtype, ``memory_s`` bytes over the bandwidth of a memory level: the one
-    called ``level``, or else the smallest that holds the working set and whose bandwidth was measured (the point
-    names it). The longer of the two is the roofline's time: arithmetic and transfers overlap perfectly, the bytes move
-    once, and each runs at its measured best. ``overhead_s`` is the call overhead times the calls. On a CPU it is
-    added, for the operator starts only when the call has got to it; on CUDA the calls run ahead of the kernels, so
-    ``modelled_s`` is the longest of the three, as in a row of launches with one wait at its end.
+    called ``level``, or else the smallest that holds the working set (by its ``holds_bytes``) and whose bandwidth was
+    measured (the point names it). The longer of the two is the roofline's time: arithmetic and transfers overlap
+    perfectly, the bytes move once, and each runs at its measured best. ``overhead_s`` is the call overhead times the
+    calls. On a CPU it is added, for the operator starts only when the call has got to it; on CUDA the calls run ahead
+    of the kernels, so ``modelled_s`` is the longest of the three, as in a row of launches with one wait at its end.
 
     ``regime`` is "compute-bound", "memory-bound" (left of the ridge point) or "overhead-bound" (the overhead is longer
     than both). Source of the model: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model
@@ -157,7 +157,7 @@ def _level(limits: MachineLimits, workload: Workload, name: str | None) -> Memor
     known = [level for level in limits.memory_levels if level.bandwidth_bytes_per_s is not None]
     wanted = workload.moved_bytes if workload.working_set_bytes is None else workload.working_set_bytes
     for level in known:
-        if level is limits.memory or (level.size_bytes is not None and wanted <= level.size_bytes):
+        if level is limits.memory or level.fits(wanted):
             return level
     raise ValueError(
         f"the bandwidth of {limits.memory.name} could not be measured here{_why(limits)}; {workload.name!r} needs it"

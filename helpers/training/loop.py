@@ -6,6 +6,7 @@ import contextlib
 import math
 import numbers
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from torch import nn
 from helpers import console
 from helpers.data import whole_number
 from helpers.results import Result
+from helpers.timing.waiting import watch_waiting, why_disturbed
 from helpers.training.batches import Batch, Batches, iterable, now_s, prepared, refuse_empty, seeded
 
 LEARNING_RATE = 0.002
@@ -36,7 +38,8 @@ class TrainingRun(Result):
     """What :func:`train` did and how long it took: one row an epoch.
 
     ``examples`` and ``steps`` are those of one epoch, ``total_s`` is the sum of the epochs' times and
-    ``examples_per_s`` is over all of it. ``test_accuracy_share`` is None without a test loader.
+    ``examples_per_s`` is over all of it. ``waiting_share`` is the part of the epochs' time in which a thread of this
+    process had no processor; None if unknown. ``test_accuracy_share`` is None without a test loader.
     """
 
     model: str
@@ -48,8 +51,14 @@ class TrainingRun(Result):
     steps: int
     total_s: float
     examples_per_s: float
+    waiting_share: float | None
     test_accuracy_share: float | None
     rows: tuple[EpochRow, ...]
+
+    @property
+    def stable(self) -> bool:
+        """False where a thread waited for a processor over a tenth of the time: no evidence against a claim."""
+        return not why_disturbed(self.waiting_share)
 
 
 class _Step(NamedTuple):
@@ -85,13 +94,14 @@ def train(
     device = trainable_device(model)
     optimizer = adam(model, learning_rate)
     rows, steps = [], []
+    waiting = watch_waiting(time.perf_counter)
     with _mode(model, training=True), seeded(loader, device, seed):
         for epoch in range(1, epochs + 1):
             start_s = now_s(device)
             batches = console.track(iterable(loader), f"epoch {epoch} of {epochs}", unit="batch")
             steps = list(training_steps(model, optimizer, prepared(batches, device), epoch))
             rows.append(_epoch_row(epoch, now_s(device) - start_s, steps))
-    total_s = sum(row.time_s for row in rows)
+    waiting_share, total_s = waiting(), sum(row.time_s for row in rows)
     examples = sum(step.examples for step in steps)
     return TrainingRun(
         model=type(model).__name__,
@@ -103,6 +113,7 @@ def train(
         epochs=epochs,
         total_s=total_s,
         examples_per_s=epochs * examples / total_s,
+        waiting_share=waiting_share,
         test_accuracy_share=None if test_loader is None else accuracy(model, test_loader),
         rows=tuple(rows),
     )

@@ -88,17 +88,17 @@ def world(repository: Path) -> Iterator[World]:
                                  stderr=said, text=True, start_new_session=True, env=_with_tools())  # fmt: skip
         try:
             if outer.stdout.readline().strip() != _READY:
-                outer.wait(10)
+                outer.wait(60)
                 said.seek(0)
                 raise RuntimeError(f"the world could not be furnished:\n{said.read()}")
             yield World(_child_of(outer.pid), not _is_root())
         finally:
             outer.stdin.close()  # its first process ends then, and the kernel ends the others
             with contextlib.suppress(subprocess.TimeoutExpired):
-                outer.wait(20)
+                outer.wait(60)
             if outer.poll() is None:
                 os.killpg(outer.pid, signal.SIGKILL)
-                outer.wait(20)
+                outer.wait(60)
 
 
 def _with_tools() -> dict[str, str]:
@@ -107,7 +107,7 @@ def _with_tools() -> dict[str, str]:
 
 
 def _child_of(process: int) -> int:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
         if children:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,15 @@ def test_a_bug_is_caught_where_it_shows(built):
     table = mutation.attempt_all(built, [PAIRS], sanitize=SANITIZE)
     assert [(one.cell, one.caught_by) for one in table.mutations] == [(1, "code cell 1: its output differs")]
     assert (built.root / MODULE).read_text().count("number - 1") == 1
+
+
+def test_a_run_leaves_nothing_in_the_temporary_folder(built, tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    mutation.attempt(built, built.lessons()[0], PAIRS, sanitize=SANITIZE)
+    assert list(folder.iterdir()) == []
 
 
 def test_a_bug_that_raises_is_caught_by_its_exception(built):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import multiprocessing
 import os
 import signal
@@ -14,6 +15,7 @@ import nbformat
 import psutil
 import pytest
 from nbgrader.api import Gradebook
+from sqlalchemy.exc import OperationalError
 
 from course.authoring import exercises, exercises_tree
 from course.authoring.course import HERE
@@ -24,7 +26,11 @@ from course.grading.gradebook import Book, GradingError
 from course.grading.sandbox import SandboxError
 from tests.course.grading_samples import ASSIGNMENT, FULL, LIMITS, SHEET, hand_in, notebook
 
-pytestmark = [pytest.mark.usefixtures("working_sandbox"), pytest.mark.filterwarnings("ignore:Object of type:Warning")]
+pytestmark = [
+    pytest.mark.usefixtures("working_sandbox"),
+    pytest.mark.timeout(1800),
+    pytest.mark.filterwarnings("ignore:Object of type:Warning"),
+]
 QUESTION = SHEET.written[0]
 
 
@@ -52,22 +58,23 @@ def resumed(tmp_path_factory):
     log = (root / "log").open("w+")
     run = subprocess.Popen([sys.executable, "-m", "course.grading", str(folder), "--jobs", "1"], cwd=HERE.root,
                            env=environment, stdout=log, stderr=log)  # fmt: skip
-    deadline = time.monotonic() + 250
+    deadline = time.monotonic() + 900
     while not list((root / "marks").glob("*/*.json")) and run.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
     family = psutil.Process(run.pid).children(recursive=True)
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
-    _, left = psutil.wait_procs(family, timeout=30)
+    _, left = psutil.wait_procs(family, timeout=240)
+    working = list(root.glob(".grading-*"))
     kept = [path.parent.name for path in (root / "marks").glob("*/*.json")]
     log.close()
     done = grade.grade(folder, root, jobs=2, limits=LIMITS)
-    return root, kept, left, done
+    return root, kept, left, done, working
 
 
 @pytest.mark.slow
 def test_a_killed_run_is_finished_and_loses_no_grade(resumed):
-    root, kept, _, done = resumed
+    root, kept, _, done, _ = resumed
     assert 1 <= len(kept) < 3
     assert (done.new, done.kept) == (3 - len(kept), len(kept))
     assert {name: float(row["score"]) for name, row in rows(root).items()} == dict.fromkeys(
@@ -78,6 +85,13 @@ def test_a_killed_run_is_finished_and_loses_no_grade(resumed):
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_process(resumed):
     assert resumed[2] == []
+
+
+@pytest.mark.slow
+def test_what_a_killed_run_leaves_is_removed_by_the_next(resumed):
+    root, *_, working = resumed
+    assert len(working) == 1
+    assert not list(root.glob(".grading-*"))
 
 
 @pytest.mark.slow
@@ -106,7 +120,7 @@ def test_marks_and_comments_of_a_person_survive(resumed):
 def test_the_next_one_runs_while_the_marks_of_one_are_written_down(tmp_path):
     unread, honest = hand_in(tmp_path, "ann", b"no notebook"), hand_in(tmp_path, "ben", notebook())
     todo = [intake.Submission("ann", ASSIGNMENT, unread), intake.Submission("ben", ASSIGNMENT, honest)]
-    marked = grade._marked(todo, LIMITS, 1)
+    marked = grade._marked(todo, LIMITS, 1, str(tmp_path))
     one, marks = next(marked)
     running = [process.name for process in multiprocessing.active_children()]
     marked.close()
@@ -128,6 +142,125 @@ def test_a_page_is_written_with_the_marks_and_once(tmp_path, monkeypatch):
     done.clear()
     grade.grade(tmp_path / "submitted", tmp_path, jobs=1, limits=LIMITS)
     assert done == [one for one in pages if one[0] == "page"]
+
+
+def nothing(one, problem="it is none"):
+    return grade.Marks(one.student, one.assignment, grade._none(one, "").marks, problem=problem)
+
+
+def test_a_file_that_changes_while_it_is_marked_is_marked_again(tmp_path, monkeypatch):
+    path, other = (hand_in(tmp_path / "submitted", student, b"no notebook") for student in ("ann", "ben"))
+    rounds = []
+
+    def marked(todo, *_):
+        for one in todo:
+            rounds.append(one.student)
+            if one.path == path or rounds.count(one.student) == 1:
+                one.path.write_bytes(one.path.read_bytes() + b"\n")
+            yield one, nothing(one)
+
+    monkeypatch.setattr(grade, "_marked", marked)
+    done = grade.grade(tmp_path / "submitted", tmp_path, limits=LIMITS)
+    assert rounds == ["ann", "ben"] * 2
+    assert (done.new, list(rows(tmp_path))) == (1, ["ben"])
+    assert done.strange == ("'ann' changed while it was marked; grade again",)
+    rounds[:] = ["ben"]
+    path = other
+    assert grade.grade(tmp_path / "submitted", tmp_path, limits=LIMITS).new == 1
+    assert list(rows(tmp_path)) == ["ann", "ben"]
+
+
+def test_a_failure_of_the_checks_process_is_tried_again_in_the_next_run(tmp_path, monkeypatch):
+    hand_in(tmp_path / "submitted", "ann", b"no notebook")
+    hand_in(tmp_path / "submitted", "ben", b"no notebook")
+    sent = []
+    monkeypatch.setattr(grade, "_end_with", lambda *_: None)
+    monkeypatch.setattr(grade.resource, "setrlimit", lambda *given: sent.append(given))
+    monkeypatch.setattr(sandbox, "leave_keys", lambda: sent.append("no keys"))
+    monkeypatch.setattr(grade.marker, "mark", lambda *_: sent.append("mark") or 1 / 0)
+
+    def marked(todo, *_):
+        for one in todo:
+            ours, theirs = multiprocessing.Pipe()
+            grade._work(theirs, one, LIMITS)
+            yield one, nothing(one) if one.student == "ben" else ours.recv()
+
+    monkeypatch.setattr(grade, "_marked", marked)
+    for new in (2, 1):
+        assert grade.grade(tmp_path / "submitted", tmp_path, limits=LIMITS).new == new
+    most = (LIMITS.memory_bytes, LIMITS.memory_bytes)
+    assert sent[:3] == [(grade.resource.RLIMIT_DATA, most), "no keys", "mark"]
+    assert "the checks failed on it (ZeroDivisionError)" in rows(tmp_path)["ann"]["note"]
+
+
+_KEYS = """
+import ctypes
+from course.grading import sandbox
+call = ctypes.CDLL(None, use_errno=True).syscall
+call.restype = ctypes.c_long
+keyctl, add_key = sandbox._KEYCTL[sandbox.platform.machine()], {add}
+assert call(keyctl, 1, None) > 0
+assert call(add_key, b"user", b"course-test", b"ticket", 6, -3) > 0
+{leave}
+print(call(keyctl, 10, -3, b"user", b"course-test", 0) > 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.uname().machine not in ("x86_64", "aarch64"), reason="its add_key")
+def test_the_keys_of_the_login_are_left_behind():
+    add = {"x86_64": 248, "aarch64": 217}[os.uname().machine]
+    found = [subprocess.run([sys.executable, "-c", _KEYS.format(add=add, leave=leave)], cwd=HERE.root, text=True,
+                            capture_output=True, check=False) for leave in ("", "sandbox.leave_keys()")]  # fmt: skip
+    if "AssertionError" in found[0].stderr:
+        pytest.skip("this machine has no keyring for us")
+    assert [one.stdout for one in found] == ["True\n", "False\n"], found
+
+
+def test_a_notebook_too_large_to_show_is_refused(tmp_path):
+    made = notebook()
+    made.cells += [nbformat.v4.new_code_cell("x")] * (intake.MOST_CELLS + 1 - len(made.cells))
+    many = hand_in(tmp_path, "ann", nbformat.writes(made).encode())
+    made = notebook(before="x" * intake.MOST_CHARACTERS)
+    long = hand_in(tmp_path, "ben", made)
+    for path in (many, long):
+        with pytest.raises(intake.IntakeError, match="more than 1,000 cells or 1,000,000 characters"):
+            intake.clean(SHEET, path)
+    del made.cells[0]
+    assert intake.clean(SHEET, hand_in(tmp_path, "cleo", made)).cells
+
+
+def test_what_cannot_be_read_is_said_and_stops_nobody(tmp_path, monkeypatch):
+    gone = intake.Submission("ann", ASSIGNMENT, tmp_path / "absent")
+    assert grade._fingerprint(SHEET, gone) == grade._fingerprint(SHEET, gone)
+    with pytest.raises(intake.IntakeError, match=r"cannot be read \(No such file"):
+        intake.clean(SHEET, gone.path)
+    for student in ("ann", "ben"):
+        hand_in(tmp_path / "submitted", student, notebook())
+    own = intake._own_files
+
+    def closed(home, assignment):
+        if home.name == "ann":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return own(home, assignment)
+
+    monkeypatch.setattr(intake, "_own_files", closed)
+    found, strange = intake.find(tmp_path / "submitted", [ASSIGNMENT])
+    assert [one.student for one in found] == ["ben"]
+    assert strange == ["'ann' cannot be read (Permission denied); mend its rights"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device", "grades.csv"),
+                                   OperationalError("insert", {}, Exception("database or disk is full"))])  # fmt: skip
+def test_a_full_disk_is_said_in_a_line(tmp_path, monkeypatch, capsys, error):
+    def full(*_, **__):
+        raise error
+
+    monkeypatch.setattr(command, "grade", full)
+    assert command.main([str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert "full" in said or "No space left on device" in said
+    assert "what was marked is kept" in said
 
 
 def test_a_notebook_is_put_back_together(tmp_path):

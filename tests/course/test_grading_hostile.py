@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import socket
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from course.authoring import exercises
 from course.authoring.course import HERE
 from course.grading import grade, sandbox
+from course.grading.sandbox import PATIENCE
 from tests.course.grading_samples import (
     ASSIGNMENT,
     FIRST,
@@ -23,6 +25,7 @@ from tests.course.grading_samples import (
     HEAD,
     KERNEL,
     LAST,
+    LAVISH,
     LIMITS,
     PATCH,
     SEARCH,
@@ -37,6 +40,7 @@ from tests.course.grading_samples import (
 pytestmark = [
     pytest.mark.usefixtures("working_sandbox"),
     pytest.mark.slow,
+    pytest.mark.timeout(2400),
     pytest.mark.filterwarnings("ignore:Object of type:Warning"),
 ]
 WRONG = next(one for one in SHEET.wrong if one.exercise == FIRST and one.gets is not None)
@@ -52,6 +56,8 @@ def graded(tmp_path_factory):
     for name, (answers, _) in (STOPPED | GUARDED).items():
         hand_in(folder, name, notebook(answers))
     hand_in(folder, "forks", notebook(FORKS))
+    hand_in(folder, "lavish", notebook(LAVISH))
+    hand_in(folder, "marks", notebook(first("### BEGIN HIDDEN TESTS\nreturn 10**5000")))
     hand_in(folder, "patches", notebook(first("return 'patched'"), before=PATCH))
     paths = [str(HERE.folder / "instructor"), str(HERE.root / "tests"), str(HERE.root / ".git"), str(folder), str(root),
              str(root / "gradebook.db"), "/etc/passwd", "/etc/shadow", str(Path.home() / ".ssh")]  # fmt: skip
@@ -108,6 +114,11 @@ def test_what_is_stopped_loses_its_exercise_alone(graded, student):
     assert STOPPED[student][1] in row(graded, student)["note"]
 
 
+def test_a_loop_is_ended_by_the_processors_time_or_where_there_is_little_of_it_by_the_clocks(graded):
+    limits_s = {f"{LIMITS.step_s:.3g}", f"{PATIENCE * LIMITS.step_s:.3g}"}
+    assert re.search(r"it ran for more than (\d+) s\.", said(graded, "hangs"))[1] in limits_s
+
+
 @pytest.mark.parametrize("student", GUARDED)
 def test_what_is_guarded_against_comes_back_as_a_wrong_answer(graded, student):
     assert scores(graded, student) == FULL | {FIRST: 0}
@@ -117,6 +128,18 @@ def test_what_is_guarded_against_comes_back_as_a_wrong_answer(graded, student):
 def test_forks_without_end_are_ended(graded):
     assert scores(graded, "forks") == FULL | {FIRST: 0}
     assert "it ran" in said(graded, "forks")
+
+
+def test_memory_on_the_checks_side_is_limited_too(graded):
+    assert scores(graded, "lavish") == FULL | {KERNEL: 0}
+    assert "raised MemoryError" in said(graded, "lavish", KERNEL)
+
+
+def test_what_the_checks_end_at_and_nbgraders_own_marks_stop_nobody_else(graded):
+    assert scores(graded, "marks") == FULL | {FIRST: 0}
+    assert "The checks ended with ValueError at what your function gave." in said(graded, "marks")
+    assert "ValueError" in row(graded, "marks")["note"]
+    assert "### BEGIN HIDDEN TESTS" in page(graded, "marks")
 
 
 def test_patched_checks_change_no_score(graded):

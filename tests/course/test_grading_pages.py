@@ -239,6 +239,54 @@ def test_every_formula_of_the_course_is_drawn_and_every_link_leads_somewhere(she
             assert "$" not in soup.get_text(), cell.source
 
 
+@pytest.mark.parametrize("mark", ["### BEGIN HIDDEN TESTS", "### END MARK SCHEME", "### BEGIN MARK SCHEME\nx = 1"])
+def test_nbgraders_marks_in_a_students_cell_are_text(book, mark):
+    made = answered(**{FIRST: f"{mark}\nx = 2", QUESTION: mark})
+    made.cells.insert(0, nbformat.v4.new_code_cell(f"{mark}\nown = 1"))
+    path = hand_in(book.folder / "more", "ann", made)
+    book.record(SHEET, marked(), intake.clean(SHEET, path), "")
+    book.page(ASSIGNMENT, "ann")
+    text = read_page(book)[1].get_text()
+    assert text.count(mark.splitlines()[0]) == 3
+    assert "Random(20" not in text
+
+
+def test_a_page_is_written_where_what_it_shows_has_changed(book, monkeypatch):
+    path, _ = read_page(book)
+    written = []
+    convert = Book._convert
+    monkeypatch.setattr(Book, "_convert", lambda *given: (written.append(given[2:]), convert(*given)))
+
+    def writes():
+        written.clear()
+        book.page(ASSIGNMENT, "ann")
+        return written == [(ASSIGNMENT, "ann")]
+
+    assert not writes()
+    path.write_text(path.read_text().replace("points", "no points"))
+    assert writes()
+    path.unlink()
+    assert writes()
+    with Gradebook(book.url) as grades:
+        grades.find_grade(QUESTION, ASSIGNMENT, ASSIGNMENT, "ann").manual_score = 1.5
+        grades.db.commit()
+    assert writes()
+    with Gradebook(book.url) as grades:
+        grades.find_comment(QUESTION, ASSIGNMENT, ASSIGNMENT, "ann").manual_comment = "Half."
+        grades.db.commit()
+    assert writes()
+    assert "Half." in path.read_text()
+    monkeypatch.setattr(page, "sources", lambda: [b"another template"])
+    assert writes()
+    assert not writes()
+
+
+def test_where_nbgrader_fails_the_student_and_the_cause_are_named(book):
+    kept(book).write_text("no notebook")
+    with pytest.raises(gradebook.GradingError, match=f"nbgrader failed on {ASSIGNMENT} of ann: .*NotJSONError"):
+        book.page(ASSIGNMENT, "ann")
+
+
 def test_what_the_formgrader_removed_or_wrote_itself_is_restored(book):
     assert book.holds(marked())
     right = kept(book).read_text()

@@ -200,6 +200,47 @@ def test_set_up_leaves_the_configuration_of_somebody_else(tmp_path, as_root, mon
     assert os.listdir(tmp_path) == ["jupyterhub"]
 
 
+def known(monkeypatch, tmp_path, **ids):
+    """Have these users, all with the home ``tmp_path``, and record what is run."""
+    ran = []
+
+    def find(name):
+        return pwd.struct_passwd((name, "x", ids[name], 0, "", str(tmp_path), "/bin/sh"))
+
+    monkeypatch.setattr(install.pwd, "getpwnam", find)
+    monkeypatch.setattr(install.grp, "getgrnam", lambda name: None)
+    monkeypatch.setattr(install, "_exists", lambda name: name in ids)
+    monkeypatch.setattr(install, "_run", lambda *command, **_: ran.append(command[0]))
+    return ran
+
+
+@pytest.mark.parametrize("number", [8, os.getuid() + 5000], ids=["of the system", "whose home is another's"])
+def test_nobody_of_the_system_becomes_a_student(tmp_path, as_root, monkeypatch, number):
+    """Closing the home of daemon, /usr/sbin, would close it for all."""
+    ran = known(monkeypatch, tmp_path, mail=number)
+    before = tmp_path.stat().st_mode
+    with pytest.raises(ServerError, match="'mail' is a user of the system and no person"):
+        install.add(["ada", "mail"])
+    assert (ran, tmp_path.stat().st_mode) == ([], before)
+
+
+def test_no_password_is_lost_where_a_later_name_is_refused(tmp_path, as_root, monkeypatch, capsys):
+    ids = {}
+    known(monkeypatch, tmp_path, **ids)
+    monkeypatch.setattr(install.pwd, "getpwnam", lambda name: pwd.getpwuid(os.getuid()))
+    monkeypatch.setattr(install.Path, "chmod", lambda *_: None)
+
+    def run(*command, **_):
+        if command[-1] == "B ob":
+            raise ServerError("useradd failed: invalid user name")
+
+    monkeypatch.setattr(install, "_run", run)
+    assert main(["add", "ada", "B ob", "cleo"]) == 1
+    said = capsys.readouterr()
+    assert re.fullmatch(r"ada,(?:[0-9a-f]{4}-){3}[0-9a-f]{4}\n", said.out)
+    assert "invalid user name" in said.err
+
+
 def test_the_first_closed_folder_on_the_way_is_named(tmp_path):
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)

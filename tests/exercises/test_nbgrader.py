@@ -55,6 +55,7 @@ def graded(tmp_path_factory):
     config.CourseDirectory.root = str(folder)
     config.CourseDirectory.db_url = f"sqlite:///{folder / 'gradebook.db'}"
     config.merge(exercises.release_config())
+    config.Execute.timeout = 240  # for a cell, which imports PyTorch: nbgrader gives it 30 s
     with pytest.MonkeyPatch.context() as patch:
         # nbgrader calls alembic by its bare name
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

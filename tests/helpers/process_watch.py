@@ -16,8 +16,11 @@ def is_running(process: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_until(condition: Callable[[], bool], limit_s: float = 15.0) -> bool:
-    """Return what ``condition`` said last: true as soon as it is met, false when the limit has passed."""
+def wait_until(condition: Callable[[], bool], limit_s: float = 60.0) -> bool:
+    """Return what ``condition`` said last: true as soon as it is met, false when the limit has passed.
+
+    The limit is there to end a test that fails: a sound program on a busy machine needs a part of it, or nothing.
+    """
     end = time.monotonic() + limit_s
     while not (met := condition()) and time.monotonic() < end:
         time.sleep(0.02)

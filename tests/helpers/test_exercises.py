@@ -222,3 +222,26 @@ def test_a_value_is_shown_as_python_writes_it(value, shown, capsys):
     checks = Checks("One", lambda: value)
     checks.returns("a", (), expected=None)
     assert f"() gave {shown}, expected None" in report(checks, capsys)
+
+
+class Unshown:
+    def __repr__(self) -> str:
+        raise ValueError("no")
+
+
+def nested(depth: int) -> list:
+    return [nested(depth - 1)] if depth else []
+
+
+@pytest.mark.parametrize(("value", "shown"), [
+    (10**5000, "<int, whose repr raises ValueError>"),
+    (Unshown(), "<Unshown, whose repr raises ValueError>"),
+    ([Unshown()], "[<Unshown, whose repr raises ValueError>]"),
+    (list(range(50)), f"[{', '.join(map(str, range(40)))}, ...]"),
+    (tuple(range(40)), f"({', '.join(map(str, range(40)))})"),
+    (nested(400), f"{9 * '['}...{9 * ']'}"),
+], ids=["digits", "own", "in a list", "long", "as long as is shown", "deep"])  # fmt: skip
+def test_an_answer_that_is_long_deep_or_cannot_be_shown_is_still_one_line(value, shown, capsys):
+    checks = Checks("One", lambda: value)
+    checks.returns("a", (), expected=0)
+    assert f"gave {shown}, expected 0" in report(checks, capsys)

@@ -68,7 +68,7 @@ def run(program: str, *, bare: bool) -> dict:
     text = (textwrap.dedent(BARE) if bare else "import json, sys\n") + textwrap.dedent(program)
     absent = set(installed()) | set(ABSENT)
     command = [sys.executable, "-c", text, json.dumps(sorted(absent - bare_packages() - {"helpers"}))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -112,20 +112,31 @@ def test_the_bare_machine_refuses_what_it_lacks(name):
     assert run(program, bare=True)["refused"]
 
 
-def test_import_helpers_loads_nothing_heavy_and_takes_a_moment():
+def test_import_helpers_loads_nothing_heavy():
     loaded = run(
         """
-        import time
-        before, begun = set(sys.modules), time.process_time()
+        before = set(sys.modules)
         import helpers
-        spent = time.process_time() - begun
         new = {name.partition(".")[0] for name in set(sys.modules) - before}
-        print(json.dumps({"new": sorted(new - set(sys.stdlib_module_names)), "spent": spent}))
+        print(json.dumps(sorted(new - set(sys.stdlib_module_names))))
         """,
         bare=False,
     )
-    assert loaded["new"] == ["helpers"]
-    assert loaded["spent"] < 0.2
+    assert loaded == ["helpers"]
+
+
+@pytest.mark.timed
+def test_import_helpers_takes_a_moment():
+    spent_s = run(
+        """
+        import time
+        begun = time.process_time()
+        import helpers
+        print(json.dumps(time.process_time() - begun))
+        """,
+        bare=False,
+    )
+    assert spent_s < 0.2
 
 
 @pytest.mark.parametrize("module", ["units", "console", "storage", "isolation"])

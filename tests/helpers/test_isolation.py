@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import gc
 import itertools
 import json
 import os
@@ -53,9 +54,11 @@ class Point:
 
 
 def test_a_value_comes_back_in_its_own_type():
+    begun = time.perf_counter()
     outcome = run_limited(lambda first, second: [first, Point(second)], 1, 2)
+    called_s = time.perf_counter() - begun
     assert (outcome.status, outcome.value, outcome.unwrap()) == ("returned", [1, Point(2)], [1, Point(2)])
-    assert 0 <= outcome.elapsed_s < 5
+    assert 0 <= outcome.elapsed_s < called_s
     assert outcome.exit_code is None
     assert str(outcome).startswith("Outcome\n  status   returned\n")
 
@@ -289,12 +292,12 @@ def test_torchs_own_error_says_that_memory_ran_out():
 def test_where_the_system_does_not_limit_the_caller_watches(unlimited_system):
     def hold(amount: int) -> None:
         kept = b"x" * amount
-        time.sleep(20 if kept else 0)
+        time.sleep(80 if kept else 0)
 
-    outcome = run_limited(hold, 80 * MB, memory_bytes=40 * MB, timeout_s=30)
+    outcome = run_limited(hold, 80 * MB, memory_bytes=40 * MB, timeout_s=120)
     assert outcome.status == "out_of_memory"
     assert "held more than its limit of 40,000,000 bytes" in outcome.message
-    assert outcome.elapsed_s < 15
+    assert outcome.elapsed_s < 60
     assert run_limited(take, MB, memory_bytes=40 * MB).unwrap() == MB
 
 
@@ -311,7 +314,10 @@ def test_where_nothing_can_limit_or_watch_that_is_an_error(unlimited_system, mon
 # The limit on time.
 
 
+@pytest.mark.timed
 def test_a_function_that_goes_on_is_ended_and_its_place_told():
+    """Within a quarter of a second its process must have written where it stands."""
+
     def go_on():
         print("begun", flush=True)
         while True:
@@ -332,13 +338,16 @@ def test_neither_an_ignored_signal_nor_a_grandchild_lives_on(tmp_path):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
-        Path(note).write_text(f"{os.getpid()} {grandchild.pid}")
+        Path(f"{note}.part").write_text(f"{os.getpid()} {grandchild.pid}")
+        os.rename(f"{note}.part", note)
         time.sleep(100)
 
-    begun = time.monotonic()
-    outcome = run_limited(family, str(tmp_path / "note"), timeout_s=0.7)
-    assert outcome.status == "timed_out"
-    assert time.monotonic() - begun < 30
+    for limit_s in (0.7, 7, 70):  # on a busy machine the family is complete later
+        outcome = run_limited(family, str(tmp_path / "note"), timeout_s=limit_s)
+        assert outcome.status == "timed_out"
+        assert limit_s < outcome.elapsed_s < limit_s + 30
+        if (tmp_path / "note").exists():
+            break
     processes = [int(number) for number in (tmp_path / "note").read_text().split()]
     assert len(processes) == 2
     assert wait_until(lambda: not any(is_running(process) for process in processes))
@@ -358,7 +367,7 @@ def test_a_function_that_ends_too_late_has_timed_out(monkeypatch):
     monkeypatch.setattr(caller, "_GRACE_S", 30.0)
     outcome = run_limited(lambda: time.sleep(0.3) or "late", timeout_s=0.1)
     assert (outcome.status, outcome.value) == ("timed_out", None)
-    assert outcome.elapsed_s == pytest.approx(0.3, abs=0.2) or outcome.elapsed_s > 0.3
+    assert outcome.elapsed_s >= 0.3
 
 
 def test_a_process_that_does_not_leave_has_answered_all_the_same(monkeypatch):
@@ -473,7 +482,8 @@ def test_without_cloudpickle_a_module_s_function_runs_and_a_cell_s_is_refused(mo
 
 def script(tmp_path: Path, text: str) -> subprocess.Popen[str]:
     (tmp_path / "script.py").write_text(textwrap.dedent(text))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # What is killed leaves its temporary folder.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     return subprocess.Popen(
         [sys.executable, "script.py"],
         cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -497,7 +507,7 @@ def test_a_script_without_a_guard_runs_once(tmp_path):
         outcome = run_limited(add, 2)
         print(outcome.unwrap() == Answer(42), outcome.output == "")
     """
-    assert script(tmp_path, program).communicate(timeout=60) == ("top level\nTrue True\n", "")
+    assert script(tmp_path, program).communicate(timeout=120) == ("top level\nTrue True\n", "")
 
 
 WAITING = """
@@ -522,7 +532,7 @@ def test_the_process_ends_with_its_caller(tmp_path, number):
     process = int((tmp_path / "note").read_text())
     assert is_running(process)
     parent.send_signal(number)
-    error = parent.communicate(timeout=30)[1]
+    error = parent.communicate(timeout=120)[1]
     assert ("KeyboardInterrupt" in error) == (number is signal.SIGINT)
     assert wait_until(lambda: not is_running(process))
 
@@ -534,7 +544,8 @@ def test_a_cell_s_function_runs_and_its_line_is_told(tmp_path):
         "print(type(run_limited(Own).unwrap()) is Own, '# here' in run_limited(fail, 1).traceback)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbclient.NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(ROOT)}}).execute()
+    at = {"metadata": {"path": str(ROOT)}}
+    nbclient.NotebookClient(notebook, timeout=120, startup_timeout=120, resources=at).execute()
     assert [output.text for output in notebook.cells[1].outputs] == ["True True\n"]
 
 
@@ -548,16 +559,20 @@ def test_several_callers_at_once_get_their_own_answers():
     assert {n: outcome.unwrap() for n, outcome in outcomes.items()} == {0: 0, 1: 1, 2: 4}
 
 
+def _descriptors() -> set[str]:
+    return set(os.listdir("/proc/self/fd")) if sys.platform == "linux" else set()
+
+
 def test_nothing_stays_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(caller.tempfile, "tempdir", str(tmp_path))
-    descriptors = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
-    threads = threading.active_count()
+    gc.collect()  # what earlier tests left to it is not to go meanwhile
+    descriptors = _descriptors()
+    threads = set(threading.enumerate())
     run_limited(take, 1)
     run_limited(time.sleep, 100, timeout_s=0.1)
     assert list(tmp_path.iterdir()) == []
-    assert threading.active_count() == threads
-    if sys.platform == "linux":
-        assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert wait_until(lambda: set(threading.enumerate()) <= threads)
+    assert _descriptors() <= descriptors
 
 
 def test_the_package_shows_two_names():

@@ -9,21 +9,24 @@ import sys
 import pytest
 
 from helpers import isolation
-from helpers.isolation import shared_memory
+from helpers.isolation import caller, shared_memory
 
 MIB = 2**20
 
 
-def allowed() -> str:
+@pytest.fixture(autouse=True)
+def the_plain_process(monkeypatch):
+    """Keep PyTorch, which takes seconds to import, out of the processes."""
+    monkeypatch.setattr(caller, "_has_torch", lambda: False)
+
+
+@pytest.fixture(scope="module")
+def private():
+    """Skip where the system allows no private /dev/shm; it is tried in a test, not by each process that reads this."""
     try:
         shared_memory.entrance(MIB)
     except RuntimeError as error:
-        return str(error)
-    return ""
-
-
-REASON = allowed()
-private = pytest.mark.skipif(bool(REASON), reason=REASON)
+        pytest.skip(str(error))
 
 
 def room(path="/dev/shm"):
@@ -41,7 +44,7 @@ def write_mapped(size_bytes, path="/dev/shm/written"):
     return size_bytes
 
 
-@private
+@pytest.mark.usefixtures("private")
 def test_it_has_the_size_and_is_empty_and_nobody_else_sees_it():
     before = room()
     size, used = isolation.run_limited(room, shared_memory_bytes=3 * MIB).unwrap()
@@ -49,20 +52,20 @@ def test_it_has_the_size_and_is_empty_and_nobody_else_sees_it():
     assert room()[0] == before[0]
 
 
-@private
+@pytest.mark.usefixtures("private")
 def test_a_size_is_rounded_up_to_pages():
     size, _ = isolation.run_limited(room, shared_memory_bytes=3 * MIB + 1).unwrap()
     assert size == 3 * MIB + mmap.PAGESIZE
 
 
-@private
+@pytest.mark.usefixtures("private")
 def test_what_fits_is_written_and_a_page_more_is_a_bus_error():
     assert isolation.run_limited(write_mapped, MIB, shared_memory_bytes=MIB).status == "returned"
     outcome = isolation.run_limited(write_mapped, MIB + mmap.PAGESIZE, shared_memory_bytes=MIB)
     assert (outcome.status, outcome.signal) == ("died", "SIGBUS")
 
 
-@private
+@pytest.mark.usefixtures("private")
 def test_with_both_limits_each_holds():
     outcome = isolation.run_limited(bytearray, 64 * MIB, memory_bytes=16 * MIB, shared_memory_bytes=MIB)
     assert outcome.status == "out_of_memory"

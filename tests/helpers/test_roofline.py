@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from helpers.profiling import LayerTime, TimeProfile
 from helpers.results import from_dict
 from helpers.roofline import DatasheetRoof, RooflinePoint, Workload, datasheet_roof, model, place, roofline, workload_of
 from helpers.roofline.layers import count, join
-from helpers.timing import measure
+from helpers.timing import fixed_threads, measure
 
 SOURCE = Source("made up for a test", "", "reference", "2026-01-01")
 KIB, MIB = 2**10, 2**20
@@ -89,6 +90,13 @@ def test_on_cuda_calls_run_ahead_and_on_a_cpu_they_add():
 @pytest.mark.parametrize(("moved", "level"), [(32 * KIB, "L1"), (32 * KIB + 1, "L2"), (MIB, "L2"), (MIB + 1, "memory")])
 def test_the_level_is_the_smallest_that_holds_the_working_set(moved, level):
     assert model(Workload("w", 1, moved), limits()).level == level
+
+
+def test_a_level_that_holds_less_than_its_size_is_left_where_it_is_full():
+    shared = limits(memory_levels=(LEVELS[0], dataclasses.replace(LEVELS[1], holds_bytes=256 * KIB), LEVELS[2]))
+    assert model(Workload("w", 1, 256 * KIB), shared).level == "L2"
+    assert model(Workload("w", 1, 256 * KIB + 1), shared).level == "memory"
+    assert model(Workload("w", 1, MIB), shared, level="L2").bandwidth_bytes_per_s == 100e9
 
 
 def test_the_working_set_and_a_named_level_decide_before_the_bytes():
@@ -197,14 +205,19 @@ def test_a_function_of_known_time_is_placed_at_its_ratio():
     assert placed.point.regime == "compute-bound"
 
 
+@pytest.mark.timed
 def test_the_lectures_product_that_is_none_is_found_out():
-    """``a * b`` claimed to be a matrix product runs far above this machine's peak; ``a @ b`` does not."""
+    """``a * b`` claimed to be a matrix product runs far above this machine's peak; ``a @ b`` does not.
+
+    Timed by this thread's processor time, which other programs do not lengthen.
+    """
     a, b = torch.rand(384, 384), torch.rand(384, 384)
     flops, moved = 2 * 384**3, 3 * 4 * 384**2
-    peak = flops / measure(lambda: a @ b, budget_s=0.3).minimum_s
-    here = limits(peak_flops={"float32": peak}, call_overhead_s=0.0)
-    right = place("a @ b", lambda: a @ b, flops, moved, here, budget_s=0.3)
-    wrong = place("a * b", lambda: a * b, flops, moved, here, budget_s=0.3)
+    how = {"budget_s": 0.3, "clock": time.thread_time}
+    with fixed_threads(1):
+        here = limits(peak_flops={"float32": flops / measure(lambda: a @ b, **how).minimum_s}, call_overhead_s=0.0)
+        right = place("a @ b", lambda: a @ b, flops, moved, here, **how)
+        wrong = place("a * b", lambda: a * b, flops, moved, here, **how)
     assert 1 / 3 < right.time_ratio < 3
     assert wrong.time_ratio < right.time_ratio / 5
     assert wrong.measured_flops_per_s > 2 * wrong.attainable_flops_per_s

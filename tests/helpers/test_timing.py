@@ -484,6 +484,7 @@ def spin(seconds: float) -> Callable[[], None]:
     return fn
 
 
+@pytest.mark.timed
 def test_five_percent_more_spinning_is_found_in_reality() -> None:
     compared = timing.compare({"plain": spin(300e-6), "longer": spin(315e-6), "same": spin(300e-6)}, budget_s=1.5)
     longer, same = compared.candidate("longer"), compared.candidate("same")
@@ -495,32 +496,39 @@ def test_five_percent_more_spinning_is_found_in_reality() -> None:
 def test_a_real_call_is_not_timed_shorter_than_it_is() -> None:
     measured = timing.measure(spin(1e-3), budget_s=0.1)
     assert 1e-3 <= measured.minimum_s <= measured.median_s
-    assert measured.minimum_s < 2e-3
     assert measured.cold_s >= 1e-3
+
+
+@pytest.mark.timed
+def test_a_real_call_is_not_timed_much_longer_than_it_is() -> None:
+    assert timing.measure(spin(1e-3), budget_s=0.1).minimum_s < 2e-3
 
 
 BUSY = """
 import time
-end_s = time.perf_counter() + 20
+end_s = time.perf_counter() + 60
+print("busy", flush=True)
 while time.perf_counter() < end_s:
     pass
 """
 
 
+@pytest.mark.timed
 @pytest.mark.skipif(not waiting._waited_s(), reason="this system does not say how long threads wait")
 def test_a_shared_processor_is_noticed_and_contradicts_nothing(capsys: pytest.CaptureFixture) -> None:
     ours = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(ours)})
-    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(2)]  # they inherit the one processor
+    # They inherit the one processor.
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) for _ in range(2)]
     try:
-        time.sleep(0.5)
+        assert [process.stdout.readline() for process in busy] == [b"busy\n"] * 2
         # A turn of the scheduler is longer than a run, so the runs repeat well: only the waiting gives them away.
         measured = timing.measure(lambda: sum(range(1000)), budget_s=0.5)
         compared = timing.compare({"a": spin(1e-4), "b": spin(1e-3)}, budget_s=0.5)
     finally:
         for process in busy:
             process.kill()
-            process.wait()
+            process.communicate()
         os.sched_setaffinity(0, ours)
     for result in (measured, compared):
         assert 0.1 < result.waiting_share < 1
@@ -563,8 +571,10 @@ def test_threads_are_restored() -> None:
 # The allocator.
 
 PAGE_FAULTS = """
-import resource, torch
+import ctypes, resource, torch
 from helpers import timing
+
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: pages of one size, whatever this system prefers
 
 def faults(tensors):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

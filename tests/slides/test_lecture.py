@@ -12,7 +12,7 @@ from slide_samples import notebook_of, text_cell
 
 from course.authoring import glossary
 from course.authoring.course import HERE
-from slides import build, check, lecture, pdf
+from slides import build, check, lecture, pdf, questions
 from slides.cells import SlideError
 from slides.lecture import Act, Pick, Topic
 from slides.markdown import plain_text
@@ -69,6 +69,23 @@ def test_every_slide_shows_what_its_lesson_shows(assembled):
 
 def test_no_heading_numbers_a_part_of_a_lesson(assembled):
     assert [slide.heading for slide in assembled[0].slides if "Part " in slide.heading] == []
+
+
+def test_every_slide_has_a_heading_of_its_own(assembled):
+    """The lecture says in its heading what an output shows; 'What went wrong here?' asks, and is no answer."""
+    headings = [plain_text(slide.heading) for slide in assembled[0].slides]
+    assert sorted({heading for heading in headings if headings.count(heading) > 1}) == []
+    assert not any(heading.startswith(("What went wrong here?", "Part ")) and slide.parts[0].outputs
+                   for heading, slide in zip(headings, assembled[0].slides, strict=True))  # fmt: skip
+
+
+def test_a_question_and_its_answer_stand_on_two_slides_and_the_answer_comes(assembled):
+    slides = assembled[0].slides
+    asking = [place for place, slide in enumerate(slides) if questions.asks([part.text for part in slide.parts])]
+    assert len(asking) >= 6
+    for place in asking:
+        assert not any(part.outputs for part in slides[place].parts)
+        assert any(part.outputs or part.code for part in slides[place + 1].parts), slides[place].heading
 
 
 def test_the_notes_name_each_topic_and_count_the_minutes(notes):

@@ -6,6 +6,7 @@ import pytest
 from nbformat.v4 import new_output, new_raw_cell
 from slide_samples import LESSON, code_cell, displayed, figure_output, notebook_of, printed, sample_notebook, text_cell
 
+from helpers.widgets.predictions import NO_PREDICTION
 from slides.cells import MOST_WORDS, Deck, SlideError, read_deck
 from slides.markdown import plain_text
 
@@ -73,6 +74,31 @@ def test_the_heading_of_a_joining_cell_goes_to_the_notes():
     assert plain_text(slide.notes) == "Look Spoken."
 
 
+BELOW = text_cell("Because.\n\nAnd so on.", tags=("explain",), minutes=None)
+OUTPUT = code_cell("f()", printed("1"), tags=("slide", "slide-output"), minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("between", "said"),
+    [
+        ((), "Because. And so on."),
+        ((code_cell("g()", printed("2"), tags=("look",)),), "Because. And so on."),
+        ((code_cell("g()", printed("2"), tags=("slide-output",)),), "Because. And so on."),
+        ((text_cell("## Next", tags=(), minutes=None),), ""),
+        ((text_cell("## Next\n\nText."),), ""),
+        ((code_cell("g()", displayed({"text/plain": f"Why? [x]\n{NO_PREDICTION}"}), tags=("predict",)),), ""),
+    ],
+    ids=["right below", "below another cell", "below the slide's last", "a section", "a slide", "a predict"],
+)
+def test_the_text_below_an_output_is_for_the_speaker(between, said):
+    assert plain_text(deck_of(OPENS, OUTPUT, *between, BELOW).slides[1].notes) == said
+
+
+def test_the_text_below_a_text_is_not_for_the_speaker():
+    assert deck_of(OPENS, BELOW).slides[0].notes == ""
+    assert plain_text(deck_of(OPENS, OUTPUT).slides[1].notes) == ""
+
+
 def test_without_any_heading_the_lessons_title_is_the_heading():
     deck = deck_of(text_cell("Text."), lesson={**LESSON, "title": "Bytes & bits"})
     assert deck.slides[0].heading == "Bytes &amp; bits"
@@ -89,6 +115,13 @@ def test_a_long_table_stands_beside_the_text(rows: int, layout: str):
     table = displayed({"text/html": f"<table>{'<tr><td>1</td></tr>' * rows}</table>"})
     (slide,) = deck_of(OPENS, code_cell("f()", table, tags=("slide-output",))).slides
     assert slide.layout == layout
+
+
+@pytest.mark.parametrize(("rows", "layout"), [(9, "lone"), (10, "lone long")])
+def test_a_long_table_alone_is_set_smaller(rows: int, layout: str):
+    table = displayed({"text/html": f"<table>{'<tr><td>1</td></tr>' * rows}</table>"})
+    cell = code_cell("f()", table, tags=("slide", "slide-output"), minutes=1)
+    assert deck_of(OPENS, cell).slides[1].layout == layout
 
 
 def test_only_one_picture_after_one_text_stands_beside_it():

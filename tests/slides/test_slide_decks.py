@@ -6,10 +6,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 from slide_samples import code_cell, displayed, figure_output, notebook_of, printed, text_cell
 
-from helpers import plotting
+from helpers import hardware, parallel, plotting
+from helpers.hardware.limits import LatencyPoint, MachineLimits, MemoryLevel
 from helpers.plotting.style import STYLE_FILE
 from slides import browser, build, check, pdf
 
@@ -59,6 +61,25 @@ def test_the_arrow_keys_walk_through_the_deck_and_the_address_follows(chromium, 
         opened.page.keyboard.press("ArrowLeft")
         assert opened.page.locator("section.present h2").inner_text() == "Code that wraps"
         opened.page.wait_for_url("**#/5")
+
+
+def test_a_lecturers_keys_work(chromium, sample_deck: Path):
+    with browser.opened(chromium, sample_deck) as opened:
+        page = opened.page
+        for key, method in (("o", "isOverview"), ("b", "isPaused")):
+            for shown in (True, False):
+                page.keyboard.press(key)
+                assert page.evaluate(f"Reveal.{method}()") is shown
+        page.keyboard.press("g")
+        page.keyboard.type("4")
+        page.keyboard.press("Enter")
+        page.wait_for_function("Reveal.getIndices().h === 3")
+        page.keyboard.press("Shift+Slash")
+        page.get_by_text("Light or dark").wait_for()
+        page.keyboard.press("Escape")
+        page.keyboard.press("Home")
+        assert page.evaluate("Reveal.isFirstSlide()")
+        assert opened.complaints == []
 
 
 @pytest.mark.parametrize(
@@ -203,6 +224,13 @@ def test_an_output_alone_stands_in_the_middle_of_its_page(chromium, tmp_path: Pa
             assert 0.35 < (box["y"] + box["height"] / 2) / browser.HEIGHT_PX < 0.55
 
 
+@pytest.mark.parametrize("rows", [9, 10, 12])
+def test_a_table_alone_stands_inside_its_page(chromium, tmp_path: Path, rows: int):
+    table = displayed({"text/html": f"<table>{'<tr><td>1</td></tr>' * rows}</table>"})
+    alone = code_cell("f()", table, tags=("slide", "slide-output"), minutes=1)
+    assert _problems_of(chromium, tmp_path, text_cell("## H"), alone) == []
+
+
 def test_a_figure_is_softened_in_the_dark_and_its_ink_keeps_its_contrast(chromium, sample_deck: Path):
     style = "getComputedStyle(document.querySelector('.figure img')).filter"
     with browser.opened(chromium, sample_deck) as opened:
@@ -225,6 +253,7 @@ def _luminance(channels: list[float]) -> float:
 
 # What a slide with a heading of one line leaves for a figure, without its white border.
 FIGURE_WIDTH_PX, FIGURE_HEIGHT_PX = 1136 - 28, 534 - 20
+SAVED_PX_PER_INCH, BACK_ROW_PX = 160, 18
 
 
 @pytest.mark.parametrize(
@@ -239,15 +268,60 @@ FIGURE_WIDTH_PX, FIGURE_HEIGHT_PX = 1136 - 28, 534 - 20
     ids=["three", "bars", "layers", "shares", "gantt"],
 )
 def test_the_text_in_a_figure_is_as_large_as_code_on_a_slide(draw):
-    drawn = draw()
+    sizes = _text_px(draw())
+    assert len(sizes) >= 5
+    assert min(sizes.values()) >= check.LIMITS["code"], sizes
+
+
+def _text_px(drawn: Figure) -> dict[str, float]:
+    """Return each text of a figure with its size on a slide that the figure has to itself; closes the figure."""
     drawn.canvas.draw()
     width_in, height_in = drawn.get_size_inches()
-    px_per_inch = min(FIGURE_WIDTH_PX / width_in, FIGURE_HEIGHT_PX / height_in)
+    # A figure is never drawn larger than it is: 160 pixels an inch.
+    px_per_inch = min(FIGURE_WIDTH_PX / width_in, FIGURE_HEIGHT_PX / height_in, SAVED_PX_PER_INCH)
     sizes = {text.get_text(): text.get_fontsize() / 72 * px_per_inch for text in drawn.findobj(Text)
              if text.get_visible() and text.get_text()}  # fmt: skip
     plt.close(drawn)
+    return sizes
+
+
+TEN_BARS = {f"one kernel a layer, variant {place}": place + 1.0 for place in range(10)}
+EIGHT_NUMBERS = {"modelled": [0.175, 0.699, 2.8, 2.8], "measured": [0.231, 0.572, 2.22, 4.12]}
+LAYERS = [f"conv{place}" for place in range(12)]
+LEVELS = (MemoryLevel("L1", 2**15, 1e-9, 2e11), MemoryLevel("DRAM", 2**33, 1e-7, 2e10))
+LIMITS = MachineLimits(
+    device="cpu", threads=1, date="2026-01-01", versions={}, chase="none", memory_levels=LEVELS, bandwidths=(),
+    peak_flops={"float32": 1e11}, call_overhead_s=1e-6, launch_s=None, host_to_device_bytes_per_s=None,
+    device_to_host_bytes_per_s=None, unstable=(), notes=(),
+    latencies=tuple(LatencyPoint(2**power, 1e-9) for power in range(12, 25)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: plotting.draw_three(list("abcd"), EIGHT_NUMBERS, unit="s", title="t", xlabel="x"),
+        lambda: plotting.draw_bars(TEN_BARS, unit="", title="t"),
+        lambda: plotting.draw_layers(LAYERS, {"in": [1.0] * 12, "out": [2.0] * 12}, unit="B", title="t"),
+        lambda: plotting.draw_curves([1, 2, 4], {"modelled": [1, 2, 3], "measured": [1, 2, 4]}, unit="s", title="t",
+                                     xlabel="batch", ylabel="time"),
+        lambda: plotting.draw_hierarchy(LEVELS),
+        lambda: plotting.draw_inversion(hardware.memory_inversion(["GeForce RTX 3090", "A100 SXM 40 GB"]).devices),
+        plotting.draw_dies,
+        plotting.draw_memory_spaces,
+        lambda: plotting.draw_energy(hardware.energy_costs().costs),
+        lambda: plotting.draw_growth(hardware.training_compute(), title="t", named=["GPT-4", "LeNet-5"]),
+        lambda: plotting.draw_split(parallel.model_split(4, 6, 8, by="inner", parts=2)),
+        lambda: plotting.draw_roofline(LIMITS),
+        lambda: plotting.draw_latencies(LIMITS.latencies),
+    ],
+    ids=["three", "bars", "layers", "curves", "hierarchy", "inversion", "dies", "spaces", "energy", "growth", "split",
+         "roofline", "latencies"],
+)  # fmt: skip
+def test_the_text_in_the_fullest_figures_can_be_read_from_the_back_row(draw):
+    sizes = _text_px(draw())
     assert len(sizes) >= 5
-    assert min(sizes.values()) >= check.LIMITS["code"], sizes
+    assert min(sizes.values()) >= BACK_ROW_PX, sizes
 
 
 def test_without_the_policy_a_request_is_seen(chromium, sample_html: str, tmp_path: Path):

@@ -23,12 +23,19 @@
 # be exact.
 
 # %%
+import itertools
 import math
 
 import pandas as pd
 import torch
 
 from helpers import exercises, plotting
+
+
+def line(names):
+    """Return kernels in a row, each reading one name and writing the next: a new list for each check."""
+    return [([before], after) for before, after in itertools.pairwise(names)]
+
 
 # %% [markdown]
 # ## Exercise 1: what a chain of kernels moves
@@ -95,7 +102,11 @@ chained = {
 }
 check.returns(every, (two, plain, 1), expected=(12, 12), mistakes=chained)
 check.returns(every, ([(["a"], "b"), (["a"], "c")], plain, 1), expected=(12, 12))
-expanded = {(12, 6): "That counts the bias as if it were as large as the result; in memory it has 3 numbers"}
+expanded = {
+    (12, 6): "That counts the bias as if it were as large as the result; in memory it has 3 numbers",
+    (6, 6): "The kernel reads the bias as well as a",
+    (6, 9): "First the bytes read, then the bytes written",
+}
 check.returns(small, ([(["a", "bias"], "b")], plain | {"bias": (3,)}, 1), expected=(9, 6), mistakes=expanded)
 one = {(6, 6): "A shape () is one number, not none"}
 check.returns(small, ([(["a", "s"], "b")], plain | {"s": ()}, 1), expected=(7, 6), mistakes=one)
@@ -105,7 +116,6 @@ square = {(12, 6): "a * a needs a once: it is in a register when it is needed ag
 check.returns(twice, ([(["a", "a"], "b")], plain, 1), expected=(6, 6), mistakes=square)
 check.report()
 ### BEGIN HIDDEN TESTS
-import itertools
 import random
 
 draw = random.Random(12001)
@@ -119,18 +129,18 @@ for _ in range(6):
     shape = large()
     count, per = math.prod(shape), shape[1]
     names = [f"t{place}" for place in range(draw.randint(3, 7))]
+    steps = len(names) - 1
     shapes_drawn = dict.fromkeys(names, shape)
-    line = [([before], after) for before, after in itertools.pairwise(names)]
-    check.returns(every, (line, shapes_drawn, 1), expected=(count * len(line), count * len(line)))
+    check.returns(every, (line(names), shapes_drawn, 1), expected=(count * steps, count * steps))
     fan = [([names[0]], after) for after in names[1:]]
-    check.returns(every, (fan, shapes_drawn, 1), expected=(count * len(fan), count * len(fan)))
+    check.returns(every, (fan, shapes_drawn, 1), expected=(count * steps, count * steps))
     broadcast = shapes_drawn | {"v": (per, *[1] * (len(shape) - 2)), "s": ()}
     adds = [([names[0], "v", "s"], after) for after in names[1:]]
-    check.returns(small, (adds, broadcast, 1), expected=((count + per + 1) * len(adds), count * len(adds)))
+    check.returns(small, (adds, broadcast, 1), expected=((count + per + 1) * steps, count * steps))
     size = draw.choice([2, 4, 8])
-    check.returns(bytes_goal, (line[:1], shapes_drawn, size), expected=(count * size, count * size))
+    check.returns(bytes_goal, (line(names[:2]), shapes_drawn, size), expected=(count * size, count * size))
     squares = [([names[0]] * draw.randint(2, 3), after) for after in names[1:]]
-    check.returns(twice, (squares, shapes_drawn, 1), expected=(count * len(line), count * len(line)))
+    check.returns(twice, (squares, shapes_drawn, 1), expected=(count * steps, count * steps))
 check.score()
 ### END HIDDEN TESTS
 
@@ -232,23 +242,22 @@ def fused_bytes(kernels, shapes, kept, size):
 check = exercises.Checks("Exercise 2, fused_bytes", fused_bytes)
 inside, once = "what is made inside is not read", "a tensor from outside is read once"
 wanted, in_place = "only what is kept is written", "a step in place reads what was there before"
-plain = dict.fromkeys("abcd", (2, 3))
-three = [(["a"], "b"), (["b"], "c"), (["c"], "d")]
+plain = dict.fromkeys("abcdy", (2, 3)) | {"bias": (3,)}
 unfused = {
     (18, 18): "That is the chain of three kernels; fused, b and c never leave the registers",
     (18, 6): "b and c are made inside, so nobody reads them from memory",
     (6, 18): "b and c are not wanted afterwards, so nobody writes them",
+    (6, 6): "Those are numbers; each has 4 bytes here",
 }
-check.returns(inside, (three, plain, ["d"], 1), expected=(6, 6), mistakes=unfused)
-check.returns(inside, (three[:2], plain, ["c"], 4), expected=(24, 24))
+check.returns(inside, (line("abcd"), plain, ["d"], 1), expected=(6, 6), mistakes=unfused)
+check.returns(inside, (line("abc"), plain, ["c"], 4), expected=(24, 24), mistakes=unfused)
 again = {(12, 6): "a is in a register after the first step has read it"}
 check.returns(once, ([(["a"], "b"), (["a", "b"], "c")], plain, ["c"], 1), expected=(6, 6), mistakes=again)
-few = {
-    (2, 6): "c is wanted as well as d, so both are written",
-    (2, 18): "b is not wanted afterwards, so nobody writes it",
-    (2, 14): "a is there already; nothing makes it",
-}
-check.returns(wanted, (three, plain | {"a": (2, 1)}, ["a", "c", "d"], 1), expected=(2, 12), mistakes=few)
+late = {(6, 6): "bias comes from outside as well, though only the second step reads it"}
+check.returns(once, ([(["a"], "b"), (["b", "bias"], "c")], plain, ["c"], 1), expected=(9, 6), mistakes=late)
+few = {(2, 6): "c is wanted as well as d, so both are written", (2, 14): "a is there already; nothing makes it"}
+few[2, 18] = "b is not wanted afterwards, so nobody writes it"
+check.returns(wanted, (line("abcd"), plain | {"a": (2, 1)}, ["a", "c", "d"], 1), expected=(2, 12), mistakes=few)
 lost = {
     (3, 6): "y is read before it is written over, so it comes from memory",
     (9, 12): "y is made twice and written once: the first one stays in a register",
@@ -256,11 +265,9 @@ lost = {
     (15, 6): "The second step reads the y that the first has made",
     (15, 12): "That is two kernels in place; one pass reads y once and writes it once",
 }
-place_shapes = {"y": (2, 3), "bias": (3,)}
-check.returns(in_place, ([(["y", "bias"], "y"), (["y"], "y")], place_shapes, ["y"], 1), expected=(9, 6), mistakes=lost)
+check.returns(in_place, ([(["y", "bias"], "y"), (["y"], "y")], plain, ["y"], 1), expected=(9, 6), mistakes=lost)
 check.report()
 ### BEGIN HIDDEN TESTS
-import itertools
 import random
 
 draw = random.Random(12007)
@@ -269,13 +276,15 @@ for _ in range(6):
     count = math.prod(shape)
     names = [f"t{place}" for place in range(draw.randint(4, 8))]
     shapes_drawn = dict.fromkeys([*names, "y"], shape) | {"v": (shape[0], 1, 1)}
-    line = [([before], after) for before, after in itertools.pairwise(names)]
-    check.returns(inside, (line, shapes_drawn, names[-1:], size), expected=(count * size, count * size))
+    check.returns(inside, (line(names), shapes_drawn, names[-1:], size), expected=(count * size, count * size))
     star = [([names[0], "v"], after) for after in names[1:]]
     check.returns(once, (star, shapes_drawn, names[-1:], size), expected=((count + shape[0]) * size, count * size))
+    last = [*line(names), ([names[-1], "v"], "y")]
+    check.returns(once, (last, shapes_drawn, ["y"], size), expected=((count + shape[0]) * size, count * size))
     kept = draw.sample(names[1:], 2)
-    check.returns(wanted, (line, shapes_drawn, [*kept, names[0]], size), expected=(count * size, 2 * count * size))
-    check.returns(wanted, (line, shapes_drawn, [], size), expected=(count * size, 0))
+    kept_and_there = [*kept, names[0]]
+    check.returns(wanted, (line(names), shapes_drawn, kept_and_there, size), expected=(count * size, 2 * count * size))
+    check.returns(wanted, (line(names), shapes_drawn, [], size), expected=(count * size, 0))
     over = [(["y", "v"], "y"), *[(["y"], "y")] * draw.randint(1, 3)]
     check.returns(in_place, (over, shapes_drawn, ["y"], size), expected=((count + shape[0]) * size, count * size))
 check.score()
@@ -320,6 +329,13 @@ def fused_bytes(kernels, shapes, kept, size):
     for names, result in kernels:
         read += [name for name in names if name not in made]
         made.add(result)
+    return tuple(size * sum(math.prod(shapes[name]) for name in names) for names in (read, made & set(kept)))
+
+
+# %% wrong="fused_bytes" says="bias comes from outside as well" gets=3
+def fused_bytes(kernels, shapes, kept, size):
+    made = {result for _, result in kernels}
+    read = set(kernels[0][0])
     return tuple(size * sum(math.prod(shapes[name]) for name in names) for names in (read, made & set(kept)))
 
 
@@ -391,6 +407,7 @@ away = {
     ((5, 7, 9),): "The operand has one dimension; the other was added in front and must go",
     ((1, 2, 3), (4, 5, 6)): "That is the gradient of the result; the operand has three numbers",
     (2.5, 3.5, 4.5): "That is the mean; each copy adds its share, and nothing divides them",
+    (6, 15): "Shapes are lined up at the right: what is missing stands in front, and is summed",
 }
 check.returns(leading, (grad, (3,)), expected=grad.sum(0).tolist(), mistakes=away)
 cube = torch.arange(24.0).reshape(2, 3, 2, 2)

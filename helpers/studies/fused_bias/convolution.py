@@ -32,8 +32,8 @@ def conv_bias_relu_pool(
 
     For gradients one byte an output is kept, the place of the largest. Gradients flow to all three tensors.
 
-    Raises TypeError or ValueError for what does not fit together, NotImplementedError on CUDA, MissingToolError without
-    a C++ compiler. Lesson 12.
+    Raises TypeError or ValueError for what does not fit together, NotImplementedError on CUDA and for tangents of
+    forward mode, MissingToolError without a C++ compiler. Lesson 12.
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(f"there is no algorithm {algorithm!r}; there are {' and '.join(ALGORITHMS)}")
@@ -42,6 +42,7 @@ def conv_bias_relu_pool(
         raise ValueError(f"x is (N, C, H, W) with images of 2 x 2 pixels or more; this is {tuple(x.shape)}")
     if x.device.type != "cpu":
         raise NotImplementedError("conv_bias_relu_pool is a C++ kernel for the CPU; take another rung on CUDA")
+    operators.refuse_tangents(x, weight, bias)
     wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, weight, bias))
     return _conv_bias_relu_pool(x, weight, bias, algorithm == "Winograd", wanted)[0]
 

@@ -89,6 +89,9 @@ def check_layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> No
     if weight.shape[1] != x.shape[1] or tuple(weight.shape[2:]) != (3, 3):
         raise ValueError(f"weight is (C_out, {x.shape[1]}, 3, 3) for x of shape {tuple(x.shape)}; this one is "
                          f"{tuple(weight.shape)}")  # fmt: skip
+    if 0 in x.shape[1:] or not len(weight):
+        raise ValueError(f"a convolution needs a channel and a pixel to read and a channel to write; x has the shape "
+                         f"{tuple(x.shape)}, weight {tuple(weight.shape)}")  # fmt: skip
     if (weight.dtype, weight.device) != (x.dtype, x.device):
         raise ValueError(f"x is {x.dtype} on {x.device}, the weight {weight.dtype} on {weight.device}; "
                          "give weight.to(x)")  # fmt: skip

@@ -2,7 +2,8 @@
 
 On a CPU the kernels are C++, on CUDA Triton's. What they compute, element by element, is torch's own result: the sum
 is rounded once, relu(NaN) is NaN. The sums of a gradient are accurate to the bounds of :func:`bias_gradient`.
-Gradients are those of the reverse mode, twice as well; forward mode and ``torch.func`` have no rule for them.
+Gradients are those of the reverse mode, twice as well. Forward mode and the gradients of ``torch.func`` have no rule
+for them and are refused (NotImplementedError, RuntimeError).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from helpers.studies.fused_bias import cpp_kernels, layouts, triton_kernels
 
@@ -24,8 +26,8 @@ def bias_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     gaps is copied first, which is one more pass. Equal to ``torch.relu(x + bias)`` bit for bit, NaN and infinities
     too, except that a zero is always +0 where torch's may be -0. Gradients flow to both.
 
-    Raises TypeError or ValueError for what does not fit together or is of another dtype, MissingToolError on a CPU
-    without a C++ compiler. Lesson 12.
+    Raises TypeError or ValueError for what does not fit together or is of another dtype, NotImplementedError for
+    tangents of forward mode, MissingToolError on a CPU without a C++ compiler. Lesson 12.
     """
     _check(x, bias)
     return _bias_relu(x, bias)
@@ -35,18 +37,19 @@ def bias_relu_(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Replace ``x`` (N, C, ...) by relu(x + bias) where it lies in memory, and return it; else as :func:`bias_relu`.
 
     Raises ValueError for a view with gaps or in another order than NCHW or channels-last, and what :func:`bias_relu`
-    raises. As in torch, a leaf that requires a gradient cannot be changed, nor a view of one (RuntimeError). A bias
-    that lies within ``x`` is read before it is overwritten. Lesson 12.
+    raises. As in torch, RuntimeError where autograd could not follow: for a leaf that requires a gradient, a view of
+    one, one of the views that ``split`` or ``unbind`` return, and for a tensor of inference mode outside of it. A bias
+    that shares memory with ``x`` is read before it is overwritten. Lesson 12.
     """
     _check(x, bias)
+    if not torch.compiler.is_compiling() and x.is_neg():  # a compiler cannot ask it of a tensor
+        raise ValueError("x is a view that negates what lies in memory; give x.resolve_neg() (a copy), or use "
+                         "bias_relu")  # fmt: skip
     if not layouts.is_dense(x):
         raise ValueError(f"x of shape {tuple(x.shape)} and strides {x.stride()} lies in memory with gaps or in another "
                          "order; give x.contiguous() (a copy), or use bias_relu")  # fmt: skip
     if torch.is_grad_enabled() and (x.requires_grad or bias.requires_grad):
-        owner = x if x._base is None else x._base
-        if owner.is_leaf and owner.requires_grad:  # autograd says so as well, but after the kernel has run
-            raise RuntimeError("x is a leaf Variable that requires grad, or a view of one, and cannot be changed in "
-                               "place; use bias_relu, or give x.detach()")  # fmt: skip
+        _refuse_as_autograd_will(x)
         return _InPlace.apply(x, bias)
     _bias_relu_(x, bias)
     return x
@@ -57,14 +60,17 @@ def bias_gradient(grad_output: torch.Tensor) -> torch.Tensor:
 
     In float32 each partial sum holds at most 36 roundings before it is added in float64, and the total is rounded
     once, so the error is at most 37 u / (1 - 37 u) times the sum of the absolute values, u = 2^-24 (Higham, Accuracy
-    and Stability of Numerical Algorithms, 2nd edition, chapter 4). bfloat16 is summed so as well and rounded once. On
-    CUDA partial sums are of float32 (float64 for float64) in the order of a tree. The same call gives the same bits.
+    and Stability of Numerical Algorithms, 2nd edition, chapter 4), where no partial sum overflows. bfloat16 is summed
+    so as well, and rounded to bfloat16 at the end. float64 is summed in float64: for n numbers a channel the bound has
+    n - 1 for 37, and u = 2^-53. On CUDA partial sums are of float32 (float64 for float64) in the order of a tree. The
+    same call gives the same bits.
 
-    Raises TypeError or ValueError for what is no tensor (N, C, ...) of such numbers, MissingToolError on a CPU without
-    a C++ compiler. Lesson 12.
+    Raises TypeError or ValueError for what is no tensor (N, C, ...) of such numbers, NotImplementedError for tangents
+    of forward mode, MissingToolError on a CPU without a C++ compiler. Lesson 12.
     """
     layouts.check_values(grad_output, "grad_output")
     _check_device(grad_output)
+    refuse_tangents(grad_output)
     return _bias_gradient(grad_output)
 
 
@@ -79,6 +85,7 @@ def relu_bias_backward(grad_output: torch.Tensor, y: torch.Tensor) -> tuple[torc
     layouts.check_values(grad_output, "grad_output")
     layouts.check_values(y, "y")
     _check_device(y)
+    refuse_tangents(grad_output, y)
     if (grad_output.shape, grad_output.dtype, grad_output.device) != (y.shape, y.dtype, y.device):
         raise ValueError(f"grad_output and y have one shape, dtype and device; they are {tuple(grad_output.shape)} "
                          f"{grad_output.dtype} on {grad_output.device} and {tuple(y.shape)} {y.dtype} on "
@@ -103,14 +110,41 @@ def bias_relu_pool(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return _bias_relu_pool(x, bias)[0]
 
 
+def refuse_tangents(*tensors: torch.Tensor) -> None:
+    """Raise NotImplementedError for a tangent of forward-mode differentiation, which an operator would drop.
+
+    For the library itself.
+    """
+    for tensor in tensors:
+        if forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError("the one-pass kernels have gradients in reverse mode alone (backward, torch."
+                                      "autograd.grad); for forward mode and torch.func.jvp take torch.relu and "
+                                      "sum")  # fmt: skip
+
+
 def _check(x: torch.Tensor, bias: torch.Tensor) -> None:
     layouts.check(x, bias)
     _check_device(x)
+    refuse_tangents(x, bias)
 
 
 def _check_device(x: torch.Tensor) -> None:
     if x.device.type not in _DEVICES:
         raise ValueError(f"the kernels run on {' and '.join(_DEVICES)}, not on {x.device.type}; give x.to('cpu')")
+
+
+def _refuse_as_autograd_will(x: torch.Tensor) -> None:
+    """Raise RuntimeError for what autograd refuses to change in place, which it says after the kernel has run."""
+    owner = x if x._base is None else x._base
+    if owner.is_leaf and owner.requires_grad:
+        raise RuntimeError("x is a leaf Variable that requires grad, or a view of one, and cannot be changed in "
+                           "place; use bias_relu, or give x.detach()")  # fmt: skip
+    if x._base is None or torch.compiler.is_compiling():  # a compiler's graph changes nothing in place
+        return
+    made = torch._C._autograd
+    if made._get_creation_meta(x) != made.CreationMeta.DEFAULT:
+        raise RuntimeError("x is one of several views that one call has returned (split, unbind), or was made under "
+                           "no_grad, and autograd cannot follow a change of it in place; use bias_relu")  # fmt: skip
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
@@ -150,7 +184,11 @@ def _bias_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 @_operator("bias_relu_(Tensor(a!) x, Tensor bias) -> ()")
 def _bias_relu_(x: torch.Tensor, bias: torch.Tensor) -> None:
-    if 0 <= bias.data_ptr() - x.data_ptr() < x.nbytes:
+    if x.is_inference() and not torch.is_inference_mode_enabled():
+        raise RuntimeError("x was made in inference mode, outside of which it cannot be changed in place; use "
+                           "bias_relu, or give x.clone()")  # fmt: skip
+    bias_bytes = ((len(bias) - 1) * bias.stride(0) + 1) * bias.element_size()
+    if bias.data_ptr() < x.data_ptr() + x.nbytes and x.data_ptr() < bias.data_ptr() + bias_bytes:
         bias = bias.clone()
     (cpp_kernels if x.device.type == "cpu" else triton_kernels).bias_relu(x, bias, x)
     if not x.is_inference():

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from helpers.studies.fused_bias import layouts, operators
+from helpers.studies.fused_bias import cpp_kernels, layouts, operators
 
 Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -42,6 +42,9 @@ def layer(variant: str) -> Layer:
       float64; oneDNN's ReLU may make a NaN zero, where the other variants keep it.
     - "compiled": "separate" under ``torch.compile``; its first call takes tens of seconds.
     - "one-pass": convolution, and then :func:`bias_relu_` over its output.
+
+    In float32 on a CPU the error of an output is at most n u / (1 - n u) times the sum of the absolute values of its
+    9 C_in products and its bias, n = 9 C_in + 1, u = 2^-24: that of an inner product in any order (Higham 2002, 3.1).
 
     Raises ValueError for another name; the function raises TypeError or ValueError for tensors that do not fit, and
     what the kernels raise (MissingToolError without a compiler for "one-pass" on a CPU). Lesson 12.
@@ -76,7 +79,8 @@ def gradients(
 def missing(variant: str, device: str | torch.device = "cpu") -> str:
     """Return why ``variant`` cannot run on ``device``, "" where it can: no oneDNN, no cuDNN, no compiler, no Triton.
 
-    Raises ValueError for an unknown variant. Lesson 12.
+    For the C++ compiler this compiles the kernels, which takes seconds once: one that is there may be broken. Raises
+    ValueError for an unknown variant. Lesson 12.
     """
     from helpers.native import NativeError, tools
 
@@ -89,11 +93,12 @@ def missing(variant: str, device: str | torch.device = "cpu") -> str:
         try:
             if on_cpu:
                 tools.find_compiler()
+                cpp_kernels.compiled()
             else:
                 from helpers.studies.fused_bias import triton_kernels
 
                 triton_kernels.programs()
-        except NativeError as error:
+        except (NativeError, OSError) as error:  # OSError: no folder to keep it in
             return str(error)
     return ""
 

@@ -16,27 +16,41 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="counts are getr
 @pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="pages of one size are asked for as Linux does")
 @pytest.mark.parametrize("pages", [1, 64, 1000])
 def test_each_fresh_page_is_one_minor_fault_and_only_once(pages):
-    with mmap.mmap(-1, pages * mmap.PAGESIZE) as fresh:
-        fresh.madvise(mmap.MADV_NOHUGEPAGE)
+    def counted():
+        with mmap.mmap(-1, pages * mmap.PAGESIZE) as fresh:
+            fresh.madvise(mmap.MADV_NOHUGEPAGE)
 
-        def touch():
-            for page in range(pages):
-                fresh[page * mmap.PAGESIZE] = 1
+            def touch():
+                for page in range(pages):
+                    fresh[page * mmap.PAGESIZE] = 1
 
-        touch_first = access_pages.count_faults(touch)
-        again = access_pages.count_faults(touch)
-    assert pages <= touch_first.minor <= pages + 16
-    assert again.minor <= 16
-    assert touch_first.major == again.major == 0
+            return access_pages.count_faults(touch), access_pages.count_faults(touch)
+
+    # A machine that is short of memory takes pages from this process and brings them back: more faults, never fewer.
+    runs = [counted() for _ in range(5)]
+    first, again = ([run[which].minor for run in runs] for which in (0, 1))
+    assert pages <= min(first) <= pages + 16
+    assert min(again) <= 16
+    assert min(touched.major + retouched.major for touched, retouched in runs) == 0
 
 
-@pytest.fixture(scope="module")
-def fresh():
+def measured():
     steady, access_pages.steady_allocator = access_pages.steady_allocator, None  # calling it in this process would fail
     try:
         return access_pages.measure_fresh_pages(tensor_bytes=40 * 2**20, budget_s=0.4)
     finally:
         access_pages.steady_allocator = steady
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    return measured()
+
+
+@pytest.fixture
+def timed(fresh, request):
+    """The module's measurement, and another one for a test that is run again."""
+    return fresh if getattr(request.node, "execution_count", 1) == 1 else measured()
 
 
 def test_new_memory_faults_once_a_page_and_reused_memory_does_not(fresh):
@@ -49,13 +63,14 @@ def test_new_memory_faults_once_a_page_and_reused_memory_does_not(fresh):
         assert fresh.row(memory, allocator).faults_per_call < 0.02 * fresh.pages
 
 
-def test_the_faults_take_the_time_and_an_allocator_that_keeps_memory_ends_them(fresh):
-    default, kept = (fresh.row("new", how).call_s / fresh.row("reused", how).call_s
+@pytest.mark.timed
+def test_the_faults_take_the_time_and_an_allocator_that_keeps_memory_ends_them(timed):
+    default, kept = (timed.row("new", how).call_s / timed.row("reused", how).call_s
                      for how in ("default", "keeps memory"))  # fmt: skip
-    if fresh.huge_pages != "always":
+    if timed.huge_pages != "always":
         assert default > 1.8
         assert default > 1.4 * kept
-        assert fresh.fault_s > 0
+        assert timed.fault_s > 0
     assert kept < 1.8
 
 

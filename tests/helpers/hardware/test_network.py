@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import sys
 import time
@@ -96,11 +97,12 @@ def test_the_largest_datagram_has_room_on_both_sides():
         network._udp_trip(near, 65_507)
 
 
+@pytest.mark.timed
 def test_a_slower_way_back_is_seen_in_the_round_trip(monkeypatch):
     trip = network._udp_trip
     monkeypatch.setattr(network, "_udp_trip", lambda near, size: (time.sleep(2e-3), trip(near, size)))
     slow = network.measure_loopback((1,), budget_s=0.3)
-    assert slow.row("UDP", 1).round_trip_s > 2e-3
+    assert slow.row("UDP", 1).round_trip_s >= 2e-3
     assert slow.row("TCP", 1).round_trip_s < 2e-3
 
 
@@ -113,17 +115,17 @@ def _sent_on_loopback():
 @pytest.mark.skipif(not Path("/proc/self/net/dev").is_file(), reason="the system counts no loopback bytes")
 def test_the_system_counts_the_headers_that_are_computed():
     # The loopback's own counter holds IP's header, the transport's and the payload, and no Ethernet.
-    payload, messages = 1400, 500
-    found = []
+    payload, messages, least = 1400, 20, math.inf
+    computed = network.packet_overhead(payload, "UDP").header_bytes - network.ETHERNET_HEADER_BYTES
+    assert computed == 28
+    end = time.monotonic() + 60
     with network.udp_echo() as near:
-        for _ in range(5):  # other programs use the loopback too: the least is the nearest
+        while least > computed and time.monotonic() < end:  # others send on the loopback too: the least is the nearest
             before = _sent_on_loopback()
             for _ in range(messages):
                 network._udp_trip(near, payload)
-            found.append((_sent_on_loopback() - before) / (2 * messages) - payload)
-    computed = network.packet_overhead(payload, "UDP").header_bytes - network.ETHERNET_HEADER_BYTES
-    assert computed == 28
-    assert computed <= min(found) < 2 * computed
+            least = min(least, (_sent_on_loopback() - before) / (2 * messages) - payload)
+    assert least == computed
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="TCP_INFO is Linux's")

@@ -47,19 +47,27 @@ LIMITS = MachineLimits(
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, request, monkeypatch):
-    if "whole" not in request.fixturenames:
-        monkeypatch.setenv("HELPERS_CACHE", str(tmp_path_factory.mktemp("cache")))
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("HELPERS_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+def probe_whole(folder):
+    """A whole probe of this machine, the seconds it took, and the share of them in which a thread waited."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELPERS_CACHE", str(folder))
+        begin_s, waiting = time.perf_counter(), watch_waiting(time.perf_counter)
+        return probe(device="cpu"), time.perf_counter() - begin_s, waiting()
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A whole probe of this machine, the seconds it took, and the share of them in which a thread waited."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("HELPERS_CACHE", str(tmp_path_factory.mktemp("whole")))
-    begin_s, waiting = time.perf_counter(), watch_waiting(time.perf_counter)
-    yield probe(device="cpu"), time.perf_counter() - begin_s, waiting()
-    patch.undo()
+    return probe_whole(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def whole_timed(whole, request, tmp_path):
+    """The module's probe, and another one for a test that is run again."""
+    return whole if getattr(request.node, "execution_count", 1) == 1 else probe_whole(tmp_path)
 
 
 @pytest.fixture
@@ -78,12 +86,16 @@ def counted(monkeypatch):
 # --- the whole probe of this machine
 
 
-def test_the_whole_probe_has_every_level_in_order_and_takes_under_20_s(whole):
-    limits, taken_s, waiting_share = whole
+def test_the_whole_probe_has_every_level_in_order(whole):
+    limits = whole[0]
     caches = probe_levels.card_levels(hardware.machine_card())
     if caches:
         assert [level.name for level in limits.memory_levels] == [*(cache.name for cache in caches), "DRAM"]
         assert [level.size_bytes for level in limits.memory_levels[:-1]] == [cache.size_bytes for cache in caches]
+        *below, last, memory = limits.memory_levels
+        assert all(level.holds_bytes == level.size_bytes for level in (*below, memory))
+        assert last.holds_bytes == last.size_bytes or last.holds_bytes < last.size_bytes / 2
+        assert any("the bandwidth falls after" in note for note in limits.notes) == (last.holds_bytes < last.size_bytes)
     assert limits.memory.size_bytes == hardware.machine_card().ram_bytes
     assert (limits.device, limits.threads) == ("cpu", torch.get_num_threads())
     assert (limits.launch_s, limits.host_to_device_bytes_per_s, limits.device_to_host_bytes_per_s) == (None,) * 3
@@ -91,25 +103,22 @@ def test_the_whole_probe_has_every_level_in_order_and_takes_under_20_s(whole):
     assert limits.peak_flops["float32"] > 0
     assert 0 < limits.call_overhead_s < limits.memory.latency_s * 1e4
     assert from_dict(MachineLimits, json.loads(limits.to_json())) == limits
+
+
+@pytest.mark.timed
+def test_the_whole_probe_takes_under_20_s(whole_timed):
+    _, taken_s, waiting_share = whole_timed
     # What other programs took is not the probe's; a share as small as on a machine at rest does not count.
     taken_s *= 1 - waiting_share if waiting_share and waiting_share > MOST_WAITING else 1
     assert taken_s < 20
 
 
 @needs_compiler
-def test_latency_grows_and_bandwidth_falls_from_l1_to_memory(whole):
-    limits = whole[0]
-
-    def ratios() -> tuple[float, float]:
-        first, last = limits.memory_levels[0], limits.memory
-        return last.latency_s / first.latency_s, first.bandwidth_bytes_per_s / last.bandwidth_bytes_per_s
-
-    for _ in range(2):  # measured again if another program took the machine; tens and about ten are usual
-        if ratios()[0] > 10 and ratios()[1] > 2:
-            break
-        limits = probe(device="cpu", refresh=True)
-    assert ratios()[0] > 10
-    assert ratios()[1] > 2
+@pytest.mark.timed
+def test_latency_grows_and_bandwidth_falls_from_l1_to_memory(whole_timed):
+    first, last = whole_timed[0].memory_levels[0], whole_timed[0].memory
+    assert last.latency_s > 10 * first.latency_s  # tens are usual
+    assert first.bandwidth_bytes_per_s > 2 * last.bandwidth_bytes_per_s  # about ten is usual
 
 
 def test_every_curve_is_whole_and_finite(whole):
@@ -326,10 +335,14 @@ def test_a_working_set_too_small_for_main_memory_is_noted():
     (note,) = probe_levels.too_small(DESKTOP, 32 * MIB, 1)
     assert note.startswith("the largest working set, 32 MiB, is under four times the L3")
     assert probe_levels.too_small(DESKTOP, 128 * MIB, 1) == probe_levels.too_small((), MIB, 1) == ()
+    shared = (*DESKTOP[:2], dataclasses.replace(DESKTOP[2], holds_bytes=8 * MIB))
+    assert probe_levels.too_small(shared, 32 * MIB, 1) == ()
+    assert probe_levels.too_small(shared, 16 * MIB, 1)
 
 
-@pytest.mark.parametrize(("free", "threads", "most"), [(64 * GIB, 1, 128 * MIB), (64 * GIB, 64, 512 * MIB),
-                                                       (64 * GIB, 1024, GIB), (400 * MIB, 1, 32 * MIB)])  # fmt: skip
+@pytest.mark.parametrize(("free", "threads", "most"), [
+    (64 * GIB, 1, 128 * MIB), (64 * GIB, 32, 256 * MIB), (64 * GIB, 1024, 512 * MIB), (400 * MIB, 1, 32 * MIB),
+])  # fmt: skip
 def test_the_largest_working_set_is_four_times_the_last_cache_within_memory(free, threads, most):
     assert probe_levels.largest_bytes(DESKTOP, threads, free) == most
 
@@ -368,6 +381,44 @@ def test_a_cache_that_the_curve_does_not_show_is_noted():
     assert note.endswith("the latency does not rise there")
 
 
+# What the probe of a guest gave: an Intel Xeon (Sapphire Rapids) whose system names an L3 of 260 MiB, one thread. A
+# product of a matrix and a vector ran there at 27 to 29 GB/s up to 48 MiB, and at half of that and less from 64 MiB on.
+GUEST = (CacheLevel("L1", 48 * KIB, 1), CacheLevel("L2", 2 * MIB, 1), CacheLevel("L3", 260 * MIB, 2))
+GUEST_TRIADS = {MIB: 88.6e9, 2 * MIB: 44.1e9, 4 * MIB: 27.1e9, 8 * MIB: 26.6e9, 16 * MIB: 27.1e9, 32 * MIB: 27.5e9,
+                64 * MIB: 24.1e9, 128 * MIB: 18.1e9, 256 * MIB: 14.4e9, 512 * MIB: 14.0e9, GIB: 13.9e9}  # fmt: skip
+
+
+def test_the_last_cache_holds_what_its_bandwidth_shows_where_that_is_less_than_half():
+    levels, (note,) = probe_levels.narrowed(GUEST, 28e9, GUEST_TRIADS, 1)
+    assert levels == (*GUEST[:2], CacheLevel("L3", 260 * MIB, 2, holds_bytes=64 * MIB))
+    assert note == ("the system names an L3 of 260 MiB, and the bandwidth falls after 64 MiB: the models take it to "
+                    "hold that")  # fmt: skip
+
+
+def step_triads(last_bytes):
+    return {MIB * 2**step: 60e9 if MIB * 2**step <= last_bytes else 20e9 for step in range(8)}
+
+
+@pytest.mark.parametrize(("falls_after", "holds"), [(64, None), (32, None), (16, None), (8, 8), (2, 2), (0, None)])
+def test_a_cache_that_the_bandwidth_shows_to_a_factor_of_two_keeps_its_size(falls_after, holds):
+    levels, notes = probe_levels.narrowed(DESKTOP, 60e9, step_triads(falls_after * MIB), 1)
+    assert levels[-1].holds_bytes == (holds and holds * MIB)
+    assert levels[:-1] == DESKTOP[:-1]
+    assert len(notes) == (holds is not None)
+
+
+def test_what_threads_reach_together_of_two_caches_is_parted_between_them():
+    flat = (DESKTOP[0], DESKTOP[2])
+    assert probe_levels.narrowed(flat, 60e9, step_triads(16 * MIB), 16) == (flat, ())
+    assert probe_levels.narrowed(flat, 60e9, step_triads(16 * MIB), 32)[0][-1].holds_bytes == 8 * MIB
+    assert probe_levels.narrowed(flat, 60e9, step_triads(MIB), 32) == (flat, ())  # what the L1s hold says nothing
+
+
+def test_a_bandwidth_near_that_of_main_memory_shows_no_capacity():
+    assert probe_levels.narrowed(DESKTOP, 29e9, step_triads(4 * MIB), 1) == (DESKTOP, ())
+    assert probe_levels.narrowed(DESKTOP, 31e9, step_triads(4 * MIB), 1)[0][-1].holds_bytes == 4 * MIB
+
+
 # --- the result
 
 
@@ -391,6 +442,19 @@ def test_limits_are_the_fastest_pass_and_name_what_does_not_repeat():
     assert limits.level_of(32 * KIB + 1).name == "DRAM"
     with pytest.raises(ValueError, match="this machine has L1, DRAM"):
         limits.level("L2")
+
+
+def test_a_level_holds_its_size_or_what_was_found_of_it_and_prints_both():
+    levels = (*DESKTOP[:2], dataclasses.replace(DESKTOP[2], holds_bytes=8 * MIB))
+    limits = assembled(measured(), levels=levels, memory=memory_level("DRAM", GIB, 256 * MIB), notes=[])
+    assert [level.size_bytes for level in limits.memory_levels] == [32 * KIB, 512 * KIB, 32 * MIB, GIB]
+    assert [level.holds_bytes for level in limits.memory_levels] == [32 * KIB, 512 * KIB, 8 * MIB, GIB]
+    assert limits.level_of(8 * MIB).name == "L3"
+    assert limits.level_of(8 * MIB + 1).name == "DRAM"
+    (line,) = [line for line in str(limits).splitlines() if line.strip().startswith("L3")]
+    assert "33.6 MB" in line
+    assert "8.39 MB" in line
+    assert from_dict(MachineLimits, json.loads(limits.to_json())) == limits
 
 
 def test_a_busy_machine_is_noted():

@@ -248,6 +248,9 @@ def test_without_a_compiler_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "my-compiler -m32")
     with pytest.raises(native.MissingToolError, match=r"CXX is 'my-compiler -m32'.*no my-compiler.*unset"):
         native.compile_cpp(ADD)
+    monkeypatch.setenv("CXX", "g++ '-O2")
+    with pytest.raises(native.MissingToolError, match=r"CXX is \"g\+\+ '-O2\", which is no command: no closing quot"):
+        native.compile_cpp(ADD)
     broken = tmp_path / "g++"
     broken.write_text("#!/bin/sh\necho 'libmpc.so.3: cannot open' >&2\nexit 127\n")
     broken.chmod(0o755)
@@ -283,8 +286,10 @@ def test_wrong_arguments_are_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("HELPERS_CACHE", str(tmp_path))
     (tmp_path / "native").write_text("")
     if shutil.which("g++"):
-        with pytest.raises(OSError, match=r"could not be kept .*HELPERS_CACHE"):
+        with pytest.raises(OSError, match=r"could not be kept .*HELPERS_CACHE") as told:
             native.compile_cpp(ADD)
+        assert told.value.filename == str(tmp_path / "native")
+        assert str(told.value).count("HELPERS_CACHE") == 1
 
 
 @needs_compiler

@@ -310,6 +310,13 @@ def instruction(text: str) -> sass.Instruction:
     return one
 
 
+def test_what_nvdisasm_prints_of_the_scheduling_is_no_operand():
+    """As nvdisasm 12.8, which comes with the Triton of torch 2.11, prints it for Blackwell."""
+    multiply_add = instruction("FFMA R1, R2, R3, 1.5 &req={2,3} &wr=0x0 ?WAIT5_END_GROUP")
+    assert multiply_add.operands == ("R1", "R2", "R3", "1.5")
+    assert instruction("EXIT ?trans5").operands == ()
+
+
 def test_padding_is_the_jump_to_itself_and_what_follows():
     body = ["EXIT ;", "L", "BRA `(.L_x_0);", "NOP;", "NOP;"]
     lines, offset = ['\t.section\t.text.k,"ax",@progbits', '\t.sectioninfo\t@"SHI_REGISTERS=10"', "k:", ".text.k:"], 0

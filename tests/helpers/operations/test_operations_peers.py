@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import sys
 
 import pytest
 from torch import nn
@@ -40,6 +41,15 @@ def test_what_is_not_installed_is_named_and_not_counted(small):
     assert table.not_installed == ("thop", "fvcore", "torchinfo", "DeepSpeed")
     assert {count.profiler for count in table.counts} == {"helpers", "torch"}
     assert "not installed where this was recorded: thop, fvcore" in str(table)
+
+
+def test_without_torchvision_nothing_is_counted(small):
+    counted = []
+    small.setitem(sys.modules, "torchvision", None)
+    small.setattr(peers, "_PROFILERS", {"counter": lambda model, shape: counted.append(model) or 32})
+    with pytest.raises(ModuleNotFoundError, match=r"come with torchvision, .* belongs to torch 2"):
+        peers.count_with_peers()
+    assert counted == []
 
 
 def test_a_peer_that_raises_shows_its_error(small):

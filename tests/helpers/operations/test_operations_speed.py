@@ -28,6 +28,7 @@ def _fastest_ratio(function, reference, *, rounds, enough):
     return ours / theirs
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("training", [True, False])
 def test_at_most_1_3_times_a_forward_on_shapes(training):
     model = torchvision_models.resnet50().train(training)

@@ -305,6 +305,7 @@ def cases_of(choice: Choice) -> list[tuple[Layout, int]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_the_top_choice_is_within_a_tenth_of_the_best_run_and_without_the_link_it_is_not(four_ranks) -> None:
     """Every fitting layout of every setting runs; what seems to be too slow, or to be best, runs again."""
     overhead = measure_message_overhead(four_ranks, repeats=15)

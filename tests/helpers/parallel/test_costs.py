@@ -78,13 +78,6 @@ def test_a_schedule_keeps_every_port_to_one_message_at_a_time() -> None:
         costs.schedule(collective("all_reduce", "ring", world_size=1, length=50), SLOW)
 
 
-def test_on_one_cable_only_the_sum_of_the_bytes_counts() -> None:
-    link = Link(1e6, 0.0)
-    taken = {name: costs.shared_medium_s(collective("all_reduce", name, world_size=4, length=1000), link=link)
-             for name in ("ring", "tree", "gather_broadcast")}  # fmt: skip
-    assert set(taken.values()) == {24_000 / 1e6}
-
-
 def test_buckets_are_the_ones_that_ddp_makes() -> None:
     """The oracle is the function in PyTorch that DDP calls, given the gradients from the last layer to the first."""
     generator = torch.Generator().manual_seed(3)
@@ -131,8 +124,6 @@ def test_the_buckets_queue_for_the_link_by_hand() -> None:
 
 
 def test_speedups() -> None:
-    assert costs.speedup(8.0, 2.0) == 4
-    assert costs.parallel_efficiency(8.0, 2.0, world_size=8) == 0.5
     assert costs.amdahl_speedup(4, serial_share=0.25) == pytest.approx(16 / 7)
     assert costs.amdahl_speedup(10**9, serial_share=0.05) == pytest.approx(20)
     assert costs.gustafson_speedup(4, serial_share=0.25) == 3.25
@@ -142,8 +133,6 @@ def test_speedups() -> None:
             law(2, serial_share=1.5)
         with pytest.raises(ValueError, match="world_size"):
             law(0, serial_share=0.5)
-    with pytest.raises(ValueError, match="above 0"):
-        costs.speedup(0.0, 1.0)
 
 
 def test_a_timeline_starts_at_zero_and_counts_overlaps_once() -> None:
@@ -207,18 +196,20 @@ def measured(four_ranks, ranks: int, algorithm: str, *, model_s: float) -> tuple
     return fastest_s, joined(each for _, activities in found for each in activities)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def overhead(four_ranks) -> execution.MessageOverhead:
     measured_ones = [execution.measure_message_overhead(four_ranks) for _ in range(3)]
     return min(measured_ones, key=lambda each: each.added_to(SLOW).transfer_s(SIZE_BYTES))  # the least disturbed
 
 
+@pytest.mark.timed
 def test_a_message_costs_something_and_little_beside_the_slow_link(overhead) -> None:
     assert 0 < overhead.per_message_s <= overhead.typical_message_s
     assert overhead.per_message_s < SLOW.transfer_s(SIZE_BYTES / 4) / 10
     assert 0 <= overhead.per_byte_s < 1 / SLOW.bandwidth_bytes_per_s / 3
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ring_and_gather_broadcast_take_what_their_models_say(four_ranks, overhead, ranks) -> None:
     link = overhead.added_to(SLOW)

@@ -148,13 +148,15 @@ def test_activations_are_those_of_the_rank_s_share_of_the_work() -> None:
     assert activations(Layout(pipeline=4), 3, schedule="gpipe", microbatches=8) == 8 * 2 * stage
 
 
+@pytest.mark.timed
 def test_any_of_1024_ranks_is_estimated_in_one_process_in_seconds() -> None:
+    """The seconds are those of a processor: what else the machine does is not counted."""
     with torch.device("meta"):
         net = net_of(1024, 4096)
     for layout in (Layout(1024, sharded="parameters"), Layout(32, 8, 4, "parameters")):
-        start_s = time.perf_counter()
+        start_s = time.process_time()
         found = estimate_footprint(net, layout, inputs=(4096, 1024), plan=plan_of(), optimizer=ADAM, ranks=(0, 1023))
-        assert time.perf_counter() - start_s < 10
+        assert time.process_time() - start_s < 10
         assert kept(found.ranks[1]) == kept(count_footprint(net, layout, plan=plan_of(), optimizer=ADAM).ranks[1023])
 
 

@@ -200,6 +200,7 @@ def fastest(ranks: Ranks, name: str, *, microbatches: int, until: float, **times
     return best
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("microbatches", [4, 8, 16])
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
 def test_the_measured_bubble_is_within_a_quarter_of_theory(four_ranks: Ranks, name: str, microbatches: int) -> None:
@@ -211,6 +212,7 @@ def test_the_measured_bubble_is_within_a_quarter_of_theory(four_ranks: Ranks, na
     assert measured.bubble_ratio == pytest.approx(theory, rel=CLOSE)
 
 
+@pytest.mark.timed
 def test_zero_bubble_is_measured_as_modelled_and_below_one_forward_one_backward(four_ranks: Ranks) -> None:
     # PyTorch puts off the whole backward pass of stage 0, so there it has no part for the input.
     modelled = pipeline_schedule("zero_bubble", ranks=4, microbatches=8, forward_s=0.02, backward_s=0.04,
@@ -222,6 +224,7 @@ def test_zero_bubble_is_measured_as_modelled_and_below_one_forward_one_backward(
     assert 1 <= measured.duration_s / (longer * modelled.duration_s) < 1 + CLOSE
 
 
+@pytest.mark.timed
 def test_a_slow_stage_is_seen_in_the_bubble(four_ranks: Ranks) -> None:
     """Planted: with one stage three times as slow the bubble is far from the formula for equal stages."""
     net = nn.Sequential(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Iterable
 
 import psutil
 import pytest
@@ -24,15 +26,25 @@ CLOSE = 0.25
 # Sleeping.
 
 
-def test_a_sleep_ends_late_by_well_under_a_millisecond_and_never_early() -> None:
-    late_s = []
+def late_s() -> list[float]:
+    """Return by how much each of 20 sleeps ended late."""
+    found = []
     for _ in range(20):
         end_s = time.perf_counter() + 0.003
         sleep_until(end_s)
-        late_s.append(time.perf_counter() - end_s)
-    assert min(late_s) >= 0
-    assert min(late_s) < 0.5e-3
+        found.append(time.perf_counter() - end_s)
+    return found
+
+
+def test_a_sleep_never_ends_early_and_there_is_none_until_a_moment_that_is_past(monkeypatch) -> None:
+    assert min(late_s()) >= 0
+    monkeypatch.setattr(time, "sleep", lambda duration_s: pytest.fail(f"a sleep of {duration_s} s"))
     sleep_until(time.perf_counter() - 1)
+
+
+@pytest.mark.timed
+def test_a_sleep_ends_late_by_well_under_a_millisecond() -> None:
+    assert min(late_s()) < 0.5e-3
 
 
 def test_a_sleeping_layer_sleeps_both_ways_and_its_gradients_are_exact() -> None:
@@ -137,39 +149,64 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def ddp_steps(four_ranks) -> dict[str, list[tuple]]:
-    """Return the fastest of at most four rounds: a busy machine makes a step slower, never faster."""
-    best: dict[str, list[tuple]] = {}
-    for _ in range(4):
-        found = four_ranks.run(steps, list(CASES.values()), timeout_s=240)
-        for place, name in enumerate(CASES):
-            now = [rank[place] for rank in found]
-            best[name] = min(best.get(name, now), now, key=fastest_of)
-        if all(fastest_of(best[name]) < (1 + CLOSE / 2) * model(CASES[name], 4).step_s for name in CASES):
-            break
-    return best
-
-
 def fastest_of(ranks: list[tuple]) -> float:
     return devices.fastest_step_s([taken_s for taken_s, _, _ in ranks])
 
 
+class Measured:
+    """The fastest round of each case so far: a busy machine makes a step slower, never faster."""
+
+    def __init__(self, ranks) -> None:
+        self.ranks, self.best = ranks, {}
+
+    def of(self, *names: str, until: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+        """Return the seconds of the named cases; what does not hold ``until`` yet is measured at most 4 times more."""
+        for _ in range(4):
+            if set(names) <= set(self.best) and until(self.seconds(names)):
+                break
+            found = self.ranks.run(steps, [CASES[name] for name in names], timeout_s=240)
+            for place, name in enumerate(names):
+                now = [rank[place] for rank in found]
+                self.best[name] = min(self.best.get(name, now), now, key=fastest_of)
+        return self.seconds(names)
+
+    def seconds(self, names: Iterable[str]) -> dict[str, float]:
+        return {name: fastest_of(self.best[name]) for name in names}
+
+
+@pytest.fixture(scope="module")
+def ddp_steps(four_ranks) -> Measured:
+    return Measured(four_ranks)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not CASES[name]["by_hand"]])
+def test_the_buckets_are_those_of_the_model(ddp_steps, name) -> None:
+    """Exact: the buckets that DDP really made."""
+    ddp_steps.of(name, until=lambda _: True)
+    wire_share = 0.5 if CASES[name]["wire_dtype"] else 1
+    for _, bucket_bytes, _ in ddp_steps.best[name]:
+        assert bucket_bytes == [wire_share * bucket.size_bytes for bucket in model(CASES[name], 4).buckets]
+
+
+@pytest.mark.timed
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_takes_what_its_model_says(ddp_steps, name) -> None:
-    modelled = model(CASES[name], 4)
-    taken_s = fastest_of(ddp_steps[name])
-    assert taken_s == pytest.approx(modelled.step_s, rel=CLOSE)
-    if not CASES[name]["by_hand"]:
-        wire_share = 0.5 if CASES[name]["wire_dtype"] else 1
-        for _, bucket_bytes, _ in ddp_steps[name]:  # exact: the buckets that DDP really made
-            assert bucket_bytes == [wire_share * bucket.size_bytes for bucket in modelled.buckets]
+    modelled_s = model(CASES[name], 4).step_s
+    taken_s = ddp_steps.of(name, until=lambda now: now[name] < (1 + CLOSE / 2) * modelled_s)[name]
+    assert taken_s == pytest.approx(modelled_s, rel=CLOSE)
 
 
+@pytest.mark.timed
 def test_overlap_hides_part_of_the_communication(ddp_steps) -> None:
-    taken_s = {name: fastest_of(ddp_steps[name]) for name in CASES}
-    assert taken_s["two buckets"] < 0.97 * taken_s["after the backward pass"]  # the model says 0.90
-    assert taken_s["float16"] < taken_s["a bucket a layer"]
+    def hides(now: dict[str, float]) -> bool:
+        return (
+            now["two buckets"] < 0.97 * now["after the backward pass"]  # the model says 0.90
+            and now["float16"] < now["a bucket a layer"]
+            and all(now[name] < (1 + CLOSE / 2) * model(CASES[name], 4).step_s for name in now)
+        )
+
+    taken_s = ddp_steps.of("two buckets", "after the backward pass", "float16", "a bucket a layer", until=hides)
+    assert hides(taken_s), taken_s
     compute_s = LAYERS * (FORWARD_S + BACKWARD_S)
     # Planted: a model that hides nothing, and one that hides everything, are both further off.
     right = abs(taken_s["two buckets"] - model(CASES["two buckets"], 4).step_s)
@@ -178,7 +215,8 @@ def test_overlap_hides_part_of_the_communication(ddp_steps) -> None:
 
 
 def test_the_timeline_shows_devices_and_links_of_all_ranks(ddp_steps) -> None:
-    timeline = joined(each for rank in ddp_steps["two buckets"] for each in rank[2])
+    ddp_steps.of("two buckets", until=lambda _: True)
+    timeline = joined(each for rank in ddp_steps.best["two buckets"] for each in rank[2])
     assert {each.lane for each in timeline.activities} == {
         f"rank {r} {what}" for r in range(4) for what in ("device", "link")
     }
@@ -402,10 +440,11 @@ def test_a_forbidden_namespace_is_reported_with_the_systems_own_words(monkeypatc
 def test_a_command_that_fails_or_hangs_on_two_machines_is_one_error_and_leaves_nothing() -> None:
     two_machines_or_skip()
     with pytest.raises(RuntimeError, match=r"(?s)exit code 3.*no such luck"):
-        namespaces.on_two_machines(["sh", "-c", "echo no such luck >&2; exit 3"], Link(1e6), timeout_s=20)
+        namespaces.on_two_machines(["sh", "-c", "echo no such luck >&2; exit 3"], Link(1e6), timeout_s=90)
+    nap = f"4321.{os.getpid()}"  # no other run of this test has it
     with pytest.raises(TimeoutError, match="after 1 s"):
-        namespaces.on_two_machines(["sleep", "4321.5"], Link(1e6), timeout_s=1)
-    assert not [each for each in psutil.process_iter(["cmdline"]) if "4321.5" in (each.info["cmdline"] or [])]
+        namespaces.on_two_machines(["sleep", nap], Link(1e6), timeout_s=1)
+    assert not [each for each in psutil.process_iter(["cmdline"]) if nap in (each.info["cmdline"] or [])]
 
 
 # Each machine sends the other the same bytes at the same time, and says how long it waited for what it got.
@@ -416,7 +455,7 @@ EXCHANGE = """
         server = socket.create_server(("{first}", 4000))
         link, _ = server.accept()
     else:
-        for _ in range(200):
+        while True:
             try:
                 link = socket.create_connection(("{first}", 4000))
                 break
@@ -431,11 +470,23 @@ EXCHANGE = """
 """
 
 
-def test_the_cable_between_two_machines_lets_bytes_through_at_its_rate_in_both_directions_at_once() -> None:
+def exchange_s(size: int, link: Link) -> float:
+    """Return how long the slower of two machines waited for what the other sent."""
+    program = textwrap.dedent(EXCHANGE.format(first=namespaces.FIRST_MACHINE, size=size))
+    output = namespaces.on_two_machines([sys.executable, "-c", program], link, timeout_s=60)
+    times_s = [float(line) for line in output.split()]
+    assert len(times_s) == 2
+    return max(times_s)
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("bandwidth", [2e6, 4e6])
+def test_the_cable_between_two_machines_lets_bytes_through_at_its_rate_in_both_directions_at_once(bandwidth) -> None:
+    """Were the directions to share it, it took twice as long; a busy machine makes it slower, never faster."""
     two_machines_or_skip()
-    program = textwrap.dedent(EXCHANGE.format(first=namespaces.FIRST_MACHINE, size=1_000_000))
-    for bandwidth in (2e6, 4e6):  # were the directions to share the cable, it would take twice as long
-        output = namespaces.on_two_machines([sys.executable, "-c", program], Link(bandwidth), timeout_s=60)
-        times_s = [float(line) for line in output.split()]
-        assert len(times_s) == 2
-        assert max(times_s) == pytest.approx(1_000_000 / bandwidth, rel=CLOSE)
+    fastest_s = math.inf
+    for _ in range(4):
+        fastest_s = min(fastest_s, exchange_s(1_000_000, Link(bandwidth)))
+        if fastest_s < (1 + CLOSE) * 1_000_000 / bandwidth:
+            break
+    assert fastest_s == pytest.approx(1_000_000 / bandwidth, rel=CLOSE)

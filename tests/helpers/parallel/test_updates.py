@@ -204,7 +204,7 @@ def test_real_threads_make_every_update_learn_and_alone_are_plain_sgd(run, model
 @pytest.mark.parametrize(("run", "updates_made"), [(servers.run_server, 3), (servers.run_hogwild, 4)])
 def test_staleness_is_counted_while_another_worker_computes(run, updates_made, model, digits, monkeypatch):
     """Each of two workers is held, twice, until both have fetched: of the first two updates one is one update stale."""
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=60)
     calls = threading.local()
     plain = servers.gradient
 
@@ -266,7 +266,7 @@ def test_a_lock_loses_nothing_and_one_worker_needs_none(how):
 
 def test_a_lost_addition_is_seen(monkeypatch):
     """Both workers read before either writes: everything that one of them added is lost."""
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=60)
     copy_ = torch.Tensor.copy_
 
     def late(self, source):

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from helpers import plotting
+from helpers.plotting import bars
 from helpers.plotting.style import STYLE_FILE, ink_on
 
 
@@ -139,7 +140,7 @@ def test_what_is_not_finite_is_not_drawn(value):
 
 
 @pytest.mark.parametrize(("settings", "rotated"), [(2, 0), (5, 90), (4, 90)])
-def test_the_numbers_above_bars_do_not_touch_and_are_no_smaller_than_nine_points(settings, rotated):
+def test_the_numbers_above_bars_stand_apart_and_can_be_read(settings, rotated):
     values = {name: [1.81e-3] * settings for name in ("predicted", "modelled", "measured")}
     names = [f"program {index}" for index in range(settings)]
     drawn = plotting.draw_three(names, values, unit="s", title="Bias gradient", xlabel="program")
@@ -147,10 +148,37 @@ def test_the_numbers_above_bars_do_not_touch_and_are_no_smaller_than_nine_points
     (axes,) = drawn.axes
     boxes = [text.get_window_extent() for text in axes.texts]
     assert len(boxes) == 3 * settings
-    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    half = 0 if rotated else bars._APART_PT / 2 / 72 * drawn.dpi
+    wide = [box.padded(half, 0) for box in boxes]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(wide, 2))
     assert all(axes.bbox.y0 <= box.y0 and box.y1 <= axes.bbox.y1 for box in boxes)
     assert {text.get_rotation() for text in axes.texts} == {rotated}
-    assert min(text.get_fontsize() for text in axes.texts) >= 9
+    assert min(text.get_fontsize() for text in axes.texts) >= 9.5
+    plt.close(drawn)
+
+
+def test_numbers_that_would_nearly_touch_are_written_smaller():
+    """Four pairs of eight characters: at their full size they would stand apart by less than a letter's width."""
+    names = ["one-pass", "native", "in-place", "separate"]
+    values = {name: [0.175e-9, 0.231e-9, 0.699e-9, 0.572e-9] for name in ("modelled", "measured")}
+    drawn = plotting.draw_three(names, values, unit="s", title="Bias", xlabel="program")
+    drawn.draw_without_rendering()
+    texts = drawn.axes[0].texts
+    assert {text.get_rotation() for text in texts} == {0}
+    assert 9.5 <= texts[0].get_fontsize() < 11
+    row = sorted((text.get_window_extent() for text in texts), key=lambda box: box.x0)
+    gaps_pt = [(right.x0 - left.x1) * 72 / drawn.dpi for left, right in itertools.pairwise(row)]
+    assert min(gaps_pt) >= bars._APART_PT
+    plt.close(drawn)
+
+
+@pytest.mark.parametrize(("bars_drawn", "height_in"), [(2, 2.3), (5, 3.65), (6, 4), (10, 4), (12, 4.04), (20, 5.8)])
+def test_a_figure_of_many_bars_is_no_higher_than_their_names_need(bars_drawn, height_in):
+    drawn = plotting.draw_bars({f"name {place}": place + 1.0 for place in range(bars_drawn)}, unit="s", title="t")
+    assert drawn.get_figheight() == pytest.approx(height_in)
+    drawn.draw_without_rendering()
+    boxes = [tick.get_window_extent() for tick in drawn.axes[0].get_yticklabels()]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
     plt.close(drawn)
 
 

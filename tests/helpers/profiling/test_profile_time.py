@@ -218,6 +218,7 @@ def spinning(first_s: float, second_s: float) -> nn.Module:
     )
 
 
+@pytest.mark.timed
 def test_a_layer_that_spins_is_found_with_its_share():
     profile = timed(spinning(0.003, 0.001), (2, 8), budget_s=0.2, clock=time.thread_time)
     slow, quick = profile.layer("1"), profile.layer("3")
@@ -227,6 +228,7 @@ def test_a_layer_that_spins_is_found_with_its_share():
     assert slow.backward_s == pytest.approx(2 * slow.forward_s, rel=0.15)
 
 
+@pytest.mark.timed
 def test_the_same_model_the_other_way_round_has_the_other_slowest_layer():
     assert timed(spinning(0.0005, 0.002), (2, 8), clock=time.thread_time).slowest().layer == "3"
 
@@ -240,10 +242,12 @@ def overhead(images: int = 64) -> float:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.timed
 def test_the_hooks_cost_at_most_a_tenth_of_lenets_step():
     assert any(overhead() <= 1.1 for _ in range(4))
 
 
+@pytest.mark.timed
 def test_hooks_that_are_slow_would_be_seen(monkeypatch):
     real = Stamps.__init__
 

@@ -188,6 +188,7 @@ def test_a_chase_is_served_where_the_working_set_fits():
 
 
 @needs_numba
+@pytest.mark.timed
 def test_a_million_accesses_take_under_a_second():
     side = 79
     stream = streams.matrix_product(side, side, side)

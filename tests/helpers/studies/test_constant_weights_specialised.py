@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 
 import pytest
 import torch
+from process_watch import wait_until
 
 from helpers import native
 from helpers.studies.constant_weights import specialised as module
@@ -75,13 +75,15 @@ def test_threads_get_right_results_while_the_program_changes(monkeypatch):
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
     for thread in threads:
         thread.start()
-    time.sleep(0.05)
+    before = wait_until(lambda: "behind a pointer" in calls, limit_s=60)
     gate.set()
     served.wait(120)
-    time.sleep(0.05)
+    after = wait_until(lambda: "constants" in calls, limit_s=60)
     stop.set()
     for thread in threads:
         thread.join()
+    assert before
+    assert after
     assert set(calls) == {"behind a pointer", "constants"}
     assert not wrong
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 import shutil
 
 import pytest
@@ -23,6 +25,7 @@ from helpers.studies.fused_bias import (
     bias_relu_,
     bias_relu_pool,
     convnet,
+    cpp_kernels,
     gradients,
     layer,
     measure_kernels,
@@ -88,7 +91,8 @@ def test_every_variant_is_the_layer_and_its_gradients_in_float64(variant, channe
     got = gradients(variant, x.requires_grad_(), weight, bias, grad_output=grad)
     for name in ("x", "weight", "bias"):
         torch.testing.assert_close(getattr(got, name).double(), getattr(expected, name), rtol=1e-4, atol=1e-5)
-    assert gradients(variant, x.detach(), weight, bias, grad_output=grad).x is None
+    with torch.no_grad():  # a lesson turns gradients off for all that is forward
+        assert gradients(variant, x.detach(), weight, bias, grad_output=grad).x is None
 
 
 @needs_compiler
@@ -114,7 +118,28 @@ def test_every_reduction_is_the_sum(name, channels_last):
     if channels_last:
         grad = grad.contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(reduction(name)(grad).double(), exact, rtol=1e-5, atol=1e-5)
-    assert torch.equal(reduction(name)(grad[:0]), torch.zeros(6))
+    for nothing in (grad[:0], grad[:, :, :0]):
+        assert torch.equal(reduction(name)(nothing), torch.zeros(6))
+    assert reduction(name)(grad[:, :0]).shape == (0,)
+
+
+@needs_compiler
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_a_sum_that_cancels_is_within_the_stated_bound(name, channels_last):
+    """Great numbers of both signs between small ones: what is left of the small ones is the program's affair."""
+    generator = torch.Generator().manual_seed(0)
+    grad = torch.randn((5, 3, 9, 8), generator=generator)
+    grad[:, :, ::4] += 1e8
+    grad[:, :, 1::4] -= 1e8
+    if channels_last:
+        grad = grad.contiguous(memory_format=torch.channels_last)
+    found = reduction(name)(grad)
+    for channel in range(3):
+        terms = grad[:, channel].flatten().tolist()
+        additions = 37 if name == "one-pass" else len(terms) - 1
+        allowed = additions * UNIT_ROUNDOFF / (1 - additions * UNIT_ROUNDOFF) * math.fsum(map(abs, terms))
+        assert abs(found[channel].item() - math.fsum(terms)) <= allowed
 
 
 class Bytes(TorchDispatchMode):
@@ -201,6 +226,11 @@ def test_the_modelled_ratio_grows_with_the_batch_and_falls_with_the_channels():
     assert 1 < small.separate_per_fused_ratio < large.separate_per_fused_ratio
     assert 1 < deep.separate_per_fused_ratio < large.separate_per_fused_ratio
     assert large.separate_per_fused_ratio == pytest.approx(1 + large.bias_s / large.convolution_s)
+    square = model_ratio(1000, in_channels=512, out_channels=512, pixels=28, limits=limits(call_overhead_s=0.0))
+    assert square.convolution_s == pytest.approx(2 * 1000 * 512 * 512 * 9 * 28**2 / 1e12)
+    moved = 4 * (2 * (64 + 64) + 64 * 64 * 9)  # two pixels, so that the weights are most of it
+    little = model_ratio(2, in_channels=64, out_channels=64, pixels=1, limits=limits(call_overhead_s=0.0))
+    assert little.convolution_s == pytest.approx(moved / 2e9)
 
 
 @needs_compiler
@@ -227,7 +257,7 @@ def test_the_nets_are_one_net_and_learn_the_digits(monkeypatch):
 
 
 @needs_compiler
-@pytest.mark.parametrize("phase", ["forward", "training"])
+@pytest.mark.parametrize("phase", [pytest.param("forward", marks=pytest.mark.timed), "training"])
 def test_the_ladder_times_the_same_net_on_every_rung(phase):
     images, labels = next(iter(make_MNIST_loader(32)))
     timing.steady_allocator()
@@ -240,10 +270,28 @@ def test_the_ladder_times_the_same_net_on_every_rung(phase):
     assert results.from_dict(convnet.Ladder, ladder.to_dict()) == ladder
 
 
+def test_a_timed_step_is_a_step_of_sgd_on_the_cross_entropy():
+    images, labels = next(iter(make_MNIST_loader(8)))
+    ours, theirs = Convnet(), Convnet().double()
+    theirs.load_state_dict(ours.state_dict())
+    step = convnet._training_step(ours, images, labels)
+    for _ in range(3):
+        step()
+        loss = functional.cross_entropy(theirs(images.double()), labels)
+        changes = torch.autograd.grad(loss, theirs.parameters())
+        with torch.no_grad():
+            for parameter, change in zip(theirs.parameters(), changes, strict=True):
+                parameter -= convnet._LEARNING_RATE * change
+    for found, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+
+
 @needs_compiler
-def test_a_wrong_rung_is_not_timed(monkeypatch):
+@pytest.mark.parametrize("change", [lambda y, b: y + 0.01 * b.sign().view(1, -1, 1, 1), lambda y, b: y * 1.001],
+                         ids=["another bias", "a thousandth more"])  # fmt: skip
+def test_a_wrong_rung_is_not_timed(change, monkeypatch):
     images, labels = next(iter(make_MNIST_loader(4)))
-    wrong = convnet.Rung(lambda x, w, b: convnet._RUNGS["separate"].block(x, w, b + 0.01), False)
+    wrong = convnet.Rung(lambda x, w, b: change(convnet._RUNGS["separate"].block(x, w, b), b), False)
     monkeypatch.setitem(convnet._RUNGS, "native", wrong)
     with pytest.raises(RuntimeError, match=r"logits of native \(off by .*nothing was timed"):
         measure_ladder(images, labels, rungs=("separate", "native"), budget_s=0.1)
@@ -290,6 +338,27 @@ def test_the_storys_figures_are_recorded_for_lesson_12():
     assert "helpers.studies.fused_bias:measure_story" in recorded.RECORDERS["12"].values()
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a compiler that is a script is POSIX's")
+def test_a_compiler_that_is_broken_is_missing(monkeypatch, tmp_path):
+    cpp_kernels.compiled.cache_clear()
+    broken = tmp_path / "c++"
+    broken.write_text('#!/bin/sh\nif [ "$1" = --version ]; then echo broken; else exit 1; fi\n')
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    for variant in ("one-pass", "compiled"):
+        assert re.search(r"c\+\+ fails: exit status 1. To mend it", variants.missing(variant))
+    assert convnet.default_rungs("cpu")[:2] == ("separate", "native")
+    assert not any("one" in rung for rung in convnet.default_rungs("cpu"))
+
+
+@needs_compiler
+def test_a_folder_that_keeps_no_program_is_missing(monkeypatch, tmp_path):
+    cpp_kernels.compiled.cache_clear()
+    (tmp_path / "cache").write_text("a file, no folder")
+    monkeypatch.setenv("HELPERS_CACHE", str(tmp_path / "cache"))
+    assert "set the environment variable HELPERS_CACHE" in variants.missing("one-pass")
+
+
 def test_what_is_missing_is_said(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "To mend it" in variants.missing("one-pass")
@@ -312,6 +381,12 @@ def test_what_is_missing_is_said(monkeypatch):
      r"shape \(5,\)"),
     (lambda: layer("native")(torch.ones(2, 3, 4, 4).double(), torch.ones(5, 3, 3, 3), torch.ones(5)), ValueError,
      r"give weight.to\(x\)"),
+    (lambda: layer("native")(torch.ones(2, 0, 4, 4), torch.ones(5, 0, 3, 3), torch.ones(5)), ValueError,
+     "a channel and a pixel to read and a channel to write"),
+    (lambda: layer("post-op")(torch.ones(2, 3, 0, 4), torch.ones(5, 3, 3, 3), torch.ones(5)), ValueError,
+     r"x has the shape \(2, 3, 0, 4\)"),
+    (lambda: layer("one-pass")(torch.ones(2, 3, 4, 4), torch.ones(0, 3, 3, 3), torch.ones(0)), ValueError,
+     r"weight \(0, 3, 3, 3\)"),
     (lambda: layer("post-op")(*[tensor.double() for tensor in tensors()[:3]]), TypeError, "fuses float64"),
     (lambda: reduction("slow"), ValueError, "no reduction 'slow'; there are per image, sum"),
     (lambda: reduction("sum")(torch.ones(2, 3)), ValueError, r"grad is \(N, C, H, W\)"),

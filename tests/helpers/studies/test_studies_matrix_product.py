@@ -164,6 +164,7 @@ def test_the_times_are_of_one_product_with_one_thread():
 
 
 @needs_compiler
+@pytest.mark.timed
 def test_the_order_of_the_loops_decides_the_time():
     times = measure_products(384, device="cpu", budget_s=2)
     for name in ("interchanged", "tiled", "registers"):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-START_S, RUN_S = 90, 180
+START_S, RUN_S, ACT_S = 90, 180, 60
 SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}',
             "@jupyterlab/apputils-extension/notification.jupyterlab-settings": '{"fetchNews": "false"}'}  # fmt: skip
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/lab/tree/00_start_here\.ipynb\?token=\w+")
@@ -113,7 +113,7 @@ def page(lab, chromium):
     page.complaints = []
     page.on("console", lambda m: page.complaints.append(m.text) if m.type == "error" else None)
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
-    page.goto(lab[0])
+    page.goto(lab[0], timeout=1000 * ACT_S)
     page.wait_for_function(
         "() => window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session?.kernel?.status === 'idle'",
         timeout=1000 * START_S,
@@ -160,7 +160,7 @@ def test_a_typed_prediction_is_locked_and_the_answer_appears(page, lab):
     box = page.locator(".widget-text input").first
     box.fill("7")
     page.get_by_role("button", name="Lock it in").first.click()
-    page.get_by_text(re.compile(r"Your prediction is .* (high|low|measured)")).first.wait_for(timeout=10_000)
+    page.get_by_text(re.compile(r"Your prediction is .* (high|low|measured)")).first.wait_for(timeout=1000 * ACT_S)
     assert waiting.count() == before - 1
     assert box.is_disabled()
     [kept] = [entry for entry in json.loads((lab[1] / "predictions.json").read_text()) if entry["value"] is not None]
@@ -175,7 +175,7 @@ def test_a_slider_moved_by_keyboard_draws_another_figure(page):
     page.wait_for_function(
         "before => document.querySelector('.jp-OutputArea-output .jp-OutputArea img')?.src !== before",
         arg=before,
-        timeout=15_000,
+        timeout=1000 * ACT_S,
     )
 
 
