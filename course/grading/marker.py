@@ -148,7 +148,7 @@ def _checked(sheet: Sheet, exercise: str, session: Session, raised: Sequence[str
     try:
         with redirect_stdout(said := io.StringIO()):
             score = _run(checks.source, names)
-    except Exception as error:  # a whole number too long to print, a list too deep: whatever came back, others go on
+    except Exception as error:  # whatever came back, others go on
         said = f"The checks ended with {type(error).__name__[:60]} at what your function gave."
         return Mark(exercise, 0.0, _points(sheet, exercise), said, (), stopped=True)
     reached = tuple((goal, not problem) for goal, problem in names["check"]._problems().items())

@@ -303,7 +303,7 @@ print(f"as a * b the GPU's time uses {as_stream:.1%} of the card's memory bandwi
 # %% [markdown] tags=["slide"] minutes=2
 # ### Five faults in five lines
 #
-# Which five?
+# Find them before you go on.
 
 
 # %% tags=["slide-code"]
