@@ -51,9 +51,15 @@ unshare --net --uts sh -c "$0" sh "$@" &
 second=$!
 until ip link show cable >/dev/null 2>&1; do kill -0 $second 2>/dev/null || exit 97; sleep 0.02; done
 plug_in {first} || exit 97
-until is_joined; do kill -0 $second 2>/dev/null || exit 97; sleep 0.02; done
+code=
+until is_joined; do  # the second may see it first, and have ended by now
+    if [ -z "$code" ] && ! kill -0 $second 2>/dev/null; then wait $second; code=$?; fi
+    [ "$code" != 97 ] || exit 97
+    sleep 0.02
+done
 "$@"; ended=$?
-wait $second || exit $?
+[ -n "$code" ] || {{ wait $second; code=$?; }}
+[ "$code" = 0 ] || exit $code
 exit $ended
 """
 

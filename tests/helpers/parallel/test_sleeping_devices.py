@@ -198,6 +198,8 @@ def test_a_step_takes_what_its_model_says(ddp_steps, name) -> None:
 
 @pytest.mark.timed
 def test_overlap_hides_part_of_the_communication(ddp_steps) -> None:
+    two, compute_s = model(CASES["two buckets"], 4), LAYERS * (FORWARD_S + BACKWARD_S)
+
     def hides(now: dict[str, float]) -> bool:
         return (
             now["two buckets"] < 0.97 * now["after the backward pass"]  # the model says 0.90
@@ -205,13 +207,15 @@ def test_overlap_hides_part_of_the_communication(ddp_steps) -> None:
             and all(now[name] < (1 + CLOSE / 2) * model(CASES[name], 4).step_s for name in now)
         )
 
-    taken_s = ddp_steps.of("two buckets", "after the backward pass", "float16", "a bucket a layer", until=hides)
+    def told_apart(now: dict[str, float]) -> bool:
+        """Planted: a model that hides nothing, and one that hides everything, are both further off."""
+        planted_s = (compute_s, compute_s + two.link_s)
+        return all(abs(now["two buckets"] - two.step_s) < abs(now["two buckets"] - wrong_s) for wrong_s in planted_s)
+
+    taken_s = ddp_steps.of("two buckets", "after the backward pass", "float16", "a bucket a layer",
+                           until=lambda now: hides(now) and told_apart(now))  # fmt: skip
     assert hides(taken_s), taken_s
-    compute_s = LAYERS * (FORWARD_S + BACKWARD_S)
-    # Planted: a model that hides nothing, and one that hides everything, are both further off.
-    right = abs(taken_s["two buckets"] - model(CASES["two buckets"], 4).step_s)
-    assert right < abs(taken_s["two buckets"] - compute_s)
-    assert right < abs(taken_s["two buckets"] - compute_s - model(CASES["two buckets"], 4).link_s)
+    assert told_apart(taken_s), taken_s
 
 
 def test_the_timeline_shows_devices_and_links_of_all_ranks(ddp_steps) -> None:
@@ -445,6 +449,17 @@ def test_a_command_that_fails_or_hangs_on_two_machines_is_one_error_and_leaves_n
     with pytest.raises(TimeoutError, match="after 1 s"):
         namespaces.on_two_machines(["sleep", nap], Link(1e6), timeout_s=1)
     assert not [each for each in psutil.process_iter(["cmdline"]) if nap in (each.info["cmdline"] or [])]
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 3", 3), ("exit 0", 0)])
+def test_a_second_machine_that_has_ended_before_the_first_sees_the_cable_is_waited_for(monkeypatch, command, code):
+    two_machines_or_skip()
+    late = namespaces._FIRST.replace("until is_joined;", 'until [ "$late" = xx ] && is_joined;')
+    late = late.replace("    sleep 0.02\ndone", "    sleep 0.5; late=${{late}}x\ndone")
+    assert late.count("late") == 3
+    monkeypatch.setattr(namespaces, "_FIRST", late)
+    done = namespaces._run(namespaces._joined(namespaces._entrance(), ["sh", "-c", command], Link(1e6)), 60)
+    assert done == (code, "", "")
 
 
 # Each machine sends the other the same bytes at the same time, and says how long it waited for what it got.
