@@ -25,7 +25,7 @@ MAY_SKIP_IN_CI = {
     "a GPU, or a machine without one": r"\b(CUDA|GPU)\b",
     "another operating system": r"\b(Linux|POSIX|Unix|macOS|Windows)\b",
     "a user who is not root": r"^root may write everywhere$",
-    "what the machine's owner forbids": r"\bnamespaces?\b|\bunshare\b",
+    "what the machine's owner forbids": r"\bnamespaces?\b|\bunshare\b|\bkeyring\b",
 }
 
 RUN_AGAIN = pytest.mark.flaky(reruns=3, reruns_delay=1, reruns_delay_backoff_factor=3, only_rerun=AssertionError)

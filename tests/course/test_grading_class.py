@@ -194,13 +194,13 @@ def test_a_failure_of_the_checks_process_is_tried_again_in_the_next_run(tmp_path
 
 
 _KEYS = """
-import ctypes
+import ctypes, errno
 from course.grading import sandbox
 call = ctypes.CDLL(None, use_errno=True).syscall
 call.restype = ctypes.c_long
 keyctl, add_key = sandbox._KEYCTL[sandbox.platform.machine()], {add}
-assert call(keyctl, 1, None) > 0
-assert call(add_key, b"user", b"course-test", b"ticket", 6, -3) > 0
+if call(keyctl, 1, None) < 0 or call(add_key, b"user", b"course-test", b"ticket", 6, -3) < 0:
+    raise SystemExit(errno.errorcode[ctypes.get_errno()])
 {leave}
 print(call(keyctl, 10, -3, b"user", b"course-test", 0) > 0)
 """
@@ -211,8 +211,9 @@ def test_the_keys_of_the_login_are_left_behind():
     add = {"x86_64": 248, "aarch64": 217}[os.uname().machine]
     found = [subprocess.run([sys.executable, "-c", _KEYS.format(add=add, leave=leave)], cwd=HERE.root, text=True,
                             capture_output=True, check=False) for leave in ("", "sandbox.leave_keys()")]  # fmt: skip
-    if "AssertionError" in found[0].stderr:
-        pytest.skip("this machine has no keyring for us")
+    refused = found[0].stderr.strip()
+    if refused in ("EPERM", "EACCES", "ENOSYS"):  # any other is a wrong call of ours
+        pytest.skip(f"the kernel of this machine lends no keyring ({refused})")
     assert [one.stdout for one in found] == ["True\n", "False\n"], found
 
 

@@ -48,9 +48,9 @@ def fresh():
 
 
 @pytest.fixture
-def timed(fresh, request):
+def timed(fresh, runs_again):
     """The module's measurement, and another one for a test that is run again."""
-    return fresh if getattr(request.node, "execution_count", 1) == 1 else measured()
+    return measured() if runs_again else fresh
 
 
 def test_new_memory_faults_once_a_page_and_reused_memory_does_not(fresh):

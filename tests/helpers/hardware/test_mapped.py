@@ -58,9 +58,9 @@ def measured(tmp_path_factory):
 
 
 @pytest.fixture
-def timed(measured, request, tmp_path):
+def timed(measured, runs_again, tmp_path):
     """The module's measurement, and another one for a test that is run again."""
-    return measured if getattr(request.node, "execution_count", 1) == 1 else measure(tmp_path)
+    return measure(tmp_path) if runs_again else measured
 
 
 def test_within_the_limit_nothing_is_read_again_and_beyond_it_everything(measured):

@@ -65,9 +65,9 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def whole_timed(whole, request, tmp_path):
+def whole_timed(whole, runs_again, tmp_path):
     """The module's probe, and another one for a test that is run again."""
-    return whole if getattr(request.node, "execution_count", 1) == 1 else probe_whole(tmp_path)
+    return probe_whole(tmp_path) if runs_again else whole
 
 
 @pytest.fixture
