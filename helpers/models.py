@@ -5,6 +5,8 @@ mistake in the activations: the reader finds the mistake, measures what it costs
 Every layer is a module of its own and they stand in the order in which they run, so a table with a row a layer can
 name them. Weights start as PyTorch draws them: call ``torch.manual_seed`` first for the same ones again.
 
+Each network names the shape of one image in ``example_shape``: the profilers take it where no input is given.
+
 Lesson 00.
 """
 
@@ -35,6 +37,8 @@ class LeNet(nn.Module):
     Raises TypeError or ValueError for a width or a variant that is not accepted, and, when called, for images of
     another type or shape. Lesson 00.
     """
+
+    example_shape = (1, 1, 28, 28)
 
     def __init__(self, hidden: int = 120, *, variant: str = "standard") -> None:
         super().__init__()
@@ -97,6 +101,11 @@ class BasicFCModel(nn.Module):
         if self.variant == "lecture":
             self.relu1 = nn.ReLU()
         self._order = tuple(self._modules)
+
+    @property
+    def example_shape(self) -> tuple[int, int]:
+        """The shape of one image: (1, inputs)."""
+        return (1, self.inputs)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits, (N, outputs), of images (N, inputs) or (N, ...) with as many values."""
@@ -172,6 +181,11 @@ class AlexNet(nn.Module):
         self.drop7 = nn.Dropout(0.5)
         self.fc8 = nn.Linear(self.hidden, self.classes)
         self._order = tuple(self._modules)
+
+    @property
+    def example_shape(self) -> tuple[int, int, int, int]:
+        """The shape of one image: (1, 3, size, size)."""
+        return (1, 3, self.size, self.size)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits, (N, classes), of images (N, 3, size, size)."""

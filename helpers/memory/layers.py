@@ -113,7 +113,7 @@ class WorkingSets(Result):
 
 def profile_layer_mem(
     model: nn.Module,
-    inputs: steps.Inputs,
+    inputs: steps.Inputs | None = None,
     *,
     optimizer: steps.OptimizerFactory | None = None,
     training: bool = True,
@@ -148,7 +148,7 @@ def profile_layer_mem(
 
 def profile_mem(
     model: nn.Module,
-    inputs: steps.Inputs,
+    inputs: steps.Inputs | None = None,
     *,
     optimizer: steps.OptimizerFactory | None = None,
     training: bool = True,

@@ -78,7 +78,7 @@ class PeakMeasurement(Result):
 
 def estimate_peak_memory(
     model: nn.Module,
-    inputs: steps.Inputs,
+    inputs: steps.Inputs | None = None,
     *,
     optimizer: steps.OptimizerFactory | None = None,
     training: bool = True,
@@ -88,8 +88,9 @@ def estimate_peak_memory(
     """Return the peak memory of one step and its timeline, without running the step.
 
     ``inputs`` is a shape (batch first, as a tuple of sizes; its type is that of the model's first parameter), a
-    tensor, a tuple of positional arguments or a dict of keyword arguments. ``optimizer`` is a class of torch.optim, or
-    a callable from parameters to an optimizer; None leaves its step out. ``training=False`` is inference: evaluation
+    tensor, a tuple of positional arguments or a dict of keyword arguments; None is the shape that the model names
+    itself (``model.example_shape``, as LeNet's). ``optimizer`` is a class of torch.optim, or a callable from parameters
+    to an optimizer; None leaves its step out. ``training=False`` is inference: evaluation
     mode without gradients. ``loss`` goes from the model's outputs to one number and is the sum of all outputs unless
     given. ``autocast`` is the type of a ``torch.autocast`` around forward pass and loss.
 
@@ -139,7 +140,7 @@ def _estimate(line: timeline.Timeline, uncertain: tuple[str, ...], device: torch
 
 def measure_peak_memory(
     model: nn.Module,
-    inputs: steps.Inputs,
+    inputs: steps.Inputs | None = None,
     *,
     optimizer: steps.OptimizerFactory | None = None,
     training: bool = True,

@@ -22,6 +22,10 @@ from torch.utils import _pytree as pytree
 Loss = Callable[[Any], torch.Tensor]
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
 Inputs = Any  # a shape, a tensor, a tuple of positional arguments, or a dict of keyword arguments
+_ACCEPTED_INPUTS = (
+    "give a shape such as (64, 1, 28, 28), a tensor, a tuple of positional arguments with a tensor among them, "
+    "or a dict of keyword arguments"
+)
 
 
 class ModelError(RuntimeError):
@@ -51,7 +55,7 @@ class Workload:
 
 def workload(
     model: nn.Module,
-    inputs: Inputs,
+    inputs: Inputs | None,
     *,
     optimizer: OptimizerFactory | None,
     training: bool,
@@ -60,10 +64,13 @@ def workload(
 ) -> Workload:
     """Return the step that the arguments of ``estimate_peak_memory`` describe, checked.
 
+    ``inputs`` is by default the shape that the model itself names, ``example_shape``.
+
     Raises TypeError or ValueError for an argument that is not accepted, and ModelError for a model whose memory
     cannot be known beforehand.
     """
     check_model(model)
+    inputs = _example_shape(model) if inputs is None else inputs
     if not training and (optimizer is not None or loss is not None):
         raise ValueError("inference has neither a loss nor an optimizer: leave them out, or set training=True")
     for name, value in (("optimizer", optimizer), ("loss", loss)):
@@ -147,10 +154,14 @@ def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
             return (Shape(tuple(inputs)),), {}
         if any(isinstance(item, torch.Tensor) for item in pytree.tree_leaves(inputs)):
             return tuple(inputs), {}
-    raise TypeError(
-        f"inputs is {inputs!r:.80}; give a shape such as (64, 1, 28, 28), a tensor, a tuple of positional arguments "
-        "with a tensor among them, or a dict of keyword arguments"
-    )
+    raise TypeError(f"inputs is {inputs!r:.80}; {_ACCEPTED_INPUTS}")
+
+
+def _example_shape(model: nn.Module) -> tuple[int, ...]:
+    shape = getattr(model, "example_shape", None)
+    if shape is None:
+        raise TypeError(f"no inputs are given, and {type(model).__name__} has no example_shape; {_ACCEPTED_INPUTS}")
+    return shape
 
 
 def sum_of_outputs(outputs: Any) -> torch.Tensor:

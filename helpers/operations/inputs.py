@@ -64,7 +64,9 @@ def _check_module(path: str, module: nn.Module) -> None:
 
 
 def as_arguments(model: nn.Module, shape: Any, inputs: Any) -> Arguments:
-    """Return stand-ins for what the caller gave: a shape, or inputs of any nesting."""
+    """Return stand-ins for what the caller gave: a shape, or inputs of any nesting; else the model's example_shape."""
+    if shape is None and inputs is None:
+        shape = getattr(model, "example_shape", None)
     if (shape is None) == (inputs is None):
         given = "neither a shape nor inputs is" if shape is None else "both a shape and inputs are"
         raise ValueError(f"{given} given; give one of them, such as profile_ops(model, (1, 3, 224, 224))")

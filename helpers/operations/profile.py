@@ -29,7 +29,8 @@ def profile_ops(
 
     ``shape`` is the shape of one tensor, of the type of the model's floating-point parameters (float32 where it has
     none), or the inputs themselves; ``inputs`` is a tensor, a tuple of positional arguments or a mapping of
-    keyword arguments, nested as the forward wants them. ``optimizer`` is a ``torch.optim`` class or a function from a
+    keyword arguments, nested as the forward wants them; without either, the shape is the model's own
+    ``example_shape``. ``optimizer`` is a ``torch.optim`` class or a function from a
     list of parameters to an optimizer; without one that phase is 0.
 
     Nothing is computed: the forward runs on shapes (torch's meta device), with the model's own mode, and the model

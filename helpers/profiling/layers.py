@@ -29,7 +29,7 @@ _PROFILED_STEPS = 5
 
 def profile_time(
     model: nn.Module,
-    inputs: steps.Inputs,
+    inputs: steps.Inputs | None = None,
     *,
     training: bool = True,
     loss: steps.Loss | None = None,
@@ -40,7 +40,7 @@ def profile_time(
 
     A step is forward, loss and backward in training mode; with ``training=False`` the forward alone, in evaluation
     mode and without gradients. ``inputs`` is a shape (of zeros), a tensor, a tuple of positional arguments or a dict
-    of keyword arguments; ``loss`` goes from the model's outputs to one number, by default their sum. The gradients
+    of keyword arguments, by default the model's own ``example_shape``; ``loss`` goes from the model's outputs to one number, by default their sum. The gradients
     are None when a step begins, and the optimizer is no part of it.
 
     Everything runs on a copy, on the model's device: the model itself is never touched. Two warm-up steps come

@@ -18,7 +18,7 @@ _WARM_STEPS = 2
 @contextmanager
 def warm_step(
     model: nn.Module,
-    inputs: steps.Inputs,
+    inputs: steps.Inputs | None,
     *,
     training: bool,
     loss: steps.Loss | None,

@@ -5,7 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.memory import estimate_peak_memory, profile_layer_mem, profile_mem
 from helpers.models import VARIANTS, AlexNet, BasicFCModel, LeNet, TowerNorm
+from helpers.operations import profile_ops
+from helpers.profiling import profile_time
 
 LENET_LAYERS = ["conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "flatten", "fc1", "relu3", "fc2", "relu4", "fc3"]
 
@@ -289,3 +292,15 @@ def test_alexnet_tells_what_to_do_about_images():
         model(torch.zeros(3, 63, 63))
     with pytest.raises(TypeError, match=r"torch\.uint8"):
         model(torch.zeros(2, 3, 63, 63, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("model", [LeNet(), BasicFCModel(inputs=12), AlexNet(size=63)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("profile", [profile_ops, profile_layer_mem, profile_mem, estimate_peak_memory])
+def test_the_profilers_take_a_models_own_example(profile, model):
+    assert profile(model) == profile(model, model.example_shape)
+
+
+@pytest.mark.parametrize("profile", [profile_layer_mem, profile_mem, profile_time])
+def test_a_model_without_an_example_needs_inputs(profile):
+    with pytest.raises(TypeError, match=r"^no inputs are given, and Linear has no example_shape; give a shape such as"):
+        profile(nn.Linear(2, 3))
