@@ -40,8 +40,8 @@ def profile_time(
 
     A step is forward, loss and backward in training mode; with ``training=False`` the forward alone, in evaluation
     mode and without gradients. ``inputs`` is a shape (of zeros), a tensor, a tuple of positional arguments or a dict
-    of keyword arguments, by default the model's own ``example_shape``; ``loss`` goes from the model's outputs to one number, by default their sum. The gradients
-    are None when a step begins, and the optimizer is no part of it.
+    of keyword arguments, by default the model's own ``example_shape``; ``loss`` goes from the model's outputs to one
+    number, by default their sum. The gradients are None when a step begins, and the optimizer is no part of it.
 
     Everything runs on a copy, on the model's device: the model itself is never touched. Two warm-up steps come
     first. Then rounds of one step with hooks and one without, in alternating order, for ``budget_s`` (5 rounds in
