@@ -130,19 +130,16 @@ def load(lesson: str, *, folder: Path = FOLDER) -> Recording:
 
 
 def show(lesson: str, name: str, *, folder: Path = FOLDER) -> None:
-    """Display what ``lesson`` recorded as ``name``, under its machine's name; without a recording, say how to make one.
+    """Display what ``lesson`` recorded as ``name``, under its machine's name.
 
-    Raises ValueError for a name that was not recorded. Lesson 00.
+    Raises FileNotFoundError where no run is recorded, and ValueError for a name that was not recorded. Lesson 00.
     """
     from IPython.display import display
 
-    try:
-        recording = load(lesson, folder=folder)
-    except FileNotFoundError as error:
-        print(error)
-        return
+    recording = load(lesson, folder=folder)
+    result = recording.result(name)
     print(recording.source)
-    display(recording.result(name))
+    display(result)
 
 
 def measure_products() -> results.Result:

@@ -41,6 +41,8 @@ def _options() -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=help_text)
         one.set_defaults(command=command)
         one.add_argument("lessons", nargs="*", metavar="NN", help="numbers of lessons; all when none is given")
+        if name == "build":
+            one.add_argument("--draft", action="store_true", help="one run, also where what it measures is not decided")
         if name == "table":
             one.add_argument("--readme", action="store_true", help="show the README's table of lessons instead")
             one.add_argument("--write", action="store_true", help="write it and the other pages made from lessons")
@@ -50,7 +52,7 @@ def _options() -> argparse.ArgumentParser:
 
 
 def _build(options: argparse.Namespace) -> int:
-    for path in build(HERE, options.lessons):
+    for path in build(HERE, options.lessons, draft=options.draft):
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
     return _report(audit.lessons(HERE, options.lessons))
 
@@ -91,7 +93,7 @@ def _mutate(options: argparse.Namespace) -> int:
 def _student(options: argparse.Namespace) -> int:
     from course.authoring import exercises, exercises_tree  # they load nbgrader, which no other command needs
 
-    for path in exercises.build(HERE, options.lessons):
+    for path in exercises.build(HERE, options.lessons, draft=options.draft):
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
     tree = exercises_tree.student(HERE, HERE.root / "_build" / "student")
     print(f"wrote {tree.relative_to(HERE.root).as_posix()}, which holds no solution and no hidden test")

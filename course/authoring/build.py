@@ -7,23 +7,29 @@ from pathlib import Path
 
 import nbformat
 
-from course.authoring import functions, made, notebook, pages, traces
+from course.authoring import checks, functions, made, notebook, pages, traces
 from course.authoring.course import Course
 from course.authoring.lesson import AuthoringError, Lesson
 from course.authoring.run import CELL_TIMEOUT_S, run
 from helpers.storage import write_atomically
 
+_TRIES = 3
 
-def build(course: Course, numbers: Sequence[str] = (), *, cell_timeout_s: int = CELL_TIMEOUT_S) -> list[Path]:
+
+def build(
+    course: Course, numbers: Sequence[str] = (), *, draft: bool = False, cell_timeout_s: int = CELL_TIMEOUT_S
+) -> list[Path]:
     """Build the lessons in ``numbers`` (all when empty), then the README's table and the index of functions.
 
     Returns the notebooks written. Every source is read before the first cell runs, and a notebook is replaced only when
-    its whole run went well. Raises AuthoringError: one sentence that names the lesson and what to do.
+    its whole run went well. A lesson that shows a comparison that is not stable, or a claim that is not decided, is run
+    up to three times, and then refused; with ``draft`` it is run once and written as it is, to be read and not kept.
+    Raises AuthoringError: one sentence that names the lesson and what to do.
     """
     everything = course.lessons()
     chosen = course.lessons(numbers)
     _readme(course)
-    written = [_build_one(course, lesson, everything, cell_timeout_s) for lesson in chosen]
+    written = [_build_one(course, lesson, everything, draft, cell_timeout_s) for lesson in chosen]
     refresh(course)
     return written
 
@@ -46,8 +52,17 @@ def _readme(course: Course) -> str:
         raise AuthoringError(f"README.md cannot be read: {error.strerror}") from error
 
 
-def _build_one(course: Course, lesson: Lesson, everything: Sequence[Lesson], cell_timeout_s: int) -> Path:
-    executed = run(notebook.unexecuted(lesson, everything), lesson, folder=course.folder, cell_timeout_s=cell_timeout_s)
+def _build_one(course: Course, lesson: Lesson, everything: Sequence[Lesson], draft: bool, cell_timeout_s: int) -> Path:
+    for _ in range(1 if draft else _TRIES):
+        fresh = notebook.unexecuted(lesson, everything)
+        executed = run(fresh, lesson, folder=course.folder, cell_timeout_s=cell_timeout_s)
+        undecided = [] if draft else checks.decided(lesson, executed)
+        if not undecided:
+            break
+    if undecided:
+        line = lesson.cells[undecided[0].cell].line
+        raise AuthoringError(f"lesson {lesson.number}: in each of {_TRIES} runs the cell at line {line} of "
+                             f"{lesson.name}.py {undecided[0].what}")  # fmt: skip
     try:
         text = notebook.canonical(executed)
     except (ValueError, nbformat.ValidationError) as error:

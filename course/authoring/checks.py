@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 
 import nbformat
 
-from course.authoring import markdown, notebook, traces
+from course.authoring import markdown, notebook, shares, traces
 from course.authoring.lesson import STAGES, Lesson
 from course.authoring.problem import Problem
 
@@ -24,6 +24,11 @@ Notebook = nbformat.NotebookNode
 Check = Callable[[Lesson, Notebook], list[Problem]]
 
 _NBVAL_COMMENT = re.compile(r"(?m)^\s*#+\s*(NBVAL_\w+|PYTEST_VALIDATE_\w+)\s*$")
+_UNDECIDED = {
+    "a measurement that is not stable": re.compile(r"\bstable=False\b|(?m:^\s*stable\s+no\s*$)"),
+    "a claim that is not decided": re.compile(r"(?m)^here: not (?:decided|measured)$"),
+}
+_PLACEHOLDER = re.compile(r"no run is recorded|python3? -m helpers\.recorded")
 _OBJECT_TEXT = re.compile(r"^<[^>]*>$", re.DOTALL)
 
 
@@ -187,6 +192,27 @@ def outputs(lesson: Lesson, built: Notebook) -> list[Problem]:
     return found
 
 
+def decided(lesson: Lesson, built: Notebook) -> list[Problem]:
+    """A saved notebook shows no measurement that is not stable, and no claim that its machine could not decide."""
+    return [
+        _problem(lesson, index, f"shows {what} ({text.strip().splitlines()[0][:60]!r}); build it on a quiet machine, "
+                                "ask for less precision or give more budget_s, or show a count or a recording")
+        for index, _, output in _outputs(built)
+        for text in [output.get("text", output.get("data", {}).get("text/plain", ""))]
+        for what, pattern in _UNDECIDED.items()
+        if pattern.search(text)
+    ]  # fmt: skip
+
+
+def placeholders(lesson: Lesson, built: Notebook) -> list[Problem]:
+    """No output tells a reader to make what the course lacks."""
+    return [
+        _problem(lesson, index, "tells the reader to record a run; show published figures, or leave the cell out")
+        for index, _, output in _outputs(built)
+        if any(_PLACEHOLDER.search(text) for text in shares.compared_texts(output))
+    ]
+
+
 def machine(lesson: Lesson, built: Notebook) -> list[Problem]:
     """Neither text, code nor output names a machine: no absolute path, no memory address."""
     found = []
@@ -198,7 +224,7 @@ def machine(lesson: Lesson, built: Notebook) -> list[Problem]:
 
 
 CHECKS: tuple[Check, ...] = (
-    executed, alt_texts, lengths, objectives, title, tags, stages, outputs, machine,
+    executed, alt_texts, lengths, objectives, title, tags, stages, outputs, decided, placeholders, machine,
 )  # fmt: skip
 
 

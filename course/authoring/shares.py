@@ -18,7 +18,7 @@ IGNORE_TAG = "nbval-ignore-output"
 
 _NEVER_COMPARED = {"image/png", "image/jpeg", WIDGET_VIEW}
 _PATTERN = re.compile(r"^regex: (.*)\nreplace: (.*)$", re.MULTILINE)
-_MASK = re.compile(r"<(?:rate|time)>")
+_MASK = re.compile(r"(?m)<(?:rate|time|times)>|^here: <verdict>$")
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def shares(counted: Sequence[Share]) -> Shares:
 def is_compared(cell: nbformat.NotebookNode, rules: Patterns) -> bool:
     """Return True when nbval would notice a change in what the cell shows.
 
-    It would not where the cell is tagged, was never run, shows a picture without text, or shows nothing but times and
-    rates, which are masked.
+    It would not where the cell is tagged, was never run, shows a picture without text, or shows nothing but what is
+    masked.
     """
     if cell.execution_count is None or IGNORE_TAG in cell.metadata.get("tags", []):
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 
 from helpers.results import Result, cell
-from helpers.timing.claims import settle
+from helpers.timing.claims import bound_text, number_text, settle
 from helpers.timing.intervals import median_interval
 from helpers.timing.reasons import imprecise, too_few
 from helpers.timing.runs import (
@@ -32,7 +33,6 @@ FALSE_POSITIVE_RATE = 0.01  # of comparisons in which every candidate is equal t
 
 _FIRST_LOOK = 16
 _FEWEST_ROUNDS = 2
-_PRECISION = 0.01
 _SAME_CALLS_WITHIN = 2
 
 
@@ -57,7 +57,7 @@ class Candidate(Result):
 
 @dataclass(frozen=True)
 class Comparison(Result):
-    """Candidates against a baseline; ``stable`` when every ratio is known to within 1 %, else ``reason`` says why not.
+    """Candidates against a baseline; ``stable`` when every ratio is known as well as asked, else ``reason`` has why.
 
     ``waiting_share`` is the part of the time in which a thread of this process had no processor; None if unknown.
     """
@@ -80,11 +80,16 @@ class Comparison(Result):
         return rows[name]
 
     def claim(self, sentence: str, name: str, *, at_least: float | None = None, at_most: float | None = None) -> None:
-        """Print ``sentence``, unless the whole interval of ``name``'s time ratio lies outside the bounds.
+        """Print ``sentence`` with the bound of ``name``'s time ratio, then whether it holds here.
 
-        ``comparison.claim("a @ b takes over ten times as long as a * b", "a @ b", at_least=10)``. Noise widens the
-        interval until it contradicts nothing, so ``stable`` is not asked for. What no interval shows is a machine
-        that is busy all along: where a thread waited for a processor over a tenth of the time, nothing is contradicted.
+        ``comparison.claim("a @ b takes longer than a * b", "a @ b", at_least=4)`` prints ::
+
+            a @ b takes longer than a * b (at least 4 times)
+            here: 43 times (measured), holds
+
+        It holds where the whole interval of the ratio lies within the bounds, and is contradicted where the whole
+        interval lies outside; between the two, and where a thread waited for a processor over a tenth of the time (no
+        interval shows a machine that is busy all along), the line is ``here: not decided``.
 
         Raises ClaimContradicted with what was measured; ValueError for an unknown name, the baseline's name, or
         bounds that are missing, not positive or in the wrong order. Lesson 00.
@@ -92,17 +97,15 @@ class Comparison(Result):
         row = self.candidate(name)
         if name == self.baseline:
             raise ValueError(f"{name!r} is the baseline, its ratio is 1; claim something about another candidate")
-        bounds = [bound for bound in (at_least, at_most) if bound is not None]
-        if not bounds or any(not bound > 0 for bound in bounds) or bounds != sorted(bounds):
-            raise ValueError(f"at_least={at_least}, at_most={at_most}: give one or both, above 0, at_least the smaller "
-                             f"(1 is the time of the baseline {self.baseline!r})")  # fmt: skip
-        low, high = at_least or 0, math.inf if at_most is None else at_most
-        wanted = f"at least {low:g}" if at_most is None else f"{low:g} to {high:g}" if low else f"at most {high:g}"
+        wanted = bound_text(at_least, at_most)
+        least, most = at_least or 0, math.inf if at_most is None else at_most
+        holds = least <= row.low_ratio and row.high_ratio <= most
+        outside = row.low_ratio > most or row.high_ratio < least
+        decided = (holds or outside) and row.high_ratio < math.inf and not why_disturbed(self.waiting_share)
         measured = (f"{name!r} takes {row.time_ratio:.3g} times as long as {self.baseline!r} ({row.low_ratio:.3g} to "
                     f"{row.high_ratio:.3g} at {cell('share', self.confidence_share)} confidence), "
                     f"the claim needs {wanted}")  # fmt: skip
-        outside = row.low_ratio > high or row.high_ratio < low
-        settle(sentence, outside and not why_disturbed(self.waiting_share), measured)
+        settle(sentence, wanted, number_text(row.time_ratio), holds if decided else None, measured)
 
 
 def compare(
@@ -112,6 +115,7 @@ def compare(
     budget_s: float = 2.0,
     device: str | torch.device | None = None,
     own_caches: bool = False,
+    precision: float = 0.01,
     seed: int | None = None,
     clock: Clock = time.perf_counter,
 ) -> Comparison:
@@ -130,16 +134,19 @@ def compare(
     a baseline that it is equal to. Stopping early is paid for: look number j (after 16, 32, 64, ... rounds and at the
     end of the budget) spends 1 / (j (j + 1)) of the 1 %, shared by the candidates.
 
-    It stops when every ratio is known to within 1 %, no thread waited for a processor over a tenth of the time and a
-    tenth of ``budget_s`` is spent, or at the end of the budget; then ``reason`` says what is missing. The budget is
-    for what follows the cold calls; the warm-up, a last round and two rounds in any case may overrun it. ``device`` as
-    in :func:`measure`; ``seed`` (of the order) and ``clock`` are for tests.
+    It stops when every ratio is known to within ``precision`` of itself (half its interval), no thread waited for a
+    processor over a tenth of the time and a tenth of ``budget_s`` is spent, or at the end of the budget; then
+    ``reason`` says what is missing. The budget is for what follows the cold calls; the warm-up, a last round and two
+    rounds in any case may overrun it. ``device`` as in :func:`measure`; ``seed`` (of the order) and ``clock`` are for
+    tests.
 
     Raises TypeError or ValueError for a bad argument, RuntimeError for CUDA where there is none or when the clock sees
     nothing of a candidate; an exception in a candidate passes unchanged. Lesson 00.
     """
     first = _check_candidates(candidates, baseline)
     check_budget(budget_s)
+    if not (isinstance(precision, numbers.Real) and 0 < precision < 1):
+        raise ValueError(f"precision={precision!r}: give the share to which each ratio must be known, such as 0.05")
     chosen = chosen_device(device)
     for fn in candidates.values():
         run(fn, 1, chosen, clock)
@@ -162,7 +169,7 @@ def compare(
             alpha = _alpha(look) / (len(candidates) - 1)
             rows = tuple(_row(name, calls_s, first, calls[name], alpha) for name in candidates)
             waiting_share = waiting()
-            reason = why_disturbed(waiting_share) or _why_unknown(rows, alpha, rounds, spent_s / rounds)
+            reason = why_disturbed(waiting_share) or _why_unknown(rows, alpha, precision, rounds, spent_s / rounds)
             if over or (not reason and spent_s >= budget_s / 10):
                 break
             look, next_look = look + 1, 2 * next_look
@@ -204,13 +211,13 @@ def _row(name: str, calls_s: Mapping[str, list[float]], baseline: str, calls: in
                      verdict="baseline" if name == baseline else told)  # fmt: skip
 
 
-def _why_unknown(rows: Sequence[Candidate], alpha: float, rounds: int, round_s: float) -> str:
-    """Return why the ratios are not known to within 1 %, for a student; "" when they are."""
+def _why_unknown(rows: Sequence[Candidate], alpha: float, wanted: float, rounds: int, round_s: float) -> str:
+    """Return why the ratios are not known to within ``wanted``, for a student; "" when they are."""
     if any(row.low_ratio == 0 for row in rows):  # an interval from 0 to infinity: fewer rounds than an interval takes
         return too_few("rounds", rounds, math.ceil(1 - math.log2(alpha)), round_s)
-    precision = {row.name: (row.high_ratio - row.low_ratio) / 2 / row.time_ratio for row in rows}
-    worst = max(precision, key=precision.__getitem__)
-    return imprecise(f"the ratio of {worst!r}", precision[worst], _PRECISION) if precision[worst] > _PRECISION else ""
+    found = {row.name: (row.high_ratio - row.low_ratio) / 2 / row.time_ratio for row in rows}
+    worst = max(found, key=found.__getitem__)
+    return imprecise(f"the ratio of {worst!r}", found[worst], wanted) if found[worst] > wanted else ""
 
 
 def _check_candidates(candidates: object, baseline: str | None) -> str:

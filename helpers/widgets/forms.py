@@ -57,10 +57,8 @@ def question_form(prediction: predictions.Prediction) -> ipywidgets.Widget:
     return ipywidgets.VBox([question, ipywidgets.HBox([box, button]), message])
 
 
-def answer_form(
-    prediction: predictions.Prediction, modelled: float | None, measured: float | None
-) -> ipywidgets.Widget:
-    """Return the three numbers, hidden until the reader has locked a prediction or asks to see them without one."""
+def answer_form(prediction: predictions.Prediction, answer: predictions.Answer) -> ipywidgets.Widget:
+    """Return the numbers of ``answer``, hidden until the reader has locked a prediction or does without one."""
     import ipywidgets
 
     shown = ipywidgets.HTML()
@@ -70,7 +68,7 @@ def answer_form(
 
     def reveal() -> None:
         store.mark_seen(prediction.question, prediction.unit)
-        shown.value = prediction.answer(modelled, measured)._repr_html_()
+        shown.value = prediction.answered(answer)._repr_html_()
         skip.layout.display = "none"
 
     def refresh() -> None:

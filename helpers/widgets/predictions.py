@@ -1,11 +1,11 @@
-"""Ask the reader for a number before an experiment, lock it, and set it beside the model and the measurement."""
+"""Ask the reader for a number before an experiment, lock it, and set it beside the model and the answer."""
 
 from __future__ import annotations
 
 import html
 import math
 import numbers
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from helpers import console, results, units
 from helpers.widgets import store
@@ -17,13 +17,19 @@ _NEVER_ZERO = ("x", "s", "B/s", "FLOP/s", "MAC/s", "FLOP/B", "Hz")
 
 @dataclass(frozen=True)
 class Answer(results.Result):
-    """The three numbers of one experiment, all in ``unit``; None where there is none."""
+    """The numbers of one experiment, all in ``unit``; None where there is none.
+
+    ``found`` is the answer and ``evidence`` what it rests on: ``measured`` here, ``counted``, ``simulated``,
+    ``published`` in ``source``, or ``stated`` by the system.
+    """
 
     question: str
     unit: str
     predicted: float | None
     modelled: float | None
-    measured: float | None
+    found: float | None
+    evidence: str = "measured"
+    source: str = ""
     after_answer: bool = False
 
     @property
@@ -31,25 +37,26 @@ class Answer(results.Result):
         """One line on the reader's error."""
         if self.predicted is None:
             return f"predicted: {NO_PREDICTION}"
-        if self.measured is None:
-            return "nothing was measured to hold the prediction to"
         late = " (predicted after the answer was shown)" if self.after_answer else ""
-        return _error_line(self.predicted, self.measured, self.unit) + late
+        if self.found is not None:
+            return _error_line(self.predicted, self.found, self.unit, f"what was {self.evidence}") + late
+        return _error_line(self.predicted, self.modelled, self.unit, "what the model says") + late
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Return name, value and ratio to the measured number, as text, for predicted, modelled and measured."""
-        numbers = (("predicted", self.predicted), ("modelled", self.modelled), ("measured", self.measured))
-        return [(name, self._value(name, value), self._ratio(value)) for name, value in numbers]
+        """Return name, value and ratio to the answer, as text, of the prediction, the model and the answer."""
+        numbers = (("predicted", self.predicted), ("modelled", self.modelled), (self.evidence, self.found))
+        shown = [(name, value) for name, value in numbers if value is not None or name == "predicted"]
+        return [
+            (name, NO_PREDICTION if value is None else quantity(value, self.unit), self._beside(name, value))
+            for name, value in shown
+        ]
 
-    def _value(self, name: str, value: float | None) -> str:
-        if value is None:
-            return {"predicted": NO_PREDICTION, "modelled": "no model yet", "measured": "not measured"}[name]
-        return quantity(value, self.unit)
-
-    def _ratio(self, value: float | None) -> str:
-        if value is None or not self.measured or value == self.measured:
+    def _beside(self, name: str, value: float | None) -> str:
+        if name == self.evidence:
+            return self.source
+        if value is None or not self.found or value == self.found:
             return ""
-        return f"{value / self.measured:.3g} times measured"
+        return f"{value / self.found:.3g} times {self.evidence}"
 
     def __str__(self) -> str:
         rows = self.rows()
@@ -58,15 +65,13 @@ class Answer(results.Result):
         return "\n".join([self.question, *lines, *([self.verdict] if self.predicted is not None else [])])
 
     def _repr_html_(self) -> str:
-        known = [abs(value) for value in (self.predicted, self.modelled, self.measured) if value is not None]
-        largest = max(known, default=0) or 1
+        numbers = {"predicted": self.predicted, "modelled": self.modelled, self.evidence: self.found}
+        largest = max((abs(value) for value in numbers.values() if value is not None), default=0) or 1
         rows = "".join(
             f"<tr><th style='text-align:left'>{name}</th><td style='text-align:right'>{html.escape(value)}</td>"
-            f"<td style='text-align:left;min-width:12em'>{_bar(number, largest, name)}</td>"
-            f"<td style='text-align:left'>{html.escape(ratio)}</td></tr>"
-            for (name, value, ratio), number in zip(
-                self.rows(), (self.predicted, self.modelled, self.measured), strict=True
-            )
+            f"<td style='text-align:left;min-width:12em'>{_bar(numbers[name], largest, name)}</td>"
+            f"<td style='text-align:left'>{html.escape(beside)}</td></tr>"
+            for name, value, beside in self.rows()
         )
         verdict = f"<p>{html.escape(self.verdict)}</p>" if self.predicted is not None else ""
         return f"<div><b>{html.escape(self.question)}</b><table><tbody>{rows}</tbody></table>{verdict}</div>"
@@ -106,31 +111,54 @@ class Prediction:
         entry = store.read().get(self.question)
         return entry.value if entry else None
 
-    def reveal(self, *, modelled: float | None = None, measured: float | None = None) -> None:
-        """Show predicted, modelled and measured side by side; in a live notebook, once the reader has predicted.
+    def reveal(
+        self,
+        *,
+        modelled: float | None = None,
+        measured: float | None = None,
+        counted: float | None = None,
+        simulated: float | None = None,
+        published: float | None = None,
+        stated: float | None = None,
+        source: str = "",
+    ) -> None:
+        """Show prediction, model and answer side by side; in a live notebook, once the reader has predicted.
 
-        ``modelled`` and ``measured`` are in the question's unit. Headless, and in a saved notebook, the reader's
-        place says "no prediction made". Raises ValueError when neither number is given. Lesson 00.
+        The answer stands under the name of what it rests on: ``measured`` here and now, ``counted`` (in a run, a file,
+        a program), ``simulated``, ``published`` (``source`` says where) or ``stated`` by the system. All are in the
+        question's unit. Headless, and in a saved notebook, the reader's place says "no prediction made".
+
+        Raises ValueError when no number is given, or several answers, or a published one without its source. Lesson 00.
         """
-        if modelled is None and measured is None:
-            raise ValueError("reveal what? Give modelled=, measured= or both, in the unit of the question")
-        for name, number in (("modelled", modelled), ("measured", measured)):
+        given = {"measured": measured, "counted": counted, "simulated": simulated, "published": published,
+                 "stated": stated}  # fmt: skip
+        answers = {name: number for name, number in given.items() if number is not None}
+        if not answers and modelled is None:
+            raise ValueError(f"reveal what? Give modelled= or one of {', '.join(given)}, in the unit of the question")
+        if len(answers) > 1:
+            raise ValueError(f"{' and '.join(answers)} are given; an answer rests on one of them")
+        for name, number in {"modelled": modelled, **answers}.items():
             if number is not None and not (isinstance(number, numbers.Real) and math.isfinite(number)):
                 raise ValueError(f"{name}={number!r} is no finite number in {self.unit}; give one")
+        if ("published" in answers) != bool(source):
+            raise ValueError("a published number has its source, and no other has one: give published= and source=")
+        [(evidence, found)] = answers.items() or [("measured", None)]
+        answer = Answer(self.question, self.unit, None, modelled, found, evidence, source)
         from IPython.display import display
 
         if console.is_headless():
-            display(Answer(self.question, self.unit, None, modelled, measured))
+            display(answer)
             return
         from helpers.widgets import forms
 
-        display(forms.answer_form(self, modelled, measured))
+        display(forms.answer_form(self, answer))
 
-    def answer(self, modelled: float | None, measured: float | None) -> Answer:
-        """Return the :class:`Answer` with the reader's number as it is kept now."""
+    def answered(self, answer: Answer) -> Answer:
+        """Return ``answer`` with the reader's number as it is kept now."""
         entry = store.read().get(self.question)
-        predicted, late = (entry.value, entry.after_answer) if entry else (None, False)
-        return Answer(self.question, self.unit, predicted, modelled, measured, late)
+        if entry is None:
+            return answer
+        return replace(answer, predicted=entry.value, after_answer=entry.after_answer)
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -156,21 +184,21 @@ def predict(question: str, unit: str) -> Prediction:
     return Prediction(question.strip(), unit)
 
 
-def _error_line(predicted: float, measured: float, unit: str) -> str:
-    if predicted == measured:
-        return "Your prediction is exactly what was measured."
-    if predicted <= 0 or measured <= 0:
-        return f"Your prediction is off by {quantity(predicted - measured, unit)}."
-    ratio = predicted / measured
+def _error_line(predicted: float, answer: float, unit: str, held_to: str) -> str:
+    if predicted == answer:
+        return f"Your prediction is exactly {held_to}."
+    if predicted <= 0 or answer <= 0:
+        return f"Your prediction is off by {quantity(predicted - answer, unit)}."
+    ratio = predicted / answer
     far = max(ratio, 1 / ratio)
     if far <= _CLOSE_RATIO:
-        return f"Your prediction is within {math.ceil(100 * (far - 1))} % of what was measured."
+        return f"Your prediction is within {math.ceil(100 * (far - 1))} % of {held_to}."
     return f"Your prediction is {far:.3g} times too {'high' if ratio > 1 else 'low'}."
 
 
 def _bar(value: float | None, largest: float, name: str) -> str:
     if value is None:
         return ""
-    colours = {"predicted": "#E69F00", "modelled": "#0072B2", "measured": "#009E73"}
+    colour = {"predicted": "#E69F00", "modelled": "#0072B2"}.get(name, "#009E73")
     width = 12 * abs(value) / largest
-    return f"<span style='display:inline-block;height:0.8em;width:{width:.2f}em;background:{colours[name]}'></span>"
+    return f"<span style='display:inline-block;height:0.8em;width:{width:.2f}em;background:{colour}'></span>"

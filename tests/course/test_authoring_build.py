@@ -73,6 +73,25 @@ def test_a_lesson_that_raises_is_named_with_its_line(built):
     assert "\n" not in said
 
 
+def test_a_claim_that_three_runs_do_not_decide_is_not_shipped(built, tmp_path):
+    log = tmp_path / "runs"
+    claims = (
+        f"open({str(log)!r}, 'a').write('x')\n"
+        f"ran = len(open({str(log)!r}).read())\n"
+        "print('it is slower (at least 2 times)\\nhere:', 'not decided' if ran % 4 else '9 times (measured), holds')\n"
+    )
+    edit(built, "counting.halves(7)", claims + "counting.halves(7)")
+    said = refused(built)
+    assert said.startswith("lesson 90: in each of 3 runs the cell at line 33 of 90_small_counts.py shows a claim that")
+    assert log.read_text() == "xxx"
+    build(built)
+    assert log.read_text() == "xxxx"
+    build(built, draft=True)
+    assert log.read_text() == "xxxxx"
+    assert "shows a claim that is not decided" in "".join(map(str, audit.lessons(built)))
+    assert "here: not decided" in (built.folder / NOTEBOOK).read_text()
+
+
 def test_a_cell_that_never_ends_is_ended(built):
     # The first cell: on a busy machine every cell before it may take longer than the second that each is given.
     edit(built, "import base64\n", "import base64\nimport time\n\ntime.sleep(1000)\n")

@@ -166,6 +166,23 @@ def no_error(built):
     code(built, -1).outputs = []
 
 
+def unstable_result(built):
+    shown = new_output("execute_result", {"text/plain": "Comparison(baseline='a', stable=False)"}, execution_count=2)
+    code(built, 1).outputs.append(shown)
+
+
+def unstable_print(built):
+    code(built, 1).outputs.append(new_output("stream", text="Comparison\n  rounds  9\n  stable  no\n"))
+
+
+def undecided_claim(built):
+    code(built, 1).outputs.append(new_output("stream", text="it is slower (at least 2 times)\nhere: not decided\n"))
+
+
+def placeholder(built):
+    code(built, 1).outputs.append(new_output("stream", text="run: python -m helpers.recorded 01"))
+
+
 def path_in_output(built):
     code(built, 1).outputs.append(new_output("stream", name="stdout", text="/home/ann/x"))
 
@@ -209,6 +226,10 @@ def path_in_text(built):
         (error_output, "outputs", "shows ValueError"),
         (stderr_output, "outputs", "'UserWarning: old' on stderr"),
         (no_error, "outputs", "tagged raises-exception but raises none"),
+        (unstable_result, "decided", 'shows a measurement that is not stable ("Comparison(baseline'),
+        (unstable_print, "decided", "shows a measurement that is not stable"),
+        (undecided_claim, "decided", "shows a claim that is not decided ('it is slower (at least 2 times)')"),
+        (placeholder, "placeholders", "show published figures"),
         (path_in_output, "machine", "a path of a machine: '/home/ann/x'"),
         (path_in_code, "machine", "a path of a machine: '/mnt/x'"),
         (path_in_text, "machine", "a path of a machine: '/Users/ann/x.'"),

@@ -44,6 +44,11 @@ MASKED = {
     "<td>12.3&nbsp;ms</td><td>980 MB/s</td>": "<td><time></td><td><rate></td>",
     "3 layers in 4 s": "3 layers in <time>",
     "median  12.3 ms": "median <time>",
+    "43 times (measured)": "<times>",
+    "0.87 to 1,024 times (measured)": "<times>",
+    "a @ b: 1.2e+03 times (measured), 5 calls": "a @ b: <times>, 5 calls",
+    "it is so\nhere: 43 times (measured), holds\nmore": "it is so\nhere: <verdict>\nmore",
+    "here: not decided": "here: <verdict>",
 }
 KEPT = [
     "3 layers",
@@ -68,6 +73,10 @@ KEPT = [
     "five ms",
     "s 3",
     "3 ms_total",
+    "43 times",
+    "43 times (modelled)",
+    "it holds here: 43",
+    "it is so (at least 4 times)",
     "[1, 2, 3]",
 ]
 
@@ -106,7 +115,7 @@ def test_columns_compare_whatever_the_width_of_their_times():
 def test_nbval_reads_the_file_as_we_do_and_on_every_system():
     text = FILE.read_text(encoding="utf-8")
     assert get_sanitize_patterns(text) == RULES
-    assert len(RULES) == 5
+    assert len(RULES) == 7
     # nbval opens the file in the system's own encoding, so what it reads must be the same in all.
     assert text.isascii()
     assert all(re.compile(regex) for regex, _ in RULES)

@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -368,7 +369,7 @@ def test_equal_fast_candidates_get_the_same_calls_a_run() -> None:
     assert calls["slow"] == 1
 
 
-def test_too_few_rounds_give_no_interval_and_say_what_is_needed() -> None:
+def test_too_few_rounds_give_no_interval_and_say_what_is_needed(capsys) -> None:
     machine = FakeMachine()
     candidates = {"a": machine.work(10.0), "b": machine.work(20.0)}
     compared = timing.compare(candidates, budget_s=1.0, clock=machine.clock)
@@ -376,7 +377,9 @@ def test_too_few_rounds_give_no_interval_and_say_what_is_needed() -> None:
     assert (row.low_ratio, row.high_ratio, row.verdict) == (0.0, math.inf, "too close to tell")
     assert (compared.rounds, compared.stable) == (2, False)
     assert compared.reason.startswith("2 rounds fitted in the budget, 9 are needed: give a budget_s of")
-    compared.claim("an interval from zero to infinity contradicts nothing", "b", at_most=0.1)
+    compared.claim("an interval from zero to infinity decides nothing", "b", at_most=0.1)
+    compared.claim("nor does it support anything", "b", at_least=0.1)
+    assert capsys.readouterr().out.count("here: not decided\n") == 2
     wanted_s = float(compared.reason.split()[-3].replace(",", ""))
     assert timing.compare(candidates, budget_s=wanted_s, clock=machine.clock).candidate("b").verdict == "slower"
 
@@ -416,28 +419,47 @@ def compared() -> timing.Comparison:
     return timing.compare({"a": machine.work(0.001), "b": machine.work(0.002)}, clock=machine.clock)
 
 
-def test_a_claim_prints_its_sentence_unless_a_stable_measurement_contradicts_it(capsys, compared) -> None:
+def test_a_claim_prints_its_sentence_its_bound_and_what_it_found(capsys, compared) -> None:
     steady, noisy = FakeMachine(), FakeMachine(itertools.cycle([1.0, 3.0]))
     stable = timing.measure(steady.work(0.001), clock=steady.clock)
     unstable = timing.measure(noisy.work(0.001), clock=noisy.clock)
-    timing.claim("it is so", holds=True, evidence=stable)
-    timing.claim("it is so", holds=False, evidence=unstable)
-    timing.claim("it is so", holds=False, evidence=[stable, unstable])
-    timing.claim("it is so", holds=np.bool_(True), evidence=(stable, compared))
-    assert capsys.readouterr().out == "it is so\n" * 4
-    with pytest.raises(timing.ClaimContradicted, match=r"contradicted: it is so\nmeasured: Timing\n  cold +1.00 ms"):
-        timing.claim("it is so", holds=False, evidence=[stable])
+    timing.claim("it is slower", 43.21, at_least=2, evidence=stable)
+    timing.claim("it is slower", 43.21, at_least=2, evidence=[stable, unstable])
+    timing.claim("it is slower", 1, at_least=2, evidence=unstable)
+    timing.claim("it is slower", None, at_least=2)
+    timing.claim("both are near", [0.9, np.float64(1.3)], at_least=0.5, at_most=2000, evidence=(stable, compared))
+    assert capsys.readouterr().out == (
+        "it is slower (at least 2 times)\nhere: 43.2 times (measured), holds\n"
+        + "it is slower (at least 2 times)\nhere: not decided\n" * 2
+        + "it is slower (at least 2 times)\nhere: not measured\n"
+        + "both are near (0.5 to 2,000 times)\nhere: 0.9 to 1.3 times (measured), holds\n"
+    )
+    for ratio in (1.99, [1.99, 2], [2.1, 3.01]):
+        with pytest.raises(timing.ClaimContradicted, match=r"it is so \(2 to 3 times\)\nmeasured: Timing\n  cold"):
+            timing.claim("it is so", ratio, at_least=2, at_most=3, evidence=stable)
     assert issubclass(timing.ClaimContradicted, AssertionError)
     assert capsys.readouterr().out == ""
 
 
-def test_a_claim_wants_a_bool_and_a_measurement(compared) -> None:
-    for holds in (1, None, torch.tensor(True), math.nan):
-        with pytest.raises(TypeError, match="holds must be True or False"):
-            timing.claim("it is so", holds=holds, evidence=compared)
-    for evidence in ([], [1.0], [compared.candidates[0]]):
-        with pytest.raises(TypeError, match="evidence must be what measure or compare returned"):
-            timing.claim("it is so", holds=True, evidence=evidence)
+@pytest.mark.parametrize(
+    ("ratio", "options", "error", "words"),
+    [
+        ("2", {}, TypeError, "ratio must be a number"),
+        (True, {}, TypeError, "ratio must be a number"),
+        ([], {}, TypeError, "ratio must be a number"),
+        ([1.0, None], {}, TypeError, "ratio must be a number"),
+        (math.nan, {}, ValueError, "ratio is not a number"),
+        (2, {"at_least": None}, ValueError, "give one or both"),
+        (2, {"at_most": 0.5}, ValueError, "at_least the smaller"),
+        (2, {"evidence": ()}, TypeError, "a measured ratio needs evidence"),
+        (2, {"evidence": [1.0]}, TypeError, "evidence must be what measure or compare returned"),
+        (2, {"evidence": None}, TypeError, "evidence must be what measure or compare returned"),
+        (None, {}, ValueError, "says that nothing was measured, and evidence was given"),
+    ],
+)
+def test_a_claim_wants_ratios_bounds_and_measurements(compared, ratio, options, error, words) -> None:
+    with pytest.raises(error, match=words):
+        timing.claim("it is so", ratio, **({"at_least": 1, "evidence": compared} | options))
 
 
 @pytest.mark.parametrize(
@@ -451,9 +473,38 @@ def test_a_ratio_outside_its_bounds_contradicts(capsys, compared, bounds, contra
     if contradicted:
         with pytest.raises(timing.ClaimContradicted, match=r"'b' takes 2 times as long as 'a' .* the claim needs"):
             compared.claim("b is slower", "b", **bounds)
+        assert capsys.readouterr().out == ""
     else:
         compared.claim("b is slower", "b", **bounds)
-    assert capsys.readouterr().out == ("" if contradicted else "b is slower\n")
+        assert re.fullmatch(
+            r"b is slower \([a-z0-9. ]+ times\)\nhere: 2 times \(measured\), holds\n", capsys.readouterr().out
+        )
+
+
+def test_an_interval_on_both_sides_of_a_bound_decides_nothing(capsys) -> None:
+    machine = FakeMachine(itertools.cycle([1.0, 1.0, 3.0]))
+    compared = timing.compare({"a": machine.work(0.001), "b": machine.work(0.002)}, seed=1, clock=machine.clock)
+    row = compared.candidate("b")
+    assert row.low_ratio < row.high_ratio
+    compared.claim("b is slower", "b", at_least=(row.low_ratio + row.high_ratio) / 2)
+    assert capsys.readouterr().out.endswith("here: not decided\n")
+
+
+def test_a_comparison_is_as_stable_as_it_was_asked_to_be() -> None:
+    asked = {}
+    for precision in (0.01, 0.5):
+        machine = FakeMachine(itertools.cycle([1.0, 1.1, 1.3]))
+        candidates = {"a": machine.work(0.01), "b": machine.work(0.02)}
+        asked[precision] = timing.compare(candidates, precision=precision, seed=1, clock=machine.clock)
+    assert (asked[0.01].stable, asked[0.5].stable) == (False, True)
+    assert asked[0.5].rounds < asked[0.01].rounds
+    assert "not to 1.0 %" in asked[0.01].reason
+
+
+@pytest.mark.parametrize("precision", [0, 1, -0.1, math.nan, "5 %", None])
+def test_a_precision_is_a_share(precision) -> None:
+    with pytest.raises(ValueError, match="give the share to which each ratio must be known"):
+        timing.compare({"a": len, "b": len}, precision=precision)
 
 
 @pytest.mark.parametrize(
@@ -535,8 +586,8 @@ def test_a_shared_processor_is_noticed_and_contradicts_nothing(capsys: pytest.Ca
         assert not result.stable
         assert "a thread waited for a processor during" in result.reason
     compared.claim("b is faster than a", "b", at_most=0.5)
-    timing.claim("it takes an hour", holds=measured.median_s > 3600, evidence=measured)
-    assert capsys.readouterr().out == "b is faster than a\nit takes an hour\n"
+    timing.claim("it takes an hour", measured.median_s / 3600, at_least=1, evidence=measured)
+    assert capsys.readouterr().out.count("here: not decided\n") == 2
 
 
 def test_waiting_is_the_share_of_the_unluckiest_thread(monkeypatch: pytest.MonkeyPatch) -> None:

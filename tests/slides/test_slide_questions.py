@@ -23,7 +23,7 @@ def asked(question: str = QUESTION, unit: str = "x") -> NotebookNode:
 
 
 def answered(**changes: float | None) -> NotebookNode:
-    values = {"predicted": None, "modelled": 2.0, "measured": 4.0} | changes
+    values = {"predicted": None, "modelled": 2.0, "found": 4.0} | changes
     answer = Answer(QUESTION, "x", **values)
     return displayed({"text/html": answer._repr_html_(), "text/plain": repr(answer)})
 

@@ -30,7 +30,7 @@ def displayed(monkeypatch):
 
 
 def answer(**changes):
-    return Answer(**({"question": QUESTION, "unit": "x", "predicted": 60, "modelled": 10, "measured": 20} | changes))
+    return Answer(**({"question": QUESTION, "unit": "x", "predicted": 60, "modelled": 10, "found": 20} | changes))
 
 
 def type_and_lock(form, text):
@@ -70,6 +70,46 @@ def test_without_a_prediction_the_place_says_so():
     assert NO_PREDICTION in answer(predicted=None)._repr_html_()
 
 
+@pytest.mark.parametrize("evidence", ["measured", "counted", "simulated", "stated"])
+def test_an_answer_stands_under_the_name_of_what_it_rests_on(displayed, evidence):
+    widgets.predict(QUESTION, "x").reveal(modelled=10, **{evidence: 20})
+    [shown] = displayed
+    assert shown.rows() == [
+        ("predicted", NO_PREDICTION, ""),
+        ("modelled", "10x", f"0.5 times {evidence}"),
+        (evidence, "20x", ""),
+    ]
+    assert answer(evidence=evidence, predicted=40).verdict == "Your prediction is 2 times too high."
+    assert answer(evidence=evidence, predicted=20).verdict == f"Your prediction is exactly what was {evidence}."
+
+
+def test_a_published_answer_names_its_source(displayed):
+    widgets.predict(QUESTION, "x").reveal(published=20, source="Hopper white paper")
+    assert displayed[0].rows()[-1] == ("published", "20x", "Hopper white paper")
+    assert "Hopper white paper" in displayed[0]._repr_html_()
+
+
+def test_a_model_alone_answers():
+    assert answer(found=None).rows() == [("predicted", "60x", ""), ("modelled", "10x", "")]
+    assert answer(found=None).verdict == "Your prediction is 6 times too high."
+    assert answer(found=None, predicted=10).verdict == "Your prediction is exactly what the model says."
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "reveal what"),
+        ({"measured": 1, "counted": 2}, "measured and counted are given; an answer rests on one"),
+        ({"published": 1}, "a published number has its source"),
+        ({"measured": 1, "source": "a book"}, "no other has one"),
+        ({"simulated": "2"}, "simulated='2' is no finite number"),
+    ],
+)
+def test_an_answer_rests_on_one_thing(given, words):
+    with pytest.raises(ValueError, match=words):
+        widgets.predict(QUESTION, "x").reveal(**given)
+
+
 def test_html_is_escaped():
     assert "<script>" not in answer(question="<script>")._repr_html_()
 
@@ -79,7 +119,7 @@ def test_headless_shows_the_question_and_no_form(displayed):
     prediction._ipython_display_()
     prediction.reveal(measured=20)
     assert displayed[0] == {"text/plain": f"{QUESTION} [x]\n{NO_PREDICTION}"}
-    assert displayed[1] == Answer(QUESTION, "x", None, None, 20)
+    assert displayed[1] == Answer(QUESTION, "x", None, None, 20, "measured")
     assert prediction.value is None
 
 
@@ -123,7 +163,7 @@ def test_a_typing_error_is_explained_and_nothing_is_locked(file):
 
 def test_the_answer_waits_for_the_prediction_and_then_appears(file):
     prediction = widgets.predict(QUESTION, "x")
-    question, reply = forms.question_form(prediction), forms.answer_form(prediction, 10, 20)
+    question, reply = forms.question_form(prediction), forms.answer_form(prediction, answer(predicted=None))
     shown, skip = reply.children
     assert "Lock in your prediction" in shown.value
     assert "20x" not in shown.value
@@ -134,7 +174,7 @@ def test_the_answer_waits_for_the_prediction_and_then_appears(file):
 
 def test_a_prediction_after_the_answer_is_marked(file):
     prediction = widgets.predict(QUESTION, "x")
-    question, reply = forms.question_form(prediction), forms.answer_form(prediction, 10, 20)
+    question, reply = forms.question_form(prediction), forms.answer_form(prediction, answer(predicted=None))
     reply.children[1].click()
     assert NO_PREDICTION in reply.children[0].value
     type_and_lock(question, "20")
@@ -182,11 +222,9 @@ def test_quantities_are_printed_in_their_unit():
     assert [quantity(0.003, "s"), quantity(40, "x"), quantity(12, "messages")] == ["3.00 ms", "40x", "12 messages"]
 
 
-def test_empty_question_and_empty_answer_are_refused():
+def test_an_empty_question_is_refused():
     with pytest.raises(ValueError, match="question is empty"):
         widgets.predict(" ", "x")
-    with pytest.raises(ValueError, match="reveal what"):
-        widgets.predict(QUESTION, "x").reveal()
 
 
 def notebook(tmp_path, *cells):
