@@ -22,7 +22,7 @@ lab: setup  ## open JupyterLab at lesson 00, on localhost, with a token
 	$(BIN)/jupyter lab --ip=127.0.0.1 --allow-root --notebook-dir=course --LabApp.default_url=/lab/tree/00_start_here.ipynb
 
 test: .venv/test.stamp  ## run every test and every lesson
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadscope
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (LESSONS="00 07", default all)
 	$(BIN)/python -m course.authoring build $(LESSONS)

@@ -14,11 +14,12 @@ import re
 import shutil
 import signal
 import tempfile
-from collections import Counter
 
 import pytest
 
 from course.authoring.environment import headless
+
+pytest_plugins = ("tests.groups",)
 
 # What a machine of CI may lack, and words of the reason for which a test then skips.
 MAY_SKIP_IN_CI = {
@@ -61,24 +62,12 @@ def _fail_unless_permitted(report: pytest.TestReport | pytest.CollectReport) -> 
         report.longrepr = f"in CI a test skips for want of {', '.join(MAY_SKIP_IN_CI)} (conftest.py), not of: {reason}"
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Let the processes of pytest-xdist take the files in the order below, and not those with most tests first."""
-    config.option.loadscopereorder = False
-
-
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files with a test marked ``slow`` first, then notebooks: else one process ends with them, alone.
-
-    A test marked ``timed`` is to run again where it fails.
-    """
-    tests = Counter(item.path for item in items)
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    """Have a test marked ``timed`` run again where it fails."""
     for item in items:
         if item.get_closest_marker("timed"):
             item.add_marker(RUN_AGAIN)
             item.add_marker(pytest.mark.timeout(1200))  # of all its runs together
-    items.sort(key=lambda item: (item.path not in slow, item.path.suffix != ".ipynb", -tests[item.path]))
 
 
 @pytest.hookimpl(wrapper=True)

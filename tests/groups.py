@@ -1,0 +1,50 @@
+"""A plugin of pytest: which tests stay together in one process, and which are taken first. Loaded by conftest.py."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+# Long files whose tests of one lesson need nothing of those of another: several processes share them.
+BY_LESSON = {"tests/course/test_lessons.py", "tests/exercises/test_answers.py", "tests/slides/test_slide_decks.py"}
+
+
+def group_of(nodeid: str) -> str:
+    """Return what of the tests stays in one process, in its order: a file, in ``BY_LESSON`` a lesson's tests of it.
+
+    Not ``xdist_group``: pytest-xdist 3.8 loses these marks under pytest 9.2 (its issue 1386), and then scatters a
+    notebook's cells.
+    """
+    path, _, test = nodeid.partition("::")
+    lesson = re.search(r"\[(\d\d)[-_]", test) if path in BY_LESSON else None
+    return f"{path}, lesson {lesson[1]}" if lesson else path
+
+
+class ByGroup(LoadScopeScheduling):
+    """Hands whole groups to the processes of pytest-xdist, in the order in which they stand."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByGroup:
+    """Group the tests whatever ``--dist`` says."""
+    return ByGroup(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the processes of pytest-xdist take the groups in the order below, and not those with most tests first."""
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put groups with a test marked ``slow`` first, then notebooks: else one process ends with them, alone."""
+    groups = {item: group_of(item.nodeid) for item in items}
+    tests = Counter(groups.values())
+    slow = {groups[item] for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (groups[item] not in slow, item.path.suffix != ".ipynb", -tests[groups[item]]))

@@ -1,0 +1,65 @@
+"""Among the processes of a run a file stays in one, unless it is of ``BY_LESSON``; groups of slow tests come first."""
+
+from __future__ import annotations
+
+import re
+
+import nbformat
+import pytest
+
+from tests import planted
+from tests.groups import BY_LESSON
+
+SHARED = """
+    import pytest
+
+    @pytest.mark.parametrize("number", range(6))
+    def test_shared(number): pass
+"""
+GROUPED = """
+    import pytest
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", [f"{lesson}-{number}" for number in range(4) for lesson in ("00", "01")])
+    def test_slow(name): pass
+
+    def test_other(): pass
+"""
+
+
+def test_the_files_that_are_grouped_by_lesson_exist():
+    assert [name for name in BY_LESSON if not (planted.ROOT / name).is_file()] == []
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory) -> list[tuple[str, str]]:
+    """The process that ran each planted test, in the order in which the tests ended."""
+    folder = tmp_path_factory.mktemp("planted")
+    planted.plant(folder, {"test_shared.py": SHARED, min(BY_LESSON): GROUPED})
+    cells = [nbformat.v4.new_code_cell(source) for source in ("state = 1", "state += 1", "assert state == 2")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "notebook.ipynb")
+    text = planted.run(folder, "-v", "--numprocesses=2", "--nbval-lax", "--nbval-current-env",
+                       plugins=("xdist", "nbval.plugin"))  # fmt: skip
+    return re.findall(r"^\[(gw\d)\].*PASSED (.+?) *$", text, flags=re.MULTILINE)
+
+
+def processes(ran: list[tuple[str, str]], words: str) -> set[str]:
+    found = [process for process, test in ran if re.search(words, test)]
+    assert found
+    return set(found)
+
+
+GROUPS = [r"\[00", r"\[01", "notebook", "test_shared", "test_other"]
+
+
+@pytest.mark.parametrize("words", GROUPS)
+def test_a_group_stays_in_one_process_in_its_order(ran, words):
+    assert len(ran) == 8 + 3 + 6 + 1
+    assert len(processes(ran, words)) == 1
+    tests = [test for _, test in ran if re.search(words, test)]
+    assert tests == sorted(tests)
+
+
+def test_the_lessons_of_a_file_by_lesson_are_shared_and_slow_ones_come_first(ran):
+    assert processes(ran, GROUPS[0]) | processes(ran, GROUPS[1]) == {"gw0", "gw1"}
+    assert {test for _, test in ran[:2]} == {f"{min(BY_LESSON)}::test_slow[0{lesson}-0]" for lesson in (0, 1)}
