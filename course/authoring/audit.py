@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course.authoring import checks, functions, glossary, links, made, pages
+from course.authoring import checks, formulas, functions, glossary, links, made, pages
 from course.authoring.course import Course
 from course.authoring.problem import Problem
 
@@ -13,7 +13,7 @@ PAGES = ("README.md", "CONTRIBUTING.md", "course/glossary.md", "course/syllabus.
 
 
 def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
-    """Return every problem of the lessons in ``numbers`` (all when empty): rules, links and words of the glossary."""
+    """Return every problem of the lessons in ``numbers`` (all when empty): rules, links, words, symbols of formulas."""
     everything = course.lessons()
     entries = glossary.read(course.glossary)
     found: list[Problem] = []
@@ -23,6 +23,7 @@ def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
         found += checks.check(lesson, built, everything)
         found += links.check_notebook(lesson.notebook_name, built, page=page, root=course.root)
         found += glossary.check_lesson(lesson.notebook_name, built, entries)
+        found += formulas.check(lesson)
     return found
 
 

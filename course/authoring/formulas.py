@@ -1,115 +1,38 @@
-"""The sheet of formulas: each lesson's own table, and what the docstrings of the library's functions state.
+"""The sheet of formulas: each lesson's own table, under a line on the symbols that mean the same in all of them.
 
-Nothing is typed here but names: a formula that changes in a lesson or in a docstring changes on the sheet.
+A lesson's table stands under its heading 'Formulas'; a formula that changes there changes on the sheet. Every symbol of
+a formula is explained: in another cell of the section, in a sentence there, or in :data:`COMMON`.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import itertools
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
-from course.authoring.course import Course
-from course.authoring.lesson import AuthoringError, Lesson
+from course.authoring.lesson import Lesson
+from course.authoring.problem import Problem
 
 HEADING = "## Formulas"
 
-# The functions and results whose docstrings state a formula worth a line, by module.
-STATED = {
-    "helpers.feeding.intervals": ("young_interval_s", "daly_interval_s", "expected_run_s"),
-    "helpers.feeding.pipeline": ("model_feeding",),
-    "helpers.hardware.history": ("doubling_time", "multiplier_exponent"),
-    "helpers.operations.report": ("LectureTable",),
-    "helpers.parallel.costs": (
-        "ring_all_reduce_s", "ring_reduce_scatter_s", "ring_all_gather_s", "tree_all_reduce_s",
-        "halving_doubling_all_reduce_s", "gather_broadcast_all_reduce_s", "amdahl_speedup", "gustafson_speedup",
-    ),
-    "helpers.parallel.data_parallel": ("batch_weight",),
-    "helpers.parallel.ensembles": ("model_ensemble_step",),
-    "helpers.parallel.execution": ("MessageOverhead",),
-    "helpers.parallel.experts": ("Experts", "model_expert_traffic"),
-    "helpers.parallel.local": ("LocalRun",),
-    "helpers.parallel.races": ("interleave_additions",),
-    "helpers.parallel.ring": ("ring_attention", "model_ring_traffic"),
-    "helpers.parallel.schedules": ("bubble_ratio", "bubble_share", "live_activations"),
-    "helpers.parallel.sources": ("cost_on_link",),
-    "helpers.parallel.strategy_costs": ("Traffic",),
-    "helpers.parallel.updates": ("train_stale", "stability_limit", "growth_factor"),
-    "helpers.simulators.tiling": ("naive_traffic", "tiled_traffic"),
-    "helpers.studies.constant_weights.accuracy": ("error_bound",),
-    "helpers.studies.fused_bias.operators": ("bias_gradient",),
-    "helpers.studies.matrix_product": ("KernelInstructions", "error_share"),
-}  # fmt: skip
-
-_TAUGHT = re.compile(r"Lessons? (\d\d)[^.]*\.\s*\Z")
-_SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z`])")
-_FORMULA = re.compile(
-    r"(?<=[\w)\]`]) (?:[-+*/=]|x) (?=[\w(`])"  # a + b, counts x bytes
-    r"|\b(?:sqrt|ceil|log2|sin)\b|\w\^[\w(-]"
-    r"|\b\d+ m n k\b"
+COMMON = (
+    r"In all of them $t$ is a time in seconds, and with a name below it the time of what is named; $\alpha$ is the "
+    r"latency of a link or a memory, $\beta$ one over its bandwidth, and $\eta$ the learning rate."
 )
-_ROLE = re.compile(r":\w+:`(?P<name>[^`]+)`")
 
-
-@dataclass(frozen=True)
-class Stated:
-    """A formula that a docstring states: how a notebook calls the function, its file, the sentence, its lesson."""
-
-    call: str
-    file: str
-    sentence: str
-    lesson: str
-
-
-def stated(course: Course) -> tuple[Stated, ...]:
-    """Return every formula of :data:`STATED` that is of the course's package, in the order there.
-
-    Raises AuthoringError for a name that is not there, and for a docstring without a formula or a lesson.
-    """
-    found: list[Stated] = []
-    for module, names in STATED.items():
-        if module.partition(".")[0] == course.package:
-            for name in names:
-                found += _of(course, module, name)
-    return tuple(found)
-
-
-def _of(course: Course, module: str, name: str) -> Iterable[Stated]:
-    thing = getattr(importlib.import_module(module), name, None)
-    text = " ".join((inspect.getdoc(thing) or "").split()) if thing is not None else ""
-    taught = _TAUGHT.search(text)
-    sentences = formulas_in(text)
-    if taught is None or not sentences:
-        lacks = "is not there" if thing is None else "names no lesson" if taught is None else "states no formula"
-        raise AuthoringError(f"{module}.{name} {lacks}; mend its docstring, or STATED in course/authoring/formulas.py")
-    file = Path(inspect.getfile(thing)).resolve().relative_to(course.root.resolve()).as_posix()
-    call = _call(module, name, thing)
-    return [Stated(call=call, file=file, sentence=sentence, lesson=taught[1]) for sentence in sentences]
-
-
-def formulas_in(text: str) -> list[str]:
-    """Return the sentences of a docstring that hold a formula, as Markdown, without 'Return' and the lesson."""
-    plain = _ROLE.sub(r"`\g<name>`", _TAUGHT.sub("", text)).replace("``", "`")
-    found = [sentence for sentence in _SENTENCE.split(plain.strip()) if _FORMULA.search(sentence)]
-    return [_shown(sentence) for sentence in found]
-
-
-def _shown(sentence: str) -> str:
-    words = sentence.removeprefix("Return ").rstrip().removesuffix(".")
-    return words[0].upper() + words[1:] if re.match(r"[a-z]{2,} ", words) else words
-
-
-def _call(module: str, name: str, thing: object) -> str:
-    """Return the shortest name that reaches the thing: the library's, its package's, else its module's whole path."""
-    parts = module.split(".")
-    for depth in range(1, len(parts) + 1):
-        if getattr(importlib.import_module(".".join(parts[:depth])), name, None) is thing:
-            return f"{parts[depth - 1]}.{name}"
-    return f"{module.partition('.')[2]}.{name}"
+_MATH = re.compile(r"\$([^$]+)\$")
+_FORMULA = re.compile(
+    r"^\|(?P<name>[^|\n]*)\| *(?P<formula>\$[^$]+\$)", re.MULTILINE
+)  # a row to the end of its formula
+_WORDS = re.compile(
+    r"\\text\{[^}]*\}"
+    r"|\\(?:sum|max|min)_(?:\{[^}]*\}|\w)"  # what runs over an index
+    r"|\\?[A-Za-z]+?_\{?[A-Za-z][\w, -]{2,}\}?"  # a symbol whose name says what it is
+    r"|_(?:\{[^}]*\}|\w)"
+    r"|e(?=\^)"
+)
+_GREEK = r"\\(?:alpha|beta|gamma|delta|epsilon|eta|lambda|mu|tau|theta|ell|omega|sigma|rho)(?![a-z])"
+_COMMAND = re.compile(rf"(?!{_GREEK})\\[A-Za-z]+")
+_SYMBOL = re.compile(rf"{_GREEK}|[A-Za-z]")
 
 
 def table(lesson: Lesson) -> str:
@@ -121,39 +44,36 @@ def table(lesson: Lesson) -> str:
     return ""
 
 
-def page(course: Course, lessons: Sequence[Lesson]) -> str:
-    """Return the sheet as Markdown: a section a lesson, its own formulas and then those that the library states."""
-    known = stated(course)
-    lines = [
-        "# Formulas",
-        "",
-        f"Built by `make lessons` from the lessons' formulas and the docstrings of `{course.package}`; do not edit.",
-        "What a docstring states is shown in its own words: *p* is the number of ranks, *n* a buffer's bytes, *alpha*",
-        "the latency of a link, *beta* one over its bandwidth, where nothing else is said.",
-    ]
+def check(lesson: Lesson) -> list[Problem]:
+    """Return a problem for each formula of a lesson with a symbol that nothing explains.
+
+    A text explains a symbol that it names alone, or in a size such as $m \\times k$.
+    """
+    section = table(lesson)
+    words = COMMON + _FORMULA.sub(r"\g<name>", section)
+    explained = {
+        symbol for math in _MATH.findall(words) if not re.search(r"[+=/(^-]", math) for symbol in _symbols(math)
+    }
+    found = []
+    for row in _FORMULA.finditer(section):
+        unknown = sorted(set(_symbols(row["formula"])) - explained)
+        if unknown:
+            what = f"{row['formula']}: say in another cell, or in a sentence of {HEADING}, what {', '.join(unknown)} is"
+            found.append(Problem(lesson.notebook_name, None, what))
+    return found
+
+
+def _symbols(math: str) -> list[str]:
+    """Return the symbols of a formula: letters, Greek ones too, without indices, functions and words."""
+    return _SYMBOL.findall(_COMMAND.sub(" ", _WORDS.sub(" ", math)))
+
+
+def page(lessons: Sequence[Lesson]) -> str:
+    """Return the sheet as Markdown: a section a lesson."""
+    lines = ["# Formulas", "", "Built by `make lessons` from the lessons' formulas; do not edit.", "", COMMON]
     for lesson in lessons:
-        rows = [one for one in known if one.lesson == lesson.number]
         own = table(lesson)
-        if not own and not rows:
-            continue
-        lines += [
-            "",
-            f"## {lesson.number} {lesson.title}",
-            "",
-            f"From [lesson {lesson.number}]({lesson.notebook_name}).",
-        ]
-        lines += ["", own] if own else []
-        if rows:
-            lines += ["", "In the library:", "", "| function | formula |", "|---|---|"]
-            lines += _rows(rows)
+        if own:
+            lines += ["", f"## {lesson.number} {lesson.title}", ""]
+            lines += [f"From [lesson {lesson.number}]({lesson.notebook_name}).", "", own]
     return "\n".join(lines) + "\n"
-
-
-def _rows(found: Sequence[Stated]) -> list[str]:
-    """Return the lines of the table, one a function: its sentences, in their order."""
-    functions = itertools.groupby(found, key=lambda one: f"[`{one.call}`](../{one.file})")
-    return [f"| {name} | {_escaped('. '.join(one.sentence for one in sentences))} |" for name, sentences in functions]
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", r"\|")

@@ -1,4 +1,7 @@
-"""Which lesson uses which function of the library, and the reverse: the index, and what is wrong with it."""
+"""Which lesson uses which function of the library, and the reverse: the index, and what is wrong with it.
+
+The index holds what a lesson or an exercise uses, nothing else: a student looks up what they met.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,16 @@ import importlib.util
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TypeGuard
 
 from IPython.core.inputtransformer2 import TransformerManager
 
 from course.authoring.course import Course
-from course.authoring.lesson import AuthoringError, Lesson
+from course.authoring.lesson import AuthoringError, Cell, Lesson, cells_of
 from course.authoring.problem import Problem
 
 INNER = "For the library itself."
@@ -41,10 +45,32 @@ class Entry:
     is_inner: bool
 
 
-def entries(course: Course) -> tuple[Entry, ...]:
+@dataclass(frozen=True)
+class Uses:
+    """The (module, name) of what each lesson, and the exercises of each lesson, use of the package, by its number."""
+
+    lessons: Mapping[str, frozenset[tuple[str, str]]]
+    exercises: Mapping[str, frozenset[tuple[str, str]]]
+
+    @property
+    def keys(self) -> frozenset[tuple[str, str]]:
+        return frozenset().union(*self.lessons.values(), *self.exercises.values())
+
+
+def uses(course: Course, lessons: Sequence[Lesson]) -> Uses:
+    """Return what the lessons and the sources of their exercises use of the course's package."""
+    exercises = {
+        path.name[:2]: _used(cells_of(path.read_text(encoding="utf-8"), path.name), course.package, path.name)
+        for path in sorted((course.folder / "instructor" / "exercises").glob("*.py"))
+    }
+    return Uses({lesson.number: used(lesson, course.package) for lesson in lessons}, exercises)
+
+
+def entries(course: Course, used: Iterable[tuple[str, str]] = ()) -> tuple[Entry, ...]:
     """Return every public function and class of the course's package, in the order of their names.
 
-    Public is what a module of the package defines, and what a package within it hands on, without an underscore.
+    Public is what a module of the package defines, and what a package within it hands on, without an underscore. Of
+    ``used``, by module and name, that is listed as well which stands deeper.
     """
     package = _package(course)
     found: dict[tuple[str, str], Entry] = {}
@@ -53,6 +79,9 @@ def entries(course: Course) -> tuple[Entry, ...]:
             known = getattr(package, thing.__name__, None) is thing
             call = f"{(package if known else module).__name__.rpartition('.')[2]}.{thing.__name__}"
             found[thing.__module__, thing.__name__] = _entry(course, call, thing)
+    for module, name in set(used) - set(found):
+        call = f"{module.removeprefix(f'{package.__name__}.')}.{name}"
+        found[module, name] = _entry(course, call, getattr(importlib.import_module(module), name))
     return tuple(sorted(found.values(), key=lambda entry: entry.call.lower()))
 
 
@@ -64,21 +93,28 @@ def _package(course: Course) -> ModuleType:
 
 
 def _modules(package: ModuleType) -> Iterator[ModuleType]:
+    """Yield the modules of a package, and those of each package in it that hands nothing on."""
     for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         if not found.name.rpartition(".")[2].startswith("_"):
-            yield importlib.import_module(found.name)
+            module = importlib.import_module(found.name)
+            yield module
+            if found.ispkg and not any(_public(module)):
+                yield from _modules(module)
 
 
 def _public(module: ModuleType) -> Iterator[Callable]:
-    for name, thing in vars(module).items():
-        if (
-            (inspect.isfunction(thing) or inspect.isclass(thing))
-            and not name.startswith("_")
-            and name == thing.__name__
-        ):
+    """Yield what a module defines or a package hands on; ``dir`` knows what a package imports only when it is used."""
+    for name in dir(module):
+        thing = None if name.startswith("_") else getattr(module, name)
+        if _is_named(thing) and name == thing.__name__:
             own = thing.__module__ == module.__name__
             if own or (hasattr(module, "__path__") and thing.__module__.startswith(f"{module.__name__}.")):
                 yield thing
+
+
+def _is_named(thing: object) -> TypeGuard[Callable]:
+    """Return whether it is a function (a cached one too) or a class of a module: no method, no object to be called."""
+    return callable(thing) and getattr(thing, "__qualname__", None) == getattr(thing, "__name__", "") != ""
 
 
 def _entry(course: Course, call: str, thing: Callable) -> Entry:
@@ -95,18 +131,22 @@ def _entry(course: Course, call: str, thing: Callable) -> Entry:
         summary=sentence,
         taught=taught[1] if taught else None,
         own=own is not None,
-        is_function=inspect.isfunction(thing),
+        is_function=not inspect.isclass(thing),
         is_inner=text.endswith(INNER),
     )
 
 
 def used(lesson: Lesson, package: str) -> frozenset[tuple[str, str]]:
     """Return the (module, name) of every thing of the package that a lesson's code calls or its text names in code."""
+    return _used(lesson.cells, package, f"lesson {lesson.number}")
+
+
+def _used(cells: Iterable[Cell], package: str, where: str) -> frozenset[tuple[str, str]]:
     bindings: dict[str, str] = {}
     dotted: set[str] = set()
-    for cell in lesson.cells:
+    for cell in cells:
         if cell.kind == "code":
-            tree = _syntax(cell.source, cell.line, lesson)
+            tree = _syntax(cell.source, cell.line, where)
             bindings |= _imports(tree, package)
             dotted |= set(_references(tree, bindings))
         else:
@@ -114,11 +154,11 @@ def used(lesson: Lesson, package: str) -> frozenset[tuple[str, str]]:
     return frozenset(key for name in dotted if (key := _resolve(name, package)) is not None)
 
 
-def _syntax(source: str, line: int, lesson: Lesson) -> ast.Module:
+def _syntax(source: str, line: int, where: str) -> ast.Module:
     try:
         return ast.parse(TransformerManager().transform_cell(source))
     except SyntaxError as error:
-        raise AuthoringError(f"lesson {lesson.number}: the cell at line {line} is not Python: {error.msg}") from error
+        raise AuthoringError(f"{where}: the cell at line {line} is not Python: {error.msg}") from error
 
 
 def _imports(tree: ast.Module, package: str) -> dict[str, str]:
@@ -156,7 +196,7 @@ def _resolve(dotted: str, package: str) -> tuple[str, str] | None:
             if not inspect.ismodule(thing) or importlib.util.find_spec(f"{thing.__name__}.{name}") is None:
                 return None
             thing = importlib.import_module(f"{thing.__name__}.{name}")
-    ours = inspect.isfunction(thing) or inspect.isclass(thing)
+    ours = _is_named(thing) and thing.__module__.partition(".")[0] == package
     return (thing.__module__, thing.__name__) if ours else None
 
 
@@ -165,39 +205,49 @@ def check(course: Course, lessons: Sequence[Lesson]) -> list[Problem]:
 
     A function that no reader calls says so in place of the lesson: its docstring ends with :data:`INNER`.
     """
-    uses = {lesson.number: used(lesson, course.package) for lesson in lessons}
+    known = uses(course, lessons)
     problems = []
-    for entry in entries(course):
-        if not entry.is_function or entry.is_inner:
+    for entry in entries(course, known.keys):
+        users = [number for number, keys in known.lessons.items() if entry.key in keys]
+        if not entry.is_function:
             continue
-        if entry.taught is None:
-            what = f"{entry.call} names no lesson; end its docstring, or its module's, with 'Lesson NN.' or '{INNER}'"
-            problems.append(Problem(entry.file, None, what))
-        elif entry.own and entry.taught in uses and entry.key not in uses[entry.taught]:
+        if entry.is_inner:
             what = (
-                f"{entry.call} names lesson {entry.taught}, which does not use it; mend either, or end with '{INNER}'"
+                f"{entry.call} says '{INNER}', but lesson {', '.join(users)} uses it; name the lesson" if users else ""
             )
+        elif entry.taught is None:
+            what = f"{entry.call} names no lesson; end its docstring, or its module's, with 'Lesson NN.' or '{INNER}'"
+        elif entry.own and entry.taught in known.lessons and entry.taught not in users:
+            elsewhere = f" (lesson {', '.join(users)} does)" if users else ""
+            what = (
+                f"{entry.call} names lesson {entry.taught}, which does not use it{elsewhere}; mend either, "
+                f"or end with '{INNER}'"
+            )
+        else:
+            what = ""
+        if what:
             problems.append(Problem(entry.file, None, what))
     return problems
 
 
 def page(course: Course, lessons: Sequence[Lesson]) -> str:
     """Return the index as Markdown: first from lesson to functions, then from function to lessons."""
-    uses = {lesson.number: used(lesson, course.package) for lesson in lessons}
+    known = uses(course, lessons)
     files = {lesson.number: lesson.notebook_name for lesson in lessons}
-    known = [entry for entry in entries(course) if not entry.is_inner]
-    lines = ["# Index of functions", "", f"Built by `make lessons` from the lessons and the docstrings of "
+    listed = [entry for entry in entries(course, known.keys) if entry.key in known.keys]
+    lines = ["# Index of functions", "", "Built by `make lessons` from lessons, exercises and the docstrings of "
              f"`{course.package}`; do not edit.", "", "## From a lesson to the functions it uses", ""]  # fmt: skip
     for lesson in lessons:
-        names = [f"[`{entry.call}`](../{entry.file})" for entry in known if entry.key in uses[lesson.number]]
+        names = [f"[`{entry.call}`](../{entry.file})" for entry in listed if entry.key in known.lessons[lesson.number]]
         lines += [f"- [{lesson.number} {lesson.title}]({lesson.notebook_name}): {', '.join(names) or 'none'}"]
     lines += ["", "## From a function to its lessons", "", "| Name | What it gives | Taught in | Used in |",
               "|--|--|--|--|"]  # fmt: skip
-    for entry in known:
-        used_in = ", ".join(_link(number, files) for number in files if entry.key in uses[number])
+    for entry in listed:
+        used_in = [_link(number, files) for number in files if entry.key in known.lessons[number]]
+        used_in += [f"exercises {number}" for number, keys in known.exercises.items() if entry.key in keys]
         taught = _link(entry.taught, files) if entry.taught else ""
         name = f"[`{entry.call}`](../{entry.file})"
-        lines += [f"| {name} | {_escaped(entry.summary)} | {taught} | {used_in} |"]
+        lines += [f"| {name} | {_escaped(entry.summary)} | {taught} | {', '.join(used_in)} |"]
     return "\n".join(lines) + "\n"
 
 

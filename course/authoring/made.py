@@ -14,7 +14,7 @@ def pages(course: Course, lessons: Sequence[Lesson]) -> dict[Path, str]:
     """Return the text that each of these pages must have now, for those that the course has."""
     found = {}
     if course.formulas.is_file():
-        found[course.formulas] = formulas.page(course, lessons)
+        found[course.formulas] = formulas.page(lessons)
     if course.syllabus.is_file():
         found[course.syllabus] = syllabus.page(lessons)
     return found

@@ -403,4 +403,4 @@ recorded.show("00", "products")
 # | bytes moved, at least | $3 \cdot 4\,n^2$ | either, in float32 |
 # | time | the larger of $\text{bytes}/\text{bandwidth}$ and $\text{FLOP}/\text{rate}$ | an operation that runs warm |
 # | model of a copy-bound operation | $t = t_{copy} \cdot \text{bytes} / \text{bytes}_{copy}$ | the same part of the machine |
-# | model of a training run | $t(e) = e\,t(1)$ | epochs that do the same work |
+# | model of a training run | $t(e) = e\,t(1)$ | $e$ epochs that do the same work |

@@ -983,6 +983,6 @@ round_trip.reveal(modelled=in_fibre)
 # | page faults | bytes / page size | memory touched for the first time |
 # | mean latency | $\sum_i h_i\,t_i$ | a share $h_i$ of the loads is served by level $i$ |
 # | turn of a disk | $60 / \text{turns a minute}$ s | the worst wait; the mean is half |
-# | a ring of a disk | $2\pi r \sqrt{\text{density}}$ bits | square bits |
-# | round trip | $2\,d\,n/c$ | distance $d$, refractive index $n$ |
+# | a ring of a disk | $2\pi r \sqrt{\text{density}}$ bits | radius $r$, square bits |
+# | round trip | $2\,d\,n/c$ | distance $d$, refractive index $n$, speed of light $c$ |
 # | energy | $\text{MAC} \cdot e_{MAC} + \text{accesses} \cdot e_{access}$ | a floor |

@@ -1025,9 +1025,9 @@ results.printed(by_layer.sort_values("measured_s", ascending=False).head(5))
 #
 # | quantity | formula | for |
 # |---|---|---|
-# | growth | $v(t) = v_0\,2^{(t - t_0)/d}$ | a doubling time of $d$ years |
+# | growth | $v(t) = v_0\,2^{(t - t_0)/d}$ | a value $v$ that doubles in $d$ years |
 # | AND gates of a multiplier | $b^2$ | $b$ bits |
-# | arithmetic intensity | $I = \text{FLOP} / \text{bytes}$ | any operator |
+# | arithmetic intensity $I$ | $I = \text{FLOP} / \text{bytes}$ | any operator |
 # | attainable rate | $\min(P,\; I\,B)$ | peak $P$, bandwidth $B$ |
 # | ridge point | $P / B$ | a machine |
 # | time, roofline | $\max(\text{FLOP}/P,\; \text{bytes}/B)$ | at least |

@@ -922,7 +922,7 @@ print("LeNet on one GPU, within a layer:", f"{tables['LeNet, 64'].loc['GPU cores
 #
 # | quantity | formula | for |
 # |---|---|---|
-# | minibatch SGD | $w \leftarrow w - \frac{\eta}{B} \sum_i \nabla \ell_i$ | batch of $B$ |
+# | minibatch SGD | $w \leftarrow w - \frac{\eta}{B} \sum_i \nabla \ell_i$ | weights $w$, a batch of $B$ examples with losses $\ell_i$ |
 # | received by one of $p$, cut by columns or rows | $\frac{p-1}{p} \cdot \text{output}$ | bytes |
 # | received by one of $p$, cut over $k$ | $(p-1) \cdot \text{output}$ | bytes; $(p-1)\,m\,n$ additions |
 # | exchanged within layers | $B \cdot (\text{outputs} + \text{inputs but the first})$ | grows with the batch |
@@ -931,5 +931,5 @@ print("LeNet on one GPU, within a layer:", f"{tables['LeNet, 64'].loc['GPU cores
 # | staleness at a parameter server | $W - 1$ | $W$ equal workers |
 # | orders of $n$ threads' reads and writes | $(2n)! / 2^n$ | $n!$ of them lose nothing |
 # | sent by each worker, local SGD | $\lceil \text{steps}/k \rceil \cdot 2 \frac{W-1}{W} \cdot \text{weights}$ | averaging every $k$ steps |
-# | loop against stack | $N (o + w)$ against $o' + N w$ | $N$ networks |
+# | loop against stack | $N (o + w)$ against $o' + N w$ | $N$ networks; a step's overhead $o$ (the stack's: $o'$) and work $w$ |
 # | share left for computing | $t / (t + n \alpha + b \beta)$ | $n$ synchronisations, $b$ bytes |

@@ -920,9 +920,9 @@ print(f"a failure every {between_failures_min:.0f} minutes: write a checkpoint e
 # | ring all-reduce | $2(p-1)\,\alpha + 2\frac{p-1}{p}\,n\beta$ |
 # | reduce-scatter or all-gather by ring | half of that |
 # | gather and broadcast at rank 0 | $2(p-1)(\alpha + n\beta)$ |
-# | mean gradient of the batch | $\frac1p \sum_r \frac{p\,B_r}{B}\, g_r$, where $B_r$ of $B$ examples are rank $r$'s |
+# | mean gradient of the batch | $\frac1p \sum_r \frac{p\,B_r}{B}\, g_r$, where $B_r$ of $B$ examples are rank $r$'s and $g_r$ is their mean gradient |
 # | step without overlap | $t_{compute} + t_{all-reduce}$ |
 # | bucket $k$ starts on the link | the later of: its gradients are ready, bucket $k-1$ has ended |
 # | bytes a parameter, Adam in float32 | $4 + 4 + 8$; ZeRO 1: $4 + 4 + \frac8p$; ZeRO 2: $4 + \frac{12}p$; ZeRO 3: $\frac{16}p$ |
 # | sent a step by a rank | DDP $2\frac{p-1}{p}n$, FSDP2 $3\frac{p-1}{p}n$ |
-# | interval of checkpoints | $\sqrt{2CM}$ |
+# | interval of checkpoints | $\sqrt{2CM}$, for a save of $C$ seconds and $M$ seconds from failure to failure |

@@ -899,13 +899,13 @@ pd.DataFrame(
 #
 # | quantity | formula |
 # |---|---|
-# | column then row | $f(XA)B = \sum_r f(XA_r)\,B_r$; forward one all-reduce of $Y$, back one of the gradient of $X$ |
+# | column then row | $f(XA)B = \sum_r f(XA_r)\,B_r$ for weights $A$ and $B$ and any $f$ of single numbers; forward one all-reduce of $Y$, back one of the gradient of $X$ |
 # | sent by a rank, all-reduce | $2\frac{p-1}{p}n$; reduce-scatter or all-gather: half |
 # | GPipe, 1F1B: idle over busy | $\frac{p-1}{m}$, a share of $\frac{p-1}{m+p-1}$ |
 # | interleaved | $\frac{p-1}{v\,m}$ |
 # | zero bubble (ZB-H1) | $\frac{(p-1)(F+B-2W)}{m(F+B)}$ |
 # | alive on rank $r$ | GPipe $m$; 1F1B $p-r$; ZB-H1 $p$ |
-# | merge of two blocks of attention | $\frac{s_1o_1+s_2o_2}{s_1+s_2}$, with $s$ the sum of $e^{q \cdot k / \sqrt{d}}$ |
+# | merge of two blocks of attention | $\frac{s_1o_1+s_2o_2}{s_1+s_2}$, with $o$ a block's output and $s$ its sum of $e^{q \cdot k / \sqrt{d}}$ |
 # | ring attention, sent forward | $\frac{p-1}{p}$ of all keys and values |
 # | capacity of an expert | $c\,k\,\frac{\text{tokens of a rank}}{\text{experts}}$, rounded up, for $k$ experts a token and factor $c$ |
 # | experts, sent forward | $2\frac{p-1}{p}$ of all places, full or not |

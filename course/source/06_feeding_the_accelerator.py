@@ -854,7 +854,7 @@ for stall_s in (minute_s, minute_s / 100):
 # | batches under way, at most | $W P$ |
 # | step and copy in one stream | $t_c + t_d$ |
 # | copied ahead on another stream | $\max(t_c, t_d)$ |
-# | step of batch $B$ | $a + b\,B$; a rate of $B / (a + b B)$ examples a second |
+# | step of batch $B$ | $a + b\,B$, with $a$ once a step and $b$ for each example; a rate of $B / (a + b B)$ examples a second |
 # | stall of an asynchronous save | snapshot $+ \max(0, t_{save} - t_{interval})$ |
-# | interval between saves | $\sqrt{2\,C\,M}$ |
+# | interval between saves | $\sqrt{2\,C\,M}$, for a save of $C$ seconds and $M$ seconds from failure to failure |
 # | expected run | $M e^{R/M} \big(e^{(t + C)/M} - 1\big)\, t_{work} / t$, with $R$ the restart |

@@ -789,7 +789,7 @@ print(f"coverage: {known} of {listed['calls'].sum()} calls, {ours.coverage:.0%}"
 #
 # | quantity | formula | for |
 # |---|---|---|
-# | convolution | $N\,C_{out}\,H_{out}\,W_{out} \cdot C_{in}\,K^2$ MAC | $N$ images, $K \times K$ filters |
+# | convolution | $N\,C_{out}\,H_{out}\,W_{out} \cdot C_{in}\,K^2$ MAC | $N$ images, $C$ channels, $K \times K$ filters |
 # | fully connected layer | $N \cdot \text{inputs} \cdot \text{outputs}$ MAC | $N$ examples |
 # | FLOPs | $2 \cdot \text{MAC} + \text{element-wise operations}$ | any layer |
 # | training step | $3M - M_{first}$ MAC | $M$ MAC in the forward, every layer trained |

@@ -804,7 +804,7 @@ print(f"1 GiB would hold a batch of about {fitting:,}")
 # |---|---|---|
 # | time of a training | epochs $\cdot\,(t_{first} + \text{steps} \cdot t_{step})$ | median step $t_{step}$, time to the loader's first batch $t_{first}$ |
 # | chance that the interval misses the median | $2 \cdot (1/2)^n$ | $n$ independent steps, from fastest to slowest |
-# | time for each unit of work | $(t(h) - t(h_0)) / h^2$ | a layer of $h \cdot h/2$ weights |
+# | time for each unit of work | $(t(h) - t(h_0)) / h^2$ | $h$ hidden units: a layer of $h \cdot h/2$ weights |
 # | what training keeps for its weights | $4\,P \cdot 4$ bytes | $P$ parameters, float32, Adam |
 # | time of a layer | $\max(\text{FLOPs}/\text{peak},\ \text{bytes}/\text{bandwidth}) + t_{call}$ | bandwidth of the smallest memory that holds it |
 # | layers read again in a pass | 0 if all fit, else all of them | in order, least recently used goes |

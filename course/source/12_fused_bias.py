@@ -909,12 +909,12 @@ print(f"every program was timed forward and in training: {set(training) == set(s
 #
 # | quantity | formula | for |
 # |---|---|---|
-# | activation | $N\,C\,H\,W \cdot 4$ bytes | float32 |
+# | activation | $N\,C\,H\,W \cdot 4$ bytes | $N$ images of $C$ channels, $H \times W$ pixels, in float32 |
 # | add bias, then ReLU | 4 activations moved | two kernels that read and write |
 # | one pass, in place | 2 activations moved | one kernel |
 # | inside the convolution | 0 activations moved | post-operations |
 # | time of a kernel that waits for memory | $\text{bytes}/\text{bandwidth} + t_{call}$ | bandwidth at its [working set](glossary.md#working-set) |
 # | separate : fused | $1 + t_{bytes}/t_{convolution}$ | one layer |
-# | gradient of a broadcast | $\partial L/\partial b_c = \sum_{n,h,w} \partial L/\partial y_{nchw}$ | a bias per channel |
+# | gradient of a broadcast | $\partial L/\partial b_c = \sum_{n,h,w} \partial L/\partial y_{nchw}$ | loss $L$, a bias $b_c$ for each channel |
 # | ReLU backward, then bias gradient | 4 activations moved; in one pass 3 | backward |
 # | Amdahl's law | $1 / (1 - s + s/k)$ | a share $s$ made $k$ times as fast |

@@ -50,7 +50,8 @@ def state_bytes(state: object) -> int:
 def snapshot(state: Any) -> Any:
     """Return a copy of ``state`` on the CPU that no later step changes; tensors of one storage share one again.
 
-    From CUDA the copies go through pinned memory, queued one after the other and waited for once. Lesson 06.
+    From CUDA the copies go through pinned memory, queued one after the other and waited for once.
+    For the library itself.
     """
     copies: dict[int, torch.Tensor] = {}
 

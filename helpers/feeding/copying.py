@@ -27,7 +27,7 @@ def copied_ahead(batches: Iterable, copy: Callable[[Any], Any], *, depth: int = 
     to ``depth`` batches beside the one it computes with. An exception of the loader or of the copy is raised where the
     loop asks for its next batch. The thread ends with the block: it finishes the batch at hand, no more.
 
-    Raises ValueError for a depth below 1. Lesson 06.
+    Raises ValueError for a depth below 1. For the library itself.
     """
     room = threading.Semaphore(whole_number(depth, "depth", at_least=1))
     filled: queue.SimpleQueue = queue.SimpleQueue()

@@ -87,7 +87,7 @@ def measure_disk(folder: str | os.PathLike[str] | None = None, *, file_bytes: in
     then. Takes a few seconds.
 
     Raises ValueError for a size outside 1 MiB to 256 MiB, OSError for a folder that is missing or has no room.
-    Lesson 01.
+    For the library itself.
     """
     with temporary_file(file_bytes, folder) as path:
         drop_from_page_cache(path)

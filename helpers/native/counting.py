@@ -119,7 +119,7 @@ def census(program: disassembly.Program, *, function: str | None = None) -> Cens
 
     A GPU's program gives a :class:`Census`, an x86-64 one a :class:`HostCensus`; ``function`` may be left out where
     there is only one. Raises as :func:`helpers.native.disassemble` does, and NativeError for a processor that is not
-    x86-64. For the library itself.
+    x86-64. Lesson 02.
     """
     if disassembly.is_gpu(program):
         return _gpu_census(program, function)

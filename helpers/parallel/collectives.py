@@ -162,7 +162,7 @@ def simulate(planned: Collective, arrays: Sequence[np.ndarray]) -> list[np.ndarr
     What comes back is the whole buffer, for a reduce-scatter the rank's chunk. The arrays stay as they are, and what a
     rank was not given it does not know: its buffer starts as NaN there (or the type's largest number).
 
-    Raises ValueError for a number or a length of arrays that does not fit. Lesson 04.
+    Raises ValueError for a number or a length of arrays that does not fit. For the library itself.
     """
     if len(arrays) != planned.world_size:
         raise ValueError(f"give one array a rank: {planned.world_size}, not {len(arrays)}")

@@ -1,4 +1,4 @@
-"""What communication costs: alpha-beta models of collectives, of a data-parallel step, and of the speedup left.
+"""What communication costs: alpha-beta models of collectives and of a data-parallel step.
 
 alpha is a link's latency, beta one over its bandwidth, p the ranks, n the bytes of the whole buffer. The arithmetic of
 a reduction is left out: it is small beside the network's beta. On slow links the models hold as they stand; what a
@@ -245,27 +245,6 @@ def ddp_step(
     return DdpStep(step_s, compute_s, link_s, step_s - compute_s, tuple(buckets))
 
 
-# Speedup.
-
-
-def amdahl_speedup(world_size: int, *, serial_share: float) -> float:
-    """Return 1 / (s + (1 - s) / p): the speedup of a task of fixed size of which the share s stays serial.
-
-    Amdahl (1967). Raises ValueError for a share outside 0 to 1. Lesson 03.
-    """
-    _share(serial_share)
-    return 1 / (serial_share + (1 - serial_share) / _ranks(world_size))
-
-
-def gustafson_speedup(world_size: int, *, serial_share: float) -> float:
-    """Return s + (1 - s) p: the speedup of a task that grows with the ranks, s the serial share of the parallel run.
-
-    Gustafson (1988). Raises ValueError for a share outside 0 to 1. Lesson 03.
-    """
-    _share(serial_share)
-    return serial_share + (1 - serial_share) * _ranks(world_size)
-
-
 def _ranks(world_size: int) -> int:
     if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
         raise ValueError(f"world_size must be a whole number of at least 1; got {world_size!r}")
@@ -274,8 +253,3 @@ def _ranks(world_size: int) -> int:
 
 def _tree_depth(world_size: int) -> int:
     return math.ceil(math.log2(_ranks(world_size)))
-
-
-def _share(serial_share: float) -> None:
-    if not 0 <= serial_share <= 1:
-        raise ValueError(f"serial_share must be between 0 and 1; got {serial_share!r}")

@@ -50,7 +50,8 @@ def average_gradients(
     alone, a tied one goes once, and a parameter without a gradient counts as zero. The ranks' mean is the batch's mean
     only where all shards are equally long: see :func:`batch_weight`.
 
-    Raises ValueError for another way, for a link with "all_reduce", and for a model in which nothing learns. Lesson 04.
+    Raises ValueError for another way, for a link with "all_reduce", and for a model in which nothing learns.
+    For the library itself.
     """
     if by != "all_reduce" and by not in collectives.ALGORITHMS:
         raise ValueError(f"by {by!r} is not known; give 'all_reduce' or one of {', '.join(collectives.ALGORITHMS)}")

@@ -167,7 +167,7 @@ def train_in_processes(
     data there and back is outside the time; after they have come the ranks wait for one another once. A rank computes
     on its GPU where the pool has one for each (nccl), else on the CPU. The results are on the models' own device.
 
-    Raises what :func:`train_in_loop` and the pool raise. Lesson 03.
+    Raises what :func:`train_in_loop` and the pool raise. For the library itself.
     """
     team, examples, rates = _prepared(models, data, rate)
     device = device_of(team[0])

@@ -153,7 +153,7 @@ def measure_message_overhead(ranks: RankPool, *, repeats: int = 60) -> MessageOv
     """Return what a message between ``ranks`` costs by itself, measured in a ring in which all send at once.
 
     The ring is :func:`execute`'s, with chunks of 8 B and of 256 KiB; the step of the slowest rank counts, of the
-    fastest of ``repeats`` exchanges. Raises ValueError for fewer than 2 ranks or 1 repeat. Lesson 04.
+    fastest of ``repeats`` exchanges. Raises ValueError for fewer than 2 ranks or 1 repeat. Lesson 05.
     """
     if ranks.world_size < 2 or repeats < 1:
         raise ValueError(f"a message needs 2 ranks and at least 1 repeat; got {ranks.world_size} ranks and "

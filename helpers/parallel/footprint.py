@@ -126,7 +126,8 @@ def count_footprint(
 
     Raises ValueError for layers that do not divide by the stages or stand in two places, for widths that do not divide
     by the tensor ranks, and for a plan that names no nn.Linear; TypeError for a net that is not an nn.Sequential, for a
-    plan that is no mapping, and for an optimizer that cannot be called or does not step by itself. Lesson 05.
+    plan that is no mapping, and for an optimizer that cannot be called or does not step by itself.
+    For the library itself.
     """
     ranks = []
     check_plan(net, plan or {}, layout.tensor)

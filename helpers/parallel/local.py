@@ -81,7 +81,7 @@ def train_local(
     this process, so the same call gives the same bits. ``model`` stays as it is. After Stich, "Local SGD Converges
     Fast and Communicates Little" (2018).
 
-    Raises TypeError or ValueError for an argument that is not accepted. Lesson 03.
+    Raises TypeError or ValueError for an argument that is not accepted. For the library itself.
     """
     workers = whole_number(workers, "workers", at_least=1)
     every = whole_number(synchronise_every, "synchronise_every", at_least=1)

@@ -249,7 +249,10 @@ def bubble_ratio(
 
 
 def bubble_share(ratio: float) -> float:
-    """Return the share of the ranks' time that idles from the ratio of idle to busy time: r / (1 + r). Lesson 05."""
+    """Return the share of the ranks' time that idles from the ratio of idle to busy time: r / (1 + r).
+
+    For the library itself.
+    """
     if not ratio >= 0:
         raise ValueError(f"a ratio of idle to busy time is at least 0; got {ratio!r}")
     return ratio / (1 + ratio)

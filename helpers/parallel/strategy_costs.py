@@ -229,7 +229,7 @@ def strategy_step(
     faster: a choice among many layouts draws none.
 
     Raises ValueError for layers that do not divide by the stages, for fewer microbatches than stages ("1f1b") and for
-    another schedule. Lesson 05.
+    another schedule. For the library itself.
     """
     if schedule not in _ONE_BY_ONE:
         raise ValueError(f"schedule is {schedule!r}; give one of {', '.join(_ONE_BY_ONE)}")

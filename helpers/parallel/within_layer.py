@@ -146,7 +146,7 @@ def split_product(a: Tensor, b: Tensor, *, by: str, parts: int) -> tuple[Tensor,
 
     Rows and columns change no sum, the inner dimension changes the order in which products are added: the last digits
     may differ (they may for the others too, where the library picks another algorithm for a smaller size). Raises what
-    :func:`partial_products` raises. Lesson 03.
+    :func:`partial_products` raises. For the library itself.
     """
     m, k, n = _shape(a, b)
     described = model_split(m, k, n, by=by, parts=parts, itemsize=a.element_size())

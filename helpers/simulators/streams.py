@@ -63,7 +63,7 @@ class AddressStream:
 def join_streams(streams: Sequence[AddressStream]) -> AddressStream:
     """Return the streams one after another; ValueError unless all have the same ``access_bytes``.
 
-    For the library itself.
+    Lesson 02.
     """
     streams = list_of("streams", streams, "address streams")
     for stream in streams:
@@ -88,7 +88,7 @@ def strided(
 ) -> AddressStream:
     """Return ``count`` elements, each ``stride_bytes`` behind the one before, from the byte ``start``.
 
-    For the library itself.
+    Lesson 02.
     """
     whole_number("count", count)
     whole_number("stride_bytes", stride_bytes)

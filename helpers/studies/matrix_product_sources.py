@@ -126,7 +126,7 @@ extern "C" void registers_product(const float* a, const float* b, float* c, int6
 def cuda_source(*, tile: int) -> str:
     """Return the CUDA C++ program with ``naive_product`` and ``tiled_product`` (blocks of ``tile`` x ``tile``).
 
-    Raises ValueError for a tile that is not one of :data:`CUDA_TILES`. Lesson 02.
+    Raises ValueError for a tile that is not one of :data:`CUDA_TILES`. For the library itself.
     """
     if tile not in CUDA_TILES:
         raise ValueError(

@@ -1,20 +1,21 @@
-"""The sheet of formulas is what lessons and docstrings say, and what a docstring says is what its function computes."""
+"""The sheet of formulas is what the lessons make of it, explains its symbols, and says what the library computes."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 
 import pytest
 
-from course.authoring import formulas
+from course.authoring import formulas, lesson
 from course.authoring.course import HERE
-from course.authoring.lesson import AuthoringError
-from helpers import feeding, simulators
+from helpers import feeding, hardware, simulators
 from helpers.parallel import costs, schedules, updates
 from helpers.parallel.links import Link
 
 LESSONS = HERE.lessons()
+each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.number)
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +23,11 @@ def sheet() -> str:
     return HERE.formulas.read_text(encoding="utf-8")
 
 
-def test_the_sheet_is_what_lessons_and_docstrings_make_of_it_now(sheet):
-    assert sheet == formulas.page(HERE, LESSONS), "run python -m course.authoring table --write"
+def test_the_sheet_is_what_the_lessons_make_of_it_now(sheet):
+    assert sheet == formulas.page(LESSONS), "run python -m course.authoring table --write"
 
 
-@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.number)
+@each_lesson
 def test_every_lesson_has_its_own_formulas_on_it(sheet, lesson):
     own = formulas.table(lesson)
     assert own.count("\n|") >= 5
@@ -34,131 +35,104 @@ def test_every_lesson_has_its_own_formulas_on_it(sheet, lesson):
     assert own in section
 
 
-def test_a_function_has_one_row_with_all_of_its_sentences(sheet):
-    rows = [line for line in sheet.splitlines() if "](../helpers/" in line]
-    names = [line.partition("](")[0] for line in rows]
-    assert len(names) == len(set(names))
-    several = [one for one in formulas.stated(HERE) if one.call == "parallel.stability_limit"]
-    assert len(several) > 1
-    [row] = [line for line in rows if line.startswith("| [`parallel.stability_limit`]")]
-    assert ". ".join(one.sentence for one in several) in row
+@each_lesson
+def test_every_symbol_of_a_lessons_formulas_is_explained(lesson):
+    assert [problem.what for problem in formulas.check(lesson)] == []
 
 
-@pytest.mark.parametrize("name", ["nothing_of_the_kind", "speedup"])
-def test_a_name_without_a_formula_is_refused(monkeypatch, name):
-    monkeypatch.setattr(formulas, "STATED", {"helpers.parallel.costs": (name,)})
-    with pytest.raises(AuthoringError, match=rf"costs\.{name} (is not there|states no formula)"):
-        formulas.stated(HERE)
+def unexplained(*rows: str) -> list[str]:
+    """Return what the check says of a lesson whose only text is this table of formulas."""
+    head = (
+        "# ---\n# jupyter:\n#   lesson: {number: '90', title: T, minutes: 1, needs: [], objectives: ['use|used it']}\n"
+    )
+    text = "".join(f"# {row}\n" for row in (formulas.HEADING, "", *rows))
+    parsed = lesson.parse(f"{head}# ---\n\n# %% [markdown]\n{text}", number="90", slug="t")
+    return [re.search(r"what (.*) is$", problem.what)[1] for problem in formulas.check(parsed)]
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("row", "found"),
     [
-        ("Return a + b, the sum. Raises ValueError. Lesson 00.", ["a + b, the sum"]),
-        ("Return the parts: ``n / p`` of them each. Lesson 00.", ["The parts: `n / p` of them each"]),
-        ("A well-known thing, either/or. Lesson 04.", []),
-        ("As :func:`other` does: 2 m n k reads. Lessons 03 and 05.", ["As `other` does: 2 m n k reads"]),
+        ("| growth | $v(t) = v_0\\,2^{t/d}$ | doubles |", ["d, v"]),
+        ("| growth | $v(t) = v_0\\,2^{t/d}$ | a value $v$ that doubles in $d$ years |", []),
+        ("| intensity $I$ | $I = \\text{FLOP} / \\text{bytes}$ | any |", []),
+        ("| product | $2\\,m\\,n\\,k$ | a product of $m \\times k$ and $k \\times n$ |", []),
+        ("| product | $2\\,m\\,n\\,k$ | at most $m\\,n\\,k / 2$ and $m = n$ |", ["k, m, n"]),
+        ("| sum | $\\sum_i \\frac{\\lambda}{2} h_i\\,t_{step}$, with $h_i$ the share of $i$ |", ["\\lambda"]),
+        ("| a | $\\alpha + n\\beta$, for $n$ bytes |", []),
+        ("| a | $\\sin(\\pi / 2) e^{x}$ |", ["x"]),
     ],
 )
-def test_the_sentences_with_a_formula_are_found(text, found):
-    assert formulas.formulas_in(text) == found
+def test_a_symbol_is_explained_where_a_text_names_it(row, found):
+    assert unexplained("| quantity | formula | for |", "|---|---|---|", row) == found
 
 
-FUNCTIONS = {"sqrt": math.sqrt, "ceil": math.ceil, "log2": math.log2, "sin": math.sin, "pi": math.pi, "e": math.e}
-_TOKEN = re.compile(r"\d+(?:\.\d+)?|[A-Za-z_]\w*|\S")
+def test_a_sentence_above_the_table_explains_as_well():
+    assert unexplained("$q$ ranks.", "", "| a | b |", "|---|---|", "| a | $2 q$ |") == []
+
+
+_TOKEN = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]\w*|\*\*|\S")
+_FUNCTIONS: dict[str, Callable | float] = {
+    "sqrt": math.sqrt, "sin": math.sin, "min": min, "factorial": math.factorial, "pi": math.pi, "e": math.e,
+}  # fmt: skip
 
 
 def computed(formula: str, **values: float) -> float:
-    """Return the value of a formula as people write it: a space is a product, ``2M`` binds before a division."""
-    text = re.sub(r"\b(\d+)([A-Za-z]\w*)", r"(\1 \2)", formula)
-    text = re.sub(r"\blog2 (\w+)", r"log2(\1)", text)
-    tokens = _TOKEN.findall(text)
-    python = ""
-    for before, token in zip(["", *tokens], tokens, strict=False):
-        ends = before == ")" or (before[-1:].isalnum() and before not in ("sqrt", "ceil", "log2", "sin"))
-        python += f"{' * ' if ends and (token[0].isalnum() or token == '(') else ' '}{'**' if token == '^' else token}"
-    return eval(python, {"__builtins__": {}}, {**FUNCTIONS, **values})
-
-
-def stated(name: str) -> str:
-    """Return all that the sheet says of a function."""
-    return " ".join(one.sentence for one in formulas.stated(HERE) if one.call.rpartition(".")[2] == name)
-
-
-@pytest.mark.parametrize(
-    ("name", "formula"),
-    [
-        ("ring_all_reduce_s", "2 (p - 1) alpha + 2 (p - 1) / p n beta"),
-        ("ring_reduce_scatter_s", "(p - 1) (alpha + n / p beta)"),
-        ("ring_all_gather_s", "(p - 1) (alpha + n / p beta)"),
-        ("tree_all_reduce_s", "2 ceil(log2 p) (alpha + n beta)"),
-        ("halving_doubling_all_reduce_s", "2 log2 p alpha + 2 (p - 1) / p n beta"),
-        ("gather_broadcast_all_reduce_s", "2 (p - 1) (alpha + n beta)"),
-    ],
-)
-def test_the_formula_of_a_collective_is_what_its_function_computes(name, formula):
-    link, ranks, size_bytes = Link(latency_s=3e-5, bandwidth_bytes_per_s=2e9), 8, 1_000_000
-    assert formula in stated(name)
-    value = computed(formula, p=ranks, n=size_bytes, alpha=3e-5, beta=1 / 2e9)
-    assert value == pytest.approx(getattr(costs, name)(ranks, size_bytes, link=link), rel=1e-12)
-
-
-ZERO_BUBBLE = {"ranks": 4, "microbatches": 8, "forward_s": 2, "backward_s": 5, "weight_s": 2}
-DALY = {"save_s": 30, "mtbf_s": 9000, "restart_s": 60}
-
-
-@pytest.mark.parametrize(
-    ("formula", "values", "function", "arguments"),
-    [
-        ("1 / (s + (1 - s) / p)", {"s": 0.1, "p": 8}, costs.amdahl_speedup, {"world_size": 8, "serial_share": 0.1}),
-        ("s + (1 - s) p", {"s": 0.1, "p": 8}, costs.gustafson_speedup, {"world_size": 8, "serial_share": 0.1}),
-        ("r / (1 + r)", {"r": 0.3}, schedules.bubble_share, {"ratio": 0.3}),
-        ("(p - 1) / m", {"p": 4, "m": 8}, schedules.bubble_ratio, {"name": "gpipe", "ranks": 4, "microbatches": 8}),
-        (
-            "(p - 1) / (v m)",
-            {"p": 4, "v": 2, "m": 8},
-            schedules.bubble_ratio,
-            {"name": "interleaved", "ranks": 4, "microbatches": 8, "chunks": 2},
-        ),
-        (
-            "(p - 1) (F + (B - W) - W) / (m (F + B))",
-            {"p": 4, "m": 8, "F": 2, "B": 5, "W": 2},
-            schedules.bubble_ratio,
-            {"name": "zero_bubble", **ZERO_BUBBLE},
-        ),
-        ("2 sin(pi / (2 (2 delay + 1)))", {"delay": 3}, updates.stability_limit, {"delay": 3}),
-        (
-            "sqrt(2 save_s mtbf_s)",
-            {"save_s": 30, "mtbf_s": 9000},
-            feeding.young_interval_s,
-            {"save_s": 30, "mtbf_s": 9000},
-        ),
-        (
-            "sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + (d / 2M) / 9) - d",
-            {"d": 30, "M": 9000},
-            feeding.daly_interval_s,
-            {"save_s": 30, "mtbf_s": 9000},
-        ),
-        (
-            "M e^(R / M) (e^((t + d) / M) - 1) work_s / t",
-            {"M": 9000, "R": 60, "t": 700, "d": 30, "work_s": 86_400},
-            feeding.expected_run_s,
-            {"work_s": 86_400, "interval_s": 700, **DALY},
-        ),
-    ],
-)
-def test_a_formula_on_the_sheet_is_what_its_function_computes(formula, values, function, arguments):
-    assert formula in stated(function.__name__)
-    assert computed(formula, **values) == pytest.approx(function(**arguments), rel=1e-12)
-
-
-def test_the_formula_of_tiles_counts_what_the_model_counts():
-    formula = "k (m ceil(n / tile) + n ceil(m / tile))"
-    assert formula in stated("tiled_traffic")
-    assert computed(formula, m=10, n=7, k=5, tile=4) == simulators.tiled_traffic(10, 7, 5, tile=4).global_reads
+    """Return the value of a formula in LaTeX as the sheet writes it, where what stands side by side is multiplied."""
+    text = re.sub(r"\\(?:big|,|;)", " ", formula)
+    text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", text)
+    text = re.sub(r"\\sqrt\{([^{}]*)\}", r"sqrt(\1)", text).replace("\\cdot", "*")
+    text = re.sub(r"(\([^()]*\)|\w)!", r"factorial(\1)", text)
+    text = re.sub(r"\^(?:\{([^{}]*)\}|(\w))", r"**(\1\2)", re.sub(r"_\{(\w+)\}", r"_\1", text)).replace("\\", " ")
+    names = sorted({*values, *_FUNCTIONS}, key=len, reverse=True)
+    text = re.sub(r"[A-Za-z]\w*", lambda word: " ".join(re.findall("|".join(names), word[0])), text)
+    python, before = "", ""
+    for token in _TOKEN.findall(text):
+        ends = before == ")" or (before[-1:].isalnum() and not callable(_FUNCTIONS.get(before)))
+        python += f"{' * ' if ends and (token[0].isalnum() or token == '(') else ' '}{token}"
+        before = token
+    return eval(re.sub(r"\bsin (.+)", r"sin(\1)", python), {"__builtins__": {}}, {**_FUNCTIONS, **values})
 
 
 def test_the_reader_of_formulas_sees_a_wrong_one():
-    assert computed("2 (p - 1) / p n", p=4, n=8) == 12
-    assert computed("sqrt(d / 2M)", d=8, M=1) == 2
-    assert computed("2 log2 p alpha", p=8, alpha=0.5) == 3
+    assert computed(r"2\frac{p-1}{p}\,n", p=4, n=8) == 12
+    assert computed(r"\sqrt{2CM}", C=4, M=2) == 4
+    assert computed(r"(2n)! / 2^n", n=3) == 90
+    assert computed(r"2(p-1)(a + n b)", p=3, a=1, n=2, b=5) == 44
+    assert computed(r"e^{a/b} \big(e^{(a + b)/b} - 1\big) a / b", a=1, b=1) == pytest.approx(math.e * (math.e**2 - 1))
+
+
+LINK = Link(latency_s=3e-5, bandwidth_bytes_per_s=2e9)
+RING = {"p": 8, "n": 1_000_000, "alpha": 3e-5, "beta": 1 / 2e9}
+
+
+@pytest.mark.parametrize(
+    ("number", "formula", "values", "truth"),
+    [
+        ("01", r"\min(1, s\,e/\ell)", {"s": 3, "e": 4, "ell": 64},
+         lambda: hardware.lines_touched(16_000, stride=3, element_bytes=4, line_bytes=64) / 16_000),
+        ("02", r"2\,m\,n\,k", {"m": 10, "n": 7, "k": 5},
+         lambda: simulators.naive_traffic(10, 7, 5, tile=2).global_reads),
+        ("02", r"2\,m\,n\,k / t", {"m": 8, "n": 12, "k": 5, "t": 4},
+         lambda: simulators.tiled_traffic(8, 12, 5, tile=4).global_reads),
+        ("03", r"2 \sin \frac{\pi}{2 (2d+1)}", {"d": 3}, lambda: updates.stability_limit(3)),
+        ("04", r"2(p-1)\,\alpha + 2\frac{p-1}{p}\,n\beta", RING,
+         lambda: costs.ring_all_reduce_s(8, 1_000_000, link=LINK)),
+        ("04", r"2(p-1)(\alpha + n\beta)", RING,
+         lambda: costs.gather_broadcast_all_reduce_s(8, 1_000_000, link=LINK)),
+        ("04", r"\sqrt{2CM}", {"C": 30, "M": 9000}, lambda: feeding.young_interval_s(save_s=30, mtbf_s=9000)),
+        ("05", r"\frac{p-1}{m}", {"p": 4, "m": 8}, lambda: schedules.bubble_ratio("gpipe", ranks=4, microbatches=8)),
+        ("05", r"\frac{p-1}{v\,m}", {"p": 4, "v": 2, "m": 8},
+         lambda: schedules.bubble_ratio("interleaved", ranks=4, microbatches=8, chunks=2)),
+        ("05", r"\frac{(p-1)(F+B-2W)}{m(F+B)}", {"p": 4, "m": 8, "F": 2, "B": 5, "W": 2},
+         lambda: schedules.bubble_ratio(
+             "zero_bubble", ranks=4, microbatches=8, forward_s=2, backward_s=5, weight_s=2)),
+        ("06", r"M e^{R/M} \big(e^{(t + C)/M} - 1\big)\, t_{work} / t",
+         {"M": 9000, "R": 60, "t": 700, "C": 30, "t_work": 86_400},
+         lambda: feeding.expected_run_s(work_s=86_400, interval_s=700, save_s=30, mtbf_s=9000, restart_s=60)),
+    ],
+)  # fmt: skip
+def test_a_formula_on_the_sheet_is_what_its_function_computes(number, formula, values, truth):
+    [own] = [formulas.table(lesson) for lesson in LESSONS if lesson.number == number]
+    assert formula in own
+    assert computed(formula, **values) == pytest.approx(truth(), rel=1e-12)

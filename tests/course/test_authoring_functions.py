@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import pytest
 
+import helpers
 from course.authoring import functions, lesson
+from course.authoring.course import HERE
 from course.authoring.lesson import AuthoringError
 
 HEADER = """# ---
@@ -35,6 +40,8 @@ def used(*cells):
         (["import math\nmath.comb(3, 2)", "!ls"], set()),
         (["import toy", "rest = (\n    toy.pairs(3)\n    % 2\n)"], {"pairs"}),
         (["%%timeit\n1 +"], set()),
+        (["from toy import lazy", "lazy.thirds(3)\nlazy.parts.deep(3)"], {"thirds", "deep"}),
+        (["from toy.questions import dice", "# See `dice.faces`."], {"faces"}),
     ],
 )
 def test_what_a_lesson_uses_is_found(small, cells, names):
@@ -51,12 +58,19 @@ def test_every_public_function_is_listed_as_a_notebook_calls_it(small):
         ("counting.halves", "90", True),
         ("counting.never_shown", None, False),
         ("counting.pretended_time_s", "90", True),
+        ("dice.faces", None, False),
+        ("lazy.thirds", None, False),
         ("toy.pairs", "90", True),
     ]
 
 
-def faults(small, old, new):
-    path = small.root / "toy" / "counting.py"
+def test_what_a_lesson_reaches_past_a_packages_face_is_listed_by_its_whole_path(small):
+    [deep] = set(functions.entries(small, [("toy.lazy.parts", "deep")])) - set(functions.entries(small))
+    assert (deep.call, deep.taught) == ("lazy.parts.deep", "90")
+
+
+def faults(small, old, new, *, file="counting.py"):
+    path = small.root / "toy" / file
     text = path.read_text()
     assert text.count(old) == 1
     path.write_text(text.replace(old, new))
@@ -70,6 +84,19 @@ def test_a_good_library_has_no_fault(small):
 def test_a_function_that_its_lesson_does_not_use_is_a_fault(small):
     assert faults(small, "no lesson shows. For the library itself.", "no lesson shows. Lesson 90.") == [
         "counting.never_shown names lesson 90, which does not use it"
+    ]
+
+
+def test_a_function_of_a_lazy_package_that_its_lesson_does_not_use_is_a_fault(small):
+    old = "add up to ``number``. For the library itself."
+    assert faults(small, old, "add up to ``number``. Lesson 90.", file="lazy/parts.py") == [
+        "lazy.thirds names lesson 90, which does not use it"
+    ]
+
+
+def test_a_function_of_the_library_itself_that_a_lesson_uses_is_a_fault(small):
+    assert faults(small, "the larger one last. Lesson 90.", "the larger one last. For the library itself.") == [
+        "counting.halves says 'For the library itself.', but lesson 90 uses it"
     ]
 
 
@@ -102,3 +129,45 @@ def test_the_page_leads_both_ways(built):
     row = next(line for line in page.splitlines() if line.startswith("| [`toy.pairs`]"))
     assert row.endswith("| Return the number of pairs among ``number`` things. | [90](90_small_counts.ipynb) "
                         "| [90](90_small_counts.ipynb) |")  # fmt: skip
+
+
+def test_the_page_has_what_an_exercise_uses(built):
+    folder = built.folder / "instructor" / "exercises"
+    folder.mkdir(parents=True)
+    (folder / "90_small_counts_exercises.py").write_text("# %%\nfrom toy import lazy\n\nlazy.thirds(3)\n")
+    page = functions.page(built, built.lessons())
+    assert next(line for line in page.splitlines() if "`lazy.thirds`" in line).endswith("|  | exercises 90 |")
+
+
+LESSONS = HERE.lessons()
+WHOLE_PAGE = HERE.functions.read_text(encoding="utf-8")
+
+
+def rows() -> set[str]:
+    """Return the names in the page's table, as a notebook calls them."""
+    return {line.partition("`")[2].partition("`")[0] for line in WHOLE_PAGE.splitlines() if line.startswith("| [`")}
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.number)
+def test_every_name_that_a_lesson_or_its_exercises_use_is_in_the_index(lesson):
+    """An oracle of its own: a name is looked up where the text has it, through the modules that the cells import."""
+    [exercises] = (HERE.folder / "instructor" / "exercises").glob(f"{lesson.number}_*.py")
+    text = "\n".join(cell.source for cell in lesson.cells if cell.kind == "code") + exercises.read_text(
+        encoding="utf-8"
+    )
+    imported = set(re.findall(r"(?m)^ *from helpers import (.+)$", text))
+    modules = {name.strip() for names in imported for name in names.strip("()").split(",")}
+    found = set()
+    for module, name in re.findall(r"\b([a-z_]+)\.([A-Za-z_]\w*)\b", text):
+        package = getattr(helpers, module, None) if module in modules and module in helpers.__all__ else None
+        thing = getattr(package, name, None) if inspect.ismodule(package) else None
+        if (inspect.isfunction(thing) or inspect.isclass(thing)) and thing.__module__.startswith("helpers."):
+            found.add(thing.__name__)
+    assert len(found) >= 3
+    assert found - {row.rpartition(".")[2] for row in rows()} == set()
+
+
+def test_the_index_has_only_what_a_lesson_or_an_exercise_uses():
+    assert "doctor.check_browser" not in rows()
+    table = [line for line in WHOLE_PAGE.splitlines() if line.startswith("| [`")]
+    assert [line for line in table if line.endswith("|  |")] == []

@@ -95,7 +95,8 @@ def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> P
     """Time every way of evaluating ``network`` (the story's, by default) that is installed here, on one CPU thread.
 
     Each comparison (batch of 1, batch of 4,096, raw calls) has ``budget_s``. Every way's result is checked against
-    float64 first. Raises AssertionError for a wrong result, MissingToolError without a C++ compiler. Lesson 11.
+    float64 first. Raises AssertionError for a wrong result, MissingToolError without a C++ compiler.
+    For the library itself.
     """
     network = standard_network() if network is None else network
     with timing.fixed_threads(1), torch.inference_mode():

@@ -147,7 +147,7 @@ class Specialised:
 def best_placement(network: Network) -> str:
     """Return the C++ placement that is fastest for ``network``: "pruned" with few weights left, else "lanes".
 
-    Lesson 11.
+    For the library itself.
     """
     return "pruned" if network.nonzero_weights <= STRAIGHT_LINE_SHARE * network.macs else "lanes"
 

@@ -33,7 +33,7 @@ def conv_bias_relu_pool(
     For gradients one byte an output is kept, the place of the largest. Gradients flow to all three tensors.
 
     Raises TypeError or ValueError for what does not fit together, NotImplementedError on CUDA and for tangents of
-    forward mode, MissingToolError without a C++ compiler. Lesson 12.
+    forward mode, MissingToolError without a C++ compiler. For the library itself.
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(f"there is no algorithm {algorithm!r}; there are {' and '.join(ALGORITHMS)}")

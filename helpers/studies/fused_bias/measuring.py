@@ -134,7 +134,7 @@ def measure_layer(
     All are timed in turns with the bare convolution as the baseline; "compiled" is left out. "Fused" is "post-op".
     Call ``steady_allocator()`` first on a CPU; ``clock`` as in :func:`timing.compare`, here and below. Raises
     ValueError for an unknown layer or batch, RuntimeError where "post-op" cannot run, whose ratio is the point.
-    Lesson 12.
+    For the library itself.
     """
     if index not in range(3):
         raise ValueError(f"the net has the layers 0, 1 and 2, not {index!r}")
@@ -239,7 +239,7 @@ def measure_story(
 
     By default on CUDA if there is one. The images are random, the weights new; ``budget_s`` is for each comparison.
     The profile is of ten forward passes of the separate net at the first batch size. cuDNN computes in float32, as
-    the story's did: TF32, its default, is off meanwhile. Lesson 12.
+    the story's did: TF32, its default, is off meanwhile. For the library itself.
     """
     chosen = _device(device)
     with _without_tf32():

@@ -27,7 +27,7 @@ def bias_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     too, except that a zero is always +0 where torch's may be -0. Gradients flow to both.
 
     Raises TypeError or ValueError for what does not fit together or is of another dtype, NotImplementedError for
-    tangents of forward mode, MissingToolError on a CPU without a C++ compiler. Lesson 12.
+    tangents of forward mode, MissingToolError on a CPU without a C++ compiler. For the library itself.
     """
     _check(x, bias)
     return _bias_relu(x, bias)
@@ -66,7 +66,7 @@ def bias_gradient(grad_output: torch.Tensor) -> torch.Tensor:
     same call gives the same bits.
 
     Raises TypeError or ValueError for what is no tensor (N, C, ...) of such numbers, NotImplementedError for tangents
-    of forward mode, MissingToolError on a CPU without a C++ compiler. Lesson 12.
+    of forward mode, MissingToolError on a CPU without a C++ compiler. For the library itself.
     """
     layouts.check_values(grad_output, "grad_output")
     _check_device(grad_output)
@@ -80,7 +80,7 @@ def relu_bias_backward(grad_output: torch.Tensor, y: torch.Tensor) -> tuple[torc
     One pass: reads both, writes one, and adds up what it writes. As torch does, it passes the gradient where y is NaN.
     The sums are as accurate as those of :func:`bias_gradient`. The result lies in memory as ``y`` does.
 
-    Raises ValueError for different shapes or dtypes, and what :func:`bias_gradient` raises. Lesson 12.
+    Raises ValueError for different shapes or dtypes, and what :func:`bias_gradient` raises. For the library itself.
     """
     layouts.check_values(grad_output, "grad_output")
     layouts.check_values(y, "y")
@@ -100,7 +100,8 @@ def bias_relu_pool(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     which it writes a quarter of the bytes; for the backward pass it keeps one byte an output, the place of the largest.
     Gradients flow to both.
 
-    Raises as :func:`bias_relu`, ValueError for images under 2 x 2 pixels, NotImplementedError on CUDA. Lesson 12.
+    Raises as :func:`bias_relu`, ValueError for images under 2 x 2 pixels, NotImplementedError on CUDA.
+    For the library itself.
     """
     _check(x, bias)
     if x.dim() != 4 or min(x.shape[2:]) < 2:

@@ -123,18 +123,6 @@ def test_the_buckets_queue_for_the_link_by_hand() -> None:
         costs.ddp_step([], **given)
 
 
-def test_speedups() -> None:
-    assert costs.amdahl_speedup(4, serial_share=0.25) == pytest.approx(16 / 7)
-    assert costs.amdahl_speedup(10**9, serial_share=0.05) == pytest.approx(20)
-    assert costs.gustafson_speedup(4, serial_share=0.25) == 3.25
-    for law in (costs.amdahl_speedup, costs.gustafson_speedup):
-        assert (law(7, serial_share=0), law(7, serial_share=1), law(1, serial_share=0.3)) == (7, 1, 1)
-        with pytest.raises(ValueError, match="serial_share"):
-            law(2, serial_share=1.5)
-        with pytest.raises(ValueError, match="world_size"):
-            law(0, serial_share=0.5)
-
-
 def test_a_timeline_starts_at_zero_and_counts_overlaps_once() -> None:
     timeline = joined([Activity("b", 12, 15, "x"), Activity("a", 10, 14, "x"), Activity("a", 12, 13, "y"),
                        Activity("a", 13, 18, "x")])  # fmt: skip
