@@ -30,7 +30,7 @@ lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (
 slides: .venv/test.stamp  ## cut one offline deck a lesson into slides/_build
 	$(BIN)/python -m slides.build $(LESSONS)
 
-lecture: .venv/test.stamp  ## cut the 50-minute lecture of all lessons into slides/_build, as HTML and as PDF
+lecture: .venv/test.stamp  ## cut the 50-minute lecture from the lessons' decks into slides/_build, as HTML and as PDF
 	$(BIN)/python -m slides.lecture
 
 student: .venv/test.stamp  ## build course/exercises and a clean student tree in _build/student

@@ -120,6 +120,11 @@ def read_notebook(notebook: Path) -> NotebookNode:
         raise SlideError(f"{notebook.name} is not a notebook ({reason}); build it again: `make lessons`") from error
 
 
+def where(path: Path) -> str:
+    """Return ``path`` as a command prints it: from the repository's root where it lies there, else whole."""
+    return path.relative_to(SLIDES.parent).as_posix() if path.is_relative_to(SLIDES.parent) else str(path)
+
+
 def _lesson_frame(deck: Deck) -> Frame:
     return Frame(
         page=f"{deck.number} {deck.title}",
@@ -205,7 +210,7 @@ def main(arguments: Sequence[str], *, course: Path = COURSE, folder: Path = BUIL
             print(error, file=sys.stderr)
         else:
             size = units.text(built.file_bytes, "B")
-            print(f"{folder.name}/{built.lesson}.html: {built.slides} slides, {built.minutes:g} minutes, {size}")
+            print(f"{where(folder / built.lesson)}.html: {built.slides} slides, {built.minutes:g} minutes, {size}")
     return min(failures, 1)
 
 

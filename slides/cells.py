@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ _NEARLY_SQUARE = 1.6  # a figure less wide than this, or a table of more rows, s
 _SHORT_TABLE_ROWS = 6
 _FEW_LINES, _FEW_CHARACTERS = 6, 44  # printed lines that stand alone are enlarged up to this size
 _MANY_ROWS = 9  # a table of more rows, its heading's included, is set smaller
+_LEADS_OVER = re.compile(r":(\s*(?:</[a-z]+>\s*)*)$")
 _LESSON_KEYS = ("number", "title", "minutes", "objectives")
 
 
@@ -214,14 +216,31 @@ def _slide(cells: Sequence[Mapping[str, Any]], group: list[int], title: str, nam
             parts.append(_code_part(cell, name, index, folder))
     if parts[-1].outputs:
         notes.append(_explained(cells, group[-1] + 1, name, folder))
+    spoken = _ended("\n".join(note for note in notes if note)) or _led_up_to(cells, opening, folder) or _to_show(parts)
     slide = Slide(
         heading=heading or _heading_above(cells, opening, name, folder) or html.escape(title),
         parts=tuple(parts),
-        notes="\n".join(note for note in notes if note),
+        notes=spoken,
         minutes=_minutes(cells[opening], name, opening),
     )
     _check_words(slide, name, opening)
     return slide
+
+
+def _ended(notes: str) -> str:
+    """Return ``notes`` with a full stop where the last sentence led over to a cell that is not read out."""
+    return _LEADS_OVER.sub(r".\1", notes)
+
+
+def _to_show(parts: Sequence[Part]) -> str:
+    """Return what to do with a slide on which the lesson says no more, by what it asks and shows."""
+    if questions.asks([part.text for part in parts]):
+        return "<p>Let the room guess, and write the guesses down, before you go on.</p>"
+    shown = [output.get("data", {}) for part in parts for output in part.outputs]
+    figures = [data["text/plain"] for data in shown if any(mime in data for mime in _IMAGES)]
+    if figures:
+        return "".join(f"<p>On the figure: {html.escape(alt)}</p>" for alt in figures)
+    return "<p>Hold the guesses of the room against it: who was near, and by what reasoning?</p>" if shown else ""
 
 
 def _explained(cells: Sequence[Mapping[str, Any]], start: int, name: str, folder: Path) -> str:
@@ -234,6 +253,16 @@ def _explained(cells: Sequence[Mapping[str, Any]], start: int, name: str, folder
             cut = cut_markdown(cell["source"], folder=folder, attachments=cell.get("attachments"))
             _check_html(f"{cut.text}{cut.notes}", name, index, "holds")
             return "" if cut.heading else f"{cut.text}\n{cut.notes}"
+    return ""
+
+
+def _led_up_to(cells: Sequence[Mapping[str, Any]], opening: int, folder: Path) -> str:
+    """Return as notes the last text above a slide, where it is on no slide itself."""
+    for cell in reversed(cells[:opening]):
+        if cell["cell_type"] == "markdown":
+            on_a_slide = any(tag.startswith("slide") for tag in cell["metadata"].get("tags", []))
+            cut = cut_markdown(cell["source"], folder=folder, attachments=cell.get("attachments"))
+            return "" if on_a_slide else _ended(f"{cut.text}\n{cut.notes}")
     return ""
 
 

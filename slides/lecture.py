@@ -21,7 +21,7 @@ from nbformat import NotebookNode
 from helpers import storage, units
 from helpers.results import Result
 from slides.browser import BrowserError, running
-from slides.build import BUILD, COURSE, BuiltDeck, Frame, find_lessons, read_notebook, render_deck
+from slides.build import BUILD, COURSE, BuiltDeck, Frame, find_lessons, read_notebook, render_deck, where
 from slides.cells import Deck, Slide, SlideError, read_deck
 from slides.markdown import plain_text
 from slides.pdf import print_deck
@@ -68,7 +68,7 @@ class Act(Result):
 LECTURE = (
     Act("Machines: what is inside, and how it became so", (
         Topic(1, "How we got here", (
-            Pick("02", "Part 1: how we got here", 1.5, 2, shown="From 2010 on training compute doubles faster"),
+            Pick("02", "Part 1: how we got here", 1, 2, shown="From 2010 on training compute doubles faster"),
         )),
         Topic(2, "Inside a processor", (
             Pick("01", "Part 1: inside a processor", 1.5, 2, shown="A GPU spends its area on arithmetic units"),
@@ -87,7 +87,7 @@ LECTURE = (
             Pick("01", "Part 3: the whole system", 1, 2, shown="Each level further out is larger and slower"),
         )),
         Topic(7, "The memory hierarchy, in time and in energy", (
-            Pick("01", "Part 5: find your caches", 1.5, 2, shown="Each cache that is outgrown slows a load"),
+            Pick("01", "Part 5: find your caches", 1, 2, shown="Each cache that is outgrown slows a load"),
             Pick("01", "Part 9: energy", 1.5, 2, shown="A DRAM access costs far more than arithmetic"),
         )),
         Topic(8, "Memory inversion", (
@@ -147,7 +147,7 @@ LECTURE = (
         )),
         Topic(18, "A working set beyond memory", (
             Pick("08", "Part 2: what went wrong here?", 1, 1, shown="What went wrong here? Beyond the RAM"),
-            Pick("08", "Part 2: what went wrong here?", 1.5, 2, shown="No knee at 6,144: the time follows the work"),
+            Pick("08", "Part 2: what went wrong here?", 1, 2, shown="No knee at 6,144: the time follows the work"),
             Pick("08", "Part 3: a layer outgrows a cache", 1, 2, shown="A layer that outgrows a cache slows down"),
             Pick("08", "Part 6: what went wrong here?", 0.5, 1, shown="What went wrong here? Out of memory"),
             Pick("08", "How much of it does a loader need?", 0.5, 1, shown="Shared memory was full, not the card"),
@@ -168,6 +168,11 @@ LECTURE = (
             Pick("05", "Part 1: two towers", 1, 2, shown="A tower keeps about half of each layer"),
         ), later="a choice of network and machine together"),
         Topic(23, "The hardware lottery and the software lottery", later="the whole topic"),
+        Topic(24, "What to take home", (
+            Pick("01", "What to take home", 0.5, shown="To take home: memory"),
+            Pick("03", "What to take home", 0.5, shown="To take home: parallelism"),
+            Pick("07", "What to take home", 0.5, shown="To take home: the working set"),
+        )),
     )),
 )  # fmt: skip
 
@@ -275,11 +280,11 @@ def main(*, course: Path = COURSE, folder: Path = BUILD) -> int:
     try:
         built = build(course=course, folder=folder)
         size = units.text(built.file_bytes, "B")
-        print(f"{folder.name}/{NAME}.html: {built.slides} slides, {built.minutes:g} minutes, {size}")
+        print(f"{where(folder / NAME)}.html: {built.slides} slides, {built.minutes:g} minutes, {size}")
         with running() as browser:
             printed = print_deck(browser, folder / f"{NAME}.html")
         storage.write_atomically(folder / f"{NAME}.pdf", printed)
-        print(f"{folder.name}/{NAME}.pdf: {built.slides} pages, {units.text(len(printed), 'B')}")
+        print(f"{where(folder / NAME)}.pdf: {built.slides} pages, {units.text(len(printed), 'B')}")
     except (SlideError, BrowserError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

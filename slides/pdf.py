@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from helpers import storage
 from slides.browser import PRINT_QUERY, BrowserError, opened, running
-from slides.build import BUILD, build, find_lessons, lessons_asked_for
+from slides.build import BUILD, build, find_lessons, lessons_asked_for, where
 from slides.cells import SlideError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         with running() as browser:
             for lesson in lessons:
                 storage.write_atomically(BUILD / f"{lesson}.pdf", print_deck(browser, BUILD / f"{lesson}.html"))
-                print(f"{BUILD.name}/{lesson}.pdf")
+                print(where(BUILD / f"{lesson}.pdf"))
     except (SlideError, BrowserError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -390,8 +390,12 @@ recorded.show("00", "products")
 # that mends it. Everything the lessons call stands in `helpers`. `help(helpers.measure)` shows what a function returns, in which units, and which
 # lesson teaches it; the [index of functions](index_of_functions.md) shows the reverse.
 
-# %% [markdown] tags=["recap"]
-# ## What you have done
+# %% [markdown] tags=["recap", "slide"] minutes=1
+# ## What to take home
+#
+# 1. Time a thing warm, several times, in turns with what you compare it to.
+# 2. Operations alone do not give a time: count the bytes too.
+# 3. One measured rate models the next experiment.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

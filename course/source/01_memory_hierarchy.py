@@ -969,8 +969,12 @@ round_trip.reveal(modelled=in_fibre)
 # The [exercises](exercises/01_memory_hierarchy_exercises.ipynb) let you write a cache, count the lines of a walk, and model a
 # transfer.
 
-# %% [markdown] tags=["recap"]
-# ## What you have done
+# %% [markdown] tags=["recap", "slide"] minutes=1
+# ## What to take home
+#
+# 1. Each memory further out is larger, slower, and costs more energy.
+# 2. Data moves in lines: use a whole line before you leave it.
+# 3. Bandwidth needs many loads under way at once.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

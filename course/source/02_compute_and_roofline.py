@@ -1017,8 +1017,12 @@ results.printed(by_layer.sort_values("measured_s", ascending=False).head(5))
 # The [exercises](exercises/02_compute_and_roofline_exercises.ipynb) let you write the model, a kernel, and the batch that
 # reaches the ridge point.
 
-# %% [markdown] tags=["recap"]
-# ## What you have done
+# %% [markdown] tags=["recap", "slide"] minutes=1
+# ## What to take home
+#
+# 1. An operator takes at least the time of its bytes and that of its operations.
+# 2. Tiles cut the bytes; independent chains keep the units busy.
+# 3. Small operators pay for the call.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

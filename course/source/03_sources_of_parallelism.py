@@ -914,8 +914,12 @@ print("LeNet on one GPU, within a layer:", f"{tables['LeNet, 64'].loc['GPU cores
 # The [exercises](exercises/03_sources_of_parallelism_exercises.ipynb) of this lesson: cut a product and count its bytes, mend a
 # parameter server that counts staleness wrongly, and decide which source pays on a given link.
 
-# %% [markdown] tags=["recap"]
-# ## What you have done
+# %% [markdown] tags=["recap", "slide"] minutes=1
+# ## What to take home
+#
+# 1. The four sources differ in what they exchange, and how often.
+# 2. What is exchanged in each step decides which machine can use a source.
+# 3. Late gradients need smaller steps.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

@@ -906,8 +906,12 @@ print(f"a failure every {between_failures_min:.0f} minutes: write a checkpoint e
 # The [exercises](exercises/04_data_parallel_exercises.ipynb) ask you to count a ring's bytes, to weigh uneven shards, and to find
 # when buckets are sent.
 
-# %% [markdown] tags=["recap"]
-# ## What you have done
+# %% [markdown] tags=["recap", "slide"] minutes=1
+# ## What to take home
+#
+# 1. In a ring each rank sends about twice the gradient, however many ranks there are.
+# 2. Ranks match one process only where they average what it would.
+# 3. Send while you compute.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

@@ -889,8 +889,12 @@ pd.DataFrame(
 # The [exercises](exercises/05_model_parallel_exercises.ipynb) ask you to count what a pipeline keeps, to find a
 # rank's neighbours in a mesh, and to say when a pipeline ends.
 
-# %% [markdown] tags=["recap"]
-# ## What you have done
+# %% [markdown] tags=["recap", "slide"] minutes=1
+# ## What to take home
+#
+# 1. Every cut trades memory for bytes to send and time to wait.
+# 2. Tensor parallel sends activations; a pipeline waits in its bubble.
+# 3. Choose a layout by counting all three.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

@@ -835,8 +835,12 @@ for stall_s in (minute_s, minute_s / 100):
 # [exercises](exercises/06_feeding_the_accelerator_exercises.ipynb) ask you to play the loader's queue by hand, to repair a
 # comparison, and to count what a failure costs.
 
-# %% [markdown] tags=["recap"]
-# ## What you have done
+# %% [markdown] tags=["recap", "slide"] minutes=1
+# ## What to take home
+#
+# 1. The slower of loader and device sets the step.
+# 2. Workers raise the mean rate; prefetching absorbs the spread.
+# 3. A checkpoint costs time now, its lack costs work later.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

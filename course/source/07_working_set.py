@@ -781,8 +781,12 @@ print(f"coverage: {known} of {listed['calls'].sum()} calls, {ours.coverage:.0%}"
 # The [exercises](exercises/07_working_set_exercises.ipynb) of this lesson let you count without `profile_ops`: a convolution, a
 # training step, a peak.
 
-# %% [markdown] tags=["recap"]
-# ## What you have done
+# %% [markdown] tags=["recap", "slide"] minutes=1
+# ## What to take home
+#
+# 1. A training step does about three times the operations of its forward pass.
+# 2. What backward needs stays in memory until then.
+# 3. Count by hand first, then trust a profiler.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

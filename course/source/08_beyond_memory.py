@@ -794,8 +794,12 @@ print(f"1 GiB would hold a batch of about {fitting:,}")
 # The [exercises](exercises/08_beyond_memory_exercises.ipynb) of this lesson: what went wrong in a row of times, the
 # misses of an order of your own, and a loader's batches in `/dev/shm`.
 
-# %% [markdown] tags=["recap"]
-# ## What you have done
+# %% [markdown] tags=["recap", "slide"] minutes=1
+# ## What to take home
+#
+# 1. An estimate needs an interval.
+# 2. A loop that outgrows a least-recently-used cache misses every time.
+# 3. Out of memory can mean shared memory, not the card's.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

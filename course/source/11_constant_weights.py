@@ -858,8 +858,12 @@ folder.cleanup()
 # The [exercises](exercises/11_constant_weights_exercises.ipynb) let you read SASS with a program of your own, work out how large a network
 # may be, and read the file format of the story.
 
-# %% [markdown] tags=["recap"]
-# ## What you have done
+# %% [markdown] tags=["recap", "slide"] minutes=1
+# ## What to take home
+#
+# 1. A weight in the instruction needs no load.
+# 2. Its price is a compiler at each change of the weights.
+# 3. Read the instructions before you explain a time.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

@@ -901,8 +901,12 @@ print(f"every program was timed forward and in training: {set(training) == set(s
 # The [exercises](exercises/12_fused_bias_exercises.ipynb) let you count the bytes of any chain of kernels, fuse it, and write the
 # gradient of any broadcast.
 
-# %% [markdown] tags=["recap"]
-# ## What you have done
+# %% [markdown] tags=["recap", "slide"] minutes=1
+# ## What to take home
+#
+# 1. Fusing saves bytes between kernels, not arithmetic.
+# 2. It pays where those bytes are a large part of the time.
+# 3. Profile the whole program first.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

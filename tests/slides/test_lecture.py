@@ -90,7 +90,7 @@ def test_a_question_and_its_answer_stand_on_two_slides_and_the_answer_comes(asse
 
 def test_the_notes_name_each_topic_and_count_the_minutes(notes):
     assert notes[0] == f"{len(notes)} slides, 50 minutes to talk."
-    assert "1.5 minutes; 1.5 of 50 so far. Topic 1: How we got here." in notes[1]
+    assert "1 minute; 1 of 50 so far. Topic 1: How we got here." in notes[1]
     named = list(dict.fromkeys(int(re.search(r"Topic (\d+):", note)[1]) for note in notes[1:]))
     assert named == [topic.number for topic in lecture.topics() if topic.picks]
     assert notes[-1].endswith("The deck's total: 50 minutes.")

@@ -40,7 +40,9 @@ def test_notes_give_the_minutes_the_running_total_and_at_last_the_decks(page: Be
     assert notes[0] == "7 slides, 12.5 minutes to talk."
     assert notes[1] == "2 minutes; 2 of 12.5 so far. Say why the order matters. Ask Who has measured before?"
     assert notes[2].startswith("1.5 minutes; 3.5 of 12.5 so far.")
-    assert notes[-1] == "2 minutes; 12.5 of 12.5 so far. The deck's total: 12.5 minutes."
+    assert notes[-1] == (
+        "2 minutes; 12.5 of 12.5 so far. Most of the work stands in the first layer. The deck's total: 12.5 minutes."
+    )
 
 
 def test_a_number_on_a_slide_is_the_notebooks_own_output(page: BeautifulSoup):

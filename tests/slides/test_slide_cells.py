@@ -78,15 +78,18 @@ BELOW = text_cell("Because.\n\nAnd so on.", tags=("explain",), minutes=None)
 OUTPUT = code_cell("f()", printed("1"), tags=("slide", "slide-output"), minutes=1)
 
 
+HOLD = "Hold the guesses of the room against it: who was near, and by what reasoning?"
+
+
 @pytest.mark.parametrize(
     ("between", "said"),
     [
         ((), "Because. And so on."),
         ((code_cell("g()", printed("2"), tags=("look",)),), "Because. And so on."),
         ((code_cell("g()", printed("2"), tags=("slide-output",)),), "Because. And so on."),
-        ((text_cell("## Next", tags=(), minutes=None),), ""),
-        ((text_cell("## Next\n\nText."),), ""),
-        ((code_cell("g()", displayed({"text/plain": f"Why? [x]\n{NO_PREDICTION}"}), tags=("predict",)),), ""),
+        ((text_cell("## Next", tags=(), minutes=None),), HOLD),
+        ((text_cell("## Next\n\nText."),), HOLD),
+        ((code_cell("g()", displayed({"text/plain": f"Why? [x]\n{NO_PREDICTION}"}), tags=("predict",)),), HOLD),
     ],
     ids=["right below", "below another cell", "below the slide's last", "a section", "a slide", "a predict"],
 )
@@ -96,7 +99,21 @@ def test_the_text_below_an_output_is_for_the_speaker(between, said):
 
 def test_the_text_below_a_text_is_not_for_the_speaker():
     assert deck_of(OPENS, BELOW).slides[0].notes == ""
-    assert plain_text(deck_of(OPENS, OUTPUT).slides[1].notes) == ""
+    assert deck_of(OPENS, text_cell("Text.", tags=("slide",))).slides[1].notes == ""
+
+
+def test_a_note_that_led_over_to_a_cell_ends_with_a_full_stop():
+    leads_over = text_cell("## H\n\nShown.\n\nRun it, there and back:")
+    assert plain_text(deck_of(leads_over).slides[0].notes) == "Run it, there and back."
+
+
+def test_where_the_lesson_says_no_more_the_speaker_is_told_what_to_do():
+    above = text_cell("The last text above.", tags=(), minutes=None)
+    assert plain_text(deck_of(OPENS, above, OUTPUT).slides[1].notes) == "The last text above."
+    asked = text_cell("## H\n\nWhich is slower?")
+    assert "Let the room guess" in deck_of(asked).slides[0].notes
+    figure = code_cell("draw()", figure_output(), tags=("slide", "slide-output"), minutes=1)
+    assert plain_text(deck_of(OPENS, figure).slides[1].notes).startswith("On the figure: ")
 
 
 def test_without_any_heading_the_lessons_title_is_the_heading():
