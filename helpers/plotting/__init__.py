@@ -17,6 +17,13 @@ from helpers.plotting.processors import (
     draw_dies,
     draw_memory_spaces,
 )
+from helpers.plotting.profiles import (
+    draw_epoch_times,
+    draw_layer_memory,
+    draw_memory,
+    draw_operations,
+    draw_working_sets,
+)
 from helpers.plotting.roofline import draw_roofline, roofline_alt
 from helpers.plotting.style import MEASURED, MODELLED, PREDICTED, figure, png, show, unit_axis
 
@@ -26,5 +33,6 @@ __all__ = [
     "draw_curves",
     "draw_bandwidths", "draw_bars", "draw_dies", "draw_energy", "draw_growth", "draw_hierarchy", "draw_images",
     "draw_inversion", "draw_latencies", "draw_layers", "draw_links", "draw_memory_spaces", "draw_roofline",
-    "draw_shares", "draw_three", "draw_trends", "figure", "gantt", "png", "roofline_alt", "show", "unit_axis",
+    "draw_epoch_times", "draw_layer_memory", "draw_memory", "draw_operations", "draw_shares", "draw_three",
+    "draw_working_sets", "draw_trends", "figure", "gantt", "png", "roofline_alt", "show", "unit_axis",
 ]  # fmt: skip
