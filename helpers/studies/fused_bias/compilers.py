@@ -1,4 +1,4 @@
-"""The story's convnet under compilers that fuse by themselves: what their first call costs, and what it brings."""
+"""The study's convnet under compilers that fuse by themselves: what their first call costs, and what it brings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole layer of the story's net in one kernel: 3 x 3 convolution, bias, ReLU and 2 x 2 max pooling, as an operator.
+"""A whole layer of the study's net in one kernel: 3 x 3 convolution, bias, ReLU and 2 x 2 max pooling, as an operator.
 
 The C++ kernel of :mod:`cpp_convolution_source`, for a CPU; the backward pass is the pooling kernel's and torch's own.
 """

@@ -31,18 +31,21 @@ class _Step(NamedTuple):
 
 
 _BACKWARD = (_Step("ReLU backward", 2, 1), _Step("bias gradient", 1, 0, bias_writes=1))
+_ONE_BACKWARD = (_Step("ReLU backward and bias gradient", 2, 1, bias_writes=1),)
 _STEPS: dict[tuple[str, str], tuple[_Step, ...]] = {
     ("separate", "forward"): (_Step("add bias", 1, 1, 1), _Step("ReLU", 1, 1)),
+    ("broadcast", "forward"): (_Step("bias and ReLU", 1, 1, 1),),
     ("in-place", "forward"): (_Step("add bias", 1, 1, 1, in_place=True), _Step("ReLU", 1, 1, in_place=True)),
     ("native", "forward"): (_Step("ReLU", 1, 1, in_place=True),),
     ("post-op", "forward"): (),
     ("compiled", "forward"): (_Step("bias and ReLU", 1, 1, 1, in_place=True),),
     ("one-pass", "forward"): (_Step("bias and ReLU", 1, 1, 1, in_place=True),),
     ("separate", "backward"): _BACKWARD,
+    ("broadcast", "backward"): _ONE_BACKWARD,
     ("in-place", "backward"): _BACKWARD,
     ("native", "backward"): _BACKWARD[:1],
     ("post-op", "backward"): _BACKWARD[:1],
-    ("one-pass", "backward"): (_Step("ReLU backward and bias gradient", 2, 1, bias_writes=1),),
+    ("one-pass", "backward"): _ONE_BACKWARD,
 }
 
 

@@ -1,4 +1,4 @@
-"""Convolution, bias and ReLU in six ways that compute the same: what people do today, and the one-pass kernels."""
+"""Convolution, bias and ReLU in seven ways that compute the same: what people do today, and the one-pass kernels."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ class Gradients:
 def layer(variant: str) -> Layer:
     """Return relu(conv(x, weight) + bias) as ``variant`` computes it: a function of x, weight and bias with gradients.
 
-    The convolution has stride 1 and pads with 1, as in the story: x (N, C_in, H, W), weight (C_out, C_in, 3, 3) and
-    bias (C_out,) give (N, C_out, H, W). ``variant`` is one of :data:`VARIANTS`:
+    The convolution has stride 1 and pads with 1: x (N, C_in, H, W), weight (C_out, C_in, 3, 3) and bias (C_out,) give
+    (N, C_out, H, W). ``variant`` is one of :data:`VARIANTS`:
 
-    - "separate": convolution, broadcast add, ReLU, each with a new tensor; what the story's framework did.
-    - "in-place": the same three kernels, the last two written over the convolution's output.
+    - "separate": convolution, add, ReLU, each with a new tensor; what the three operators of PyTorch do.
+    - "broadcast": convolution, then bias and ReLU in one kernel, with a new tensor: :func:`bias_relu`. What the
+      story's framework ran, whose profile shows one kernel of bias and activation for each convolution.
+    - "in-place": the three kernels of "separate", the last two written over the convolution's output.
     - "native": the bias handed to the convolution, ReLU in place; what PyTorch's layers do.
     - "post-op": bias and ReLU inside the convolution: oneDNN's post-operations on a CPU, cuDNN's on CUDA. Not for
       float64; oneDNN's ReLU may make a NaN zero, where the other variants keep it.
@@ -47,7 +49,7 @@ def layer(variant: str) -> Layer:
     9 C_in products and its bias, n = 9 C_in + 1, u = 2^-24: that of an inner product in any order (Higham 2002, 3.1).
 
     Raises ValueError for another name; the function raises TypeError or ValueError for tensors that do not fit, and
-    what the kernels raise (MissingToolError without a compiler for "one-pass" on a CPU). Lesson 12.
+    what the kernels raise (MissingToolError without a compiler for "broadcast" and "one-pass" on a CPU). Lesson 12.
     """
     if variant not in VARIANTS:
         raise ValueError(f"there is no variant {variant!r}; there are {', '.join(VARIANTS)}")
@@ -90,7 +92,7 @@ def missing(variant: str, device: str | torch.device = "cpu") -> str:
     if variant == "post-op":
         there = torch.backends.mkldnn.is_available() if on_cpu else torch.backends.cudnn.is_available()
         return "" if there else f"this torch has no {'oneDNN' if on_cpu else 'cuDNN'}"
-    if variant in ("compiled", "one-pass"):
+    if variant in ("broadcast", "compiled", "one-pass"):
         try:
             if on_cpu:
                 tools.find_compiler()
@@ -110,6 +112,10 @@ def _convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 
 def _separate(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return torch.relu(_convolution(x, weight) + bias.view(1, -1, 1, 1))
+
+
+def _broadcast(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return operators.bias_relu(_convolution(x, weight), bias)
 
 
 def _in_place(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -164,6 +170,7 @@ def _compiled() -> Layer:
 
 _FUNCTIONS: dict[str, Layer] = {
     "separate": _separate,
+    "broadcast": _broadcast,
     "in-place": _in_place,
     "native": _native,
     "post-op": _post_op,

@@ -163,7 +163,7 @@ class Bytes(TorchDispatchMode):
 
 
 @needs_compiler
-@pytest.mark.parametrize("variant", ["separate", "in-place", "native", "post-op", "one-pass"])
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name != "compiled"])
 def test_the_bytes_are_those_of_the_operators_that_run(variant):
     x, weight, bias, grad = tensors()
     weight.requires_grad_()
@@ -190,7 +190,7 @@ def test_the_bytes_of_the_story_are_a_formula():
 
 
 def test_the_working_set_of_a_loop_is_what_is_read_first_and_what_is_new():
-    forward = {"separate": 3, "in-place": 1, "native": 1, "one-pass": 1, "post-op": 0}
+    forward = {"separate": 3, "broadcast": 2, "in-place": 1, "native": 1, "one-pass": 1, "post-op": 0}
     sizes = {("forward", name): tensors for name, tensors in forward.items()}
     sizes |= {("backward", "separate"): 3, ("backward", "one-pass"): 3}
     for (phase, variant), tensors in sizes.items():
@@ -334,6 +334,17 @@ def test_the_story_is_measured_without_tf32_which_comes_back_also_after_an_error
     assert seen == [False, False]
 
 
+@needs_compiler
+def test_the_story_is_timed_with_its_own_program_one_kernel_for_bias_and_activation(monkeypatch):
+    timed, compare = [], timing.compare
+    monkeypatch.setattr(timing, "compare", lambda ways, **how: timed.append(set(ways)) or compare(ways, **how))
+    story = measure_story(batches=(2,), device="cpu", budget_s=0.05)
+    assert timed == [{"post-op", "broadcast"}] * 2
+    kernels = {kernel.name: kernel.calls for kernel in story.profile.kernels}
+    assert kernels["fused_bias::bias_relu"] == 30  # three layers, ten runs
+    assert not {"aten::add", "aten::relu", "aten::clamp_min"} & set(kernels)
+
+
 def test_the_storys_figures_are_recorded_for_lesson_12():
     assert "helpers.studies.fused_bias:measure_story" in recorded.RECORDERS["12"].values()
 
@@ -372,7 +383,7 @@ def test_what_is_missing_is_said(monkeypatch):
 
 
 @pytest.mark.parametrize(("call", "error", "words"), [
-    (lambda: layer("fused"), ValueError, "no variant 'fused'; there are separate, in-place"),
+    (lambda: layer("fused"), ValueError, "no variant 'fused'; there are separate, broadcast"),
     (lambda: layer("native")(torch.ones(2, 3, 4, 4), torch.ones(5, 2, 3, 3), torch.ones(5)), ValueError,
      r"\(C_out, 3, 3, 3\)"),
     (lambda: layer("native")(torch.ones(3, 4, 4), torch.ones(5, 3, 3, 3), torch.ones(5)), ValueError,
