@@ -20,6 +20,7 @@ from helpers.studies.fused_bias.counting import model_time, traffic
 STORY_BATCHES = (100, 1000)
 _TIMED = ("separate", "broadcast", "in-place", "native", "post-op", "one-pass")
 _FLOAT_BYTES = 4
+_PRECISION = 0.05  # as well as a ratio of the kernels must be known beside a model of their bytes
 _BIAS = 1e-3  # so small that a value which it is added to many thousand times stays finite
 
 
@@ -197,7 +198,7 @@ def measure_kernels(
     runs = {f"{variant}, {phase}": fn for (variant, phase), fn in work.items() if not variants.missing(variant, chosen)}
     with torch.no_grad():
         found = timing.compare({"scale": lambda: y.mul_(1.0), **runs}, device=chosen.type, budget_s=budget_s,
-                               own_caches=True, clock=clock)  # fmt: skip
+                               own_caches=True, precision=_PRECISION, clock=clock)  # fmt: skip
     scale_rate = 2 * y.numel() * _FLOAT_BYTES
     rows = []
     for variant, phase in work:
@@ -231,7 +232,8 @@ def measure_reductions(
         grad = grad.contiguous(memory_format=torch.channels_last)
     names = [name for name in reductions.REDUCTIONS if name != "one-pass" or not variants.missing(name, chosen)]
     runs = {name: functools.partial(reductions.reduction(name), grad) for name in names}
-    return timing.compare(runs, baseline="sum", device=chosen.type, budget_s=budget_s, clock=clock)
+    how = {"budget_s": budget_s, "precision": _PRECISION, "clock": clock}
+    return timing.compare(runs, baseline="sum", device=chosen.type, **how)
 
 
 def measure_story(
