@@ -17,7 +17,7 @@
 #       - choose|chose between four explanations of a time by one experiment that separates them
 #       - read|read a GPU's machine code line by line, without a GPU
 #       - count|counted what feeds each multiply-add of a kernel, for every place that weights can have
-#       - test|tested three claims of a real project against its machine code
+#       - test|tested three claims about constants against machine code
 #       - predict|predicted what constants are worth on a CPU, and what is worth more there
 #       - load|loaded weights from a file at the speed of constants
 #       - tell|told where constants stop paying, from the size of the code
@@ -27,13 +27,14 @@
 # # Constant weights
 #
 # A small network ran fast on a GPU while its weights stood in the source text of its [GPU kernel](glossary.md#gpu-kernel), and slowly once they
-# came from a file. The people who met this gave the file up. In this lesson you find out why, down to the single machine instruction, and then do what they could
-# not: weights from a file, at the speed of constants.
+# came from a file. The author of the program read its machine code, found the reason, and left the weights in the text. In this lesson you find the reason
+# too, down to the single instruction, and then do what is neither: weights from a file, compiled as constants.
 #
 # You need no GPU. A compiler for one runs on any processor, and so does the tool that reads what the compiler wrote. What you see
 # below was printed on another machine. Clear it (Edit, Clear Outputs of All Cells) before you begin.
 
 # %%
+import hashlib
 import re
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -51,8 +52,8 @@ torch.set_num_threads(1)
 
 # %% [markdown]
 # The network runs with one thread here. Two kinds of tools are needed beside PyTorch; where one is not installed, the next cell says
-# how to get it, and the lesson goes on with what was recorded on another machine. Without a C++ compiler the sentences about the CPU's
-# times are printed all the same, but nothing here has tested them.
+# how to get it, and the lesson goes on with what was recorded on another machine. Without a C++ compiler the claims about the CPU's
+# times say `here: not measured`.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -79,18 +80,20 @@ print("C++:", no_cpu_code or "can be compiled here")
 # - Weights as `const` arrays: fast. Weights from a file: slow.
 #
 # The experiment is CMS at CERN, the program its line-segment tracking. Its weights stand in C++ headers as `const` arrays. In January
-# 2025 [a change](https://github.com/SegmentLinking/cmssw/pull/143) read them from a binary file when the program starts, so that a new
-# training would need no new program. The stage that holds the network became far slower, and the change was given up with the
-# words "so they must be known at compile time". Two of its times are left; that of `const`, "still fast", was in a picture that
-# is lost. In CUDA C++ `__device__` puts an array into the GPU's memory, where it may be written; `__constant__` puts it into a part
-# of that memory which a kernel can only read.
+# 2025 [a draft](https://github.com/SegmentLinking/cmssw/pull/143) read them from a binary file when the program starts, so that a new
+# training would need no new program. The stage that holds the network became far slower. So its author, GNiendorf, put the weights back
+# into the header and changed only the word before the arrays. In CUDA C++ `__device__` puts an array into the GPU's memory, where it may
+# be written; `__constant__` puts it into a part of that memory which a kernel can only read. Two of the times are left; that of
+# `const`, the fastest, was in a picture that is lost. Then the author read the machine code.
 
 # %% tags=["slide", "slide-output"] minutes=1
 story_s = {"__device__": 3.8e-3, "__constant__": 2.4e-3}
-drawn = plotting.draw_bars(story_s, unit="s", title="The stage's time in the story, weights from a file")
+drawn = plotting.draw_bars(story_s, unit="s", title="The story's stage, weights in the header, by the word before them")
 plotting.show(drawn, alt="Two bars: 3.8 ms with a __device__ array, 2.4 ms with a __constant__ array.")
 
 # %% [markdown]
+# The version that read the file took 3.8 ms as well. So a file is no slower than an array that may be written, and the word matters.
+#
 # Here is a network of the same shape: 23 inputs, two layers of 32 with ReLU, one output with a sigmoid. Its weights are random; no
 # question of this lesson depends on their values.
 
@@ -106,7 +109,7 @@ print(f"by hand: {by_hand:,} MAC, {parameters:,} parameters, {4 * parameters:,} 
 print(f"helpers: {network.macs:,} MAC, {network.parameters:,} parameters")
 
 # %% tags=["look"]
-multiply_adds.reveal(modelled=by_hand, measured=network.macs)
+multiply_adds.reveal(modelled=by_hand, counted=network.macs)
 
 # %% [markdown] tags=["explain"]
 # A [MAC](glossary.md#mac) a weight: each weight is used once a candidate. So whatever it costs to bring one weight to its
@@ -206,22 +209,23 @@ counted
 
 # %% tags=["look", "nbval-ignore-output"]
 model = (network.macs + network.macs) / network.macs
-more_instructions.reveal(modelled=model, measured=counts["device"].total / counts["const"].total)
+more_instructions.reveal(modelled=model, counted=counts["device"].total / counts["const"].total)
 
 # %% tags=["explain", "slide", "slide-output"] minutes=2
 const, device = counts["const"], counts["device"]
-print("both do the same multiply-adds:", const.multiply_adds == device.multiply_adds)
-print("const loads the inputs and nothing else:", const.global_loads == network.inputs)
-print("device also loads each parameter:", device.global_loads == network.inputs + network.parameters)
-print("const: at least 99 % of the weights stand in instructions:", const.immediate >= 0.99 * network.macs)
-print("device has nearly twice the instructions:", 1.7 < device.total / const.total < 2.1)
+assert const.multiply_adds == device.multiply_adds
+print(f"inputs: {network.inputs}; loads of const: {const.global_loads}")
+print(f"inputs and parameters: {network.inputs + network.parameters:,}; loads of device: {device.global_loads:,}")
+print(f"weights inside instructions: const {min(1, const.immediate / network.macs):.0%}, "
+      f"device {device.immediate / network.macs:.0%}")  # fmt: skip
+print(f"instructions of device: {device.total / const.total:.1f} times as many, for the same multiply-adds")
 
 # %% tags=["explain"]
-hypothesis.reveal(modelled=not_refuted[0], measured=4 if device.total > 1.5 * const.total else None)
+hypothesis.reveal(counted=not_refuted[0])
 
 # %% [markdown] tags=["explain"]
 # The pencil left hypothesis 4 over, and the count agrees with it: the programs differ, by about one load a weight beside one
-# multiply-add a weight, which was the model. This is the table that a GPU programmer calls a
+# multiply-add a weight, which was the model. (A count of instructions is no time: how long they take on a GPU we have not measured.) This is the table that a GPU programmer calls a
 # [census](glossary.md#census): what the program consists of, counted once. Since nothing in this kernel loops, it is also what each
 # thread executes. Even when every load hits the cache, its instruction is issued. (The few multiply-adds beyond the number of MACs
 # belong to the sigmoid.)
@@ -268,7 +272,7 @@ print(listing(programs["device"], "LDG", 6) if programs else no_gpu_code)
 # there without its minus: `FFMA R28, R34, -R9, ...` subtracts.
 
 
-# %% tags=["look"]
+# %% tags=["look", "nbval-ignore-output"]
 def share_in_code(program):
     """Return the share of the weights that stand in `program` as the immediate of an instruction."""
     image, weights = program.cubin.image, np.concatenate([layer.weights.ravel() for layer in network.layers])
@@ -276,25 +280,30 @@ def share_in_code(program):
     return sum(weight.tobytes() in inside or (-weight).tobytes() in inside for weight in weights) / weights.size
 
 
-other = "" if no_gpu_code else cw.build(cw.generate(cw.standard_network(seed=1), "cuda", placement="const"))
-told = not programs or (share_in_code(programs["const"]) > 0.95 and share_in_code(other) < 0.05)
-print(f"where it can be compiled, our weights stand in our const program, and not in that of another network: {told}")
+if programs:
+    other = cw.build(cw.generate(cw.standard_network(seed=1), "cuda", placement="const"))
+    print(f"of our weights {share_in_code(programs['const']):.0%} stand in our program")
+    print(f"and {share_in_code(other):.0%} in that of another network")
+else:
+    print(no_gpu_code)
 
 # %% [markdown] tags=["explain"]
-# They are there. The first multiply-add of a unit has the bias as its immediate, and there is room for one; its weight stands in
-# a `MOV` before it, which is an instruction as well.
+# They are there. An instruction has room for one immediate. A unit's first multiply-add spends it on the bias, and gets its weight from
+# a `MOV` before it.
 #
-# That is the answer to the first question. A constant is not a *place* from which a weight is read fast. It is no read at all.
+# That is the answer to the first question, and the author of the story read the same: the weights inside the `FFMA` instructions. A constant is not a *place* from which a weight is read fast. It is no read at all.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Every place that weights can have
 #
 # - `const`: nobody writes, the compiler knows the values
 # - `device`: an array, filled from a file
+# - `pointer`: handed to the kernel
 # - `constant`: constant memory, filled from a file
 # - `shared`: copied to the multiprocessor first
 #
-# Constant memory is 64 KiB with a cache of its own, made for values that all threads read at once.
+# In the draft the function was handed its weights, as `std::array`s by reference, and its author found that this change alone
+# caused most of the slowdown. Constant memory is 64 KiB with caches of its own, made for values that all threads read at once.
 # Shared memory is within the multiprocessor, but a block must first copy the weights into it. What will
 # the census say of `constant` on sm_90?
 
@@ -309,7 +318,8 @@ constant_ratio
 # %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 record = cw.recorded_counts(current=True)
 rows = {f"{name} sm_90": row for name, row in counts.items()}
-others = (("constant", "sm_90"), ("shared", "sm_90"), ("const", "sm_80"), ("constant", "sm_80"))
+others = (("pointer", "sm_90"), ("constant", "sm_90"), ("shared", "sm_90"))
+others += tuple((name, "sm_80") for name in ("const", "device", "constant"))
 for name, architecture in others:
     rows[f"{name} {architecture}"] = record.count(name, architecture=architecture)
 short = {"total": "total", "immediate": "immediate", "constant_bank": "c[]", "uniform_register": "UR"}
@@ -322,38 +332,45 @@ table[list(short)].rename(columns=short)
 # global and from shared memory.
 
 # %% tags=["look", "nbval-ignore-output"]
-constant_ratio.reveal(modelled=1, measured=rows["constant sm_90"].total / rows["const sm_90"].total)
+constant_ratio.reveal(modelled=1, counted=rows["constant sm_90"].total / rows["const sm_90"].total)
 
 # %% [markdown] tags=["explain", "slide"] minutes=2
-# ### Claim 1: "constant memory is as good"
+# ### Claim 1: constant memory is as good
 #
-# - sm_80, true: the multiply-add reads constant memory itself.
-# - sm_90, no longer: one load into a uniform register for each weight.
+# - sm_80: no further instruction; the multiply-add reads constant memory itself.
+# - sm_90: one load into a uniform register for each weight.
+# - On the story's GPU, by its clock: slower than `const`.
 #
-# The model in the reveal is the rule that programmers learned: an operand `c[3][..]` of constant memory is free. It holds up to
-# sm_80. On sm_90 the multiply-add has the weight in a uniform register in its place, and an
+# The model in the reveal is a rule that programmers learned: an operand `c[3][..]` of constant memory is free. Up to sm_80 it
+# costs no *instruction*. On sm_90 the multiply-add has the weight in a uniform register in its place, and an
 # instruction of its own, ULDC, brings it there.
 
 # %% tags=["explain"]
 old, new = rows["constant sm_80"], rows["constant sm_90"]
-print("sm_80: over 99 % of the weights are operands from constant memory:", old.constant_bank > 0.99 * network.macs)
-print("sm_80: as few instructions as const, within 3 %:", old.total < 1.03 * rows["const sm_80"].total)
-print("sm_90: over 99 % of the weights come from uniform registers:", new.uniform_register > 0.99 * network.macs)
-print("sm_90: a load for each of them:", new.constant_loads > network.macs)
+print(f"sm_80: {old.constant_bank:,} of {network.macs:,} weights are operands in constant memory")
+print(f"sm_90: {new.uniform_register:,} come from uniform registers, by {new.constant_loads:,} loads")
+for architecture in ("sm_80", "sm_90"):
+    device_total, constant_total = (rows[f"{name} {architecture}"].total for name in ("device", "constant"))
+    print(f"{architecture}: device has {device_total / constant_total:.2f} times the instructions of constant")
+print(f"the story: device took {story_s['__device__'] / story_s['__constant__']:.2f} times as long as constant")
 
 # %% [markdown] tags=["explain"]
-# So claim 1 was true of the chips on which it was learned, and the rule changed with the chip. Shared memory lies between: with loads
-# of 16 bytes one instruction brings four weights, and the copy comes on top.
+# So the census refutes the claim for sm_90 and leaves it open for sm_80, because instructions are not times: neither of its two ratios is the
+# story's. It does not see, for one, that a read of constant memory goes through caches. The nearest one holds 2 KiB on Turing
+# ([Jia and others, 2019](https://arxiv.org/abs/1903.07486)), and our weights have over 7. The author of the story measured `const` as faster than
+# `__constant__`. We have no time of our own: that is for a GPU to say.
+#
+# Shared memory lies between: with loads of 16 bytes one instruction brings four weights, and the copy comes on top.
 
 # %% tags=["explain"]
 shared = rows["shared sm_90"]
-print("a load from shared memory brings more than three weights:", network.parameters / shared.shared_loads > 3)
-between = rows["const sm_90"].total < shared.total < rows["device sm_90"].total
-print("its instructions lie between const and device:", between)
+assert rows["const sm_90"].total < shared.total < rows["device sm_90"].total
+print(f"a load from shared memory brings {network.parameters / shared.shared_loads:.1f} parameters")
 
 # %% [markdown]
-# The compiler of today no longer knows sm_60 (2016). An older one was recorded. There even `const` is read from constant memory, so a
-# programmer of 2016 had nearly the same program with `const` and with `__constant__`:
+# The compiler of today no longer knows sm_60 (2016) and sm_70 (2017). An older one was recorded. On sm_60 even `const` is read from constant
+# memory, so a programmer of 2016 had nearly the same program with `const` and with `__constant__`. In the story somebody asked about a V100,
+# which is sm_70: there `const` is in the instructions already.
 
 # %%
 recorded_rows = cw.recorded_counts()
@@ -362,13 +379,13 @@ print(recorded_rows.compiler)
 pd.DataFrame(kept)[["placement", "architecture", "total", "immediate", "constant_bank", "global_loads"]]
 
 # %% [markdown] tags=["slide"] minutes=1
-# ### Claim 2: "half precision and constants exclude each other"
+# ### Claim 2: half precision and constants exclude each other
 #
-# - They believed: there is no `const` array of `__half`.
+# - The story: there is no `const` array of `__half`.
 # - An array of `unsigned short` holds the same 16 bits.
 #
-# With half precision one `HFMA2` works on two numbers at once, so a thread takes two candidates. The people of the story believed that
-# they had to choose. The generator writes the bits as `unsigned short`, and the compiler sees through the conversion.
+# With half precision one `HFMA2` works on two numbers at once, so a thread takes two candidates. The story's author saw a choice between
+# the two. The generator writes the bits as `unsigned short`, and the compiler sees through the conversion.
 
 # %% tags=["predict"]
 half_ratio = helpers.predict(
@@ -381,17 +398,40 @@ half = count("const", precision="fp16")
 
 # %% tags=["look", "nbval-ignore-output"]
 half_ratio.reveal(
-    modelled=50, measured=100 * half.instructions_per_candidate / rows["const sm_90"].instructions_per_candidate
+    modelled=50, counted=100 * half.instructions_per_candidate / rows["const sm_90"].instructions_per_candidate
 )
 
 # %% tags=["explain", "slide", "slide-output"] minutes=1
-print("every multiply-add of a weight has an immediate:", half.immediate >= network.macs)
-print("a thread evaluates", half.candidates, "candidates")
+assert half.immediate >= network.macs
 saving = half.instructions_per_candidate / rows["const sm_90"].instructions_per_candidate
-print("about half the instructions a candidate:", 0.45 < saving < 0.6)
+print(f"half precision, each weight in an instruction, {half.candidates} candidates a thread: "
+      f"{saving:.0%} of float32's instructions")  # fmt: skip
 
 # %% [markdown] tags=["explain"]
-# Claim 2 is refuted. There is a price, and it is not speed: a weight keeps 11 significant bits.
+# Claim 2 is refuted. There is a price: a weight keeps 11 significant bits, and so does each sum, because the kernel adds in half precision
+# as well. What does that do to the last sum, on average over 1,000 candidates?
+
+
+# %% tags=["explain"]
+def last_sum(x, sums):
+    """Return the network's last sum with weights and inputs in half precision, rounded to `sums` after each step."""
+    values = x.astype(np.float16).astype(sums)
+    for layer in network.layers:
+        weights, bias = (array.astype(np.float16).astype(float) for array in (layer.weights, layer.bias))
+        total = np.tile(bias, (len(x), 1)).astype(sums)
+        for i in range(layer.inputs):
+            total = (values[:, i : i + 1].astype(float) * weights[i] + total).astype(sums)
+        values = np.maximum(total, 0)
+    return total.astype(float)
+
+
+some = np.random.default_rng(0).standard_normal((1000, network.inputs))
+hidden = network.module().double()[:-1](torch.from_numpy(some)).detach().numpy()
+for sums in (np.float32, np.float16):
+    print(f"weights in half, sums in {sums.__name__}: off by {np.abs(last_sum(some, sums) - hidden).mean():.1e}")
+
+# %% [markdown] tags=["explain"]
+# The sums cost more than the weights: nearly four times the error. (Lesson 12 meets this again: add up in a wider type.)
 
 # %% [markdown] tags=["slide"] minutes=0.5
 # ### Constants that are zero
@@ -412,7 +452,7 @@ pd.DataFrame(shown, index=["weights kept", "instructions"]) if pruned else no_gp
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=0.5
 left = 100 * pruned[0.5].counts[0].total / rows["const sm_90"].total if pruned else None
-pruned_code.reveal(modelled=50, measured=left)
+pruned_code.reveal(modelled=50, counted=left)
 
 # %% [markdown] tags=["explain"]
 # Fewer instructions than weights kept: the model was too careful. What went wrong? Look at the last layer. It has 32 weights, and half
@@ -434,20 +474,15 @@ for kept in (0.5, 0.1):
     net = cw.pruned(network, 1 - kept)
     print(f"{kept:.0%} kept: {net.nonzero_weights:,} weights, of which {weights_in_use(net):,} are in use")
 used = {kept: weights_in_use(cw.pruned(network, 1 - kept)) for kept in pruned}
-told = all(used[kept] <= one.counts[0].total < used[kept] + 300 for kept, one in pruned.items())
-print(f"where it can be counted, there is an instruction a weight in use, and at most 300 more: {told}")
+assert all(used[kept] <= one.counts[0].total < used[kept] + 300 for kept, one in pruned.items())
 
-# %% [markdown]
-# How long the kernels take on a GPU is for a GPU to say. The course's library measures every placement, PyTorch beside them, and
-# the time that the census allows. Where a run is recorded, it stands here; where none is, the line says how to make one.
-
-# %%
-recorded.show("11", "placements on CUDA")
+# %% [markdown] tags=["explain"]
+# Now the table above reads well: an instruction for each weight in use, and at most 300 more.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Why a CPU does not care
 #
-# In the story the CPU's time did not change at all. How many times as long do weights behind a pointer take on a CPU, compared with
+# In the story the CPU's time hardly changed. How many times as long do weights behind a pointer take on a CPU, compared with
 # constants?
 #
 # Here are two C++ programs for this processor. Both know the sizes; one holds the weights as `constexpr`, the other gets a pointer. Three
@@ -472,15 +507,14 @@ if not no_cpu_code:
     cpu = {name: cw.cpp_program(network, placement, prune=share) for name, (placement, share) in ways.items()}
 
 # %% [markdown]
-# First of all: do they compute the right thing? Float64 PyTorch is the judge, and rounding sets the bound.
+# First of all: do they compute the right thing? Float64 PyTorch is the judge, and rounding sets the bound. Without a compiler nothing is
+# printed here.
 
-# %% tags=["run"]
+# %% tags=["run", "nbval-ignore-output"]
 x = torch.randn(4096, network.inputs, generator=torch.Generator().manual_seed(0))
-right = {
-    name: bool(((program(x) - cw.exact_outputs(program.network, x)).abs() <= cw.error_bound(program.network, x)).all())
-    for name, program in cpu.items()
-}
-print("where it can be compiled, every program is within its bound of float64:", all(right.values()))
+for name, program in cpu.items():
+    off = (program(x) - cw.exact_outputs(program.network, x)).abs()
+    print(f"{name}: {int((off <= cw.error_bound(program.network, x)).sum()):,} of {len(x):,} within the bound")
 
 # %% [markdown]
 # Now the times of all five, in turns. Called with addresses, so that no Python is timed but one call for 4,096 candidates.
@@ -494,7 +528,8 @@ def calling(program, outputs):
 
 
 out = torch.empty(len(x), 1)
-cpu_times = helpers.compare({name: calling(one, out) for name, one in cpu.items()}, budget_s=1.5) if cpu else None
+timed = {name: calling(one, out) for name, one in cpu.items()}
+cpu_times = helpers.compare(timed, budget_s=1.5, precision=0.05) if cpu else None
 if cpu_times is None:
     recorded.show("11-cpu", "peers")
 cpu_times or no_cpu_code
@@ -505,14 +540,14 @@ pointer_ratio.reveal(modelled=1, measured=cpu_times.candidate("pointer").time_ra
 
 # %% tags=["explain"]
 def say(sentence, name, **bounds):
-    """Hold a sentence to the measurement; without a compiler there is none, and nothing that contradicts it."""
+    """Hold a sentence to the measurement, where there is one."""
     if cpu_times:
         cpu_times.claim(sentence, name, **bounds)
     else:
-        print(sentence)
+        timing.claim(sentence, None, **bounds)
 
 
-say("on a CPU weights behind a pointer take as long as constants, within a factor of 1.6", "pointer", at_most=1.6)
+say("on a CPU weights behind a pointer cost little more than constants", "pointer", at_most=1.3)
 
 # %% [markdown] tags=["explain", "slide"] minutes=1
 # ### The instruction set decides
@@ -540,8 +575,8 @@ for name in ("constants", "pointer"):
 # which it was read before. No load is saved, because the load is part of the multiply-add. (On an ARM processor there is another listing
 # and the same conclusion: its multiply-adds read registers only, so weights are loaded first in both programs.)
 #
-# Where your ratio is a little above 1, one reason is that an output which is written might lie on a number behind the pointer, so the
-# compiler reads the biases again for each candidate. Where the weights begin matters as well: ours begin at a multiple of 64 bytes in both
+# Where your ratio is a little above 1, one reason is aliasing: the compiler cannot know that writing an output does not overwrite a bias
+# behind the pointer, so it reads the biases again. Where the weights begin matters as well: ours begin at a multiple of 64 bytes in both
 # programs, for otherwise reads of a whole register would cross cache lines, and we should compare addresses.
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -575,9 +610,9 @@ left = 100 * times_s["10 % of the weights"] / times_s["candidates on lanes"] if 
 pruned_share.reveal(modelled=10, measured=left)
 
 # %% tags=["explain"]
-say("sizes that are known at compile time are worth a factor of 1.5 or more", "sizes at run time", at_least=1.5)
-say("candidates on lanes are faster than outputs on lanes", "candidates on lanes", at_most=1.0)
-say("one weight in ten takes less than a third of the time of all", "10 % of the weights", at_most=1 / 3)
+say("sizes that are known only at run time cost more than weights that are", "sizes at run time", at_least=1.5)
+say("candidates on lanes are faster than outputs on lanes", "candidates on lanes", at_most=0.9)
+say("one weight in ten takes a fraction of the time of all", "10 % of the weights", at_most=0.3)
 
 # %% [markdown] tags=["explain"]
 # If your tenth of the weights took about a tenth of the time, do not trust the model yet. You know how many of those weights are in
@@ -593,17 +628,17 @@ print(f"of {network.macs:,} weights, {in_use} are in use: {in_use / network.macs
 
 # %% [markdown] tags=["explain"]
 # So known values are worth little here, until they are zero: then they remove work. The finding of the story, "constants are fast", is
-# true, and its reason is the instruction set, not the constness. That is why it had to be read in the machine code.
+# true, and its reason is the instruction set, not the constness. That is why its author had to read machine code to find it.
 
 # %% [markdown] tags=["slide"] minutes=2
-# ## Claim 3: "weights from a file cannot be fast"
+# ## Claim 3: weights from a file cannot be fast
 #
 # 1. Read the file.
 # 2. Write the source text with its weights.
 # 3. Compile it, now.
 #
 # The compiler must know the weights. It need not know them *before the program starts*.
-# Compilers are programs, and they run where the network runs: NVRTC for a GPU, a C++ compiler for a CPU. The people of the story had two
+# Compilers are programs, and they run where the network runs: NVRTC for a GPU, a C++ compiler for a CPU. The story ended with two
 # options, weights in the program or weights in a file. This is the third.
 
 # %%
@@ -612,12 +647,13 @@ path = Path(folder.name, "network.bin")
 cw.save(network, path)
 from_file = cw.load(path)
 print(f"{path.name}: {path.stat().st_size:,} bytes, of which {4 * network.parameters:,} are parameters")
-same_text = cw.generate(from_file, "cuda", placement="const") == sources["const"]
-print("the program written from the file is the const program, letter for letter:", same_text)
+written = {"const": sources["const"], "from the file": cw.generate(from_file, "cuda", placement="const")}
+for name, text in written.items():
+    print(f"{name}: {len(text):,} characters, SHA-256 {hashlib.sha256(text.encode()).hexdigest()[:16]}")
 
 # %% [markdown]
-# The same text gives the same machine code, so on a GPU the file costs no instruction. Claim 3 is refuted by an equality; no time had to be
-# measured. A file that decides over code must be checked before it is believed. One flipped bit:
+# The same text gives the same machine code, so on a GPU the file costs no instruction, and claim 3 is refuted by an equality. The price is a
+# compiler on each machine where the program runs, and about a second when it starts. A file that decides over code must be checked before it is believed. One flipped bit:
 
 # %% tags=["run"]
 damaged = bytearray(path.read_bytes())
@@ -647,12 +683,11 @@ else:
     print("at first the weights are", served.serving.weights_are)
     print(served.wait())
 
-# %% tags=["look"]
-told = True
+# %% tags=["look", "nbval-ignore-output"]
 if not no_cpu_code:
     exact, bound = (judge(served.network, x) for judge in (cw.exact_outputs, cw.error_bound))
-    told = all(bool(((y - exact).abs() <= bound).all()) for y in (first, served(x)))
-print(f"where it can be compiled, it is right before and after the constants took over: {told}")
+    right_rows = [int(((y - exact).abs() <= bound).sum()) for y in (first, served(x))]
+    print(f"within the bound of float64 before and after: {right_rows[0]:,} and {right_rows[1]:,} of {len(x):,}")
 
 # %% [markdown] tags=["explain"]
 # The two programs agree to rounding and not to the bit, since they add in different orders. Both are held to the same bound. (Run the cell
@@ -669,7 +704,7 @@ called = None
 if not no_cpu_code:
     with torch.inference_mode():
         ours = {"from a file": lambda: served(one, out=one_out), "torch eager": lambda: module(one)}
-        called = helpers.compare(ours, budget_s=1, device="cpu")
+        called = helpers.compare(ours, budget_s=1, device="cpu", precision=0.05)
 called or no_cpu_code
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -677,11 +712,11 @@ steps = 2 * len(network.layers)
 eager_ratio.reveal(modelled=steps, measured=called.candidate("torch eager").time_ratio if called else None)
 
 # %% tags=["explain"]
-sentence = "for one candidate PyTorch's module takes at least 4 times as long"
-if called:
-    called.claim(sentence, "torch eager", at_least=4)
-else:
-    print(sentence)
+sentence, bounds = (
+    "for one candidate PyTorch's module takes longer than a call for each operator explains",
+    {"at_least": 6},
+)
+called.claim(sentence, "torch eager", **bounds) if called else timing.claim(sentence, None, **bounds)
 
 # %% [markdown] tags=["explain"]
 # The model counts calls: PyTorch makes one an operator, six in all, and ours is one. It is too low, because each of PyTorch's calls also
@@ -748,7 +783,7 @@ def compare_at(width):
     straight = lines[width].function("void evaluate(const float* x, float* y, int64_t n)").raw
     addresses = x.data_ptr(), out.data_ptr(), 256
     ways = {"loop": lambda: loop.evaluate(*addresses, loop.context), "straight line": lambda: straight(*addresses)}
-    return helpers.compare(ways, budget_s=0.4, device="cpu")
+    return helpers.compare(ways, budget_s=0.4, device="cpu", precision=0.05)
 
 
 knee = {width: compare_at(width) for width in lines}
@@ -785,12 +820,10 @@ measured = weight_s["straight line"][-1] / weight_s["straight line"][0] if knee 
 slower.reveal(modelled=1, measured=measured)
 
 # %% tags=["explain"]
-sentence = "against the loop, straight-line code loses ground as the network grows"
-if knee:
-    ratios = [one.candidate("straight line").time_ratio for one in knee.values()]
-    timing.claim(sentence, holds=ratios[-1] > 1.2 * ratios[0], evidence=list(knee.values()))
-else:
-    print(sentence)
+ratios = [one.candidate("straight line").time_ratio for one in knee.values()]
+lost = ratios[-1] / ratios[0] if knee else None
+sentence = "against the loop, straight-line code loses ground from width 8 to width 128"
+timing.claim(sentence, lost, at_least=1.2, evidence=list(knee.values()))
 
 # %% [markdown] tags=["explain"]
 # A straight line executes each of its instructions once a candidate, and comes back to it for the next candidate. Once the code is
@@ -803,10 +836,7 @@ else:
 # before the straight line becomes slow by itself.
 #
 # On a GPU a weight takes 16 bytes of code, and all threads of a multiprocessor share the instruction caches. Where those end is for a GPU
-# to say:
-
-# %%
-recorded.show("11", "growing networks on CUDA")
+# to say; we have no time of one.
 
 # %% [markdown]
 # Last, the three sides of growth in one picture: instructions and code bytes from the GPU's census, and the straight line's time on this
@@ -838,9 +868,12 @@ helpers.interactive_figure(
     ),
 )
 
-# %% tags=["explain"]
-told = all(row.immediate >= 0.99 * row.weights and row.total < 1.3 * row.weights + 100 for row in grown)
-print(f"where it can be counted, there is an immediate a weight, and few instructions more: {told}")
+# %% tags=["explain", "nbval-ignore-output"]
+assert all(row.immediate >= 0.99 * row.weights and row.total < 1.3 * row.weights + 100 for row in grown)
+if grown:
+    print(
+        f"width {grown[-1].width}: {grown[-1].weights:,} weights, {grown[-1].total / grown[-1].weights:.1f} instructions each"
+    )
 
 # %% [markdown] tags=["explain", "slide"] minutes=1
 # ### A rule to take home

@@ -459,22 +459,23 @@ def read_layers(content):
 
 
 # %% [markdown]
-# ## Question 1: a rule that was true
+# ## Question 1: is it free?
 #
 # A colleague says: "Put small tables into `__constant__` memory, reading them is free." Say for which of the GPUs in
-# the lesson's tables that is right and for which it is not, what you would look at in the machine code to find out for
-# a new GPU, and why a measurement of time alone would not tell you the reason.
+# the lesson's tables such a read takes no instruction of its own and for which it does, what you would look at in the
+# machine code of a new GPU, and why neither the census nor a measurement of time is enough by itself.
 #
 # Two to five sentences; a person reads them.
 
 # %% [markdown] written="constant_memory" points=2
 # A full answer says:
 #
-# - 1 point: right up to sm_80, where the multiply-add has an operand in the constant bank; not on sm_90, where each
-#   weight takes a load (ULDC) into a uniform register first. To find out: disassemble, and look at what feeds the
+# - 1 point: no instruction of its own up to sm_80, where the multiply-add has an operand in the constant bank; on sm_90
+#   each weight takes a load (ULDC) into a uniform register first. To find out: disassemble, and look at what feeds the
 #   multiply-adds, or count loads against multiply-adds.
-# - 1 point: several causes give the same time (memory, cache, registers, more instructions); the census says which of
-#   them it is, and says it before anything runs.
+# - 1 point: no instruction is not no time (the operand comes through a small cache; the story's author measured `const`
+#   as faster than `__constant__`), so the census needs a clock; and a time has several causes (memory, cache, registers,
+#   instructions), so the clock needs the census.
 
 # %% [markdown]
 # ## Question 2: would you compile at start-up?
