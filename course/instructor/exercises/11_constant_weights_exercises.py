@@ -473,9 +473,9 @@ def read_layers(content):
 # - 1 point: no instruction of its own up to sm_80, where the multiply-add has an operand in the constant bank; on sm_90
 #   each weight takes a load (ULDC) into a uniform register first. To find out: disassemble, and look at what feeds the
 #   multiply-adds, or count loads against multiply-adds.
-# - 1 point: no instruction is not no time (the operand comes through a small cache; the story's author measured `const`
-#   as faster than `__constant__`), so the census needs a clock; and a time has several causes (memory, cache, registers,
-#   instructions), so the clock needs the census.
+# - 1 point: no instruction is not no time (the operand comes through a small cache; the story's author measured
+#   `const` as faster than `__constant__`), so the census needs a clock; and a time has several causes (memory, cache,
+#   registers, instructions), so the clock needs the census.
 
 # %% [markdown]
 # ## Question 2: would you compile at start-up?
