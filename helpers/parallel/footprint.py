@@ -67,7 +67,7 @@ class RankFootprint(Result):
     """What one rank keeps: ``total_bytes`` is all that is known; ``activation_bytes`` is None where none were counted.
 
     ``activation_bytes`` is what autograd saves for the backward pass, beyond parameters and the batch itself; in a
-    pipeline of all microbatches that a rank has in flight at once. Lesson 05.
+    pipeline it is that of all microbatches that the rank has in flight at once. Lesson 05.
     """
 
     rank: int
@@ -82,17 +82,18 @@ class RankFootprint(Result):
 
 @dataclass(frozen=True)
 class Footprint(Result):
-    """What every rank keeps: ``largest_bytes`` decides whether it fits, ``all_bytes`` is the sum over the ranks.
+    """What ``ranks`` of a layout keep: ``largest_bytes``, the most that one of them does, decides whether it fits.
 
-    Lesson 05.
+    ``schedule`` and ``microbatches`` are those by which activations were counted, None where none were. Lesson 05.
     """
 
     data: int
     tensor: int
     pipeline: int
     sharded: str
+    schedule: str | None
+    microbatches: int | None
     largest_bytes: int
-    all_bytes: int
     ranks: tuple[RankFootprint, ...]
 
 
@@ -143,11 +144,13 @@ def count_footprint(
     return footprint_of(layout, ranks)
 
 
-def footprint_of(layout: Layout, ranks: Iterable[RankFootprint]) -> Footprint:
-    """Return the footprints of all ranks as one. For the library itself."""
+def footprint_of(
+    layout: Layout, ranks: Iterable[RankFootprint], *, schedule: str | None = None, microbatches: int | None = None
+) -> Footprint:
+    """Return the footprints of ``ranks`` as one. For the library itself."""
     given = tuple(ranks)
-    sizes = [each.total_bytes for each in given]
-    return Footprint(layout.data, layout.tensor, layout.pipeline, layout.sharded, max(sizes), sum(sizes), given)
+    return Footprint(layout.data, layout.tensor, layout.pipeline, layout.sharded, schedule, microbatches,
+                     max(each.total_bytes for each in given), given)  # fmt: skip
 
 
 def rank_footprint(

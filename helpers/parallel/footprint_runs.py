@@ -10,27 +10,28 @@ from __future__ import annotations
 import copy
 import gc
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from helpers.memory import allocations
 from helpers.parallel import footprint as footprints
-from helpers.parallel import schedules
+from helpers.parallel import pipeline_orders, schedules
 from helpers.parallel.checks import batch_shape, whole_number
 from helpers.parallel.execution import RankPool, rank_device
 from helpers.parallel.footprint import Layout, OptimizerFactory, Plan, RankFootprint
 from helpers.parallel.pipeline_execution import split_stages
+from helpers.parallel.pipeline_orders import BACKWARD, FORWARD
 from helpers.parallel.shapes import handed_on, number_type, without_values
 
-_PHASES = ("built", "forward", "backward", "optimizer")
 _REPEATS = 8
 
 
@@ -42,6 +43,8 @@ class _Job:
     dtype: torch.dtype
     plan: dict[str, str]
     optimizer: OptimizerFactory | None
+    schedule: str
+    microbatches: int
 
 
 def estimate_footprint(
@@ -51,18 +54,19 @@ def estimate_footprint(
     inputs: Sequence[int],
     plan: Plan | None = None,
     optimizer: OptimizerFactory | None = None,
-    ranks: Sequence[int] = (0,),
+    ranks: Sequence[int] | None = None,
     schedule: str = "1f1b",
     microbatches: int | None = None,
 ) -> footprints.Footprint:
     """Return the bytes that each of ``ranks`` of ``layout`` keeps, activations too, without starting any of them.
 
-    ``inputs`` is the shape of the whole batch, of the net's own type, its first dimension the rows, which the data
-    ranks divide, and in a pipeline the ``microbatches`` (by default one a stage) of ``schedule`` ("gpipe", "1f1b",
-    "zero_bubble"). A rank's part of one step runs on fake tensors and a fake process group of ``layout.ranks`` ranks; a
-    pipeline keeps the activations of as many microbatches as the schedule has alive there. See
-    :func:`footprint.count_footprint` for ``net`` (on any device, or on meta), ``plan``, ``optimizer``, and for how
-    ZeRO-1 and 2 divide, which are counted, not run.
+    ``ranks`` are by default the first of each stage. No rank of a stage keeps more than its first, so that
+    ``largest_bytes`` is then the most that any rank of the layout keeps. ``inputs`` is the shape of the whole batch, of
+    the net's own type, its first dimension the rows, which the data ranks divide, and in a pipeline the
+    ``microbatches`` (by default one a stage) of ``schedule`` ("gpipe", "1f1b", "zero_bubble"). A rank's part of one
+    step runs on fake tensors and a fake process group of ``layout.ranks`` ranks; a pipeline keeps the activations of as
+    many microbatches as the schedule has alive there. See :func:`footprint.count_footprint` for ``net`` (on any device,
+    or on meta), ``plan``, ``optimizer``, and for how ZeRO-1 and 2 divide, which are counted, not run.
 
     Raises ValueError as :func:`footprint.count_footprint`, for rows that do not divide or on which the net cannot run,
     and for ranks that are not there; TypeError for ``inputs`` that are no shape; RuntimeError where a process group is
@@ -73,59 +77,71 @@ def estimate_footprint(
                            "call it outside of Ranks(...).run and torchrun")  # fmt: skip
     if schedule == "interleaved":
         raise ValueError("here a rank has one stage of the pipeline; give schedule='gpipe', '1f1b' or 'zero_bubble'")
-    if not ranks:
+    chosen = range(0, layout.ranks, layout.data * layout.tensor) if ranks is None else ranks
+    if not chosen:
         raise ValueError("no rank to estimate: give at least one, as in ranks=(0,)")
-    footprints.check_plan(net, plan or {}, layout.tensor)
-    plan = dict(plan or {})
-    parts = split_stages(net, layout.pipeline)
-    several = layout.pipeline if microbatches is None else microbatches
-    rows = _local_rows(inputs, layout, several)
-    live = [
-        schedules.live_activations(schedule, rank=stage, ranks=layout.pipeline, microbatches=several)
-        for stage in range(layout.pipeline)
-    ]
-    entering = _entering(parts, torch.empty(rows, dtype=number_type(net), device="meta"))
+    jobs = _jobs(net, layout, inputs, plan, optimizer, schedule, microbatches)
     found = []
-    for rank in ranks:
+    for rank in chosen:
         stage = layout.place(rank)[0]
-        given = entering[stage]
-        job = _Job(layout, parts[stage], tuple(given.shape), given.dtype, plan, optimizer)
-        found.append(_estimated(job, rank, live[stage]))
-    return footprints.footprint_of(layout, found)
+        live = schedules.live_activations(
+            schedule, rank=stage, ranks=layout.pipeline, microbatches=jobs[stage].microbatches
+        )
+        found.append(_estimated(jobs[stage], rank, live))
+    return footprints.footprint_of(layout, found, schedule=schedule, microbatches=jobs[0].microbatches)
 
 
 def measure_footprint(
     ranks: RankPool,
     net: nn.Sequential,
+    layout: Layout,
     *,
     inputs: Sequence[int],
-    sharded: str = "parameters",
     plan: Plan | None = None,
-    tensor: int = 1,
     optimizer: OptimizerFactory | None = None,
+    schedule: str = "1f1b",
+    microbatches: int | None = None,
     timeout_s: float = 120.0,
 ) -> footprints.Footprint:
-    """Return the bytes that real ``ranks`` keep, as their allocators handed them out: one step of training, measured.
+    """Return the bytes that real ``ranks`` of ``layout`` keep, as their allocators handed them out in training.
 
-    The ranks form a data x ``tensor`` layout. On a CPU every allocation of the step is recorded (PyTorch's profiler);
-    on CUDA the caching allocator's count is read. Building, forward pass, backward pass and the optimizer's step are
-    told apart by what each leaves alive, the least of a few steps; ``parameter_bytes`` includes the buffers. Arguments
-    are those of :func:`estimate_footprint`; ``net`` must hold values.
+    Each rank makes two backward passes of the whole schedule ("gpipe" or "1f1b") and a step of the optimizer; stages
+    send each other what they must. On a CPU every allocation is recorded (PyTorch's profiler), on CUDA the caching
+    allocator's count is read: after building (``parameter_bytes``, with the buffers), after the first backward pass
+    (gradients), after each microbatch of the second (activations: the most that are alive at once), and after the
+    optimizer; each is the least of a few tries. Arguments are those of :func:`estimate_footprint`; ``net`` must hold
+    values.
 
-    Raises ValueError as :func:`estimate_footprint`, for ZeRO-1 and 2, which PyTorch does not run in this form, and for
-    tensor ranks that do not divide the ranks. Lesson 05.
+    Raises ValueError as :func:`estimate_footprint`, for ZeRO-1 and 2, which PyTorch does not run in this form, for a
+    layout of more or fewer ranks than there are, and for another schedule. Lesson 05.
     """
-    if sharded in ("optimizer", "gradients"):
-        raise ValueError(f"sharded={sharded!r} is counted and not run; measure 'nothing' or 'parameters'")
-    if ranks.world_size % whole_number("tensor", tensor):
-        raise ValueError(f"{ranks.world_size} ranks do not divide by {tensor} tensor ranks")
-    layout = Layout(data=ranks.world_size // tensor, tensor=tensor, sharded=sharded)
-    footprints.check_plan(net, plan or {}, tensor)
-    plan = dict(plan or {})
+    if layout.sharded in ("optimizer", "gradients"):
+        raise ValueError(f"sharded={layout.sharded!r} is counted and not run; measure 'nothing' or 'parameters'")
+    if ranks.world_size != layout.ranks:
+        raise ValueError(f"a layout of {layout.ranks} ranks is measured on as many, and there are {ranks.world_size}; "
+                         "give another layout, or other ranks")  # fmt: skip
+    if schedule not in ("gpipe", "1f1b"):
+        raise ValueError(f"schedule is {schedule!r}, and 'gpipe' and '1f1b' are run here; give one of these")
     if any(each.is_meta for each in net.parameters()):
         raise ValueError("the net is on the meta device and holds no values; make it on a real one to measure it")
-    job = _Job(layout, net, _local_rows(inputs, layout, 1), number_type(net), plan, optimizer)
-    return footprints.footprint_of(layout, ranks.run(_measured, job, timeout_s=timeout_s))
+    jobs = _jobs(net, layout, inputs, plan, optimizer, schedule, microbatches)
+    found = ranks.run(_measured, jobs, timeout_s=timeout_s)
+    return footprints.footprint_of(layout, found, schedule=schedule, microbatches=jobs[0].microbatches)
+
+
+def _jobs(
+    net: nn.Sequential, layout: Layout, inputs: Sequence[int], plan: Plan | None,
+    optimizer: OptimizerFactory | None, schedule: str, microbatches: int | None,
+) -> list[_Job]:  # fmt: skip
+    """Return what a rank of each stage does with a microbatch of its data rank's rows."""
+    footprints.check_plan(net, plan or {}, layout.tensor)
+    parts = split_stages(net, layout.pipeline)
+    several = layout.pipeline if microbatches is None else microbatches
+    rows = _local_rows(inputs, layout, several)
+    pipeline_orders.check(schedule, ranks=layout.pipeline, microbatches=several, chunks=1)
+    entering = _entering(parts, torch.empty(rows, dtype=number_type(net), device="meta"))
+    return [_Job(layout, part, tuple(given.shape), given.dtype, dict(plan or {}), optimizer, schedule, several)
+            for part, given in zip(parts, entering, strict=False)]  # fmt: skip
 
 
 def _entering(parts: Sequence[nn.Module], batch: torch.Tensor) -> list[torch.Tensor]:
@@ -258,64 +274,121 @@ def _state_bytes(stepping: torch.optim.Optimizer | None) -> int:
 # On real ranks.
 
 
-def _measured(rank: int, _world_size: int, job: _Job) -> RankFootprint:
+def _measured(rank: int, _world_size: int, jobs: list[_Job]) -> RankFootprint:
     device = rank_device()
-    once = _levels_on_cuda if device.type == "cuda" else _levels_on_cpu
+    levels_of = _levels_on_cuda if device.type == "cuda" else _levels_on_cpu
+    stage, neighbour = jobs[0].layout.place(rank)[0], jobs[0].layout.data * jobs[0].layout.tensor
+    member = _Member(jobs[stage], stage, rank - neighbour, rank + neighbour, device)
     gc.collect()
     gc.freeze()  # so that the collections below look through the step's objects alone
     try:
-        repeats = [once(job, device) for _ in range(_REPEATS)]
+        repeats = [_parts(levels_of(member)) for _ in range(_REPEATS)]
     finally:
         gc.unfreeze()
     # A release in a thread of gloo's is not recorded: that makes a level too high, and never too low.
-    gained = {name: min(each[name] for each in repeats) for name in _PHASES}
-    built, forward, backward, stepped = (gained[name] for name in _PHASES)
-    return footprints.rank_footprint(rank, 0, built, 0, forward + backward, stepped, activation_bytes=forward)
+    built, gradients, activations, states = (min(each) for each in zip(*repeats, strict=True))
+    return footprints.rank_footprint(rank, stage, built, 0, gradients, states, activation_bytes=activations)
 
 
-def _levels_on_cpu(job: _Job, device: torch.device) -> dict[str, int]:
-    """Return what each phase of a step, in the order of ``_PHASES``, left alive beyond the one before it."""
-    batch = torch.zeros(job.rows, dtype=job.dtype)
-    gc.collect()
+def _parts(levels: list[int]) -> tuple[int, int, int, int]:
+    """Return what building, the first backward pass, the second's microbatches and the optimizer put on top."""
+    start, built, learned, *during, stepped = levels
+    return built - start, learned - built, max(during) - learned, stepped - during[-1]
+
+
+class _Member:
+    """A rank as it trains its stage: sends, receives, and keeps of each microbatch what autograd keeps."""
+
+    def __init__(self, job: _Job, stage: int, before: int, after: int, device: torch.device) -> None:
+        self.job, self.stage, self.before, self.after, self.device = job, stage, before, after, device
+        self.is_first, self.is_last = stage == 0, stage == job.layout.pipeline - 1
+        batch = torch.zeros(job.rows, dtype=job.dtype, device=device)
+        self.batch = batch if self.is_first else None
+        leaving = torch.zeros_like(handed_on(job.part, batch), device=device)
+        # What is on its way has places of its own, made before anything is counted.
+        self.outgoing = {FORWARD: [torch.empty_like(leaving) for _ in range(job.microbatches)],
+                         BACKWARD: [torch.empty_like(batch) for _ in range(job.microbatches)]}  # fmt: skip
+        self.arriving = torch.empty_like(leaving)
+        self.sending: list[dist.Work] = []
+        self.passes: dict[int, tuple[torch.Tensor, GradientEdge]] = {}
+
+    def train(self, mark: Callable[[], None]) -> None:
+        """Build the stage and train it, and call ``mark`` wherever :func:`_parts` wants to know what is alive."""
+        mark()
+        part = _built(_moved(self.job, self.device), self.device)
+        mark()
+        self._pass(part, lambda: None)
+        mark()
+        self._pass(part, mark)
+        stepping = _stepped(part, self.job.optimizer)
+        mark()
+        del stepping
+
+    def _pass(self, part: nn.Module, mark: Callable[[], None]) -> None:
+        order = pipeline_orders.rank_order(
+            self.job.schedule, rank=self.stage, ranks=self.job.layout.pipeline, microbatches=self.job.microbatches
+        )
+        for kind, _, microbatch in order:
+            if kind == FORWARD:
+                self._forward(part, microbatch)
+            else:
+                self._backward(microbatch)
+            mark()
+        for request in self.sending:
+            request.wait()
+        self.sending.clear()
+
+    def _forward(self, part: nn.Module, microbatch: int) -> None:
+        entering = self.batch
+        if not self.is_first:
+            entering = torch.empty(self.job.rows, dtype=self.job.dtype, device=self.device)
+            dist.recv(entering, self.before)
+            entering.requires_grad_()
+        leaving = part(entering)
+        if self.is_last:
+            leaving = leaving.sum()
+        else:
+            self._send(leaving.detach(), FORWARD, microbatch, self.after)
+        # Of the output only its place in the graph is kept: nobody reads its values again.
+        self.passes[microbatch] = entering, get_gradient_edge(leaving)
+
+    def _backward(self, microbatch: int) -> None:
+        entering, edge = self.passes.pop(microbatch)
+        if not self.is_last:
+            dist.recv(self.arriving, self.after)
+        torch.autograd.backward([edge], None if self.is_last else [self.arriving])
+        if not self.is_first:
+            self._send(entering.grad, BACKWARD, microbatch, self.before)
+
+    def _send(self, values: torch.Tensor, kind: str, microbatch: int, to: int) -> None:
+        place = self.outgoing[kind][microbatch].copy_(values)
+        self.sending.append(dist.isend(place, to))
+
+
+def _levels_on_cpu(member: _Member) -> list[int]:
+    """Return the bytes alive at each mark of a training."""
+    names: list[str] = []
     with allocations.recorded() as record:
 
-        def mark(name: str) -> None:
+        def mark() -> None:
             gc.collect()  # what only refers to itself is released before it would be counted
-            record.mark(name)
+            names.append(str(len(names)))
+            record.mark(names[-1])
 
-        mark("built")
-        part = _built(_moved(job, device), device)
-        mark("forward")
-        loss = part(batch).sum()
-        mark("backward")
-        loss.backward()
-        mark("optimizer")
-        stepping = _stepped(part, job.optimizer)
-        mark("end")
-    del stepping
-    return {name: sum(record.window(name)) for name in _PHASES}
+        member.train(mark)
+    return list(accumulate((sum(record.window(name)) for name in names[:-1]), initial=0))
 
 
-def _levels_on_cuda(job: _Job, device: torch.device) -> dict[str, int]:
-    batch = torch.zeros(job.rows, dtype=job.dtype, device=device)
+def _levels_on_cuda(member: _Member) -> list[int]:
     levels: list[int] = []
 
     def mark() -> None:
         gc.collect()
-        torch.cuda.synchronize(device)
-        levels.append(torch.cuda.memory_allocated(device))
+        torch.cuda.synchronize(member.device)
+        levels.append(torch.cuda.memory_allocated(member.device))
 
-    mark()
-    part = _built(_moved(job, device), device)
-    mark()
-    loss = part(batch).sum()
-    mark()
-    loss.backward()
-    mark()
-    stepping = _stepped(part, job.optimizer)
-    mark()
-    del stepping
-    return {name: after - before for name, (before, after) in zip(_PHASES, pairwise(levels), strict=True)}
+    member.train(mark)
+    return levels
 
 
 def _stepped(part: nn.Module, optimizer: OptimizerFactory | None) -> torch.optim.Optimizer | None:

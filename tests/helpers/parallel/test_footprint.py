@@ -148,6 +148,29 @@ def test_activations_are_those_of_the_rank_s_share_of_the_work() -> None:
     assert activations(Layout(pipeline=4), 3, schedule="gpipe", microbatches=8) == 8 * 2 * stage
 
 
+@pytest.mark.parametrize(
+    ("layout", "more", "fullest"),
+    [
+        (Layout(pipeline=4), {"microbatches": 8}, 1),
+        (Layout(pipeline=4), {"microbatches": 8, "schedule": "gpipe"}, 1),
+        (Layout(2, 2, 2, "parameters"), {}, 0),
+        (Layout(4, sharded="optimizer"), {}, 0),
+    ],
+)
+def test_unless_told_which_ranks_the_one_that_keeps_most_is_among_them(
+    layout: Layout, more: dict, fullest: int
+) -> None:
+    """Rank 0 alone would not do: the batch that enters stage 0 is not counted, what enters the others is."""
+    net, given = net_of(62, 64), {"inputs": (64, 62), "plan": plan_of(), "optimizer": ADAM, **more}
+    every = estimate_footprint(net, layout, ranks=range(layout.ranks), **given)
+    found = estimate_footprint(net, layout, **given)
+    assert [each.stage for each in found.ranks] == list(range(layout.pipeline))
+    assert found.largest_bytes == every.largest_bytes
+    assert max(found.ranks, key=lambda each: each.total_bytes).stage == fullest
+    assert found.schedule == more.get("schedule", "1f1b")
+    assert found.microbatches == more.get("microbatches", layout.pipeline)
+
+
 @pytest.mark.timed
 def test_any_of_1024_ranks_is_estimated_in_one_process_in_seconds() -> None:
     """The seconds are those of a processor: what else the machine does is not counted."""
@@ -164,18 +187,24 @@ def test_any_of_1024_ranks_is_estimated_in_one_process_in_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "sharded", "tensor"),
-    [((64, 256), "parameters", 1), ((61, 130), "parameters", 1), ((64, 256), "nothing", 2)],
+    ("sizes", "layout", "more"),
+    [
+        ((64, 256), Layout(2, sharded="parameters"), {}),
+        ((61, 130), Layout(2, sharded="parameters"), {}),
+        ((64, 256), Layout(tensor=2), {}),
+        ((64, 256), Layout(pipeline=2), {"microbatches": 4}),
+        ((64, 256), Layout(pipeline=2), {"microbatches": 4, "schedule": "gpipe"}),
+    ],
 )
 def test_the_allocators_of_two_real_ranks_agree_within_two_per_cent(
-    two_ranks: Ranks, sizes: tuple[int, int], sharded: str, tensor: int
+    two_ranks: Ranks, sizes: tuple[int, int], layout: Layout, more: dict
 ) -> None:
     net = net_of(*sizes)
-    given = {"inputs": (32, sizes[0]), "plan": plan_of(), "optimizer": ADAM}
-    measured = measure_footprint(two_ranks, net, sharded=sharded, tensor=tensor, timeout_s=240, **given)
-    layout = Layout(2 // tensor, tensor, sharded=sharded)
+    given = {"inputs": (32, sizes[0]), "plan": plan_of(), "optimizer": ADAM, **more}
+    measured = measure_footprint(two_ranks, net, layout, timeout_s=240, **given)
     estimated = estimate_footprint(net, layout, ranks=(0, 1), **given)
     for real, model in zip(measured.ranks, estimated.ranks, strict=True):
+        assert real.stage == model.stage
         assert real.total_bytes == pytest.approx(model.total_bytes, rel=0.02)
         assert kept(real) == pytest.approx(kept(model), rel=0.02)
         assert real.activation_bytes == pytest.approx(model.activation_bytes, rel=0.02)
@@ -213,12 +242,15 @@ def test_a_layout_a_measurement_and_a_scalar_parameter_are_refused_with_a_reason
         Layout(sharded="all")
     with pytest.raises(ValueError, match="tensor is 0; give a whole number above 0"):
         Layout(tensor=0)
-    with pytest.raises(ValueError, match="counted and not run"):
-        measure_footprint(two_ranks, net_of(4, 4), inputs=(4, 4), sharded="optimizer")
-    with pytest.raises(ValueError, match="2 ranks do not divide by 3"):
-        measure_footprint(two_ranks, net_of(4, 4), inputs=(4, 4), tensor=3)
+    for layout, more, message in (
+        (Layout(2, sharded="optimizer"), {}, "counted and not run"),
+        (Layout(3), {}, "a layout of 3 ranks is measured on as many, and there are 2"),
+        (Layout(pipeline=2), {"schedule": "zero_bubble"}, "'gpipe' and '1f1b' are run here"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            measure_footprint(two_ranks, net_of(4, 4), layout, inputs=(4, 4), **more)
     with pytest.raises(ValueError, match="on the meta device"):
-        measure_footprint(two_ranks, net_of(4, 4).to("meta"), inputs=(4, 4))
+        measure_footprint(two_ranks, net_of(4, 4).to("meta"), Layout(2), inputs=(4, 4))
     with pytest.raises(TypeError, match="inputs is the shape"):
         estimate_footprint(net_of(4, 4), Layout(), inputs=torch.zeros(4, 4))
     with pytest.raises(TypeError, match="a plan says how"):
