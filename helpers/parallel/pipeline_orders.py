@@ -44,8 +44,9 @@ def check(name: str, *, ranks: int, microbatches: int, chunks: int) -> None:
     if name != "interleaved" and chunks != 1:
         raise ValueError(f"{name!r} has one stage a rank, and chunks is {chunks}; only 'interleaved' has more")
     if name != "gpipe" and microbatches < ranks:
-        raise ValueError(f"{name!r} needs at least as many microbatches as ranks; got {microbatches} microbatches for "
-                         f"{ranks} ranks: cut the batch into {ranks} or more, or take 'gpipe'")  # fmt: skip
+        raise ValueError(f"{name!r} is run here as PyTorch runs it, with at least as many microbatches as ranks; got "
+                         f"{microbatches} microbatches for {ranks} ranks: cut the batch into {ranks} or more, or take "
+                         "'gpipe'")  # fmt: skip
     if name == "interleaved" and microbatches % ranks:
         raise ValueError(f"interleaved takes the microbatches in rounds of as many as there are ranks; {microbatches} "
                          f"do not divide by {ranks}: take {microbatches // ranks * ranks} or "

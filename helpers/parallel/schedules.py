@@ -75,12 +75,16 @@ class PipelineSchedule(Result):
     def timeline(self) -> Timeline:
         """The actions as a timeline, a lane a rank: ``gantt(schedule.timeline.activities, title=...)`` draws it.
 
-        Labels are microbatches, with several stages a rank stage:microbatch. Lesson 05.
+        Labels are microbatches. Where a rank has several stages the kind names all but its first: "forward, stage 2".
+        Lesson 05.
         """
-        several = self.stages > self.ranks
+
+        def kind(each: PipelineAction) -> str:
+            chunk = each.stage // self.ranks
+            return f"{each.kind}, stage {chunk + 1}" if chunk else each.kind
+
         return Timeline(self.duration_s, tuple(
-            Activity(f"rank {each.rank}", each.start_s, each.end_s, each.kind,
-                     f"{each.stage}:{each.microbatch}" if several else f"{each.microbatch}")
+            Activity(f"rank {each.rank}", each.start_s, each.end_s, kind(each), f"{each.microbatch}")
             for each in self.actions))  # fmt: skip
 
     def order(self, rank: int) -> list[pipeline_orders.Step]:
@@ -106,8 +110,9 @@ def pipeline_schedule(
     thing at a time, in the schedule's order; a result is ``transfer_s`` on the way to a stage of another rank.
     "interleaved" gives each rank ``chunks`` stages: stage s is on rank s mod ``ranks``.
 
-    Raises ValueError for another name, fewer microbatches than ranks (but for "gpipe"), microbatches that do not divide
-    by the ranks ("interleaved"), chunks that the schedule does not have, and times that do not fit. Lesson 05.
+    Raises ValueError for another name, fewer microbatches than ranks (but for "gpipe"; the schedules can do with fewer,
+    PyTorch's refuse them), microbatches that do not divide by the ranks ("interleaved"), chunks that the schedule does
+    not have, and times that do not fit. Lesson 05.
     """
     pipeline_orders.check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
     if weight_s is not None and name != "zero_bubble":

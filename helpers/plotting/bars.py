@@ -11,9 +11,9 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import NullFormatter
 
 from helpers import units
-from helpers.plotting.style import MEASURED, MODELLED, PREDICTED, figure, unit_axis
+from helpers.plotting.style import FOUND, MEASURED, MODELLED, PREDICTED, figure, unit_axis
 
-_COLOURS = {"predicted": PREDICTED, "modelled": MODELLED, "measured": MEASURED}
+_COLOURS = {"predicted": PREDICTED, "modelled": MODELLED, **dict.fromkeys(FOUND, MEASURED)}
 _GROUP_WIDTH = 0.9
 _LARGEST_PT, _SMALLEST_PT = 11, 9.5  # of the numbers above bars
 _APART_PT = 4  # between two of them that stand side by side, at least
@@ -30,14 +30,16 @@ def draw_three(
     xlabel: str,
     log: bool = False,
 ) -> Figure:
-    """Return grouped bars: for each of ``settings`` the predicted, modelled and measured numbers.
+    """Return grouped bars: for each of ``settings`` the predicted and modelled numbers and those that were found.
 
-    ``numbers`` maps 'predicted', 'modelled' or 'measured' to one value in ``unit`` a setting; None leaves the
-    place free, as where the reader made no prediction. Lesson 00.
+    ``numbers`` maps 'predicted', 'modelled' and one of 'measured', 'counted', 'simulated', 'published' or 'stated' to
+    one value in ``unit`` a setting; None leaves the place free, as where the reader made no prediction. Lesson 00.
     """
     unknown = sorted(set(numbers) - set(_COLOURS))
     if unknown:
         raise ValueError(f"an experiment has the numbers {', '.join(_COLOURS)}, not {', '.join(unknown)}")
+    if len(found := [name for name in FOUND if name in numbers]) > 1:
+        raise ValueError(f"{' and '.join(found)} have one colour; draw one of them beside the model")
     uneven = [name for name, values in numbers.items() if len(values) != len(settings)]
     if uneven:
         raise ValueError(f"{len(settings)} settings need as many numbers; {', '.join(uneven)} has another length")
@@ -66,7 +68,7 @@ def draw_three(
     axes.set_xticks(range(len(settings)), settings)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(_axis_name(unit))
-    drawn.legend(loc="outside lower left", ncols=len(_COLOURS), fontsize=11, frameon=False)
+    drawn.legend(loc="outside lower left", ncols=3, fontsize=11, frameon=False)
     if not _kept_apart(written, drawn):
         for text in written:
             text.set(rotation=90, fontsize=_LARGEST_PT)

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from helpers.plotting.mountains import binary_ticks
-from helpers.plotting.style import MEASURED, MODELLED, PREDICTED, figure, unit_axis
+from helpers.plotting.style import FOUND, MEASURED, MODELLED, PREDICTED, figure, unit_axis
 
 _LOOKS = {
     "predicted": {"color": PREDICTED, "marker": "D", "linestyle": ":"},
     "modelled": {"color": MODELLED, "marker": "", "linestyle": "-"},
-    "measured": {"color": MEASURED, "marker": "o", "linestyle": ""},
+    **{name: {"color": MEASURED, "marker": "o", "linestyle": ""} for name in FOUND},
 }
 _OTHERS = ({"color": "#D55E00", "linestyle": "--"}, {"color": "#555555", "linestyle": "-."})
 
@@ -35,7 +35,8 @@ def draw_curves(
     """Return the curves over ``sizes``, which are bytes, or plain numbers with ``size_unit=""``.
 
     ``curves`` maps names to one value in ``unit`` a size; None leaves the place free. The names modelled (a line),
-    measured (points) and predicted keep their looks; up to two others are broken lines. ``marks`` are sizes at which
+    predicted, and measured, counted, simulated, published or stated (points) keep their looks; up to two others are
+    broken lines. ``marks`` are sizes at which
     something fills up, named above the axes. ``log=False`` has values from zero.
 
     Raises ValueError for no size, a curve of another length, a third other name, or a value that is not finite or, on

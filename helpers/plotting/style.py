@@ -15,8 +15,9 @@ from helpers import units
 
 STYLE_FILE = Path(__file__).with_name("course.mplstyle")
 
-# Predicted, modelled and measured keep their colours in every figure of the course.
+# Predicted, modelled and what was found keep their colours in every figure of the course.
 PREDICTED, MODELLED, MEASURED = "#E69F00", "#0072B2", "#009E73"
+FOUND = ("measured", "counted", "simulated", "published", "stated")  # what an answer may rest on: one a figure
 _CSS_PIXELS_PER_INCH = 100
 _COLOURS = 128
 

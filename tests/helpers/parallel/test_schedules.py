@@ -120,7 +120,9 @@ def test_a_schedule_draws_and_prints() -> None:
     made = pipeline_schedule("interleaved", ranks=2, microbatches=2, chunks=2)
     assert made.timeline.duration_s == made.duration_s
     assert made.timeline.busy_s("rank 1") == made.loads[1].busy_s
-    assert {each.label for each in made.timeline.activities} == {f"{s}:{m}" for s in range(4) for m in range(2)}
+    drawn = {(each.lane, each.kind, each.label) for each in made.timeline.activities}
+    assert drawn == {(f"rank {rank}", f"{way}{stage}", f"{microbatch}") for rank in range(2) for microbatch in range(2)
+                     for way in ("forward", "backward") for stage in ("", ", stage 2")}  # fmt: skip
     assert gantt(made.timeline.activities, title="interleaved").axes
     assert "bubble share" in str(made)
 

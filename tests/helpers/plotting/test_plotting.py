@@ -7,7 +7,7 @@ import struct
 
 import matplotlib.pyplot as plt
 import pytest
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_rgb, to_rgba
 
 from helpers import plotting
 from helpers.plotting import bars
@@ -92,6 +92,15 @@ def test_bars_are_the_numbers():
 def test_a_number_nobody_gave_has_no_bar():
     axes = sample(predicted=[None, None]).axes[0]
     assert [c.get_label() for c in axes.containers] == ["modelled", "measured"]
+
+
+def test_what_was_found_has_one_colour_and_the_name_of_what_it_rests_on():
+    values = {"modelled": [1.0], "simulated": [1.2]}
+    axes = plotting.draw_three(["1"], values, unit="s", title="Training", xlabel="epochs").axes[0]
+    assert [c.get_label() for c in axes.containers] == ["modelled", "simulated"]
+    assert axes.containers[1].patches[0].get_facecolor() == to_rgba(plotting.MEASURED)
+    with pytest.raises(ValueError, match="measured and simulated have one colour"):
+        sample(simulated=[1.0, 2.0])
 
 
 def test_wrong_names_and_lengths_are_refused():
