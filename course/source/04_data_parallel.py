@@ -14,11 +14,11 @@
 #     minutes: 90
 #     needs: ["00"]
 #     objectives:
-#       - write|wrote an all-reduce round a ring of processes, with every byte counted
+#       - follow|followed an all-reduce round a ring of processes, step by step, with every byte counted
 #       - predict|predicted the time of a data-parallel step from a link's two numbers
-#       - show|showed to which digit ranks and one process agree, and which four errors break that
+#       - see|saw how closely four ranks match one process, and four bugs that break the match
 #       - count|counted what DDP, `fully_shard` and accumulated gradients send and keep
-#       - restart|restarted a training run whose process was killed, with nothing lost
+#       - watch|watched a training run go on after one of its processes was killed, with the same result
 # ---
 
 # %% [markdown] tags=["objectives"]
@@ -30,7 +30,9 @@
 # same cells use a GPU for each process where there are four.
 #
 # Your machine has no slow network between its processes, so we make one: a link that takes as long as we say. Then a model of
-# two numbers, [latency](glossary.md#latency) and [bandwidth](glossary.md#bandwidth), must predict what the clock shows.
+# two numbers, [latency](glossary.md#latency) and [bandwidth](glossary.md#bandwidth), must predict what the clock shows. Such times
+# are called *simulated*: processes, messages and clock are real, but the link (and from Part 6 on the device) sleeps. Clear the
+# outputs before you begin (Edit, Clear Outputs of All Cells).
 
 # %%
 import re
@@ -76,10 +78,10 @@ def share_your_number(rank, _world_size):
 
 
 held = ranks.run(share_your_number, timeout_s=60)
-print(held)
 
 # %% tags=["look"]
-held_after.reveal(modelled=sum(range(4)), measured=held[3])
+held_after.reveal(modelled=sum(range(4)), counted=held[3])
+print(held)
 
 # %% [markdown] tags=["explain"]
 # All ranks hold the same. That takes all of them: a collective is a promise that every rank calls it, in the same order, with the
@@ -101,9 +103,9 @@ except parallel.RankError as error:
     print({f"rank {state.rank}": state.status for state in error.states})
 
 # %% [markdown] tags=["explain"]
-# Three ranks wait for the fourth, which has gone home. Nothing is wrong with the line in which they stand; the error is that
-# another rank never reached it. This is the commonest bug of parallel training, and it looks like a slow network. The pool has
-# ended the ranks, and the next run starts them afresh.
+# Three ranks wait for the fourth, which has gone home. The traceback points at the all-reduce where the three wait. That line is
+# fine: the bug is that rank 2 never called it. It looks like a slow network. The pool has ended the ranks, and the next run starts
+# them afresh.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 2: the ring
@@ -139,15 +141,16 @@ def ring_all_reduce(rank, world_size, brought):
 
 # %% tags=["look"]
 brought = torch.arange(40.0).reshape(4, 10)
-print("what rank 1 brings:", brought.tolist()[1])
+print("rank 1 brings      ", brought.tolist()[1])
+print("the sum of all     ", brought.sum(0).tolist())
 for rank, summed in enumerate(ranks.run(ring_all_reduce, brought)):
-    print(f"rank {rank} has the sum of all: {torch.equal(summed, brought.sum(0))}")
+    print(f"rank {rank} ends with  ", summed.tolist())
 
 # %% [markdown] tags=["explain"]
 # Ten numbers do not divide by four; `tensor_split` makes two chunks of three and two of two, and nothing is lost. The obvious
 # alternative is a star: send everything to rank 0, which adds and answers. Count both for 200 kB, the gradient of a network of
 # 50,000 parameters. A rank's port carries one message at a time in each direction; what matters is the most bytes that any port
-# has to carry in one direction, for all wait for it.
+# has to carry in one direction, because all wait for it.
 
 # %% tags=["predict"]
 port_ratio = helpers.predict(
@@ -160,15 +163,16 @@ length = 50_000
 planned = {
     name: parallel.collective("all_reduce", name, world_size=4, length=length) for name in ("ring", "gather_broadcast")
 }
+# %% tags=["look"]
+ring_bytes, star_bytes = (each.busiest_port_bytes for each in planned.values())
+port_ratio.reveal(modelled=(4 - 1) / (2 * (4 - 1) / 4), counted=star_bytes / ring_bytes)
+
+# %% tags=["look"]
 counted = {
     name: {"steps": each.steps, "busiest_port_bytes": each.busiest_port_bytes, "all_bytes": each.total_bytes}
     for name, each in planned.items()
 }
 pd.DataFrame(counted).T.map("{:,}".format)
-
-# %% tags=["look"]
-ring_bytes, star_bytes = (each.busiest_port_bytes for each in planned.values())
-port_ratio.reveal(modelled=(4 - 1) / (2 * (4 - 1) / 4), measured=star_bytes / ring_bytes)
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
 drawn = plotting.gantt(planned["ring"].activities(), title="Ring all-reduce on 4 ranks", unit="", xlabel="step")
@@ -202,34 +206,28 @@ def all_reduce_over(_rank, _world_size, planned, link):
 
 
 # %% tags=["run", "nbval-ignore-output"]
-both = helpers.compare(
-    {name: lambda plan=plan: ranks.run(all_reduce_over, plan, slow) for name, plan in planned.items()}, budget_s=3.5
-)
-both
-
-# %% tags=["look", "nbval-ignore-output"]
-measured_s = {name: both.candidate(name).median_s for name in planned}
-ring_time.reveal(modelled=modelled_s["ring"], measured=measured_s["ring"])
+programs = {name: lambda plan=plan: ranks.run(all_reduce_over, plan, slow) for name, plan in planned.items()}
+both = helpers.compare(programs, budget_s=4, precision=0.1)
+found_s = {name: both.candidate(name).median_s for name in planned}
+ring_time.reveal(modelled=modelled_s["ring"], simulated=found_s["ring"])
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
 drawn = plotting.draw_three(
     list(planned),
-    {"modelled": list(modelled_s.values()), "measured": list(measured_s.values())},
+    {"modelled": list(modelled_s.values()), "simulated": list(found_s.values())},
     unit="s",
     title="All-reduce of 200 kB over 4 ranks, 5 ms and 10 MB/s",
     xlabel="algorithm",
 )
-plotting.show(drawn, alt="Bars of modelled and measured time: the ring is the faster of the two.")
+plotting.show(drawn, alt="Bars of modelled and simulated time: the ring is the faster of the two.")
 
 # %% tags=["explain"]
-both.claim(
-    "gathering at rank 0 takes longer than the ring, up to 3.5 times", "gather_broadcast", at_least=1, at_most=3.5
-)
+both.claim("over this link gathering at rank 0 takes longer than the ring", "gather_broadcast", at_least=1.5)
 
 # %% [markdown] tags=["explain"]
 # The messages are real: `execute` sends the bytes between the processes and then sleeps until the link would have carried them.
-# On a machine that does nothing else the measured times lie a little above the model, for a message also costs your machine
-# something; where other programs run, a process that should go on has to wait for a core, and they lie far above it.
+# On a machine that does nothing else the simulated times lie a little above the model, because a message also costs your machine
+# something. Where other programs run, a process that should go on has to wait for a core, and they lie far above it.
 #
 # And the ring has a price: its latency, $2(p-1)\,\alpha$, grows with $p$. Two other algorithms have fewer steps (Thakur,
 # Rabenseifner and Gropp, *Optimization of Collective Communication Operations in MPICH*, 2005). In a *tree* every second rank
@@ -290,23 +288,23 @@ digits_apart
 # %% tags=["run", "nbval-ignore-output"]
 by_way = {way: train_on_ranks(way=way, timeout_s=110) for way in ("ring", "ddp")}
 doubled = train_on_ranks(lambda: make_model().double(), inputs.double(), targets.double(), way="ring")
+digits_apart.reveal(modelled=torch.finfo(torch.float32).eps / 8, measured=by_way["ddp"].largest_difference)
+
+# %% tags=["look", "nbval-ignore-output"]
 table = {**by_way, "ring in float64": doubled}
 pd.DataFrame(
     {name: {"largest_difference": each.largest_difference, "largest_update": each.largest_update}
      for name, each in table.items()}
 ).T  # fmt: skip
 
-# %% tags=["look", "nbval-ignore-output"]
-digits_apart.reveal(modelled=torch.finfo(torch.float32).eps / 8, measured=by_way["ddp"].largest_difference)
-
 # %% tags=["explain"]
-for name, each in by_way.items():
-    print(f"{name}: within 1e-6 of one process: {each.equal}; ranks equal bit for bit: {each.between_ranks == 0}")
-print(f"float64: within 1e-14 of one process: {doubled.largest_difference < 1e-14}")
-print(f"(0.1 + 0.2) + 0.3 == 0.1 + (0.2 + 0.3): {(0.1 + 0.2) + 0.3 == 0.1 + (0.2 + 0.3)}")
+assert all(each.equal for each in by_way.values())
+assert doubled.largest_difference < 1e-14
+print("between two ranks, at most:", {name: each.between_ranks for name, each in by_way.items()})
+print(f"(0.1 + 0.2) + 0.3 = {(0.1 + 0.2) + 0.3}, 0.1 + (0.2 + 0.3) = {0.1 + (0.2 + 0.3)}")
 
 # %% [markdown] tags=["explain"]
-# The ranks agree with one another in every bit, for all of them make the same update with the same mean. With one process they
+# The ranks agree with one another in every bit, because all of them make the same update with the same mean. With one process they
 # agree to the last digit or two of the number format: sums are added in another order, and floating-point addition is not
 # associative. The model is one step from a float32 to its neighbour: the largest weights begin just below $1/\sqrt{20}$, and
 # between 1/8 and 1/4 neighbours are an eighth of `eps` apart. In float64 the difference shrinks with the format. That is the test
@@ -320,44 +318,67 @@ print(f"(0.1 + 0.2) + 0.3 == 0.1 + (0.2 + 0.3): {(0.1 + 0.2) + 0.3 == 0.1 + (0.2
 # - A layer that takes no part in some step
 # - Batch norm over each rank's shard
 #
-# Four programs that look right, and are not the program that you wrote for one process. Three of them run and converge all the
-# same; one stops.
+# Four programs that look right, and are not the program that you wrote for one process. Three of them run to the end and report
+# nothing, and one of these does not train at all; the fourth stops.
 #
 # The first: 48 examples in shards of 24, 12, 8 and 4, as happens at the end of a data set, each rank with the mean of its shard.
 
+
 # %% tags=["slide", "slide-output"] minutes=2
+def apart(name, run):
+    shares = [f"{distance / run.largest_update:.0%}" for distance in (run.largest_difference, run.between_ranks)]
+    print(f"{name}: {shares[0]} of the largest update from one process, {shares[1]} between ranks")
+
+
 uneven = (24, 12, 8, 4)
-wrong = train_on_ranks(sizes=uneven)
-print(f"shards: equal to one process: {wrong.equal}, to each other: {wrong.between_ranks == 0}")
+apart("shards of 24, 12, 8 and 4", train_on_ranks(sizes=uneven))
 
 # %% [markdown] tags=["explain"]
-# No rank notices: they agree with one another. A mean of means is not the mean. The 4 examples of rank 3 count as much as the 24
-# of rank 0, six times too much for each. The repair follows from the formula: rank $r$ multiplies its loss by
-# $p\,B_r / B$.
+# No rank notices: they agree with one another. A mean of means is not the mean. The 4 examples of rank 3 count together as much as
+# the 24 of rank 0. Each of the 4 counts 1/16 where 1/48 is right, three times too much; each of the 24 counts half of what it
+# should. The repair follows from the formula: rank $r$ multiplies its loss by $p\,B_r / B$.
 
 # %% tags=["explain"]
 weights = [4 * size / 48 for size in uneven]
-mended = train_on_ranks(sizes=uneven, weighted=True)
-print(f"weights {[round(weight, 2) for weight in weights]}: equal to one process: {mended.equal}")
+apart(f"weighted by {[round(weight, 2) for weight in weights]}", train_on_ranks(sizes=uneven, weighted=True))
 
 # %% [markdown]
-# The second: ranks that are seeded differently, so that each begins with weights of its own. Once the gradients are averaged by
-# hand, once by DDP.
+# The second: ranks that are seeded differently, so that each begins with weights of its own, and gradients that are averaged by
+# hand. Seeded alike, 300 steps bring the loss from 1.0 to 0.2. A network that always answers 0 has 0.9.
 
 # %% tags=["predict"]
-seeded_apart = helpers.predict("By hand and with DDP: how many of these two still equal one process?", "programs")
+seeded_apart = helpers.predict("Which loss do four ranks with four seeds reach in 300 steps (the worst of them)?", "")
 seeded_apart
 
-# %% tags=["run", "slide-output"]
-seeded = {way: train_on_ranks(way=way, seeds_differ=True) for way in ("ring", "ddp")}
-for way, each in seeded.items():
-    print(f"seeds, {way}: equal to one process: {each.equal}, to each other: {each.between_ranks == 0}")
 
-# %% tags=["look"]
-seeded_apart.reveal(measured=sum(each.equal for each in seeded.values()))
+# %% tags=["run"]
+def train_300_steps(rank, world_size, seed_of_rank):
+    torch.manual_seed(seed_of_rank[rank])
+    model, steps = make_model().to(device), 300
+    mine = [parallel.shard(each, rank, world_size=world_size).to(device) for each in (inputs, targets)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(mine[0]), mine[1]).backward()
+        parallel.average_gradients(model, by="all_reduce")
+        optimizer.step()
+    return nn.functional.mse_loss(model(inputs.to(device)), targets.to(device)).item()
+
+
+losses = {seeds: ranks.run(train_300_steps, seeds, timeout_s=110) for seeds in ((0, 0, 0, 0), (0, 1, 2, 3))}
+
+# %% tags=["look", "nbval-ignore-output"]
+seeded_apart.reveal(measured=max(losses[0, 1, 2, 3]))
+
+# %% tags=["look", "slide", "slide-output"] minutes=1
+for seeds, of_ranks in losses.items():
+    print(f"seeds {seeds}: losses {', '.join(f'{loss:.1f}' for loss in of_ranks)}")
+apart("four seeds, DDP", train_on_ranks(way="ddp", seeds_differ=True))
 
 # %% [markdown] tags=["explain"]
-# Equal gradients keep equal weights equal, and unequal ones unequal. DDP broadcasts rank 0's weights when it wraps the model.
+# Equal gradients keep equal weights equal, and unequal ones unequal: the four networks stay as far apart as they began, and the
+# mean of their gradients is the gradient of none of them. None trains, and nothing fails. DDP broadcasts rank 0's weights when it
+# wraps the model; by hand you must do it yourself.
 #
 # Two more that look dangerous are not: a weight that two layers share ([tied](glossary.md#tied-weights)) and a frozen one.
 # Autograd adds up the gradient of both uses of a tied weight before it is sent, and a frozen weight sends nothing.
@@ -381,7 +402,7 @@ def with_frozen():
 
 
 for name, maker in {"tied": Tied, "frozen": with_frozen}.items():
-    print(f"{name}: equal to one process: {train_on_ranks(maker).equal}")
+    apart(name, train_on_ranks(maker))
 
 
 # %% [markdown]
@@ -398,7 +419,8 @@ def unused_head(_rank, _world_size, find):
         for _ in range(2):
             ddp(torch.ones(4, 20, device=device)).sum().backward()
     except RuntimeError as error:
-        return f"an error that advises it: {'find_unused_parameters' in str(error)}"
+        advised = re.search("find_unused_parameters=True", str(error))
+        return f"an error that advises {advised[0]}"
     return "two steps done"
 
 
@@ -420,8 +442,7 @@ def with_batch_norm():
     return nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.Tanh(), nn.Linear(32, 5))
 
 
-normed = train_on_ranks(with_batch_norm)
-print(f"batch norm: equal to one process: {normed.equal}, to each other: {normed.between_ranks == 0}")
+apart("batch norm", train_on_ranks(with_batch_norm))
 
 # %% [markdown] tags=["explain"]
 # The formula of Part 3 asks that the loss be a mean over examples. With batch norm each example's output depends on the others of
@@ -440,10 +461,9 @@ def statistics_of_all(rank, world_size, batch):
 
 together, alone = zip(*ranks.run(statistics_of_all, inputs), strict=True)
 whole = inputs.var(0, correction=0)
-print(f"variance from sums, every rank: {all(torch.allclose(each, whole, atol=1e-5) for each in together)}")
-print(
-    f"mean of the ranks' own variances is smaller in every channel: {bool((torch.stack(alone).mean(0) < whole).all())}"
-)
+print(f"variance of 48 examples, mean of the channels: {whole.mean():.3f}")
+print(f"from the sums of all, on each rank: {', '.join(f'{each.mean():.3f}' for each in together)}")
+print(f"of its own 12 examples, on each rank: {', '.join(f'{each.mean():.3f}' for each in alone)}")
 
 # %% [markdown] tags=["explain"]
 # `nn.SyncBatchNorm` does this on GPUs (it refuses a CPU), in the forward pass and again in the backward pass: two waits for every
@@ -467,7 +487,7 @@ sent_in_vain = helpers.predict(
 sent_in_vain
 
 
-# %% tags=["run", "slide", "slide-output"] minutes=1
+# %% tags=["run"]
 def accumulate(rank, world_size, micro_batches, careful):
     ddp = nn.parallel.DistributedDataParallel(make_model().to(device))
     mine = parallel.shard(inputs, rank, world_size=world_size).to(device)
@@ -481,11 +501,13 @@ def accumulate(rank, world_size, micro_batches, careful):
 
 
 sent = {careful: ranks.run(accumulate, 4, careful)[0] for careful in (False, True)}
-for careful, (calls, size_bytes) in sent.items():
-    print(f"{'only the last sends' if careful else 'plain'}: {calls} all-reduces, {size_bytes:,} bytes")
 
 # %% tags=["look"]
-sent_in_vain.reveal(modelled=4, measured=sent[False][1] / sent[True][1])
+sent_in_vain.reveal(modelled=4, counted=sent[False][1] / sent[True][1])
+
+# %% tags=["look", "slide", "slide-output"] minutes=1
+for careful, (calls, size_bytes) in sent.items():
+    print(f"{'only the last sends' if careful else 'plain'}: {calls} all-reduces, {size_bytes:,} bytes")
 
 # %% [markdown] tags=["explain"]
 # `with ddp.no_sync():` round all but the last backward pass sets that switch for you. Plain accumulation is worse than slow: it
@@ -493,8 +515,7 @@ sent_in_vain.reveal(modelled=4, measured=sent[False][1] / sent[True][1])
 # notices what it costs.
 
 # %%
-accumulated = train_on_ranks(micro_batches=3)
-print(f"accumulated over 3 with no_sync: equal to one process: {accumulated.equal}")
+apart("accumulated over 3 with no_sync", train_on_ranks(micro_batches=3))
 
 # %% [markdown] tags=["slide"] minutes=2
 # ### What went wrong here? The lecture's two GPUs
@@ -524,7 +545,7 @@ print("\n".join(f"batch {batch}: {count} updates" for batch, count in updates.it
 
 # %%
 quiet = nn.DataParallel(helpers.LeNet())
-print(f"as many replicas as GPUs, so none on a CPU: {len(quiet.device_ids) == torch.cuda.device_count()}")
+print(f"GPUs: {torch.cuda.device_count()}, replicas: {len(quiet.device_ids)}")
 
 # %% [markdown] tags=["explain"]
 # On GPUs it copies all weights from GPU 0 to the others in every forward pass, scatters the inputs, gathers the outputs on GPU 0,
@@ -548,11 +569,12 @@ pd.DataFrame(moved).T.map("{:,} bytes".format)
 #
 # - The gradient of the last layer is ready first
 # - DDP fills [buckets](glossary.md#bucket), last layer first, and sends each as soon as it is full
-# - What is sent during the backward pass costs no time
+# - What is sent during the backward pass is hidden behind it
 #
 # So DDP puts gradients into buckets and starts the all-reduce of each while the backward pass goes on. To see it with the right clock on
 # any machine we use devices that sleep: a layer that takes 10 ms forward and 40 ms backward on every rank, whatever your processor
-# is. Four of them, with 100 kB of gradient each:
+# is. (A sleeping device has nothing to share. On a GPU the all-reduce takes multiprocessors and memory bandwidth from the backward
+# pass, so what is hidden is not free.) Four of them, with 100 kB of gradient each:
 
 # %%
 forward_s, backward_s, layer_elements, layer_count = 10e-3, 40e-3, 25_000, 4
@@ -597,35 +619,34 @@ slept = {bucket_bytes: ranks.run(sleeping_steps, bucket_bytes, nearer) for bucke
 
 # %% tags=["look", "nbval-ignore-output"]
 fastest_s = {name: parallel.fastest_step_s([rank[0] for rank in found]) for name, found in slept.items()}
-four_buckets.reveal(modelled=modelled[100_000].step_s, measured=fastest_s[100_000])
+four_buckets.reveal(modelled=modelled[100_000].step_s, simulated=fastest_s[100_000])
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
 drawn = plotting.draw_three(
     [f"{400_000 // bucket_bytes}" for bucket_bytes in modelled],
-    {"modelled": [each.step_s for each in modelled.values()], "measured": list(fastest_s.values())},
+    {"modelled": [each.step_s for each in modelled.values()], "simulated": list(fastest_s.values())},
     unit="s",
     title="A step of 4 sleeping ranks by the number of buckets",
     xlabel="buckets",
 )
 plotting.show(
-    drawn, alt="Bars of modelled and measured step time for four, two and one bucket; the modelled time grows."
+    drawn, alt="Bars of modelled and simulated step time for four, two and one bucket; the modelled time grows."
 )
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
 timeline = parallel.joined(each for rank in slept[100_000][:2] for each in rank[2])
-drawn = plotting.gantt(timeline.activities, title="Two of the four ranks, a bucket a layer")
+drawn = plotting.gantt(timeline.activities, title="Simulated: two of the four ranks, a bucket a layer")
 plotting.show(
     drawn, alt="Lanes of device and link of two ranks: the link carries a bucket while the device goes backward."
 )
 
 # %% tags=["explain"]
 for bucket_bytes, found in slept.items():
-    made = [bucket.size_bytes for bucket in modelled[bucket_bytes].buckets]
-    print(f"DDP made the buckets of the model, {made}: {all(rank[1] == made for rank in found)}")
-print(f"no step is faster than its model: {all(fastest_s[name] >= modelled[name].step_s for name in modelled)}")
+    planned_buckets = [bucket.size_bytes for bucket in modelled[bucket_bytes].buckets]
+    print(f"buckets modelled: {planned_buckets}, made by DDP on rank 0: {found[0][1]}")
 
 # %% [markdown] tags=["explain"]
-# What cannot be hidden is the last bucket: it is ready when there is nothing left to compute. Smaller buckets make it smaller, but
+# The last bucket cannot be hidden: it is ready when there is nothing left to compute. Smaller buckets make it smaller, but
 # each pays the latency of $2(p-1)$ messages. Move the sliders: with 20 ms of latency small buckets are the worst choice. Which
 # size would you take for your link?
 
@@ -676,8 +697,8 @@ for megabits in (10_000, 1000, 100, 20):
 pd.DataFrame(rows).T
 
 # %% [markdown] tags=["explain"]
-# In the first row nothing is exposed but the last bucket: converting to float16 is then pure cost. Check one remedy against the
-# clock:
+# In the first row only the last bucket is exposed: there is next to nothing for float16 to save, and converting costs time that the
+# model leaves out. Check one remedy against the clock:
 
 # %% tags=["run", "nbval-ignore-output"]
 weak = parallel.Link(bandwidth_bytes_per_s=2.5e6, latency_s=2e-3)
@@ -690,11 +711,9 @@ for wire_dtype in (None, torch.float16):
     halved[str(wire_dtype)] = (model.step_s, parallel.fastest_step_s([rank[0] for rank in found]), sum(found[0][1]))
 
 # %% tags=["look"]
-results.printed(pd.DataFrame(halved, index=["modelled_s", "measured_s", "sent_bytes"]).T)
+results.printed(pd.DataFrame(halved, index=["modelled_s", "simulated_s", "sent_bytes"]).T)
 
 # %% tags=["explain"]
-print(f"float16 sends half the bytes: {2 * halved['torch.float16'][2] == halved['None'][2]}")
-print(f"no step is faster than its model: {all(measured >= model for model, measured, _ in halved.values())}")
 tiny = torch.tensor(1e-8)
 print(f"a gradient of 1e-8 in float16 is {tiny.half().item()}, in bfloat16 it is {tiny.bfloat16().item():.3g}")
 
@@ -744,14 +763,15 @@ def bytes_kept(_rank, world_size, sharded):
     return [sum(each.nbytes for each in part) for part in kept], counter.counts
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
 kept = {name: ranks.run(bytes_kept, sharded)[0] for name, sharded in (("DDP", False), ("FSDP2", True))}
-columns = ["weights", "gradients", "Adam's state"]
-pd.DataFrame({name: sizes for name, (sizes, _) in kept.items()}, index=columns).T.map("{:,} bytes".format)
 
 # %% tags=["look"]
 parameters = 4 * (64 * 64 + 64)
-kept_bytes.reveal(modelled=(4 + 4 + 8) / 4, measured=sum(kept["FSDP2"][0]) / parameters)
+kept_bytes.reveal(modelled=(4 + 4 + 8) / 4, counted=sum(kept["FSDP2"][0]) / parameters)
+
+# %% tags=["look", "slide", "slide-output"] minutes=1
+columns = ["weights", "gradients", "Adam's state"]
+pd.DataFrame({name: sizes for name, (sizes, _) in kept.items()}, index=columns).T.map("{:,} bytes".format)
 
 # %% [markdown] tags=["explain"]
 # Nothing is free. Count what they send in a step, in whole buffers:
@@ -765,8 +785,8 @@ for name, (_, counts) in kept.items():
 # A [reduce-scatter](glossary.md#reduce-scatter) is the first half of the ring and an [all-gather](glossary.md#all-gather) the
 # second: each sends $\frac{p-1}{p} n$. DDP does both, so
 # $2\frac{p-1}{p} n$. FSDP2 gathers the weights for the forward pass, forgets them, gathers them for the backward pass and scatters
-# the gradients: three halves in place of two, 1.5 times the bytes for a $p$-th of the memory. What is sharded for good does not
-# include the activations: these are the subject of lesson 07. For a network of $10^9$ parameters, a rank keeps:
+# the gradients: three halves instead of two. It sends 1.5 times the bytes, and keeps a $p$-th of all this. Activations are not
+# sharded; lesson 07 counts them. For a network of $10^9$ parameters, a rank keeps:
 
 # %%
 stages = {"DDP": (4, 4, 8), "ZeRO 1": (4, 4, 8 / 8), "ZeRO 2": (4, 4 / 8, 8 / 8), "ZeRO 3": (4 / 8, 4 / 8, 8 / 8)}
@@ -833,15 +853,13 @@ measured_s = min(float(milliseconds) / 1000 for milliseconds in re.findall(r"fas
 where = "cable" if on_a_cable else "loopback, not slowed"
 print(f"modelled: {units.text(modelled_s, 's')}, measured ({where}): {units.text(measured_s, 's')}")
 
-# %% tags=["explain"]
-is_held_up = not on_a_cable or measured_s > 0.9 * modelled_s
-print(f"where there is a cable, no all-reduce is faster than it allows: {is_held_up}")
+assert not on_a_cable or measured_s > 0.95 * modelled_s
 
 # %% [markdown] tags=["explain"]
-# The measured time lies a little above the model: each packet of 1,500 bytes carries headers as well as your gradient. (A tenth
-# below would be no contradiction: the kernel lets the first 2 ms of bytes pass before it slows them.) A sleeping link and a limited
-# cable tell the same story, from two sides: the first needs no rights and works everywhere, the second holds up real bytes, of any
-# program, unchanged.
+# On the cable the measured time lies a little above the model: each packet of 1,500 bytes carries headers as well as your gradient.
+# (A little below would be no contradiction: the kernel lets 2 ms of bytes pass unslowed after each pause, which is 4 ms of 105 in
+# two rounds.) A sleeping link and a limited cable tell the same story, from two sides: the first needs no rights and works
+# everywhere, the second holds up real bytes, of any program, unchanged.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 10: a rank is killed
@@ -866,7 +884,7 @@ redone = helpers.predict(
 )
 redone
 
-# %% tags=["run", "slide", "slide-output"] minutes=1
+# %% tags=["run"]
 killed = parallel.torchrun(
     script,
     nproc_per_node=2,
@@ -874,23 +892,24 @@ killed = parallel.torchrun(
     args=["--checkpoint", checkpoints / "killed.pt", "--kill-after", "6"],
     timeout_s=110,
 )
+# %% tags=["look"]
+resumed_at = int(killed.ranks[0].output.split("steps ")[1].split()[0])
+redone.reveal(modelled=6 % 4, counted=6 - (resumed_at - 1))
+
+# %% tags=["look", "slide", "slide-output"] minutes=1
 print(f"restarts: {killed.restarts}")
 print("\n".join(rank.output.splitlines()[0].partition(",")[0] for rank in killed.ranks))
 
-# %% tags=["look"]
-resumed_at = int(killed.ranks[0].output.split("steps ")[1].split()[0])
-redone.reveal(modelled=6 % 4, measured=6 - (resumed_at - 1))
-
 # %% tags=["explain"]
-restarted = [rank.output.splitlines()[0] for rank in killed.ranks]
-digests = {digest for _, digest in undisturbed} | {line.split()[-1] for line in restarted}
-print(f"all ranks of both runs end with the same parameters, bit for bit: {len(digests) == 1}")
+digests = [digest for _, digest in undisturbed]
+digests += [rank.output.splitlines()[0].split()[-1] for rank in killed.ranks]
+print(f"{len(digests)} ranks of two runs end with {len(set(digests))} set of parameters, bit for bit")
 folder.cleanup()
 ranks.close()
 
 # %% [markdown] tags=["explain"]
-# Two steps of work were lost, and nothing of the result; nor does it matter on how many machines two ranks stand. That takes
-# everything that the next step depends on: leave the momentum out of the checkpoint, and the run goes on, and ends elsewhere.
+# We repeated two steps, and the result is identical, whether the two ranks stand on one machine or on two. For that the checkpoint
+# must hold everything that the next step depends on: leave the momentum out, and the run goes on, and ends elsewhere.
 #
 # How often should one write? Each checkpoint costs time $C$, and a failure costs on average half an interval. With one failure in
 # a time $M$, the total is least for an interval of

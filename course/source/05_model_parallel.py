@@ -235,7 +235,7 @@ kinds = {"weights": "parameter", "gradients": "gradient", "Adam": "optimizer", "
 sizes = {}
 for name, footprint in footprints.items():
     fullest = max(footprint.ranks, key=lambda rank: rank.total_bytes)
-    sizes[name] = {"fullest stage": f"{fullest.stage} of {footprint.pipeline}"}
+    sizes[name] = {"fullest": f"stage {fullest.stage} of {footprint.pipeline}"}
     sizes[name] |= {kind: units.text(getattr(fullest, f"{key}_bytes"), "B") for kind, key in kinds.items()}
 pd.DataFrame(sizes).T
 
@@ -250,7 +250,7 @@ for name in ("tensor x pipeline", "all three"):
 #
 # Plain data parallel divides only the activations: no number of such devices makes room for the weights. The other three keep nearly
 # the same weights, because each cuts all of them into 64 parts. They differ in the activations saved and, as you will see, in what
-# they send. In a pipeline the stages differ as well: with the schedule 1F1B of Part 4 and as many microbatches as stages, stage 0
+# they send. In a pipeline the stages differ as well: with the schedule 1F1B of Part 4 and as many [microbatches](glossary.md#microbatch) as stages, stage 0
 # keeps the activations of all of them, the last stage of one. What enters stage 0 is the batch, which is not counted; so stage 1
 # may keep most.
 #
@@ -273,7 +273,8 @@ for name, layout in {
                   for rank in range(4)}  # fmt: skip
 
 # %% tags=["look", "nbval-ignore-output"]
-pd.DataFrame(rows).T.map("{0[0]:,} estimated, {0[1]:,}".format)
+print("bytes estimated / allocated")
+pd.DataFrame(rows).T.map("{0[0]:,} / {0[1]:,}".format)
 
 # %% tags=["explain"]
 for name, by_rank in rows.items():
@@ -850,6 +851,8 @@ for row, run in zip(tried, runs, strict=True):
 # %% tags=["run", "nbval-ignore-output"]
 overhead = parallel.measure_message_overhead(ranks, repeats=10)
 with_messages = {row.layout: row.step_s for row in choose(link=overhead.added_to(link)).rows}
+
+# %% tags=["look", "nbval-ignore-output"]
 table = {
     row.strategy: {"link alone": row.step_s, "and messages": with_messages[row.layout], "simulated": run.step_s}
     for row, run in zip(tried, runs, strict=True)

@@ -24,7 +24,7 @@
 # %% [markdown] tags=["objectives"]
 # # Working set
 #
-# A network of 41,282 parameters needs more than twenty times the memory of its parameters to train on 64 digits. Where does it
+# A network of 41,282 parameters needs more than ten times the memory of its parameters to train on 64 digits. Where does it
 # go? And what does one step of training cost, in operations and in time? This lesson counts both, layer by layer, and then holds
 # the counts to what the machine did.
 #
@@ -60,7 +60,7 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 macs_of_lenet = helpers.predict("How many multiply-accumulates does LeNet need for one image?", "MAC")
 macs_of_lenet
 
-# %% tags=["slide"] minutes=2
+# %% tags=["slide", "slide-code"] minutes=2
 by_hand = {
     "conv1": (6 * 24 * 24) * (1 * 5 * 5),
     "conv2": (16 * 8 * 8) * (6 * 5 * 5),
@@ -68,27 +68,22 @@ by_hand = {
     "fc2": 120 * 60,
     "fc3": 60 * 10,
 }
-print(f"by hand: {sum(by_hand.values()):,} MAC")
-
 # %% [markdown]
 # `profile_ops` counts the same without your hand. It follows the model's operators on shapes alone, computes nothing, and
-# returns a row a layer. In place of "measured" we have "counted by following the model". The variant `"lecture"` has the same
-# convolutions and fully connected layers; Part 2 shows what is different in it.
+# returns a row a layer: a number found so is *counted*, and not measured. The variant `"lecture"` has the same convolutions and
+# fully connected layers; Part 2 shows what is different in it.
 
 # %% tags=["run"]
 lenet = helpers.LeNet(variant="lecture").to(device)
 counted = operations.profile_ops(lenet, (1, 1, 28, 28))
-macs_of_lenet.reveal(modelled=sum(by_hand.values()), measured=counted.forward_macs)
+assert all(by_hand[name] == counted.layer(name).forward_macs for name in by_hand)
+macs_of_lenet.reveal(modelled=sum(by_hand.values()), counted=counted.forward_macs)
 
 # %% tags=["look"]
 counted
 
-# %% tags=["explain"]
-agree = all(by_hand[name] == counted.layer(name).forward_macs for name in by_hand)
-print(f"by hand and counted agree in every layer: {agree}")
-
 # %% [markdown] tags=["explain"]
-# Two columns, never mixed. A MAC is one multiplication and one addition. A [FLOP](glossary.md#flop) is one operation of any
+# The two counts agree in every layer. Two columns, never mixed. A MAC is one multiplication and one addition. A [FLOP](glossary.md#flop) is one operation of any
 # kind: two for each MAC, and one for each comparison of a ReLU. So FLOPs are not simply twice the MACs:
 
 # %% tags=["explain", "slide"] minutes=2
@@ -123,7 +118,7 @@ plotting.show(drawn, alt=alt)
 # Compare it with your count, layer by layer, before you read on. Which rows agree with the MACs, and which do not?
 
 # %% tags=["predict"]
-flops_each = helpers.predict('How many FLOPs does the forward do for each of the lecture\'s "FLOPs"?', "x")
+flops_each = helpers.predict('How many real FLOPs stand behind one of the lecture\'s "FLOPs"?', "x")
 flops_each
 
 # %% tags=["run"]
@@ -135,13 +130,13 @@ side_by_side = pd.DataFrame(
     },
     index=layers,
 )
-side_by_side.map("{:,}".format)
-
-# %% tags=["look"]
 flops_each.reveal(
     modelled=units.flops_from_macs(counted.forward_macs) / lecture.total_operations,
-    measured=counted.forward_flops / lecture.total_operations,
+    counted=counted.forward_flops / lecture.total_operations,
 )
+
+# %% tags=["look"]
+side_by_side.map("{:,}".format)
 
 # %% [markdown] tags=["explain"]
 # The total is neither the MACs nor the FLOPs. Take it apart. The difference of each convolution is one an output: its bias,
@@ -174,8 +169,10 @@ for variant in ("lecture", "standard"):
     nn.init.constant_(model.fc3.bias, -100.0)
     loss = nn.functional.cross_entropy(model(torch.rand(8, 1, 28, 28, device=device)), torch.arange(8, device=device))
     loss.backward()
-    learns = any(weight.grad.abs().sum() > 0 for weight in model.parameters())
-    print(f"{variant}: some gradient is not zero: {learns}")
+    learning = sum(bool(weight.grad.any()) for weight in model.parameters())
+    print(
+        f"{variant}: {learning} of {len(list(model.parameters()))} weights and biases have a gradient that is not zero"
+    )
 
 # %% [markdown] tags=["explain"]
 # With the ReLU on its logits such a network can never learn again: every gradient is zero. From here on we use LeNet without it.
@@ -197,15 +194,15 @@ step_multiple
 # Each of the two products has as many multiply-accumulates as the forward, which makes 3 in all. But nothing stands before the
 # first layer, so nobody asks for the gradient of its input. The model is $3M - M_{first}$.
 
-# %% tags=["run", "slide"] minutes=2
+# %% tags=["run"]
 lenet = helpers.LeNet().to(device)
 step = operations.profile_ops(lenet, (1, 1, 28, 28))
 step_macs = step.forward_macs + step.backward_macs
 modelled_macs = 3 * step.forward_macs - step.layer("conv1").forward_macs
-print(f"modelled: {modelled_macs:,} MAC, counted: {step_macs:,} MAC")
+step_multiple.reveal(modelled=modelled_macs / step.forward_macs, counted=step_macs / step.forward_macs)
 
-# %% tags=["look"]
-step_multiple.reveal(modelled=modelled_macs / step.forward_macs, measured=step_macs / step.forward_macs)
+# %% tags=["look", "slide", "slide-output"] minutes=2
+print(f"modelled: {modelled_macs:,} MAC, counted: {step_macs:,} MAC")
 
 # %% tags=["look"]
 rows = [step.layer(name) for name in by_hand]
@@ -220,8 +217,8 @@ alt = "Two pies of the MACs by layer: the two convolutions take most of both, co
 plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# The first layer has the smaller share of training, for it is the one that is spared a product. Is the ratio of the times that
-# of the MACs as well?
+# The share of conv1 is smaller in training, because its backward pass needs one product instead of two. Is the ratio of the times
+# that of the MACs as well?
 
 # %% tags=["look", "nbval-ignore-output"]
 digits = torch.rand(64, 1, 28, 28, device=device)
@@ -232,11 +229,12 @@ def training_step(model):
     model(digits).sum().backward()
 
 
-passes = helpers.compare({"forward": lambda: lenet(digits), "step": lambda: training_step(lenet)}, budget_s=1)
+programs = {"forward": lambda: lenet(digits), "step": lambda: training_step(lenet)}
+passes = helpers.compare(programs, budget_s=2, precision=0.1)
 passes
 
 # %% tags=["explain"]
-passes.claim("a training step takes longer than its forward", "step", at_least=1)
+passes.claim("a training step takes longer than its forward", "step", at_least=1.5)
 
 # %% [markdown] tags=["explain"]
 # Set the time ratio beside the multiple that you predicted. They need not agree: pooling and ReLU have no MAC and take time, and
@@ -272,16 +270,16 @@ for batch, flops in per_image.items():
 # uses each of its weights once.
 
 # %% tags=["predict", "slide-output"]
-weight_share = helpers.predict("One image: which share of the bytes that LeNet's layers touch are weights?", "%")
+weight_share = helpers.predict("One image: what share of the bytes that LeNet's layers touch are weights?", "%")
 weight_share
 
-# %% tags=["run", "slide", "slide-output"] minutes=2
+# %% tags=["run"]
 touched = step.table().set_index("layer")[["input_bytes", "weight_bytes", "output_bytes"]].drop("flatten")
-results.printed(touched.iloc[1:].rename_axis(None))
-
-# %% tags=["look"]
 total = touched.loc[""]
-weight_share.reveal(measured=float(100 * total["weight_bytes"] / total.sum()))
+weight_share.reveal(counted=float(100 * total["weight_bytes"] / total.sum()))
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+results.printed(touched.iloc[1:].rename_axis(None))
 
 
 # %% tags=["look"]
@@ -343,24 +341,22 @@ print(f"saved for backward: {trained.saved_bytes / trained.parameter_bytes:.1f} 
 #
 # ### AlexNet: one image through each layer
 #
-# AlexNet (Krizhevsky and others, 2012) was split over two GPUs of 3 GB to be trained at all. It has the same two kinds of layers.
-# The one here is torchvision's, which is in one piece: its convolutions are called `features`, its fully connected layers
-# `classifier`.
+# AlexNet (Krizhevsky and others, 2012) was trained on two GPUs of 3 GB, one half of most layers on each; lesson 05 counts whether
+# one would have done. It has the same two kinds of layers. The one here is torchvision's, which is in one piece and has 64 filters
+# in its first layer, where the paper has 96. Its convolutions are called `features`, its fully connected layers `classifier`.
 
 # %% tags=["predict"]
-connected_share = helpers.predict("Which share of AlexNet's parameters is in its three fully connected layers?", "%")
+connected_share = helpers.predict("What share of AlexNet's parameters is in its three fully connected layers?", "%")
 connected_share
 
 # %% tags=["run"]
 alexnet = memory.profile_layer_alexnet()
+connected = [row for row in alexnet.layers if row.kind == "Linear"]
+connected_share.reveal(counted=100 * sum(row.parameter_bytes for row in connected) / alexnet.parameter_bytes)
 print(f"{alexnet.parameter_bytes // 4:,} parameters")
 
 # %% tags=["look", "slide", "slide-output"] minutes=3
 results.printed(alexnet.table().drop(columns=["kind", "working_set_bytes"]).set_index("layer").rename_axis(None))
-
-# %% tags=["look"]
-connected = [row for row in alexnet.layers if row.kind == "Linear"]
-connected_share.reveal(measured=100 * sum(row.parameter_bytes for row in connected) / alexnet.parameter_bytes)
 
 
 # %% tags=["look"]
@@ -395,30 +391,11 @@ print(f"they are equal at a batch of {alexnet.parameter_bytes / flowing_bytes:.0
 #
 # [Peak memory](glossary.md#peak-memory) is the most that is alive at one moment. A step fits, or does not, by its peak.
 #
-# First the shares: the most that each kind of tensor takes at any moment of one step of LeNet with Adam, batch 64.
+# You have seen the parts: weights, gradients and Adam's state; the batch; what is saved for backward. Make your own prediction
+# from them. The next cell adds them up, which is the count that textbooks do.
 
-# %% tags=["slide-output"]
-shares = memory.profile_mem(lenet, (64, 1, 28, 28), optimizer=torch.optim.Adam)
-by_size = sorted(shares.shares, key=lambda row: -row.size_bytes)
-largest_kinds = {row.category: row.size_bytes for row in by_size[:4]}
-others_bytes = sum(row.size_bytes for row in by_size[4:])
-drawn = plotting.draw_shares(
-    {"training step": largest_kinds | {"all other kinds": others_bytes}},
-    title="LeNet, batch 64: the most bytes of each kind",
-)
-alt = "A pie of the memory of a training step by kind: workspace, activations and their gradients are most of it."
-plotting.show(drawn, alt=alt)
-
-# %% [markdown]
-# The other kinds are the parameters, their gradients, what Adam keeps and what it needs for a moment, and the batch. Two kinds are
-# new, and come back below: the gradients of activations, and the [workspace](glossary.md#workspace) that an operator takes for
-# itself while it runs.
-#
-# Now the peak itself. You have seen the parts: weights, gradients and Adam's state; the batch; what is saved for backward. Make
-# your own prediction from them. The next cell adds them up, which is the count that textbooks do.
-
-# %% tags=["predict"]
-peak_of_step = helpers.predict("Which peak memory has one training step of LeNet with Adam, batch 64?", "B")
+# %% tags=["predict", "slide-output"]
+peak_of_step = helpers.predict("What is the peak memory of one training step of LeNet with Adam, batch 64?", "B")
 peak_of_step
 
 # %%
@@ -433,22 +410,37 @@ print(f"weights, gradients, Adam's state, batch, saved for backward: {textbook_b
 # %% tags=["run"]
 estimate = memory.estimate_peak_memory(lenet, (64, 1, 28, 28), optimizer=torch.optim.Adam)
 peak = memory.measure_peak_memory(lenet, (64, 1, 28, 28), optimizer=torch.optim.Adam)
-close = abs(estimate.peak_bytes / peak.peak_bytes - 1) <= 0.01
-print(f"estimate and measurement agree within 1 %: {close}")
-
 # %% tags=["look", "nbval-ignore-output"]
 peak_of_step.reveal(modelled=estimate.peak_bytes, measured=peak.peak_bytes)
 
-# %% tags=["explain"]
-print(f"the textbook's sum is smaller than the measured peak: {textbook_bytes < peak.peak_bytes}")
-print(f"it is more than 20 times the parameters: {peak.peak_bytes > 20 * trained.parameter_bytes}")
-print(f"the peak comes in the phase: {estimate.phase}")
+# %% tags=["look"]
+print(f"estimate over measurement: {estimate.peak_bytes / peak.peak_bytes:.2f}; the peak comes in: {estimate.phase}")
 
 # %% [markdown] tags=["explain"]
 # The textbook's sum is wrong twice. It adds up what is never alive together: at the end of backward most of what was saved is gone.
-# And it leaves out two things, which the next figure shows: the gradients of the activations, and the workspace of the
-# convolutions. The workspace depends on the processor: the library that computes a convolution may copy its 6 channels into 8
-# or 16 places, as wide as its registers.
+# And it leaves out two things, which the next figures show: the gradients of the activations, and the
+# [workspace](glossary.md#workspace) that an operator takes for itself while it runs. Most of the workspace is that of oneDNN's
+# convolutions: the library may copy 6 channels into 8 or 16 places, as wide as the registers of this processor. On another
+# processor, and on a GPU, the workspace is another, and so is the peak.
+
+# %% tags=["look", "nbval-ignore-output"]
+shares = memory.profile_mem(lenet, (64, 1, 28, 28), optimizer=torch.optim.Adam)
+kinds = shares.table().set_index("category")[["size_bytes", "at_peak_bytes"]]
+results.printed(pd.concat([kinds, kinds.sum().rename("sum").to_frame().T]))
+
+# %% [markdown] tags=["look"]
+# `profile_mem` gives the most that each kind of tensor takes at any moment (`size_bytes`). These moments differ, so their sum is
+# more than the step ever needs. What is alive at the peak adds up to it, and may stand in a pie:
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+at_peak = kinds["at_peak_bytes"].sort_values(ascending=False)
+parts = {kind: int(at_peak[kind]) for kind in at_peak.index[:3]} | {"all other kinds": int(at_peak[3:].sum())}
+parts = {f"{kind}: oneDNN, this CPU" if kind == "workspace" else kind: size for kind, size in parts.items()}
+drawn = plotting.draw_shares({"alive at the peak": parts}, title="LeNet with Adam, batch 64: the peak of a step")
+alt = (
+    "A pie of what is alive at the peak of a training step, by kind; the workspace is that of oneDNN on this processor."
+)
+plotting.show(drawn, alt=alt)
 
 # %% tags=["look", "slide", "slide-output"] minutes=3
 line = estimate.timeline
@@ -469,32 +461,24 @@ plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
 # Read it from left to right; what is smaller than 250 kB is left out. The forward makes one saved tensor after another; the
-# backward uses them in reverse order, and each is freed as soon as it was used. The first layer's tensors live longest. This is
-# what is alive at the peak:
-
-# %% tags=["explain", "nbval-ignore-output"]
-print(f"operator {estimate.operator} of {estimate.layer}, in {estimate.phase}")
-alive = pd.DataFrame([row.to_dict() for row in estimate.alive[:6]])
-results.printed(alive)
-
-# %% [markdown] tags=["explain"]
+# backward uses them in reverse order, and each is freed as soon as it was used. The first layer's tensors live longest.
+#
 # With an estimate that needs no run you can ask how large a batch fits, before anything runs out. `max_batch_size` looks for it
 # by bisection; `fits` answers for one batch.
 
 # %% tags=["look", "nbval-ignore-output"]
 limit = units.parse("16 MiB", "B")
 largest = memory.max_batch_size(lenet, (1, 1, 28, 28), limit, optimizer=torch.optim.Adam)
-largest
-
-# %% tags=["explain"]
 one_more = helpers.fits(lenet, (largest.batch_size + 1, 1, 28, 28), limit, optimizer=torch.optim.Adam)
-print(f"it fits, and one image more does not: {largest.peak_bytes <= limit and not one_more}")
+assert largest.peak_bytes <= limit
+assert not one_more
+largest
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 6: time for memory
 #
 # [Activation checkpointing](glossary.md#activation-checkpointing) keeps the input of a block only. Backward computes the block
-# again. Which share of the peak is left?
+# again. What share of the peak is left?
 #
 # It pays where the activations are most of the memory: a deep network and a large batch. Here are four blocks, each of
 # four layers of 256, and 2,048 examples:
@@ -520,25 +504,25 @@ rows = torch.rand(2048, 256, device=device)
 models = {"plain": Blocks(again=False).to(device), "checkpointed": Blocks(again=True).to(device)}
 
 # %% tags=["predict"]
-kept_share = helpers.predict("Which share of the peak memory is left with checkpointing?", "%")
+kept_share = helpers.predict("What share of the peak memory is left with checkpointing?", "%")
 kept_share
 
-# %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=2
+# %% tags=["run", "nbval-ignore-output"]
 peaks = {
     name: (memory.estimate_peak_memory(model, rows).peak_bytes, memory.measure_peak_memory(model, rows).peak_bytes)
     for name, model in models.items()
 }
-results.printed(pd.DataFrame(peaks, index=["estimated", "measured"]).T.add_suffix("_bytes"))
-
-# %% tags=["look", "nbval-ignore-output"]
 estimated_share, measured_share = (
     100 * after / before for before, after in zip(peaks["plain"], peaks["checkpointed"], strict=True)
 )
 kept_share.reveal(modelled=estimated_share, measured=measured_share)
 
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
+results.printed(pd.DataFrame(peaks, index=["estimated", "measured"]).T.add_suffix("_bytes"))
+
 # %% tags=["explain"]
-print(f"each estimate is within 1 % of its measurement: {all(abs(e / m - 1) <= 0.01 for e, m in peaks.values())}")
-print(f"at least a quarter of the peak is saved: {measured_share < 75}")
+for name, (estimated, measured) in peaks.items():
+    print(f"{name}: estimate over measurement {estimated / measured:.2f}")
 
 # %% [markdown] tags=["explain"]
 # What does it cost? Each block is computed once more: the step has one forward more. In units of the forward that is 4 in place
@@ -557,11 +541,12 @@ def run_step(model):
     model(rows).sum().backward()
 
 
-costs = helpers.compare({name: lambda model=model: run_step(model) for name, model in models.items()}, budget_s=2)
+programs = {name: lambda model=model: run_step(model) for name, model in models.items()}
+costs = helpers.compare(programs, budget_s=5, precision=0.05)
 costs
 
 # %% tags=["explain"]
-costs.claim("computing again takes time, at most twice that of the plain step", "checkpointed", at_least=1, at_most=2)
+costs.claim("computing every block again makes the step longer", "checkpointed", at_least=1.1, at_most=1.8)
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 7: other profilers
@@ -579,7 +564,7 @@ print(f"thop: {thop_macs:,.0f} MAC, by hand: {sum(by_hand.values()):,} MAC")
 # ### A small attention layer
 #
 # 128 words of 64 numbers, each compared with each other one. Two of the matrix products are written as `@`, outside every
-# module. Which share of the multiply-accumulates does thop count?
+# module. What share of the multiply-accumulates does thop count?
 
 
 # %%
@@ -596,23 +581,25 @@ class Attention(nn.Module):
 
 
 # %% tags=["predict"]
-seen_share = helpers.predict("Which share of this layer's multiply-accumulates does thop count?", "%")
+seen_share = helpers.predict("What share of this layer's multiply-accumulates does thop count?", "%")
 seen_share
 
-# %% tags=["run", "slide", "slide-output"] minutes=2
+# %% tags=["run"]
 words = torch.zeros(1, 128, 64)
 attention_macs = 128 * 64 * (3 * 64) + 2 * 128 * 128 * 64 + 128 * 64 * 64
 thop_macs, _ = thop.profile(Attention(), inputs=(words,), verbose=False)
 ours = operations.profile_ops(Attention(), words)
+seen_share.reveal(counted=100 * thop_macs / attention_macs)
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
 print(f"by hand      {attention_macs:,} MAC")
 print(f"thop         {thop_macs:,.0f} MAC")
 print(f"profile_ops  {ours.forward_macs:,} MAC")
 
-# %% tags=["look"]
-seen_share.reveal(measured=100 * thop_macs / attention_macs)
-
 # %% [markdown] tags=["explain"]
-# What thop has no rule for counts zero, and it does not say so. That is the worst kind of error: a number that looks finished.
+# What thop has no rule for counts zero, and unless you ask it does not say so: a number that looks finished. With
+# `report_missing=True` it warns that it has no rule for `Attention` and takes it for zero. fvcore lists the operators that it does
+# not know (`unsupported_ops`). Ask every profiler for its list.
 #
 # And a profiler should leave a model as it found it. Look at the LeNet that thop has counted:
 
@@ -644,9 +631,8 @@ except AttributeError as error:
 shared = nn.Sequential(nn.Sequential(nn.Linear(8, 8), relu := nn.ReLU()), nn.Sequential(nn.Linear(8, 8), relu))
 before = set(shared.state_dict())
 print(f"{operations.profile_ops(shared, (1, 8)).forward_macs} MAC")
-print(
-    f"nothing is left in the model: {set(shared.state_dict()) == before}; it runs: {shared(torch.zeros(1, 8)).shape[1] == 8}"
-)
+left, outputs = set(shared.state_dict()) - before, shared(torch.zeros(1, 8)).shape[1]
+print(f"left in the model: {len(left)} buffers; it runs, and returns {outputs} numbers")
 
 # %% [markdown]
 # ### More models, more profilers
@@ -660,28 +646,28 @@ recorded.show("07", "peers")
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 8: where the time goes
 #
-# `pool1` has no multiply-accumulate at all. Which share of the time of a training step does it take?
+# `pool1` has no multiply-accumulate at all. What share of the time of a training step does it take?
 #
 # A profile of time answers it. `profile_time` sets marks around each module, forward and backward, and runs the step many times,
 # with the marks and without, so that you see what the marks themselves cost.
 
 # %% tags=["predict"]
-pool_share = helpers.predict("Which share of the time of LeNet's training step, batch 64, does pool1 take?", "%")
+pool_share = helpers.predict("What share of the time of LeNet's training step, batch 64, does pool1 take?", "%")
 pool_share
 
-# %% tags=["run", "nbval-ignore-output"]
+# %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 times = profiling.profile_time(lenet, digits, budget_s=1)
-times
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 whole = operations.profile_ops(lenet, tuple(digits.shape))
 flops = {row.layer: row.forward_flops + row.backward_flops for row in whole.layers}
 pool_share.reveal(modelled=100 * flops["pool1"] / flops[""], measured=100 * times.layer("pool1").share)
 
+# %% tags=["look", "nbval-ignore-output"]
+times
+
 # %% tags=["explain"]
-parts_s = sum(row.total_s for row in times.parts())
-print(f"the rows add up to the whole step: {abs(parts_s / times.step_s - 1) < 1e-6}")
-print(f"pool1 takes time without a MAC: {times.layer('pool1').total_s > 0 and whole.layer('pool1').forward_macs == 0}")
+assert abs(sum(row.total_s for row in times.parts()) / times.step_s - 1) < 1e-6
+pool1_s = times.layer("pool1").total_s
+print(f"pool1: {whole.layer('pool1').forward_macs} MAC in the forward, {units.text(pool1_s, 's')} in a step")
 
 # %% [markdown] tags=["explain"]
 # The model in the reveal counts FLOPs as if each took the same time. Pooling does few operations and moves many bytes, and its
@@ -696,13 +682,13 @@ results.printed(kernels.table().head(8))
 
 # %% tags=["explain"]
 shares_sum = kernels.table()["share"].sum()
-print(f"with the row of what is not accounted for the shares add up to 1: {abs(shares_sum - 1) < 1e-6}")
+print(f"with the row of what is not accounted for the shares add up to {shares_sum:.3f}")
 
 # %% [markdown] tags=["explain"]
 # ### The step from its operators alone
 #
 # Here is a model of a step's time that needs no run of the step: time each distinct operator alone, multiply by its calls, add up.
-# It holds that operators do not disturb one another, and that nothing but them takes time.
+# It assumes that operators do not affect each other and that all the time is spent in operators.
 
 # %% tags=["predict"]
 step_time = helpers.predict("How long does one training step of LeNet, batch 64, take?", "s")
@@ -711,17 +697,15 @@ step_time
 # %% tags=["run"]
 modelled = profiling.estimate_step_time(lenet, digits, budget_s=1)
 measured = helpers.measure(lambda: training_step(lenet), budget_s=1)
-print(f"every operator of the step could be timed alone: {not modelled.not_timed}")
+print(f"operators that could not be timed alone: {len(modelled.not_timed)}")
 
 # %% tags=["look", "nbval-ignore-output"]
 step_time.reveal(modelled=modelled.step_s, measured=measured.median_s)
 
 # %% tags=["explain"]
-timing.claim(
-    "the sum of the operators is within a factor of 2 of the step",
-    holds=1 / 2 < modelled.step_s / measured.median_s < 2,
-    evidence=[modelled, measured],
-)
+ratio = modelled.step_s / measured.median_s
+timing.claim("the times of the operators add up to that of the step", ratio, at_least=0.5, at_most=2,
+             evidence=[modelled, measured])  # fmt: skip
 
 # %% [markdown] tags=["explain"]
 # Where it is too low, the time between the operators is missing: Python and autograd. Where it is too high, an operator ran slower
