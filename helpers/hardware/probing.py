@@ -10,7 +10,7 @@ from helpers.hardware.limits import MachineLimits
 if TYPE_CHECKING:
     import torch
 
-_VERSION = 2
+_VERSION = 3
 
 
 def probe(refresh: bool = False, *, device: str | torch.device | None = None) -> MachineLimits:
