@@ -26,7 +26,7 @@
 #
 # Add up the same numbers twice: once in the order in which they lie in memory, once in another order. The additions are the same,
 # and so is the sum. Yet one takes many times as long, and no count of operations says so. The reason lies on the way: every level
-# of memory between the registers and the disk, each [cache](glossary.md#cache) too, has a [latency](glossary.md#latency), the wait
+# of memory between the [registers](glossary.md#register) and the disk, each [cache](glossary.md#cache) too, has a [latency](glossary.md#latency), the wait
 # for the first byte, and a [bandwidth](glossary.md#bandwidth), the rate of those that follow. This lesson measures them on the
 # machine under your notebook.
 #
@@ -93,7 +93,7 @@ too_large.reveal(modelled=chips, measured=claimed_bytes / rtx_3090.l2_bytes)
 
 # %% [markdown] tags=["explain"]
 # The 24 GB are the card's DRAM, beside the chip: the last level of the hierarchy was taken for the second. ("Measured" stands for
-# the published figure here.) And the threads? A GPU's cores are called multiprocessors. The [CUDA C++ Programming
+# the published figure here.) And the threads? A GPU's cores are called [multiprocessors](glossary.md#multiprocessor). The [CUDA C++ Programming
 # Guide](https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-capabilities) (compute capability 8.6) gives
 # each of them 128 float32 units and room for 1,536 threads.
 
@@ -233,7 +233,7 @@ timing.claim(
 limits
 
 # %% [markdown]
-# Between the levels, and beyond them, are links: from the disk, to the page cache, from memory to memory, over the bus to a GPU,
+# Between the levels, and beyond them, are links: from the disk, to the [page cache](glossary.md#page-cache), from memory to memory, over the bus to a GPU,
 # through the network's software. Before you see them: a read of 4 KiB from the disk of this machine.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=0.5

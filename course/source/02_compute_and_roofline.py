@@ -246,8 +246,8 @@ for dtype, rate in t4_rates.items():
 t4_gain.reveal(modelled=gates[8] / gates[4], measured=t4_rates["int4"] / t4_rates["int8"])
 
 # %% [markdown] tags=["explain"]
-# Four times is what the multipliers would allow. But a multiplier must be fed. The T4's tensor cores multiply small matrices that
-# come out of registers. Here is how many numbers stand in one row of the first matrix, by the instructions for this generation
+# Four times is what the multipliers would allow. But a multiplier must be fed. The T4's [tensor cores](glossary.md#tensor-core) multiply small matrices that
+# come out of [registers](glossary.md#register). Here is how many numbers stand in one row of the first matrix, by the instructions for this generation
 # ([CUTLASS](https://nvidia.github.io/cutlass/mma__sm75_8h_source.html) lists them: m16n8k8, m8n8k16 and m8n8k32, where k is the
 # row). Count the bits:
 
@@ -604,7 +604,7 @@ print(f"each element is read {naive_run.global_reads / (2 * rows**2):.0f} times"
 # Threads come in blocks. A block can keep a tile of $A$ and of $B$ in its [shared memory](glossary.md#shared-memory), and use
 # each element of it many times.
 #
-# Every thread brings one element of each tile. Then all wait for each other at a barrier, for a thread needs what the others
+# Every thread brings one element of each tile. Then all wait for each other at a [barrier](glossary.md#barrier), for a thread needs what the others
 # brought. Where CUDA C++ has `__syncthreads()` we write `yield`.
 
 # %% tags=["predict"]
@@ -697,7 +697,7 @@ print(f"two such tiles: {tiles_bytes:,} bytes; a core has {rtx.core_shared_bytes
 print(f"a block of 1,024 threads, one an element: a tile of {1024**0.5:.0f} x {1024**0.5:.0f}")
 
 # %% [markdown]
-# (A core of a GPU, which NVIDIA calls a streaming multiprocessor, runs a whole block; on NVIDIA's a block has at most 1,024 threads.)
+# (A core of a GPU, which NVIDIA calls a [streaming multiprocessor](glossary.md#multiprocessor), runs a whole block; on NVIDIA's a block has at most 1,024 threads.)
 # So tiles of one element a thread cannot reach that roof from main memory alone. Fast products let each thread compute a small tile
 # of its own, in registers: the same idea again, one level nearer. (L2, which keeps tiles for neighbouring blocks, helps as well.)
 

@@ -215,7 +215,7 @@ print("one sum for two layers:", torch.equal(left + right, both))
 #
 # ### One instruction, many numbers
 #
-# A core can add eight float32 numbers with one instruction if its registers are 256 bits wide, and sixteen if they are 512 bits
+# A core can add eight float32 numbers with one instruction if its [registers](glossary.md#register) are 256 bits wide, and sixteen if they are 512 bits
 # wide ([SIMD](glossary.md#simd)). One such place of a register is a [lane](glossary.md#lane). The C++ loops are
 # `y[i] = a * x[i] + y[i]` and `sum += x[i]`; the compiler was asked for one lane, for vectors, and for vectors with leave to
 # reorder sums. A loop of the second kind, in how many lanes does it run when you just ask for vectors?

@@ -573,7 +573,7 @@ pd.DataFrame(moved).T.map("{:,} bytes".format)
 #
 # So DDP puts gradients into buckets and starts the all-reduce of each while the backward pass goes on. To see it with the right clock on
 # any machine we use devices that sleep: a layer that takes 10 ms forward and 40 ms backward on every rank, whatever your processor
-# is. (A sleeping device has nothing to share. On a GPU the all-reduce takes multiprocessors and memory bandwidth from the backward
+# is. (A sleeping device has nothing to share. On a GPU the all-reduce takes [multiprocessors](glossary.md#multiprocessor) and memory bandwidth from the backward
 # pass, so what is hidden is not free.) Four of them, with 100 kB of gradient each:
 
 # %%

@@ -419,8 +419,8 @@ print(f"estimate over measurement: {estimate.peak_bytes / peak.peak_bytes:.2f}; 
 # %% [markdown] tags=["explain"]
 # The textbook's sum is wrong twice. It adds up what is never alive together: at the end of backward most of what was saved is gone.
 # And it leaves out two things, which the next figures show: the gradients of the activations, and the
-# [workspace](glossary.md#workspace) that an operator takes for itself while it runs. Most of the workspace is that of oneDNN's
-# convolutions: the library may copy 6 channels into 8 or 16 places, as wide as the registers of this processor. On another
+# [workspace](glossary.md#workspace) that an operator takes for itself while it runs. Most of the workspace is that of [oneDNN](glossary.md#onednn)'s
+# convolutions: the library may copy 6 channels into 8 or 16 places, as wide as the [registers](glossary.md#register) of this processor. On another
 # processor, and on a GPU, the workspace is another, and so is the peak.
 
 # %% tags=["look", "nbval-ignore-output"]

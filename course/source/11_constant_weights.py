@@ -120,7 +120,7 @@ multiply_adds.reveal(modelled=by_hand, counted=network.macs)
 #
 # 1. **Memory**: weights from a file must be read from the GPU's memory.
 # 2. **[Cache](glossary.md#cache)**: they do not stay in the cache.
-# 3. **Registers**: constants stay in registers.
+# 3. **[Registers](glossary.md#register)**: constants stay in registers.
 # 4. **Instructions**: the program itself is another one.
 #
 # Each is plausible, and each says something that can be counted. Which one is it? Commit yourself to a number from 1 to 4.
@@ -131,7 +131,7 @@ hypothesis
 
 # %% [markdown] tags=["run"]
 # Three of them can be examined with a pencil. All threads share the same weights; say there are ten million candidates. A
-# multiprocessor is one core of a GPU. On every NVIDIA GPU since Turing (2018) it has a data cache, of which a kernel may take a part as
+# [multiprocessor](glossary.md#multiprocessor) is one core of a GPU. On every NVIDIA GPU since Turing (2018) it has a data cache, of which a kernel may take a part as
 # [shared memory](glossary.md#shared-memory), and 28 KiB or more are left. A thread has at most 255 registers. (NVIDIA, "CUDA
 # Programming Guide", tables "Shared Memory Capacity" and "Memory Information", compute capability 7.5 and later.)
 
@@ -240,7 +240,7 @@ hypothesis.reveal(counted=not_refuted[0])
 # | `c[3][..]` | constant bank | [constant memory](glossary.md#constant-memory) |
 # | `UR11` | [uniform register](glossary.md#uniform-register) | a register of 32 threads |
 #
-# NVIDIA's machine code is called SASS. `FFMA R10, R37, w, R10` is one multiply-add in float32: R10 = R37 times w, plus R10. What stands
+# NVIDIA's machine code is called [SASS](glossary.md#sass). `FFMA R10, R37, w, R10` is one multiply-add in float32: R10 = R37 times w, plus R10. What stands
 # in the place of w is the whole story. An immediate is a number that is part of the instruction. From sm_70 on
 # (sm_90 is NVIDIA's name for the H100's instruction set) an instruction has 16 bytes, and four of them can be a float32.
 
@@ -575,7 +575,7 @@ for name in ("constants", "pointer"):
 # which it was read before. No load is saved, because the load is part of the multiply-add. (On an ARM processor there is another listing
 # and the same conclusion: its multiply-adds read registers only, so weights are loaded first in both programs.)
 #
-# Where your ratio is a little above 1, one reason is aliasing: the compiler cannot know that writing an output does not overwrite a bias
+# Where your ratio is a little above 1, one reason is [aliasing](glossary.md#aliasing): the compiler cannot know that writing an output does not overwrite a bias
 # behind the pointer, so it reads the biases again. Where the weights begin matters as well: ours begin at a multiple of 64 bytes in both
 # programs, for otherwise reads of a whole register would cross cache lines, and we should compare addresses.
 
@@ -638,7 +638,7 @@ print(f"of {network.macs:,} weights, {in_use} are in use: {in_use / network.macs
 # 3. Compile it, now.
 #
 # The compiler must know the weights. It need not know them *before the program starts*.
-# Compilers are programs, and they run where the network runs: NVRTC for a GPU, a C++ compiler for a CPU. The story ended with two
+# Compilers are programs, and they run where the network runs: [NVRTC](glossary.md#nvrtc) for a GPU, a C++ compiler for a CPU. The story ended with two
 # options, weights in the program or weights in a file. This is the third.
 
 # %%

@@ -102,7 +102,7 @@ convolution_ratio.reveal(
 # %% [markdown] tags=["explain"]
 # The count of operations is wrong by two orders of magnitude. So these kernels do not wait for arithmetic.
 #
-# The same GPU's library (cuDNN) has one call that does all three: convolution, bias, ReLU. With it the issue reports 108.64 ms for
+# The same GPU's library ([cuDNN](glossary.md#cudnn)) has one call that does all three: convolution, bias, ReLU. With it the issue reports 108.64 ms for
 # the same 2,350 calls, 81.38 % of the time.
 
 # %% tags=["explain", "slide", "slide-output"] minutes=1
@@ -172,7 +172,7 @@ alone.claim("the layer takes longer than its convolution", "layer", at_least=1)
 #
 # A kernel that works element by element reads a whole tensor and writes a whole tensor.
 #
-# Nothing stays in the registers from one kernel to the next. What the convolution had in its hands is written down, read, written
+# Nothing stays in the [registers](glossary.md#register) from one kernel to the next. What the convolution had in its hands is written down, read, written
 # again with the bias, read, and written a third time without its negative numbers.
 
 # %% tags=["predict"]
@@ -194,7 +194,7 @@ print(f"the {left_over} bytes of difference are the bias itself: {left_over == 1
 
 # %% [markdown] tags=["explain"]
 # Six programs for this layer follow, all with the same result; `fused_bias.layer(name)` gives each. "in-place" writes over
-# its input. "native" hands the bias to the convolution, as `nn.Conv2d` does. "post-op" hands over the ReLU as well: oneDNN, the
+# its input. "native" hands the bias to the convolution, as `nn.Conv2d` does. "post-op" hands over the ReLU as well: [oneDNN](glossary.md#onednn), the
 # library that computes PyTorch's convolutions on most CPUs, and cuDNN on a GPU do both before they write. "compiled" is `torch.compile`. "one-pass" is a kernel of our own after the convolution;
 # you will write it in Part 6. The table shows what each moves beside its convolution:
 
@@ -751,7 +751,7 @@ results.printed(before.table().head(6)[["name", "share", "calls"]])
 # %% [markdown] tags=["explain"]
 # On the machine that printed this the line at the top is the max pooling, which no one had suspected; the bias (`aten::add`) and the
 # ReLU (`aten::clamp_min`) stand below. If a share $s$ of
-# the time is made $k$ times as fast, the whole is $1 / (1 - s + s/k)$ times as fast (Amdahl's law). What if $k$ is infinite?
+# the time is made $k$ times as fast, the whole is $1 / (1 - s + s/k)$ times as fast ([Amdahl's law](glossary.md#amdahls-law)). What if $k$ is infinite?
 
 # %%
 for part, share in {"a twentieth": 1 / 20, "a tenth": 1 / 10, "a half": 1 / 2}.items():
@@ -829,7 +829,7 @@ layouts.claim("channels-last pooling takes no longer", "channels-last", at_most=
 # Every program for this network that can run here, over the one as written. How many times as fast is the best?
 #
 # All have the same weights and the same logits. Some fuse the pooling with bias and ReLU: `bias_relu_pool` reads the convolution's
-# result once and writes a quarter. Some fuse the whole layer; Winograd's algorithm takes 16 products for what the definition
+# result once and writes a quarter. Some fuse the whole layer; [Winograd's algorithm](glossary.md#winograds-algorithm) takes 16 products for what the definition
 # takes 36 ([Lavin and Gray](https://arxiv.org/abs/1509.09308)). They are listed in the order in which one would try them.
 #
 # A model for the best: PyTorch's three convolutions stay, as measured bare in Part 5, and all else takes no time.
