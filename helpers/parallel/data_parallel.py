@@ -51,7 +51,7 @@ def average_gradients(
     only where all shards are equally long: see :func:`batch_weight`.
 
     Raises ValueError for another way, for a link with "all_reduce", and for a model in which nothing learns.
-    For the library itself.
+    Lesson 04.
     """
     if by != "all_reduce" and by not in collectives.ALGORITHMS:
         raise ValueError(f"by {by!r} is not known; give 'all_reduce' or one of {', '.join(collectives.ALGORITHMS)}")
