@@ -2,10 +2,6 @@
 
 ``COURSE_TEST_CUDA=1`` leaves a GPU visible, for the tests that are marked ``cuda``. With ``CI`` set, a test that skips
 for another reason than those of ``MAY_SKIP_IN_CI`` has failed.
-
-A test marked ``timed`` rests on a time that was measured: on a machine with other guests a single run of it proves
-nothing. It has failed when four runs of it have, with a pause of 1, 3 and 9 seconds between them: what is wrong in
-the code stays wrong, what another guest did has passed. Only a failed assertion is run again, and pytest lists it.
 """
 
 import atexit
@@ -18,8 +14,9 @@ import tempfile
 import pytest
 
 from course.authoring.environment import headless
+from tests.ci import in_ci
 
-pytest_plugins = ("tests.groups",)
+pytest_plugins = ("tests.groups", "tests.timed")
 
 # What a machine of CI may lack, and words of the reason for which a test then skips.
 MAY_SKIP_IN_CI = {
@@ -28,8 +25,6 @@ MAY_SKIP_IN_CI = {
     "a user who is not root": r"^root may write everywhere$",
     "what the machine's owner forbids": r"\bnamespaces?\b|\bunshare\b|\bkeyring\b",
 }
-
-RUN_AGAIN = pytest.mark.flaky(reruns=3, reruns_delay=1, reruns_delay_backoff_factor=3, only_rerun=AssertionError)
 
 _cache = tempfile.mkdtemp(prefix="helpers-test-cache-")
 atexit.register(shutil.rmtree, _cache, ignore_errors=True)
@@ -49,25 +44,13 @@ for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(_name, None)
 
 
-def _in_ci() -> bool:
-    return os.environ.get("CI", "").lower() not in ("", "0", "false")
-
-
 def _fail_unless_permitted(report: pytest.TestReport | pytest.CollectReport) -> None:
-    if not report.skipped or hasattr(report, "wasxfail") or not _in_ci():
+    if not report.skipped or hasattr(report, "wasxfail") or not in_ci():
         return
     reason = report.longrepr[2].removeprefix("Skipped: ")
     if not any(re.search(words, reason) for words in MAY_SKIP_IN_CI.values()):
         report.outcome = "failed"
         report.longrepr = f"in CI a test skips for want of {', '.join(MAY_SKIP_IN_CI)} (conftest.py), not of: {reason}"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have a test marked ``timed`` run again where it fails."""
-    for item in items:
-        if item.get_closest_marker("timed"):
-            item.add_marker(RUN_AGAIN)
-            item.add_marker(pytest.mark.timeout(1200))  # of all its runs together
 
 
 @pytest.hookimpl(wrapper=True)

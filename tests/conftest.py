@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from slides import browser
+from tests.ci import in_ci
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -19,7 +19,7 @@ def chromium_executable() -> str:
     try:
         return browser.find_chromium()
     except browser.BrowserError as error:
-        stop = pytest.skip if os.environ.get("CI", "").lower() in ("", "0", "false") else pytest.fail
+        stop = pytest.fail if in_ci() else pytest.skip
         stop(str(error))
 
 

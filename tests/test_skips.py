@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
+import re
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests import planted
+
 TESTS = """
     import pytest
 
@@ -38,32 +36,30 @@ FILE = """
 """
 
 
-def outcomes(folder: Path, ci: str) -> dict[str, str]:
-    """Return what pytest says of each test and file of ``folder``, whose conftest.py is the course's own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rA", "-q", "--continue-on-collection-errors", "-p", "no:cacheprovider", "."],
-        cwd=folder, env={**os.environ, "CI": ci, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    words = [line.split(maxsplit=2) for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR "))]
-    assert done.returncode == bool(words), done.stdout + done.stderr
-    return {name.rpartition("::")[2]: text for _, name, text in words}
+def outcomes(folder: Path, ci: str) -> tuple[dict[str, str], list[str]]:
+    """Return the reasons for which tests and files failed, by name, and the reasons of skips that the end lists."""
+    planted.plant(folder, {"test_some.py": TESTS, "test_file.py": FILE})
+    text = planted.run(folder, "-rfEs", "-q", "--continue-on-collection-errors", CI=ci)
+    failed = [line.split(maxsplit=2) for line in text.splitlines() if line.startswith(("FAILED", "ERROR "))]
+    skipped = re.findall(r"^SKIPPED \[\d+\] \S+: (.*)", text, flags=re.MULTILINE)
+    return {name.rpartition("::")[2]: reason for _, name, reason in failed}, skipped
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text(encoding="utf-8"), encoding="utf-8")
-    (tmp_path / "test_some.py").write_text(textwrap.dedent(TESTS))
-    (tmp_path / "test_file.py").write_text(textwrap.dedent(FILE))
-    return tmp_path
-
-
-def test_in_ci_a_test_skips_only_for_what_is_permitted(folder):
-    failed = outcomes(folder, "true")
+def test_in_ci_a_test_skips_only_for_what_is_permitted(tmp_path):
+    failed, _ = outcomes(tmp_path, "true")
     assert set(failed) == {"test_marked", "test_unstable", "test_absent", "test_file.py"}
     assert failed["test_unstable"].endswith("(conftest.py), not of: unstable: L1 latency")
 
 
 @pytest.mark.parametrize("ci", ["", "false"])
-def test_on_a_desk_a_test_skips_for_any_reason(folder, ci):
-    assert outcomes(folder, ci) == {}
+def test_on_a_desk_a_test_skips_for_any_reason_and_the_end_lists_them(tmp_path, ci):
+    failed, skipped = outcomes(tmp_path, ci)
+    assert failed == {}
+    absent = "could not import 'no_such_module': No module named 'no_such_module'"
+    assert sorted(skipped) == sorted(
+        ["needs a CUDA device", "signals are POSIX's", "no NVRTC", "unstable: L1 latency", absent, absent]
+    )
+
+
+def test_the_end_of_a_run_lists_skips_and_the_ten_slowest_tests(pytestconfig):
+    assert {"-rfEs", "--durations=10"} <= set(pytestconfig.getini("addopts"))

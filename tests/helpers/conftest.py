@@ -44,12 +44,6 @@ def _no_network(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", guarded_look_up)
 
 
-@pytest.fixture
-def runs_again(request: pytest.FixtureRequest) -> bool:
-    """Whether a test marked ``timed`` has failed and runs again: then what its module measured is measured anew."""
-    return getattr(request.node, "execution_count", 1) > 1  # counted by pytest-rerunfailures
-
-
 def _ranks(world_size: int) -> Iterator[Ranks]:
     with Ranks(world_size, device="cpu", threads=1) as ranks:
         ranks.run(import_what_ddp_and_fsdp_import, timeout_s=240)

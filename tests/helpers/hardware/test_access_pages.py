@@ -34,23 +34,13 @@ def test_each_fresh_page_is_one_minor_fault_and_only_once(pages):
     assert min(touched.major + retouched.major for touched, retouched in runs) == 0
 
 
-def measured():
+@pytest.fixture(scope="module")
+def fresh():
     steady, access_pages.steady_allocator = access_pages.steady_allocator, None  # calling it in this process would fail
     try:
         return access_pages.measure_fresh_pages(tensor_bytes=40 * 2**20, budget_s=0.4)
     finally:
         access_pages.steady_allocator = steady
-
-
-@pytest.fixture(scope="module")
-def fresh():
-    return measured()
-
-
-@pytest.fixture
-def timed(fresh, runs_again):
-    """The module's measurement, and another one for a test that is run again."""
-    return measured() if runs_again else fresh
 
 
 def test_new_memory_faults_once_a_page_and_reused_memory_does_not(fresh):
@@ -64,13 +54,13 @@ def test_new_memory_faults_once_a_page_and_reused_memory_does_not(fresh):
 
 
 @pytest.mark.timed
-def test_the_faults_take_the_time_and_an_allocator_that_keeps_memory_ends_them(timed):
-    default, kept = (timed.row("new", how).call_s / timed.row("reused", how).call_s
+def test_the_faults_take_the_time_and_an_allocator_that_keeps_memory_ends_them(fresh):
+    default, kept = (fresh.row("new", how).call_s / fresh.row("reused", how).call_s
                      for how in ("default", "keeps memory"))  # fmt: skip
-    if timed.huge_pages != "always":
+    if fresh.huge_pages != "always":
         assert default > 1.8
         assert default > 1.4 * kept
-        assert timed.fault_s > 0
+        assert fresh.fault_s > 0
     assert kept < 1.8
 
 

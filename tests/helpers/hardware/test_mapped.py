@@ -45,22 +45,13 @@ def test_the_model_adds_the_missed_bytes_over_the_disks_rate():
     assert model(missed_share=0.5) == pytest.approx(0.003)
 
 
-def measure(folder):
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mapped")
     skip_unless_on_disk(folder)
     result = mapped.measure_mapped_weights((2 * LAYER, 4 * LAYER, 5 * LAYER), limit_bytes=4 * LAYER, folder=folder)
     assert list(folder.iterdir()) == []
     return result
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory):
-    return measure(tmp_path_factory.mktemp("mapped"))
-
-
-@pytest.fixture
-def timed(measured, runs_again, tmp_path):
-    """The module's measurement, and another one for a test that is run again."""
-    return measure(tmp_path) if runs_again else measured
 
 
 def test_within_the_limit_nothing_is_read_again_and_beyond_it_everything(measured):
@@ -78,8 +69,8 @@ def test_within_the_limit_nothing_is_read_again_and_beyond_it_everything(measure
 
 
 @pytest.mark.timed
-def test_beyond_the_limit_a_layer_takes_far_longer(timed):
-    assert timed.row(5 * LAYER).layer_s > 2 * timed.row(4 * LAYER).layer_s
+def test_beyond_the_limit_a_layer_takes_far_longer(measured):
+    assert measured.row(5 * LAYER).layer_s > 2 * measured.row(4 * LAYER).layer_s
 
 
 def test_the_cliff_is_where_the_model_has_it(measured):

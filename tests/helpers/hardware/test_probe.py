@@ -51,23 +51,13 @@ def own_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("HELPERS_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
-def probe_whole(folder):
-    """A whole probe of this machine, the seconds it took, and the share of them in which a thread waited."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HELPERS_CACHE", str(folder))
-        begin_s, waiting = time.perf_counter(), watch_waiting(time.perf_counter)
-        return probe(device="cpu"), time.perf_counter() - begin_s, waiting()
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return probe_whole(tmp_path_factory.mktemp("whole"))
-
-
-@pytest.fixture
-def whole_timed(whole, runs_again, tmp_path):
-    """The module's probe, and another one for a test that is run again."""
-    return probe_whole(tmp_path) if runs_again else whole
+    """A whole probe of this machine, the seconds it took, and the share of them in which a thread waited."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HELPERS_CACHE", str(tmp_path_factory.mktemp("whole")))
+        begin_s, waiting = time.perf_counter(), watch_waiting(time.perf_counter)
+        return probe(device="cpu"), time.perf_counter() - begin_s, waiting()
 
 
 @pytest.fixture
@@ -106,8 +96,8 @@ def test_the_whole_probe_has_every_level_in_order(whole):
 
 
 @pytest.mark.timed
-def test_the_whole_probe_takes_under_20_s(whole_timed):
-    _, taken_s, waiting_share = whole_timed
+def test_the_whole_probe_takes_under_20_s(whole):
+    _, taken_s, waiting_share = whole
     # What other programs took is not the probe's; a share as small as on a machine at rest does not count.
     taken_s *= 1 - waiting_share if waiting_share and waiting_share > MOST_WAITING else 1
     assert taken_s < 20
@@ -115,8 +105,8 @@ def test_the_whole_probe_takes_under_20_s(whole_timed):
 
 @needs_compiler
 @pytest.mark.timed
-def test_latency_grows_and_bandwidth_falls_from_l1_to_memory(whole_timed):
-    first, last = whole_timed[0].memory_levels[0], whole_timed[0].memory
+def test_latency_grows_and_bandwidth_falls_from_l1_to_memory(whole):
+    first, last = whole[0].memory_levels[0], whole[0].memory
     assert last.latency_s > 10 * first.latency_s  # tens are usual
     assert first.bandwidth_bytes_per_s > 2 * last.bandwidth_bytes_per_s  # about ten is usual
 
