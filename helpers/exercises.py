@@ -166,9 +166,9 @@ def _short(value: object, depth: int = 0) -> str:
         return _name(value)
     if isinstance(value, tuple | list):
         ends = ("(", ",)" if len(value) == 1 else ")") if isinstance(value, tuple) else "[]"
-        return f"{ends[0]}{_items(value, depth, '{}')}{ends[1]}"
+        return f"{ends[0]}{_items(value, depth, _short)}{ends[1]}"
     if isinstance(value, Mapping):
-        return f"{{{_items(value, depth, '{}: ...')}}}"
+        return f"{{{_items(value.items(), depth, _short_pair)}}}"
     try:
         shown = f"{value:.6g}" if isinstance(value, float) else repr(value)
     except Exception as error:  # a whole number too long to print, or what a reader's own class raises
@@ -176,12 +176,16 @@ def _short(value: object, depth: int = 0) -> str:
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
-def _items(values: Iterable[object], depth: int, form: str) -> str:
+def _short_pair(pair: tuple[object, object], depth: int) -> str:
+    return ": ".join(_short(each, depth) for each in pair)
+
+
+def _items(values: Iterable[object], depth: int, show: Callable[[Any, int], str]) -> str:
     """Return the first items, and dots for what is left out: no answer fills the page, however long or deep."""
     if depth == _DEEPEST_SHOWN:
         return "..."
     first = list(itertools.islice(values, _MOST_SHOWN + 1))
-    shown = [form.format(_short(item, depth + 1)) for item in first[:_MOST_SHOWN]]
+    shown = [show(item, depth + 1) for item in first[:_MOST_SHOWN]]
     return ", ".join([*shown, *(["..."] if len(first) > _MOST_SHOWN else [])])
 
 

@@ -217,7 +217,10 @@ def test_a_function_is_not_named_clock():
         FakeMachine(cost_s).function("clock")
 
 
-@pytest.mark.parametrize(("value", "shown"), [((3,), "(3,)"), ((3, 0.5), "(3, 0.5)"), ([3], "[3]"), ((), "()")])
+@pytest.mark.parametrize(("value", "shown"), [
+    ((3,), "(3,)"), ((3, 0.5), "(3, 0.5)"), ([3], "[3]"), ((), "()"),
+    ([({"device": "CPU", "batch": 0.5}, 4)], "[({'device': 'CPU', 'batch': 0.5}, 4)]"),
+])  # fmt: skip
 def test_a_value_is_shown_as_python_writes_it(value, shown, capsys):
     checks = Checks("One", lambda: value)
     checks.returns("a", (), expected=None)
