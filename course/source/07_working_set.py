@@ -425,18 +425,19 @@ print(f"estimate over measurement: {estimate.peak_bytes / peak.peak_bytes:.2f}; 
 
 # %% tags=["look", "nbval-ignore-output"]
 shares = memory.profile_mem(lenet, (64, 1, 28, 28), optimizer=torch.optim.Adam)
-kinds = shares.table().set_index("category")[["size_bytes", "at_peak_bytes"]]
+names = {"size_bytes": "most_at_any_moment_bytes", "at_peak_bytes": "alive_at_the_peak_bytes"}
+kinds = shares.table().set_index("category")[list(names)].rename(columns=names)
 results.printed(pd.concat([kinds, kinds.sum().rename("sum").to_frame().T]))
 
 # %% [markdown] tags=["look"]
-# `profile_mem` gives the most that each kind of tensor takes at any moment (`size_bytes`). These moments differ, so their sum is
-# more than the step ever needs. What is alive at the peak adds up to it, and may stand in a pie:
+# `profile_mem` gives the most that each kind of tensor takes at any moment. These moments differ, so their sum is more than the
+# step ever needs. What is alive at the peak adds up to it, and may stand in a pie:
 
 # %% tags=["look", "slide", "slide-output"] minutes=2
-at_peak = kinds["at_peak_bytes"].sort_values(ascending=False)
+at_peak = kinds["alive_at_the_peak_bytes"].sort_values(ascending=False)
 parts = {kind: int(at_peak[kind]) for kind in at_peak.index[:3]} | {"all other kinds": int(at_peak[3:].sum())}
 parts = {f"{kind}: oneDNN, this CPU" if kind == "workspace" else kind: size for kind, size in parts.items()}
-drawn = plotting.draw_shares({"alive at the peak": parts}, title="LeNet with Adam, batch 64: the peak of a step")
+drawn = plotting.draw_shares({"training step": parts}, title="LeNet, batch 64: alive at the peak")
 alt = (
     "A pie of what is alive at the peak of a training step, by kind; the workspace is that of oneDNN on this processor."
 )
@@ -466,7 +467,7 @@ plotting.show(drawn, alt=alt)
 # With an estimate that needs no run you can ask how large a batch fits, before anything runs out. `max_batch_size` looks for it
 # by bisection; `fits` answers for one batch.
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["explain", "nbval-ignore-output"]
 limit = units.parse("16 MiB", "B")
 largest = memory.max_batch_size(lenet, (1, 1, 28, 28), limit, optimizer=torch.optim.Adam)
 one_more = helpers.fits(lenet, (largest.batch_size + 1, 1, 28, 28), limit, optimizer=torch.optim.Adam)
