@@ -50,6 +50,26 @@ def test_every_product_that_divides_the_devices_is_a_row_and_the_fastest_that_fi
     assert described(Layout(2, 2, 3, "parameters")) == "data 2 (FSDP) x tensor 2 x pipeline 3"
 
 
+@pytest.mark.parametrize("link", [LINK, Link(1e9, 1e-5), Link(1e6, 1e-3)])
+def test_in_pieces_of_one_layer_and_where_bytes_decide_sharding_all_is_not_faster_than_sharding_nothing(
+    link: Link,
+) -> None:
+    """It sends half as much again. It wins where DDP waits for a bucket of several layers, or where latency decides."""
+    net = blocks(4, 64, 256)
+
+    def steps_s(sharded: str, bucket_bytes: int) -> list[float]:
+        layers = layer_work(net, (32, 64), flops_per_s=1e8, plan=tensor_plan(net))
+        return [strategy_step(layers, layout, link=link, microbatches=pipeline, bucket_bytes=bucket_bytes).step_s
+                for data, tensor, pipeline in ((2, 1, 1), (4, 1, 1), (2, 2, 1), (2, 1, 2))
+                for layout in [Layout(data, tensor, pipeline, sharded)]]  # fmt: skip
+
+    plain, sharded = steps_s("nothing", 1), steps_s("parameters", 1)
+    assert all(one <= other for one, other in zip(plain, sharded, strict=True))
+    if link is LINK:
+        late = steps_s("nothing", 100_000)
+        assert any(one > other for one, other in zip(late, sharded, strict=True))
+
+
 def test_a_row_is_the_modelled_step_and_the_counted_memory_of_its_layout() -> None:
     net = blocks(4, 64, 256)
     plan = tensor_plan(net)
