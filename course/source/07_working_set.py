@@ -389,13 +389,13 @@ print(f"they are equal at a batch of {alexnet.parameter_bytes / flowing_bytes:.0
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 5: the peak of a training step
 #
-# [Peak memory](glossary.md#peak-memory) is the most that is alive at one moment. A step fits, or does not, by its peak.
+# [Peak memory](glossary.md#peak-memory) is the most that is alive at one moment. It decides whether a step fits.
 #
 # You have seen the parts: weights, gradients and Adam's state; the batch; what is saved for backward. Make your own prediction
 # from them. The next cell adds them up, which is the count that textbooks do.
 
 # %% tags=["predict", "slide-output"]
-peak_of_step = helpers.predict("What is the peak memory of one training step of LeNet with Adam, batch 64?", "B")
+peak_of_step = helpers.predict("What is the peak memory of a step of LeNet with Adam, batch 64?", "B")
 peak_of_step
 
 # %%
