@@ -595,13 +595,8 @@ rows = {
 results.printed(pd.DataFrame(rows).T.astype({"updates": int}))
 
 # %% [markdown] tags=["explain"]
-<<<<<<< HEAD
-# Four questions, four answers. The GPU computes more than eight times as fast; with the loader in the clock one would have said
-# less than four, because the loader's time is the same on both sides, and the faster the device the larger its share ([Amdahl's law](glossary.md#amdahls-law):
-=======
 # Four questions, four answers. Our made-up GPU computes more than eight times as fast; with the loader in the clock one would have said
-# less than four, because the loader's time is the same on both sides, and the faster the device the larger its share (Amdahl's law:
->>>>>>> fb6b04e (Lesson 06: an epoch with and without workers is compared, not held against its own model; the copy is hidden, not free)
+# less than four, because the loader's time is the same on both sides, and the faster the device the larger its share ([Amdahl's law](glossary.md#amdahls-law):
 # what is not made faster bounds the gain). Two GPUs at the same batch of 128 are *slower* than one: most of a step is the price
 # of the step itself, which is not divided, and the [all-reduce](glossary.md#all-reduce) comes on top. At 512 they are faster, but
 # that is another training: a quarter of the updates. "Are two GPUs faster?" has no answer until you say what is held fixed.
