@@ -12,6 +12,7 @@ from torch import nn
 
 from helpers import console
 from helpers.data import whole_number
+from helpers.parallel.collectives import collective
 from helpers.parallel.problems import (
     Examples,
     batch_indices,
@@ -35,9 +36,10 @@ from helpers.results import Result
 class LocalRun(Result):
     """A training by local SGD: how often the workers synchronised, what that moved, and how well they learnt.
 
-    ``sent_bytes`` is what each worker sends in all by a ring all-reduce of its weights, ``2 (W - 1) / W`` of them a
-    synchronisation. ``largest_distance`` is the greatest Euclidean distance of a worker's weights from their mean just
-    before a synchronisation. ``losses`` are the workers' mean batch losses, step by step. Lesson 03.
+    ``sent_bytes`` is what the busiest worker sends in all: counted in the messages of a ring all-reduce of the weights,
+    one a synchronisation. They are not carried, because the workers run in one process. ``largest_distance`` is the
+    greatest Euclidean distance of a worker's weights from their mean just before a synchronisation. ``losses`` are the
+    workers' mean batch losses, step by step. Lesson 03.
     """
 
     workers: int
@@ -45,7 +47,7 @@ class LocalRun(Result):
     rate: float
     steps: int
     synchronisations: int
-    sent_bytes: float
+    sent_bytes: int
     first_loss: float
     final_loss: float
     diverged: bool
@@ -109,13 +111,16 @@ def train_local(
         if not math.isfinite(loss):
             break
     final_loss = whole_loss(team[0], examples)
+    numbers = sum(weight.numel() for weight in trainable(team[0]))
+    ring = collective("all_reduce", "ring", world_size=workers, length=numbers,
+                      element_bytes=parameter_bytes(team[0]) // numbers)  # fmt: skip
     return LocalRun(
         workers=workers,
         synchronise_every=every,
         rate=rate,
         steps=len(losses),
         synchronisations=synchronisations,
-        sent_bytes=synchronisations * 2 * (workers - 1) / workers * parameter_bytes(team[0]),
+        sent_bytes=synchronisations * max(rank.sent_bytes for rank in ring.ranks()),
         first_loss=first_loss,
         final_loss=final_loss,
         diverged=has_diverged(losses, first_loss, final_loss),
