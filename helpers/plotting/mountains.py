@@ -62,12 +62,14 @@ def draw_bandwidths(
     *,
     caches: Mapping[str, int] | None = None,
     kernels: Sequence[str] = KERNELS,
+    compiled: Mapping[int, float] | None = None,
     title: str = "Bandwidth by working set",
 ) -> Figure:
     """Return the bandwidth mountain: a curve a kernel over the working set in powers of two, rates from zero.
 
-    ``caches`` as in :func:`draw_latencies`; ``kernels`` are some of read, write, copy, triad and scale. Raises
-    ValueError for no points or an unknown kernel. Lesson 01.
+    ``caches`` as in :func:`draw_latencies`; ``kernels`` are some of read, write, copy, triad and scale. ``compiled`` is
+    a compiled triad's bytes a second by working set: then PyTorch's curves, whose left end is their call, are dashed
+    beside it. Raises ValueError for no points or an unknown kernel. Lesson 01.
     """
     unknown = [name for name in kernels if name not in KERNELS]
     if unknown or not kernels:
@@ -80,8 +82,13 @@ def draw_bandwidths(
     for name in kernels:
         place = KERNELS.index(name)
         rates = [getattr(point, f"{name}_bytes_per_s") for point in ordered]
-        axes.plot(sizes, rates, marker=_MARKERS[place], color=_COLOURS[place], markersize=4, linewidth=1.6, label=name)
-    _logarithmic(axes, [*sizes, *(caches or {}).values()], None, "B/s")
+        line, label = ("--", f"PyTorch's {name}") if compiled else ("-", name)
+        axes.plot(sizes, rates, marker=_MARKERS[place], color=_COLOURS[place], markersize=4, linewidth=1.6,
+                  linestyle=line, label=label)  # fmt: skip
+    if compiled:
+        axes.plot(*zip(*sorted(compiled.items()), strict=True), marker="o", color=_COLOURS[KERNELS.index("triad")],
+                  linewidth=2.2, label="compiled triad")  # fmt: skip
+    _logarithmic(axes, [*sizes, *(compiled or {}), *(caches or {}).values()], None, "B/s")
     axes.set_ylim(bottom=0)
     _mark_caches(axes, caches or {}, _BY_SYSTEM)
     axes.set_ylabel("bandwidth")

@@ -67,6 +67,14 @@ def test_bandwidth_has_a_curve_a_kernel_from_zero():
     assert [line.get_label() for line in only.lines] == ["triad"]
 
 
+def test_a_compiled_triad_is_drawn_solid_and_pytorchs_curves_dashed_beside_it():
+    axes = draw_bandwidths(limits().bandwidths, kernels=["triad"], compiled={2**22: 1e10, 2**14: 2e11}).axes[0]
+    pytorch, compiled = axes.lines[:2]
+    assert (pytorch.get_label(), pytorch.get_linestyle()) == ("PyTorch's triad", "--")
+    assert (compiled.get_label(), compiled.get_linestyle()) == ("compiled triad", "-")
+    assert list(compiled.get_xydata().flatten()) == [2**14, 2e11, 2**22, 1e10]
+
+
 def test_nothing_and_nonsense_are_refused():
     with pytest.raises(ValueError, match="the limits hold no latency"):
         draw_latencies([])
