@@ -30,6 +30,7 @@ _USUAL_LINE_BYTES, _PAGE_BYTES = 64, 4096
 # Knuth and Lewis: a full period modulo every power of two (Press et al., Numerical Recipes, section 7.1).
 _SHUFFLE = (1_664_525, 1_013_904_223)
 _IN_SEQUENCE = (1, 1)
+_PRECISION = 0.05  # what is looked for here is a factor
 _LOADS = 4 * 200_000  # enough that the call itself, some 20 us, does not count
 
 
@@ -137,6 +138,7 @@ def compare_order(*, engine: str = "native", buffer_bytes: int | None = None, bu
         },
         budget_s=budget_s,
         device="cpu",
+        precision=_PRECISION,
     )
 
 
@@ -159,6 +161,7 @@ def compare_direction(*, engine: str = "native", buffer_bytes: int | None = None
         },
         budget_s=budget_s,
         device="cpu",
+        precision=_PRECISION,
     )
 
 
@@ -192,7 +195,7 @@ def sweep_stride(
         loops = kernels()
         walks = {str(s): lambda s=s: loops.walk(data, 0, s, counts[s]) for s in counts}
         used = loops.engine
-    timed = compare(walks, budget_s=budget_s, device="cpu")
+    timed = compare(walks, budget_s=budget_s, device="cpu", precision=_PRECISION)
     rows = tuple(
         stride_row(stride, counts[stride], timed.candidate(str(stride)).minimum_s, line_bytes) for stride in counts
     )
@@ -235,13 +238,13 @@ def compare_alignment(*, budget_s: float = 1.5) -> Comparison:
     }
     load, rounds = loops.load_four, _LOADS // 4
     runs = {name: lambda o=offset, s=step: load(data, o, s, rounds) for name, (offset, step) in places.items()}
-    return compare(runs, budget_s=budget_s, device="cpu")
+    return compare(runs, budget_s=budget_s, device="cpu", precision=_PRECISION)
 
 
 def _take(indexes: dict[str, torch.Tensor], tensor: torch.Tensor, budget_s: float) -> Comparison:
     out = torch.empty_like(tensor)
     runs = {name: lambda places=places: torch.take(tensor, places, out=out) for name, places in indexes.items()}
-    return compare(runs, budget_s=budget_s, device="cpu")
+    return compare(runs, budget_s=budget_s, device="cpu", precision=_PRECISION)
 
 
 def _buffer(buffer_bytes: int | None, engine: str) -> np.ndarray:

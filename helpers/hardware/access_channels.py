@@ -25,6 +25,7 @@ CHUNK_BYTES = 4096
 BLOCKS, TURNS = "blocks", "turns"
 
 _MOST_THREADS = 64
+_PRECISION = 0.05
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def sweep_threads(
         pools = {count: stack.enter_context(ThreadPoolExecutor(count)) for count in counts}
         runs = {f"{layout} {count}": _reader(loops.read_chunks, pools[count], data, chunks, layout, count)
                 for layout, count in cases}  # fmt: skip
-        timed = compare(runs, budget_s=budget_s, device="cpu")
+        timed = compare(runs, budget_s=budget_s, device="cpu", precision=_PRECISION)
     passes_s = {case: timed.candidate(f"{case[0]} {case[1]}").minimum_s for case in cases}
     line_bytes, first = line_size_bytes(card), passes_s[cases[0]]
     rows = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 
 from helpers.results import Result
 
@@ -104,6 +104,19 @@ class MachineLimits(Result):
     def stable(self) -> bool:
         """True when every limit repeated within a tenth: evidence that can contradict a claim of a lesson."""
         return not self.unstable
+
+    def resting_on(self, *names: str) -> MachineLimits:
+        """Return these limits as evidence for a claim that rests on ``names`` alone: the others may be unstable.
+
+        The names are those of ``unstable``: "DRAM bandwidth", "L1 latency", "float32 peak", "call overhead", "latency
+        curve", "bandwidth curve". Raises ValueError for a limit that was not measured here. Lesson 01.
+        """
+        levels = [f"{level.name} {what}" for level in self.memory_levels for what in ("latency", "bandwidth")]
+        known = [*levels, *(f"{dtype} peak" for dtype in self.peak_flops), "call overhead", "latency curve",
+                 "bandwidth curve"]  # fmt: skip
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"there is no limit {unknown[0]!r}; there are {', '.join(known)}")
+        return replace(self, unstable=tuple(name for name in self.unstable if name in names))
 
     def level(self, name: str) -> MemoryLevel:
         """Return the level called ``name``; ValueError, with the names there are, for another."""

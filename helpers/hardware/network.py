@@ -34,6 +34,7 @@ _LARGEST_UDP_BYTES = 65_507
 _STREAM_PART_BYTES = 2**20
 _MOST_OPTION_BYTES = {"UDP": 0, "TCP": 40}  # TCP's header has at most 60 bytes (RFC 9293, section 3.1)
 _FRAGMENT_HEADER_BYTES = {4: 0, 6: 8}
+_PRECISION = 0.1
 _WAIT_S = 5.0
 _TCP_INFO_BYTES = 232
 # struct tcp_info of <linux/tcp.h>: tcpi_options is its sixth byte, tcpi_segs_out stands 136 bytes in.
@@ -145,7 +146,7 @@ def measure_loopback(payload_bytes: Sequence[int] = (1, 100, 1400, 32_768), *, b
             trips["UDP", size] = lambda size=size: _udp_trip(port, size)
             trips["TCP", size] = lambda size=size: _tcp_trip(connection, size)
         timed = compare({f"{name} {size}": trip for (name, size), trip in trips.items()}, budget_s=budget_s,
-                        device="cpu")  # fmt: skip
+                        device="cpu", precision=_PRECISION)  # fmt: skip
         counted = {size: _segments_per_message(connection, trips["TCP", size]) for size in sizes}
         option = _option_bytes(connection)
     rows = tuple(_row(timed, name, size, counted[size], option) for name, size in trips)

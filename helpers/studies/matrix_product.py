@@ -23,6 +23,7 @@ CPU_PRODUCTS = ("naive", "interchanged", "tiled", "registers")
 CUDA_PRODUCTS = ("naive", "tiled")
 LIBRARY = "torch.matmul"
 
+_PRECISION = 0.05
 _SIDE = {"cpu": 512, "cuda": 2048}
 _TILE = {"cpu": 64, "cuda": 16}
 _ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -226,7 +227,7 @@ def measure_products(
     _refuse_wrong(errors)
     with timing.fixed_threads(1 if chosen.type == "cpu" else torch.get_num_threads()):
         runs = {name: functools.partial(program, a, b) for name, program in programs.items()}
-        comparison = timing.compare(runs, baseline="naive", device=chosen.type, budget_s=budget_s)
+        comparison = timing.compare(runs, baseline="naive", device=chosen.type, budget_s=budget_s, precision=_PRECISION)
     macs = side**3
     rows = tuple(
         ProductTime(row.name, row.median_s, flops_from_macs(macs) / row.median_s, 1 / row.time_ratio, errors[row.name])

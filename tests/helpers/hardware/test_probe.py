@@ -468,3 +468,7 @@ def test_limits_print_rates_as_rates_and_a_line_a_note():
 def test_limits_of_which_any_did_not_repeat_contradict_no_claim():
     assert not LIMITS.stable
     assert dataclasses.replace(LIMITS, unstable=()).stable
+    assert not LIMITS.resting_on("L1 latency", "float32 peak").stable
+    assert LIMITS.resting_on("float32 peak").stable
+    with pytest.raises(ValueError, match="L7 latency"):
+        LIMITS.resting_on("L7 latency")
