@@ -34,11 +34,12 @@
 # ## Three numbers for every experiment
 #
 # - **Predicted**: what you expect, written down before anything runs.
-# - **Modelled**: what counts, and rates measured on this machine, say.
+# - **Modelled**: what you compute from counts of the work and from rates measured on this machine.
 # - **Measured**: what this machine did, here, now.
 #
 # A question comes with a box: type a number and lock it in, even when it is a guess. The answer appears after that. You learn from the distance between the three numbers: a model that is wrong
-# by a factor of ten has left something out, and finding out what is the point of the experiment.
+# by a factor of ten has left something out, and finding out what is the point of the experiment. Where nothing was measured, the
+# answer stands under the name of what it rests on: counted, simulated, published, or stated by the system.
 
 # %%
 import statistics
@@ -72,14 +73,6 @@ card
 # Find three things in it: how many cores your notebook may use, how large the last [cache](glossary.md#cache) is, and how much memory there is. Each
 # will decide an experiment of this course. A cache keeps copies of the memory used last; the level with the higher number
 # stands further from the core, is slower, and holds more.
-
-# %%
-largest = {}
-for cache in card.caches or ():
-    if cache.kind != "instruction" and cache.size_bytes:
-        largest[cache.level] = max(cache.size_bytes, largest.get(cache.level, 0))
-sizes = [largest[level] for level in sorted(largest)]
-print("no cache level holds less than the level before it:", sizes == sorted(sizes))
 
 # %% [markdown] tags=["slide"] minutes=3
 # ## Experiment 1: the first call
@@ -127,14 +120,13 @@ plotting.show(drawn, alt=alt)
 first_call.reveal(modelled=1, measured=product.cold_s / product.median_s)
 
 # %% [markdown] tags=["explain"]
-# A claim about time is held to the measurement. The next line prints its sentence unless a stable measurement on your machine
-# contradicts it. On a noisy machine that is no proof: look at `stable` and at the numbers themselves.
+# A claim about time has a bound and is held to the measurement. The line that begins with "here" says how it stands on your
+# machine: it holds, or, where the measurement is not stable, it is not decided. A stable measurement that contradicts it stops
+# the notebook.
 
 # %% tags=["explain"]
 timing.claim(
-    "the first call is no faster than a typical one",
-    holds=product.cold_s >= product.median_s,
-    evidence=product,
+    "the first call takes longer than a typical one", product.cold_s / product.median_s, at_least=1, evidence=product
 )
 
 # %% [markdown] tags=["explain", "slide"] minutes=2
@@ -174,25 +166,22 @@ print(f"the model says: {product_flops / elementwise_flops:,.0f} times longer")
 
 # %% tags=["run", "nbval-ignore-output"]
 a, b = torch.rand(side, side, device=device), torch.rand(side, side, device=device)
-both = helpers.compare({"a * b": lambda: a * b, "a @ b": lambda: a @ b})
+both = helpers.compare({"a * b": lambda: a * b, "a @ b": lambda: a @ b}, precision=0.05)
 both
 
 # %% [markdown] tags=["look"]
 # `compare` takes turns between the candidates, so that a busy moment of the machine falls on all of them. The time ratio is the
 # candidate's time over the baseline's; low and high are its interval, which holds the true ratio with the confidence shown. The
-# verdict is "too close to tell" where the interval holds 1. Now the three numbers side by side:
+# verdict is "too close to tell" where the interval holds 1. It goes on until the ratio is known well enough (`precision`, here
+# 5 %). If your table says "stable no", the reason says what was missing: stop other programs, or give it more time with
+# `budget_s`, and run the cell again. Now the three numbers side by side:
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 measured_ratio = both.candidate("a @ b").time_ratio
 two_products.reveal(modelled=product_flops / elementwise_flops, measured=measured_ratio)
 
 # %% tags=["explain"]
-both.claim(
-    "a @ b is slower than a * b, by less than a quarter of what the operations say",
-    "a @ b",
-    at_least=1,
-    at_most=product_flops / elementwise_flops / 4,
-)
+both.claim("a @ b takes longer than a * b, by far less than the operations say", "a @ b", at_least=2, at_most=2048 / 4)
 
 # %% [markdown] tags=["explain"]
 # So the model is wrong, and by far. Look at the rates: how many operations a second did each of them do?
@@ -224,7 +213,7 @@ print(f"a @ b does {product_flops / moved_bytes:.1f} FLOP for every byte")
 
 # %% tags=["run", "nbval-ignore-output"]
 half_a, half_b = a[: side // 2, : side // 2].contiguous(), b[: side // 2, : side // 2].contiguous()
-limits = helpers.compare({"copy": lambda: a.clone(), "half product": lambda: half_a @ half_b})
+limits = helpers.compare({"copy": lambda: a.clone(), "half product": lambda: half_a @ half_b}, precision=0.05)
 limits
 
 # %% tags=["look", "slide-output"]
@@ -234,10 +223,9 @@ measured_s = {"a * b": elementwise_s, "a @ b": product_s}
 results.printed(pd.DataFrame({"modelled_s": modelled_s, "measured_s": measured_s}))
 
 # %% tags=["explain"]
+ratios = [measured_s[name] / modelled_s[name] for name in modelled_s]
 timing.claim(
-    "each time is within a factor of 4 of its model",
-    holds=all(1 / 4 < measured_s[name] / modelled_s[name] < 4 for name in modelled_s),
-    evidence=[both, limits],
+    "each product takes about the time of its model", ratios, at_least=1 / 2, at_most=2, evidence=[both, limits]
 )
 
 # %% [markdown] tags=["explain"]
@@ -254,8 +242,8 @@ print(f"measured: {measured_ratio:,.0f} times")
 
 # %% [markdown]
 # With the two rates, bytes a second from the copy and FLOP a second from the product, the models give an estimate for other sides
-# as well. A product can be faster than neither its bytes nor its arithmetic, so its model is the larger of the two times. At which
-# side do the two bars part? Predict it, then move the slider.
+# as well. A product takes at least the time of its bytes and at least that of its arithmetic; the model takes the longer. At which
+# side do the two bars part? Predict it, then move the slider. The third bar is one call with next to no work in it.
 
 # %% tags=["predict"]
 parting = helpers.predict("From which side on does the model say that a @ b takes longer than a * b?", "rows")
@@ -264,19 +252,21 @@ parting
 # %% tags=["run"]
 bytes_per_s = 2 * side**2 * a.element_size() / copy_s
 flops_per_s = units.flops_from_macs((side // 2) ** 3) / half_product_s
+one_number = torch.ones(1, device=device)
+call_s = helpers.measure(lambda: one_number * one_number, budget_s=0.2).median_s
 
 
 def modelled_products(n):
     data_s = 3 * n**2 * a.element_size() / bytes_per_s
-    times_s = {"a * b": data_s, "a @ b": max(data_s, units.flops_from_macs(n**3) / flops_per_s)}
+    times_s = {"a * b": data_s, "a @ b": max(data_s, units.flops_from_macs(n**3) / flops_per_s), "a call": call_s}
     return plotting.draw_bars(times_s, unit="s", title=f"Modelled, side {n}")
 
 
 helpers.interactive_figure(
     modelled_products,
-    {"n": [2**power for power in range(4, 14)]},
+    {"n": [2**power for power in range(1, 14)]},
     views=[{"n": 16}, {"n": 1024}],
-    alt=lambda n: f"Two bars: the modelled times of a * b and of a @ b for matrices of side {n}.",
+    alt=lambda n: f"Three bars: the modelled times of a * b and a @ b for matrices of side {n}, and of a call.",
 )
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -284,8 +274,9 @@ parting.reveal(modelled=3 * a.element_size() * flops_per_s / (2 * bytes_per_s))
 
 # %% [markdown] tags=["explain"]
 # The bytes grow with $n^2$, the multiply-accumulates with $n^3$; they cross where $2n^3/\text{rate} = 12n^2/\text{bandwidth}$. Do
-# not believe a model where it was never held to a measurement: the copy's rate changes with the size, because a small matrix fits
-# a cache, and a call costs some microseconds before any work is done.
+# not believe a model where it was never held to a measurement. A small matrix fits a cache, so the copy's rate is another one. And
+# where the bars of the products lie far below that of the call, the call is all that you would measure: on most machines the two
+# bars part there, so no measurement can show it.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Experiment 3: a training run, from a shorter one
@@ -326,12 +317,13 @@ one_epoch
 four_epochs = helpers.predict("How long will four epochs take, now that all is warm?", "s")
 four_epochs
 
-# %% tags=["run"]
+# %% tags=["run", "nbval-ignore-output"]
 runs = {}
 for epochs in (1, 2, 4):
     runs[epochs] = helpers.train(helpers.LeNet().to(device), loader, epochs=epochs, test_loader=test_loader)
 right = runs[4].test_accuracy_share
-print(f"after four epochs more than 85 % of the test digits are read right: {right > 0.85}")
+print(f"after four epochs {right:.0%} of the test digits are read right; guessing gives 10 %")
+assert right > 0.85
 
 # %% [markdown]
 # The model of the time is one line: each epoch does the same work, so $t(e) = e\,t(1)$.
@@ -353,12 +345,11 @@ plotting.show(drawn, alt=alt)
 four_epochs.reveal(modelled=modelled[-1], measured=measured[-1])
 
 # %% tags=["explain"]
-typical_epoch_s = statistics.median(row.time_s for row in runs[4].rows)
+typical_s = 4 * statistics.median(row.time_s for row in runs[4].rows)
 timing.claim(
-    "four typical epochs of the long run take what the model says, within a factor of 2",
-    holds=1 / 2 < 4 * typical_epoch_s / modelled[-1] < 2,
-    evidence=[one_epoch, runs[4]],
-)
+    "four typical epochs take what the model says",
+    typical_s / modelled[-1], at_least=2 / 3, at_most=3 / 2, evidence=[one_epoch, runs[4]],
+)  # fmt: skip
 
 # %% [markdown] tags=["explain"]
 # The model holds as long as each epoch does the same work on a machine that does nothing else. It does not say what happens when you
@@ -369,10 +360,10 @@ timing.claim(
 # ## The same on another machine
 #
 # Some hardware is not under your notebook. Then a lesson shows what was recorded on a real machine, under that machine's name,
-# and never a number that nobody measured.
+# and never a number that nobody measured. Here is `a @ b` of Experiment 2 as another processor did it, its first call apart:
 
 # %%
-recorded.show("00", "products")
+recorded.show("00", "first calls")
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## How the course works

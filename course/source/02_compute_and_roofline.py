@@ -41,7 +41,7 @@ import pandas as pd
 import torch
 
 import helpers
-from helpers import hardware, native, plotting, recorded, results, roofline, simulators, timing, units
+from helpers import hardware, native, plotting, results, roofline, simulators, timing, units
 from helpers.studies import matrix_product
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -103,19 +103,25 @@ alt = "Training compute from 1957 to 2023 on a logarithmic axis: a slow rise unt
 plotting.show(drawn, alt=alt)
 
 # %% tags=["look"]
-doubling.reveal(modelled=12 * transistors.doubling_years, measured=12 * demand["from 2010"].doubling_years)
+doubling.reveal(
+    modelled=12 * transistors.doubling_years,
+    published=12 * demand["from 2010"].doubling_years,
+    source="a line through Epoch AI's estimates",
+)
 
 # %% [markdown] tags=["explain"]
-# The transistors explain the small part. From AlexNet to GPT-4:
+# The sample is small, and of landmarks only: a line through many more models doubles about every 6 months since 2010 ([Sevilla and
+# others, 2022](https://arxiv.org/abs/2202.05924)), which our interval holds. The transistors explain the small part. From AlexNet
+# to GPT-4, to one digit, because the estimates are good to a factor of 2:
 
 # %% tags=["explain"]
 points = {point.name: point for point in training.points}
 years = points["GPT-4"].year - points["AlexNet"].year
 grown = points["GPT-4"].value / points["AlexNet"].value
 by_transistors = 2 ** (years / transistors.doubling_years)
-print(f"training compute grew {grown:,.0f} times in {years:.1f} years")
-print(f"transistors doubling every {transistors.doubling_years:.1f} years give {by_transistors:,.0f} times")
-print(f"what is left: {grown / by_transistors:,.0f} times")
+print(f"training compute grew about {grown / 1e6:.0f} million times in {years:.1f} years")
+print(f"transistors doubling every {transistors.doubling_years:.1f} years give {by_transistors:.0f} times")
+print(f"what is left: about {grown / by_transistors / 1e6:.0f} million times")
 
 # %% [markdown] tags=["explain"]
 # What is left did not come from more transistors on a chip. It was bought with more chips, that work for longer, and won by
@@ -159,12 +165,17 @@ plotting.show(drawn, alt=alt)
 eras_of_speed = [
     hardware.doubling_time(hardware.processors("single_thread").between(*period)) for period in periods.values()
 ]
-one_thread.reveal(modelled=eras_of_speed[0].doubling_years, measured=eras_of_speed[1].doubling_years)
+one_thread.reveal(
+    modelled=eras_of_speed[0].doubling_years,
+    published=eras_of_speed[1].doubling_years,
+    source="a line through Karl Rupp's collection",
+)
 
 # %% [markdown] tags=["explain"]
-# One thread did not go on as before. For thirty years a smaller transistor also took a lower voltage,
-# so that more of them switched faster on the same power ([Dennard and others, 1974](https://doi.org/10.1109/JSSC.1974.1050511)).
-# When the voltage could fall no further, a faster clock meant a hotter chip, and the clock stopped. The transistors of this table
+# One thread did not go on as before. Dennard and others ([1974](https://doi.org/10.1109/JSSC.1974.1050511)) had shown how to shrink
+# a transistor: with its voltage, so that it switches faster and the power of each square millimetre stays. Makers did not keep
+# to it throughout, and chips grew as well: in the table the power of a whole processor doubled every 4 years even before 2005.
+# When the voltage could hardly fall any more, a faster clock meant a hotter chip, and the clock stopped. The transistors
 # went on. They became cores, wider vectors and special units: operations at the same time instead of one after another.
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -189,7 +200,7 @@ def multiply(x, y, bits):
 
 # %% tags=["slide", "slide-output"] minutes=1
 gates = {bits: multiply(2**bits - 1, 2**bits - 3, bits)[1] for bits in (4, 8, 16, 32)}
-print("the product is right:", multiply(201, 77, 8)[0] == 201 * 77)
+print(f"201 x 77 is {201 * 77:,}; the circuit says {multiply(201, 77, 8)[0]:,}")
 for bits, count in gates.items():
     print(f"{bits:>2} bits: {count:>5,} AND gates")
 
@@ -210,7 +221,7 @@ for name, cost in costs.items():
 
 # %% tags=["look"]
 energy_ratio = costs["int32 multiply"].middle_j / costs["int8 multiply"].middle_j
-wide_energy.reveal(modelled=gates[32] / gates[8], measured=energy_ratio)
+wide_energy.reveal(modelled=gates[32] / gates[8], published=energy_ratio, source="Horowitz, ISSCC 2014")
 
 # %% tags=["explain"]
 exponent = hardware.multiplier_exponent()
@@ -221,7 +232,7 @@ print(f"an addition of 4 times the bits: {costs['int32 add'].middle_j / costs['i
 print(f"float16 to float32: {float_ratio:.2f} times; significands of 11 and 24 bits say {24**2 / 11**2:.2f}")
 
 # %% [markdown] tags=["explain"]
-# (The "measured" number here is the published one.) An addition grows with the bits, a multiplication with their square. In a
+# An addition grows with the bits, a multiplication with their square. In a
 # floating-point multiplier only the significand (the digits) is multiplied, which has 11 bits in float16 and 24 in float32; the exponents are
 # added, and rounding costs as well, so the ratio of the whole is not that of the gates alone.
 
@@ -243,24 +254,27 @@ for dtype, rate in t4_rates.items():
     print(f"{dtype:<8} {rate / 1e12:>4.0f} tera-operations a second ({t4.peak(dtype).source.title})")
 
 # %% tags=["look"]
-t4_gain.reveal(modelled=gates[8] / gates[4], measured=t4_rates["int4"] / t4_rates["int8"])
+source = t4.peak("int4").source.title
+t4_gain.reveal(modelled=gates[8] / gates[4], published=t4_rates["int4"] / t4_rates["int8"], source=source)
 
 # %% [markdown] tags=["explain"]
-# Four times is what the multipliers would allow. But a multiplier must be fed. The T4's [tensor cores](glossary.md#tensor-core) multiply small matrices that
-# come out of [registers](glossary.md#register). Here is how many numbers stand in one row of the first matrix, by the instructions for this generation
-# ([CUTLASS](https://nvidia.github.io/cutlass/mma__sm75_8h_source.html) lists them: m16n8k8, m8n8k16 and m8n8k32, where k is the
-# row). Count the bits:
+# Four times is what the multipliers would allow. But a multiplier must be fed. The T4's [tensor cores](glossary.md#tensor-core) multiply
+# small matrices that come out of [registers](glossary.md#register): A of m x k numbers and B of k x n. The instructions for this generation
+# ([CUTLASS](https://nvidia.github.io/cutlass/mma__sm75_8h_source.html) lists them) are called m16n8k8, m8n8k16 and m8n8k32. How
+# many bits must come in for each multiply-accumulate?
 
 # %% tags=["explain", "slide", "slide-output"] minutes=1
-numbers_in_a_row = {"float16": 8, "int8": 16, "int4": 32}
-for dtype, count in numbers_in_a_row.items():
+shapes = {"float16": (16, 8, 8), "int8": (8, 8, 16), "int4": (8, 8, 32)}
+for dtype, (m, n, k) in shapes.items():
+    bits_a_mac = (m * k + k * n) * bits_of[dtype] / (m * n * k)
     speed = t4_rates[dtype] / t4_rates["float16"]
-    print(f"{dtype:<8} {count:>2} in a row: {count * bits_of[dtype]} bits, {speed:.0f} times the rate of float16")
+    print(f"{dtype:<8} {bits_a_mac:.1f} bits of A and B a MAC, {speed:.0f} times the rate of float16")
 
 # %% [markdown] tags=["explain"]
-# The same bits for all three. A machine that delivers a fixed number of bits a second does twice the operations when each needs
-# half the bits. NVIDIA does not say that this was its reason; the figures fit it exactly. It is also what the rest of this
-# lesson teaches: arithmetic that cannot be fed is worth nothing, so nobody builds it.
+# From int8 to int4 the bits halve and the rate doubles: a machine that delivers a fixed number of bits a second would do just that.
+# It does not explain float16, with 1.5 times the bits of int8 and half its rate; its numbers need another kind of multiplier.
+# So this is a reason that fits the answer, and no proof: NVIDIA does not say what its own was. The rest of this lesson teaches the
+# same about whole operators: arithmetic that cannot be fed is worth nothing.
 
 # %% [markdown] tags=["slide"] minutes=0.5
 # ## Part 3: what went wrong here?
@@ -296,8 +310,12 @@ print(f"as a * b the GPU's time uses {as_stream:.1%} of the card's memory bandwi
 
 # %% [markdown] tags=["explain"]
 # Without a run you know that something is wrong. No processor computes faster than its peak, so the CPU's time is not that
-# of a product. It is that of `a * b`, from the main memory of a PC. If the card did `a * b` as well, its time is also that of such a
-# memory, and not of its own, which is far faster. Now let the errors happen. This is our reconstruction, with the lecture's faults; `"meta"` is a device that every PyTorch has, and it stands for the GPU.
+# of a product. As `a * b` both are possible. The three matrices, 12.6 MB, fit this processor's 64 MiB of L3, and the new pages of
+# the result cost time as well (lesson 01), so 24 GB/s is the rate of no one part of it. But the card's own memory reaches 936 GB/s:
+# at 42 GB/s it did not do the work, or did little but wait. The printed code shows which: it ran `a * b` twice and moved nothing.
+#
+# Now let the errors happen. This is our reconstruction; the line with `.to` is one that the lecture did not have, and that most
+# people would add first. `"meta"` is a device that every PyTorch has, and it stands for the GPU.
 
 
 # %% [markdown] tags=["slide"] minutes=2
@@ -307,8 +325,8 @@ print(f"as a * b the GPU's time uses {as_stream:.1%} of the card's memory bandwi
 
 
 # %% tags=["slide-code"]
-def as_in_the_lecture(where):
-    """Time a "product" on the device `where`, the lecture's way."""
+def faulty_time(where):
+    """Time a "product" on the device `where`, with five faults."""
     a, b = torch.rand(side, side), torch.rand(side, side)
     a.to(where), b.to(where)
     start_s = time.time()
@@ -318,7 +336,7 @@ def as_in_the_lecture(where):
 
 # %% tags=["nbval-ignore-output"]
 for where in ("cpu", "meta"):
-    print(f"{where}: {units.text(as_in_the_lecture(where)[1], 's')}")
+    print(f"{where}: {units.text(faulty_time(where)[1], 's')}")
 
 # %% [markdown]
 # **Fault 1: the operator.** `*` multiplies element by element; `@` is the matrix product.
@@ -329,11 +347,11 @@ print("x * y:", (x * y).tolist())
 print("x @ y:", (x @ y).tolist())
 
 # %% [markdown]
-# **Fault 2: the device.** `a.to(where)` returns a copy and leaves `a` where it is. The copy was thrown away, and both timings
-# ran on the CPU. Ask the result where it was computed:
+# **Fault 2: the device.** The lecture's matrices were never moved. Ours are not either: `a.to(where)` returns a copy and leaves `a`
+# where it is, and the copy was thrown away. Both timings ran on the CPU. Ask the result where it was computed:
 
 # %%
-lost, _ = as_in_the_lecture("meta")
+lost, _ = faulty_time("meta")
 kept = torch.rand(side, side).to("meta")
 print(f"asked for meta, computed on {lost.device.type}")
 print(f"with the copy kept, computed on {(kept * kept).device.type}")
@@ -407,12 +425,8 @@ product
 product_time.reveal(modelled=8 * half.median_s, measured=product.median_s)
 
 # %% tags=["explain"]
-print("computed where it was asked for:", (a @ b).device.type == device)
-timing.claim(
-    "the product is within a factor of 4 of eight products of half the side",
-    holds=1 / 4 < product.median_s / (8 * half.median_s) < 4,
-    evidence=[half, product],
-)
+ratio = product.median_s / (8 * half.median_s)
+timing.claim("the product takes what eight halves do", ratio, at_least=1 / 2, at_most=2, evidence=[half, product])
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 4: two roofs
@@ -435,8 +449,8 @@ limits
 
 # %%
 peak, memory = limits.peak_flops["float32"], limits.memory
-print(f"every limit is above zero: {min(peak, memory.bandwidth_bytes_per_s, limits.call_overhead_s) > 0}")
-print(f"the limits are those of {limits.device.partition(':')[0]}: {limits.device.startswith(device)}")
+print(f"measured: peaks in {', '.join(limits.peak_flops)}, on {limits.device.partition(':')[0]}")
+assert min(peak, memory.bandwidth_bytes_per_s, limits.call_overhead_s) > 0
 
 # %% [markdown]
 # Look at `unstable` and at the notes: they say which of these numbers did not repeat. A model is as good as its limits. From
@@ -444,6 +458,7 @@ print(f"the limits are those of {limits.device.partition(':')[0]}: {limits.devic
 
 # %% tags=["nbval-ignore-output"]
 ridge = peak / memory.bandwidth_bytes_per_s
+roofs = limits.resting_on("float32 peak", *(f"{level.name} bandwidth" for level in limits.memory_levels))
 print(f"ridge point: {ridge:.1f} FLOP/B ({memory.name}, float32)")
 
 # %% [markdown]
@@ -475,19 +490,14 @@ alt = (
     "operators from a + b on the left to a @ b on the right. Roofs of a datasheet, where one is known, are dashed."
 )
 plotting.show(drawn, alt=alt)
+for point in modelled:
+    assert (point.intensity_flops_per_byte < point.ridge_flops_per_byte) == (point.memory_s > point.compute_s)
 
 # %% [markdown]
 # Solid roofs are measured, and no point moves them. A dashed roof is what a datasheet promises; there is one where our table knows
 # your processor. The points lie on main memory's roof, and the two coloured fields are main memory's: a matrix of side 4096 has
 # 64 MiB, more than most [caches](glossary.md#cache) hold, and in a virtual machine other guests may fill the cache that your system
-# names. Left of the ridge point an operator waits for data (memory-bound), right of it for arithmetic (compute-bound):
-
-# %%
-in_order = [point.intensity_flops_per_byte for point in modelled]
-left_of_ridge = [point.intensity_flops_per_byte < point.ridge_flops_per_byte for point in modelled]
-waits_for_data = [point.memory_s > point.compute_s for point in modelled]
-print(f"from left to right in the order of the table: {in_order == sorted(in_order)}")
-print(f"the points left of their ridge, and no others, wait for data: {left_of_ridge == waits_for_data}")
+# names. Left of the ridge point an operator waits for data (memory-bound), right of it for arithmetic (compute-bound).
 
 # %% tags=["predict"]
 vector_share = helpers.predict("Which share of the peak does a matrix times a vector reach?", "%")
@@ -527,10 +537,9 @@ plotting.show(drawn, alt=alt)
 # %% tags=["explain"]
 plain = [one for one in placed if one.name != "a @ 16 columns"]
 timing.claim(
-    "a + b, a @ vector and a @ b are within a factor of 4 of their models",
-    holds=all(1 / 4 < one.time_ratio < 4 for one in plain),
-    evidence=[*plain, limits],
-)
+    "a + b, a @ vector and a @ b take about the time of their roofs",
+    [one.time_ratio for one in plain], at_least=1 / 3, at_most=2, evidence=[*plain, roofs],
+)  # fmt: skip
 more = counted.loc["a @ 16 columns"] / counted.loc["a @ vector"]
 print(f"16 columns for one: {more['flops']:.0f} times the operations, {more['moved_bytes']:.3f} times the bytes")
 
@@ -632,10 +641,10 @@ def tiled(thread, a, b, c):
 tiled_run = simulators.count_traffic(tiled, rows, rows, rows, tile=tile)
 print(f"global reads: naive {naive_run.global_reads:,}, tiled {tiled_run.global_reads:,}")
 print(f"shared reads: naive {naive_run.shared_reads:,}, tiled {tiled_run.shared_reads:,}")
-fewer_reads.reveal(modelled=tile, measured=naive_run.global_reads / tiled_run.global_reads)
+fewer_reads.reveal(modelled=tile, counted=naive_run.global_reads / tiled_run.global_reads)
 
 # %% tags=["explain"]
-print("as the formula says:", tiled_run == simulators.tiled_traffic(rows, rows, rows, tile=tile))
+assert tiled_run == simulators.tiled_traffic(rows, rows, rows, tile=tile)
 print(f"shared memory of a block: {tiled_run.shared_block_bytes:,} bytes, two tiles of {tile} x {tile} x 4")
 for name, run in (("naive", naive_run), ("tiled", tiled_run)):
     print(f"{name}: {run.macs_per_global_byte:.3f} MAC for each byte of global memory")
@@ -717,9 +726,10 @@ print(f"a block of 1,024 threads, one an element: a tile of {1024**0.5:.0f} x {1
 # They are C++ of the course, in `helpers.studies.matrix_product_sources`; the first two differ in the order of two loops.
 
 # %% [markdown]
-# A model of the ratio: the library fills a vector register with several numbers, and starts two such multiply-accumulates a cycle,
-# as many processors can. The naive program adds to one number: each addition waits for the one before, some 4 cycles (4 to 5 on
-# today's processors, says [SIMD for C++ Developers](http://const.me/articles/simd/simd.pdf)). So the ratio is [lanes](glossary.md#lane) x 2 x 4, with no wait for data at all.
+# A model of the ratio: the library fills a vector register with several numbers and starts two such multiply-accumulates a cycle.
+# The naive program adds to one number: each multiply-accumulate waits for the one before, and one takes 4 cycles (so many take
+# both on AMD's Zen 3 and on Intel's, says [AnandTech](https://www.anandtech.com/show/16214/amd-zen-3-ryzen-deep-dive-review-5950x-5900x-5800x-and-5700x-tested/6)).
+# So the ratio is [lanes](glossary.md#lane) x 2 x 4, with no wait for data at all.
 
 # %% tags=["predict"]
 naive_ratio = helpers.predict("How many times longer does the naive C++ program take than torch.matmul, side 240?", "x")
@@ -739,14 +749,59 @@ speedups = {row.name: row.speedup for row in programs.products} if programs else
 naive_ratio.reveal(modelled=lanes * 2 * 4, measured=speedups.get("torch.matmul"))
 
 # %% tags=["explain"]
-claim = "exchanging two loops does not make the product slower"
+claim = "with two loops exchanged the product takes less time"
 if programs:
-    programs.comparison.claim(claim, "interchanged", at_most=1)
+    programs.comparison.claim(claim, "interchanged", at_most=1 / 2)
 else:
-    print(claim)
+    timing.claim(claim, None, at_most=1 / 2)
 
 # %% [markdown] tags=["explain"]
-# (Where there is no compiler, nothing was measured, and the sentence above is only a claim.) Why does the exchange help? `census`
+# Where the model asks for far more than was measured, its naive program is too slow. Look at the sum again: it is a chain, but
+# the *next* element of $C$ is another chain, which waits for nothing. A core reads some hundred instructions ahead and begins it
+# while the first still runs. The shorter the chains, the more of them overlap. Here is that sum alone, without the walk down a
+# column. Each row of the table does the same number of multiply-accumulates:
+
+# %% tags=["run"]
+SUMS = """
+#include <cstdint>
+extern "C" void sums(const float* x, float* c, int64_t k, int64_t many) {
+    for (int64_t j = 0; j < many; ++j) {
+        float sum = 0;
+        for (int64_t p = 0; p < k; ++p) sum += x[p] * x[p + j % 16];
+        c[j % 16] = sum;
+    }
+}"""
+macs, lengths = 240_000, (4000, 1000, 240, 60, 15)
+print(f"{macs:,} multiply-accumulates in {', '.join(f'{macs // k:,} sums of {k:,}' for k in lengths)}")
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+chains = None
+try:
+    library = native.compile_cpp(SUMS)
+    sums = library.function("void sums(const float* x, float* c, int64_t k, int64_t many)")
+    x, c = torch.rand(4016), torch.empty(16)
+    chains = timing.compare(
+        {f"sums of {k}": lambda k=k: sums(x, c, k, macs // k) for k in lengths}, device="cpu", precision=0.05
+    )
+    mac_s = {row.name: row.median_s / macs for row in chains.candidates}
+    overlapped = mac_s["sums of 240"] * programs.products[-1].rate_flops_per_s / 2
+    print(results.printed(pd.DataFrame({"mac_s": mac_s})))
+    print(f"sums of 240 against the library's rate: {overlapped:.0f} times")
+except native.NativeError as error:
+    print(f"not measured here: {error}")
+
+# %% tags=["explain"]
+ratio = chains.candidate("sums of 15").time_ratio if chains else None
+timing.claim("in sums of 15 a multiply-accumulate takes less time than in sums of 4,000", ratio,
+             at_most=0.8, evidence=chains or ())  # fmt: skip
+
+# %% [markdown] tags=["explain"]
+# Both assumptions about the sum can fail. A step need not take 4 cycles: where the compiler takes the multiplication out of the
+# chain, only the addition waits, on a Zen 3 for 3 cycles (measured beside integer additions, which take 1). And in sums of 240,
+# as in our product, a core may run several at once. With the time of these sums in place of 4 cycles the model comes nearer to
+# what the five programs measured; the walk down the column is not in it.
+#
+# Why does the exchange help? `census`
 # counts the instructions of the compiled programs, in the whole of each function. "Packed" arithmetic works on a whole vector
 # register ([SIMD](glossary.md#simd)); an "fma" is a multiplication and an addition in one instruction.
 
@@ -760,16 +815,11 @@ except native.NativeError as error:
 fields = ("scalar_fmas", "packed_fmas", "scalar_adds", "packed_adds", "vector_bits")
 pd.DataFrame({name: {field: getattr(one, field) for field in fields} for name, one in censuses.items()})
 
-# %% tags=["look"]
-packed = {name: one.packed_fmas + one.packed_adds for name, one in censuses.items()}
-vectorised = packed.get("naive", 0) <= packed.get("interchanged", 0)
-print(f"nothing counted here says that the naive sum is better vectorised: {vectorised}")
-
 # %% [markdown] tags=["explain"]
 # The compiler may not add in another order, for rounding would change the result. The naive sum is one chain, so it stays
 # scalar. The interchanged loop adds to many different elements of $C$, in any order it likes.
 #
-# All this was about instructions; the model held no wait for memory. There can be one.
+# All this was about instructions. There can be a wait for memory as well, and it would make the naive program slower still.
 
 # %% [markdown]
 # ### Sixteen more columns
@@ -796,7 +846,7 @@ stride_lines = 4 * 256 // level.line_bytes
 sets_used = level.sets // stride_lines
 room = sets_used * level.ways
 print(f"{level.sets} sets, and a stride of {stride_lines} lines uses {sets_used}: room for {room}")
-still_there.reveal(modelled=256 if room >= 256 else 0, measured=twice.levels[0].hits)
+still_there.reveal(modelled=256 if room >= 256 else 0, simulated=twice.levels[0].hits)
 
 # %% tags=["explain", "nbval-ignore-output"]
 if programs:
@@ -823,15 +873,10 @@ except native.NativeError as error:
 instructions
 
 # %% tags=["look"]
-loads = {row.kernel: row.loads_per_multiply_add_ratio for row in instructions.kernels} if instructions else {}
 expected_loads = {"naive": 2, "tiled": 2 / 16}
-print(f"no compiled kernel contradicts 2 and 2/16: {all(loads[k] == expected_loads[k] for k in loads)}")
-
-# %% tags=["explain"]
-if device == "cuda":
-    print(matrix_product.measure_products())
-else:
-    recorded.show("02", "matrix products")
+print(f"global loads for a multiply-accumulate: {expected_loads}")
+for row in instructions.kernels if instructions else ():
+    assert row.loads_per_multiply_add_ratio == expected_loads[row.kernel]
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 7: threads and precision
@@ -854,7 +899,9 @@ def with_threads(threads):
         return cpu_a @ cpu_b
 
 
-by_threads = helpers.compare({"one": lambda: with_threads(1), "two": lambda: with_threads(2)}, device="cpu", budget_s=2)
+by_threads = helpers.compare(
+    {"one": lambda: with_threads(1), "two": lambda: with_threads(2)}, device="cpu", budget_s=2, precision=0.05
+)
 by_threads
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
@@ -862,7 +909,7 @@ cores = helpers.machine_card().usable_cores or 1
 two_threads.reveal(modelled=min(2, cores), measured=1 / by_threads.candidate("two").time_ratio)
 
 # %% tags=["explain"]
-by_threads.claim("two threads are not more than three times as fast as one", "two", at_least=1 / 3)
+by_threads.claim("two threads take at least half of the time of one", "two", at_least=0.45)
 
 # %% [markdown] tags=["explain"]
 # Where it falls short of the model: two "cores" may be two threads of one core that share its arithmetic units, other programs may
@@ -878,7 +925,7 @@ double_time
 # %% tags=["run", "nbval-ignore-output"]
 wide_a, wide_b = cpu_a.double(), cpu_b.double()
 by_width = helpers.compare(
-    {"float32": lambda: cpu_a @ cpu_b, "float64": lambda: wide_a @ wide_b}, device="cpu", budget_s=1.5
+    {"float32": lambda: cpu_a @ cpu_b, "float64": lambda: wide_a @ wide_b}, device="cpu", budget_s=1.5, precision=0.05
 )
 by_width
 
@@ -890,13 +937,14 @@ peaks = pd.DataFrame({"peak_flops_per_s": limits.peak_flops})
 results.printed(peaks)
 
 # %% tags=["explain"]
-by_width.claim("a product in float64 is no faster than in float32", "float64", at_least=1)
+by_width.claim("a product in float64 takes longer than in float32", "float64", at_least=1.5)
 
 # %% [markdown] tags=["explain"]
-# Are your float16 and bfloat16 faster than float32, or slower? A narrow number is fast where the processor has units for it, and
-# slow where it must be turned into float32 and back for every operation, as on many processors (those without AVX512-BF16 or
-# AMX, for instance), or where nobody has written a fast program for it. Half the bytes still help an operator that waits for data. So precision moves both roofs, each by what the
-# hardware was built for.
+# Are your float16 and bfloat16 faster than float32, or slower? Without units for a narrow number a processor must turn it into
+# float32 and back. The card of lesson 00 says whether yours has some (AVX-512 BF16 or FP16, AMX). A unit alone decides nothing:
+# the library must also have a program for it, and for these sizes; we have seen bfloat16 at half the rate of float32 on a
+# processor with AVX-512 BF16, and do not know why. Half the bytes still help an operator that waits for data. So precision moves
+# both roofs, each by what hardware and library were built for.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 8: where the roofline is wrong
@@ -928,9 +976,10 @@ beyond_roofline.reveal(modelled=layers.modelled_s / roofs_s, measured=one_image.
 
 # %% tags=["explain"]
 timing.claim(
-    "one image takes at least twice its roofline",
-    holds=one_image.median_s >= 2 * roofs_s,
-    evidence=[one_image, limits],
+    "one image takes far longer than its roofline",
+    one_image.median_s / roofs_s,
+    at_least=5,
+    evidence=[one_image, roofs],
 )
 
 # %% [markdown] tags=["explain"]
@@ -939,33 +988,43 @@ timing.claim(
 # kernel. `limits.call_overhead_s` is that for an addition of two numbers. The "modelled" number above, and the hollow points,
 # hold it once for each layer. But a convolution has more to prepare than an addition.
 #
-# So measure what a call of each kind costs when there is next to nothing to compute: each kind of layer on the least input that it
-# takes.
+# So measure what a call of each kind costs when there is next to nothing to compute: each layer on the least input that it takes,
+# first again and again by itself, then all of them in turn.
 
 # %% tags=["run", "nbval-ignore-output"]
-least = {"conv1": (1, 1, 5, 5), "relu1": (1,), "pool1": (1, 1, 2, 2), "fc3": (1, 60)}
-calls = {}
-for name, shape in least.items():
-    layer, smallest = lenet.get_submodule(name), torch.rand(shape, device=device)
-    calls[type(layer).__name__] = helpers.measure(lambda layer=layer, x=smallest: layer(x), budget_s=0.3)
-call_s = {kind: call.median_s for kind, call in calls.items()}
-results.printed(pd.DataFrame({"call_s": call_s}))
+least = {
+    "conv1": (1, 1, 5, 5),
+    "conv2": (1, 6, 5, 5),
+    "pool": (1, 1, 2, 2),
+    "fc1": (1, 256),
+    "fc2": (1, 120),
+    "fc3": (1, 60),
+}
+inputs = {row.layer: torch.rand(least.get(row.layer, least["pool"]), device=device) for row in layers.layers}
+in_order = [(lenet.get_submodule(name), x) for name, x in inputs.items()]
+alone = [helpers.measure(lambda layer=layer, x=x: layer(x), budget_s=0.2) for layer, x in in_order]
+in_turn = helpers.measure(lambda: [layer(x) for layer, x in in_order], budget_s=0.5)
+results.printed(pd.DataFrame({"call_s": {name: one.median_s for name, one in zip(inputs, alone, strict=True)}}))
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
-calls_s = sum(call_s[row.kind] for row in layers.layers)
-print(f"the roofs alone:             {units.text(roofs_s, 's')}")
-print(f"with an addition's overhead: {units.text(layers.modelled_s, 's')}")
-print(f"with each kind's own:        {units.text(roofs_s + calls_s, 's')}")
-print(f"measured:                    {units.text(one_image.median_s, 's')}")
+alone_s = sum(one.median_s for one in alone)
+print(f"the roofs alone:               {units.text(roofs_s, 's')}")
+print(f"with an addition's overhead:   {units.text(layers.modelled_s, 's')}")
+print(f"with each layer's own call:    {units.text(roofs_s + alone_s, 's')}")
+print(f"with these calls in turn:      {units.text(roofs_s + in_turn.median_s, 's')}")
+print(f"measured:                      {units.text(one_image.median_s, 's')}")
 
 # %% tags=["explain"]
 timing.claim(
-    "with each kind's own overhead the model is within a factor of 4",
-    holds=1 / 4 < one_image.median_s / (roofs_s + calls_s) < 4,
-    evidence=[one_image, limits, *calls.values()],
-)
+    "the roofs and the calls in turn are most of the time of an image",
+    one_image.median_s / (roofs_s + in_turn.median_s), at_least=0.8, at_most=1.6, evidence=[one_image, roofs, in_turn],
+)  # fmt: skip
 
 # %% [markdown] tags=["explain"]
+# The same call takes longer in turn with others than by itself: between two calls of a layer the others have used the caches, and
+# what the processor had learnt of the layer's code. What is left after that is work that the layers do off their roofs (see
+# below), the Python of the network's own `forward`, and new memory for each result.
+#
 # This network's time on one image is that of its calls. A processor with twice the peak would not help it. Fewer calls would (fusing
 # operators, compiling the model), and so would more work for each call. Hold the second to a test: with a larger batch the calls
 # stay, the work grows, and the roofline must come nearer.
@@ -984,13 +1043,17 @@ many_images = helpers.measure(lambda: lenet(images), budget_s=0.5)
 print(f"{sum(row.flops for row in many_layers.layers):,} FLOP in {len(many_layers.layers)} layers")
 
 # %% tags=["look", "nbval-ignore-output"]
-batch_ratio.reveal(modelled=(many_roofs_s + calls_s) / many_roofs_s, measured=many_images.median_s / many_roofs_s)
+batch_ratio.reveal(
+    modelled=(many_roofs_s + in_turn.median_s) / many_roofs_s, measured=many_images.median_s / many_roofs_s
+)
 
 # %% tags=["explain"]
+nearer = (many_images.median_s / many_roofs_s) / (one_image.median_s / roofs_s)
 timing.claim(
-    "a batch comes nearer to its roofline",
-    holds=many_images.median_s / many_roofs_s < one_image.median_s / roofs_s,
-    evidence=[one_image, many_images, limits],
+    "a batch comes nearer to its roofline than one image",
+    nearer,
+    at_most=1 / 2,
+    evidence=[one_image, many_images, roofs],
 )
 
 # %% [markdown] tags=["explain"]
@@ -1039,4 +1102,4 @@ results.printed(by_layer.sort_values("measured_s", ascending=False).head(5))
 # | global reads, naive | $2\,m\,n\,k$ | a product of $m \times k$ and $k \times n$ |
 # | global reads, tiled | $2\,m\,n\,k / t$ | tiles of $t \times t$ that divide $m$ and $n$ |
 # | intensity, tiled | $t / 4$ FLOP/B | float32, writes left out |
-# | naive over library | $\text{lanes} \cdot \text{units} \cdot \text{latency}$ | a sum that is one chain |
+# | library over one chain | $\text{lanes} \cdot \text{units} \cdot \text{latency}$ | less where chains overlap |

@@ -33,6 +33,7 @@
 # machine. Clear the outputs before you begin (Edit, Clear Outputs of All Cells).
 
 # %%
+import copy
 import dataclasses
 
 import pandas as pd
@@ -96,10 +97,10 @@ table = pd.DataFrame([row.to_dict() for row in sources.rows]).set_index("source"
 results.printed(table[["synchronisations", "payload_bytes", "waits"]])
 
 # %% tags=["look"]
-layer_bytes.reveal(modelled=64 * numbers_an_image / parameters, measured=within.payload_bytes / examples.payload_bytes)
+layer_bytes.reveal(modelled=64 * numbers_an_image / parameters, counted=within.payload_bytes / examples.payload_bytes)
 
 # %% [markdown] tags=["explain"]
-# "Measured" is here "counted by following the model". Over update iterations nobody waits for anybody, yet each worker sends a
+# Over update iterations nobody waits for anybody, yet each worker sends a
 # gradient and fetches new weights: twice the parameters. Over models there is nothing to exchange.
 #
 # What crosses a layer grows with the batch; the gradient does not. So there is a batch below which the order turns over:
@@ -140,7 +141,8 @@ b = torch.randint(-9, 10, (6, 8)).float()
 rows = torch.cat([a[:2] @ b, a[2:] @ b])
 columns = torch.cat([a @ b[:, :4], a @ b[:, 4:]], dim=1)
 inner = a[:, :3] @ b[:3] + a[:, 3:] @ b[3:]
-print("equal to a @ b:", [torch.equal(whole, a @ b) for whole in (rows, columns, inner)])
+for name, whole in (("rows", rows), ("columns", columns), ("inner", inner)):
+    print(f"{name}: the largest difference from a @ b is {(whole - a @ b).abs().max():.0f}")
 
 # %%
 for by, other in (("rows", "b"), ("columns", "a")):
@@ -175,7 +177,7 @@ results.printed(table[["received_bytes", "additions", "copied_bytes"]])
 # *term* of the whole output and receives three more terms, each as large as the output.
 
 # %% tags=["look"]
-sum_bytes.reveal(modelled=3 / (3 / 4), measured=splits["inner"].received_bytes / splits["columns"].received_bytes)
+sum_bytes.reveal(modelled=3 / (3 / 4), counted=splits["inner"].received_bytes / splits["columns"].received_bytes)
 
 # %% [markdown] tags=["explain"]
 # Why would one cut over $k$, then? The last column has the bytes of inputs that more than one worker needs: it is the only cut
@@ -190,7 +192,8 @@ sum_bytes.reveal(modelled=3 / (3 / 4), measured=splits["inner"].received_bytes /
 for by in within_layer.WAYS:
     pieces = within_layer.partial_products(a, b, by=by, parts=2)
     early = within_layer.combine([piece.relu() for piece in pieces], by=by)
-    print(f"{by}: ReLU on the parts gives the layer: {torch.equal(early, (a @ b).relu())}")
+    wrong = (early != (a @ b).relu()).sum()
+    print(f"{by}: after ReLU on the parts {wrong} of the layer's {early.numel()} numbers are wrong")
 
 # %% [markdown] tags=["explain"]
 # $\max(0, x + y)$ is not $\max(0, x) + \max(0, y)$. A slice of the output is finished and may go on; a term of a sum is not,
@@ -208,7 +211,7 @@ x, first, second = (torch.randint(-3, 4, shape).float() for shape in shapes)
 left = (x @ first[:, :4]).relu() @ second[:4]
 right = (x @ first[:, 4:]).relu() @ second[4:]
 both = (x @ first).relu() @ second
-print("one sum for two layers:", torch.equal(left + right, both))
+print(f"one sum for two layers: the largest difference is {(left + right - both).abs().max():.0f}")
 
 # %% [markdown] tags=["explain"]
 # Lesson 05 trains a network that is cut like this. Here we go down instead: parallelism within a layer begins inside one core.
@@ -236,8 +239,8 @@ shown
 # asked for.
 
 # %% tags=["look"]
-told = census is None or (census.row("scaled_add", "vectors").packed > 0 and census.row("total", "vectors").packed == 0)
-print(f"where it can be counted, vectors reach the scaled addition and not the sum: {told}")
+if census is not None:
+    assert census.row("scaled_add", "vectors").packed > 0 == census.row("total", "vectors").packed
 
 # %% [markdown] tags=["explain"]
 # The compiler is right. In `sum += x[i]` each addition needs the result of the one before it, and in floating point another
@@ -273,17 +276,17 @@ summing = None
 if census is None:
     print("there is nothing to time: the loops could not be compiled or counted")
 else:
-    summing = timing.compare(parallel.lane_calls("total"), budget_s=0.5)
+    summing = timing.compare(parallel.lane_calls("total"), budget_s=1, precision=0.05)
     many_lanes = census.row("total", "vectors, sums reordered").lanes
     reordered = summing.candidate("vectors, sums reordered")
     lane_speedup.reveal(modelled=many_lanes, measured=1 / reordered.time_ratio)
 
 # %% tags=["look"]
-reordered_is_faster = "where it can be measured, the reordered sum takes at most 0.8 of the time"
-if summing is None or many_lanes == 1:
-    print(reordered_is_faster)
-else:
-    timing.claim(reordered_is_faster, holds=reordered.time_ratio <= 0.8, evidence=summing)
+several_lanes = summing is not None and many_lanes > 1
+timing.claim(
+    "the sum that may be reordered takes less time than the one in one lane",
+    reordered.time_ratio if several_lanes else None, at_most=0.8, evidence=summing if several_lanes else (),
+)  # fmt: skip
 
 # %% [markdown] tags=["explain"]
 # The model is the number of lanes. Below it you see what does not shrink with the lanes: the call from Python. Time it alone, on
@@ -334,6 +337,7 @@ thread_speedup.reveal(modelled=sweeps[1].cores, measured=sweeps[1].points[-1].sp
 loader = helpers.make_MNIST_loader(batch_size=64)
 images, labels = (torch.cat(part).to(device) for part in zip(*loader, strict=True))
 digits = (images, labels)
+torch.manual_seed(0)
 wide = helpers.BasicFCModel(784, 32, 10, 2).double().to(device)
 
 
@@ -347,7 +351,7 @@ whole = gradient(slice(0, 60))
 even = (gradient(slice(0, 30)) + gradient(slice(30, 60))) / 2
 uneven = (gradient(slice(0, 50)) + gradient(slice(50, 60))) / 2
 for name, mean in (("30 and 30 digits", even), ("50 and 10 digits", uneven)):
-    print(f"{name}: the mean of the two is the gradient of all: {torch.allclose(mean, whole, rtol=1e-9, atol=1e-12)}")
+    print(f"{name}: the mean of the two is off by {(mean - whole).norm() / whole.norm():.0%} of the gradient of all")
 
 # %% [markdown] tags=["explain"]
 # What went wrong in the second row? The mean of two means gives each of the 10 digits five times the weight of each of the 50.
@@ -356,8 +360,8 @@ for name, mean in (("30 and 30 digits", even), ("50 and 10 digits", uneven)):
 
 # %% tags=["explain", "slide-code"]
 weighed = (50 * gradient(slice(0, 50)) + 10 * gradient(slice(50, 60))) / 60
-is_whole = torch.allclose(weighed, whole, rtol=1e-9, atol=1e-12)
-print("weighed by the number of digits:", is_whole)
+print(f"weighed by the number of digits: off by less than {1e-9:.0e}")
+assert (weighed - whole).norm() < 1e-9 * whole.norm()
 
 # %% [markdown] tags=["explain"]
 # So this source changes nothing in what is learnt, for one synchronisation a step. It is what most people use, and lesson 04 is
@@ -383,12 +387,14 @@ def pass_through(batch):
 
 fast = helpers.BasicFCModel(784, 32, 10, 2).to(device)
 batches = timing.compare(
-    {f"batch {batch}": lambda batch=batch: pass_through(batch) for batch in (128, 512, 1024)}, budget_s=1
+    {f"batch {batch}": lambda batch=batch: pass_through(batch) for batch in (128, 512, 1024)},
+    budget_s=2,
+    precision=0.05,
 )
 batch_effect.reveal(modelled=1, measured=1 / batches.candidate("batch 1024").time_ratio)
 
 # %% tags=["look"]
-batches.claim("on one and the same device the larger batch takes less time", "batch 1024", at_most=1)
+batches.claim("on one and the same device the larger batch takes less time", "batch 1024", at_most=0.95)
 for batch in (128, 512, 1024):
     print(f"batch {batch}: {-(-len(images) // batch)} updates an epoch")
 
@@ -411,11 +417,11 @@ for batch in (128, 512, 1024):
 # the first $d$ steps no gradient has arrived yet, and $w$ stays as it is.)
 
 # %% tags=["predict"]
-one_old = helpers.predict("eta c = 1.5, delay 1, w starts at 1: how far from 0 is w at most in steps 38 to 40?", "")
+one_old = helpers.predict("eta c = 1.5, delay 1: how many times larger does w become a step, in the long run?", "x")
 one_old
 
 # %% tags=["run", "slide", "slide-output"] minutes=1
-paths = {delay: updates.descend_quadratic(1, rate=1.5, delay=delay, steps=40) for delay in (0, 1)}
+paths = {delay: updates.descend_quadratic(1, rate=1.5, delay=delay, steps=100) for delay in (0, 1)}
 curves = {f"delay {delay}": [w**2 / 2 for w in path[:16]] for delay, path in paths.items()}
 drawn = plotting.draw_losses(curves, title="A parabola, rate times curvature 1.5")
 plotting.show(
@@ -427,11 +433,11 @@ plotting.show(
 # grows a step in the long run. For $d = 1$ and $\eta c = 1.5$ it is $\sqrt{1.5}$.
 
 # %% tags=["look"]
-growth = updates.growth_factor(1.5, delay=1)
-one_old.reveal(modelled=growth**40, measured=max(abs(w) for w in paths[1][38:]))
+early, late = (max(abs(w) for w in paths[1][start : start + 11]) for start in (30, 90))
+one_old.reveal(modelled=updates.growth_factor(1.5, delay=1), simulated=(late / early) ** (1 / 60))
 
 # %% [markdown] tags=["explain"]
-# (The root gives the growth a step and not where the wave stands at step 40, so expect the order of size.) A correction that
+# (Simulated: from the highest of some waves to that of some later ones, 60 steps apart.) A correction that
 # comes late overshoots, and the correction of that comes late as well. Where is the limit? The largest stable $\eta c$ is known
 # (Levin and May, "A note on difference-delay equations", 1976):
 #
@@ -464,7 +470,8 @@ plotting.show(
 # %% tags=["explain"]
 apart = max(abs(found / limit - 1) for found, limit in zip(measured, modelled, strict=True))
 print("limit for delays 0, 1, 2:", ", ".join(f"{limit:.3f}" for limit in modelled[:3]))
-print(f"runs and formula agree to 1 %: {apart < 0.01}")
+print("found by running:           ", ", ".join(f"{limit:.3f}" for limit in measured[:3]))
+assert apart < 0.01
 
 # %% [markdown] tags=["explain"]
 # One old update halves the rate that you may use; for long delays the limit is about $\pi / (2 d)$. Stale gradients are not
@@ -506,7 +513,8 @@ net = helpers.BasicFCModel(784, 32, 10, 2).to(device)
 rates = (0.05, 0.1, 0.2, 0.4, 0.8)
 sweep = parallel.sweep_stale(net, digits, delays=(0, 1, 2, 4, 8), rates=rates, steps=120)
 again = parallel.train_stale(net, digits, delay=4, rate=0.1, steps=120)
-print("the same call gives the same bits:", again.weights == sweep.run(4, 0.1).weights)
+print(f"{len(sweep.runs)} runs of {sweep.runs[0].steps} steps")
+assert again.weights == sweep.run(4, 0.1).weights  # bit for bit
 
 # %% tags=["look", "slide", "slide-output"] minutes=2
 drawn = plotting.draw_stale(sweep)
@@ -520,32 +528,55 @@ above = [rate for rate in rates if rate > limit]
 blown_up = [rate for rate in rates if sweep.run(4, rate).diverged]
 blown_up_from.reveal(modelled=min(above, default=None), measured=min(blown_up, default=None))
 
-# %% tags=["explain"]
-most = [max([rate for rate in rates if not sweep.run(delay, rate).diverged], default=0) for delay in (0, 1, 2, 4, 8)]
-print("the largest rate that survives never grows with the delay:", most == sorted(most, reverse=True))
-print("it is smaller at delay 8 than without delay:", most[-1] < most[0])
+# %% tags=["explain", "nbval-ignore-output"]
+most = {delay: max(rate for rate in rates if not sweep.run(delay, rate).diverged) for delay in (0, 1, 2, 4, 8)}
+print("the largest rate that survives, by delay:", most)
+assert most[8] < most[0]
 
 # %% [markdown] tags=["explain"]
-# The shape is that of the theory; the place is not: the line of the limit lies below the first hatched cells. The model is the
-# first of the rates above the limit, and the runs bear more than that. The formula is for one fixed curvature, and a network
-# does not keep its own. Measure it again after training:
+# The shape is that of the theory; the place is not. At delay 4 the model says 0.05, the lowest rate above the limit; the runs
+# survive 0.1 and blow up at 0.2. The formula is for one fixed curvature, and a network does not keep its own. Do the runs survive
+# because they go where the loss is flatter? Write the queue out, train at both rates again, and measure on the way:
+
 
 # %% tags=["look", "nbval-ignore-output"]
-after = {}
-for rate in (0.1, 0.4):
-    (trained,) = parallel.train_in_loop([net], digits, rate=rate, steps=120)
-    after[rate] = updates.largest_curvature(trained, digits, iterations=20)
-    print(f"after 120 steps at rate {rate}: curvature {after[rate]:.2f}, rate times curvature {rate * after[rate]:.2f}")
+def delayed(rate, delay=4, steps=120):
+    """Train with gradients that are `delay` updates old; return rate times curvature over the limit, by step."""
+    model, waiting, seen = copy.deepcopy(net), [], {}
+    weights = list(model.parameters())
+    for step in range(steps + 1):
+        if step % 20 == 0:
+            curvature = updates.largest_curvature(model, digits, iterations=15)
+            seen[step] = rate * curvature / parallel.stability_limit(delay)
+        batch = torch.randint(len(images), (64,), device=device)
+        waiting.append(torch.autograd.grad(nn.functional.cross_entropy(model(images[batch]), labels[batch]), weights))
+        if len(waiting) > delay:
+            for weight, slope in zip(weights, waiting.pop(0), strict=True):
+                weight.data -= rate * slope
+    return seen
+
+
+torch.manual_seed(0)
+over_limit = pd.DataFrame({f"rate {rate}": delayed(rate) for rate in (0.05, 0.1)})
+print("rate times curvature, as a multiple of the limit, by step")
+print(over_limit.round(1).to_string())
 
 # %% tags=["explain"]
-print("the higher rate ends where the loss is less curved than at the start:", after[0.4] < sweep.curvature)
-print("and less curved than where the lower rate ends:", after[0.4] < after[0.1])
+for times in (2, 5):
+    print(
+        f"a parabola at {times} times the limit: the wave grows {updates.growth_factor(times * 0.3473, delay=4):.2f} times a step"
+    )
+assert (over_limit.max() > 1.5).all()
 
 # %% [markdown] tags=["explain"]
-# A training that would be unstable where it stands is thrown out of there, and may settle where the loss is flatter (Cohen and
-# others, ["Gradient descent on neural networks typically occurs at the edge of stability"](https://arxiv.org/abs/2103.00065),
-# 2021). So for a network the limit at the first weights is a guide and no law. Move the two sliders, and watch the loss before
-# the end: some runs rise far above guessing first, and come back to it.
+# No. The curvature grows to several times what the limit allows and comes down again, but not to where a parabola would be stable:
+# both runs stand above the limit nearly all the time, and they learn. On a parabola the wave would grow a million times in
+# some 120 steps even at twice the limit. Here it grows for a while (move the sliders below to delay 4, rate 0.1) and then no more.
+# So far out the loss is no parabola. The cross-entropy is steep, but no steeper the further one goes: the slope of each logit is at
+# most 1. That fits, and it is not shown; we know of no formula for the rate at which such a network blows up. (Without delay, and
+# with all digits in each step, the curvature is known to hover about the limit: Cohen and others, ["Gradient descent on neural
+# networks typically occurs at the edge of stability"](https://arxiv.org/abs/2103.00065), 2021.) So the limit at the first weights
+# is a guide and no law.
 
 # %% tags=["look"]
 guessing = torch.log(torch.tensor(10.0)).item()
@@ -588,14 +619,15 @@ for staleness, count in server.staleness_counts.items():
     print(f"staleness {staleness}: {count:>2} of {server.updates} updates")
 
 # %% tags=["look"]
-age.reveal(modelled=4 - 1, measured=max(server.staleness_counts, key=server.staleness_counts.get))
+age.reveal(modelled=4 - 1, simulated=max(server.staleness_counts, key=server.staleness_counts.get))
 
 # %% tags=["explain"]
 queue = parallel.train_stale(net, digits, delay=3, rate=0.05, steps=103)
-print("the server's weights are those of a queue with delay 3, bit for bit:", server.weights == queue.weights)
+print(f"{server.updates} updates of the server, {queue.updates} of a queue with delay 3")
+assert server.weights == queue.weights  # bit for bit
 
 # %% [markdown] tags=["explain"]
-# (The queue takes 103 steps, because in the first three no gradient has arrived.) While one worker computes, each of the three
+# Both end with the same weights, bit for bit. (The queue takes 103 steps, because in the first three no gradient has arrived.) While one worker computes, each of the three
 # others sends one gradient. So a server with $W$ equal workers *is* the queue with
 # delay $W - 1$, and the map above tells which rates it can bear. Now one worker of three is three times slower:
 
@@ -618,7 +650,7 @@ plotting.show(drawn, alt="Workers 0 and 1 finish a gradient every second, worker
 server = parallel.simulate_server(net, digits, compute_s=seconds, rate=0.05, updates=70)
 for share in server.shares:
     print(f"worker {share.worker}: {share.updates} updates, {share.mean_staleness:.2f} updates old in the mean")
-slow_age.reveal(modelled=2 * 3, measured=server.shares[2].mean_staleness)
+slow_age.reveal(modelled=2 * 3, simulated=server.shares[2].mean_staleness)
 
 # %% [markdown] tags=["explain"]
 # In its three seconds the others send three gradients each. The slowest worker sends the fewest gradients and the oldest ones.
@@ -641,8 +673,8 @@ shown = pd.DataFrame([run.to_dict() for run in threaded])
 results.printed(shown[["how", "workers", "mean_staleness", "largest_staleness", "first_loss", "final_loss"]])
 
 # %% tags=["look"]
-print("one worker is never stale:", all(run.largest_staleness == 0 for run in threaded if run.workers == 1))
-print("the loss fell in every run:", all(run.final_loss < run.first_loss for run in threaded))
+print("largest staleness with one worker:", [run.largest_staleness for run in threaded if run.workers == 1])
+assert all(run.final_loss < run.first_loss for run in threaded)
 
 # %% [markdown] tags=["explain"]
 # Look at the largest staleness: when the operating system takes the core from a thread that has read the weights, that thread
@@ -667,7 +699,7 @@ for workers in (2, 3, 4):
 # orders.
 
 # %% tags=["look"]
-lossless.reveal(modelled=100 * 2 / 6, measured=100 * races.interleave_additions(2).lossless_share)
+lossless.reveal(modelled=100 * 2 / 6, counted=100 * races.interleave_additions(2).lossless_share)
 
 # %% [markdown] tags=["look"]
 # If the orders were equally likely, most additions of many threads would be lost. On a real machine a read and its write stand
@@ -696,8 +728,8 @@ print(f"with a lock: {lost[2].lost_additions} of {lost[2].additions:,} additions
 # Each worker trains its own copy. Every $k$ steps all take the mean of their weights.
 #
 # This is [local SGD](glossary.md#local-sgd) (Stich, [2018](https://arxiv.org/abs/1805.09767)). Four workers, 150 steps. Weights
-# are averaged by a [ring all-reduce](glossary.md#ring-all-reduce) (lesson 04), in which each of $W$ workers sends $2 (W-1)/W$
-# times the weights.
+# are averaged by a [ring all-reduce](glossary.md#ring-all-reduce) (lesson 04): the weights are cut into $W$ chunks, and each worker
+# sends a chunk to its neighbour in each of $2 (W-1)$ rounds. This network has 25,450 weights of 4 bytes.
 
 # %% tags=["predict"]
 sent = helpers.predict("How many bytes does each of 4 workers send in 150 steps when they average every 10 steps?", "B")
@@ -706,11 +738,11 @@ sent
 # %% tags=["run"]
 local = parallel.sweep_local(net, digits, workers=4, every=(1, 10, 50), rate=0.1, steps=150)
 for run in local.runs:
-    print(f"every {run.synchronise_every}: {run.synchronisations} synchronisations, {run.sent_bytes:,.0f} bytes sent")
+    print(f"every {run.synchronise_every}: {run.synchronisations} synchronisations")
 
 # %% tags=["look"]
 weight_bytes = sum(weight.nbytes for weight in net.parameters())
-sent.reveal(modelled=150 / 10 * 2 * 3 / 4 * weight_bytes, measured=local.runs[1].sent_bytes)
+sent.reveal(modelled=150 / 10 * 2 * 3 / 4 * weight_bytes, counted=local.runs[1].sent_bytes)
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=0.5
 names = [f"every {run.synchronise_every}" for run in local.runs]
@@ -719,11 +751,15 @@ results.printed(table[["sent_bytes", "final_loss", "largest_distance"]])
 
 # %% tags=["explain"]
 dearest, _, cheapest = local.runs
-print(f"a fiftieth of the bytes: {cheapest.sent_bytes * 50 == dearest.sent_bytes}")
-print(f"the loss still falls by half or more: {cheapest.final_loss < cheapest.first_loss / 2}")
-print(f"and the workers drift further apart: {cheapest.largest_distance > dearest.largest_distance}")
+print(f"sent every step: {dearest.sent_bytes:,} bytes; every 50 steps: {cheapest.sent_bytes:,}")
+assert cheapest.final_loss < cheapest.first_loss / 2
+assert cheapest.largest_distance > dearest.largest_distance
 
 # %% [markdown] tags=["explain"]
+# The workers run in one process here, so nothing goes over a wire: the bytes are counted in the messages that the ring would send.
+# 25,450 weights do not divide by four, so some chunks have one weight more, and the count is a little above the model. A fiftieth
+# of the bytes still brings the loss down by more than half; the workers drift further apart meanwhile.
+#
 # With $k = 1$ this is the split over examples: the mean of weights that one step changed is one step with the mean gradient.
 # The largest distance is how far a worker has gone from the mean when they meet. These digits forgive it; a harder problem, or
 # parts of the data that differ more between the workers, may not.
@@ -741,7 +777,8 @@ print(f"and the workers drift further apart: {cheapest.largest_distance > deares
 nets = parallel.make_ensemble(8, hidden=16, device=device)
 looped = parallel.train_in_loop(nets, digits, rate=0.1, steps=20)
 stacked = parallel.train_stacked(nets, digits, rate=0.1, steps=20)
-print(f"the same weights to rounding: {ensembles.largest_difference(looped, stacked) < 1e-4}")
+print("the largest difference between two weights is below 1e-4")
+assert ensembles.largest_difference(looped, stacked) < 1e-4
 
 # %% [markdown] tags=["explain"]
 # A step of one network costs an overhead $o$ (Python, autograd, the calls) and work $w$. The loop pays $N (o + w)$. A stack
@@ -781,8 +818,9 @@ stack_ratio.reveal(modelled=100 * points[0].modelled_ratio, measured=100 * point
 
 # %% tags=["explain"]
 timing.claim(
-    "for small networks the stack takes at most 0.8 of the loop's time",
-    holds=points[0].stacked_ratio <= 0.8,
+    "for small networks the stack takes less time than the loop",
+    points[0].stacked_ratio,
+    at_most=0.8,
     evidence=points[0],
 )
 
@@ -934,6 +972,6 @@ print("LeNet on one GPU, within a layer:", f"{tables['LeNet, 64'].loc['GPU cores
 # | delayed descent is stable | $\eta\,c < 2 \sin \frac{\pi}{2 (2d+1)}$ | curvature $c$, delay $d$ |
 # | staleness at a parameter server | $W - 1$ | $W$ equal workers |
 # | orders of $n$ threads' reads and writes | $(2n)! / 2^n$ | $n!$ of them lose nothing |
-# | sent by each worker, local SGD | $\lceil \text{steps}/k \rceil \cdot 2 \frac{W-1}{W} \cdot \text{weights}$ | averaging every $k$ steps |
+# | sent by each worker, local SGD, about | $\lceil \text{steps}/k \rceil \cdot 2 \frac{W-1}{W} \cdot \text{weights}$ | averaging every $k$ steps |
 # | loop against stack | $N (o + w)$ against $o' + N w$ | $N$ networks; a step's overhead $o$ (the stack's: $o'$) and work $w$ |
 # | share left for computing | $t / (t + n \alpha + b \beta)$ | $n$ synchronisations, $b$ bytes |
