@@ -15,7 +15,6 @@ import gzip
 import hashlib
 import http.client
 import importlib.util
-import operator
 import time
 import urllib.request
 import zlib
@@ -28,6 +27,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from helpers import console, storage
+from helpers.checks import whole_number
 
 SOURCES = ("packaged", "torchvision")
 SPLITS = ("train", "test")
@@ -62,9 +62,9 @@ def make_MNIST_loader(
     torchvision is missing, ConnectionError when the download fails, OSError when a data file is damaged.
     Lesson 00.
     """
-    batch_size = whole_number(batch_size, "batch_size", at_least=1)
-    num_workers = whole_number(num_workers, "num_workers", at_least=0)
-    seed = whole_number(seed, "seed", at_least=0)
+    batch_size = whole_number("batch_size", batch_size, at_least=1)
+    num_workers = whole_number("num_workers", num_workers, at_least=0)
+    seed = whole_number("seed", seed, at_least=0)
     _refuse_unknown(source, "source", SOURCES)
     _refuse_unknown(split, "split", SPLITS)
     pixels, labels = _packaged_split(split) if source == "packaged" else _torchvision_split(split)
@@ -77,23 +77,6 @@ def make_MNIST_loader(
         num_workers=num_workers,
         generator=torch.Generator().manual_seed(seed),
     )
-
-
-def whole_number(value: int, name: str, *, at_least: int) -> int:
-    """Return ``value`` as an int; raise TypeError unless it is a whole number, ValueError below ``at_least``.
-
-    True and False are refused, and so is 64.0: both are slips more often than numbers. For the library itself.
-    """
-    accepted = f"give a whole number, {at_least} or more"
-    if isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name}={value} is a bool; {accepted}")
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; {accepted}") from None
-    if number < at_least:
-        raise ValueError(f"{name}={number} is too small; {accepted}")
-    return number
 
 
 def _refuse_unknown(value: str, name: str, accepted: tuple[str, ...]) -> None:

@@ -18,7 +18,7 @@ import math
 import torch
 from torch import nn
 
-from helpers.data import whole_number
+from helpers.checks import whole_number
 
 VARIANTS = ("standard", "lecture")
 
@@ -42,7 +42,7 @@ class LeNet(nn.Module):
 
     def __init__(self, hidden: int = 120, *, variant: str = "standard") -> None:
         super().__init__()
-        self.hidden = whole_number(hidden, "hidden", at_least=2)
+        self.hidden = whole_number("hidden", hidden, at_least=2)
         self.variant = _known_variant(variant)
         self.conv1 = nn.Conv2d(1, 6, kernel_size=5)
         self.relu1 = nn.ReLU()
@@ -87,10 +87,10 @@ class BasicFCModel(nn.Module):
         self, inputs: int = 784, hidden: int = 128, outputs: int = 10, layers: int = 3, *, variant: str = "standard"
     ) -> None:
         super().__init__()
-        self.inputs = whole_number(inputs, "inputs", at_least=1)
-        self.hidden = whole_number(hidden, "hidden", at_least=1)
-        self.outputs = whole_number(outputs, "outputs", at_least=1)
-        self.layers = whole_number(layers, "layers", at_least=1)
+        self.inputs = whole_number("inputs", inputs, at_least=1)
+        self.hidden = whole_number("hidden", hidden, at_least=1)
+        self.outputs = whole_number("outputs", outputs, at_least=1)
+        self.layers = whole_number("layers", layers, at_least=1)
         self.variant = _known_variant(variant)
         self.flatten = nn.Flatten()
         widths = [self.inputs, *[self.hidden] * (self.layers - 1), self.outputs]
@@ -146,13 +146,13 @@ class AlexNet(nn.Module):
         towers: int = 2,
     ) -> None:
         super().__init__()
-        self.classes = whole_number(classes, "classes", at_least=1)
-        self.size = whole_number(size, "size", at_least=_ALEXNET_SMALLEST)
-        self.towers = whole_number(towers, "towers", at_least=1)
-        self.hidden = whole_number(hidden, "hidden", at_least=1)
+        self.classes = whole_number("classes", classes, at_least=1)
+        self.size = whole_number("size", size, at_least=_ALEXNET_SMALLEST)
+        self.towers = whole_number("towers", towers, at_least=1)
+        self.hidden = whole_number("hidden", hidden, at_least=1)
         if len(channels) != 5:
             raise ValueError(f"channels={channels!r} has {len(channels)} numbers; give the maps of five convolutions")
-        self.channels = tuple(whole_number(maps, "channels", at_least=1) for maps in channels)
+        self.channels = tuple(whole_number("channels", maps, at_least=1) for maps in channels)
         for width in (*self.channels, self.hidden):
             if width % self.towers:
                 raise ValueError(f"a width of {width} does not divide by {self.towers} towers; choose widths that do")
@@ -205,7 +205,7 @@ class TowerNorm(nn.Module):
 
     def __init__(self, towers: int = 1) -> None:
         super().__init__()
-        self.towers = whole_number(towers, "towers", at_least=1)
+        self.towers = whole_number("towers", towers, at_least=1)
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
         """Return ``maps``, (N, channels, height, width), normalised. For the library itself."""

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from helpers import storage
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.feeding.accelerators import mapped, tensors
 from helpers.parallel.links import Link, checked_link, sleep_until
 
@@ -137,7 +137,7 @@ class Checkpointer:
 
     def path(self, step: int) -> Path:
         """Return the file of ``step``. Lesson 06."""
-        return self.folder / _NAME.format(whole_number(step, "step", at_least=0))
+        return self.folder / _NAME.format(whole_number("step", step, at_least=0))
 
     def load(self, step: int | None = None) -> dict[str, Any]:
         """Return the state saved at ``step`` (None: the last one), its tensors on the CPU.

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.feeding.accelerators import CudaCopies, cpu_or_cuda
 
 _END = object()
@@ -29,7 +29,7 @@ def copied_ahead(batches: Iterable, copy: Callable[[Any], Any], *, depth: int = 
 
     Raises ValueError for a depth below 1. For the library itself.
     """
-    room = threading.Semaphore(whole_number(depth, "depth", at_least=1))
+    room = threading.Semaphore(whole_number("depth", depth, at_least=1))
     filled: queue.SimpleQueue = queue.SimpleQueue()
     stopped = threading.Event()
     iterator = iter(batches)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.feeding.accelerators import training_step
 from helpers.feeding.loading import changed
 from helpers.parallel import Ranks
@@ -50,7 +50,7 @@ class Setup(Result):
 
     def __post_init__(self) -> None:
         for name in ("devices", "batch_size", "examples", "epochs"):
-            whole_number(getattr(self, name), name, at_least=1)
+            whole_number(name, getattr(self, name), at_least=1)
         for name in ("batch_size", "examples"):  # else a rank has a batch more, and waits for the others for ever
             if getattr(self, name) % self.devices:
                 raise ValueError(f"{name}={getattr(self, name)} cannot be shared by {self.devices} devices equally; "

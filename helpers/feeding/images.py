@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset
 
 from helpers import storage
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.feeding.items import refuse_outside
 
 FORMATS = {"jpeg": ".jpg", "png": ".png"}
@@ -37,8 +37,8 @@ def write_images(
     Raises ValueError for an unknown format or a side below 8, FileNotFoundError for a folder that is missing,
     ModuleNotFoundError without Pillow. Lesson 06.
     """
-    images = whole_number(images, "images", at_least=1)
-    side = whole_number(side, "side", at_least=_COARSE_PIXELS)
+    images = whole_number("images", images, at_least=1)
+    side = whole_number("side", side, at_least=_COARSE_PIXELS)
     if file_format not in FORMATS:
         raise ValueError(f"file_format={file_format!r} is not known; use {' or '.join(map(repr, FORMATS))}")
     place = Path(folder)
@@ -78,11 +78,11 @@ class DecodedImages(Dataset):
         seed: int = 0,
     ) -> None:
         _pillow()
-        self.paths = [Path(path) for path in paths] * whole_number(repeats, "repeats", at_least=1)
+        self.paths = [Path(path) for path in paths] * whole_number("repeats", repeats, at_least=1)
         if not self.paths:
             raise ValueError("paths is empty; give image files, such as those of write_images(folder)")
-        self.crop = whole_number(crop, "crop", at_least=1)
-        self.augment, self.seed = augment, whole_number(seed, "seed", at_least=0)
+        self.crop = whole_number("crop", crop, at_least=1)
+        self.augment, self.seed = augment, whole_number("seed", seed, at_least=0)
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import Dataset
 
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.parallel.links import Link, checked_link, sleep_until
 from helpers.results import Result
 
@@ -37,7 +37,7 @@ class FreeItems(Dataset):
     """
 
     def __init__(self, items: int, *, shape: Sequence[int] = _SHAPE) -> None:
-        self.items = whole_number(items, "items", at_least=1)
+        self.items = whole_number("items", items, at_least=1)
         self.image = torch.rand(tuple(shape), generator=torch.Generator().manual_seed(0))
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class WaitingItems(FreeItems):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name}={value!r} is no time to wait; give seconds, 0 or more")
         self.wait_s, self.late_s = wait_s, late_s
-        self.late_every = whole_number(late_every, "late_every", at_least=0)
+        self.late_every = whole_number("late_every", late_every, at_least=0)
 
     def cost_s(self, index: int) -> float:
         """Return the seconds that item ``index`` sleeps. Lesson 06."""
@@ -134,7 +134,7 @@ def item_cost(dataset: Dataset, *, items: int = 32) -> ItemCost:
     One item is made before the clock runs. Processor time is this process's, so call it while nothing else computes
     here. Raises ValueError for an empty dataset. Lesson 06.
     """
-    count = min(whole_number(items, "items", at_least=1), len(dataset))
+    count = min(whole_number("items", items, at_least=1), len(dataset))
     if count == 0:
         raise ValueError("the dataset has no items; give one with at least 1")
     dataset[0]

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.results import Result
 
 Settings = TypeVar("Settings", bound=Result)
@@ -48,7 +48,7 @@ class LoaderSettings(Result):
 
     def __post_init__(self) -> None:
         for name, least in (("batch_size", 1), ("workers", 0), ("prefetch_factor", 1)):
-            whole_number(getattr(self, name), name, at_least=least)
+            whole_number(name, getattr(self, name), at_least=least)
         for name in ("pin_memory", "persistent_workers"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r} is not accepted; give True or False")
@@ -84,7 +84,7 @@ def make_loader(dataset: Dataset, settings: LoaderSettings, *, shuffle: bool = F
             persistent_workers=settings.persistent_workers and working,
             pin_memory=settings.pin_memory,
             multiprocessing_context=settings.start_method if working else None,
-            generator=torch.Generator().manual_seed(whole_number(seed, "seed", at_least=0)),
+            generator=torch.Generator().manual_seed(whole_number("seed", seed, at_least=0)),
         )
 
 

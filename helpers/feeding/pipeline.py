@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.parallel.links import Activity, Timeline, joined
 from helpers.results import Result
 
@@ -61,8 +61,8 @@ def model_feeding(
 
     Raises ValueError for a negative time, an unknown way of copying, no cores. Lesson 06.
     """
-    workers = whole_number(workers, "workers", at_least=0)
-    hands = workers if cores is None else min(workers, whole_number(cores, "cores", at_least=1))
+    workers = whole_number("workers", workers, at_least=0)
+    hands = workers if cores is None else min(workers, whole_number("cores", cores, at_least=1))
     check_times(produce_s=produce_s, device_s=device_s, copy_s=copy_s, start_s=start_s, handover_s=handover_s)
     check_copying(copying)
     makers = {"input": produce_s / hands} if workers else {}
@@ -129,12 +129,12 @@ def simulate_feeding(
     ``warm_up``, or ``steps`` that are not as many as the batches. Lesson 06.
     """
     times_s = _batch_times(produce_s, steps)
-    warm_up = whole_number(warm_up, "warm_up", at_least=0)
+    warm_up = whole_number("warm_up", warm_up, at_least=0)
     if len(times_s) < warm_up + 2:
         raise ValueError(f"{len(times_s)} batches with {warm_up} of them for warm-up have no time from step to step; "
                          f"give at least {warm_up + 2}")  # fmt: skip
-    workers = whole_number(workers, "workers", at_least=0)
-    prefetch_factor = whole_number(prefetch_factor, "prefetch_factor", at_least=1)
+    workers = whole_number("workers", workers, at_least=0)
+    prefetch_factor = whole_number("prefetch_factor", prefetch_factor, at_least=1)
     check_times(device_s=device_s, start_s=start_s, handover_s=handover_s)
     check_times(**{f"produce_s[{place}]": each for place, each in enumerate(times_s)})
     activities, taken_s, ready_s = [], [], []
@@ -189,7 +189,7 @@ def _batch_times(produce_s: float | Sequence[float], steps: int | None) -> list[
     if isinstance(produce_s, int | float):
         if steps is None:
             raise ValueError("one produce_s for all batches needs steps, the number of batches; give it")
-        return [float(produce_s)] * whole_number(steps, "steps", at_least=1)
+        return [float(produce_s)] * whole_number("steps", steps, at_least=1)
     times_s = [float(each) for each in produce_s]
     if not times_s or (steps is not None and steps != len(times_s)):
         raise ValueError(f"produce_s holds {len(times_s)} batches and steps={steps}; give at least one batch, "

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from helpers import console
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.feeding.checkpoints import Checkpointer, serialised, snapshot, state_bytes, training_state
 from helpers.feeding.pipeline import check_times
 from helpers.parallel.links import Link, sleep_until
@@ -60,7 +60,7 @@ def measure_save(
         raise ValueError("the state holds no tensors; give one such as training_state(model, optimizer)")
     parts: dict[str, list[float]] = {"snapshot_s": [], "serialise_s": [], "write_s": [], "sync_s": []}
     with tempfile.TemporaryDirectory(prefix="save-", dir=folder) as place:
-        for _ in range(whole_number(repeats, "repeats", at_least=1)):
+        for _ in range(whole_number("repeats", repeats, at_least=1)):
             moments = [time.perf_counter()]
             snapshot(state)
             moments.append(time.perf_counter())
@@ -152,7 +152,7 @@ def measure_stalls(
     if unknown or (disk is not None and WAYS[3] in ways):
         why = f"{unknown[0]!r} is not known" if unknown else f"{WAYS[3]!r} cannot be given a disk"
         raise ValueError(f"{why}; use {', '.join(map(repr, WAYS))}, the last without disk")
-    saves, every = whole_number(saves, "saves", at_least=1), whole_number(every, "every", at_least=1)
+    saves, every = whole_number("saves", saves, at_least=1), whole_number("every", every, at_least=1)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     rows, size = [], 0
     for way in console.track(tuple(ways), "one way of saving after the other", unit="way"):

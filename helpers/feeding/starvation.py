@@ -16,7 +16,7 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset
 
 from helpers import console
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.feeding.accelerators import DEVICE, SleepingAccelerator, TrainingAccelerator
 from helpers.feeding.copying import copied_ahead
 from helpers.feeding.items import FreeItems
@@ -90,10 +90,10 @@ def feed(
     the device does not have. Lesson 06.
     """
     check_copying(copying)
-    limit = None if steps is None else whole_number(steps, "steps", at_least=1)
-    skipped = _under_way(loader) if warm_up is None else whole_number(warm_up, "warm_up", at_least=0)
+    limit = None if steps is None else whole_number("steps", steps, at_least=1)
+    skipped = _under_way(loader) if warm_up is None else whole_number("warm_up", warm_up, at_least=0)
     rows, activities = [], []
-    for epoch in range(1, whole_number(epochs, "epochs", at_least=1) + 1):
+    for epoch in range(1, whole_number("epochs", epochs, at_least=1) + 1):
         accelerator.begin()
         start_s = time.perf_counter()
         waits = _epoch(loader, accelerator, limit, copying=copying, wait_each_step=wait_each_step)
@@ -184,7 +184,7 @@ def measure_handover(batch_bytes: int, settings: LoaderSettings, *, batches: int
     elements = batch_bytes // (4 * settings.batch_size)
     if elements < 1:
         raise ValueError(f"batch_bytes={batch_bytes} is less than 4 bytes for each of {settings.batch_size} items")
-    dataset = FreeItems(settings.batch_size * whole_number(batches, "batches", at_least=2), shape=(elements,))
+    dataset = FreeItems(settings.batch_size * whole_number("batches", batches, at_least=2), shape=(elements,))
     with workers_end(make_loader(dataset, settings)) as loader:
         fed = feed(loader, SleepingAccelerator(_LONG_STEP_S), warm_up=0)
     waits = [each.duration_s for each in fed.timeline.activities if each.lane == HOST]

@@ -4,29 +4,9 @@ from __future__ import annotations
 
 import math
 import numbers
-import reprlib
 from collections.abc import Sequence
-from typing import Any
 
-_short = reprlib.Repr()
-_short.maxother = _short.maxstring = 80
-
-
-def short(value: Any) -> str:
-    """Return ``repr(value)``, at most about 80 characters long. For the library itself."""
-    return _short.repr(value)
-
-
-def whole_number(name: str, value: int) -> int:
-    """Return ``value`` as an int. Raises TypeError or ValueError unless it is a whole number above 0.
-
-    For the library itself.
-    """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} is a whole number, not {short(value)}")
-    if value < 1:
-        raise ValueError(f"{name} is {value}; give a whole number above 0")
-    return int(value)
+from helpers.checks import short, whole_number
 
 
 def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from helpers import console, units
+from helpers.checks import short, whole_number
 from helpers.parallel import pipeline_orders, schedules
-from helpers.parallel.checks import short, whole_number
 from helpers.parallel.costs import BUCKET_BYTES, LayerCost, bucket_layers
 from helpers.parallel.footprint import SHARDED, Footprint, Layout, OptimizerFactory, Plan, count_footprint
 from helpers.parallel.links import Link, checked_link

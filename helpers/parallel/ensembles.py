@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from helpers import console, timing
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.hardware.limits import MachineLimits
 from helpers.models import BasicFCModel
 from helpers.operations import profile_ops
@@ -110,7 +110,7 @@ def make_ensemble(
 
     ``device`` is by default CUDA if there is one. The caller's random numbers stay as they are. Lesson 03.
     """
-    nets, seed = whole_number(nets, "nets", at_least=1), whole_number(seed, "seed", at_least=0)
+    nets, seed = whole_number("nets", nets, at_least=1), whole_number("seed", seed, at_least=0)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -129,7 +129,7 @@ def train_in_loop(
     """
     team, examples, rates = _prepared(models, data, rate)
     batches = batch_indices(len(examples.inputs), batch_size, seed=seed)
-    for _ in range(whole_number(steps, "steps", at_least=1)):
+    for _ in range(whole_number("steps", steps, at_least=1)):
         loop_step(team, chosen(examples, next(batches)), rates)
     return team
 
@@ -148,7 +148,7 @@ def train_stacked(
     team, examples, rates = _prepared(models, data, rate)
     stacked = stack_weights(team)
     batches = batch_indices(len(examples.inputs), batch_size, seed=seed)
-    for _ in range(whole_number(steps, "steps", at_least=1)):
+    for _ in range(whole_number("steps", steps, at_least=1)):
         stacked_step(team[0], stacked, chosen(examples, next(batches)), rates)
     with torch.no_grad():
         for member, model in enumerate(team):
@@ -267,7 +267,7 @@ def model_ensemble_step(
 
     Raises ValueError for limits that lack the peak of float32. Lesson 03.
     """
-    nets = whole_number(nets, "nets", at_least=1)
+    nets = whole_number("nets", nets, at_least=1)
     if "float32" not in limits.peak_flops:
         raise ValueError(f"the limits have no peak for float32; they have {', '.join(limits.peak_flops) or 'none'}")
     profile = profile_ops(_WithLoss(own_copy(model)), inputs=tuple(batch), optimizer=torch.optim.SGD)

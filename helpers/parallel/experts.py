@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers.parallel.checks import whole_number
+from helpers.checks import whole_number
 from helpers.parallel.collectives import chunk
 from helpers.parallel.counting import CollectiveCounter, count_collectives
 from helpers.parallel.data_parallel import shard

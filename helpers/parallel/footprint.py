@@ -15,7 +15,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from helpers.parallel.checks import short, whole_number
+from helpers.checks import short, whole_number
 from helpers.parallel.pipeline_execution import split_stages
 from helpers.results import Result
 

@@ -22,10 +22,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from helpers.checks import whole_number
 from helpers.memory import allocations
 from helpers.parallel import footprint as footprints
 from helpers.parallel import pipeline_orders, schedules
-from helpers.parallel.checks import batch_shape, whole_number
+from helpers.parallel.checks import batch_shape
 from helpers.parallel.execution import RankPool, rank_device
 from helpers.parallel.footprint import Layout, OptimizerFactory, Plan, RankFootprint
 from helpers.parallel.pipeline_execution import split_stages

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from helpers import native
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.results import Result
 
 SOURCE = r"""
@@ -123,7 +123,7 @@ def lane_calls(
     """
     if function not in DECLARATIONS:
         raise ValueError(f"function={function!r} is not known; use {' or '.join(repr(name) for name in DECLARATIONS)}")
-    n = whole_number(n, "n", at_least=1)
+    n = whole_number("n", n, at_least=1)
     libraries = compile_lanes()
     x, y = torch.ones(n), torch.ones(n)
     calls: dict[str, Callable[[], object]] = {}

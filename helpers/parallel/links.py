@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from helpers.parallel.checks import short
+from helpers.checks import short
 from helpers.results import Result
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from helpers import console
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.parallel.collectives import collective
 from helpers.parallel.problems import (
     Examples,
@@ -85,10 +85,10 @@ def train_local(
 
     Raises TypeError or ValueError for an argument that is not accepted. For the library itself.
     """
-    workers = whole_number(workers, "workers", at_least=1)
-    every = whole_number(synchronise_every, "synchronise_every", at_least=1)
-    steps = whole_number(steps, "steps", at_least=1)
-    rate, seed = positive(rate, "rate"), whole_number(seed, "seed", at_least=0)
+    workers = whole_number("workers", workers, at_least=1)
+    every = whole_number("synchronise_every", synchronise_every, at_least=1)
+    steps = whole_number("steps", steps, at_least=1)
+    rate, seed = positive(rate, "rate"), whole_number("seed", seed, at_least=0)
     team = [own_copy(model) for _ in range(workers)]
     examples = examples_of(data, device_of(team[0]))
     if len(examples.inputs) < workers:

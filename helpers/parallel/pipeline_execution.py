@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.checks import whole_number
 from helpers.parallel import pipeline_orders, schedules
-from helpers.parallel.checks import whole_number
 from helpers.parallel.devices import SleepingLayer
 from helpers.parallel.execution import RankPool, rank_device
 from helpers.parallel.links import sleep_until

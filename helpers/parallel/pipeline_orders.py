@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain, zip_longest
 
-from helpers.parallel.checks import whole_number
+from helpers.checks import whole_number
 
 FORWARD, BACKWARD, BACKWARD_WEIGHT = "forward", "backward", "backward-weight"
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.training.batches import iterable, seeded
 
 _DATA_ACCEPTED = "give a pair of tensors (inputs, targets) of equal length, or a loader of such batches"
@@ -63,14 +63,14 @@ def least_squares(
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 03.
     """
-    features = whole_number(features, "features", at_least=1)
-    examples = whole_number(examples, "examples", at_least=features)
+    features = whole_number("features", features, at_least=1)
+    examples = whole_number("examples", examples, at_least=features)
     condition = positive(condition, "condition")
     if condition < 1 or (features == 1 and condition != 1):
         raise ValueError(f"condition={condition}: give 1 or more, and 1 for one feature (it is largest over smallest)")
     if noise != 0:
         noise = positive(noise, "noise")
-    generator = torch.Generator().manual_seed(whole_number(seed, "seed", at_least=0))
+    generator = torch.Generator().manual_seed(whole_number("seed", seed, at_least=0))
     draw = {"generator": generator, "dtype": torch.float64}
     left, _ = torch.linalg.qr(torch.randn(examples, features, **draw))
     right, _ = torch.linalg.qr(torch.randn(features, features, **draw))
@@ -125,7 +125,7 @@ def batch_indices(examples: int, batch_size: int | None, *, seed: int) -> Iterat
     """
     if batch_size is None:
         yield from itertools.repeat(None)
-    batch_size = whole_number(batch_size, "batch_size", at_least=1)
+    batch_size = whole_number("batch_size", batch_size, at_least=1)
     if batch_size > examples:
         raise ValueError(f"batch_size={batch_size} is above the {examples} examples; give at most {examples}, or None")
     generator = torch.Generator().manual_seed(seed)

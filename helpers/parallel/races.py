@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.parallel.servers import run_threads
 from helpers.results import Result
 
@@ -60,7 +60,7 @@ def interleave_additions(workers: int) -> Interleavings:
     leave 2 and 4 leave 1. Every interleaving is run; for n workers there are (2 n)! / 2^n. Raises ValueError for more
     than 4 workers (5 have 113,400). Lesson 03.
     """
-    workers = whole_number(workers, "workers", at_least=1)
+    workers = whole_number("workers", workers, at_least=1)
     if workers > 4:
         raise ValueError(f"workers={workers} have too many interleavings to run each; give at most 4")
     order = [worker for worker in range(workers) for _ in range(2)]
@@ -98,11 +98,11 @@ def count_lost_updates(
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 03.
     """
-    workers = whole_number(workers, "workers", at_least=1)
-    additions = whole_number(additions, "additions", at_least=1)
+    workers = whole_number("workers", workers, at_least=1)
+    additions = whole_number("additions", additions, at_least=1)
     if how not in HOW:
         raise ValueError(f"how={how!r} is not known; use {' or '.join(repr(name) for name in HOW)}")
-    shared = torch.zeros(whole_number(elements, "elements", at_least=1), dtype=torch.int64)
+    shared = torch.zeros(whole_number("elements", elements, at_least=1), dtype=torch.int64)
     guard = threading.Lock() if with_lock else nullcontext()
 
     def work(_: int) -> None:

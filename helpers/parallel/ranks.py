@@ -25,6 +25,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from helpers.checks import short, whole_number
 from helpers.isolation import child
 from helpers.parallel import checks, failures, wire, worker
 from helpers.parallel.pool import Pool
@@ -53,9 +54,9 @@ class Ranks:
                 f"this is rank {worker.current_rank} of other ranks already, and a rank cannot start ranks; "
                 "start them in the notebook, and use torch.distributed.new_group for parts of them"
             )
-        self.world_size = checks.whole_number("world_size", world_size)
+        self.world_size = whole_number("world_size", world_size)
         shared = max(1, torch.get_num_threads() // self.world_size)
-        self.threads = shared if threads is None else checks.whole_number("threads", threads)
+        self.threads = shared if threads is None else whole_number("threads", threads)
         self.device = _device(device, self.world_size)
         self.output: tuple[str, ...] = ("",) * self.world_size
         self._pool = Pool(self.world_size, threads=self.threads, device=self.device)
@@ -129,14 +130,14 @@ def _device(device: str | None, world_size: int) -> str:
 
 def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     if not callable(function):
-        raise TypeError(f"run takes a function and its arguments, not {checks.short(function)}")
+        raise TypeError(f"run takes a function and its arguments, not {short(function)}")
     if child.pickler() is pickle and getattr(function, "__module__", None) == "__main__":
         raise TypeError("a function of a notebook is sent to ranks with the package cloudpickle; install it")
     try:
         return worker.pack((function, args))
     except Exception as error:
         raise TypeError(
-            f"{checks.short(function)} or one of its arguments cannot be sent to the ranks ({error}); make open files, "
+            f"{short(function)} or one of its arguments cannot be sent to the ranks ({error}); make open files, "
             "locks, generators and the like inside the function"
         ) from None
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import results
+from helpers.checks import whole_number
 from helpers.parallel import checks, failures, processes, wire
 
 # The kernel sends a signal for each thread of the parent that ends, and until the last has ended the parent is still
@@ -127,8 +128,8 @@ def torchrun(
     path = Path(script)
     if not path.is_file():
         raise FileNotFoundError(f"there is no script {str(path)!r} in {os.getcwd()}; give the path of a Python file")
-    nodes, per_node = checks.whole_number("nnodes", nnodes), checks.whole_number("nproc_per_node", nproc_per_node)
-    restarts = 0 if max_restarts == 0 else checks.whole_number("max_restarts", max_restarts)
+    nodes, per_node = whole_number("nnodes", nnodes), whole_number("nproc_per_node", nproc_per_node)
+    restarts = 0 if max_restarts == 0 else whole_number("max_restarts", max_restarts)
     limit_s = checks.time_limit(timeout_s)
     _psutil()
     with tempfile.TemporaryDirectory(prefix="torchrun-", ignore_cleanup_errors=True) as name:

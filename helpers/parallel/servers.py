@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.parallel.problems import (
     batch_indices,
     chosen,
@@ -97,7 +97,7 @@ def simulate_server(
     durations_s = [positive(duration, "compute_s") for duration in compute_s]
     if not durations_s:
         raise ValueError("compute_s is empty; give one time in seconds for each worker, such as (1.0, 1.0)")
-    updates = whole_number(updates, "updates", at_least=1)
+    updates = whole_number("updates", updates, at_least=1)
     run = _Run(model, data, rate=rate, batch_size=batch_size, seed=seed)
     # An event: when a gradient is ready, whose it is, at which version its weights were fetched, and the gradient.
     events: list[tuple[float, int, int, float, tuple[Tensor, ...]]] = []
@@ -132,7 +132,7 @@ def run_server(
     Raises TypeError or ValueError for an argument that is not accepted; an exception in a worker passes unchanged.
     Lesson 03.
     """
-    workers, updates = (whole_number(value, name, at_least=1)
+    workers, updates = (whole_number(name, value, at_least=1)
                         for value, name in ((workers, "workers"), (updates, "updates")))  # fmt: skip
     run = _Run(model, data, rate=rate, batch_size=batch_size, seed=seed)
     lock = threading.Lock()
@@ -181,8 +181,8 @@ def run_hogwild(
     Raises TypeError or ValueError for an argument that is not accepted; an exception in a worker passes unchanged.
     Lesson 03.
     """
-    workers = whole_number(workers, "workers", at_least=1)
-    updates = whole_number(updates, "updates", at_least=workers)
+    workers = whole_number("workers", workers, at_least=1)
+    updates = whole_number("updates", updates, at_least=workers)
     run = _Run(model, data, rate=rate, batch_size=batch_size, seed=seed)
     counting = threading.Lock()  # for the books alone: the weights are read and written without it
     begun = [0]
@@ -240,7 +240,7 @@ class _Run:
         self.rate = positive(rate, "rate")
         self.model = own_copy(model)
         self._examples = examples_of(data, device_of(self.model))
-        seed = whole_number(seed, "seed", at_least=0)
+        seed = whole_number("seed", seed, at_least=0)
         self._batches = batch_indices(len(self._examples.inputs), batch_size, seed=seed)
         self._first_loss = whole_loss(self.model, self._examples)
         self._notes: list[tuple[int, int]] = []

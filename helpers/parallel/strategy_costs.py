@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from helpers.checks import whole_number
 from helpers.parallel import pipeline_orders
-from helpers.parallel.checks import whole_number
 from helpers.parallel.costs import (
     BUCKET_BYTES,
     bucket_layers,

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.checks import whole_number
 from helpers.parallel import pipeline_orders
-from helpers.parallel.checks import whole_number
 from helpers.parallel.costs import BUCKET_BYTES
 from helpers.parallel.execution import RankPool
 from helpers.parallel.footprint import Layout, Plan, check_plan

@@ -9,8 +9,9 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from helpers.checks import short
 from helpers.operations import profile_ops
-from helpers.parallel.checks import batch_shape, short
+from helpers.parallel.checks import batch_shape
 from helpers.parallel.costs import LayerCost
 from helpers.parallel.footprint import Plan, check_plan
 from helpers.parallel.pipeline_execution import layers_of, split_stages

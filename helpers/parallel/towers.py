@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.checks import whole_number
 from helpers.models import AlexNet, TowerNorm
-from helpers.parallel.checks import whole_number
 from helpers.parallel.collectives import chunk
 from helpers.parallel.counting import CollectiveCounter, count_collectives
 from helpers.parallel.differences import Agreement, Loss, agreement, gradients_of

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from helpers import console
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.parallel.problems import (
     Examples,
     batch_indices,
@@ -124,9 +124,9 @@ def train_stale(
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 03.
     """
-    delay = whole_number(delay, "delay", at_least=0)
-    steps = whole_number(steps, "steps", at_least=1)
-    seed = whole_number(seed, "seed", at_least=0)
+    delay = whole_number("delay", delay, at_least=0)
+    steps = whole_number("steps", steps, at_least=1)
+    seed = whole_number("seed", seed, at_least=0)
     rate = positive(rate, "rate")
     trained = own_copy(model)
     device = device_of(trained)
@@ -181,7 +181,7 @@ def sweep_stale(
     """
     if not delays or not rates:
         raise ValueError("there is nothing to sweep: give at least one delay and one rate")
-    delays = [whole_number(delay, "delays", at_least=0) for delay in delays]
+    delays = [whole_number("delays", delay, at_least=0) for delay in delays]
     rates = [positive(rate, "rates") for rate in rates]
     examples = examples_of(data, device_of(own_copy(model)))
     curvature = largest_curvature(model, examples)
@@ -223,7 +223,7 @@ def stability_limit(delay: int) -> float:
     9 (1976); for delayed SGD, Yang et al., "PipeMare: Asynchronous Pipeline Parallel DNN Training" (2019), its lemma on
     fixed delays. Lesson 03.
     """
-    delay = whole_number(delay, "delay", at_least=0)
+    delay = whole_number("delay", delay, at_least=0)
     return 2 * math.sin(math.pi / (2 * (2 * delay + 1)))
 
 
@@ -233,7 +233,7 @@ def growth_factor(rate_times_curvature: float, *, delay: int) -> float:
     The largest modulus of the roots of ``z^(delay+1) - z^delay + rate * curvature``, found numerically: it knows
     nothing of :func:`stability_limit`, and where it passes 1 is that limit. Lesson 03.
     """
-    delay = whole_number(delay, "delay", at_least=0)
+    delay = whole_number("delay", delay, at_least=0)
     coefficients = np.zeros(delay + 2)
     coefficients[0] = 1.0
     coefficients[1] -= 1.0
@@ -247,7 +247,7 @@ def descend_quadratic(curvature: float, *, rate: float, delay: int, steps: int, 
     The queue is that of :func:`train_stale`: nothing is applied in the first ``delay`` steps. Lesson 03.
     """
     curvature, rate = positive(curvature, "curvature"), positive(rate, "rate")
-    delay, steps = whole_number(delay, "delay", at_least=0), whole_number(steps, "steps", at_least=1)
+    delay, steps = whole_number("delay", delay, at_least=0), whole_number("steps", steps, at_least=1)
     path = [float(start)]
     for step in range(steps):
         slope = curvature * path[step - delay] if step >= delay else 0.0
@@ -267,7 +267,7 @@ def largest_curvature(model: nn.Module, data: Any, *, iterations: int = 50, seed
     generator = torch.Generator().manual_seed(seed)
     vector = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
     curvature = 0.0
-    for _ in range(whole_number(iterations, "iterations", at_least=1)):
+    for _ in range(whole_number("iterations", iterations, at_least=1)):
         length = math.sqrt(sum(float(part.square().sum()) for part in vector))
         if length == 0:
             return 0.0

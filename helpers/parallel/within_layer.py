@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from helpers import console, timing
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.results import Result
 
 WAYS = ("rows", "columns", "inner")
@@ -91,8 +91,8 @@ def model_split(m: int, k: int, n: int, *, by: str, parts: int, itemsize: int = 
     ``itemsize`` is the bytes of a number. Raises ValueError for a way that is not known, or more parts than there are
     rows (columns, inner elements). Lesson 03.
     """
-    m, k, n = (whole_number(size, name, at_least=1) for size, name in ((m, "m"), (k, "k"), (n, "n")))
-    itemsize = whole_number(itemsize, "itemsize", at_least=1)
+    m, k, n = (whole_number(name, size, at_least=1) for size, name in ((m, "m"), (k, "k"), (n, "n")))
+    itemsize = whole_number("itemsize", itemsize, at_least=1)
     sizes = _sizes({"rows": m, "columns": n, "inner": k}, by, parts)
     work = []
     for part, size in enumerate(sizes):
@@ -166,7 +166,7 @@ def sweep_threads(
     Lesson 03.
     """
     cores = os.cpu_count() or 1
-    counts = _thread_counts(cores) if threads is None else [whole_number(t, "threads", at_least=1) for t in threads]
+    counts = _thread_counts(cores) if threads is None else [whole_number("threads", t, at_least=1) for t in threads]
     if not counts:
         raise ValueError("threads is empty; give numbers of threads, such as (1, 2, 4)")
     timings = []
@@ -200,7 +200,7 @@ def _known(by: str) -> None:
 
 def _sizes(lengths: dict[str, int], by: str, parts: int) -> list[int]:
     _known(by)
-    length, parts = lengths[by], whole_number(parts, "parts", at_least=1)
+    length, parts = lengths[by], whole_number("parts", parts, at_least=1)
     if parts > length:
         what = {"rows": "rows", "columns": "columns", "inner": "inner elements"}[by]
         raise ValueError(f"parts={parts} is more than the {length} {what} to split; give at most {length}")

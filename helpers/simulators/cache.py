@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from helpers.checks import whole_number
 from helpers.results import Result
 from helpers.simulators import lru
-from helpers.simulators.streams import AddressStream, list_of, pointer_chase, require_stream, whole_number
+from helpers.simulators.streams import AddressStream, list_of, pointer_chase, require_stream
 
 
 @dataclass(frozen=True)

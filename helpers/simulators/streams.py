@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from helpers.checks import whole_number
 
 _LAST_ADDRESS = 2**63 - 1
 _PAGE_BYTES = 4096  # matrices of a product start at multiples of this
@@ -223,13 +224,3 @@ def list_of(name: str, given: object, what: str) -> list:
         return list(given)  # type: ignore[call-overload]
     except TypeError:
         raise TypeError(f"{name} is a list of {what}; got {type(given).__name__} {given!r:.40}") from None
-
-
-def whole_number(name: str, value: object, *, at_least: int = 1) -> None:
-    """Raise TypeError or ValueError unless ``value`` is a whole number of ``at_least``. For the library itself."""
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(f"{name} is a whole number, not {type(value).__name__} {value!r:.40}") from None
-    if isinstance(value, bool) or number < at_least:
-        raise ValueError(f"{name} is a whole number of at least {at_least:,}; got {value!r}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from helpers import console
+from helpers.checks import whole_number
 from helpers.results import Result
 from helpers.simulators.blocks import (
     Block,
@@ -24,7 +25,6 @@ from helpers.simulators.blocks import (
     Thread,
     run_block,
 )
-from helpers.simulators.streams import whole_number
 
 ELEMENT_BYTES = 4  # float32
 

@@ -16,7 +16,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from helpers import console
-from helpers.data import make_MNIST_loader, whole_number
+from helpers.checks import whole_number
+from helpers.data import make_MNIST_loader
 from helpers.results import Result
 from helpers.training.batches import Batches, iterable, now_s, prepared, refuse_empty, seeded
 from helpers.training.loop import LEARNING_RATE, adam, refuse_without_cuda, trainable_device, training_steps
@@ -94,7 +95,7 @@ def estimate_training_for(
 
     Raises TypeError or ValueError for an argument that is not accepted, and what :func:`train` raises. Lesson 08.
     """
-    epochs = whole_number(epochs, "epochs", at_least=1)
+    epochs = whole_number("epochs", epochs, at_least=1)
     sizes = _hidden_sizes(hidden_sizes)
     loader = _sized_loader(loader, batch_size)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -193,7 +194,7 @@ def _steps_per_epoch(loader: Batches, batch_size: int) -> float:
 def _hidden_sizes(hidden_sizes: Sequence[int]) -> list[int]:
     if not isinstance(hidden_sizes, Iterable) or isinstance(hidden_sizes, str):
         raise TypeError(f"hidden_sizes={hidden_sizes!r} is not accepted; give several numbers, such as (128, 256)")
-    sizes = list(dict.fromkeys(whole_number(hidden, "a hidden size", at_least=1) for hidden in hidden_sizes))
+    sizes = list(dict.fromkeys(whole_number("a hidden size", hidden, at_least=1) for hidden in hidden_sizes))
     if not sizes:
         raise ValueError("hidden_sizes is empty; give at least one number, such as (128, 256)")
     return sizes

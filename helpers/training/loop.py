@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from helpers import console
-from helpers.data import whole_number
+from helpers.checks import whole_number
 from helpers.results import Result
 from helpers.timing.waiting import watch_waiting, why_disturbed
 from helpers.training.batches import Batch, Batches, iterable, now_s, prepared, refuse_empty, seeded
@@ -87,8 +87,8 @@ def train(
     without an output), FloatingPointError at the first step whose loss is not finite.
     Lesson 00.
     """
-    epochs = whole_number(epochs, "epochs", at_least=1)
-    seed = whole_number(seed, "seed", at_least=0)
+    epochs = whole_number("epochs", epochs, at_least=1)
+    seed = whole_number("seed", seed, at_least=0)
     if torch.is_inference_mode_enabled():
         raise RuntimeError("training needs gradients, which torch.inference_mode() turns off; call train outside of it")
     device = trainable_device(model)

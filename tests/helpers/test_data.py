@@ -18,7 +18,8 @@ import torch
 import torch.multiprocessing
 
 from helpers import console, data
-from helpers.data import make_MNIST_loader, whole_number
+from helpers.checks import whole_number
+from helpers.data import make_MNIST_loader
 
 FOUR_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -147,9 +148,9 @@ def test_arguments_that_are_not_accepted(arguments, error, message):
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers():
-    assert whole_number(np.int64(5), "n", at_least=1) == 5
+    assert whole_number("n", np.int64(5), at_least=1) == 5
     with pytest.raises(TypeError, match="is a bool"):
-        whole_number(np.bool_(True), "n", at_least=1)
+        whole_number("n", np.bool_(True), at_least=1)
 
 
 def test_without_mlxtend_the_message_says_what_to_install(monkeypatch):

@@ -240,7 +240,7 @@ def test_what_cannot_be_laid_out_is_refused(layout: Layout, more: dict, message:
 def test_a_layout_a_measurement_and_a_scalar_parameter_are_refused_with_a_reason(two_ranks: Ranks) -> None:
     with pytest.raises(ValueError, match="give one of nothing, optimizer, gradients, parameters"):
         Layout(sharded="all")
-    with pytest.raises(ValueError, match="tensor is 0; give a whole number above 0"):
+    with pytest.raises(ValueError, match="tensor=0 is too small; give a whole number, 1 or more"):
         Layout(tensor=0)
     for layout, more, message in (
         (Layout(2, sharded="optimizer"), {}, "counted and not run"),

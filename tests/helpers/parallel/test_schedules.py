@@ -134,7 +134,7 @@ def test_a_schedule_draws_and_prints() -> None:
     ("interleaved", {"microbatches": 10, "chunks": 2}, "10 do not divide by 4: take 8 or 12"),
     ("interleaved", {}, "give chunks=2 or more"),
     ("gpipe", {"chunks": 2}, "only 'interleaved' has more"),
-    ("gpipe", {"microbatches": 0}, "whole number above 0"),
+    ("gpipe", {"microbatches": 0}, "whole number, 1 or more"),
     ("gpipe", {"weight_s": 1.0}, "only 'zero_bubble' splits"),
     ("zero_bubble", {"weight_s": 3.0}, "cannot be more"),
     ("gpipe", {"forward_s": [1, 2]}, "one for each of the 4 stages; got 2"),

@@ -253,8 +253,8 @@ def test_the_product_streams_are_the_loops():
     (lambda: CacheLevel(1000, 64, 2), ValueError, "whole lines of 64 bytes; 1,000 is not"),
     (lambda: CacheLevel(960, 48, 2), ValueError, r"power of two .*got 48"),
     (lambda: CacheLevel(1024, 64, 3), ValueError, "16 lines do not divide into sets of 3 ways"),
-    (lambda: CacheLevel(1024, 64, 0), ValueError, "ways is a whole number of at least 1; got 0"),
-    (lambda: CacheLevel(1e6), TypeError, "size_bytes is a whole number, not float"),
+    (lambda: CacheLevel(1024, 64, 0), ValueError, "ways=0 is too small; give a whole number, 1 or more"),
+    (lambda: CacheLevel(1e6), TypeError, "size_bytes=1000000.0 is a float; give a whole number"),
     (lambda: simulate_caches(streams.sequential(3), []), TypeError, "levels is a list of CacheLevel"),
     (lambda: simulate_caches(streams.sequential(3), CacheLevel(64)), TypeError, "levels is a list of CacheLevel"),
     (lambda: simulate_caches(streams.sequential(3), [32]), TypeError, "levels is a list of CacheLevel"),
@@ -275,7 +275,7 @@ def test_the_product_streams_are_the_loops():
     (lambda: streams.matrix_walk(2, 2, order="ij"), ValueError, "by 'rows' or by 'columns', not by 'ij'"),
     (lambda: streams.matrix_product(2, 2, 2, tile=2), ValueError, "a tile goes with 'ikj'"),
     (lambda: streams.matrix_product(512, 512, 512), ValueError, r"268,697,600 accesses, and at most 33,554,432"),
-    (lambda: streams.pointer_chase(32), ValueError, "working_set_bytes is a whole number of at least 64"),
+    (lambda: streams.pointer_chase(32), ValueError, "working_set_bytes=32 is too small; give a whole"),
     (lambda: streams.random_accesses(3, working_set_bytes=64, write_share=2), ValueError, "a part of one"),
 ])  # fmt: skip
 def test_wrong_arguments_are_told_what_is_accepted(call, error, words):
