@@ -259,7 +259,7 @@ call_s = helpers.measure(lambda: one_number * one_number, budget_s=0.2).median_s
 def modelled_products(n):
     data_s = 3 * n**2 * a.element_size() / bytes_per_s
     times_s = {"a * b": data_s, "a @ b": max(data_s, units.flops_from_macs(n**3) / flops_per_s), "a call": call_s}
-    return plotting.draw_bars(times_s, unit="s", title=f"Modelled, side {n}")
+    return plotting.draw_bars(times_s, unit="s", title=f"Side {n}: two models, and a call as measured")
 
 
 helpers.interactive_figure(

@@ -761,7 +761,7 @@ plotting.show(drawn, alt=alt)
 #
 # First the sentence about time, with the latency, the bandwidth and the peak that `probe` measured here:
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["nbval-ignore-output"]
 mac_s = 2 / limits.peak_flops["float32"]
 waited_for, streamed = load_s / mac_s, 4 / limits.memory.bandwidth_bytes_per_s / mac_s
 print(f"a load that is waited for, over a multiply-add at the peak: {waited_for:,.0f} times")

@@ -119,9 +119,9 @@ points = {point.name: point for point in training.points}
 years = points["GPT-4"].year - points["AlexNet"].year
 grown = points["GPT-4"].value / points["AlexNet"].value
 by_transistors = 2 ** (years / transistors.doubling_years)
-print(f"training compute grew about {grown / 1e6:.0f} million times in {years:.1f} years")
+print(f"training compute grew about {round(grown, -7):,.0f} times in {years:.1f} years")
 print(f"transistors doubling every {transistors.doubling_years:.1f} years give {by_transistors:.0f} times")
-print(f"what is left: about {grown / by_transistors / 1e6:.0f} million times")
+print(f"what is left: about {round(grown / by_transistors, -6):,.0f} times")
 
 # %% [markdown] tags=["explain"]
 # What is left did not come from more transistors on a chip. It was bought with more chips, that work for longer, and won by
@@ -805,7 +805,7 @@ timing.claim("in sums of 15 a multiply-accumulate takes less time than in sums o
 # counts the instructions of the compiled programs, in the whole of each function. "Packed" arithmetic works on a whole vector
 # register ([SIMD](glossary.md#simd)); an "fma" is a multiplication and an addition in one instruction.
 
-# %% tags=["run", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output"]
 censuses = {}
 try:
     library = native.compile_cpp(matrix_product.sources.cpu_source(tile=64))
@@ -864,7 +864,7 @@ if programs:
 # **On CUDA** the two kernels of Part 5 are C++ as well. Without a GPU the compiler still tells how many loads stand in
 # each program for a multiply-accumulate: 2 in the naive one, $2/t$ in the tiled one.
 
-# %% tags=["run", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output"]
 instructions = None
 try:
     instructions = matrix_product.count_instructions(tile=16, architectures=["sm_90"])
@@ -872,7 +872,7 @@ except native.NativeError as error:
     print(f"not counted here: {error}")
 instructions
 
-# %% tags=["look"]
+# %% tags=["explain"]
 expected_loads = {"naive": 2, "tiled": 2 / 16}
 print(f"global loads for a multiply-accumulate: {expected_loads}")
 for row in instructions.kernels if instructions else ():
@@ -1017,7 +1017,7 @@ print(f"measured:                      {units.text(one_image.median_s, 's')}")
 # %% tags=["explain"]
 timing.claim(
     "the roofs and the calls in turn are most of the time of an image",
-    one_image.median_s / (roofs_s + in_turn.median_s), at_least=0.8, at_most=1.6, evidence=[one_image, roofs, in_turn],
+    one_image.median_s / (roofs_s + in_turn.median_s), at_least=0.8, at_most=2, evidence=[one_image, roofs, in_turn],
 )  # fmt: skip
 
 # %% [markdown] tags=["explain"]
