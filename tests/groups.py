@@ -19,7 +19,7 @@ def group_of(nodeid: str) -> str:
     notebook's cells.
     """
     path, _, test = nodeid.partition("::")
-    lesson = re.search(r"[[-](\d\d)[-_]", test) if path in BY_LESSON else None
+    lesson = re.search(r"[\[-](\d\d)[-_]", test) if path in BY_LESSON else None
     return f"{path}, lesson {lesson[1]}" if lesson else path
 
 

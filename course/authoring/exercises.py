@@ -87,8 +87,9 @@ def sheets(course: Course, numbers: Sequence[str] = ()) -> tuple[Sheet, ...]:
 
     Raises AuthoringError when a source is ill-formed or belongs to no lesson.
     """
-    chosen = [lesson.number for lesson in course.lessons(numbers)]
-    found = [read(course, path.name, path.read_text(encoding="utf-8")) for path in sorted(source_files(course))]
+    lessons = {lesson.number: lesson for lesson in course.lessons()}
+    chosen = [lesson.number for lesson in course.lessons(numbers)] if numbers else lessons
+    found = [_read(lessons, path.name, path.read_text(encoding="utf-8")) for path in sorted(source_files(course))]
     return tuple(sheet for sheet in found if sheet.lesson.number in chosen)
 
 
@@ -99,8 +100,11 @@ def source_files(course: Course) -> list[Path]:
 
 def read(course: Course, name: str, script: str) -> Sheet:
     """Return what the text ``script`` of the source ``name`` describes, held to the rules of the module's docstring."""
+    return _read({lesson.number: lesson for lesson in course.lessons()}, name, script)
+
+
+def _read(lessons: Mapping[str, Lesson], name: str, script: str) -> Sheet:
     match = FILE_NAME.fullmatch(name)
-    lessons = {lesson.number: lesson for lesson in course.lessons()}
     if match is None or not match["slug"].endswith(_SUFFIX) or match["number"] not in lessons:
         raise AuthoringError(f"{name}: name it after its lesson, such as 00_start_here{_SUFFIX}.py")
     lesson = lessons[match["number"]]
