@@ -1,8 +1,9 @@
 """What the CPU allocator really handed out and took back, in order: the ground truth of the memory section.
 
-PyTorch's profiler reports each allocation and each release of the CPU allocator, also those inside a library such
-as oneDNN, as long as both happen on the profiled thread and under the profiler. A release of memory that was
-allocated before the profiler started is not reported, so a record must open before what it is to see.
+PyTorch's profiler reports each allocation and each release of its CPU allocator, as long as both happen on the
+profiled thread and under the profiler. A release of memory that was allocated before the profiler started is not
+reported, so a record must open before what it is to see. What a library such as oneDNN or MKL takes from the system
+itself, and not from PyTorch's allocator, is not reported.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ _QUIET_KINETO = {"KINETO_LOG_LEVEL": "6"}
 class Record:
     """Allocations (positive) and releases (negative) in bytes, in order, cut into windows by marks."""
 
+    marks: int = 0
     _windows: dict[str, list[int]] = field(default_factory=dict)
 
     def mark(self, name: str) -> None:
         """Open the window ``name``: what follows belongs to it, until the next mark."""
+        self.marks += 1
         with profiler.record_function(_MARK + name):
             pass
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from helpers.memory import steps
-from helpers.memory.peak import estimate_peak_memory
+from helpers.memory.peak import PeakEstimate, estimate_peak_memory
 from helpers.results import Result
 
 
@@ -23,14 +23,16 @@ from helpers.results import Result
 class Fit(Result):
     """Whether a step fits into ``memory_bytes``: True in ``if``, and what is left, negative where it is too much.
 
-    ``uncertain`` is as in :class:`~helpers.memory.PeakEstimate`. Lesson 07.
+    ``uncertain`` and ``left_out`` are as in :class:`~helpers.memory.PeakEstimate`. Lesson 07.
     """
 
     fits: bool
     peak_bytes: int
     memory_bytes: int
     free_bytes: int
+    device: str
     uncertain: tuple[str, ...]
+    left_out: str
 
     def __bool__(self) -> bool:
         return self.fits
@@ -42,8 +44,8 @@ class LargestBatch(Result):
 
     ``batch_size`` is 0 where ``smallest_batch_size`` does not fit: that is the batch with which the search began, 1
     but for a model that cannot run one example. ``next_peak_bytes`` is None where the search ended at the limit that
-    it was given. ``estimates`` is how many batch sizes were estimated, and ``uncertain`` is as in
-    :class:`~helpers.memory.PeakEstimate`, of them all. Lesson 07.
+    it was given. ``estimates`` is how many batch sizes were estimated; ``uncertain``, of them all, and ``left_out``
+    are as in :class:`~helpers.memory.PeakEstimate`. Lesson 07.
     """
 
     batch_size: int
@@ -51,7 +53,9 @@ class LargestBatch(Result):
     next_peak_bytes: int | None
     memory_bytes: int
     estimates: int
+    device: str
     uncertain: tuple[str, ...]
+    left_out: str
     smallest_batch_size: int
 
 
@@ -64,6 +68,7 @@ def fits(
     training: bool = True,
     loss: steps.Loss | None = None,
     autocast: torch.dtype | None = None,
+    target: str | torch.device | None = None,
 ) -> Fit:
     """Return whether one step fits into ``memory_bytes`` of tensors, by the estimate.
 
@@ -71,9 +76,18 @@ def fits(
     other arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
     """
     limit = _checked_bytes(memory_bytes)
-    estimate = estimate_peak_memory(model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
-    peak = estimate.peak_bytes
-    return Fit(peak <= limit, peak, memory_bytes=limit, free_bytes=limit - peak, uncertain=estimate.uncertain)
+    estimate = estimate_peak_memory(
+        model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast, target=target
+    )
+    return Fit(
+        fits=estimate.peak_bytes <= limit,
+        peak_bytes=estimate.peak_bytes,
+        memory_bytes=limit,
+        free_bytes=limit - estimate.peak_bytes,
+        device=estimate.device,
+        uncertain=estimate.uncertain,
+        left_out=estimate.left_out,
+    )
 
 
 def max_batch_size(
@@ -86,6 +100,7 @@ def max_batch_size(
     training: bool = True,
     loss: steps.Loss | None = None,
     autocast: torch.dtype | None = None,
+    target: str | torch.device | None = None,
 ) -> LargestBatch:
     """Return the largest batch whose step fits into ``memory_bytes`` of tensors, ``at_most`` at the most.
 
@@ -103,27 +118,29 @@ def max_batch_size(
     if not isinstance(at_most, int) or isinstance(at_most, bool) or at_most < 1:
         raise ValueError(f"at_most is {at_most!r}; give a whole number of at least 1")
     given, resized = _with_batch(inputs)
-    peaks: dict[int, int] = {}
-    uncertain: set[str] = set()
+    estimates: dict[int, PeakEstimate] = {}
 
     def peak(batch: int) -> int:
-        if batch not in peaks:
-            estimate = estimate_peak_memory(
-                model, resized(batch), optimizer=optimizer, training=training, loss=loss, autocast=autocast
-            )
-            peaks[batch] = estimate.peak_bytes
-            uncertain.update(estimate.uncertain)
-        return peaks[batch]
+        if batch not in estimates:
+            estimates[batch] = estimate_peak_memory(
+                model, resized(batch), optimizer=optimizer, training=training, loss=loss, autocast=autocast,
+                target=target,
+            )  # fmt: skip
+        return estimates[batch].peak_bytes
 
     smallest = _smallest_that_runs(peak, given, at_most)
     largest = largest_below(peak, limit, at_most, smallest=smallest)
+    peaks = {batch: estimate.peak_bytes for batch, estimate in estimates.items()}
+    any_of_them = estimates[smallest]
     return LargestBatch(
         batch_size=largest,
         peak_bytes=peaks.get(largest),
         next_peak_bytes=peaks.get(largest + 1),
         memory_bytes=limit,
         estimates=len(peaks),
-        uncertain=tuple(sorted(uncertain)),
+        device=any_of_them.device,
+        uncertain=tuple(sorted({sentence for each in estimates.values() for sentence in each.uncertain})),
+        left_out=any_of_them.left_out,
         smallest_batch_size=smallest,
     )
 

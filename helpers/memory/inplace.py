@@ -33,7 +33,7 @@ def as_without_mode(trace: Trace) -> Trace:
 
     The operator then makes nothing: its result is the storage of its first operand, which lives on.
     """
-    makers = {storage: event for event in _operators(trace.events) for storage, _ in event.made}
+    makers = {storage: event for event in _operators(trace.events) for storage, _, _ in event.made}
     same: dict[int, int] = {}  # a result's storage: the one that it really is
     events: list[Operator | Release] = list(trace.events[: trace.start])
     second_step = trace.events[trace.start :]
@@ -51,7 +51,7 @@ def as_without_mode(trace: Trace) -> Trace:
             continue
         first = event.arguments[0][0].storage
         continued.add(first)
-        same[event.made[0][0]] = same.get(first, first)
+        same[event.made[0].storage] = same.get(first, first)
         events.append(replace(event, function=function, made=()))
     gradients = {same.get(storage, storage): name for storage, name in trace.gradients.items()}
     return replace(trace, events=events, gradients=gradients)
@@ -81,7 +81,7 @@ def _in_place(
     maker = makers.get(first.storage)
     if event.segment == 0 or maker is None or first.is_view or len(event.made) != 1:
         return None
-    if trace.storage_bytes[event.made[0][0]] != trace.storage_bytes[first.storage]:
+    if trace.storage_bytes[event.made[0].storage] != trace.storage_bytes[first.storage]:
         return None
     if _is_accumulation(event, maker):
         return _ATEN.add_.Tensor

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from helpers.memory import attribution, inplace, probing, steps, timeline, tracing
+from helpers.memory import attribution, probing, steps, timeline, tracing
 from helpers.memory.peak import estimate_peak_memory
 from helpers.memory.trace import Operator, Trace
 from helpers.results import Result
@@ -123,13 +123,14 @@ def profile_layer_mem(
     """Return what each layer takes in one step, to the byte, without running the step.
 
     The arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. A row is a module
-    that runs and has no module of its own that does, or that runs operators or owns parameters itself; the path of
-    the model itself is empty, and ``(loss)`` is the loss. Lesson 07.
+    that runs an operator or owns parameters itself, so an identity has none; the path of the model itself is empty,
+    and ``(loss)`` is the loss. Lesson 07.
     """
-    work = steps.workload(model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
+    work = steps.workload(
+        model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast, only_followed=True
+    )
     seen = _Seen()
-    trace = inplace.as_without_mode(tracing.traced(work, seen.watched))
-    probes = probing.probed(trace, work.device)
+    trace, probes = probing.followed(work, seen.watched)
     line = timeline.built(trace, probes, work.device)
     saved = _saved_by_layer(seen, trace, probes)
     found, workspace = _bytes_by_category(line), _workspace(line)
@@ -179,7 +180,9 @@ def profile_layer_alexnet(model: nn.Module | None = None, inputs: steps.Inputs =
     :func:`~helpers.memory.estimate_peak_memory` raises. Lesson 07.
     """
     model = _alexnet() if model is None else model
-    work = steps.workload(model, inputs, optimizer=None, training=False, loss=None, autocast=None)
+    work = steps.workload(
+        model, inputs, optimizer=None, training=False, loss=None, autocast=None, only_followed=True
+    )  # fmt: skip
     seen = _Seen()
     trace = tracing.traced(work, seen.watched)
     owned: Counter[str] = Counter()
@@ -227,6 +230,7 @@ class _Seen:
     @contextmanager
     def watched(self, tracer: tracing.Tracer, layers: attribution.Layers) -> Iterator[None]:
         """Look at the modules' calls and at what autograd saves, from now to the end of the context."""
+        self.__init__()
         self._tracer, self._layers = tracer, layers
         hook = torch.nn.modules.module.register_module_forward_hook(self._left, with_kwargs=True)
         try:
@@ -271,7 +275,7 @@ def _saved_by_layer(seen: _Seen, trace: Trace, probes: list[probing.Probe | None
     saved: Counter[str] = Counter()
     for event, probe in zip(trace.events[trace.start :], probes, strict=True):
         if isinstance(event, Operator):
-            sizes.update((storage, made) for (storage, _), made in zip(event.made, probe.made_bytes, strict=True))
+            sizes.update((storage, made) for (storage, _, _), made in zip(event.made, probe.made_bytes, strict=True))
             if event.function is None and event.phase in ("forward", "loss"):
                 saved[event.layer] += sum(probe.made_bytes)
     for storage, layer in seen.saved.items():
@@ -298,11 +302,15 @@ def _workspace(line: timeline.Timeline) -> dict[str, int]:
 
 
 def _layers_to_show(seen: _Seen, trace: Trace, found: dict[str, Counter[str]], extra: set[str]) -> list[str]:
-    """Return the layers of the table: those that ran, in order, then those that only own something."""
-    ran = [event for event in trace.events[trace.start :] if isinstance(event, Operator) and not event.only_views]
-    own_operators = {event.layer for event in ran if event.phase == "forward"}
+    """Return the layers of the table: those that ran an operator, in order, then those that only own something."""
+    ran = [event for event in trace.events[trace.start :] if isinstance(event, Operator) and event.phase == "forward"]
+    with_views, without_views = {event.layer for event in ran}, {event.layer for event in ran if not event.only_views}
     owners = set(found["parameter"]) | set(found["buffer"])
-    called = [layer for layer in seen.calls if layer not in seen.parents or layer in own_operators | owners]
+    called = [
+        layer
+        for layer in seen.calls
+        if layer in without_views | owners or (layer not in seen.parents and layer in with_views)
+    ]
     return called + [layer for layer in sorted(owners | extra) if layer not in called]
 
 

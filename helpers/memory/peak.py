@@ -5,9 +5,8 @@ optimizer's step, from gradients that are None. The second step counts, when the
 is the most bytes alive at once: parameters, buffers, input and optimizer state, and every tensor of the step,
 inside operators too. The model's outputs are dropped as soon as the loss has been computed from them.
 
-Bytes are those of tensors, as the allocator is asked for them. On CUDA the caching allocator rounds each up to
-512 bytes, and so does the estimate; what it does not count is what the allocator does not either (the context,
-kernels), the workspaces that cuBLAS keeps, and up to 1 MiB that the allocator may leave unsplit in a large block.
+Bytes are those of tensors, as PyTorch's allocator is asked for them. On CUDA the caching allocator rounds each up to
+512 bytes, and so does the estimate. ``left_out`` of a result says what is in neither number.
 """
 
 from __future__ import annotations
@@ -18,10 +17,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from helpers.memory import allocations, inplace, probing, steps, timeline, tracing
+from helpers.memory import allocations, probing, steps, timeline
 from helpers.results import Result
 
 _LARGEST_GROUPS = 20
+LEFT_OUT = {
+    "cpu": "what oneDNN and MKL take from the system themselves; Python, and PyTorch's code",
+    "cuda": "CUDA's context and kernels; the workspaces that cuBLAS keeps; what the allocator holds and no tensor uses "
+    "(up to 1 MiB of each large block)",
+}
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class PeakEstimate(Result):
     ``phase`` (forward, loss, backward or optimizer). ``category_bytes`` splits it by category, ``alive`` by category
     and layer, the largest first; both add up to it, and ``timeline.alive_at(peak_event)`` has every tensor.
     ``uncertain`` says what had to be assumed (an operator that cannot be run alone, for instance); it is empty where
-    every byte is accounted for. Lesson 07.
+    every byte of the allocator is accounted for. ``left_out`` says what the allocator does not see. Lesson 07.
     """
 
     peak_bytes: int
@@ -57,6 +61,7 @@ class PeakEstimate(Result):
     category_bytes: dict[str, int]
     device: str
     uncertain: tuple[str, ...]
+    left_out: str
     alive: tuple[AliveGroup, ...]
     timeline: timeline.Timeline = field(repr=False)
 
@@ -67,13 +72,14 @@ class PeakMeasurement(Result):
 
     ``carried_bytes`` is alive when the step begins: parameters, buffers, input, optimizer state and what else the
     model keeps. ``step_bytes`` is the most that the step has alive over it; the two add up to ``peak_bytes``.
-    Lesson 07.
+    ``left_out`` says what PyTorch's allocator does not see. Lesson 07.
     """
 
     peak_bytes: int
     carried_bytes: int
     step_bytes: int
     device: str
+    left_out: str
 
 
 def estimate_peak_memory(
@@ -84,6 +90,7 @@ def estimate_peak_memory(
     training: bool = True,
     loss: steps.Loss | None = None,
     autocast: torch.dtype | None = None,
+    target: str | torch.device | None = None,
 ) -> PeakEstimate:
     """Return the peak memory of one step and its timeline, without running the step.
 
@@ -94,15 +101,22 @@ def estimate_peak_memory(
     mode without gradients. ``loss`` goes from the model's outputs to one number and is the sum of all outputs unless
     given. ``autocast`` is the type of a ``torch.autocast`` around forward pass and loss.
 
+    ``target`` is the device that the step would run on, ``"cpu"`` or ``"cuda"``, unless that is the model's own. A
+    model on ``meta`` has no data and takes no memory, however large; without a target it is taken as on the CPU. Where
+    this machine has no CUDA device, what is modelled of ``"cuda"`` is the allocator's rounding, the optimizer that it
+    chooses there and what stays on the host; ``uncertain`` says what is not.
+
     The life of each tensor is found on fake tensors; each distinct operator is run once alone on zeros for what it
     takes inside. The model comes back as it was. Agrees to the byte with :func:`measure_peak_memory` on most models.
 
     Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that raises, that
     cannot be copied, or whose memory depends on the values of its tensors. Lesson 07.
     """
-    work = steps.workload(model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
-    trace = inplace.as_without_mode(tracing.traced(work))
-    probes = probing.probed(trace, work.device)
+    work = steps.workload(
+        model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast, only_followed=True,
+        target=target,
+    )  # fmt: skip
+    trace, probes = probing.followed(work)
     return _estimate(timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work.device)
 
 
@@ -133,6 +147,7 @@ def _estimate(line: timeline.Timeline, uncertain: tuple[str, ...], device: torch
         category_bytes={name: categories[name] for name in timeline.CATEGORIES if categories[name]},
         device=str(device),
         uncertain=uncertain,
+        left_out=LEFT_OUT[device.type],
         alive=groups,
         timeline=line,
     )
@@ -149,8 +164,9 @@ def measure_peak_memory(
 ) -> PeakMeasurement:
     """Return the peak memory of one step, measured: two steps run on a copy of the model, the second counts.
 
-    The arguments are those of :func:`estimate_peak_memory`. On a CPU each allocation and release is read from
-    PyTorch's profiler, on CUDA ``torch.cuda.max_memory_allocated``. The model comes back as it was.
+    The arguments are those of :func:`estimate_peak_memory`, and the device is the model's own. On a CPU each allocation
+    and release is read from PyTorch's profiler, on CUDA ``torch.cuda.max_memory_allocated``. The model comes back as it
+    was.
 
     Raises what :func:`estimate_peak_memory` raises, and RuntimeError when a PyTorch profiler is already running.
     Lesson 07.
@@ -159,7 +175,13 @@ def measure_peak_memory(
     measured = _measured_on_cuda if work.device.type == "cuda" else _measured_on_cpu
     with steps.undisturbed(work.device):
         carried_bytes, step_bytes = measured(work)
-    return PeakMeasurement(carried_bytes + step_bytes, carried_bytes, step_bytes, str(work.device))
+    return PeakMeasurement(
+        peak_bytes=carried_bytes + step_bytes,
+        carried_bytes=carried_bytes,
+        step_bytes=step_bytes,
+        device=str(work.device),
+        left_out=LEFT_OUT[work.device.type],
+    )
 
 
 def _real_copy(work: steps.Workload) -> steps.Workload:

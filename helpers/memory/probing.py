@@ -2,7 +2,8 @@
 
 A convolution of oneDNN pads LeNet's 6 channels to 16, a matrix product copies an operand it cannot read as it lies,
 a number becomes a tensor of 8 bytes: none of it shows in the tensors that come out. Running one operator at a time
-needs the memory of one operator, not of the step.
+needs the memory of one operator, not of the step, and a product or an elementwise operator on large tensors need not
+even that: what it takes inside is the same at two small sizes, and is taken for the large one (``smaller.py``).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from helpers.memory import allocations, steps
-from helpers.memory.trace import Operator, TensorSpec, Trace
+from helpers.memory import allocations, inplace, smaller, steps, tracing
+from helpers.memory.trace import Operator, TensorSpec, Trace, strides_of
 
 _FREE = (
     torch.ops.aten.lift_fresh.default,
@@ -39,41 +40,65 @@ class _Run:
     mark: str
     usage: allocations.Usage | None
     output_bytes: dict[int, int]
+    output_strides: dict[int, tuple[int, ...]] = field(default_factory=dict)
     kept: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
-def probed(trace: Trace, device: torch.device) -> list[Probe | None]:
-    """Return a probe for every event of the second step, None for a release.
+def followed(work: steps.Workload, observe: tracing.Observe = tracing.UNOBSERVED) -> tuple[Trace, list[Probe | None]]:
+    """Return the trace of ``work`` as autograd writes it without fake tensors, and a probe for each of its events.
+
+    Some of PyTorch's fake results lie otherwise in memory than the real ones (a layer norm's of a permuted operand),
+    and what follows then copies where a real run does not: a step whose probes find that is traced again with the
+    layouts that they found.
+    """
+    layouts: tracing.Layouts = {}
+    while True:
+        trace = inplace.as_without_mode(tracing.traced(work, observe, layouts))
+        probes, found = probed(trace, work)
+        if all(layouts.get(key) == strides for key, strides in found.items()):
+            return trace, probes
+        layouts |= found
+
+
+def probed(trace: Trace, work: steps.Workload) -> tuple[list[Probe | None], tracing.Layouts]:
+    """Return a probe for every event of the second step, None for a release, and the layouts that are not the trace's.
+
+    Each distinct operator is run once on its device.
 
     An operator that makes only views takes nothing and is not run. One that cannot run alone is taken to need what
-    it returns, and ``trace.uncertain`` then says so.
+    it returns, and ``trace.uncertain`` then says so. Where a CPU stands in for a GPU, nothing is run.
     """
     events = trace.events[trace.start :]
-    runner = _Runner(trace, device)
+    if work.device.type != work.runs_on.type:
+        return [_probe(event, None, trace, None) for event in events], {}
+    device = work.device
     with steps.undisturbed(device), torch.autocast(device.type, enabled=False):
         if device.type == "cuda":
-            record, runs = None, [runner.run(event) for event in events]
+            runner, record = _Runner(trace, device), None
+            runs = [runner.run(event) for event in events]
         else:
+            runner = _Runner(trace, device, smaller.inside_bytes(events, trace))
             with allocations.recorded() as record:
                 runner.record = record
                 runs = [runner.run(event) for event in events]
-    return [_probe(event, run, trace, record) for event, run in zip(events, runs, strict=True)]
+    return [_probe(event, run, trace, record) for event, run in zip(events, runs, strict=True)], runner.layouts
 
 
 def _probe(event: Any, run: _Run | None, trace: Trace, record: allocations.Record | None) -> Probe | None:
     if not isinstance(event, Operator):
         return None
-    fake_bytes = tuple(trace.storage_bytes[storage] for storage, _ in event.made)
+    fake_bytes = tuple(trace.storage_bytes[made.storage] for made in event.made)
     if run is None:
         return Probe(allocations.Usage(sum(fake_bytes), sum(fake_bytes)), fake_bytes)
     usage = run.usage or allocations.usage(record.window(run.mark))
-    return Probe(usage, tuple(run.output_bytes[position] for _, position in event.made))
+    return Probe(usage, tuple(run.output_bytes[made.position] for made in event.made))
 
 
 class _Runner:
-    def __init__(self, trace: Trace, device: torch.device) -> None:
+    def __init__(self, trace: Trace, device: torch.device, inside_bytes: dict[Any, int] | None = None) -> None:
         self.record: allocations.Record | None = None
-        self._trace, self._device = trace, device
+        self.layouts: tracing.Layouts = {}
+        self._trace, self._device, self._inside_bytes = trace, device, inside_bytes or {}
         self._runs: dict[Any, _Run | None] = {}
         self._opaque: dict[int, tuple[str, int, torch.Tensor]] = {}
 
@@ -84,21 +109,25 @@ class _Runner:
         if key not in self._runs:
             self._runs[key] = self._run_alone(event, str(len(self._runs)))
         run = self._runs[key]
-        for storage, position in event.made if run is not None else ():
-            if position in run.kept:
-                self._opaque[storage] = (run.mark, position, run.kept[position])
+        for made in event.made if run is not None else ():
+            if made.position in run.kept:
+                self._opaque[made.storage] = (run.mark, made.position, run.kept[made.position])
+            strides = run.output_strides.get(made.position, made.strides)
+            if strides != made.strides:
+                self.layouts.setdefault(event.key, {})[made.position] = strides
         return run
 
     def _key(self, event: Operator) -> Any:
-        leaves, shape = pytree.tree_flatten(event.arguments)
-        return event.function, event.grad_mode, repr(shape), tuple(self._leaf_key(leaf) for leaf in leaves)
-
-    def _leaf_key(self, leaf: Any) -> Any:
-        if isinstance(leaf, TensorSpec):
-            return leaf, self._opaque.get(leaf.storage, ())[:2]
-        return type(leaf), repr(leaf)
+        """Return the operator's key, and which of its operands hold what another operator has made."""
+        specs = (leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec))
+        return event.key, tuple(self._opaque.get(spec.storage, ())[:2] for spec in specs)
 
     def _run_alone(self, event: Operator, mark: str) -> _Run | None:
+        inside_bytes = self._inside_bytes.get(event.key)
+        if inside_bytes is not None:
+            made_bytes = {made.position: self._trace.storage_bytes[made.storage] for made in event.made}
+            kept_bytes = sum(made_bytes.values())
+            return _Run(mark, allocations.Usage(kept_bytes + inside_bytes, kept_bytes), made_bytes)
         too_large = self._device.type == "cpu" and _needed_bytes(event, self._trace) > _machine_bytes() / 2
         if too_large or self._lacks_workspace(event):
             return self._not_run(event)
@@ -119,7 +148,7 @@ class _Runner:
                     outputs = call()
                 finally:
                     self.record.mark("between")
-        except (RuntimeError, ValueError, IndexError, NotImplementedError):
+        except (RuntimeError, ValueError, IndexError, NotImplementedError, MemoryError):
             return self._not_run(event)
         return self._finished(event, mark, usage, pytree.tree_leaves(outputs))
 
@@ -140,30 +169,37 @@ class _Runner:
 
     def _finished(self, event: Operator, mark: str, usage: allocations.Usage | None, outputs: list[Any]) -> _Run:
         """Note the real sizes, and keep an output whose size only the operator knows: another may need its content."""
-        run = _Run(mark, usage, {position: _storage_bytes(output) for position, output in enumerate(outputs)})
-        for storage, position in event.made:
+        run = _Run(mark, usage, {position: self._bytes_of(output) for position, output in enumerate(outputs)})
+        for storage, position, _ in event.made:
+            output = outputs[position]
+            if isinstance(output, torch.Tensor) and output.numel() and output.storage_offset() == 0:
+                run.output_strides[position] = strides_of(output)
             if run.output_bytes[position] not in (0, self._trace.storage_bytes[storage]):
-                run.kept[position] = outputs[position]
+                run.kept[position] = output
         return run
+
+    def _bytes_of(self, output: Any) -> int:
+        """Return the bytes of an output's storage, 0 on another device; a kernel may give None for what it promises."""
+        is_here = isinstance(output, torch.Tensor) and output.device.type == self._device.type
+        return output.untyped_storage().nbytes() if is_here else 0
 
     def _made(self, spec: TensorSpec) -> torch.Tensor:
         if spec.storage in self._opaque:
             return self._opaque[spec.storage][2]
-        made = torch.empty_strided(spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device).zero_()
+        if spec.content is not None:
+            values = torch.frombuffer(bytearray(spec.content), dtype=spec.dtype).reshape(spec.sizes)
+            made = torch.empty_strided(spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device).copy_(values)
+        else:
+            made = smaller.zeros(spec.sizes, spec.strides, spec.dtype, spec.device)
         made = made.conj() if spec.is_conj else made
         return torch._neg_view(made) if spec.is_neg else made
-
-
-def _storage_bytes(output: Any) -> int:
-    """Return the bytes of an output's storage; a kernel may leave out, as None, what its description promises."""
-    return output.untyped_storage().nbytes() if isinstance(output, torch.Tensor) else 0
 
 
 def _needed_bytes(event: Operator, trace: Trace) -> int:
     """Return the bytes of the operator's own tensors, its operands' and its results'."""
     specs = [leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec)]
     given = sum(math.prod(spec.sizes) * spec.dtype.itemsize for spec in specs)
-    return given + sum(trace.storage_bytes[storage] for storage, _ in event.made)
+    return given + sum(trace.storage_bytes[made.storage] for made in event.made)
 
 
 def _machine_bytes() -> float:

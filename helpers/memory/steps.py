@@ -18,6 +18,9 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from helpers.operations.inputs import dtype_of
 
 Loss = Callable[[Any], torch.Tensor]
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
@@ -41,11 +44,17 @@ class Shape:
 
 @dataclass(frozen=True)
 class Workload:
-    """What one step runs: a model, its arguments, and for training a loss and an optimizer."""
+    """What one step runs: a model, its arguments, and for training a loss and an optimizer.
+
+    ``device`` is the one whose memory is meant, and ``runs_on`` the one that its operators run on: a CPU stands in for
+    a GPU that this machine does not have. ``assumed`` says what the caller did not.
+    """
 
     model: nn.Module
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
     device: torch.device
+    runs_on: torch.device
+    assumed: tuple[str, ...]
     training: bool
     loss: Loss
     make_optimizer: OptimizerFactory | None
@@ -61,16 +70,21 @@ def workload(
     training: bool,
     loss: Loss | None,
     autocast: torch.dtype | None,
+    only_followed: bool = False,
+    target: str | torch.device | None = None,
 ) -> Workload:
     """Return the step that the arguments of ``estimate_peak_memory`` describe, checked.
 
-    ``inputs`` is by default the shape that the model itself names, ``example_shape``.
+    ``inputs`` is by default the shape that the model itself names, ``example_shape``. A step that is ``only_followed``
+    may have its model on meta and another device for its ``target``.
 
     Raises TypeError or ValueError for an argument that is not accepted, and ModelError for a model whose memory
     cannot be known beforehand.
     """
     check_model(model)
     inputs = _example_shape(model) if inputs is None else inputs
+    if not isinstance(training, bool):
+        raise TypeError(f"training is {training!r:.80}; give True for a training step, False for inference")
     if not training and (optimizer is not None or loss is not None):
         raise ValueError("inference has neither a loss nor an optimizer: leave them out, or set training=True")
     for name, value in (("optimizer", optimizer), ("loss", loss)):
@@ -80,10 +94,20 @@ def workload(
             raise TypeError(f"{name} is {type(value).__name__}; give {accepted}")
     if autocast is not None and not (isinstance(autocast, torch.dtype) and autocast.is_floating_point):
         raise TypeError(f"autocast is {autocast!r}; give a floating-point dtype, such as torch.bfloat16")
+    own = device_of(model, inputs)
+    if own.type not in ("cpu", "cuda", "meta") or (own.type == "meta" and not only_followed):
+        raise ModelError(
+            f"the model is on the device {own}, and what runs needs cpu or cuda; estimate_peak_memory, fits and "
+            "max_batch_size take a model on meta"
+        )
+    device = _device_meant(own, target)
+    runs_on = device if _is_here(device) else torch.device("cpu")
     return Workload(
         model=model,
         arguments=arguments_of(inputs),
-        device=device_of(model, inputs),
+        device=device,
+        runs_on=runs_on,
+        assumed=tuple(_assumed(own, device, runs_on, target, autocast)),
         training=training,
         loss=loss or sum_of_outputs,
         make_optimizer=optimizer,
@@ -118,8 +142,43 @@ def check_model(model: nn.Module) -> None:
     devices = {tensor.device for tensor in tensors.values()}
     if len(devices) > 1:
         raise ModelError(f"the model lies on {', '.join(sorted(map(str, devices)))}; put it on one device")
-    if devices and next(iter(devices)).type not in ("cpu", "cuda"):
-        raise ModelError(f"the model is on the device {next(iter(devices))}; only cpu and cuda have memory to count")
+
+
+def _device_meant(own: torch.device, target: str | torch.device | None) -> torch.device:
+    """Return the device whose memory is meant: the target, else the model's own, else (on meta) the CPU.
+
+    Raises ValueError for a target that is neither a CPU nor a CUDA device.
+    """
+    if target is None:
+        return torch.device("cpu") if own.type == "meta" else own
+    try:
+        device = torch.device(target)
+    except (RuntimeError, TypeError):
+        device = None
+    if isinstance(target, int) or device is None or device.type not in ("cpu", "cuda"):
+        raise ValueError(f"target is {target!r:.80}; give 'cpu' or 'cuda', the device that the step would run on")
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
+    return device
+
+
+def _is_here(device: torch.device) -> bool:
+    return device.type == "cpu" or (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count())
+
+
+def _assumed(
+    own: torch.device, device: torch.device, runs_on: torch.device, target: Any, autocast: torch.dtype | None
+) -> Iterator[str]:
+    if own.type == "meta" and target is None:
+        yield "the model is on meta and no target is given: a CPU was assumed"
+    if device.type != runs_on.type:
+        yield (
+            "this machine has no CUDA device: the operators are those that PyTorch picks on a CPU (attention with "
+            "dropout keeps its scores there), and what a CUDA kernel takes inside is not counted (workspaces of cuDNN, "
+            "copies of operands)"
+        )
+        if autocast is not None:
+            yield "autocast casts what it casts on a CPU; on CUDA it keeps more operators in float32"
 
 
 def device_of(model: nn.Module, inputs: Inputs = None) -> torch.device:
@@ -127,15 +186,6 @@ def device_of(model: nn.Module, inputs: Inputs = None) -> torch.device:
     tensors = [*model.parameters(), *model.buffers(), *pytree.tree_leaves(inputs)]
     devices = [tensor.device for tensor in tensors if isinstance(tensor, torch.Tensor)]
     return devices[0] if devices else torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def dtype_of(model: nn.Module) -> torch.dtype:
-    """Return the type of the model's first parameter that holds floating-point or complex numbers, else float32.
-
-    For the library itself.
-    """
-    types = (parameter.dtype for parameter in model.parameters())
-    return next((dtype for dtype in types if dtype.is_floating_point or dtype.is_complex), torch.float32)
 
 
 def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -193,7 +243,7 @@ def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor
     # A tensor that a module kept from an earlier forward pass (a cache, a weight made by a hook) cannot be deep-copied.
     kept = [tensor for tensor in kept_tensors(work.model).values() if not tensor.is_leaf]
     try:
-        model = copy.deepcopy(work.model, {id(tensor): copy_tensor(tensor.detach()) for tensor in kept})
+        model = copy.deepcopy(work.model, {id(tensor): copy_tensor(_detached(tensor)) for tensor in kept})
     except Exception as error:
         raise ModelError(f"the model cannot be copied (copy.deepcopy: {first_line(error)})") from error
     model.train(work.training)
@@ -201,16 +251,22 @@ def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor
 
     def copy_leaf(leaf: Any) -> Any:
         if isinstance(leaf, Shape):
-            return torch.zeros(leaf.sizes, dtype=dtype_of(work.model), device=work.device)
+            return torch.zeros(leaf.sizes, dtype=dtype_of(work.model), device=work.runs_on)
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if id(leaf) not in copies:
-            copies[id(leaf)] = copy_tensor(leaf.detach()).requires_grad_(leaf.requires_grad)
+            copies[id(leaf)] = copy_tensor(_detached(leaf)).requires_grad_(leaf.requires_grad)
         return copies[id(leaf)]
 
     copy_of_work = replace(work, model=model, arguments=pytree.tree_map(copy_leaf, work.arguments))
     drop_gradients(copy_of_work)
     return copy_of_work
+
+
+def _detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor without its graph, as it is: under fake tensors, which copying makes, it still has values."""
+    with _disable_current_modes():
+        return tensor.detach()
 
 
 def with_optimizer(work: Workload) -> Workload:
@@ -309,7 +365,7 @@ def _run_phases(work: Workload, enter: Callable[[str], None]) -> None:
 
 
 def _autocast(work: Workload) -> AbstractContextManager:
-    return torch.autocast(work.device.type, dtype=work.autocast) if work.autocast is not None else nullcontext()
+    return torch.autocast(work.runs_on.type, dtype=work.autocast) if work.autocast is not None else nullcontext()
 
 
 def _given(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.utils import _pytree as pytree
 
 
 @dataclass(frozen=True)
@@ -18,8 +20,29 @@ class TensorSpec:
     device: torch.device
     is_conj: bool  # a view that conjugates or negates when it is read: some kernels copy it first
     is_neg: bool
+    content: bytes | None  # its values, where the operator's results have the sizes that they say
     storage: int | None = field(compare=False)
     is_view: bool = field(compare=False)
+
+
+def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides of ``tensor``, 0 along a dimension of one, where they mean nothing."""
+    return tuple(stride if size > 1 else 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def key_of(function: Any, grad_mode: bool, arguments: Any) -> Any:
+    """Return what is equal for two calls that make and take the same."""
+    leaves, shape = pytree.tree_flatten(arguments)
+    given = tuple(leaf if isinstance(leaf, TensorSpec) else (type(leaf), repr(leaf)) for leaf in leaves)
+    return function, grad_mode, repr(shape), given
+
+
+class Made(NamedTuple):
+    """A storage that an operator made: its number, and of the value that has it the position and the strides."""
+
+    storage: int
+    position: int = 0
+    strides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -28,7 +51,7 @@ class Operator:
 
     function: torch._ops.OpOverload | None  # None for an allocation outside PyTorch's operators
     arguments: tuple[tuple[Any, ...], dict[str, Any]]
-    made: tuple[tuple[int, int], ...]  # (storage, its position among the values that the operator returned)
+    made: tuple[Made, ...]
     phase: str
     layer: str
     grad_mode: bool  # some kernels keep more when gradients are recorded
@@ -39,6 +62,11 @@ class Operator:
     def name(self) -> str:
         """The operator's name without its namespace and overload: ``convolution``."""
         return self.function._schema.name.rpartition("::")[2] if self.function is not None else "outside"
+
+    @functools.cached_property
+    def key(self) -> Any:
+        """Equal for two operators that make and take the same."""
+        return key_of(self.function, self.grad_mode, self.arguments)
 
     @property
     def only_views(self) -> bool:

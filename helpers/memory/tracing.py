@@ -3,13 +3,16 @@
 The step runs on fake tensors (torch._subclasses.FakeTensorMode): they have a shape, a type and a storage of their
 own, and no data. PyTorch's own Python, C++ and autograd engine decide when each is made and dropped, so the order
 of allocations and releases is theirs, not a model of it. What fake tensors cannot show is what an operator takes
-inside itself: that is :mod:`helpers.memory.probing`.
+inside itself: that is :mod:`helpers.memory.probing`. Nor have they values: :mod:`helpers.memory.values` has those
+that a model may ask for.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,50 +25,109 @@ from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeCopyMode,
     FakeTensor,
     FakeTensorMode,
 )
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from helpers.memory import attribution, steps
-from helpers.memory.trace import Operator, Release, TensorSpec, Trace
+from helpers.memory.trace import Made, Operator, Release, TensorSpec, Trace, key_of, strides_of
+from helpers.memory.values import MOST_ELEMENTS, KnownValues
 from helpers.operations.shapes import check_positions
 
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
 _MATRIX_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot")
 _CONSTANTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
-
+_GROUPED_PRODUCTS = ("_grouped_mm", "_scaled_grouped_mm")
 
 Observe = Callable[["Tracer", attribution.Layers], AbstractContextManager]
+UNOBSERVED: Observe = lambda _tracer, _layers: nullcontext()  # noqa: E731
+Layouts = dict[Any, dict[int, tuple[int, ...]]]  # by an operator's key: position of a result, its strides
 
 
-def traced(work: steps.Workload, observe: Observe = lambda _tracer, _layers: nullcontext()) -> Trace:
+def traced(
+    work: steps.Workload,
+    observe: Observe = UNOBSERVED,
+    layouts: Layouts | None = None,
+) -> Trace:
     """Run two steps of ``work`` on fake copies and return the life of every tensor.
 
     ``observe(tracer, layers)`` is a context around the second step, for those who want to see more of it.
+    ``layouts`` has the strides that an operator's results really have, where PyTorch's fake ones have others.
 
     Raises ModelError when the step raises, or when what it does depends on the values of a tensor.
     """
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with steps.undisturbed(work.device), torch.inference_mode(False):
-        with FakeCopyMode(fake_mode), fake_mode:
-            fake = steps.copied(work, copy_tensor=lambda tensor: fake_mode.from_tensor(tensor).clone())
+    values = KnownValues()
+    with steps.undisturbed(work.runs_on), torch.inference_mode(False):
+        copying = _Copying(fake_mode, work.runs_on, values)
+        with copying, fake_mode:
+            fake = steps.copied(work, copy_tensor=copying.copied)
         layers = attribution.Layers(fake.model)
-        tracer = Tracer(fake_mode, layers)
-        with _quiet_fakes(), _foreach_as_real(), _seen_generator_states(tracer), fake_mode, tracer, layers.watched():
+        tracer = Tracer(fake_mode, layers, work, values, layouts or {})
+        tracer.trace.uncertain.update(work.assumed)
+        with (
+            _quiet_fakes(), _hidden_fakes(), _foreach_as_real(work), _seen_generator_states(tracer),
+            fake_mode, tracer, layers.watched(),
+        ):  # fmt: skip
             return _two_steps(fake, tracer, observe(tracer, layers))
+
+
+class _Copying(TorchFunctionMode):
+    """Copy tensors into fake ones on ``device``, wherever they lie, and keep the values of small integer tensors."""
+
+    def __init__(self, fake_mode: FakeTensorMode, device: torch.device, values: KnownValues) -> None:
+        super().__init__()
+        self._fake_mode, self._device, self._values = fake_mode, device, values
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch._C.TensorBase.clone:  # a parameter's deepcopy asks for one
+            return self._kept(self._fake(args[0]), args[0])
+        if function is torch.Tensor.__deepcopy__:
+            tensor, memo = args
+            if id(tensor) not in memo:
+                memo[id(tensor)] = self._kept(self._fake(tensor), tensor)
+            return memo[id(tensor)]
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **(kwargs or {}))
+
+    def copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a fake copy in memory of its own."""
+        with torch._C.DisableTorchFunction():
+            return self._kept(self._fake(tensor).clone(), tensor)
+
+    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device == self._device:
+            return self._fake_mode.from_tensor(tensor, static_shapes=True)
+        strided = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=self._device)
+        return strided.requires_grad_(tensor.requires_grad)
+
+    def _kept(self, fake: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        has_values = not (isinstance(tensor, FakeTensor) or tensor.is_meta) and tensor.layout == torch.strided
+        is_index = not (tensor.is_floating_point() or tensor.is_complex())
+        if has_values and is_index and tensor.numel() <= MOST_ELEMENTS:
+            self._values.keep(fake, tensor)
+        return fake
 
 
 class Tracer(TorchDispatchMode):
     """Write down each operator, the storages it made, and each release, in order."""
 
-    def __init__(self, fake_mode: FakeTensorMode, layers: attribution.Layers) -> None:
+    def __init__(
+        self,
+        fake_mode: FakeTensorMode,
+        layers: attribution.Layers,
+        work: steps.Workload,
+        values: KnownValues,
+        layouts: Layouts,
+    ) -> None:
         super().__init__()
         self.trace = Trace()
         self.phase = "preparation"
-        self._fake_mode, self._layers = fake_mode, layers
+        self._fake_mode, self._layers, self._values, self._layouts = fake_mode, layers, values, layouts
+        self._device, self._runs_on = work.device, work.runs_on
         self._nodes, self._numbers = attribution.BackwardNodes(), attribution.SavedNumbers()
         self._alive: dict[int, tuple[int, weakref.ref]] = {}
         self._outside: dict[int, torch.UntypedStorage] = {}
@@ -78,27 +140,75 @@ class Tracer(TorchDispatchMode):
         if function not in _CONSTANTS:
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._settled, (args, kwargs))
         if torch.Tag.data_dependent_output in function.tags and not _is_known(args):
-            return self._unknown_value(function, args[0])
+            known = self._values.computed(function, args, kwargs)
+            return known[0] if known else self._unknown_value(function, args[0])
         _check_types(function, args)
-        described = pytree.tree_map_only(torch.Tensor, self._described, (args, kwargs))
-        try:
-            outputs = function(*args, **kwargs)
-        except (DynamicOutputShapeException, DataDependentOutputException) as error:
-            raise self._data_dependent(function) from error
+        by_values = torch.Tag.dynamic_output_shape in function.tags
+        describe = functools.partial(self._described, by_values=by_values) if by_values else self._described
+        described = pytree.tree_map_only(torch.Tensor, describe, (args, kwargs))
+        outputs = self._outputs(function, args, kwargs, described)
+        if function in _CONSTANTS:
+            self._values.keep(outputs, args[0])
+        else:
+            self._values.follow(function, args, kwargs, outputs)
         made = tuple(
-            (self.add(leaf), position)
+            Made(self.add(leaf, on_host=self._is_on_host(leaf, function)), position, strides_of(leaf))
             for position, leaf in enumerate(pytree.tree_leaves(outputs))
             if isinstance(leaf, torch.Tensor) and not self.knows(leaf)
         )
         self.write(function, made, described)
         number_bytes = self._numbers.saved_bytes(function, args)
-        if number_bytes:
+        if number_bytes and self._device.type == "cpu":
             storage = self._new_storage(number_bytes)
-            self.write(None, ((storage, 0),))
+            self.write(None, (Made(storage),))
             self._numbers.keep(storage)
         return outputs
 
-    def write(self, function: Any, made: tuple[tuple[int, int], ...], arguments: Any = ((), {})) -> None:
+    def _outputs(self, function: Any, args: Any, kwargs: Any, described: Any) -> Any:
+        """Return the operator's fake results: as many and as large as the known values make them, and as laid out."""
+        try:
+            outputs = self._fake_outputs(function, args, kwargs)
+        except (DynamicOutputShapeException, DataDependentOutputException) as error:
+            outputs = self._outputs_by_values(function, args, kwargs)
+            if outputs is None:
+                raise self._data_dependent(function) from error
+        strides = self._layouts and self._layouts.get(key_of(function, torch.is_grad_enabled(), described))
+        if not strides:
+            return outputs
+        leaves, shape = pytree.tree_flatten(outputs)
+        for position, real in strides.items():
+            fake = leaves[position]
+            leaves[position] = torch.empty_strided(fake.size(), real, dtype=fake.dtype, device=fake.device)
+        return pytree.tree_unflatten(leaves, shape)
+
+    def _fake_outputs(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Return what PyTorch says of the results; it speaks of grouped products in bfloat16 only."""
+        if function.__name__.partition(".")[0] not in _GROUPED_PRODUCTS or args[0].dtype == torch.bfloat16:
+            return function(*args, **kwargs)
+        halves = [operand.to(torch.bfloat16) for operand in args[:2]]
+        made = function(*halves, *args[2:], **kwargs)
+        return torch.empty_strided(made.size(), made.stride(), dtype=args[0].dtype, device=made.device)
+
+    def _outputs_by_values(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Return fake results whose sizes hang on values that are known; None where they are not."""
+        found = self._values.computed(function, args, kwargs)
+        if found is not None:
+            return pytree.tree_map_only(torch.Tensor, self._like, found[0])
+        if function is not torch.ops.aten.index.Tensor:
+            return None
+        places = []
+        for index in args[1]:
+            is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)
+            known = self._values.of(index) if is_mask else None
+            if is_mask and known is None:
+                return None
+            places += map(self._like, _places(known)) if is_mask else [index]
+        return function(args[0], places)
+
+    def _like(self, real: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device=self._runs_on)
+
+    def write(self, function: Any, made: tuple[Made, ...], arguments: Any = ((), {})) -> None:
         """Write down that ``function`` ran now and made these storages; None for what is no operator."""
         self.trace.events.append(
             Operator(
@@ -112,6 +222,10 @@ class Tracer(TorchDispatchMode):
                 may_accumulate=self._nodes.may_accumulate,
             )
         )
+
+    def write_state(self, state: torch.Tensor) -> None:
+        """Write down that a state of the CPU's generator was made, which takes nothing of a GPU."""
+        self.write(None, (Made(self.add(state, on_host=self._device.type != "cpu")),))
 
     def enter(self, phase: str) -> None:
         """Begin a phase of the step; what only the backward graph kept ends with it."""
@@ -158,13 +272,20 @@ class Tracer(TorchDispatchMode):
         known = self._alive.get(tensor.untyped_storage()._cdata)
         return known[0] if known else None
 
-    def add(self, tensor: torch.Tensor) -> int:
+    def _is_on_host(self, tensor: torch.Tensor, function: Any) -> bool:
+        """Return whether the tensor takes nothing of a GPU: it is on the CPU, as an optimizer's count of steps is."""
+        if self._device.type == self._runs_on.type:
+            return tensor.device.type != self._device.type
+        return function in _CONSTANTS  # a CPU stands in for the GPU: the numbers that nobody moved there
+
+    def add(self, tensor: torch.Tensor, *, on_host: bool = False) -> int:
         """Count the tensor's storage from now until its last reference is gone; return its number."""
         storage = tensor.untyped_storage()
-        key, number = storage._cdata, self._new_storage(storage.nbytes())
+        key, number = storage._cdata, self._new_storage(0 if on_host else storage.nbytes())
 
         def gone(_: weakref.ref) -> None:
             del self._alive[key]
+            self._values.forget(key)
             self.trace.events.append(Release(number))
 
         self._alive[key] = (number, weakref.ref(storage, gone))
@@ -179,7 +300,8 @@ class Tracer(TorchDispatchMode):
         """Return the numbers of the storages that are alive."""
         return [number for number, _ in self._alive.values()]
 
-    def _described(self, tensor: torch.Tensor) -> TensorSpec:
+    def _described(self, tensor: torch.Tensor, *, by_values: bool = False) -> TensorSpec:
+        known = self._values.of(tensor) if by_values else None
         return TensorSpec(
             sizes=tuple(tensor.size()),
             strides=tuple(tensor.stride()),
@@ -187,9 +309,20 @@ class Tracer(TorchDispatchMode):
             device=tensor.device,
             is_conj=tensor.is_conj(),
             is_neg=tensor.is_neg(),
+            content=None if known is None else _content(known),
             storage=self.number(tensor),
             is_view=tensor._is_view(),
         )
+
+
+def _places(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with _disable_current_modes():
+        return mask.nonzero(as_tuple=True)
+
+
+def _content(known: torch.Tensor) -> bytes:
+    with _disable_current_modes():
+        return known.resolve_conj().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _check_dense(tensor: torch.Tensor) -> None:
@@ -285,11 +418,34 @@ def _quiet_fakes() -> Iterator[None]:
         yield
 
 
+class _AskedByTorchOnly(type):
+    """Tell a model that no tensor is fake, because it would take the path of a traced run; PyTorch itself may ask."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        asker = sys._getframe(1).f_globals.get("__name__", "")
+        return asker.partition(".")[0] == "torch" and isinstance(value, FakeTensor)
+
+
+class _HiddenFakeTensor(metaclass=_AskedByTorchOnly):
+    pass
+
+
+def _hidden_fakes() -> AbstractContextManager:
+    """Let a model that looks whether it is traced (transformers) do what it does in a real run."""
+    return mock.patch.object(torch._subclasses, "FakeTensor", _HiddenFakeTensor)
+
+
 @contextmanager
-def _foreach_as_real() -> Iterator[None]:
-    """Let optimizers choose for fake parameters the implementation that they choose for real ones."""
+def _foreach_as_real(work: steps.Workload) -> Iterator[None]:
+    """Let optimizers choose for fake parameters the implementation that they choose for real ones on the device."""
     module = importlib.import_module("torch.optim.optimizer")  # torch.optim hides the module's name
-    with mock.patch.object(module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor]):
+    devices = module._get_foreach_kernels_supported_devices()
+    if work.device.type in devices:
+        devices = [*devices, work.runs_on.type]
+    with (
+        mock.patch.object(module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor]),
+        mock.patch.object(module, "_get_foreach_kernels_supported_devices", return_value=devices),
+    ):
         yield
 
 
@@ -301,7 +457,7 @@ def _seen_generator_states(tracer: Tracer) -> Iterator[None]:
     def get_rng_state() -> torch.Tensor:
         with _disable_current_modes():
             state = real()
-        tracer.write(None, ((tracer.add(state), 0),))
+        tracer.write_state(state)
         return state
 
     with mock.patch.object(torch, "get_rng_state", get_rng_state):

@@ -99,8 +99,16 @@ def _is_numbers(value: Any) -> bool:
 def _of_shape(model: nn.Module, shape: Any) -> Tensor:
     if any(size < 0 for size in shape):
         raise ValueError(f"shape {tuple(shape)} has a negative size; every size is a whole number from 0")
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    return torch.empty(tuple(shape), dtype=dtype, device=META)
+    return torch.empty(tuple(shape), dtype=dtype_of(model), device=META)
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """Return the type of the model's first parameter that holds floating-point or complex numbers, else float32.
+
+    That is the type of an input of which only the shape is given. For the library itself.
+    """
+    types = (parameter.dtype for parameter in model.parameters())
+    return next((dtype for dtype in types if dtype.is_floating_point or dtype.is_complex), torch.float32)
 
 
 def _stand_in(value: Any, made: dict[int, Tensor]) -> Any:

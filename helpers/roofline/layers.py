@@ -13,6 +13,7 @@ from helpers import profiling
 from helpers.hardware.limits import MachineLimits
 from helpers.memory import steps
 from helpers.operations import LayerOperations, OperationProfile, OperatorOperations, profile_ops
+from helpers.operations.inputs import dtype_of
 from helpers.operations.preserve import preserved
 from helpers.results import Result
 from helpers.roofline.modelling import RooflinePoint, Workload, model, peak_of
@@ -133,7 +134,7 @@ def roofline(
     """
     steps.check_model(model)
     check_limits(limits, steps.device_of(model, inputs))
-    dtype = str(steps.dtype_of(model)).removeprefix("torch.")
+    dtype = str(dtype_of(model)).removeprefix("torch.")
     peak_of(limits, dtype)  # refused before anything is timed
     counted = count(model, inputs, training=training)
     timed = profiling.profile_time(model, inputs, training=training, loss=loss, budget_s=budget_s)

@@ -122,7 +122,6 @@ def quantised():
         (lambda: torch.compile(nn.Linear(4, 4)), "compiled"),
         (quantised, "quantised"),
         (lambda: torch.jit.script(nn.Linear(4, 4)), "TorchScript"),
-        (lambda: nn.Linear(4, 4, device="meta"), "only cpu and cuda"),
         (lambda: nn.Linear(5, 5), r"forward pass raised RuntimeError: .*\(inputs of shape \(2, 4\)\)"),
         (lambda: nn.Embedding(5, 4), "given float32 for its indices, which are int64 or int32"),
         (nn.Identity, "depends on no parameter"),

@@ -1,0 +1,127 @@
+"""What a model asks of its masks and lengths, and how operators are run that are too large to run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from memory_models import CONFIGURATIONS, Adam
+from torch import nn
+
+from helpers.memory import ModelError, estimate_peak_memory, measure_peak_memory, smaller, tracing
+
+MASK = torch.ones(4, 16, dtype=torch.long)
+HALF = MASK.clone()
+HALF[:, 8:] = 0
+
+
+class Asks(nn.Linear):
+    """Stores a tensor of its own size for each answer, so that a wrong one shows in the peak."""
+
+    def __init__(self, asked):
+        super().__init__(16, 16)
+        self.asked = asked
+        self.register_buffer("positions", torch.arange(16))
+
+    def forward(self, x, mask):
+        return super().forward(x) + torch.zeros(self.asked(self, x, mask), 4, 16).sum(0)
+
+
+def converted(_, x, mask):
+    return 50 if mask.to(device=x.device, dtype=torch.bool).all() else 500
+
+
+def counted_at_run_time(_, x, mask):
+    return 10 * int(mask.sum(1).max()) + 7 * len(mask.nonzero()) + mask[:, 3:].tolist()[0][0]
+
+
+def written_in_place(_, x, mask):
+    own = torch.ones(4, 16, dtype=torch.long, device=x.device)
+    view = own[:, 2:]
+    view.masked_fill_(mask[:, 2:] == 0, 3)
+    own.add_(1)
+    return int(own.sum())
+
+
+def from_a_buffer(module, x, mask):
+    return 10 * int(module.positions[-1])
+
+
+def selected(_, x, mask):
+    return len(x[mask.bool()]) * 20
+
+
+def compared(_, x, mask):
+    return 100 if torch.equal(mask, torch.ones_like(mask)) else 300
+
+
+@pytest.mark.parametrize("asked", [converted, counted_at_run_time, written_in_place, from_a_buffer, selected, compared])
+@pytest.mark.parametrize("mask", [MASK, HALF], ids=["ones", "half"])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_answer_is_that_of_a_real_run(asked, mask, training):
+    given = (torch.zeros(4, 16), mask)
+    estimate = estimate_peak_memory(Asks(asked), given, training=training)
+    assert estimate.peak_bytes == measure_peak_memory(Asks(asked), given, training=training).peak_bytes
+    assert estimate.uncertain == ()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda _, x, mask: int((x > 0).sum()),
+        lambda _, x, mask: int(mask.copy_(x).sum()),
+        lambda _, x, mask: int(mask.bernoulli_(0.5).sum()),
+        lambda _, x, mask: len(x[(x > 0)]),
+        lambda _, x, mask: int(torch.randint(5, (1,))),
+    ],
+    ids=["activations", "written from activations", "drawn into", "selected by activations", "drawn"],
+)
+def test_what_hangs_on_activations_or_on_chance_is_refused(asked):
+    with pytest.raises(ModelError, match="looks at the values"):
+        estimate_peak_memory(Asks(asked), (torch.zeros(4, 16), MASK), training=False)
+
+
+def test_the_callers_mask_stays_as_it_is():
+    mask = MASK.clone()
+    estimate_peak_memory(Asks(lambda _, x, mask: int(mask.mul_(3).sum())), (torch.zeros(4, 16), mask), training=False)
+    assert torch.equal(mask, MASK)
+
+
+class Transposed(nn.Module):
+    """A layer norm with its result transposed: the gradient that it sends back lies otherwise than the fake one."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(24, 24), nn.LayerNorm(24)
+
+    def forward(self, x):
+        return self.norm(self.linear(x)).transpose(1, 2).contiguous().sin()
+
+
+def test_a_result_that_lies_otherwise_than_pytorch_says_is_traced_as_it_lies(monkeypatch):
+    traces, real = [], tracing.traced
+    monkeypatch.setattr(tracing, "traced", lambda *args: traces.append(real(*args)) or traces[-1])
+    estimate = estimate_peak_memory(Transposed(), (2, 64, 24))
+    assert estimate.peak_bytes == measure_peak_memory(Transposed(), (2, 64, 24)).peak_bytes
+    name = "native_layer_norm_backward"
+    sent = [[each.made[0].strides for each in t.events if getattr(each, "name", "") == name] for t in traces]
+    assert [strides[-1] for strides in sent] == [(1536, 1, 64), (1536, 24, 1)]
+
+
+@pytest.mark.parametrize("name", ["LeNet b64", "AlexNet b16", "ViT-B/16 b4", "MHA with weights b8"])
+def test_at_small_sizes_operators_take_what_they_take_at_their_own(name, monkeypatch):
+    configuration = next(each for each in CONFIGURATIONS if each.name == name)
+    make, shape = configuration.light or (configuration.make, configuration.shape)
+    how = {"optimizer": Adam}
+    monkeypatch.setattr(smaller, "_LARGE_BYTES", 2**60)
+    as_they_are = estimate_peak_memory(make(), shape, **how)
+    monkeypatch.setattr(smaller, "_LARGE_BYTES", -1)
+    assert estimate_peak_memory(make(), shape, **how) == as_they_are
+
+
+def test_a_large_product_that_copies_an_operand_is_known_to(monkeypatch):
+    """The gradient of a sum is one number for every element: the product copies it before it reads it."""
+    expected = measure_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes
+    monkeypatch.setattr(smaller, "_LARGE_BYTES", 0)
+    assert estimate_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes == expected
+    monkeypatch.setattr(smaller, "_at_full_size", lambda *_: 0)
+    assert estimate_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes < expected
