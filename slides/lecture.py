@@ -150,7 +150,7 @@ LECTURE = (
             Pick("08", "Part 2: what went wrong here?", 1, 2, shown="No knee at 6,144: the time follows the work"),
             Pick("08", "Part 3: a layer outgrows a cache", 1, 2, shown="A layer that outgrows a cache slows down"),
             Pick("08", "Part 6: what went wrong here?", 0.5, 1, shown="What went wrong here? Out of memory"),
-            Pick("08", "How much of it does a loader need?", 0.5, 1, shown="Shared memory was full, not the card"),
+            Pick("08", "How much of it does a loader need?", 0.5, 1, shown="A bus error: shared memory, not the card"),
         )),
     )),
     Act("Software and hardware, made for each other", (

@@ -27,7 +27,7 @@
 #
 # In January 2019 somebody profiled a small convolutional network on a GPU and found that the convolution was not what took the
 # time. Adding the bias to its result, and cutting off what is below zero, took nearly twice as long: two operations an element,
-# where the last convolution has $2 \cdot 9 \cdot 32 = 576$.
+# where a convolution of 3 by 3 that reads 32 channels has $2 \cdot 9 \cdot 32 = 576$.
 #
 # This lesson is that case, investigated again on your machine: the evidence, the motive, the repair, the question whether the
 # right one was caught. You need no GPU; a C++ compiler is good to have. What you see below was printed on another machine. Clear it
@@ -61,15 +61,16 @@ helpers.steady_allocator()
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 1: a profile from 2019
 #
-# Three layers, 1 to 16 to 32 to 32 channels: convolution of 3 by 3, bias, ReLU. How many times as long as bias and ReLU does the
-# convolution take?
+# A network for digits, its layers convolution, bias, ReLU. How many times as long as bias and ReLU do the
+# convolutions take?
 #
-# The network is that of [Flux.jl, issue 558](https://github.com/FluxML/Flux.jl/issues/558), for handwritten digits. Its images have 28, 14 and 7 pixels a
-# side, since each layer is followed by a 2 by 2 max pooling. Count the [FLOP](glossary.md#flop) first. An output of a convolution is a sum of 9 products for
-# each channel it reads; the bias is one addition, the ReLU one comparison.
+# The profile is in [Flux.jl, issue 558](https://github.com/FluxML/Flux.jl/issues/558), and nobody has written down which network ran: the
+# [example](https://github.com/FluxML/model-zoo) that it names had three versions within a month. We take one like it throughout, the version of February:
+# three layers of 3 by 3, 1 to 16 to 32 to 32 channels, on images of 28, 14 and 7 pixels a side, since a 2 by 2 max pooling follows each. Count the
+# [FLOP](glossary.md#flop) first. An output of a convolution is a sum of 9 products for each channel it reads; the bias is one addition, the ReLU one comparison.
 
 # %% tags=["predict"]
-convolution_ratio = helpers.predict("How many times as long as bias and ReLU did the three convolutions take?", "x")
+convolution_ratio = helpers.predict("How many times as long as bias and ReLU did the convolutions take?", "x")
 convolution_ratio
 
 # %%
@@ -79,28 +80,31 @@ for before, after, side in zip(channels, channels[1:], sides, strict=False):
     outputs = after * side**2
     convolution_flops += units.flops_from_macs(outputs * before * 9)
     bias_relu_flops += 2 * outputs
-print(f"one digit: {convolution_flops:,} FLOP of convolution, {bias_relu_flops:,} of bias and ReLU")
+print(f"one digit, our network: {convolution_flops:,} FLOP of convolution, {bias_relu_flops:,} of bias and ReLU")
 
 # %% [markdown]
 # The profile in the issue has a line for each [GPU kernel](glossary.md#gpu-kernel), a function that the GPU runs: all its calls together,
-# and their share of the time. These two lines stand at its top (the first was called `ptxcall_anonymous`, for it was generated from
-# the broadcast $\sigma.(y \mathbin{.+} b)$).
+# and their share of the time. These two lines stand at its top. The first was called `ptxcall_anonymous23_3`, because Julia made it out of
+# $\sigma.(y \mathbin{.+} b)$: one kernel for bias and activation together, called as often as the convolution.
 
 # %% tags=["run", "slide", "slide-output"] minutes=1
 calls, total_ms = 2350, {"bias and ReLU": 184.91, "convolution": 98.559}
 lines = {"share": [0.5996, 0.3196], "total_s": [total / 1000 for total in total_ms.values()], "calls": calls}
 story = pd.DataFrame(lines, index=list(total_ms))
 story["average_s"] = story["total_s"] / calls
+story["shortest_s"], story["longest_s"] = [29.184e-6, 16.960e-6], [117.03e-6, 67.488e-6]
 results.printed(story)
 
 # %% tags=["look", "slide-output"]
 convolution_ratio.reveal(
     modelled=convolution_flops / bias_relu_flops,
-    measured=total_ms["convolution"] / total_ms["bias and ReLU"],
+    published=total_ms["convolution"] / total_ms["bias and ReLU"],
+    source="Flux.jl, issue 558",
 )
 
 # %% [markdown] tags=["explain"]
-# The count of operations is wrong by two orders of magnitude. So these kernels do not wait for arithmetic.
+# The count of operations is wrong by two orders of magnitude for our network, and by one for the smallest of the three versions. So these
+# kernels do not wait for arithmetic.
 #
 # The same GPU's library ([cuDNN](glossary.md#cudnn)) has one call that does all three: convolution, bias, ReLU. With it the issue reports 108.64 ms for
 # the same 2,350 calls, 81.38 % of the time.
@@ -118,10 +122,10 @@ print(f"fused against bare convolution: {fused_ms / total_ms['convolution']:.2f}
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 2: the scene of the crime, here
 #
-# The first layer, written as the story's framework wrote it: three operators, each with a new tensor for its result. Which share of
+# The first layer, written with PyTorch's three operators, each with a new tensor for its result. Which share of
 # its time do bias and ReLU take?
 #
-# The first of the three layers has by far the largest output for the least arithmetic. The batch is 1,000 digits.
+# (The story's framework ran two kernels here, and PyTorch three: a scene like it, not the same.) The first of the three layers has by far the largest output for the least arithmetic. The batch is 1,000 digits.
 
 # %%
 batch, shape = 1000, (1000, 16, 28, 28)
@@ -154,6 +158,7 @@ alone = timing.compare(
         "layer": lambda: as_written(x, weight, bias),
     },
     budget_s=1,
+    precision=0.05,
 )
 alone
 
@@ -161,7 +166,7 @@ alone
 bias_share.reveal(modelled=100 * 2 / (2 + 2 * 9), measured=100 * (1 - 1 / alone.candidate("layer").time_ratio))
 
 # %% tags=["explain"]
-alone.claim("the layer takes longer than its convolution", "layer", at_least=1)
+alone.claim("the layer takes longer than its convolution", "layer", at_least=1.1)
 
 # %% [markdown] tags=["explain"]
 # The model is again that of the operations: 9 [multiply-accumulates](glossary.md#mac) an output, that is 18
@@ -186,14 +191,14 @@ counted = fused_bias.traffic("separate", shape)
 print(f"by hand: {by_hand:,} bytes, counted: {counted.moved_bytes:,} bytes")
 
 # %% tags=["look"]
-moved.reveal(modelled=by_hand, measured=counted.moved_bytes)
+moved.reveal(modelled=by_hand, counted=counted.moved_bytes)
 
 # %% tags=["explain"]
-left_over = counted.moved_bytes - by_hand
-print(f"the {left_over} bytes of difference are the bias itself: {left_over == 16 * 4}")
+print(f"the {counted.moved_bytes - by_hand} bytes of difference are the bias itself: 16 numbers of 4 bytes")
 
 # %% [markdown] tags=["explain"]
-# Six programs for this layer follow, all with the same result; `fused_bias.layer(name)` gives each. "in-place" writes over
+# Seven programs for this layer follow, all with the same result; `fused_bias.layer(name)` gives each. "broadcast" is the story's: one kernel
+# for bias and ReLU, with a new tensor. "in-place" writes over
 # its input. "native" hands the bias to the convolution, as `nn.Conv2d` does. "post-op" hands over the ReLU as well: [oneDNN](glossary.md#onednn), the
 # library that computes PyTorch's convolutions on most CPUs, and cuDNN on a GPU do both before they write. "compiled" is `torch.compile`. "one-pass" is a kernel of our own after the convolution;
 # you will write it in Part 6. The table shows what each moves beside its convolution:
@@ -217,10 +222,11 @@ small = (x[:50], weight, bias)
 exact = as_written(*(tensor.double() for tensor in small))
 ready = [name for name in fused_bias.VARIANTS if name != "compiled" and not fused_bias.missing(name, device)]
 errors = {name: (fused_bias.layer(name)(*small) - exact).abs().max().item() for name in ready}
-print(f"every program that can run here is within 1e-5 of float64: {max(errors.values()) < 1e-5}")
+assert max(errors.values()) < 1e-5
+print(f"largest difference from float64, of all programs that can run here: below {1e-5:g}")
 
 # %% [markdown] tags=["explain"]
-# Without a C++ compiler "one-pass" is missing from that list; `fused_bias.missing("one-pass")` says why. "compiled" is left out of
+# Without a C++ compiler "broadcast" and "one-pass" are missing from that list; `fused_bias.missing("one-pass")` says why. "compiled" is left out of
 # this lesson's runs because its first call takes long; Part 8 shows how long.
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -230,9 +236,8 @@ print(f"every program that can run here is within 1e-5 of float64: {max(errors.v
 #
 # The [bandwidth](glossary.md#bandwidth) depends on where the bytes are, in a [cache](glossary.md#cache) or in main memory, and on
 # how they are moved: reading is not writing, and writing over what was read is cheaper than writing elsewhere, because a processor
-# as a rule reads a line before it writes a part of it. `probe` measures all that (lessons 01 and 02), and `model_time` chooses for each kernel
-# the probe's kernel that moves bytes as it does, among as many bytes as the whole program goes through: in a loop a tensor comes
-# back after all the others.
+# as a rule reads a line before it writes a part of it. `probe` measures all that (lessons 01 and 02). For each kernel `model_time` takes the
+# bandwidth of a probe with the same pattern of access and the same total size.
 
 # %% tags=["nbval-ignore-output"]
 limits = helpers.probe()
@@ -244,9 +249,9 @@ separate_time = helpers.predict("How long do the add and the ReLU take together,
 separate_time
 
 # %% tags=["run"]
-beside = fused_bias.measure_kernels(shape, limits, device=device, budget_s=1.5)
+beside = fused_bias.measure_kernels(shape, limits, device=device, budget_s=3)
 forward = [row for row in beside.rows if row.phase == "forward"][::-1]
-print(f"timed is what was counted: {beside.row('separate').moved_bytes == counted.moved_bytes}")
+print(f"bytes of what was timed: {beside.row('separate').moved_bytes:,}, counted: {counted.moved_bytes:,}")
 
 # %% tags=["look", "nbval-ignore-output"]
 separate_time.reveal(modelled=model.modelled_s, measured=beside.row("separate").measured_s)
@@ -263,10 +268,11 @@ alt = "Bars of modelled and measured time of bias and ReLU for each program; sep
 plotting.show(drawn, alt=alt)
 
 # %% tags=["explain"]
-ratios = {row.variant: row.model_ratio for row in forward}
 timing.claim(
-    "every time is within a factor of 4 of bytes over bandwidth",
-    holds=all(1 / 4 < ratio < 4 for ratio in ratios.values()),
+    "every program takes about its bytes over the bandwidth",
+    [1 / row.model_ratio for row in forward],
+    at_least=0.4,
+    at_most=2.5,
     evidence=[beside, limits],
 )
 
@@ -277,13 +283,11 @@ timing.claim(
 # kernel is better than the operator of PyTorch whose bandwidth stands in the model: "one-pass" works on several places of the tensor
 # in turns, which keeps more of the memory busy than one place does.
 #
-# Both colours are of loops: the probe repeats its kernel, and each program here runs once before it is timed, so it finds in the caches
-# what it left there itself. In a network it finds what the layer before left: of a tensor that is larger than the caches, the end, which
-# was written last. "one-pass" therefore works from the last block of the tensor to the first.
+# Both colours are of loops: each program here runs once before it is timed, so it finds in the caches what it left there itself. In a
+# network the cache holds the end of the previous layer's output, so "one-pass" works from the last block of the tensor to the first.
 #
-# Why does "separate" take longer than "in-place", with the same count? It writes where it did not read. On a CPU those lines are
-# first fetched from memory, which the count leaves out and the probe's rate does not. And it goes through more memory: three tensors of
-# 50 MB, where "in-place" stays in one, which a large last-level cache may hold.
+# Why does "separate" take longer than "in-place", with the same count? It writes to a new tensor, and a CPU first reads a line before writing
+# it: a third transfer that our count omits. And it goes through more memory: three tensors of 50 MB, where "in-place" stays in one.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 5: when does it pay?
@@ -306,7 +310,7 @@ def race(batch, in_channels, out_channels, pixels):
     given = (x, layer.weight.detach(), layer.bias.detach())
     programs = {name: functools.partial(fused_bias.layer(name), *given) for name in (FUSED, "separate")}
     programs["convolution"] = functools.partial(functional.conv2d, *given[:2], padding=1)
-    return timing.compare(programs, budget_s=0.3)
+    return timing.compare(programs, budget_s=0.6, precision=0.1)
 
 
 # %% tags=["predict"]
@@ -331,7 +335,7 @@ def measured_ratio(batch, in_channels, out_channels, pixels):
 layer_ratio.reveal(modelled=modelled_ratio(1000, 1, 16, 28), measured=measured_ratio(1000, 1, 16, 28))
 
 # %% tags=["explain"]
-race(1000, 1, 16, 28).claim("the separate layer takes longer than the fused one", "separate", at_least=1)
+race(1000, 1, 16, 28).claim("the separate layer takes longer than the fused one", "separate", at_least=1.1)
 
 # %% [markdown] tags=["slide"] minutes=1
 # ### Which layer, which batch?
@@ -386,8 +390,9 @@ last_ratio.reveal(modelled=modelled_ratio(1000, 32, 32, 7), measured=measured_ra
 
 # %% tags=["explain"]
 timing.claim(
-    "fusing is worth more in the first layer than in the last",
-    holds=measured_ratio(1000, 1, 16, 28) > measured_ratio(1000, 32, 32, 7),
+    "separate over fused is larger in the first layer than in the last",
+    measured_ratio(1000, 1, 16, 28) / measured_ratio(1000, 32, 32, 7),
+    at_least=1.1,
     evidence=[race(1000, 1, 16, 28), race(1000, 32, 32, 7)],
 )
 
@@ -465,7 +470,8 @@ def same_as_torch(kernel, y, bias):
 
 
 bias_cpu = bias.cpu()
-print(f"on random numbers nothing differs from torch: {same_as_torch(kernel, torch.randn(3, 16, 5, 7), bias_cpu)}")
+assert same_as_torch(kernel, torch.randn(3, 16, 5, 7), bias_cpu)
+print("on 1,680 random numbers nothing differs from torch")
 
 # %% [markdown] tags=["slide"] minutes=1
 # ### What went wrong here?
@@ -490,9 +496,9 @@ print("v <= 0 ? 0 : v:", torch.where(odd <= 0, 0.0, odd).tolist())
 repaired = build("v <= 0 ? 0 : v")
 ill = torch.randn(3, 16, 5, 7)
 ill[0, 0, 0, 0] = float("nan")
-print(f"repaired, nothing differs from torch, with a NaN as well: {same_as_torch(repaired, ill.clone(), bias_cpu)}")
-caught = kernel is None or not same_as_torch(kernel, ill.clone(), bias_cpu)
-print(f"the same test finds the mistake in the first kernel: {caught}")
+assert same_as_torch(repaired, ill.clone(), bias_cpu)
+assert kernel is None or not same_as_torch(kernel, ill.clone(), bias_cpu)
+print("with a NaN among them, the first kernel fails the test and the repaired one passes")
 
 # %% [markdown]
 # Now the time. PyTorch's own in-place program, `add_` and then `relu_`, reads the tensor twice and writes it twice.
@@ -515,7 +521,7 @@ if repaired is not None:
     programs["yours"] = lambda: repaired(y, bias_small)
     programs["bias_relu_"] = lambda: fused_bias.bias_relu_(y, bias_small)
 with timing.fixed_threads(1):
-    passes = timing.compare(programs, budget_s=1.5, device="cpu")
+    passes = timing.compare(programs, budget_s=2, device="cpu", precision=0.05)
 passes
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -524,14 +530,11 @@ if repaired is not None:
     in_place_ratio.reveal(modelled=two_s / one_s, measured=1 / passes.candidate("yours").time_ratio)
 
 # %% tags=["explain"]
-claim = "one pass takes less time than two"
-if repaired is not None:
-    passes.claim(claim, "yours", at_most=1)
-else:
-    print(claim)
+claim, bounds = "one pass takes less time than two", {"at_most": 0.8}
+passes.claim(claim, "yours", **bounds) if repaired is not None else timing.claim(claim, None, **bounds)
 
 # %% [markdown] tags=["explain"]
-# (Without a compiler the sentence is only a claim.) Half the bytes, about half the time: twelve lines are enough for that, since all
+# Half the bytes, about half the time: twelve lines are enough for that, since all
 # these programs wait for the same memory. What the library's kernel has beyond yours is what you saw in Part 4: it works on several
 # places in turns, and from the end. In a cache it is another matter: there the instructions count, and so does the price of a call.
 #
@@ -570,14 +573,15 @@ print("the sum: ", grad.sum((0, 2, 3)).tolist())
 whole = torch.randint(-8, 9, (20, 16, 28, 28), device=device).float()
 can_run = [name for name in fused_bias.REDUCTIONS if name != "one-pass" or not fused_bias.missing(name, device)]
 sums = [fused_bias.reduction(name)(whole) for name in can_run]
-print(f"all programs give the same sums: {all(torch.equal(total, sums[0]) for total in sums)}")
+assert all(torch.equal(total, sums[0]) for total in sums)
+print(f"the sum of channel 0: {sums[0][0].item():.0f}, by every program")
 
 # %% tags=["predict"]
 reduction_ratio = helpers.predict("All read the same 50 MB. How many times as long as the fastest is the slowest?", "x")
 reduction_ratio
 
 # %% tags=["run", "nbval-ignore-output"]
-reductions = fused_bias.measure_reductions(shape, device=device, budget_s=1.5)
+reductions = fused_bias.measure_reductions(shape, device=device, budget_s=2)
 reductions
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -597,17 +601,14 @@ drawn = plotting.draw_three(
 plotting.show(drawn, alt="Bars of the time of each program for the bias gradient beside that of reading 50 MB once.")
 
 # %% tags=["explain"]
-timing.claim(
-    "no program is over four times as fast as the model",
-    holds=min(medians_s.values()) > read_s / 4,
-    evidence=[reductions, limits],
-)
+slowest = max(medians_s.values()) / min(medians_s.values())
+timing.claim("with the same bytes the slowest program takes longer", slowest, at_least=1.5, evidence=reductions)
 
 # %% [markdown] tags=["explain"]
 # The bytes are a lower bound, and how near a program comes to it is its own affair: for a general reduction over three of four
 # dimensions it is harder to be good than for a sum along rows. In another order of the numbers others win:
-# `fused_bias.measure_reductions(shape, channels_last=True)` shows it. The issue's own title is "Bottleneck in mapreducedim", which was such a general reduction. In its profile cuDNN's
-# kernel for this sum took 10.2 % of the GPU's time at batch 100 and about 28 % at batch 1,000.
+# `fused_bias.measure_reductions(shape, channels_last=True)` shows it. This sum is what the issue is about: its title is "Bottleneck in mapreducedim", which was such a general reduction. With cuDNN's kernel the sum took 10.2 % of the GPU's time in a
+# profile whose batch is given as around 100, and about 28 % at 1,000: its readers did not agree whether that is little.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ### How exact must a sum be?
@@ -654,11 +655,11 @@ if "one-pass" in backward:
 
 # %% tags=["explain"]
 seconds = {name: row.measured_s for name, row in backward.items()}
-timing.claim(
-    "one kernel backward does not take longer than two",
-    holds=seconds.get("one-pass", 0) < 1.2 * seconds["separate"],
-    evidence=beside,
-)
+sentence, bounds = "one kernel backward takes less time than two", {"at_most": 0.95}
+if "one-pass" in seconds:
+    timing.claim(sentence, seconds["one-pass"] / seconds["separate"], **bounds, evidence=beside)
+else:
+    timing.claim(sentence, None, **bounds)
 
 # %% [markdown] tags=["explain"]
 # By bytes alone the ratio is 4 to 3. The model departs from that a little, since it takes the probe's rate of each kernel, and the bias
@@ -670,10 +671,10 @@ timing.claim(
 #
 # | year | what was decided |
 # |---|---|
-# | 2019 | Flux, the story: fuse |
 # | 2019 | PyTorch: bias out of cuDNN |
+# | 2020 | Flux: fused call not merged |
 # | 2022 | dlib: separate; 2023: fused |
-# | 2022 | torch.compile: bias on its own |
+# | 2023 | Flux: bias and activation in place |
 # | 2026 | PyTorch: a draft puts it back |
 #
 # Fewer bytes, always. Faster, not always: the answer has flipped more than once, and both sides had measured.
@@ -681,12 +682,13 @@ timing.claim(
 # | when | where | what they found |
 # |---|---|---|
 # | 2017 | [PyTorch 3823](https://github.com/pytorch/pytorch/issues/3823) | cuDNN's fused call allowed no activation "identity", so the bias alone could not be fused |
-# | 2019 | [OpenCV 16254](https://github.com/opencv/opencv/pull/16254) | convolution, bias and ReLU in one call: 187.6 ms become 180.3 ms, 1.04 times as fast |
+# | 2019 | [OpenCV 16254](https://github.com/opencv/opencv/pull/16254) | convolution, bias and ReLU in one call: a whole Mask R-CNN on a GTX 1050 from 187.6 to 180.3 ms |
 # | 2019 | [PyTorch 31524](https://github.com/pytorch/pytorch/pull/31524) | bias taken out of cuDNN's convolution: PyTorch's own add is "faster, especially for backward" |
-# | 2020 | [NNlib 228](https://github.com/FluxML/NNlib.jl/pull/228), [CUDA 321](https://github.com/JuliaGPU/CUDA.jl/pull/321), [Flux 1302](https://github.com/FluxML/Flux.jl/pull/1302) | the story's repair: merged in the two libraries below, closed without being merged in Flux |
+# | 2020 | [NNlib 228](https://github.com/FluxML/NNlib.jl/pull/228), [CUDA 321](https://github.com/JuliaGPU/CUDA.jl/pull/321), [Flux 1302](https://github.com/FluxML/Flux.jl/pull/1302) | the story's repair: merged in the two libraries below; in Flux closed without being merged |
 # | 2021 | [PyTorch 68506](https://github.com/pytorch/pytorch/issues/68506) | `cudnn_convolution_relu` is 17 times slower for 7 by 7 filters in [channels-last](glossary.md#channels-last) |
 # | 2022, 2023 | dlib, a C++ library: [2656](https://github.com/davisking/dlib/pull/2656), [2839](https://github.com/davisking/dlib/pull/2839) | one call is slower, so two; then one again, for the one algorithm where it is 8 to 13 % faster |
 # | 2022 | [torchdynamo 403](https://github.com/pytorch/torchdynamo/pull/403) | the compiler takes the bias off the convolution and gives it a kernel of its own, which fuses with what follows |
+# | 2023 | [NNlib 457](https://github.com/FluxML/NNlib.jl/pull/457), [Flux 2327](https://github.com/FluxML/Flux.jl/pull/2327) | what Flux has instead: `bias_act!`, bias and activation in one pass over the convolution's result, in place |
 # | 2026 | [PyTorch 192838](https://github.com/pytorch/pytorch/pull/192838) | a draft that puts the bias back into cuDNN: about 10 % faster, slower for depthwise convolutions |
 #
 # On a CPU oneDNN calls these [post-operations](https://oneapi-src.github.io/oneDNN/dev_guide_attributes_post_ops.html), and says
@@ -696,24 +698,17 @@ timing.claim(
 #
 # Compilers fuse without being asked, and take their time. Here is this network's forward pass, 100 images. It was recorded once,
 # because the first call takes seconds (`prepared`: until the first result), and because ONNX Runtime is no part of this course's
-# environment. (The second compilation found torch's compiler loaded by the first.)
+# environment. (The shorter time of the second compilation is partly warm-up.)
 
 # %%
 recorded.show("12-cpu", "compilers")
-
-# %% [markdown]
-# And the story's own figures, its ratios of 2.61 and 2.31 and the share of the bias gradient, on a GPU of today, where one has been
-# recorded:
-
-# %%
-recorded.show("12", "story")
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 9: profile again
 #
 # The layer is repaired. How many times as fast is the whole network?
 #
-# One batch of 100 real digits, as in the issue. For a model, take the three layers that you raced in Part 5: their separate times
+# One batch of 100 real digits. For a model, take the three layers that you raced in Part 5: their separate times
 # over their fused times.
 
 # %%
@@ -732,7 +727,6 @@ net_ratio
 races = [race(100, *layer) for layer in layers]
 layers_s = {name: sum(one.candidate(name).median_s for one in races) for name in (FUSED, "separate")}
 pair = fused_bias.measure_ladder(images, labels, rungs=["separate", FUSED], model=net, budget_s=1)
-print(f"timed: {len(pair.rungs)} programs with the same weights and, to 1e-4, the same logits")
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 net_ratio.reveal(modelled=layers_s["separate"] / layers_s[FUSED], measured=pair.rung(FUSED).speedup)
@@ -783,8 +777,9 @@ zeros_ratio
 values = {"zeros": torch.zeros_like(sample), "sorted": sample.sort(dim=-1).values, "random": sample}
 pooled = timing.compare(
     {name: functools.partial(functional.max_pool2d, value, 2) for name, value in values.items()},
-    budget_s=1,
+    budget_s=2,
     device="cpu",
+    precision=0.2,
 )
 pooled
 
@@ -792,10 +787,10 @@ pooled
 zeros_ratio.reveal(modelled=1, measured=pooled.candidate("random").time_ratio)
 
 # %% tags=["explain"]
-pooled.claim("random numbers are not pooled faster than zeros", "random", at_least=0.8)
+pooled.claim("random numbers take longer to pool than zeros", "random", at_least=1.5)
 
 # %% [markdown] tags=["explain", "slide-more"]
-# A time that depends on the values is the mark of a branch: "if this one is larger, remember it".
+# A time that depends on the values points to a branch: "if this one is larger, remember it".
 #
 # A processor guesses which way a branch goes and works on ahead; random values make it guess wrong, and what it did ahead is thrown
 # away ([branch prediction](glossary.md#branch-prediction)). In a sorted row the right neighbour is never the smaller, so some of the
@@ -810,23 +805,23 @@ layouts = timing.compare(
     {name: functools.partial(functional.max_pool2d, value, 2) for name, value in orders.items()},
     budget_s=1,
     device="cpu",
+    precision=0.1,
 )
 layouts
 
 # %% tags=["explain"]
-same = torch.equal(*(functional.max_pool2d(value, 2) for value in orders.values()))
-print(f"both orders give the same maxima: {same}")
-layouts.claim("channels-last pooling takes no longer", "channels-last", at_most=1.2)
+assert torch.equal(*(functional.max_pool2d(value, 2) for value in orders.values()))
+layouts.claim("channels-last the same maxima take less time", "channels-last", at_most=0.5)
 
 # %% [markdown] tags=["explain"]
 # No secret: ["max_pool2d CPU forward performance is poor"](https://github.com/pytorch/pytorch/issues/51393) is an open issue of 2021.
-# When the vectors for channels-last came, [their author](https://github.com/pytorch/pytorch/pull/42719) measured 9.6 times
-# the speed on one core of a Xeon.
+# With vectors for channels-last, [their author](https://github.com/pytorch/pytorch/pull/42719) measured 9.6 times the speed on one core of a Xeon.
+# (They came in by way of two more pull requests, [48917](https://github.com/pytorch/pytorch/pull/48917) and [56361](https://github.com/pytorch/pytorch/pull/56361).)
 
 # %% [markdown] tags=["slide"] minutes=1
 # ### The ladder
 #
-# Every program for this network that can run here, over the one as written. How many times as fast is the best?
+# Six programs for this network, over the one as written. How many times as fast is the best?
 #
 # All have the same weights and the same logits. Some fuse the pooling with bias and ReLU: `bias_relu_pool` reads the convolution's
 # result once and writes a quarter. Some fuse the whole layer; [Winograd's algorithm](glossary.md#winograds-algorithm) takes 16 products for what the definition
@@ -839,7 +834,10 @@ best_ratio = helpers.predict("How many times as fast as the first is the best pr
 best_ratio
 
 # %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=1
-ladder = fused_bias.measure_ladder(images, labels, model=net, budget_s=3)
+wanted = ["separate", "native", "one-pass", "one-pass with pooling"]
+wanted += ["channels-last, one-pass with pooling", "one kernel a layer, Winograd"]
+rungs = [name for name in wanted if name in fused_bias.convnet.default_rungs(device)]
+ladder = fused_bias.measure_ladder(images, labels, rungs=rungs, model=net, budget_s=2)
 speedups = {rung.rung: rung.speedup for rung in ladder.rungs}
 drawn = plotting.draw_bars(speedups, unit="", title="Speedup of the forward pass")
 plotting.show(drawn, alt="Bars of the speedup of each program for the network over the separate kernels.")
@@ -853,18 +851,20 @@ best = max(speedups, key=speedups.get)
 agreed = 1e-4 * net(images).abs().max()
 other = fused_bias.Convnet(best).to(device)
 other.load_state_dict(net.state_dict())
-print(f"the best program reads the digits as the first one does: {(other(images) - net(images)).abs().max() < agreed}")
+assert (other(images) - net(images)).abs().max() < agreed
+print(f"of {len(images)} digits the best program reads "
+      f"{int((other(images).argmax(1) == net(images).argmax(1)).sum())} as the first one does")  # fmt: skip
 
 # %% tags=["look", "nbval-ignore-output"]
 after = profiling.kernel_table(lambda: other(images), runs=10)
 results.printed(after.table().head(4)[["name", "share", "total_s", "calls", "average_s"]])
 
 # %% tags=["explain"]
-claim = "pooling within the pass over bias and ReLU is faster than pooling after it"
+claim, bounds = "pooling within the pass over bias and ReLU is faster than pooling after it", {"at_least": 1.2}
 if {"one-pass", "one-pass with pooling"} <= set(speedups):
-    timing.claim(claim, holds=speedups["one-pass with pooling"] > speedups["one-pass"], evidence=ladder)
+    timing.claim(claim, speedups["one-pass with pooling"] / speedups["one-pass"], **bounds, evidence=ladder)
 else:
-    print(claim)
+    timing.claim(claim, None, **bounds)
 
 # %% [markdown] tags=["explain"]
 # The bottleneck has moved, as it always does. What stands at the top now is the convolution, alone or inside a kernel that does
@@ -875,24 +875,47 @@ else:
 
 # %% tags=["run", "nbval-ignore-output"]
 with torch.enable_grad():
-    steps = fused_bias.measure_ladder(images, labels, phase="training", model=net, budget_s=3)
+    steps = fused_bias.measure_ladder(images, labels, phase="training", rungs=rungs, model=net, budget_s=3)
 training = {rung.rung: rung.speedup for rung in steps.rungs}
 drawn = plotting.draw_bars(training, unit="", title="Speedup of a training step")
 plotting.show(drawn, alt="Bars of the speedup of a training step of each program over the separate kernels.")
 
 # %% tags=["look"]
 torch.set_grad_enabled(grad_mode.prev)
-print(f"every program was timed forward and in training: {set(training) == set(speedups)}")
+assert set(training) == set(speedups)
 
 # %% [markdown] tags=["explain"]
 # Nothing here was promised by a count of bytes. Each bar is a program that somebody had to write and to measure. (The measurement says
 # whether to trust a small difference: `steps.stable`, and `low_speedup` and `high_speedup` of each rung.)
 
+# %% [markdown]
+# Back to the story, with the method of Part 4. Its kernel for bias and ReLU reads and writes a layer's output, so the bytes of its longest and
+# its shortest call follow from the network. Here are the three networks of that example file in the winter of 2019, each with its batch:
+
+# %%
+examples = {
+    "2 layers, batch 1,000 (to 17 January)": [(1000, 16, 27, 27), (1000, 8, 12, 12)],
+    "4 layers, batch 32 (to 8 February)": [(32, 32, 26, 26), (32, 32, 24, 24), (32, 16, 10, 10), (32, 10, 3, 3)],
+    "3 layers, batch 128 (from 8 February)": [(128, 16, 28, 28), (128, 32, 14, 14), (128, 32, 7, 7)],
+}
+longest_s, shortest_s = story.loc["bias and ReLU", ["longest_s", "shortest_s"]]
+print(f"in the profile, longest call over shortest: {longest_s / shortest_s:.1f}")
+for name, outputs in examples.items():
+    moved_bytes = [fused_bias.traffic("broadcast", output).moved_bytes for output in outputs]
+    rate = units.text(max(moved_bytes) / longest_s, "B/s")
+    print(f"{name}: by bytes {max(moved_bytes) / min(moved_bytes):.0f}; the longest call at {rate}")
+
+# %% [markdown] tags=["explain"]
+# (The 2,350 calls are a multiple of 2, and not of 3 or of 4.) In none of the three do the times go as the
+# bytes do, so something else is in them too. And in two of three the longest call moves its bytes at a rate of 47 or 110 GB/s, where a T4 of that
+# time has 320 and a V100 900 GB/s (data sheets, `hardware.devices`): there bytes are not the reason. In the third it is near a V100's limit. What follows in every
+# case is what fusing saves: one read and one write of each output. Whether those took the time, the profile cannot say.
+
 # %% [markdown] tags=["slide"] minutes=1
 # ## The verdict
 #
-# - Guilty on a GPU in 2019: the bytes between the kernels.
-# - Accomplice on your CPU: in the first layer, from some batch on.
+# - The story: fusing saved a pass over each output. Whether the bytes took the time is open.
+# - Your CPU: fusing helps in the first layer, at large batches.
 # - At large all the time: max pooling.
 #
 # The method is what to take along, more than the verdict: profile the whole, count the bytes, model, measure, and profile again. And
@@ -915,7 +938,7 @@ print(f"every program was timed forward and in training: {set(training) == set(s
 # |---|---|---|
 # | activation | $N\,C\,H\,W \cdot 4$ bytes | $N$ images of $C$ channels, $H \times W$ pixels, in float32 |
 # | add bias, then ReLU | 4 activations moved | two kernels that read and write |
-# | one pass, in place | 2 activations moved | one kernel |
+# | one pass | 2 activations moved | one kernel, as the story's |
 # | inside the convolution | 0 activations moved | post-operations |
 # | time of a kernel that waits for memory | $\text{bytes}/\text{bandwidth} + t_{call}$ | bandwidth at its [working set](glossary.md#working-set) |
 # | separate : fused | $1 + t_{bytes}/t_{convolution}$ | one layer |

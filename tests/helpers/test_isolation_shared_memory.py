@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+import time
 
 import pytest
 
@@ -63,6 +64,33 @@ def test_what_fits_is_written_and_a_page_more_is_a_bus_error():
     assert isolation.run_limited(write_mapped, MIB, shared_memory_bytes=MIB).status == "returned"
     outcome = isolation.run_limited(write_mapped, MIB + mmap.PAGESIZE, shared_memory_bytes=MIB)
     assert (outcome.status, outcome.signal) == ("died", "SIGBUS")
+
+
+def batches_of_two_epochs(keeps):
+    """Return how many batches of 1 MiB a loader has in /dev/shm in each of two epochs, its worker having caught up."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    loader = DataLoader(TensorDataset(torch.zeros(32, MIB // 16)), batch_size=4, num_workers=1,
+                        multiprocessing_context="fork")  # fmt: skip
+    batch, found = None, []
+    for epoch in (1, 2):
+        batches = iter(loader)  # its worker is a copy of this process, with the batch that is still held
+        batch, end_s = next(batches), time.monotonic() + 30
+        while room()[1] < (3 + (keeps and epoch == 2)) * MIB and time.monotonic() < end_s:
+            time.sleep(0.02)
+        time.sleep(0.3)  # for more, should there be more
+        found.append(room()[1] // MIB)
+        del batches
+        if not keeps:
+            del batch
+    return found
+
+
+@pytest.mark.usefixtures("private")
+def test_a_batch_that_is_kept_into_the_next_epoch_stays_in_shared_memory_beyond_workers_times_prefetch_and_one():
+    assert isolation.run_limited(batches_of_two_epochs, False, shared_memory_bytes=64 * MIB).unwrap() == [3, 3]
+    assert isolation.run_limited(batches_of_two_epochs, True, shared_memory_bytes=64 * MIB).unwrap() == [3, 4]
 
 
 @pytest.mark.usefixtures("private")

@@ -291,7 +291,8 @@ def misses(order, room):
 # %% [markdown]
 # ## Exercise 3: what a loader needs in /dev/shm
 #
-# Each worker of a loader prepares `prefetch` batches ahead, and the training holds one more in its hand. Each tensor of
+# Each worker of a loader prepares `prefetch` batches ahead, and the training holds one more in its hand. (A loop that
+# keeps the last batch of an epoch into the next holds one more still; leave that out.) Each tensor of
 # a batch (the images, the labels) is a file of its own in `/dev/shm` ([shm](../glossary.md#shm)), and a file takes
 # whole pages of 4,096 bytes. The picture shows one batch of 10,000 bytes of images and 100 bytes of labels:
 
@@ -304,14 +305,14 @@ alt = "Four pages in a row; the images use most of the first three, the labels a
 plotting.show(drawn, alt=alt)
 
 # %% [markdown]
-# Write `shm_bytes(workers, prefetch, tensor_bytes)`: the bytes that must be there. `tensor_bytes` is a list with the
-# bytes of each tensor of one batch. Without workers the training makes each batch in its own memory, and `/dev/shm` is
-# not used at all.
+# Write `shm_bytes(workers, prefetch, tensor_bytes)`: the bytes that must at least be there. `tensor_bytes` is a list
+# with the bytes of each tensor of one batch. Without workers the training makes each batch in its own memory, and
+# `/dev/shm` is not used at all.
 
 
 # %% answer="shm_bytes"
 def shm_bytes(workers, prefetch, tensor_bytes):
-    """Return the bytes of /dev/shm that a loader needs: shm_bytes(2, 2, [10000, 100]) is 81920."""
+    """Return the bytes of /dev/shm that a loader needs at least: shm_bytes(2, 2, [10000, 100]) is 81920."""
     ### BEGIN SOLUTION
     if workers == 0:
         return 0
