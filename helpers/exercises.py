@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import numbers
+import struct
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ from itertools import pairwise
 from typing import Any
 
 _RELATIVE_TOLERANCE = 1e-9  # for the order in which numbers are added, not for another result
+_FLOAT32_TOLERANCE = 1e-6  # the same for what was computed in float32, whose numbers have 24 bits
 _MOST_SHOWN = 40
 _DEEPEST_SHOWN = 8
+_DIGITS = (6, 9, 12, 17)  # of a number, as many as show that two differ
 
 
 class NotYet:
@@ -61,8 +64,8 @@ class Checks:
     ) -> None:
         """Call the function with ``arguments`` and hold what it returns to ``expected``.
 
-        Numbers agree to nine digits; a list, a tuple and an array agree when their items do. ``mistakes`` maps what a
-        common mistake returns to the sentence that explains it. An exception in the function is a failed check.
+        Numbers agree as in :func:`agree`; a list, a tuple and an array agree when their items do. ``mistakes`` maps
+        what a common mistake returns to the sentence that explains it. An exception in the function is a failed check.
         """
         call = f"{_name(self._function)}({', '.join(_short(argument) for argument in arguments)})"
         try:
@@ -78,7 +81,8 @@ class Checks:
             self._outcomes.append(_Outcome(goal, ""))
         else:
             why = _explanation(got, mistakes or {})
-            self._outcomes.append(_Outcome(goal, f"{call} gave {_short(got)}, expected {_short(expected)}{why}"))
+            gave, wanted = _apart(got, expected)
+            self._outcomes.append(_Outcome(goal, f"{call} gave {gave}, expected {wanted}{why}"))
 
     def holds(self, goal: str, condition: bool, *, otherwise: str) -> None:
         """Hold the last call to ``condition``, such as a count of what it did; ``otherwise`` says what to mend.
@@ -123,8 +127,9 @@ class Checks:
 def agree(got: object, expected: object) -> bool:
     """Return True when ``got`` is ``expected``, numbers to nine digits, sequences item by item.
 
-    A sequence is Python's own list or tuple, an array or a tensor: a class made from them may say what it likes about
-    its length and its items.
+    A number that float32 holds exactly may have been computed in it, as PyTorch does: six digits of a fraction are
+    enough then. Whole numbers are exact. A sequence is Python's own list or tuple, an array or a tensor: a class made
+    from them may say what it likes about its length and its items.
 
     For the library itself.
     """
@@ -134,11 +139,25 @@ def agree(got: object, expected: object) -> bool:
     if isinstance(expected, bool) or isinstance(got, bool):
         return got is expected
     if isinstance(expected, numbers.Real) and isinstance(got, numbers.Real):
-        try:
-            return math.isclose(got, expected, rel_tol=_RELATIVE_TOLERANCE)
-        except OverflowError:  # a whole number beyond what a float holds is close to nothing but itself
-            pass
+        return _close(got, expected)
     return type(got) is type(expected) and got == expected
+
+
+def _close(got: Any, expected: Any) -> bool:
+    if isinstance(got, int) and isinstance(expected, int):
+        return int.__eq__(got, expected)  # not what a class made from it says of itself
+    try:
+        coarse = not isinstance(expected, numbers.Integral) and _is_float32(float(got))
+        return math.isclose(got, expected, rel_tol=_FLOAT32_TOLERANCE if coarse else _RELATIVE_TOLERANCE)
+    except OverflowError:  # a whole number beyond what a float holds is close to nothing but itself
+        return type(got) is type(expected) and got == expected
+
+
+def _is_float32(number: float) -> bool:
+    try:
+        return struct.unpack("<f", struct.pack("<f", number))[0] == number
+    except OverflowError:
+        return False
 
 
 def _plain(value: object) -> object:
@@ -161,32 +180,37 @@ def _name(function: Callable[..., object]) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _short(value: object, depth: int = 0) -> str:
+def _apart(got: object, expected: object) -> tuple[str, str]:
+    """Return both with as many digits as it takes to see a difference."""
+    for digits in _DIGITS:
+        shown = _short(got, digits=digits), _short(expected, digits=digits)
+        if shown[0] != shown[1]:
+            break
+    return shown
+
+
+def _short(value: object, depth: int = 0, digits: int = _DIGITS[0]) -> str:
     if callable(value):
         return _name(value)
     if isinstance(value, tuple | list):
         ends = ("(", ",)" if len(value) == 1 else ")") if isinstance(value, tuple) else "[]"
-        return f"{ends[0]}{_items(value, depth, _short)}{ends[1]}"
+        return f"{ends[0]}{_joined((_short(item, depth + 1, digits) for item in value), depth)}{ends[1]}"
     if isinstance(value, Mapping):
-        return f"{{{_items(value.items(), depth, _short_pair)}}}"
+        pairs = (f"{_short(key, depth + 1, digits)}: {_short(one, depth + 1, digits)}" for key, one in value.items())
+        return f"{{{_joined(pairs, depth)}}}"
     try:
-        shown = f"{value:.6g}" if isinstance(value, float) else repr(value)
+        shown = f"{value:.{digits}g}" if isinstance(value, float) else repr(value)
     except Exception as error:  # a whole number too long to print, or what a reader's own class raises
         return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
-def _short_pair(pair: tuple[object, object], depth: int) -> str:
-    return ": ".join(_short(each, depth) for each in pair)
-
-
-def _items(values: Iterable[object], depth: int, show: Callable[[Any, int], str]) -> str:
+def _joined(shown: Iterable[str], depth: int) -> str:
     """Return the first items, and dots for what is left out: no answer fills the page, however long or deep."""
     if depth == _DEEPEST_SHOWN:
         return "..."
-    first = list(itertools.islice(values, _MOST_SHOWN + 1))
-    shown = [show(item, depth + 1) for item in first[:_MOST_SHOWN]]
-    return ", ".join([*shown, *(["..."] if len(first) > _MOST_SHOWN else [])])
+    first = list(itertools.islice(shown, _MOST_SHOWN + 1))
+    return ", ".join([*first[:_MOST_SHOWN], *(["..."] if len(first) > _MOST_SHOWN else [])])
 
 
 def _raised(error: Exception, given: Sequence[object]) -> str:

@@ -141,8 +141,9 @@ class SharedMatrix(Matrix):
         barriers, writer = self._written[place]
         now, thread = self._running.barriers, self._running.thread
         if writer is None:
+            early = "" if now else "; if another thread writes it, put a yield before the reading, as the barrier"
             raise KernelError(f"{self._running.named()} reads {self._element(place)}, which nothing was written to; "
-                              "shared memory is not zero at first")  # fmt: skip
+                              f"shared memory is not zero at first{early}")  # fmt: skip
         if barriers == now and writer != thread:
             raise self._race("reads", place, writer, "wrote")
         read_at, reader = self._read[place]
@@ -157,8 +158,10 @@ class SharedMatrix(Matrix):
 
     def _race(self, verb: str, place: int, other: Any, other_verb: str) -> KernelError:
         who = "more than one thread" if other == "several" else f"thread ({other[2]}, {other[3]})"
+        two_write = (verb, other_verb) == ("writes", "wrote")
+        cure = "let one thread write it, or put a yield between the two" if two_write else "put a yield there"
         return KernelError(f"race: {self._running.named()} {verb} {self._element(place)}, which {who} {other_verb} "
-                           "with no barrier in between; put a yield there")  # fmt: skip
+                           f"with no barrier in between; {cure}")  # fmt: skip
 
 
 @dataclass(eq=False)

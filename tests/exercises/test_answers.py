@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+from contextlib import redirect_stdout
 from dataclasses import replace
 
 import pytest
@@ -109,6 +112,83 @@ def test_nonsense_gets_nothing_and_raises_nothing(sheet, name, body):
     result = proof.attempt(sheet, name, f"{signature(sheet, name)}\n    {body}")
     assert result.score == 0
     assert "public checks passed" not in result.said
+
+
+KNOW_NOTHING = ("0", "1", "-1", "0.0", "0.5", "True", "False", "''", "'never'", "[]", "()", "[0]", "[0, 0]", "[1]",
+                "float('inf')", "'memory'", "{one}", "[{one}]", "list({one})", "len({one})", "sum({one})",
+                "max({one})", "min({one})", "sorted({one})", "{one}[0]", "{one}[-1]", "[0] * len({one})")  # fmt: skip
+
+
+def knowing_nothing(sheet, name):
+    """Yield answers that return a constant, an argument, or what an argument gives without a thought."""
+    yield from dict.fromkeys(form.format(one=one) for form in KNOW_NOTHING for one in arguments(sheet, name))
+
+
+def scores(sheet, name, bodies):
+    """Return the points of each body that has any, with all checks, the given cells run once."""
+    names = proof.answered(sheet, name, proof.stub(sheet, name))
+    checks, found = sheet.cell("checks", name).source, {}
+    for body in bodies:
+        space = dict(names)
+        exec(f"{signature(sheet, name)}\n    return {body}", space)
+        with redirect_stdout(io.StringIO()):
+            score = proof._run(checks, "checks", space)
+        if score:
+            found[body] = score
+    return found
+
+
+@pytest.mark.parametrize(("sheet", "name"), EXERCISES)
+def test_an_answer_that_knows_nothing_earns_nothing(sheet, name):
+    assert scores(sheet, name, knowing_nothing(sheet, name)) == {}
+
+
+def test_a_function_that_never_cuts_earns_nothing():
+    """It empties its inputs, from which the terms were once computed afterwards, and receives as many zeros."""
+    sheet = next(one for one in SHEETS if "product" in one.exercises)
+    answer = f"{signature(sheet, 'product')}\n    found = a @ b\n    a.zero_(); b.zero_()\n" \
+             "    for _ in range(parts - 1): receive(0 * found)\n    return found\n"  # fmt: skip
+    assert proof.attempt(sheet, "product", answer).score == 0
+
+
+PRODUCTS = {
+    "strided": "    own, *rest = [a[:, p::parts] @ b[p::parts] for p in range(parts)]\n"
+               "    return own + sum(receive(one) for one in rest)\n",
+    "added in place": "    own, *rest = [x @ y for x, y in zip(a.tensor_split(parts, 1), b.tensor_split(parts))]\n"
+                      "    for one in rest:\n        got = receive(one)\n        got += own\n        own = got\n"
+                      "    return own\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", PRODUCTS)
+def test_another_way_to_cut_a_product_is_right(way):
+    sheet = next(one for one in SHEETS if "product" in one.exercises)
+    assert proof.attempt(sheet, "product", f"{signature(sheet, 'product')}\n{PRODUCTS[way]}").score == 3
+
+
+FLOAT32 = {"ranking", "units", "cold_and_warm", "roofline_time", "arrivals_s", "loss_weights", "forward_end",
+           "steps_begin"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sheet", "name"), [one for one in EXERCISES if one.values[1] in FLOAT32])
+def test_a_right_answer_in_float32_is_right(sheet, name):
+    called = signature(sheet, name).partition("(")[0].removeprefix("def ")
+    answer = f"{sheet.cell('answer', name).source}\n_right = {called}\n{signature(sheet, name)}\n" \
+             f"    return rounded(_right({', '.join(arguments(sheet, name))}))\n{ROUNDED}"  # fmt: skip
+    assert proof.attempt(sheet, name, answer).score == sheet.cell("checks", name).metadata["points"]
+
+
+ROUNDED = """
+import torch
+def rounded(value):
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(rounded, value))
+    return torch.tensor(value).item() if isinstance(value, float) else value
+"""
+
+
+def arguments(sheet, name):
+    return [one.arg for one in ast.parse(f"{signature(sheet, name)} pass").body[0].args.args]
 
 
 @pytest.mark.parametrize(("sheet", "name"), EXERCISES)

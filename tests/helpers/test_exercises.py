@@ -112,7 +112,8 @@ def test_a_forgotten_return_is_named(capsys):
         (1, 1.0), (0.1 + 0.2, 0.3), (np.float64(2.5), 2.5), (torch.tensor(3), 3), (fractions.Fraction(1, 2), 0.5),
         ([1, 2.0], (1.0, 2)), (np.array([1, 2]), [1, 2]), (torch.tensor([[1.0], [2.0]]), [[1], [2]]), ([], ()),
         ("a", "a"), (["a"], ["a"]), (True, True), (np.bool_(False), False), (math.inf, math.inf), (0, 0.0),
-        (10**400, 10**400),
+        (10**400, 10**400), (np.float32(1.073741824), 1.073741824), (torch.tensor([0.9, 0.02]), (0.9, 0.02)),
+        (torch.tensor(0.021).item(), 0.021), (np.float32(134217728), 134217728),
     ],
 )  # fmt: skip
 def test_what_agrees(got, expected):
@@ -124,11 +125,27 @@ def test_what_agrees(got, expected):
     [
         (1.000001, 1.0), (math.nan, 1.0), (math.nan, math.nan), (None, 0), (True, 1), (1, True), ("1", 1), (1, "1"),
         ([1], 1), ([1, 2], [1]), ({1, 2}, [1, 2]), (10**400, 1.0), (math.inf, 1.0), (1.0, math.inf), (1 + 1j, 1),
-        (np.ndarray, 1), (-1.0, 1.0), (1e-30, 0.0), (not_yet, 1),
+        (np.ndarray, 1), (-1.0, 1.0), (1e-30, 0.0), (not_yet, 1), (np.float32(1.00001), 1.0), (0.90000001, 0.9),
+        (10**12 + 1, 10**12), (np.float32(1_000_001), 1_000_000),
     ],
 )  # fmt: skip
 def test_what_does_not_agree(got, expected):
     assert not agree(got, expected)
+
+
+@pytest.mark.parametrize(("got", "shown"), [(0.90000001, "gave 0.90000001, expected 0.9"),
+                                            ([1, 0.1 + 1e-7], "gave [1, 0.1000001], expected [1, 0.1]"),
+                                            (1 / 3, "gave 0.333333, expected ")])  # fmt: skip
+def test_a_failed_check_shows_as_many_digits_as_differ(capsys, got, shown):
+    checks = Checks("One", lambda: got)
+    checks.returns("a", (), expected=[1, 0.1] if isinstance(got, list) else 0.9)
+    assert shown in report(checks, capsys)
+
+
+def test_what_an_answer_was_given_is_shown_whole(capsys):
+    checks = Checks("One", lambda rows: None)
+    checks.returns("a", ([({"device": "CPU", "batch": 128}, 1000, 4)],), expected=1)
+    assert "([({'device': 'CPU', 'batch': 128}, 1000, 4)]) gave None" in report(checks, capsys)
 
 
 class Agreeable(tuple):

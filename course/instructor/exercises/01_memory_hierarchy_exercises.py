@@ -94,6 +94,8 @@ for _ in range(6):
             count = places * draw.randint(2, 5)
         lines = hardware.lines_touched(count, stride=stride, element_bytes=size, line_bytes=line, offset_bytes=offset)
         check.returns(goal, (count, stride, size, line, offset), expected=lines)
+    lines = hardware.lines_touched(count, element_bytes=size, line_bytes=line)
+    check.returns(beyond, (count, 1, size, line, 0), expected=lines)  # not each element a line, whatever the stride
     split = 8 * draw.randint(1, 3) - draw.randint(1, 7)
     lines = hardware.lines_touched(count, stride=line, element_bytes=8, line_bytes=line, offset_bytes=line - 4)
     check.returns(across, (count, line, 8, line, line - 4), expected=lines)
@@ -121,7 +123,7 @@ check.score()
 # </details>
 
 
-# %% wrong="lines_moved" says="That is a line for each element" gets=1
+# %% wrong="lines_moved" says="That is a line for each element" gets=0
 def lines_moved(count, stride, element_bytes, line_bytes, offset_bytes):
     return len([(offset_bytes + number * stride * element_bytes) // line_bytes for number in range(count)])
 

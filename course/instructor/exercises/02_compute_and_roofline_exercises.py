@@ -268,7 +268,17 @@ def shared_vector(thread, a, b, c):
         c[thread.row, 0] = sum(a[thread.row, p] * b[p, 0] for p in range(a.shape[1]))
 
 
-# %% wrong="shared_vector" says="put a yield there" gets=0
+# %% wrong="shared_vector" says="put a yield before the reading" gets=0
+def shared_vector(thread, a, b, c):
+    k, tile = a.shape[1], thread.tile
+    column = thread.shared("column", k, 1)
+    for p in range(thread.thread_row * tile + thread.thread_column, k, tile**2):
+        column[p, 0] = b[p, 0]
+    if thread.row < c.shape[0] and thread.thread_column == 0:
+        c[thread.row, 0] = sum(a[thread.row, p] * column[p, 0] for p in range(k))
+
+
+# %% wrong="shared_vector" says="let one thread write it" gets=0
 def shared_vector(thread, a, b, c):
     column = thread.shared("column", a.shape[1], 1)
     for p in range(a.shape[1]):
@@ -374,6 +384,7 @@ for _ in range(6):
     check.returns(width, (inputs, outputs, size, ridge), expected=brute_force(inputs, outputs, size, ridge))
     small = draw.randint(4, 20)
     check.returns(never, (small, small, 4, 4 * small), expected="never")
+    check.returns(never, (inputs, outputs, 4, 1), expected=brute_force(inputs, outputs, 4, 1))
 check.score()
 ### END HIDDEN TESTS
 
@@ -396,7 +407,7 @@ check.score()
 # </details>
 
 
-# %% wrong="smallest_batch" says="That counts the weights alone" gets=1
+# %% wrong="smallest_batch" says="That counts the weights alone" gets=0
 def smallest_batch(inputs, outputs, size, ridge):
     if 2 * inputs * outputs <= ridge * size * (inputs + outputs):
         return "never"

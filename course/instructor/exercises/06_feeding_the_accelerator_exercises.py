@@ -290,6 +290,9 @@ for _ in range(5):
     apart = [row(name, size, examples, 5.0, clock=place % 2 == 0) for place, (name, size) in
              enumerate(zip(names, draw.sample((32, 64, 128, 256), 4), strict=True))]  # fmt: skip
     check.returns(several, (apart,), expected=truth(apart))
+    factors, *work_and_time = apart[0]
+    twin = ({**factors, "clock": not factors["clock"]}, *work_and_time)
+    check.returns(several, ([apart[0], twin, *apart[1:]],), expected=[(0, 1, "clock", 1.0)])
     uneven = [(factors, examples * draw.randint(2, 9) + place, seconds) for place, (factors, _, seconds) in
               enumerate(alone[:3])]  # fmt: skip
     check.returns(work, (uneven,), expected=truth(uneven))

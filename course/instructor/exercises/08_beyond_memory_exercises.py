@@ -86,13 +86,15 @@ check.report()
 import random
 
 draw = random.Random(8001)
-for goal in (divided, fixed, several) * 4:
+for number, goal in enumerate((divided, fixed, several) * 4):
     count = draw.randint(5, 8)
     work = [draw.randint(1, 3)]
     while len(work) < count:
         work.append(work[-1] * draw.randint(2, 5))
     fixed_s = 0 if goal != fixed else 1000 * draw.randint(1, 9)
     places = sorted(draw.sample(range(1, count), {divided: 0, fixed: 1, several: 3}[goal]))
+    if goal == divided and number % 2:  # so that "none" is not always the answer
+        places = [count - 1]
     each_s, times_s = draw.randint(2, 9), []
     for place, units in enumerate(work):
         each_s *= draw.choice([2, 3]) if place in places else 1
@@ -142,7 +144,7 @@ def knees(work, times_s, fixed_s):
     return [place for place in range(1, len(each_s)) if each_s[place] > 1.25 * each_s[place - 1]][:1]
 
 
-# %% wrong="knees" says="Those are the times for each unit of work" gets=1
+# %% wrong="knees" says="Those are the times for each unit of work" gets=0
 def knees(work, times_s, fixed_s):
     each_s = [(time_s - fixed_s) / units for units, time_s in zip(work, times_s, strict=True)]
     return [each_s[place] for place in range(1, len(each_s)) if each_s[place] > 1.25 * each_s[place - 1]]
@@ -223,6 +225,7 @@ for _ in range(5):
     check.returns(enough, (list(range(layers)) * draw.randint(2, 4), layers + draw.randint(0, 3)), expected=layers)
     passes, room = draw.randint(2, 5), layers - draw.randint(1, layers - 1)
     check.returns(around, (list(range(layers)) * passes, room), expected=layers * passes)
+    check.returns(around, (list(range(layers)) * passes, layers), expected=layers)
 for _ in range(20):
     room = draw.randint(2, 4)
     mixed = [draw.randint(0, 6) for _ in range(draw.randint(20, 40))]
@@ -264,7 +267,7 @@ def misses(order, _room):
     return len(set(order))
 
 
-# %% wrong="misses" says="That counts every visit" gets=1
+# %% wrong="misses" says="That counts every visit" gets=0
 def misses(order, _room):
     return len(order)
 
