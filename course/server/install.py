@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import json
 import os
@@ -49,6 +50,17 @@ class Place:
         return self.folder / "state"
 
 
+@contextlib.contextmanager
+def _open_to_all() -> Iterator[None]:
+    """What is made meanwhile can be read by all: a careful administrator's umask (077) would shut students out."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@_open_to_all()
 def install(place: Place, lecturer: str, tree: Path) -> list[Path]:
     """Write everything but the packages, and return the files of configuration. Again is harmless.
 
@@ -143,6 +155,7 @@ def _exchange(root: Path, lecturer: str) -> None:
         folder.chmod(mode)
 
 
+@_open_to_all()
 def exchange(root: Path, lecturer: str, *, prefix: str = "") -> list[Path]:
     """Make nbgrader's exchange and its configuration for all users of this machine; return the files written.
 
@@ -214,6 +227,7 @@ def node_of(environment: Path) -> Path:
     return found[0]
 
 
+@_open_to_all()
 def packages(environment: Path, python: str) -> None:
     """Install the students' packages, JupyterHub and its proxy into ``environment``; the network is needed.
 
@@ -229,6 +243,7 @@ def packages(environment: Path, python: str) -> None:
     proxy(environment)
 
 
+@_open_to_all()
 def proxy(environment: Path) -> None:
     """Install the hub's proxy, which is no Python package, as proxy/package-lock.json pins it; needs the network."""
     folder = environment / PROXY.parts[0]

@@ -22,7 +22,8 @@ c.Spawner.default_url = "/lab"
 c.Spawner.start_timeout = 120
 c.Spawner.http_timeout = 120
 c.Spawner.env_keep = ["LANG", "LC_ALL", "TZ"]
-c.JupyterHub.active_server_limit = 60  # how many may work at once; lower it where the memory is short
+c.JupyterHub.active_server_limit = 60  # how many may work at once; lower it where the memory is short. An idle one
+# ends itself (the start has the hours), so no service with rights over all servers is needed for that.
 c.JupyterHub.shutdown_on_logout = True
 
 # Without a certificate the hub is seen from this machine alone, since passwords would travel in the clear.

@@ -138,6 +138,51 @@ def test_the_image_has_a_python_and_the_packages_that_the_course_takes():
     assert named <= server
 
 
+def test_an_idle_server_ends_itself_with_settings_that_jupyter_knows():
+    """A misspelt one would be taken in silence."""
+    from jupyter_server.serverapp import ServerApp
+    from jupyter_server.services.kernels.kernelmanager import MappingKernelManager
+    from jupyter_server_terminals.terminalmanager import TerminalManager
+
+    known = {kind.__name__: kind for kind in (ServerApp, MappingKernelManager, TerminalManager)}
+    given = dict(re.findall(r"--(\w+\.\w+)=(\w+)", (FILES / "start").read_text()))
+    times_s = {name: int(value) for name, value in given.items() if name.endswith("timeout")}
+    assert len(times_s) == 3
+    assert all(60 * 30 <= one <= 3600 * 12 for one in times_s.values())
+    assert given["MappingKernelManager.cull_connected"] == "True"  # a page that is left open keeps none
+    for name in (*times_s, "MappingKernelManager.cull_connected"):
+        kind, trait = name.split(".")
+        assert known[kind].class_traits(config=True)[trait]
+
+
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_what_is_made_is_open_to_all_whatever_the_administrators_umask(tmp_path, monkeypatch, umask):
+    """Of what is made the leaf was opened and the folders above it were not: no student got in."""
+    tree, etc, root = tmp_path / "student", tmp_path / "etc", tmp_path / "srv" / "course"
+    (tree / "course").mkdir(parents=True)
+    (tree / "README.md").touch()
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(install, "ETC", etc)
+    monkeypatch.setattr(install, "refuse", lambda *_: None)
+    monkeypatch.setattr(install, "_run", lambda *_, **__: None)
+    monkeypatch.setattr(install, "node_of", lambda environment: environment / "node")
+    monkeypatch.setattr(os, "chown", lambda *_: None)
+    made = Place(root, tmp_path / "srv" / "nbgrader" / "exchange", root / "environment")
+    before = os.umask(umask)
+    try:
+        written = install.install(made, me(), tree)
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    for path in (*written, made.exchange, root / "tree" / "course", root / "server" / "start"):
+        closed = [
+            one for one in (path, *path.parents) if one.is_relative_to(tmp_path) and not one.stat().st_mode & 0o004
+        ]
+        assert [one for one in closed if one != made.exchange] == [], path
+    assert made.state.stat().st_mode & 0o777 == 0o700
+
+
 def place(folder: Path) -> Place:
     return Place(folder / "place", folder / "exchange", folder / "environment")
 
