@@ -5,6 +5,7 @@ UV := $(or $(shell command -v uv 2>/dev/null),$(BIN)/uv)
 INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint requirements.lock
 LESSONS ?=
 SUBMISSIONS ?=
+ROSTER ?=
 LECTURER ?=
 SERVER_PYTHON ?= /usr/bin/python3
 # Every fresh process (a kernel, a rank) loads PyTorch from compiled modules: they must be kept the first time.
@@ -36,8 +37,8 @@ lecture: .venv/test.stamp  ## cut the 50-minute lecture from the lessons' decks 
 student: .venv/test.stamp  ## build course/exercises and a clean student tree in _build/student
 	$(BIN)/python -m course.authoring student
 
-grade: .venv/test.stamp  ## grade a folder of submissions, each in a sandbox (SUBMISSIONS=folder)
-	$(BIN)/python -m course.grading "$(SUBMISSIONS)"
+grade: .venv/test.stamp  ## grade a folder or a download of submissions, each in a sandbox (SUBMISSIONS=folder ROSTER=list.csv)
+	$(BIN)/python -m course.grading "$(SUBMISSIONS)" $(if $(ROSTER),--roster "$(ROSTER)")
 
 server: .venv/test.stamp  ## set this server up for a class, as root (LECTURER=name, and SERVER_PYTHON=/usr/bin/python3)
 	$(BIN)/python -B -m course.server install --lecturer "$(LECTURER)" --python "$(SERVER_PYTHON)"

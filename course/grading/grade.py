@@ -13,6 +13,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import resource
 import shutil
 import tempfile
@@ -26,12 +27,14 @@ from typing import Any
 
 import filelock
 import nbformat
+from nbgrader.utils import parse_utc
+from sqlalchemy.exc import OperationalError
 
 from course.authoring import exercises
 from course.authoring.course import HERE
 from course.authoring.environment import headless
 from course.authoring.exercises import Sheet
-from course.grading import intake, marker, sandbox
+from course.grading import intake, lms, marker, sandbox, table
 from course.grading.gradebook import Book, GradingError
 from course.grading.intake import Submission
 from course.grading.marker import Mark, Marks
@@ -42,6 +45,9 @@ from helpers.results import Result
 _GRACE_S = 60.0  # what the checks may take beyond the time of the submission
 _LONGEST_TIMESTAMP = 60
 _WORKING = ".grading-"  # begins the name of a run's temporary folder in the class's
+_HALF_WRITTEN = ".*.tmp"  # as helpers.storage names what it writes
+_DATE = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d[\d:.]*( ?[\w/+:-]+)?", re.ASCII)  # 3/4/2026 is anybody's guess
+_FIRST_YEAR, _LAST_YEAR = 1990, 9000
 _FAILED = "the checks failed on it"
 
 
@@ -49,7 +55,8 @@ _FAILED = "the checks failed on it"
 class Graded(Result):
     """What a run did: ``new`` submissions were marked, ``kept`` had been before; ``strange`` names what was none.
 
-    For the library itself.
+    ``waiting`` says which written answers have no marks of a person yet, ``files`` names what a system for courses
+    imports, or why it gets none. For the library itself.
     """
 
     submissions: int
@@ -58,69 +65,111 @@ class Graded(Result):
     took_s: float
     strange: tuple[str, ...]
     table: str
+    waiting: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
-def grade(submissions: Path, into: Path, *, jobs: int = 0, limits: Limits | None = None, force: bool = False) -> Graded:
+def grade(
+    submissions: Path,
+    into: Path,
+    *,
+    jobs: int = 0,
+    limits: Limits | None = None,
+    force: bool = False,
+    listed: Path | None = None,
+) -> Graded:
     """Grade what lies in ``submissions`` and write grades.csv and the pages for students below ``into``.
 
-    ``jobs`` sandboxes run at once (0: one for each processor). With ``force`` what was marked before is marked again.
-    Raises GradingError or SandboxError, saying what to do, before anything is run.
+    ``submissions`` is a folder, or what Canvas or Moodle packs (``lms``). ``jobs`` sandboxes run at once (0: one for
+    each processor). With ``force`` what was marked before is marked again. Each student on the list ``listed``
+    (``table.Roster``) has a row. Raises GradingError or SandboxError, saying what to do, before anything is run.
     """
     started_s, limits = time.monotonic(), limits or Limits()
     _refuse(submissions, into)
     sandbox.refuse_unless_working()
     sheets = all_sheets()
-    found, strange = intake.find(submissions, list(sheets))
-    if not found:
-        raise GradingError(f"{submissions} holds no submission; put each at STUDENT/{next(iter(sheets))}.ipynb, or as "
-                           "nbgrader collects them, STUDENT/ASSIGNMENT/ASSIGNMENT.ipynb")  # fmt: skip
+    roster = table.Roster.read(listed) if listed else None
     into.mkdir(parents=True, exist_ok=True)
     try:
         with filelock.FileLock(into / ".grading.lock", timeout=0):
-            for stale in into.glob(f"{_WORKING}*"):
-                shutil.rmtree(stale)
-            book = Book(into)
+            _remove_what_was_killed(into)
+            download = lms.unpacked(submissions, into)
+            found, strange = intake.find(download.folder, list(sheets))
+            strange = download.strange | strange
+            left_out = [f"{name!r} {why}" for name, why in strange.items()]
+            if not found:
+                raise GradingError("; ".join([
+                    f"{submissions} holds no submission; put each at STUDENT/{next(iter(sheets))}.ipynb, or as "
+                    "nbgrader collects them, STUDENT/ASSIGNMENT/ASSIGNMENT.ipynb", *left_out[:3]
+                ]))  # fmt: skip
+            people = table.People(download, roster, [*dict.fromkeys(one.student for one in found), *strange])
+            book = Book(into, people.names())
             for name in sorted({one.assignment for one in found}):
                 book.prepare(HERE, sheets[name])
-            new, changing = _mark_all(found, sheets, book, limits, jobs or os.cpu_count() or 1, force)
-            strange += [f"{one.student!r} changed while it was marked; grade again" for one in changing]
+            new, changing, troubles = _mark_all(found, sheets, book, limits, jobs or os.cpu_count() or 1, force)
+            left_out += [f"{one.student!r} changed while it was marked; grade again" for one in changing]
             for one in console.track([one for one in found if one not in new], "pages", unit="page"):
-                book.page(one.assignment, one.student)
-            table = into / "grades.csv"
-            kept = [marks for one in found if (marks := kept_marks(into, one))]
-            storage.write_atomically(table, book.table([marks for _, marks in kept]))
+                troubles[one] = troubles[one] or _trouble(book, one, functools.partial(_page, book, one))
+            left_out += [f"{one.student!r}, {one.assignment}: {why}" for one, why in troubles.items() if why]
+            marks = {one: kept[1] for one in found if (kept := kept_marks(into, one))}
+            rows = [book.row(sheets[one.assignment], marks[one], troubles[one]) for one in marks]
+            rows = people.completed(rows, strange, sheets)
+            storage.write_atomically(into / "grades.csv", table.as_csv(rows, sheets))
+            unread = {(one.student, one.assignment) for one in marks if marks[one].problem}
+            files = people.write_imports(into, rows, unread)
     except filelock.Timeout:
         raise GradingError(f"another run grades into {into}; wait until it has ended") from None
-    took_s = time.monotonic() - started_s
-    return Graded(len(found), len(new) - len(changing), len(found) - len(new), took_s, tuple(strange), str(table))
+    return Graded(
+        submissions=len(found),
+        new=len(new) - len(changing),
+        kept=len(found) - len(new),
+        took_s=time.monotonic() - started_s,
+        strange=tuple(left_out),
+        table=str(into / "grades.csv"),
+        waiting=table.waiting(rows, sheets),
+        files=tuple(files),
+    )
 
 
 def _refuse(submissions: Path, into: Path) -> None:
-    if not submissions.is_dir():
-        raise GradingError(
-            f"{submissions} is not a folder; name the one that holds the submissions, SUBMISSIONS=folder"
-        )
-    for path in (submissions.resolve(), into.resolve()):
-        around = [one for one in sandbox.visible() if path.is_relative_to(one)]
+    if not (submissions.is_dir() or (submissions.is_file() and submissions.suffix.lower() == ".zip")):
+        raise GradingError(f"{submissions} is not a folder and no ZIP file; name the one that holds the submissions, "
+                           "SUBMISSIONS=folder")  # fmt: skip
+    shown = sandbox.visible()
+    secret = (HERE.folder / "instructor", HERE.root / "tests", HERE.root / "_build")
+    for path in (one.resolve() for one in (submissions, into, *secret)):
+        around = [one for one in shown if path.is_relative_to(one)]
         if around:
             raise GradingError(f"{path} lies in {around[0]}, which every submission may read; move it elsewhere")
 
 
+def _remove_what_was_killed(into: Path) -> None:
+    """Remove what runs that were killed left: their working folders, and files that were being written."""
+    for stale in into.glob(f"{_WORKING}*"):
+        if stale.is_dir():
+            shutil.rmtree(stale)
+    for folder in (into, *(into / name for name in ("marks", "read", "feedback", "source", "release"))):
+        for stale in folder.rglob(_HALF_WRITTEN) if folder != into else folder.glob(_HALF_WRITTEN):
+            stale.unlink()
+
+
 def _mark_all(
     found: Sequence[Submission], sheets: dict[str, Sheet], book: Book, limits: Limits, jobs: int, force: bool
-) -> tuple[list[Submission], list[Submission]]:
+) -> tuple[list[Submission], list[Submission], dict[Submission, str]]:
     """Mark what is not marked yet, record what is not recorded.
 
-    Returns what was marked, whose pages are written, and those of it whose file changed meanwhile, twice: not marked.
+    Returns what was marked, whose pages are written; those of it whose file changed meanwhile, twice: not marked; and
+    of each submission why it could not be written down, "" where it was.
     """
     made_from = {one: _fingerprint(sheets[one.assignment], one) for one in found}
+    troubles = dict.fromkeys(found, "")
     todo = []
     for one in found:
         kept = kept_marks(book.folder, one)
         if force or kept is None or kept[0] != made_from[one]:
             todo.append(one)
         elif not book.holds(kept[1]):
-            _record(book, sheets[one.assignment], one, kept[1])
+            troubles[one] = _trouble(book, one, functools.partial(_record, book, sheets[one.assignment], one, kept[1]))
     again: list[Submission] = []
     changing: list[Submission] = []
 
@@ -131,9 +180,9 @@ def _mark_all(
         elif made_from[one] != before or (marks.disturbed and not last):
             again.append(one)
         else:
-            _keep(book.folder, one, "" if marks.problem.startswith(_FAILED) else before, marks)
-            _record(book, sheets[one.assignment], one, marks)
-            book.page(one.assignment, one.student)  # at once, while the next ones run
+            dated = _dated(one, marks)
+            _keep(book.folder, one, "" if marks.problem.startswith(_FAILED) else before, dated)
+            troubles[one] = _trouble(book, one, lambda: _write_down(book, sheets[one.assignment], one, dated))
 
     with tempfile.TemporaryDirectory(prefix=_WORKING, dir=book.folder, ignore_cleanup_errors=True) as folder:
         marked = _marked(todo, limits, jobs, folder)
@@ -141,14 +190,54 @@ def _mark_all(
             take(one, marks, last=False)
         for one, marks in _marked(again, limits, 1, folder):  # one at a time, so that no other takes the memory
             take(one, marks, last=True)
-    return todo, changing
+    return todo, changing, troubles
+
+
+def _trouble(book: Book, one: Submission, work: Callable[[], object]) -> str:
+    """Do what writes a submission down; return what it failed at, "" where it did not: others are graded all the same.
+
+    A full disk or a closed folder is no submission's, and is raised.
+    """
+    try:
+        work()
+    except (OSError, OperationalError):
+        raise
+    except Exception as error:
+        book.forget_page(one.assignment, one.student)
+        said = " ".join(str(error).encode("utf-8", "replace").decode().split())[:200]
+        return f"marked, but no page could be written ({type(error).__name__}: {said})"
+    return ""
+
+
+def _write_down(book: Book, sheet: Sheet, one: Submission, marks: Marks) -> None:
+    _record(book, sheet, one, marks)
+    _page(book, one)  # at once, while the next ones run
+
+
+def _page(book: Book, one: Submission) -> None:
+    book.page(one.assignment, one.student)
 
 
 def _record(book: Book, sheet: Sheet, one: Submission, marks: Marks) -> None:
     notebook = exercises.released(sheet) if marks.problem else intake.clean(sheet, one.path)
+    book.record(sheet, marks, notebook)
+
+
+def _dated(one: Submission, marks: Marks) -> Marks:
+    """Return the marks with when the submission was handed in, or with a note where the file that says so does not."""
     stamp = one.path.with_name("timestamp.txt")
-    text = stamp.read_text(errors="replace") if stamp.is_file() and not stamp.is_symlink() else ""
-    book.record(sheet, marks, notebook, text if len(text) <= _LONGEST_TIMESTAMP else "")
+    if stamp.is_symlink() or not stamp.is_file():
+        return marks
+    with stamp.open("rb") as file:
+        text = file.read(_LONGEST_TIMESTAMP + 1).decode("utf-8", "replace").strip()
+    try:
+        when = parse_utc(text) if _DATE.fullmatch(text) and len(text) <= _LONGEST_TIMESTAMP else None
+    except (ValueError, OverflowError, TypeError, AttributeError):  # of the libraries that read dates
+        when = None
+    if when is None or not _FIRST_YEAR <= when.year <= _LAST_YEAR:
+        note = "timestamp.txt holds no date such as 2026-11-22 10:00:00 UTC, so nobody knows when it was handed in"
+        return dataclasses.replace(marks, notes=(*marks.notes, note))
+    return dataclasses.replace(marks, handed_in=str(when))
 
 
 def _fingerprint(sheet: Sheet, one: Submission) -> str:
@@ -177,10 +266,13 @@ def kept_marks(folder: Path, one: Submission) -> tuple[str, Marks] | None:
     path = _marks_path(folder, one)
     if not path.is_file():
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
-    fields = content["marks"]
-    marks = tuple(Mark(**{**mark, "goals": tuple(map(tuple, mark["goals"]))}) for mark in fields["marks"])
-    return content["fingerprint"], Marks(**{**fields, "marks": marks})
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        fields = content["marks"]
+        marks = tuple(Mark(**{**mark, "goals": tuple(map(tuple, mark["goals"]))}) for mark in fields["marks"])
+        return content["fingerprint"], Marks(**{**fields, "marks": marks, "notes": tuple(fields.get("notes", ()))})
+    except (ValueError, KeyError, TypeError):  # somebody's own, or of another version of the course
+        return None
 
 
 def _marked(todo: Sequence[Submission], limits: Limits, jobs: int, folder: str) -> Iterator[tuple[Submission, Marks]]:

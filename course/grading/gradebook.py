@@ -7,7 +7,6 @@ in it is run. A mark that a person gave stays when the automatic one is written 
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
 import html
 import io
@@ -17,9 +16,9 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import nbformat
 from nbgrader import preprocessors
@@ -33,7 +32,7 @@ from traitlets.config import Config
 from course.authoring import exercises, exercises_tree
 from course.authoring.course import Course
 from course.authoring.exercises import WRITTEN_STUB, Sheet
-from course.grading import page
+from course.grading import outputs, page
 from course.grading.marker import Mark, Marks
 from helpers import storage
 
@@ -42,6 +41,8 @@ KEPT = "autograded"  # and of those that it keeps, for the Formgrader
 _TIMESTAMP = "timestamp.txt"
 _UNREAD = "Nothing was run"
 _OPEN, _CLOSE = '<pre style="white-space: pre-wrap; word-break: normal; font: inherit; border: 0">\n', "\n</pre>"
+_MOST_OF_A_CELL = 50_000  # characters that are shown of it
+_HIDDEN_MISSED = "On the hidden inputs:"
 _FOR_STUDENTS = ", hidden not run"  # ends what the checks say where a student runs them
 
 
@@ -59,10 +60,11 @@ class _Record(Autograde):
 
 
 class Book:
-    """The folder of a class, with nbgrader's gradebook in it. For the library itself."""
+    """The folder of a class, with nbgrader's gradebook in it; ``names`` are the students'. For the library itself."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: Mapping[str, str] | None = None) -> None:
         self.folder = folder.resolve()
+        self.names = dict(names or {})
         self.url = f"sqlite:///{self.folder / 'gradebook.db'}"
 
     def prepare(self, course: Course, sheet: Sheet) -> None:
@@ -87,13 +89,15 @@ class Book:
         except MissingEntry:
             return False
 
-    def record(self, sheet: Sheet, marks: Marks, notebook: nbformat.NotebookNode, timestamp: str) -> None:
-        """Write the marks and the page of a submission; what was there of it is replaced, but for marks of a person."""
+    def record(self, sheet: Sheet, marks: Marks, notebook: nbformat.NotebookNode) -> None:
+        """Write the marks of a submission; what was there of it is replaced, but for marks of a person."""
         home = self.folder / READ / marks.student / marks.assignment
         home.mkdir(parents=True, exist_ok=True)
-        storage.write_atomically(home / sheet.lesson.notebook_name, nbformat.writes(with_marks(notebook, marks)) + "\n")
-        if timestamp:
-            storage.write_atomically(home / _TIMESTAMP, timestamp)
+        made = with_marks(notebook, marks, outputs.of_given(sheet))
+        storage.write_atomically(home / sheet.lesson.notebook_name, nbformat.writes(made) + "\n")
+        (home / _TIMESTAMP).unlink(missing_ok=True)
+        if marks.handed_in:
+            storage.write_atomically(home / _TIMESTAMP, f"{marks.handed_in} UTC")
         self._convert(_Record, marks.assignment, marks.student)
 
     def page(self, assignment: str, student: str) -> None:
@@ -101,7 +105,7 @@ class Book:
 
         It stays as it is where nothing that it is made from has changed.
         """
-        made = self.folder / "feedback" / student / assignment / f"{assignment}.html"
+        made = self._page(assignment, student)
         note = self.folder / "marks" / student / f"{assignment}.page"
         origin = self._origin_of_page(assignment, student)
         if made.is_file() and note.is_file() and note.read_text() == f"{origin} {_digest(made.read_bytes())}\n":
@@ -109,6 +113,13 @@ class Book:
         self._convert(page.Page, assignment, student)
         note.parent.mkdir(parents=True, exist_ok=True)
         storage.write_atomically(note, f"{origin} {_digest(made.read_bytes())}\n")
+
+    def forget_page(self, assignment: str, student: str) -> None:
+        """Remove a page that is of other marks than those that the student has now."""
+        self._page(assignment, student).unlink(missing_ok=True)
+
+    def _page(self, assignment: str, student: str) -> Path:
+        return self.folder / "feedback" / student / assignment / f"{assignment}.html"
 
     def _origin_of_page(self, assignment: str, student: str) -> str:
         """Return a digest of what a page is made from: the notebook, its grades and comments, and how it is written."""
@@ -118,12 +129,13 @@ class Book:
             grades = [[one.name, one.score, one.max_score, one.manual_score, one.needs_manual_grade]
                       for one in sorted(found.grades, key=lambda one: one.name)]  # fmt: skip
             comments = [[one.name, one.comment] for one in sorted(found.comments, key=lambda one: one.name)]
-            said = json.dumps([grades, comments, found.late_submission_penalty])
+            said = json.dumps([grades, comments, found.late_submission_penalty, self.names.get(student)])
         return _digest(said.encode(), kept.read_bytes() if kept.is_file() else b"", *page.sources())
 
     def _convert(self, kind: type, assignment: str, student: str) -> None:
         config = self._config(assignment)
         config.CourseDirectory.student_id = student
+        config.PageExporter.student_name = self.names.get(student, "")
         with _tools_found(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # nbgrader's own, from its database layer
             converter = kind(coursedir=CourseDirectory(config=config), config=config)
@@ -159,8 +171,12 @@ class Book:
                       for one in (READ, KEPT))  # fmt: skip
         if not (read.is_file() and kept.is_file()):
             return False
-        part = _students_part(kept)
-        if part != _students_part(read) or not all(_is_text(one) for one in part if isinstance(one, str)):
+        try:
+            part = _students_part(kept)
+            same = part == _students_part(read)
+        except ValueError:  # it is no notebook any more
+            return False
+        if not same or not all(_is_text(one) for one in part if isinstance(one, str)):
             return False
         try:
             with self._open() as book:
@@ -170,32 +186,39 @@ class Book:
             return False
         return all(have.get(f"{one.exercise}_checks") == one.score for one in marks.marks)
 
-    def table(self, all_marks: Sequence[Marks]) -> str:
-        """Return grades.csv: a row a submission, with the marks of persons where there are any."""
-        rows = [self._row(one) for one in all_marks]
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return text.getvalue()
+    def row(self, sheet: Sheet, marks: Marks, trouble: str = "") -> dict[str, object]:
+        """Return the row of grades.csv of a submission, with the marks of persons where there are any.
 
-    def _row(self, marks: Marks) -> dict[str, object]:
-        with self._open() as book:
-            submission = book.find_submission(marks.assignment, marks.student)
-            grades = submission.notebooks[0].grades
-            return {
-                "student": marks.student,
-                "assignment": marks.assignment,
-                "score": submission.score,
-                "max_score": submission.max_score,
-                "answers_to_mark": sum(grade.needs_manual_grade and grade.manual_score is None for grade in grades),
-                "note": marks.problem or _notes(marks),
-                **{
-                    grade.name.removesuffix("_checks"): grade.score
-                    for grade in sorted(grades, key=lambda one: one.name)
-                },
-            }
+        An answer that waits for a person has no points yet, and the score is what there is without it. ``trouble`` is
+        what could not be written down, which comes first in the note.
+        """
+        points = points_of(sheet)
+        scores: dict[str, float | None] = dict.fromkeys(points) | {one.exercise: one.score for one in marks.marks}
+        taken_off = 0.0
+        with contextlib.suppress(MissingEntry), self._open() as book:
+            found = book.find_submission_notebook(marks.assignment, marks.assignment, marks.student)
+            taken_off = found.late_submission_penalty or 0.0
+            for grade in found.grades:
+                waits = grade.needs_manual_grade and grade.manual_score is None
+                scores[grade.name.removesuffix("_checks")] = None if waits else grade.score
+        waiting = [name for name, score in scores.items() if score is None]
+        notes = [trouble, marks.problem, *(f"{one.exercise}: {one.said}" for one in marks.marks if one.stopped)]
+        return {
+            "student": marks.student,
+            "assignment": marks.assignment,
+            "score": sum(score for score in scores.values() if score is not None) - taken_off,
+            "so_far_of": float(sum(points[name] for name in points if name not in waiting)),
+            "max_score": float(sum(points.values())),
+            "answers_to_mark": len(waiting),
+            "note": "; ".join(one for one in (*notes, *marks.notes) if one),
+            **{name: "" if score is None else score for name, score in scores.items()},
+        }
+
+
+def points_of(sheet: Sheet) -> dict[str, int]:
+    """Return the points of each exercise and written answer, in the order of the notebook. For the library itself."""
+    cells = [cell.metadata for cell in sheet.lesson.cells if "points" in cell.metadata]
+    return {str(cell.get("checks") or cell.get("written")): cell["points"] for cell in cells}
 
 
 def _digest(*parts: bytes) -> str:
@@ -223,28 +246,34 @@ def _cause(said: Sequence[str]) -> str:
     return next((one.strip().splitlines()[-1] for one in said if one.startswith("Traceback")), "")
 
 
-def _notes(marks: Marks) -> str:
-    return "; ".join(f"{one.exercise}: {one.said}" for one in marks.marks if one.stopped)
-
-
-def with_marks(notebook: nbformat.NotebookNode, marks: Marks) -> nbformat.NotebookNode:
+def with_marks(
+    notebook: nbformat.NotebookNode, marks: Marks, given: Mapping[str, list[dict[str, Any]]] | None = None
+) -> nbformat.NotebookNode:
     """Return a notebook whose cells of checks show what the student shall read, and the score that nbgrader takes.
 
-    It is shown to the lecturer in a browser, by Formgrader: a written answer in it is text and nothing else.
+    It is shown to the lecturer in a browser, by Formgrader: a written answer in it is text and nothing else. ``given``
+    is what the given cells show, by their ids.
     """
     made = nbformat.from_dict(notebook)
+    shown = {**(given or {}), **marks.outputs}
     by_cell = {f"{one.exercise}_checks": one for one in marks.marks}
     for cell in made.cells:
+        mark = cell.metadata.get("nbgrader", {})
         if cell.cell_type != "code":
-            if not cell.metadata.nbgrader.locked and cell.source != WRITTEN_STUB:
+            if not mark.locked and cell.source != WRITTEN_STUB:
                 cell.source = as_text(cell.source)
             continue
-        one = by_cell.get(cell.metadata.get("nbgrader", {}).get("grade_id", ""))
+        one = by_cell.get(mark.get("grade_id", ""))
+        if not mark.get("locked"):
+            cell.source = outputs.cut(cell.source, _MOST_OF_A_CELL)
         cell.outputs, cell.execution_count = [], None
         if one is not None:
-            shown = nbformat.v4.new_output("stream", name="stdout", text=_shown(one, marks.problem))
+            said = nbformat.v4.new_output("stream", name="stdout", text=_shown(one, marks.problem))
             score = nbformat.v4.new_output("execute_result", {"text/plain": repr(one.score)}, execution_count=1)
-            cell.outputs, cell.execution_count = [shown, score], 1
+            cell.outputs, cell.execution_count = [said, score], 1
+        else:
+            cell.outputs = [nbformat.from_dict(output) for output in shown.get(cell.id, [])]
+    made.metadata.handed_in = nbformat.from_dict({"when": marks.handed_in, "notes": [*marks.notes]})
     return made
 
 
@@ -253,7 +282,7 @@ def as_text(answer: str) -> str:
 
     Markdown itself lets HTML, links of any kind and images of other hosts through. For the library itself.
     """
-    return f"{_OPEN}{html.escape(answer.rstrip(), quote=False)}{_CLOSE}"
+    return f"{_OPEN}{html.escape(outputs.cut(answer.rstrip(), _MOST_OF_A_CELL), quote=False)}{_CLOSE}"
 
 
 def _students_part(path: Path) -> list[object]:
@@ -268,13 +297,15 @@ def _is_text(written: str) -> bool:
 
 
 def _shown(one: Mark, problem: str) -> str:
-    """Return what a student reads of an exercise: the visible checks, and which goals held on the hidden inputs."""
+    """Return what a student reads of an exercise: the visible checks, and what the hidden inputs change in that."""
     if problem:
-        return f"{_UNREAD}: {problem}.\n"
-    lines = [f"  {'reached' if reached else 'not reached':<11}  {goal}" for goal, reached in one.goals]
-    with_hidden = ["", "On the hidden inputs as well:", *lines] if lines else []
+        return outputs.printable(f"{_UNREAD}: {problem}.\n")
     said = one.said.rstrip().removesuffix(_FOR_STUDENTS)
-    return "\n".join([said, *with_hidden, f"{one.score:g} of {one.points} points"]) + "\n"
+    seen = said.splitlines()
+    missed = [goal for goal, reached in one.goals if not reached and f"  {'reached':<11}  {goal}" in seen]
+    hidden = [f"  {'not reached':<11}  {goal}" for goal in missed]
+    lines = [said, *([_HIDDEN_MISSED, *hidden] if missed else []), f"{one.score:g} of {one.points} points"]
+    return outputs.printable("\n".join(lines)) + "\n"
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from course.authoring.exercises import Sheet, sections_of
@@ -43,7 +43,9 @@ class Mark(Result):
 class Marks(Result):
     """The marks of one submission; ``problem`` says why none of it could be read, "" where it could be.
 
-    ``disturbed`` is True when the machine, not the submission, may be what stopped it. For the library itself.
+    ``disturbed`` is True when the machine, not the submission, may be what stopped it. ``notes`` are for the lecturer;
+    ``outputs`` holds what the student's cells showed, by the cell's id; ``handed_in`` is when, in UTC, "" where nobody
+    says. For the library itself.
     """
 
     student: str
@@ -51,6 +53,9 @@ class Marks(Result):
     marks: tuple[Mark, ...]
     problem: str = ""
     disturbed: bool = False
+    notes: tuple[str, ...] = ()
+    outputs: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
+    handed_in: str = ""
 
     @property
     def score(self) -> float:
@@ -60,45 +65,56 @@ class Marks(Result):
 def mark(sheet: Sheet, submission: intake.Submission, limits: Limits) -> Marks:
     """Return the marks of a submission; whatever is in it, it gets some. Raises SandboxError where none can start."""
     try:
-        notebook = intake.clean(sheet, submission.path)
+        given_in = intake.handed(sheet, submission.path)
     except intake.IntakeError as error:
         nothing = tuple(Mark(name, 0.0, _points(sheet, name), "", ()) for name in sheet.exercises)
         return Marks(submission.student, submission.assignment, nothing, problem=str(error))
-    steps = [_Step(*one) for one in _steps(sheet, notebook)]
+    steps = list(_steps(sheet, given_in.notebook))
+    outputs: dict[str, list[dict[str, Any]]] = {}
     lost: dict[int, str] = {}
     given: dict[int, Mark] = {}
     deadline = time.monotonic() + limits.total_s
     while len(given) < len(sheet.exercises):
-        at = _go_through(sheet, steps, given, lost, limits, deadline)
+        at = _go_through(sheet, steps, given, lost, outputs, limits, deadline)
         if at is None:
             break
     marks = tuple(given[place] for place in sorted(given))
     disturbed = any(_MACHINE in why for why in lost.values())
-    return Marks(submission.student, submission.assignment, marks, disturbed=disturbed)
+    notes = ((f"handed in as {submission.came_as!r}",) if submission.came_as else ()) + given_in.notes
+    return Marks(submission.student, submission.assignment, marks, "", disturbed, notes, outputs)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A cell to run, or the checks of ``exercise`` to make at its place."""
+    """A cell to run, or the checks of ``exercise`` to make at its place; ``shows`` is the id of a student's cell."""
 
     exercise: str
     source: str
+    shows: str = ""
 
 
-def _steps(sheet: Sheet, notebook: Any) -> Iterator[tuple[str, str]]:
+def _steps(sheet: Sheet, notebook: Any) -> Iterator[_Step]:
     checks = {f"{name}_checks": name for name in sheet.exercises}
     for cell in notebook.cells:
-        name = checks.get(cell.metadata.get("nbgrader", {}).get("grade_id", ""), "")
+        mark = cell.metadata.get("nbgrader", {})
+        name = checks.get(mark.get("grade_id", ""), "")
         if cell.cell_type == "code":
-            yield name, "" if name else cell.source
+            yield _Step(name, "" if name else cell.source, "" if mark.get("locked") else cell.id)
 
 
 def _go_through(
-    sheet: Sheet, steps: list[_Step], given: dict[int, Mark], lost: dict[int, str], limits: Limits, deadline: float
+    sheet: Sheet,
+    steps: list[_Step],
+    given: dict[int, Mark],
+    lost: dict[int, str],
+    outputs: dict[str, list[dict[str, Any]]],
+    limits: Limits,
+    deadline: float,
 ) -> int | None:
     """Run the steps in a fresh sandbox, without those that ended an earlier one; return the step that ends this one.
 
-    Marks are written to ``given``, why a step was lost to ``lost``. None when the last step is done.
+    Marks are written to ``given``, why a step was lost to ``lost``, what cells showed to ``outputs``. None when the
+    last step is done.
     """
     remaining = [place for place, step in enumerate(steps) if step.exercise and place not in given]
     place, raised = -1, []
@@ -114,8 +130,11 @@ def _go_through(
                 if step.exercise:
                     given[place] = _checked(sheet, step.exercise, session, raised)
                     raised = []
-                elif error := session.run(step.source):
+                    continue
+                if error := session.run(step.source):
                     raised.append(error)
+                if step.shows:
+                    outputs[step.shows] = session.shown
     except Lost as error:
         why = str(error)
         over = time.monotonic() >= deadline

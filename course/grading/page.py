@@ -14,7 +14,10 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
 from nbgrader import preprocessors
 from nbgrader.converters import GenerateFeedback
+from traitlets import Unicode
 from traitlets.config import Config
+
+from course.grading import outputs
 
 TEMPLATES = Path(__file__).with_name("templates")
 _HEADING = re.compile(r"^##? +(.+?) *$", re.MULTILINE)
@@ -34,8 +37,18 @@ class _Grades(preprocessors.GetGrades):
             if mark.get("grade"):
                 mark.title = heading
                 waiting_points += mark.points if mark.waits else 0
-        resources["nbgrader"]["waiting_points"] = waiting_points
+        waiting = [cell.metadata.nbgrader.title for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("waits")]
+        resources["nbgrader"].update(waiting_points=waiting_points, waiting=waiting)
+        given = [cell.source for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("locked")]
+        resources["title"] = next(iter(_HEADING.findall("\n".join(given))), resources["nbgrader"]["notebook"])
         return nb, resources
+
+    def _get_comment(self, cell: Any, _resources: Any) -> None:
+        """Take a person's comment; nbgrader's own, "No response.", says what the points say."""
+        one = self.gradebook.find_comment(
+            cell.metadata.nbgrader.grade_id, self.notebook_id, self.assignment_id, self.student_id
+        )
+        cell.metadata.nbgrader.comment = one.manual_comment
 
     def _get_score(self, cell: Any, resources: Any) -> None:
         super()._get_score(cell, resources)
@@ -82,7 +95,18 @@ def _mathml(formula: str, *, as_block: bool) -> str:
         return ""
 
 
-class _Exporter(HTMLExporter):
+class PageExporter(HTMLExporter):
+    """Writes the page; ``student_name`` is "" where nobody knows it. For the library itself."""
+
+    student_name = Unicode("").tag(config=True)
+
+    def default_filters(self) -> Any:
+        yield from super().default_filters()
+        yield ("table", outputs.table)
+
+    def from_notebook_node(self, nb: Any, resources: Any = None, **more: Any) -> tuple[str, dict[str, Any]]:
+        return super().from_notebook_node(nb, {**(resources or {}), "student_name": self.student_name}, **more)
+
     @pass_context
     def markdown2html(self, _context: Any, source: str) -> str:
         return MarkdownWithMath(renderer=_Renderer(escape=False, exclude_anchor_links=True)).render(source)
@@ -94,12 +118,16 @@ class Page(GenerateFeedback):
     preprocessors: ClassVar = [_NoHiddenTests, _NoMarkScheme, _Grades, CSSHTMLHeaderPreprocessor]
 
     def _exporter_class_default(self) -> type[HTMLExporter]:
-        return _Exporter
+        return PageExporter
 
 
 def sources() -> list[bytes]:
     """Return the files of the course by which a page is written. For the library itself."""
-    return [Path(__file__).read_bytes(), *(one.read_bytes() for one in sorted(TEMPLATES.rglob("*")) if one.is_file())]
+    return [
+        Path(__file__).read_bytes(),
+        Path(outputs.__file__).read_bytes(),
+        *(one.read_bytes() for one in sorted(TEMPLATES.rglob("*")) if one.is_file()),
+    ]
 
 
 def configure(config: Config) -> None:

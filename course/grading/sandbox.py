@@ -32,6 +32,7 @@ from helpers.results import Result
 PRIVATE_BYTES = 256 * 2**20  # of _TEMPORARY, and of /dev/shm
 _TEMPORARY = "/tmp"  # names inside the sandbox, where this is an empty file system of its own on every machine
 _HOME = f"{_TEMPORARY}/work"
+_OF_THE_SYSTEM = tuple(Path("/", name) for name in ("bin", "lib", "lib32", "lib64", "sbin"))
 _POLL_S = 0.05
 PATIENCE = 5  # how much longer than its time of the processor a step may take on the clock
 _STUDENT = Path(__file__).with_name("student")
@@ -180,25 +181,27 @@ def leave_keys() -> None:
         raise SandboxError(f"no keyring could be made for a submission: {os.strerror(ctypes.get_errno())}")
 
 
-def command() -> list[str]:
-    """Return bubblewrap's command line, up to what runs inside. Raises SandboxError where it is not installed."""
+def bubblewrap() -> str:
+    """Return the path of bubblewrap. Raises SandboxError where it is not installed."""
     found = shutil.which("bwrap")
     if found is None:
         raise SandboxError(
             "bubblewrap is not installed, and without it submissions would run with your rights; "
             "install it: sudo apt-get install bubblewrap"
         )
-    options = [found, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
+    return found
+
+
+def command() -> list[str]:
+    """Return bubblewrap's command line, up to what runs inside. Raises SandboxError where it is not installed."""
+    options = [bubblewrap(), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
                "--unshare-cgroup-try", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--cap-drop", "ALL",
                "--disable-userns", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev",
                "--size", str(PRIVATE_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev",
                "--size", str(PRIVATE_BYTES), "--tmpfs", _TEMPORARY]  # fmt: skip
-    for name in ("bin", "lib", "lib32", "lib64", "sbin"):
-        path = Path("/", name)
+    for path in _OF_THE_SYSTEM:
         if path.is_symlink():
             options += ["--symlink", os.readlink(path), str(path)]
-        elif path.is_dir():
-            options += ["--ro-bind", str(path), str(path)]
     for folder in visible():
         options += ["--ro-bind", str(folder), str(folder)]
     options += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind-try", "/etc/alternatives",
@@ -210,6 +213,7 @@ def command() -> list[str]:
 def visible() -> list[Path]:
     """Return the folders of this machine that a submission may read, under their own names: Python and the library."""
     named = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), "/usr"}
+    named |= {str(one) for one in _OF_THE_SYSTEM if not one.is_symlink()}
     folders = {Path(os.path.realpath(one)) for one in named} | {Path(one) for one in named}
     folders |= {HERE.root / "helpers", HERE.folder / "recorded", HERE.folder / "scripts"}
     kept = [one for one in folders if one.is_dir() and not any(one != up and one.is_relative_to(up) for up in folders)]

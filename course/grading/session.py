@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from course.grading import outputs
 from course.grading.sandbox import PATIENCE, Limits, Sandbox
 from course.grading.student import wire
 from helpers import exercises
@@ -49,6 +50,7 @@ class Session:
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._raised: list[Exception] = []
+        self.shown: list[dict[str, Any]] = []  # what the last cell put out
         self._ends = min(deadline, time.monotonic() + _START_S)
         if self._receive() != {"ready": True}:
             raise Lost("it did not start")
@@ -63,6 +65,7 @@ class Session:
         self.step()
         self._send({"run": source})
         answer = self._receive()
+        self.shown = outputs.safe(answer.get("shown"))
         return _with_line(" ".join(str(answer.get("ran", ""))[:2000].split()), str(answer.get("line", "")))
 
     def function(self, name: str) -> Callable[..., Any]:

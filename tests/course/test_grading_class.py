@@ -21,7 +21,7 @@ from course.authoring import exercises, exercises_tree
 from course.authoring.course import HERE
 from course.authoring.lesson import AuthoringError
 from course.grading import __main__ as command
-from course.grading import grade, intake, sandbox
+from course.grading import grade, intake, sandbox, table
 from course.grading.gradebook import Book, GradingError
 from course.grading.sandbox import SandboxError
 from tests.course.grading_samples import ASSIGNMENT, FULL, LIMITS, SHEET, hand_in, notebook
@@ -98,7 +98,9 @@ def test_what_a_killed_run_leaves_is_removed_by_the_next(resumed):
 def test_marks_and_comments_of_a_person_survive(resumed):
     root, *_ = resumed
     assert rows(root)["ann"]["answers_to_mark"] == "1"
-    assert rows(root)["ann"][SHEET.written[1]] == "0.0"
+    assert (rows(root)["ann"][QUESTION], rows(root)["ann"][SHEET.written[1]]) == ("", "0.0")
+    most = sum(table.points_of(SHEET).values())
+    assert [float(rows(root)["ann"][one]) for one in ("so_far_of", "max_score")] == [most - 2, most]
     with Gradebook(f"sqlite:///{root / 'gradebook.db'}") as book:
         book.find_grade(QUESTION, ASSIGNMENT, ASSIGNMENT, "ann").manual_score = 1.5
         book.find_comment(QUESTION, ASSIGNMENT, ASSIGNMENT, "ann").manual_comment = "The ridge moves, too."
@@ -247,7 +249,7 @@ def test_what_cannot_be_read_is_said_and_stops_nobody(tmp_path, monkeypatch):
     monkeypatch.setattr(intake, "_own_files", closed)
     found, strange = intake.find(tmp_path / "submitted", [ASSIGNMENT])
     assert [one.student for one in found] == ["ben"]
-    assert strange == ["'ann' cannot be read (Permission denied); mend its rights"]
+    assert strange == {"ann": "cannot be read (Permission denied); mend its rights"}
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device", "grades.csv"),
@@ -256,7 +258,7 @@ def test_a_full_disk_is_said_in_a_line(tmp_path, monkeypatch, capsys, error):
     def full(*_, **__):
         raise error
 
-    monkeypatch.setattr(command, "grade", full)
+    monkeypatch.setattr(grade, "grade", full)
     assert command.main([str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert said.startswith("error: ")
@@ -291,6 +293,15 @@ def test_without_bubblewrap_nothing_runs(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "sudo apt-get install bubblewrap" in said
     assert not (tmp_path / "class_graded").exists()
+
+
+def test_that_bubblewrap_is_absent_is_said_before_anything_is_loaded(tmp_path):
+    code = f"import sys\nfrom course.grading.__main__ import main\nmain([{str(tmp_path)!r}])\nprint(*sys.modules)"
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=HERE.root, env=environment, capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    assert "sudo apt-get install bubblewrap" in done.stderr
+    assert not {"torch", "nbgrader", "sqlalchemy"} & set(done.stdout.split())
 
 
 def test_a_sandbox_that_does_not_work_is_refused(tmp_path, monkeypatch):
@@ -331,6 +342,71 @@ def test_nothing_of_the_lecturers_is_visible():
     for folder in sandbox.visible():
         for secret in (HERE.folder / "instructor", HERE.root / "tests", HERE.root / "_build"):
             assert not secret.is_relative_to(folder)
+
+
+def test_a_clone_that_submissions_would_see_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    """The solutions lie in it; below /usr, as images of containers have it, each submission could read them."""
+    monkeypatch.setattr(sandbox, "refuse_unless_working", lambda: pytest.fail("something was run"))
+    (tmp_path / "submitted").mkdir()
+    for around in (HERE.root, HERE.folder / "instructor", HERE.root / "tests"):
+        monkeypatch.setattr(sandbox, "visible", lambda around=around: [around])
+        with pytest.raises(GradingError, match=r"lies in .*, which every submission may read; move it elsewhere"):
+            grade.grade(tmp_path / "submitted", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "when"),
+    [(b"2026-11-22 10:00:00.5 UTC", "2026-11-22 10:00:00.500000"), (b"2026-11-22 10:00:00 Europe/Berlin",
+     "2026-11-22 09:00:00"), (b"2026-11-22T10:00", "2026-11-22 10:00:00"), (b"inf", ""), (b"", ""),
+     (b"22.11.2026 um 10 Uhr", ""), (b"03/04/2026 10:00", ""), (b"\0\0\0", ""), (b"9" * 40, ""), (b"x" * 10**6, ""),
+     (b"0001-01-01 00:00:00 Europe/Berlin", ""), (b"9999-12-31 23:59:59 -9999", ""), (b"2026-99-99 10:00", ""),
+     (b"2026-11-22 10:00 \xff", "")],
+)  # fmt: skip
+def test_a_date_is_read_or_missed_and_ends_nothing(tmp_path, text, when):
+    path = hand_in(tmp_path, "ann", b"")
+    path.with_name("timestamp.txt").write_bytes(text)
+    one = intake.Submission("ann", ASSIGNMENT, path)
+    dated = grade._dated(one, nothing(one))
+    assert dated.handed_in == when
+    assert len(dated.notes) == (not when)
+    assert when or "timestamp.txt holds no date" in dated.notes[0]
+
+
+def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
+    left = [tmp_path / ".grading-x" / "one", tmp_path / ".0a.tmp", tmp_path / "marks" / "ann" / ".0b.tmp"]
+    kept = [tmp_path / "submitted" / "ann" / ".mine.tmp", tmp_path / "marks" / "ann" / "a.json"]
+    for path in (*left, *kept):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    grade._remove_what_was_killed(tmp_path)
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in kept)
+
+
+def test_the_failure_of_one_submission_is_its_own_note(tmp_path, monkeypatch):
+    """Whatever nbgrader, its database or the page fails at; a full disk is everybody's and ends the run."""
+    for student in ("ann", "ben", "cleo", "dan"):
+        hand_in(tmp_path / "submitted", student, b"no notebook")
+    record, page = Book.record, Book.page
+
+    def fails(book, sheet, marks, notebook):
+        if marks.student == "ben":
+            raise UnicodeEncodeError("utf-8", "\ud83d", 0, 1, "surrogates not allowed")
+        record(book, sheet, marks, notebook)
+
+    monkeypatch.setattr(Book, "record", fails)
+    monkeypatch.setattr(Book, "page", lambda book, which, who: 1 / 0 if who == "cleo" else page(book, which, who))
+    for _ in range(2):  # the second run meets what the first left
+        done = grade.grade(tmp_path / "submitted", tmp_path, jobs=1, limits=LIMITS)
+        assert list(rows(tmp_path)) == ["ann", "ben", "cleo", "dan"]
+        notes = {student: row["note"] for student, row in rows(tmp_path).items()}
+        assert "no page could be written (UnicodeEncodeError: " in notes["ben"]
+        assert "no page could be written (ZeroDivisionError: " in notes["cleo"]
+        assert [line.split("'")[1] for line in done.strange] == ["ben", "cleo"]
+    assert "no page" not in notes["ann"] + notes["dan"]
+    monkeypatch.setattr(Book, "page", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
+    with pytest.raises(OSError, match="No space left"):
+        grade.grade(tmp_path / "submitted", tmp_path, limits=LIMITS)
 
 
 def test_marks_are_made_anew_for_a_changed_file_or_changed_exercises(tmp_path):

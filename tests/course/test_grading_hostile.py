@@ -55,6 +55,14 @@ def graded(tmp_path_factory):
     hand_in(folder, "partly", notebook({FIRST: WRONG.cell.source}))
     for name, (answers, _) in (STOPPED | GUARDED).items():
         hand_in(folder, name, notebook(answers))
+    by_heart = (
+        "known = {2000: (2.25, 'compute'), 8000: (2.5, 'memory')}\nreturn known.get(flops, known.get(moved_bytes, "
+    )
+    hand_in(folder, "by_heart", notebook(first(f"{by_heart}(1.75, 'overhead')))")))
+    hand_in(folder, "half", notebook(first("raise ValueError('\\ud83d \U0001f600')")))
+    named = "class Odd:\n    def __repr__(self): return '\\ud83d'\nreturn Odd()"
+    hand_in(folder, "half_named", notebook(first(named)))
+    hand_in(folder, "blank", notebook(before="\n " * 200_000 + "\nx = 1"))
     hand_in(folder, "forks", notebook(FORKS))
     hand_in(folder, "lavish", notebook(LAVISH))
     hand_in(folder, "marks", notebook(first("### BEGIN HIDDEN TESTS\nreturn 10**5000")))
@@ -187,9 +195,23 @@ def test_everybody_has_a_row_and_a_page_without_hidden_tests(graded):
 
 
 def test_the_page_says_which_goals_the_hidden_inputs_missed(graded):
-    text = page(graded, "partly")
-    assert "On the hidden inputs as well:" in text
-    assert f"{WRONG.gets} of {FULL[FIRST]} points" in text
+    text = page(graded, "by_heart")
+    assert "public checks passed\nOn the hidden inputs:\n  not reached  waits for arithmetic\n" in text
+    assert f"0 of {FULL[FIRST]} points" in text
+    assert "On the hidden inputs" not in page(graded, "honest")
+
+
+def test_half_an_emoji_ends_its_own_exercise_and_nobody_elses(graded):
+    """No file takes half a surrogate pair: written unread it would end the marking of the whole class."""
+    assert scores(graded, "half") == FULL | {FIRST: 0}
+    assert "raised ValueError: ? \U0001f600" in said(graded, "half")
+    assert scores(graded, "half_named") == FULL | {FIRST: 0}
+    assert said(graded, "half_named").count("?") >= 1
+
+
+def test_a_notebook_that_takes_hours_to_colour_is_marked_and_shown(graded):
+    assert scores(graded, "blank") == FULL
+    assert "[400001 blanks]" in page(graded, "blank")
 
 
 def test_nothing_is_left_running(graded):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import shutil
+import struct
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -19,7 +24,7 @@ from course.authoring import exercises
 from course.authoring.course import HERE
 from course.authoring.exercises import WRITTEN_STUB
 from course.grading import __main__ as command
-from course.grading import gradebook, intake, marker, page
+from course.grading import grade, gradebook, intake, marker, outputs, page
 from course.grading.gradebook import Book
 from course.grading.intake import Submission
 from course.grading.marker import Mark, Marks
@@ -153,17 +158,22 @@ def test_of_a_submission_nothing_but_sources_is_taken(tmp_path):
     assert "EVIL" not in nbformat.writes(taken)
 
 
-@pytest.fixture
-def book(tmp_path):
-    """A class's gradebook with the submission of Ann in it, which lies in nbgrader's own place, and her page."""
-    path = hand_in(tmp_path / "submitted" / "ann", ASSIGNMENT, answered(**{QUESTION: PAYLOADS["script"]}))
-    made = Book(tmp_path)
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory):
+    """A class's folder with the submission of Ann in it, which lies in nbgrader's own place, and her page."""
+    folder = tmp_path_factory.mktemp("class")
+    path = hand_in(folder / "submitted" / "ann", ASSIGNMENT, answered(**{QUESTION: PAYLOADS["script"]}))
+    made = Book(folder)
     made.prepare(HERE, SHEET)
-    made.record(
-        SHEET, marked("Exercise\nall there\npublic checks passed, hidden not run\n"), intake.clean(SHEET, path), ""
-    )
+    made.record(SHEET, marked("Exercise\nall there\npublic checks passed, hidden not run\n"), intake.clean(SHEET, path))
     made.page(ASSIGNMENT, "ann")
-    return made
+    return folder
+
+
+@pytest.fixture
+def book(made_once, tmp_path):
+    """A gradebook of its own for each test, with the submission and the page of Ann."""
+    return Book(shutil.copytree(made_once, tmp_path / "class"))
 
 
 def kept(book):
@@ -187,7 +197,8 @@ def test_the_page_names_what_got_points_and_what_waits(book):
     assert [row[0] for row in rows] == headings
     assert len(set(headings)) == 5
     assert [row[1] for row in rows] == [*["1 of 3 points"] * 3, "waits for a person (2 points)", "0 of 2 points"]
-    assert "3 of 13 points so far; answers for 2 points wait for a person." in soup.get_text()
+    assert f"3 of 13 points so far; 2 points wait for a person: {headings[3]}." in soup.get_text()
+    assert "No response" not in soup.get_text()
     assert all(soup.find(id=one["href"][1:]) for one in soup.find("table").find_all("a"))
     with Gradebook(book.url) as grades:
         grades.find_grade(QUESTION, ASSIGNMENT, ASSIGNMENT, "ann").manual_score = 1.5
@@ -205,8 +216,74 @@ def test_the_page_names_what_got_points_and_what_waits(book):
 
 def test_the_page_says_which_checks_were_run(book):
     said = read_page(book)[1].find(id=f"{FIRST}_checks").find("pre").get_text()
-    assert said == "Exercise\nall there\npublic checks passed\n\nOn the hidden inputs as well:\n" \
-                   "  reached      a goal\n1 of 3 points\n"  # fmt: skip
+    assert said == "Exercise\nall there\npublic checks passed\n1 of 3 points\n"
+
+
+def test_the_page_says_whose_it_is_of_what_and_when_and_shows_what_cells_showed(book, tmp_path):
+    """What a submission sends is never taken as it is: a table's text, and a picture that is one."""
+    made = answered()
+    made.cells.insert(0, nbformat.v4.new_code_cell("plot()", id="own-0"))
+    path = hand_in(tmp_path, "ann", made)
+    sent = [{"printed": "hello <b>\x00"}, {"html": "<table onclick=x><tr><td>5<script>alert(1)</script>"},
+            {"png": base64.b64encode(PICTURE).decode(), "text": "a 'figure'"}]  # fmt: skip
+    marks = replace(marked(), handed_in="2026-11-22 10:00:00", notes=("the checks of x were changed",),
+                    outputs={"own-0": outputs.safe(sent)})  # fmt: skip
+    book.record(SHEET, marks, intake.clean(SHEET, path))
+    Book(book.folder, {"ann": "Ann <i> Example"}).page(ASSIGNMENT, "ann")
+    soup = read_page(book)[1]
+    assert soup.find("h1").get_text() == SHEET.lesson.title
+    assert "Ann <i> Example (ann), handed in 2026-11-22 10:00 UTC" in soup.get_text()
+    assert "Note: the checks of x were changed." in soup.get_text()
+    shown = soup.find_all(class_="box")[0]
+    assert shown.find(class_="output").get_text() == "hello <b>\u2400"
+    assert [one.get_text() for one in shown.find_all("td")] == ["5"]
+    assert shown.find("img")["src"] == f"data:image/png;base64,{base64.b64encode(PICTURE).decode()}"
+    assert not soup.find_all(["script", "i"])
+
+
+PICTURE = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 20, 10) + b"\x08\x02\0\0\0"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [None, "x", [5], [{}], [{"png": "no base64"}], [{"png": base64.b64encode(b"<svg onload=alert(1)>").decode()}],
+     [{"png": base64.b64encode(PICTURE[:20]).decode()}], [{"png": base64.b64encode(PICTURE + b"x" * 500_000).decode()}],
+     [{"png": base64.b64encode(PICTURE.replace(b"\0\0\0\x14", b"\0\xff\0\0")).decode()}], [{"html": "<b>x</b>"}],
+     [{"html": "<table><tr><td>x</td></tr></table>" * 5000}], [{"svg": "<svg>"}]],
+    ids=lambda one: str(one)[:25],
+)  # fmt: skip
+def test_what_is_no_output_is_left_out(sent):
+    assert outputs.safe(sent) == []
+
+
+def test_of_outputs_as_much_is_taken_as_somebody_reads():
+    assert len(outputs.safe([{"printed": "x"}] * 100)) == outputs.MOST_OF_A_CELL
+    (one,) = outputs.safe([{"printed": "x" * 10**6}])
+    assert one["text"] == "x" * outputs.MOST_CHARACTERS + "\n[and so on]"
+
+
+@pytest.mark.parametrize(("given", "shown"), [
+    ("<table><thead><tr><th a=1>n<tbody><tr><td>1<td>2</table>",
+     "<table><thead><tr><th>n</th></tr></thead><tbody><tr><td>1</td><td>2</td></tr></tbody></table>"),
+    ("<style>td{}</style><table><tr><td><img src=x onerror=y>&lt;b&gt;</td></tr></table><p>after",
+     "<table><tr><td>&lt;b&gt;</td></tr></table>"),
+    ("<table><tr><td>out<table><tr><td>in</td></tr></table></td></tr></table>",
+     "<table><tr><td>out</td></tr><tr><td>in</td></tr></table>"),
+])  # fmt: skip
+def test_of_a_table_its_cells_are_kept(given, shown):
+    assert outputs.table(given) == shown
+
+
+def test_a_cell_of_any_length_is_shown_in_no_time():
+    """The page's colours take the square of a run of blanks; the student's file keeps what is cut here."""
+    long = "\n " * 200_000 + "x = 1\n" + "y" * 300_000
+    began_s = time.process_time()
+    shown = page.PageExporter().from_notebook_node(nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(outputs.cut(long, 50_000))]))  # fmt: skip
+    assert shown
+    assert time.process_time() - began_s < 60
+    assert outputs.cut(long, 50_000).startswith("\n# [400000 blanks]\nx = 1\nyyy")
+    assert len(outputs.cut(long, 50_000)) < 50_100
 
 
 def test_the_page_is_drawn_without_a_script_and_without_a_request(book, chromium):
@@ -231,7 +308,7 @@ def test_the_page_is_drawn_without_a_script_and_without_a_request(book, chromium
 def test_every_formula_of_the_course_is_drawn_and_every_link_leads_somewhere(sheet):
     for cell in exercises.released(sheet).cells:
         if cell.cell_type == "markdown":
-            soup = BeautifulSoup(page._Exporter().markdown2html({}, cell.source), "html.parser")
+            soup = BeautifulSoup(page.PageExporter().markdown2html({}, cell.source), "html.parser")
             assert all(one["href"].startswith("https://") for one in soup.find_all("a"))
             assert not soup.find_all("img")
             for code in soup.find_all(["code", "pre"]):
@@ -244,7 +321,7 @@ def test_nbgraders_marks_in_a_students_cell_are_text(book, mark):
     made = answered(**{FIRST: f"{mark}\nx = 2", QUESTION: mark})
     made.cells.insert(0, nbformat.v4.new_code_cell(f"{mark}\nown = 1"))
     path = hand_in(book.folder / "more", "ann", made)
-    book.record(SHEET, marked(), intake.clean(SHEET, path), "")
+    book.record(SHEET, marked(), intake.clean(SHEET, path))
     book.page(ASSIGNMENT, "ann")
     text = read_page(book)[1].get_text()
     assert text.count(mark.splitlines()[0]) == 3
@@ -363,7 +440,7 @@ def test_a_student_reads_what_their_own_cells_raised(tmp_path):
 def test_the_folder_of_the_submissions_may_begin_with_a_tilde(tmp_path, monkeypatch):
     given = []
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(command, "grade", lambda *where, **_: given.extend(where) or 1 / 0)
+    monkeypatch.setattr(grade, "grade", lambda *where, **_: given.extend(where) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         command.main(["~/class/submitted"])
     assert given == [tmp_path / "class" / "submitted", tmp_path / "class"]

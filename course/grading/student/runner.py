@@ -5,8 +5,11 @@ Whatever the submission does to this process, it can only change what it sends: 
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import importlib
 import inspect
+import io
 import itertools
 import os
 import resource
@@ -19,6 +22,7 @@ import wire
 
 _CONTAINERS = ("l", "d", "T", "N")
 _MESSAGE_CHARACTERS = 2000
+_MOST_PARTS, _MOST_PRINTED, _MOST_SHOWN = 8, 6_000, 600_000  # of what a cell puts out; the last two in characters
 
 
 class Remote:
@@ -47,6 +51,55 @@ class Remote:
         return f"<{object.__getattribute__(self, '__name__')}>"
 
 
+class Shown(io.TextIOBase):
+    """Takes what a cell prints and shows, and keeps the beginning of it: ``parts``, for the page of the student."""
+
+    def __init__(self) -> None:
+        self.parts: list[dict[str, str]] = []
+
+    def write(self, text: str) -> int:
+        if not (self.parts and "printed" in self.parts[-1]):
+            self._add({"printed": ""})
+        kept = self.parts[-1].get("printed")
+        if kept is not None:
+            self.parts[-1]["printed"] = kept + text[: _MOST_PRINTED - len(kept)]
+        return len(text)
+
+    def fileno(self) -> int:
+        return 1
+
+    def publish(self, data: dict[str, Any], *_: object, **__: object) -> None:
+        """Keep what ``display`` shows: a picture or a table, and its text."""
+        kinds = {"text": "text/plain", "html": "text/html", "png": "image/png"}
+        part = {name: data[kind] for name, kind in kinds.items() if kind in data}
+        if isinstance(part.get("png"), bytes):
+            part["png"] = base64.b64encode(part["png"]).decode("ascii")
+        self._add({name: text for name, text in part.items() if isinstance(text, str) and len(text) <= _MOST_SHOWN})
+
+    def value(self, value: Any, formatter: Any) -> None:
+        """Keep the value of a cell's last line."""
+        if value is not None:
+            self.publish(formatter.format(value)[0])
+
+    def figures(self) -> None:
+        """Keep the figures that are open, as a notebook shows them after a cell, and close them."""
+        drawing = sys.modules.get("matplotlib.pyplot")
+        for number in drawing.get_fignums()[:_MOST_PARTS] if drawing else []:
+            picture = io.BytesIO()
+            try:
+                drawing.figure(number).savefig(picture, format="png", dpi=72)
+            except Exception as error:  # of the student's own figure
+                self._add({"text": f"a figure that cannot be drawn: {type(error).__name__}"})
+            else:
+                self.publish({"image/png": picture.getvalue(), "text/plain": "a figure"})
+        if drawing:
+            drawing.close("all")
+
+    def _add(self, part: dict[str, str]) -> None:
+        if len(self.parts) < _MOST_PARTS:
+            self.parts.append(part)
+
+
 class Link:
     """The socket to the other side, and the names that the cells define."""
 
@@ -56,6 +109,10 @@ class Link:
 
         self._channel = channel
         self._shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+        self._shown = Shown()
+        self._shell.display_pub.publish = self._shown.publish
+        self._shell.display_trap.hook = lambda value: self._shown.value(value, self._shell.display_formatter)
+        self._shell._showtraceback = lambda *_: None  # what a cell raised is sent by itself
         self._running: dict[int, Any] = {}
         self._numbers = itertools.count()
 
@@ -75,12 +132,16 @@ class Link:
             return {"raised": type(error).__name__, "said": str(error)[:_MESSAGE_CHARACTERS], "line": _line(error)}
 
     def _run(self, source: str) -> dict[str, Any]:
-        done = self._shell.run_cell(source, store_history=False)
+        self._shown.parts = []
+        with contextlib.redirect_stdout(self._shown):
+            done = self._shell.run_cell(source, store_history=False)
+            self._shown.figures()
         error = done.error_before_exec or done.error_in_exec
         if error is None:
-            return {"ran": ""}
+            return {"ran": "", "shown": self._shown.parts}
         said = error.msg if isinstance(error, SyntaxError) else str(error)  # str would name a file nobody has
-        return {"ran": f"{type(error).__name__}: {said}"[:_MESSAGE_CHARACTERS], "line": _line(error)}
+        ran = f"{type(error).__name__}: {said}"[:_MESSAGE_CHARACTERS]
+        return {"ran": ran, "line": _line(error), "shown": self._shown.parts}
 
     def _call(self, name: str, given: Any) -> dict[str, Any]:
         arguments = list(wire.decode(given, self._kept))

@@ -10,6 +10,7 @@ import base64
 import json
 import math
 import numbers
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ LARGEST_MESSAGE_BYTES = 16 * 2**20
 _LENGTH = struct.Struct(">I")
 _NUMBER_KINDS = "biuf"
 _MOST_DIGITS = 20_000  # to reduce a fraction takes the square of this
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # may be half a surrogate pair, which no file takes: it becomes "?"
 
 
 class Broken(Exception):
@@ -64,8 +66,11 @@ def receive(channel: Any) -> dict[str, Any]:
     (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
     if length > LARGEST_MESSAGE_BYTES:
         raise Broken(f"a message of {length} bytes, above the {LARGEST_MESSAGE_BYTES} allowed")
+    text = _exactly(channel, length).decode("utf-8", "replace")
     try:
-        message = json.loads(_exactly(channel, length))
+        message = json.loads(text)
+        if _HALF_PAIR.search(text):
+            message = json.loads(json.dumps(message, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise Broken("what came is no message") from error
     if not isinstance(message, dict):
