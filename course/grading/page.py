@@ -39,8 +39,9 @@ class _Grades(preprocessors.GetGrades):
                 waiting_points += mark.points if mark.waits else 0
         waiting = [cell.metadata.nbgrader.title for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("waits")]
         resources["nbgrader"].update(waiting_points=waiting_points, waiting=waiting)
-        given = [cell.source for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("locked")]
-        resources["title"] = next(iter(_HEADING.findall("\n".join(given))), resources["nbgrader"]["notebook"])
+        given = next(cell for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("locked"))
+        resources["title"] = next(iter(_HEADING.findall(given.source)), resources["nbgrader"]["notebook"])
+        given.source = _HEADING.sub("", given.source, count=1)  # it heads the page
         return nb, resources
 
     def _get_comment(self, cell: Any, _resources: Any) -> None:
