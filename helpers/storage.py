@@ -17,9 +17,12 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from helpers import console, results
@@ -27,6 +30,7 @@ from helpers import console, results
 _COURSE = "deep-learning-hardware-course"
 _FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_WRITING = ".writing-"
 _NO_GPU = ("", "-1", "none", "NoDevFiles")
 
 
@@ -69,13 +73,15 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
     written as UTF-8, its line ends as they are.
 
     Raises TypeError for other data, and OSError, saying what was being written and what to do, when the folder
-    is missing or the disk is full; whatever is raised, no temporary file stays behind. For the library itself.
+    is missing or the disk is full; whatever is raised, no temporary file stays behind, and one that a killed process
+    left in the folder is removed. For the library itself.
     """
     if not isinstance(data, str | bytes | bytearray | memoryview):
         raise TypeError(f"a file holds text or bytes, not {type(data).__name__}; turn it into one of them first")
     content = data.encode("utf-8") if isinstance(data, str) else bytes(data)
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
+    remove_leftovers(target.parent, _WRITING)
+    temporary = target.with_name(f"{own_prefix(_WRITING)}{secrets.token_hex(8)}.tmp")
     try:
         _write_and_rename(temporary, target, content)
     except OSError as error:
@@ -85,6 +91,61 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
     finally:
         if temporary.exists():
             temporary.unlink()
+
+
+def own_prefix(prefix: str) -> str:
+    """Return ``prefix`` with this process's mark, for the name of what :func:`remove_leftovers` may remove one day.
+
+    The mark is the process's number, and where that number counts: this machine and its namespace of processes, so
+    that containers may share a folder. For the library itself.
+    """
+    return f"{prefix}{_place()}-{os.getpid()}-"
+
+
+def remove_leftovers(folder: str | os.PathLike[str], prefix: str) -> None:
+    """Remove what killed processes left in ``folder`` under names from :func:`own_prefix` with ``prefix``.
+
+    What another user, another machine or a living process made stays. For the library itself.
+    """
+    if os.name != "posix":  # elsewhere to ask after a process may end it
+        return
+    pattern = re.compile(rf"{re.escape(prefix + _place())}-(\d+)-.*")
+    # A folder that is not there, or that another process cleans up as well, is no leftover's problem.
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            made = pattern.fullmatch(entry.name)
+            if made and entry.stat(follow_symlinks=False).st_uid == os.getuid() and _is_gone(int(made[1])):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    Path(entry.path).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Give a folder that is gone afterwards, and remove those of ``prefix`` that killed processes left.
+
+    For the library itself.
+    """
+    remove_leftovers(tempfile.gettempdir(), prefix)
+    with tempfile.TemporaryDirectory(prefix=own_prefix(prefix), ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def _place() -> str:
+    namespace = Path("/proc/self/ns/pid")
+    parts = (platform.node(), os.stat(namespace).st_ino if namespace.exists() else 0)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:6]
+
+
+def _is_gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # another user's, who has taken the number
+        return False
+    return False
 
 
 def _write_and_rename(temporary: Path, target: Path, content: bytes) -> None:

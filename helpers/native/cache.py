@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import secrets
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from helpers import console, storage
 
 _DIGITS = 16  # of a SHA-256 in a file's name
 _WAIT_S = 300
+_BUILDING = ".building-"
 
 
 def digest(*parts: str | bytes) -> str:
@@ -51,6 +53,8 @@ def fetch(key: str, suffix: str, build: Callable[[Path], None], *, folder: Path 
         found = _whole_file(folder, key, suffix)
         if found is not None:
             return found, True
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()  # where nothing can be made, the lock would be waited for in vain
         with _one_at_a_time(folder / f".{key}.lock"):
             found = _whole_file(folder, key, suffix)
             return (found, True) if found is not None else (_built(folder, key, suffix, build), False)
@@ -59,13 +63,14 @@ def fetch(key: str, suffix: str, build: Callable[[Path], None], *, folder: Path 
 
 
 def _unkept(error: OSError, folder: Path) -> OSError:
-    remedy = "set the environment variable HELPERS_CACHE to a folder that you may write to, with free space"
+    remedy = "free some space, or set HELPERS_CACHE (and TMPDIR) to a folder that you may write to, with free space"
     told = f"a compiled program could not be kept ({error.strerror or error}); {remedy}"
     return OSError(error.errno, told, str(folder))
 
 
 def _built(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -> Path:
-    temporary = folder / f".{key}-{secrets.token_hex(8)}{suffix}"
+    storage.remove_leftovers(folder, _BUILDING)
+    temporary = folder / f"{storage.own_prefix(_BUILDING)}{secrets.token_hex(8)}{suffix}"
     try:
         build(temporary)
         path = folder / f"{key}-{digest(temporary.read_bytes())}{suffix}"

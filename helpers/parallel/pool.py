@@ -21,7 +21,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from helpers import console
+from helpers import console, storage
 from helpers.parallel import keeper, processes, room, wire, worker
 
 _START_LIMIT_S = 600.0  # seconds on a free machine, minutes on one whose cores are all taken
@@ -51,7 +51,8 @@ class Pool:
 
     def __init__(self, world_size: int, *, threads: int, device: str) -> None:
         self.world_size, self.threads, self.device = world_size, threads, device
-        self.folder = Path(tempfile.mkdtemp(prefix="ranks-"))
+        storage.remove_leftovers(tempfile.gettempdir(), "ranks-")
+        self.folder = Path(tempfile.mkdtemp(prefix=storage.own_prefix("ranks-")))
         self.ranks: dict[int, connection.Connection] = {}
         self.pids: dict[int, int] = {}
         self.codes: dict[int, int] = {}  # how ranks of this start have ended

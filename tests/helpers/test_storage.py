@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,6 +183,26 @@ def test_a_disk_that_takes_no_more_leaves_the_old_file_alone(tmp_path):
     assert "could not write 1,000,000 bytes: File too large; the old file is as it was" in error
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
+    asked = "from helpers import storage; print(storage.own_prefix('ranks-'), storage.own_prefix('.writing-'))"
+    ended = subprocess.run([sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, check=True)
+    folder, file = (tmp_path / f"{prefix}0a1b" for prefix in ended.stdout.split())
+    kept = [
+        tmp_path / name for name in (f"{storage.own_prefix('ranks-')}0a1b", "ranks-abc", "ranks-ffffff-1234567-0a1b")
+    ]
+    for left in (folder, *kept):
+        left.mkdir()
+        (left / "inside").touch()
+    file.touch()
+    storage.write_atomically(tmp_path / "results", "x")
+    assert folder.exists()
+    assert not file.exists()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with storage.temporary_folder("ranks-") as own:
+        assert own.parent == tmp_path
+    assert sorted(tmp_path.iterdir()) == sorted([*kept, tmp_path / "results"])
 
 
 def test_a_missing_folder_and_a_folder_for_a_file_are_named(tmp_path):
