@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _short = reprlib.Repr()
@@ -17,54 +17,89 @@ def short(value: Any) -> str:
     return _short.repr(value)
 
 
-def whole_number(name: str, value: Any, *, at_least: int = 1) -> int:
-    """Return ``value`` as an int; raise TypeError unless it is a whole number, ValueError below ``at_least``.
+def whole_number(name: str, value: Any, *, at_least: int = 1, at_most: int | None = None) -> int:
+    """Return ``value`` as an int; raise TypeError unless it is a whole number, ValueError out of the bounds.
 
     True and False are refused, and so is 64.0: both are slips more often than numbers. For the library itself.
     """
-    accepted = f"give a whole number, {at_least:,} or more"
+    accepted = f"give a whole number, {at_least:,} " + ("or more" if at_most is None else f"to {at_most:,}")
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}={short(value)} is a {type(value).__name__}; {accepted}") from None
+        raise TypeError(f"{name}={short(value)} is {_kind(value)}; {accepted}") from None
     if isinstance(value, bool) or type(value).__name__ == "bool":  # NumPy's bool is its own type, and an index
         raise TypeError(f"{name}={value} is a bool; {accepted}")
     if number < at_least:
         raise ValueError(f"{name}={short(number)} is too small; {accepted}")
+    if at_most is not None and number > at_most:
+        raise ValueError(f"{name}={short(number)} is too large; {accepted}")
     return number
 
 
-def number(name: str, value: Any, *, at_least: float = -math.inf, above: float = -math.inf) -> float:
-    """Return ``value`` as a float: a finite number of Python, NumPy or PyTorch (one element), within the bounds.
+def real(name: str, value: Any, accepted: str = "give a number") -> float:
+    """Return ``value`` as a float: one number of Python, NumPy or PyTorch, also NaN or infinite.
 
-    Raises TypeError for what is no number, ValueError for one that is not finite or out of bounds. For the library
-    itself.
+    Raises TypeError for what is no number, ValueError for one that a float cannot hold. For the library itself.
     """
-    bound = f", {at_least:g} or more" if at_least > -math.inf else f" above {above:g}" if above > -math.inf else ""
-    accepted = f"give a finite number{bound}"
     if isinstance(value, str | bytes | bool) or value is None:
         raise TypeError(f"{name}={short(value)} is {_kind(value)}; {accepted}")
     try:
-        found = float(value.item() if hasattr(value, "item") else value)
+        return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{name}={short(value)} is {_kind(value)}; {accepted}") from None
     except OverflowError:
         raise ValueError(f"{name}={short(value)} is too large; {accepted}") from None
+
+
+def number(name: str, value: Any, *, at_least: float = -math.inf, above: float = -math.inf) -> float:
+    """Return ``value`` as :func:`real` does, finite and within the bounds; ValueError otherwise.
+
+    For the library itself.
+    """
+    bound = f", {at_least:g} or more" if at_least > -math.inf else f" above {above:g}" if above > -math.inf else ""
+    accepted = f"give a finite number{bound}"
+    found = real(name, value, accepted)
     if not math.isfinite(found) or found < at_least or found <= above:
         raise ValueError(f"{name}={found:g}; {accepted}")
     return found
 
 
-def members(name: str, values: Any, what: str) -> list[Any]:
+def members(name: str, values: Any, what: str, *, kind: type | tuple[type, ...] = object) -> list[Any]:
     """Return ``values`` as a list; raise TypeError for text, a mapping, or what cannot be gone through.
 
-    ``what`` says what its members are. For the library itself.
+    ``what`` says what its members are; each must be a ``kind``. For the library itself.
     """
-    if isinstance(values, str | bytes | dict) or not isinstance(values, Iterable):
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{name}={short(values)} is {_kind(values)}; give a list of {what}")
-    return list(values)
+    found = list(values)
+    wrong = next((place for place, member in enumerate(found) if not isinstance(member, kind)), None)
+    if wrong is not None:
+        raise TypeError(f"{name}[{wrong}]={short(found[wrong])} is {_kind(found[wrong])}; give a list of {what}")
+    return found
+
+
+def numbers(name: str, values: Any, *, at_least: float = -math.inf, above: float = -math.inf) -> list[float]:
+    """Return ``values`` as floats, each as :func:`number` takes it. For the library itself."""
+    given = members(name, values, "numbers")
+    return [number(f"{name}[{place}]", value, at_least=at_least, above=above) for place, value in enumerate(given)]
+
+
+def named(name: str, values: Any, what: str) -> Mapping[Any, Any]:
+    """Return ``values``; raise TypeError unless it is a mapping from names to ``what``. For the library itself."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{name}={short(values)} is {_kind(values)}; give a dictionary from names to {what}")
+    return values
+
+
+def one_of(name: str, value: Any, kind: type | tuple[type, ...], accepted: str) -> Any:
+    """Return ``value``; raise TypeError unless it is a ``kind``. For the library itself."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}={short(value)} is {_kind(value)}; give {accepted}")
+    return value
 
 
 def _kind(value: Any) -> str:
-    return "None" if value is None else f"text, as {type(value).__name__}" if isinstance(value, str | bytes) else (
-        f"a {type(value).__name__}")  # fmt: skip
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    return f"text, as {kind}" if isinstance(value, str | bytes) else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import console, hardware, results, storage
+from helpers.checks import one_of, short
 
 FOLDER = Path(__file__).parents[1] / "course" / "recorded"
 
@@ -111,10 +112,11 @@ def save(recording: Recording, *, folder: Path = FOLDER) -> Path:
 def load(lesson: str, *, folder: Path = FOLDER) -> Recording:
     """Return the recording of ``lesson``.
 
-    Raises FileNotFoundError with the command that makes one, and ValueError when the file is not a recording.
-    For the library itself.
+    Raises FileNotFoundError with the command that makes one, and ValueError for a lesson that records nothing, or when
+    the file is not a recording. For the library itself.
     """
-    path = folder / f"{lesson}.json"
+    _require_recorders(lesson)
+    path = one_of("folder", folder, Path, "a pathlib.Path, or leave it out") / f"{lesson}.json"
     remedy = f"on the machine to show, run: python -m helpers.recorded {lesson}"
     if not path.exists():
         raise FileNotFoundError(f"no run is recorded for lesson {lesson} yet; {remedy}")
@@ -124,7 +126,7 @@ def load(lesson: str, *, folder: Path = FOLDER) -> Recording:
             recording.result(name)
         if "torch" not in recording.versions:
             raise ValueError("it names no version of torch")
-    except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, ImportError, RecursionError) as error:
         raise ValueError(f"{path.name} is not a recording of this library ({error}); {remedy}") from error
     return recording
 
@@ -210,8 +212,8 @@ def _commit() -> str:
 
 
 def _require_recorders(lesson: str) -> None:
-    if lesson not in RECORDERS:
-        raise ValueError(f"lesson {lesson!r} records nothing; these do: {', '.join(sorted(RECORDERS))}")
+    if not isinstance(lesson, str) or lesson not in RECORDERS:
+        raise ValueError(f"lesson {short(lesson)} records nothing; these do: {', '.join(sorted(RECORDERS))}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -37,6 +37,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from helpers import units
+from helpers.checks import one_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,6 +108,8 @@ def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> Resul
     The types that the fields declare say what becomes of a list (a tuple) or of the string "NaN" (a float).
     Raises ValueError when a field is missing, unknown or of another shape, naming it.
     """
+    if not (isinstance(result_type, type) and issubclass(result_type, Result)):
+        raise TypeError(f"result_type={result_type!r:.80} is no class of results; give one, such as timing.Timing")
     if not isinstance(values, Mapping):
         raise ValueError(f"not a {result_type.__name__}: a mapping of field names is needed, not {values!r:.80}")
     hints = typing.get_type_hints(result_type)
@@ -151,6 +154,7 @@ def printed(frame: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
+    one_of("frame", frame, pd.DataFrame, "a DataFrame, such as a result's table()")
     labels = [label(name) for name in frame.columns]
     headings = [name.replace("_", " ") if labels.count(short) > 1 else short
                 for name, short in zip(frame.columns, labels, strict=True)]  # fmt: skip
@@ -176,6 +180,7 @@ def _plain_number(value: float) -> str:
 
 
 def _suffix(name: str) -> str | None:
+    one_of("name", name, str, "a field's name as text")
     known = [*_SUFFIX_UNITS, *_PLAIN_SUFFIXES]
     return next(
         (suffix for suffix in known if (name == suffix and len(suffix) > 1) or name.endswith(f"_{suffix}")), None

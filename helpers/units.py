@@ -14,6 +14,8 @@ import math
 import re
 from decimal import Decimal
 
+from helpers.checks import real, whole_number
+
 DECIMAL_PREFIXES = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1, "k": 10**3, "K": 10**3, "M": 10**6,
                     "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}  # fmt: skip
 BINARY_PREFIXES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
@@ -33,14 +35,14 @@ _GREEK_MU = "\N{GREEK SMALL LETTER MU}"  # looks like the micro sign, and is ano
 _EXACT_DIGITS = 27  # what Decimal multiplies without rounding
 
 
-def parse(text: str, unit: str) -> float:
+def parse(text: str, unit: str, *, bare: bool = False) -> float:
     """Return the value of ``text`` in the base unit ``unit`` (one of :data:`BASE_UNITS`).
 
-    ``parse("24 GiB", "B")`` is 25769803776, ``parse("76 us", "s")`` is 7.6e-05, ``parse("1,024", "B")`` is
-    1024: a number without a unit is taken to be in the base unit. A whole number comes back as an ``int``.
-    A comma separates thousands; the decimal sign is the point.
+    ``parse("24 GiB", "B")`` is 25769803776, ``parse("76 us", "s")`` is 7.6e-05, ``parse("1,024", "")`` is
+    1024. A whole number comes back as an ``int``. A comma separates thousands; the decimal sign is the point.
+    With ``bare`` a number alone is in the base unit.
 
-    Raises ValueError when the text holds no number, or a unit that is not a multiple of ``unit``, and TypeError
+    Raises ValueError when the text holds no number, no unit, or one that is not a multiple of ``unit``, and TypeError
     when it is no text. Lesson 00.
     """
     _require_known(unit)
@@ -52,6 +54,8 @@ def parse(text: str, unit: str) -> float:
         raise ValueError(f"{text!r} is not a quantity{comma}; write a number and a unit, such as '3.5 {unit}'")
     number, suffix = match.group(1), match.group(2).replace(_GREEK_MU, "µ")
     plain = number.replace(",", "").replace("_", "")
+    if not (suffix or bare) and unit:
+        raise ValueError(f"{text!r} has no unit; write it as, for example, '{plain} {unit}'")
     factor = _factor(suffix, unit, text)
     if "inf" in plain or float(plain) == 0:
         return float(plain) if "inf" in plain else 0
@@ -110,16 +114,17 @@ def text(value: float | None, unit: str, *, binary: bool = False) -> str:
     10,000 in B, FLOP and MAC are printed whole. None and NaN give ``'unknown'``. What no prefix reaches keeps its
     size: ``text(2e-13, "s")`` is ``'0.0002 ns'``.
 
-    Raises ValueError for a unit that is not in :data:`BASE_UNITS`. Lesson 00.
+    Raises TypeError for what is no number, ValueError for a unit that is not in :data:`BASE_UNITS`. Lesson 00.
     """
     _require_known(unit)
     if binary and not unit.startswith("B"):
         raise ValueError(f"binary prefixes are for bytes, not for {unit!r}")
-    if value is None or math.isnan(value):
+    value = math.nan if value is None else real("value", value)
+    if math.isnan(value):
         return "unknown"
     if math.isinf(value):
         return f"{value} {unit}".strip()
-    whole = unit in ("B", "FLOP", "MAC") and float(value).is_integer()
+    whole = unit in ("B", "FLOP", "MAC") and value.is_integer()
     if value == 0 or (whole and abs(value) < (1024 if binary else 10_000)):
         return f"{int(value):,} {unit}".strip()
     prefixes = {"": 1, **BINARY_PREFIXES} if binary else _printed_prefixes(unit)
@@ -148,5 +153,8 @@ def _three_digits(value: float) -> str:
 
 
 def flops_from_macs(macs: int) -> int:
-    """Return the floating-point operations in ``macs`` multiply-accumulates: two each. Lesson 00."""
-    return _FLOPS_PER_MAC * macs
+    """Return the floating-point operations in ``macs`` multiply-accumulates: two each.
+
+    Raises TypeError or ValueError for what is no whole number of at least 0. Lesson 00.
+    """
+    return _FLOPS_PER_MAC * whole_number("macs", macs, at_least=0)

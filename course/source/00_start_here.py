@@ -80,8 +80,8 @@ card
 # Multiply two small matrices once, then again and again. How many times longer does the first call take?
 #
 # Counting gives the simplest model: every call does the same arithmetic on the same data, so the model says 1x. Commit yourself
-# to a number before you go on. Where a question asks for a time or for bytes, write it as you like: `units.parse` reads `3 ms`
-# and `0.003`, `2 GiB` and `2,147,483,648`; a microsecond is written `us`.
+# to a number before you go on. Where a question asks for a time or for bytes, write it as you like: `3 ms`, or
+# `0.003` alone for seconds, `2 GiB`, or `2,147,483,648` alone for bytes; a microsecond is written `us`.
 
 # %% tags=["predict"]
 first_call = helpers.predict("How many times longer is the first call of a @ b than a later one?", "x")

@@ -251,7 +251,11 @@ def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor
 
     def copy_leaf(leaf: Any) -> Any:
         if isinstance(leaf, Shape):
-            return torch.zeros(leaf.sizes, dtype=dtype_of(work.model), device=work.runs_on)
+            try:
+                return torch.zeros(leaf.sizes, dtype=dtype_of(work.model), device=work.runs_on)
+            except RuntimeError as error:
+                shape = tuple(leaf.sizes)
+                raise ValueError(f"inputs={shape} does not fit into memory; give a smaller shape") from error
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if id(leaf) not in copies:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import os
 import platform
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from helpers import storage
+from helpers.checks import members, one_of
 from helpers.native import cache
 from helpers.native.signatures import Signature, parse_signature, to_c
 from helpers.native.tools import CompilationError, MissingToolError, NativeError, find_compiler, run_tool
@@ -86,13 +88,19 @@ def compile_cpp(source: str, *, flags: Sequence[str] = CPP_FLAGS, folder: Path |
     file is not named by the source alone because a process that has loaded a path keeps what it loaded there.
 
     Raises CompilationError with the compiler's first error and the source's line, MissingToolError without a
-    compiler, NativeError when the library does not load, TypeError for other arguments. Lesson 11.
+    compiler, NativeError when the library does not load, OSError where the disk is full or the folder cannot be written
+    to, TypeError or ValueError for other arguments. Lesson 11.
     """
     if not isinstance(source, str):
         raise TypeError(f"source is the text of a C++ program, not {type(source).__name__}")
-    if isinstance(flags, str) or not all(isinstance(flag, str) for flag in flags):
-        raise TypeError(f"flags is a tuple of texts such as ('-O3', '-march=native'), not {flags!r:.60}")
-    command, flags = find_compiler(), tuple(flags)
+    if not source.strip():
+        raise ValueError(f"source={source!r} holds no program; give the text of one, with its functions")
+    flags = tuple(members("flags", flags, "texts, such as ('-O3', '-march=native')", kind=str))
+    if any(flag.startswith("-o") for flag in flags):
+        raise ValueError(f"flags={flags!r} names the output with -o; leave it out, because the library has a name")
+    if folder is not None:
+        one_of("folder", folder, str | os.PathLike, "a path")
+    command = find_compiler()
     version = _version(*command)
     machine = _processor() if any(flag.endswith("=native") for flag in flags) else platform.machine()
     key = cache.digest(source, repr(flags), repr(command), version, machine)
@@ -104,10 +112,12 @@ def compile_cpp(source: str, *, flags: Sequence[str] = CPP_FLAGS, folder: Path |
 
 def _compile(command: Sequence[str], flags: Sequence[str], source: str, target: Path) -> None:
     # In a folder of its own and by a relative name: no path of this machine gets into the library or a message.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+    with storage.temporary_folder("compile-") as place:
         Path(place, _FILE).write_text(source, encoding="utf-8")
         # The libraries among the flags (-lm) must stand behind the source that needs them.
-        done = run_tool([*command, *_ALWAYS, _FILE, *flags, "-o", str(target)], folder=Path(place), limit_s=_LIMIT_S)
+        done = run_tool([*command, *_ALWAYS, _FILE, *flags, "-o", str(target)], folder=place, limit_s=_LIMIT_S)
+    if done.returncode != 0 and (full := os.strerror(errno.ENOSPC)) in done.stderr:
+        raise OSError(errno.ENOSPC, full)
     if done.returncode != 0 or not target.exists():
         raise _refusal(Path(command[0]).name, source, done.stderr + done.stdout, done.returncode)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import re
-import tempfile
 from pathlib import Path
 
+from helpers import storage
+from helpers.checks import one_of
 from helpers.native import elf, sass, x86
 from helpers.native.cpp import Library
 from helpers.native.nvrtc import Cubin
@@ -28,6 +29,8 @@ def disassemble(program: Program, *, function: str | None = None) -> str:
     Raises NativeError for what holds no machine code, MissingToolError without the disassembler, ValueError for a
     function that is not in it (with those that are), TypeError for another argument. Lesson 11.
     """
+    if function is not None:
+        one_of("function", function, str, "a function's name")
     if is_gpu(program):
         return _texts(gpu_functions(program), function)
     listing = _objdump(program)
@@ -68,7 +71,7 @@ def gpu_functions(program: Program) -> dict[str, sass.Function]:
 def _read_gpu(image: bytes) -> dict[str, sass.Function]:
     sizes = {name: len(body) for name, body in elf.read(image).sections.items()}
     tool = find_nvdisasm()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with storage.temporary_folder("disassemble-") as folder:
         path = Path(folder, "program.cubin")
         path.write_bytes(image)
         functions = sass.parse(_output([tool, "-c", str(path)]))
@@ -115,7 +118,7 @@ def pick(functions: dict[str, sass.Function] | dict[str, x86.Function], function
 def _objdump(program: Program) -> str:
     tool = find_objdump()
     if isinstance(program, bytes):
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        with storage.temporary_folder("disassemble-") as folder:
             path = Path(folder, "program.o")
             path.write_bytes(program)
             return _objdump(path)
@@ -138,4 +141,8 @@ def _content(program: Program) -> bytes:
         return program
     if not isinstance(program, str | os.PathLike):
         raise TypeError(f"a Cubin, a Library, or a file's path or bytes is read, not {type(program).__name__}")
-    return Path(program).read_bytes()
+    try:
+        return Path(program).read_bytes()
+    except OSError as error:
+        problem = f"the program {os.fspath(program)!r} cannot be read ({error.strerror})"
+        raise NativeError(problem, "give a Cubin, a Library, or the path of a compiled file") from error

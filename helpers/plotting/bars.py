@@ -11,6 +11,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import NullFormatter
 
 from helpers import units
+from helpers.checks import members, named, number
 from helpers.plotting.style import FOUND, MEASURED, MODELLED, PREDICTED, figure, unit_axis
 
 _COLOURS = {"predicted": PREDICTED, "modelled": MODELLED, **dict.fromkeys(FOUND, MEASURED)}
@@ -33,8 +34,15 @@ def draw_three(
     """Return grouped bars: for each of ``settings`` the predicted and modelled numbers and those that were found.
 
     ``numbers`` maps 'predicted', 'modelled' and one of 'measured', 'counted', 'simulated', 'published' or 'stated' to
-    one value in ``unit`` a setting; None leaves the place free, as where the reader made no prediction. Lesson 00.
+    one value in ``unit`` a setting; None leaves the place free, as where the reader made no prediction.
+
+    Raises TypeError or ValueError for what cannot be drawn. Lesson 00.
     """
+    settings = members("settings", settings, "names")
+    numbers = {name: members(f"numbers[{name!r}]", row, "numbers") for name, row in
+               named("numbers", numbers, "lists of numbers").items()}  # fmt: skip
+    if not settings or not numbers:
+        raise ValueError("nothing to draw: give at least one setting and one name with its numbers")
     unknown = sorted(set(numbers) - set(_COLOURS))
     if unknown:
         raise ValueError(f"an experiment has the numbers {', '.join(_COLOURS)}, not {', '.join(unknown)}")
@@ -43,8 +51,8 @@ def draw_three(
     uneven = [name for name, values in numbers.items() if len(values) != len(settings)]
     if uneven:
         raise ValueError(f"{len(settings)} settings need as many numbers; {', '.join(uneven)} has another length")
-    for name, row in numbers.items():
-        _refuse_not_finite({f"{name} {place}": value for place, value in enumerate(row) if value is not None})
+    numbers = {name: [None if value is None else number(f"numbers[{name!r}][{place}]", value)
+                      for place, value in enumerate(row)] for name, row in numbers.items()}  # fmt: skip
     drawn, axes = figure(title=title)
     given = {name: numbers[name] for name in _COLOURS if name in numbers and any(v is not None for v in numbers[name])}
     width = _GROUP_WIDTH / max(1, len(given))
@@ -93,11 +101,11 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
     """Return one horizontal line a name, in the given order from the top; ``values`` in ``unit``.
 
     On a linear axis they are bars from zero. A logarithmic axis (``log=True``) has no zero for a bar to start
-    from, so there they are points. Lesson 00.
+    from, so there they are points. Raises TypeError or ValueError for what cannot be drawn. Lesson 00.
     """
+    values = {name: number(f"values[{name!r}]", value) for name, value in named("values", values, "numbers").items()}
     if not values:
         raise ValueError("nothing to draw: give at least one name and value")
-    _refuse_not_finite(values)
     if log and min(values.values()) <= 0:
         raise ValueError("a logarithmic axis shows numbers above zero only; draw these with log=False")
     drawn, axes = figure(title=title, height_in=_height_in(len(values)))
@@ -110,10 +118,10 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
     else:
         axes.barh(places, numbers, color=MEASURED, height=0.65)
         axes.margins(x=0.15)
-    for place, number in zip(places, numbers, strict=True):
+    for place, value in zip(places, numbers, strict=True):
         axes.annotate(
-            units.text(number, unit),
-            (number, place),
+            units.text(value, unit),
+            (value, place),
             xytext=(10, 0),
             textcoords="offset points",
             va="center",
@@ -130,12 +138,6 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
 def _height_in(bars: int) -> float:
     """Return the height of a figure of so many horizontal bars: up to a slide's, and above that what names need."""
     return min(_AROUND_IN + _BAR_IN * bars, max(_SLIDE_IN, _AROUND_IN + _LEAST_BAR_IN * bars))
-
-
-def _refuse_not_finite(values: Mapping[str, float]) -> None:
-    wrong = [f"{name} ({value})" for name, value in values.items() if not math.isfinite(value)]
-    if wrong:
-        raise ValueError(f"only finite numbers can be drawn; not {', '.join(wrong)}")
 
 
 def _axis_name(unit: str) -> str:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
+from helpers.checks import members, named, number, numbers
 from helpers.plotting.mountains import binary_ticks
 from helpers.plotting.style import FOUND, MEASURED, MODELLED, PREDICTED, figure, unit_axis
 
@@ -39,9 +40,12 @@ def draw_curves(
     broken lines. ``marks`` are sizes at which
     something fills up, named above the axes. ``log=False`` has values from zero.
 
-    Raises ValueError for no size, a curve of another length, a third other name, or a value that is not finite or, on
-    a logarithmic axis, not above 0. Lesson 08.
+    Raises TypeError for what is no list of numbers, ValueError for no size, a curve of another length, a third other
+    name, a size not above 0, or a value that is not finite or, on a logarithmic axis, not above 0. Lesson 08.
     """
+    sizes = numbers("sizes", sizes, above=0)
+    marks = {name: number(f"marks[{name!r}]", at, above=0) for name, at in named("marks", marks or {}, "sizes").items()}
+    curves = {name: _values(name, values) for name, values in named("curves", curves, "lists of numbers").items()}
     _check(sizes, curves, log)
     drawn, axes = figure(title=title)
     others = iter(_OTHERS)
@@ -49,12 +53,12 @@ def draw_curves(
         look = _LOOKS[name] if name in _LOOKS else next(others)
         places = [(size, value) for size, value in zip(sizes, values, strict=True) if value is not None]
         axes.plot(*zip(*places, strict=True) if places else ([], []), label=name, markersize=6, linewidth=2, **look)
-    _size_axis(axes, [*sizes, *(marks or {}).values()], size_unit)
+    _size_axis(axes, [*sizes, *marks.values()], size_unit)
     _value_axis(axes, [value for values in curves.values() for value in values if value is not None], log)
     unit_axis(axes, "y", unit)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
-    for name, size in (marks or {}).items():
+    for name, size in marks.items():
         axes.axvline(size, color="#777777", linestyle="--", linewidth=1.2, zorder=1.5)
         axes.annotate(name, (size, 1), xycoords=axes.get_xaxis_transform(), xytext=(-4, -4), rotation=90, ha="right",
                       va="top", textcoords="offset points", fontsize=11, color="#444444")  # fmt: skip
@@ -81,6 +85,11 @@ def _value_axis(axes: Axes, values: Sequence[float], log: bool) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
+def _values(name: str, values: Sequence[float | None]) -> list[float | None]:
+    given = members(f"curves[{name!r}]", values, "numbers")
+    return [None if value is None else number(f"curves[{name!r}][{place}]", value) for place, value in enumerate(given)]
+
+
 def _check(sizes: Sequence[float], curves: Mapping[str, Sequence[float | None]], log: bool) -> None:
     uneven = [name for name, values in curves.items() if len(values) != len(sizes)]
     if uneven:
@@ -90,6 +99,6 @@ def _check(sizes: Sequence[float], curves: Mapping[str, Sequence[float | None]],
         raise ValueError("nothing to draw: give at least one size and one value")
     if len([name for name in curves if name not in _LOOKS]) > len(_OTHERS):
         raise ValueError(f"beside {', '.join(_LOOKS)} there is room for {len(_OTHERS)} curves; got {', '.join(curves)}")
-    wrong = [value for value in given if not math.isfinite(value) or (log and value <= 0)]
+    wrong = [value for value in given if log and value <= 0]
     if wrong:
-        raise ValueError(f"{wrong[0]} cannot be drawn on this axis; give finite numbers, above 0 or with log=False")
+        raise ValueError(f"{wrong[0]:g} cannot be drawn on a logarithmic axis; give numbers above 0, or log=False")

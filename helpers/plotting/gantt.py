@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from helpers.checks import members, number
 from helpers.plotting.style import STYLE_FILE, figure, ink_on, unit_axis
 from helpers.results import Result
 
@@ -31,10 +32,14 @@ def gantt(spans: Sequence[Span], *, title: str, unit: str = "s", xlabel: str = "
     """Return a Gantt chart of ``spans``: lanes from the top in the order they first appear, a colour a kind.
 
     ``unit`` is one of ``units.BASE_UNITS``; "" counts steps. A label is written where its bar has room for it.
-    Raises ValueError for no spans, and for a span that ends before it starts. Lesson 07.
+    Raises TypeError for what is no span, ValueError for no spans and a span that ends before it starts. Lesson 07.
     """
+    spans = members("spans", spans, "Spans", kind=Span)
     if not spans:
         raise ValueError("nothing to draw: give at least one span")
+    for place, span in enumerate(spans):
+        number(f"spans[{place}].start", span.start)
+        number(f"spans[{place}].end", span.end)
     backwards = next((span for span in spans if span.end < span.start), None)
     if backwards:
         raise ValueError(f"the span {backwards.label or backwards.kind!r} ends before it starts: {backwards}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
@@ -12,13 +11,12 @@ from matplotlib.patches import Polygon
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from helpers import units
+from helpers.checks import members
+from helpers.hardware.devices_tables import OnChipMemory
 from helpers.hardware.limits import MemoryLevel
+from helpers.hardware.links import Link
 from helpers.plotting.labels import label_points
 from helpers.plotting.style import MEASURED, STYLE_FILE, figure, ink_on, unit_axis
-
-if TYPE_CHECKING:
-    from helpers.hardware.devices_tables import OnChipMemory
-    from helpers.hardware.links import Link
 
 _SHADES = ("#08306B", "#0072B2", "#56B4E9", "#9FD0EE", "#D3E8F6")
 _NARROWEST, _WIDEST = 0.22, 1.0  # of the pyramid's width
@@ -34,6 +32,7 @@ def draw_hierarchy(levels: Sequence[MemoryLevel], *, title: str = "Memory hierar
     column is a load's time over that of the level above. What is None stands as "unknown".
     Raises ValueError for no levels. Lesson 01.
     """
+    levels = members("levels", levels, "memory levels, such as the memory_levels of probe()", kind=MemoryLevel)
     if not levels:
         raise ValueError("nothing to draw: give at least one memory level")
     drawn, axes = figure(title=title, height_in=1.3 + 0.62 * len(levels))
@@ -63,6 +62,7 @@ def draw_links(links: Sequence[Link], *, title: str = "What moves data in this m
 
     An unknown number is written as such. Raises ValueError for no links and a number that is not above 0. Lesson 01.
     """
+    links = members("links", links, "links, such as measure_links() returns", kind=Link)
     if not links:
         raise ValueError("nothing to draw: give at least one link")
     panels = [("bandwidth", "B/s", [link.bandwidth_bytes_per_s for link in links]),
@@ -109,6 +109,7 @@ def draw_inversion(
 
     Raises ValueError where no bytes are known. Lesson 01.
     """
+    processors = members("processors", processors, "rows of memory_inversion()", kind=OnChipMemory)
     rows = {row.name: _totals(row) for row in processors}
     known = [value for totals in rows.values() for value in totals if value is not None]
     if not known:

@@ -6,19 +6,17 @@ import math
 import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator, MaxNLocator, NullFormatter
 
+from helpers.checks import members, one_of
+from helpers.hardware.history import DoublingTime, EnergyCost, Series
 from helpers.plotting.labels import label_points
 from helpers.plotting.style import MEASURED, MODELLED, figure
 from helpers.results import Result, label
-
-if TYPE_CHECKING:
-    from helpers.hardware.history import DoublingTime, EnergyCost, Series
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _COLOURS = (MODELLED, "#D55E00", MEASURED, "#CC79A7", "#000000", "#E69F00", "#56B4E9")
@@ -80,7 +78,7 @@ def draw_growth(
     ``series`` is one of :mod:`helpers.hardware.history`; ``named`` are the points to name, by default all (a dozen
     reads best). Raises ValueError for no points, values that are not above 0, and a name that no point has. Lesson 02.
     """
-    _check([series])
+    _check([one_of("series", series, Series, "a series of helpers.hardware.history")])
     points = [(point.year, point.value) for point in series.points]
     unknown = sorted(set(named or ()) - {point.name for point in series.points})
     if unknown:
@@ -104,6 +102,7 @@ def draw_trends(all_series: Sequence[Series], *, title: str, doublings: Sequence
     It is how Moore's law and its slowing are seen: some quantities go on, others stop. ``doublings`` as in
     :func:`draw_growth`. Raises ValueError for no points and for values that are not above 0. Lesson 02.
     """
+    all_series = members("all_series", all_series, "series of helpers.hardware.history", kind=Series)
     _check(all_series)
     drawn, axes = figure(title=title, height_in=3.9)
     for place, series in enumerate(all_series):
@@ -123,6 +122,7 @@ def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one oper
     ``costs`` are those of :func:`helpers.hardware.history.energy_costs`; a cost known from least to most is a bar
     between the two, any other a point. Raises ValueError for no cost and an energy that is not above 0. Lesson 01.
     """
+    costs = members("costs", costs, "costs, such as energy_costs() returns", kind=EnergyCost)
     if not costs:
         raise ValueError("nothing to draw: give at least one operation and its energy")
     wrong = [f"{cost.name} ({cost.least_pj} pJ)" for cost in costs if not 0 < cost.least_pj <= cost.most_pj < math.inf]

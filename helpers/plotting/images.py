@@ -8,13 +8,23 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 
+from helpers.checks import members, one_of
 from helpers.plotting.style import STYLE_FILE
 
 _INCHES_PER_IMAGE = 0.75
 
 
 def draw_images(images: torch.Tensor, labels: Sequence[object], *, title: str) -> Figure:
-    """Return the grey images, a tensor (N, 1, H, W) or (N, H, W), in one row with ``labels`` below. Lesson 00."""
+    """Return the grey images, a tensor (N, 1, H, W) or (N, H, W), in one row with ``labels`` below.
+
+    Raises TypeError for what is no tensor, ValueError for another shape, NaN, or not one label an image. Lesson 00.
+    """
+    one_of("images", images, torch.Tensor, "a tensor (torch.from_numpy makes one of an array)")
+    labels = members("labels", labels, "labels, one an image")
+    if images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[1] != 1):
+        raise ValueError(f"images has the shape {tuple(images.shape)}; give grey images, (N, 1, H, W) or (N, H, W)")
+    if not torch.isfinite(images).all():
+        raise ValueError("images holds NaN or infinity; give finite numbers")
     pictures = images.detach().cpu().reshape(len(images), *images.shape[-2:])
     if len(pictures) == 0 or len(pictures) != len(labels):
         raise ValueError(f"give at least one image and a label for each; got {len(pictures)} and {len(labels)}")

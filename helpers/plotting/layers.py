@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from helpers import units
+from helpers.checks import members, named, number, numbers
 from helpers.plotting.style import STYLE_FILE, figure, ink_on, unit_axis
 
 _SMALL_SHARE = 0.05
@@ -16,8 +17,11 @@ _SMALL_SHARE = 0.05
 def draw_layers(layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, unit: str, title: str) -> Figure:
     """Return one horizontal bar a layer, from the top in model order, with ``parts`` stacked in it; values in ``unit``.
 
-    Raises ValueError when a part has not one value a layer, or a negative one. Lesson 07.
+    Raises TypeError or ValueError when a part has not one finite number a layer, at least 0. Lesson 07.
     """
+    layers = members("layers", layers, "names")
+    parts = {name: numbers(f"parts[{name!r}]", values, at_least=0)
+             for name, values in named("parts", parts, "lists of numbers").items()}  # fmt: skip
     _check_parts(layers, parts)
     drawn, axes = figure(title=title, height_in=1.3 + 0.21 * len(layers))
     left = [0.0] * len(layers)
@@ -41,11 +45,16 @@ def draw_layers(layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, 
 def draw_shares(wholes: Mapping[str, Mapping[str, float]], *, title: str) -> Figure:
     """Return one pie a whole, such as inference and training, with a colour a part that is the same in each.
 
-    Parts below 5 % of their whole are drawn without a number. Raises ValueError for an empty whole or a negative part.
-    Lesson 07.
+    Parts below 5 % of their whole are drawn without a number. Raises TypeError or ValueError for no whole, an
+    empty one, or a part that is no number of at least 0. Lesson 07.
     """
+    wholes = {name: {part: number(f"wholes[{name!r}][{part!r}]", value, at_least=0)
+                     for part, value in named(f"wholes[{name!r}]", parts, "numbers").items()}
+              for name, parts in named("wholes", wholes, "parts and their numbers").items()}  # fmt: skip
+    if not wholes:
+        raise ValueError("nothing to draw: give at least one whole and its parts")
     for name, parts in wholes.items():
-        if not sum(parts.values()) > 0 or min(parts.values()) < 0:
+        if not sum(parts.values()) > 0:
             raise ValueError(f"{name!r} has nothing to share: parts must be at least 0, and one above it")
     names = list(dict.fromkeys(part for parts in wholes.values() for part in parts))
     colours = dict(zip(names, _palette(len(names)), strict=True))
@@ -86,6 +95,3 @@ def _check_parts(layers: Sequence[str], parts: Mapping[str, Sequence[float]]) ->
     uneven = [name for name, values in parts.items() if len(values) != len(layers)]
     if uneven:
         raise ValueError(f"{len(layers)} layers need as many numbers; {', '.join(uneven)} has another length")
-    negative = [name for name, values in parts.items() if min(values) < 0]
-    if negative:
-        raise ValueError(f"parts of a layer are at least 0; {', '.join(negative)} has a negative one")

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from helpers import units
+from helpers.checks import members
 from helpers.hardware.limits import BandwidthPoint, LatencyPoint
 from helpers.plotting.style import MEASURED, MODELLED, STYLE_FILE, figure, unit_axis
 
@@ -40,6 +41,7 @@ def draw_latencies(
     """
     if origin not in _ORIGINS:
         raise ValueError(f"a curve's origin is one of {', '.join(_ORIGINS)}, not {origin!r}")
+    latencies = members("latencies", latencies, "latency points, such as the latencies of probe()", kind=LatencyPoint)
     if not latencies:
         raise ValueError("nothing to draw: the limits hold no latency (their notes say why)")
     wrong = [point for point in latencies if not 0 < point.latency_s < math.inf]
@@ -74,6 +76,7 @@ def draw_bandwidths(
     unknown = [name for name in kernels if name not in KERNELS]
     if unknown or not kernels:
         raise ValueError(f"the kernels are {', '.join(KERNELS)}; got {', '.join(unknown) or 'none'}")
+    bandwidths = members("bandwidths", bandwidths, "points, such as the bandwidths of probe()", kind=BandwidthPoint)
     if not bandwidths:
         raise ValueError("nothing to draw: the limits hold no bandwidth (their notes say why)")
     drawn, axes = figure(title=title)

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from helpers.checks import members, named, number, numbers, one_of, real, whole_number
 from helpers.plotting.style import MEASURED, MODELLED, figure, ink_on
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ def draw_split(split: ProductSplit) -> Figure:
     term of the sum, so the output is drawn as many times. The sides are to scale, at least an eighth of the longest.
     Raises ValueError for more parts than there are colours, 6. Lesson 03.
     """
+    from helpers.parallel.within_layer import ProductSplit
+
+    one_of("split", split, ProductSplit, "a ProductSplit, such as model_split() returns")
     if split.parts > len(_PARTS):
         raise ValueError(f"{split.parts} parts have no colours of their own; draw a split in at most {len(_PARTS)}")
     longest = max(split.m, split.k, split.n)
@@ -101,11 +105,16 @@ def draw_losses(
     ``guessing`` draws the loss of an answer that ignores the input, such as ln 10 for ten classes. A curve ends where
     its loss is not finite. Raises ValueError for no curves, or for one without a loss above 0 in it. Lesson 03.
     """
+    curves = {name: members(f"curves[{name!r}]", losses, "numbers")
+              for name, losses in named("curves", curves, "lists of numbers").items()}  # fmt: skip
+    whole_number("smooth", smooth)
+    if guessing is not None:
+        number("guessing", guessing, above=0)
     if not curves:
         raise ValueError("nothing to draw: give at least one curve")
     drawn, axes = figure(title=title)
     for place, (name, losses) in enumerate(curves.items()):
-        values = np.asarray(losses, dtype=float)
+        values = np.array([real(f"curves[{name!r}][{step}]", loss) for step, loss in enumerate(losses)])
         values = values[: int(np.isfinite(values).cumprod().sum())]
         if not (values > 0).any():
             raise ValueError(f"the curve {name!r} has no finite loss above 0; a logarithmic axis cannot show it")
@@ -129,6 +138,9 @@ def draw_stale(sweep: StaleSweep, *, title: str = "Stale gradients: loss at the 
     A line joins the rates up to which theory calls each delay stable, ``limits`` of the sweep, placed between the rows
     on a logarithmic scale, at an edge of the map where the limit lies outside. Lesson 03.
     """
+    from helpers.parallel.updates import StaleSweep
+
+    one_of("sweep", sweep, StaleSweep, "the sweep that sweep_stale() returns")
     delays = sorted({run.delay for run in sweep.runs})
     rates = sorted({run.rate for run in sweep.runs})
     drawn, axes = figure(title=title, height_in=1.9 + 0.42 * len(rates))
@@ -181,6 +193,8 @@ def draw_limits(delays: Sequence[int], modelled: Sequence[float], measured: Sequ
     Both axes are logarithmic, the delay as delay + 1, so that no delay has a place. Raises ValueError where the three
     are not of one length. Lesson 03.
     """
+    delays = numbers("delays", delays, at_least=0)
+    modelled, measured = numbers("modelled", modelled, above=0), numbers("measured", measured, above=0)
     if not len(delays) == len(modelled) == len(measured) > 0:
         raise ValueError(f"{len(delays)} delays, {len(modelled)} modelled, {len(measured)} measured: give equally many")
     drawn, axes = figure(title="The largest stable rate shrinks with the delay")
@@ -205,7 +219,9 @@ def draw_crossover(crossover: Crossover) -> Figure:
     Below the line at 1 a way is faster than the loop. What was not modelled, or not run, is left out. Raises ValueError
     for no points. Lesson 03.
     """
-    points = crossover.points
+    from helpers.parallel.ensembles import Crossover
+
+    points = one_of("crossover", crossover, Crossover, "the crossover that sweep_crossover() returns").points
     if not points:
         raise ValueError("nothing to draw: the sweep has no sizes")
     drawn, axes = figure(title=f"{points[0].nets} networks: time over that of the loop")
@@ -235,6 +251,9 @@ def draw_speedup(sweeps: Sequence[ThreadSweep]) -> Figure:
 
     Raises ValueError for no sweeps. Lesson 03.
     """
+    from helpers.parallel.within_layer import ThreadSweep
+
+    sweeps = members("sweeps", sweeps, "sweeps of threads", kind=ThreadSweep)
     if not sweeps:
         raise ValueError("nothing to draw: give at least one sweep of threads")
     drawn, axes = figure(title="Speedup by threads")

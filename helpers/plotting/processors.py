@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from helpers.checks import members
 from helpers.plotting.style import STYLE_FILE, figure, ink_on
 from helpers.results import Result
 
@@ -99,6 +100,7 @@ def draw_dies(dies: Sequence[Die] = SCHEMATIC_DIES, *, title: str = "What the ar
     The shares of ``SCHEMATIC_DIES`` are a drawing's, not a processor's, and the title has to say so. Raises ValueError
     for no dies. Lesson 01.
     """
+    dies = members("dies", dies, "Dies", kind=Die)
     if not dies:
         raise ValueError("nothing to draw: give at least one die")
     with plt.style.context(STYLE_FILE):
@@ -150,6 +152,7 @@ def draw_memory_spaces(
     Two blocks of two threads are drawn. Raises ValueError for a scope that is none of "thread", "block" and "grid".
     Lesson 01.
     """
+    spaces = members("spaces", spaces, "MemorySpaces", kind=MemorySpace)
     instances = {"thread": _THREADS, "block": _BLOCKS, "grid": 1}
     unknown = [space.scope for space in spaces if space.scope not in instances]
     if unknown or not spaces:

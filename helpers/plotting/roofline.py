@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from helpers import units
+from helpers.checks import members, one_of
 from helpers.hardware.limits import MachineLimits
 from helpers.plotting.labels import label_points
 from helpers.plotting.style import MEASURED, MODELLED, figure, unit_axis
@@ -45,6 +46,8 @@ def draw_roofline(
 
     Raises ValueError for a dtype that was not measured, and where no bandwidth was. Lesson 02.
     """
+    one_of("limits", limits, MachineLimits, "the limits of a machine, such as probe() returns")
+    points = members("points", points, "RooflinePoints or placements", kind=Point)
     shown = [point for point in points if _modelled(point).flops > 0]
     chosen = list(dtypes or dict.fromkeys(_modelled(point).dtype for point in shown) or ["float32"])
     peaks = {dtype: peak_of(limits, dtype) for dtype in chosen}

@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
 from helpers import units
+from helpers.checks import one_of
 
 STYLE_FILE = Path(__file__).with_name("course.mplstyle")
 
@@ -64,9 +65,11 @@ def show(drawn: Figure, *, alt: str) -> None:
     """Display ``drawn`` in a notebook with ``alt``, a sentence or two for those who do not see it, and close it.
 
     The alt text is the output's ``text/plain`` and stands in the image's metadata, so that a screen reader, a
-    slide and the notebook's test all read it. Raises ValueError when it is empty. Lesson 00.
+    slide and the notebook's test all read it. Raises ValueError when it is empty, TypeError for no figure or no text.
+    Lesson 00.
     """
-    if not alt.strip():
+    one_of("drawn", drawn, Figure, "a figure, such as a draw_ function returns")
+    if not one_of("alt", alt, str, "a sentence that says what a reader should see").strip():
         raise ValueError("a figure needs an alt text: say in a sentence what a reader should see in it")
     from IPython.display import display
 

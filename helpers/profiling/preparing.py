@@ -30,7 +30,7 @@ def warm_step(
 
     Raises TypeError, ValueError or ModelError, in one sentence, for what cannot be timed.
     """
-    _check(model, training)
+    _check(model)
     work = steps.workload(model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=None)
     with steps.undisturbed(work.device), torch.inference_mode(False):
         work = steps.with_optimizer(steps.copied(work, copy_tensor=torch.clone))
@@ -46,11 +46,9 @@ def input_text(work: steps.Workload) -> str:
     return ", ".join(described(part) for part in (positional, named) if part)
 
 
-def _check(model: Any, training: Any) -> None:
+def _check(model: Any) -> None:
     if isinstance(model, type) and issubclass(model, nn.Module):
         raise TypeError(f"{model.__name__} is a class; give a model made of it, {model.__name__}(...)")
-    if not isinstance(training, bool):
-        raise TypeError(f"training must be True or False; got {training!r}")
     for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             raise steps.ModelError(

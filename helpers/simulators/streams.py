@@ -91,8 +91,9 @@ def strided(
 
     Lesson 02.
     """
-    whole_number("count", count)
-    whole_number("stride_bytes", stride_bytes)
+    whole_number("count", count, at_most=_MOST_ACCESSES)
+    whole_number("stride_bytes", stride_bytes, at_most=_LAST_ADDRESS // _MOST_ACCESSES)
+    whole_number("start", start, at_least=0)
     return AddressStream(start + stride_bytes * np.arange(count, dtype=np.int64), writes, element_bytes)
 
 
@@ -103,7 +104,7 @@ def random_accesses(
 
     Raises ValueError for a share outside 0 to 1 or a working set smaller than an element. For the library itself.
     """
-    whole_number("count", count)
+    whole_number("count", count, at_most=_MOST_ACCESSES)
     whole_number("element_bytes", element_bytes)
     whole_number("working_set_bytes", working_set_bytes, at_least=element_bytes)
     if not 0 <= write_share <= 1:
@@ -122,6 +123,7 @@ def pointer_chase(working_set_bytes: int, *, step_bytes: int = 64, laps: int = 1
     whole_number("step_bytes", step_bytes, at_least=8)
     whole_number("working_set_bytes", working_set_bytes, at_least=step_bytes)
     whole_number("laps", laps)
+    _require_few(working_set_bytes // step_bytes * laps, "a chase through that working set")
     order = np.random.default_rng(seed).permutation(working_set_bytes // step_bytes)
     return AddressStream(np.tile(order * step_bytes, laps), False, 8)
 
@@ -135,6 +137,8 @@ def matrix_walk(
     """
     whole_number("rows", rows)
     whole_number("columns", columns)
+    whole_number("start", start, at_least=0)
+    _require_few(rows * columns, f"a walk over {rows:,} x {columns:,}")
     if order not in ("rows", "columns"):
         raise ValueError(f"a matrix is walked by 'rows' or by 'columns', not by {order!r}")
     elements = np.arange(rows * columns, dtype=np.int64).reshape(rows, columns)
@@ -160,9 +164,7 @@ def matrix_product(
         raise ValueError(f"order is 'ijk' or 'ikj', and a tile goes with 'ikj'; got {order!r} with tile={tile!r}")
     whole_number("tile", max(m, n, k) if tile is None else tile)
     accesses = m * n * (2 * k + 1) if order == "ijk" else m * n * (1 + 3 * k) + m * k * _tiles(n, tile)
-    if accesses > _MOST_ACCESSES:
-        raise ValueError(f"a product of {m} x {k} and {k} x {n} is {accesses:,} accesses, and at most "
-                         f"{_MOST_ACCESSES:,} are simulated; give smaller sides")  # fmt: skip
+    _require_few(accesses, f"a product of {m} x {k} and {k} x {n}")
     bases = np.cumsum([0, _pages(m * k * element_bytes), _pages(k * n * element_bytes)])
     a, b, c = (
         base + element_bytes * np.arange(rows * columns, dtype=np.int64).reshape(rows, columns)
@@ -209,6 +211,11 @@ def _tiles(length: int, tile: int | None) -> int:
 
 def _pages(size_bytes: int) -> int:
     return -(-size_bytes // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def _require_few(accesses: int, what: str) -> None:
+    if accesses > _MOST_ACCESSES:
+        raise ValueError(f"{what} is {accesses:,} accesses, and at most {_MOST_ACCESSES:,} are simulated; give less")
 
 
 def require_stream(given: object) -> None:

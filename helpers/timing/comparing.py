@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from helpers.checks import whole_number
 from helpers.results import Result, cell
 from helpers.timing.claims import bound_text, number_text, settle
 from helpers.timing.intervals import median_interval
@@ -22,6 +23,7 @@ from helpers.timing.runs import (
     Run,
     calibrate,
     check_budget,
+    check_clock,
     check_function,
     chosen_device,
     device_in_use,
@@ -145,6 +147,9 @@ def compare(
     """
     first = _check_candidates(candidates, baseline)
     check_budget(budget_s)
+    check_clock(clock)
+    if seed is not None:
+        whole_number("seed", seed, at_least=0)
     if not (isinstance(precision, numbers.Real) and 0 < precision < 1):
         raise ValueError(f"precision={precision!r}: give the share to which each ratio must be known, such as 0.05")
     chosen = chosen_device(device)

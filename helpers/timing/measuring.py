@@ -19,6 +19,7 @@ from helpers.timing.runs import (
     Run,
     calibrate,
     check_budget,
+    check_clock,
     check_function,
     chosen_device,
     device_in_use,
@@ -89,6 +90,7 @@ def measure(
     """
     check_function("fn", fn)
     check_budget(budget_s)
+    check_clock(clock)
     chosen = chosen_device(device)
     cold_s = run(fn, 1, chosen, clock).host_s
     chosen = chosen or device_in_use()

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from helpers.checks import real
+
 Function = Callable[[], object]
 Clock = Callable[[], float]
 
@@ -47,6 +49,9 @@ def run(fn: Function, calls: int, device: torch.device | None, clock: Clock) -> 
             mark.record(stream)
         _synchronise(device)
         host_s = clock() - start_s
+    if not host_s >= 0:
+        raise ValueError(f"clock gave {start_s!r} and, later, a reading {host_s!r} after it; give one that never goes "
+                         "back, such as time.perf_counter")  # fmt: skip
     return Run(host_s, marks[0].elapsed_time(marks[1]) / 1e3 if marks else host_s)
 
 
@@ -99,6 +104,13 @@ def check_budget(budget_s: float) -> None:
         raise TypeError(f"budget_s must be a number of seconds; got {budget_s!r}")
     if not 0 < budget_s < math.inf:
         raise ValueError(f"budget_s must be a number of seconds above 0 and finite; got {budget_s!r}")
+
+
+def check_clock(clock: object) -> None:
+    """Raise TypeError when ``clock`` is no function, or when its readings are no numbers."""
+    if not callable(clock):
+        raise TypeError(f"clock={clock!r} is no function; give one that returns seconds, such as time.perf_counter")
+    real("a reading of clock", clock())
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import numbers
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,19 +10,21 @@ from dataclasses import dataclass
 
 import torch
 
+from helpers.checks import whole_number
 from helpers.results import Result
+
+_MOST_THREADS = 4096  # many more, and OpenMP ends the process for want of memory
 
 
 @contextmanager
 def fixed_threads(threads: int) -> Iterator[None]:
     """Compute with ``threads`` CPU threads inside the block, then with as many as before, also after an exception.
 
-    Raises ValueError when ``threads`` is not a whole number of at least 1. Lesson 02.
+    Raises TypeError or ValueError when ``threads`` is no whole number from 1 to 4,096. Lesson 02.
     """
-    if isinstance(threads, bool) or not isinstance(threads, numbers.Integral) or threads < 1:
-        raise ValueError(f"threads must be a whole number of at least 1; got {threads!r}")
+    threads = whole_number("threads", threads, at_most=_MOST_THREADS)
     before = torch.get_num_threads()
-    torch.set_num_threads(int(threads))
+    torch.set_num_threads(threads)
     try:
         yield
     finally:

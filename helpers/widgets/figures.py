@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from helpers import console, plotting
+from helpers.checks import members, named, one_of
 
 
 def interactive_figure(
@@ -26,6 +27,8 @@ def interactive_figure(
     Raises ValueError for a parameter without choices, for a view that is not one of them, and for fewer than two
     or more than three views. Lesson 00.
     """
+    for name, function in {"draw": draw, "alt": alt}.items():
+        one_of(name, function, Callable, "a function of the parameters")
     _check(choices, views)
     if not console.is_headless():
         _show_sliders(draw, choices, alt, views[0])
@@ -34,6 +37,8 @@ def interactive_figure(
 
 
 def _check(choices: Mapping[str, Sequence[Any]], views: Sequence[Mapping[str, Any]]) -> None:
+    members("views", views, "settings, each a dictionary", kind=Mapping)
+    named("choices", choices, "lists of values")
     empty = [name for name, values in choices.items() if len(values) == 0]
     if not choices or empty:
         raise ValueError(f"a slider needs values to step through; none given for {', '.join(empty) or 'any parameter'}")

@@ -8,6 +8,7 @@ import numbers
 from dataclasses import dataclass, replace
 
 from helpers import console, results, units
+from helpers.checks import one_of
 from helpers.widgets import store
 
 NO_PREDICTION = "no prediction made"
@@ -88,7 +89,7 @@ def quantity(value: float, unit: str) -> str:
 def read_number(text: str, unit: str) -> float:
     """Return the finite number in ``text`` in ``unit``; raises ValueError with a line for the reader."""
     if unit in units.BASE_UNITS:
-        value = units.parse(text, unit)
+        value = units.parse(text, unit, bare=True)
     else:
         value = units.parse(text.strip().removesuffix(unit).strip() or text, "")
     if not math.isfinite(value):
@@ -179,6 +180,8 @@ def predict(question: str, unit: str) -> Prediction:
     such as 'x' (times), '%' or 'messages'. Put the call on the cell's last line. Raises ValueError for an empty
     question. Lesson 00.
     """
+    one_of("question", question, str, "the question as text")
+    one_of("unit", unit, str, "a unit as text, such as 's' or 'x'")
     if not question.strip():
         raise ValueError("the question is empty; ask for one number that the experiment will measure")
     return Prediction(question.strip(), unit)

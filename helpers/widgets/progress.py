@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import results
+from helpers.checks import one_of
 from helpers.widgets import store
 
 _COURSE = Path(__file__).parents[2] / "course"
@@ -33,6 +34,7 @@ class Progress(results.Result):
 
 def progress(*, course: Path = _COURSE) -> Progress:
     """Return what is done of each lesson in the folder ``course``, from the reader's private file. Lesson 00."""
+    one_of("course", course, Path, "the folder of the lessons as a pathlib.Path, or leave it out")
     notebooks = sorted(course.glob("[0-9][0-9]_*.ipynb"))
     if not notebooks:
         raise FileNotFoundError("no lessons here; start JupyterLab with `make lab`, from the course's own folder")

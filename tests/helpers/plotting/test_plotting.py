@@ -140,14 +140,6 @@ def test_the_three_colours_differ_in_lightness_and_text_is_readable():
             assert contrast >= 4.5, key
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_not_drawn(value):
-    with pytest.raises(ValueError, match="only finite numbers"):
-        plotting.draw_bars({"a": value}, unit="s", title="t")
-    with pytest.raises(ValueError, match="only finite numbers"):
-        sample(measured=[1.0, value])
-
-
 @pytest.mark.parametrize(("settings", "rotated"), [(2, 0), (5, 90), (4, 90)])
 def test_the_numbers_above_bars_stand_apart_and_can_be_read(settings, rotated):
     values = {name: [1.81e-3] * settings for name in ("predicted", "modelled", "measured")}
