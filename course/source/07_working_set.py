@@ -754,13 +754,12 @@ listed = ours.table("operator")[["operator", "phase", "treatment", "calls", "mac
 listed
 
 # %% tags=["explain", "slide-output"]
-known = listed.loc[listed["treatment"] != "not counted", "calls"].sum()
-print(f"coverage: {known} of {listed['calls'].sum()} calls, {ours.coverage:.0%}")
+print(ours.to_depth(0))
 
 # %% [markdown] tags=["explain"]
 # Both report the same number of MACs. (Of the two names in the list, one is the backward that PyTorch made for the operator.)
-# One tells you that it is not the whole story, and where to look. Coverage counts calls, not work: one operator that is not
-# counted may be most of the time. Ask `profile_time` then.
+# One says "at least", because an operator that nobody knows may multiply too, and names it: one operator that is not counted
+# may be most of the time. Give it a rule with `operations.register`, or ask `profile_time`.
 
 # %% [markdown]
 # The [exercises](exercises/07_working_set_exercises.ipynb) of this lesson let you count without `profile_ops`: a convolution, a

@@ -4,9 +4,11 @@ Lesson 07.
 """
 
 from helpers.operations.conventions import convention_table
+from helpers.operations.formulas import register, work
 from helpers.operations.profile import profile_ops
 from helpers.operations.report import (
     LayerOperations,
+    LayerOperator,
     LectureLayer,
     LectureTable,
     OperationProfile,
@@ -17,10 +19,13 @@ from helpers.operations.specs import ForwardError
 __all__ = [
     "ForwardError",
     "LayerOperations",
+    "LayerOperator",
     "LectureLayer",
     "LectureTable",
     "OperationProfile",
     "OperatorOperations",
     "convention_table",
     "profile_ops",
+    "register",
+    "work",
 ]

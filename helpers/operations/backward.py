@@ -29,12 +29,13 @@ class Reached(NamedTuple):
 
     sequences: frozenset[int]
     parameters: frozenset[int]
-    custom: Counter
+    custom: dict[int, str]
     accumulations: list[Accumulation]
+    recurrences: dict[int, set[int]]
 
     def trains(self, parameter: Tensor, stand_in: Tensor) -> bool:
         """Tell whether a parameter gets a gradient; behind a reentrant checkpoint, all that need one may get it."""
-        if _REENTRANT in self.custom and parameter.requires_grad:
+        if _REENTRANT in self.custom.values() and parameter.requires_grad:
             return True
         return bool(self.parameters & {id(parameter), id(stand_in)})
 
@@ -43,7 +44,9 @@ def reached(outputs: Any, trace: Trace) -> Reached:
     """Walk autograd's graph from ``outputs`` to the parameters.
 
     ``sequences`` are the numbers autograd gave the operators' nodes, ``parameters`` the ids of the tensors that
-    receive a gradient, ``custom`` the ``torch.autograd.Function`` nodes, whose backward is code that is not counted.
+    receive a gradient, ``custom`` the ``torch.autograd.Function`` nodes, whose backward is code that is not counted
+    (their names by number),
+    ``recurrences`` the results of each recurrent layer (by its id) that are used.
     """
     roots = [(tensor.grad_fn, tensor.output_nr) for tensor in found_tensors(outputs) if tensor.grad_fn is not None]
     leaves = {id(tensor) for tensor in found_tensors(outputs) if tensor.grad_fn is None and tensor.requires_grad}
@@ -51,15 +54,18 @@ def reached(outputs: Any, trace: Trace) -> Reached:
     seen, waiting = {node for node, _ in roots}, [node for node, _ in dict.fromkeys(roots)]
     waiting = list(dict.fromkeys(waiting))
     sequences: set[int] = set()
-    custom: Counter = Counter()
+    custom: dict[int, str] = {}
+    recurrences: set = set()
     while waiting:
         node = waiting.pop()
         if hasattr(node, "variable"):
             leaves.add(id(node.variable))
             continue
         sequences.add(node._sequence_nr())
-        if not type(node).__module__.startswith("torch._C") and hasattr(node, "saved_tensors"):
-            custom[node.name()] += 1
+        if hasattr(node, "recurrence"):
+            recurrences.add(node)
+        elif not type(node).__module__.startswith("torch._C") and hasattr(node, "saved_tensors"):
+            custom[node._sequence_nr()] = node.name()
         for following, place in node.next_functions:
             if following is None:
                 continue
@@ -67,7 +73,8 @@ def reached(outputs: Any, trace: Trace) -> Reached:
             if following not in seen:
                 seen.add(following)
                 waiting.append(following)
-    return Reached(frozenset(sequences), frozenset(leaves), custom, list(_accumulations(uses, trace)))
+    used = {id(node.recurrence): {place for user, place in uses if user is node} for node in recurrences}
+    return Reached(frozenset(sequences), frozenset(leaves), custom, list(_accumulations(uses, trace)), used)
 
 
 def _accumulations(uses: Counter, trace: Trace) -> Iterator[Accumulation]:

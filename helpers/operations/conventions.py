@@ -208,6 +208,20 @@ SCATTER = frozenset({"index_put", "_unsafe_index_put", "_index_put_impl", "scatt
                      "select_backward", "masked_scatter"})  # fmt: skip
 ACCUMULATING = frozenset({"scatter_add", "scatter_reduce", "index_add"})
 
+# No rule counts these, and they hold no product of matrices: where one of them is met the MACs are exact all the same.
+# Element-wise operators without a rule are of this kind too.
+WITHOUT_PRODUCTS = frozenset({
+    "sort", "argsort", "topk", "kthvalue", "median", "nanmedian", "mode", "_unique", "_unique2", "unique_dim",
+    "unique_consecutive", "histc", "bincount", "nonzero", "nonzero_static", "count_nonzero", "masked_select", "cummax",
+    "cummin", "_logcumsumexp", "logcumsumexp", "multinomial", "isin", "equal", "trace", "renorm", "embedding_renorm",
+    "_ctc_loss", "_pdist_forward", "fractional_max_pool2d", "fractional_max_pool3d", "segment_reduce",
+    "multi_margin_loss", "multilabel_margin_loss_forward", "_foreach_norm", "is_nonzero", "nan_to_num_", "polygamma",
+    "_nested_tensor_from_mask", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet", "unfold_backward",
+    "torchvision::nms", "torchvision::roi_align", "torchvision::roi_pool", "torchvision::ps_roi_align",
+    "torchvision::ps_roi_pool", "_linalg_check_errors", "_fused_moving_avg_obs_fq_helper", "randperm",
+    "_to_sparse", "fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask",
+})  # fmt: skip
+
 
 def convention_table() -> pd.DataFrame:
     """Return the conventions as a table: operator, FLOP per element forward and backward, and the steps counted.

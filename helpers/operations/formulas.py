@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 from helpers import units
 from helpers.operations import conventions, movement
@@ -23,6 +24,52 @@ from helpers.operations.work import NOTHING, Rule, Work, option, summed, traffic
 def rule_for(name: str) -> Rule | None:
     """Return the rule of the operator ``name``, or None where the library has none."""
     return _RULES.get(name)
+
+
+def is_registered(name: str) -> bool:
+    """Tell whether the rule of ``name`` was given by :func:`register`."""
+    return name in _REGISTERED
+
+
+def register(operator: Any, rule: Callable[[Call], Work], backward: Callable[[Call], Work] | None = None) -> None:
+    """Give an operator a rule of its own, for :func:`helpers.profile_ops` and all that counts with it.
+
+    ``operator`` is what ``torch.library.custom_op`` returns, one of ``torch.ops``, or its name ("course::scaled_tanh",
+    "aten::sort"). ``rule`` and ``backward`` take the call and return its work in one phase, most simply by
+    :func:`work`; without ``backward`` the gradient is taken to cost nothing. ``call.inputs`` and ``call.outputs`` are
+    its tensors in order (``.shape``, ``.numel``, ``.bytes``), ``call.output`` is the first result, ``call.args`` and
+    ``call.kwargs`` hold tensors and options as they were given::
+
+        operations.register(scaled_tanh, lambda call: operations.work(call, flops=3 * call.output.numel))
+
+    A second rule for the same operator replaces the first. Raises TypeError for what names no operator, or a rule
+    that cannot be called. Lesson 07.
+    """
+    name = operator if isinstance(operator, str) else getattr(operator, "_qualname", None) or _name_of(operator)
+    if name is None or not callable(rule) or not (backward is None or callable(backward)):
+        given = repr(operator) if name is None else f"the rule {rule!r}" if not callable(rule) else f"{backward!r}"
+        raise TypeError(
+            f"{given} cannot be used; pass an operator (torch.ops.aten.sort, what torch.library.custom_op returned, "
+            "or 'course::scaled_tanh') and functions from a call to operations.work(call, macs=..., flops=...)"
+        )
+    name = name.removeprefix("aten::")
+    _RULES[name] = Rule(rule, backward or (lambda _: NOTHING))
+    _REGISTERED.add(name)
+
+
+def _name_of(operator: Any) -> str | None:
+    schema = getattr(operator, "_schema", None)
+    return schema.name if schema is not None else getattr(operator, "_qualified_op_name", None)
+
+
+def work(call: Call, macs: int = 0, flops: int = 0) -> Work:
+    """Return the work of a call for a rule of one's own.
+
+    ``macs`` are the multiply-accumulates of its products, all of them useful; ``flops`` are the operations besides,
+    so that the FLOPs are 2 ``macs`` + ``flops``. Bytes: each operand is read once and each result written once.
+    Lesson 07.
+    """
+    return Work(macs, macs, units.flops_from_macs(macs) + flops) + traffic(call.inputs, call.outputs)
 
 
 # Products.
@@ -77,6 +124,13 @@ def _dotted(place: int) -> Rule:
         return left.numel * columns
 
     return _product_rule(macs, operands)
+
+
+def _grouped_macs(call: Call) -> int:
+    """Products of groups of rows (or of columns, or of what is summed over): every row is in one of the groups."""
+    left, right = call.args[:2]
+    is_spread = len(left.shape) == 3 and len(right.shape) == 2  # each column of the right belongs to one group
+    return left.numel * right.shape[-1] // (max(1, left.shape[0]) if is_spread else 1)
 
 
 def _outer() -> Rule:
@@ -271,9 +325,11 @@ def _distance() -> Rule:
     return Rule(lambda call: Work(flops=3 * pairs(call)) + traffic(call.inputs, [call.output]), backward)
 
 
+_REGISTERED: set[str] = set()
 _RULES: dict[str, Rule] = {
     **{name: _dotted(0) for name in ("mm", "bmm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm")},
     **{name: _dotted(1) for name in ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation")},
+    "_grouped_mm": _product_rule(_grouped_macs, lambda call: call.args[:2]),
     "addr": _outer(),
     "convolution": _product_rule(_convolution_macs, lambda call: (call.args[0], call.args[1])),
     "_trilinear": _trilinear(),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import torch
@@ -10,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 
-from helpers.operations.specs import META, ForwardError, stand_in_for
-from helpers.operations.trace import Trace, data_dependent, described
+from helpers.operations.specs import META, ForwardError
+from helpers.operations.trace import Trace, described
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
@@ -63,7 +65,14 @@ def _check_module(path: str, module: nn.Module) -> None:
             raise TypeError(f"{name} of layer {path!r} is a {type(tensor).__name__}; only plain tensors are counted")
 
 
-def as_arguments(model: nn.Module, shape: Any, inputs: Any) -> Arguments:
+def check_values(model: nn.Module) -> None:
+    """Raise ValueError where a model cannot run on real tensors."""
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise ValueError("values=True runs the forward on real tensors, and the model is on meta, which holds none; "
+                         "make the model on the CPU, or count it without values=True")  # fmt: skip
+
+
+def as_arguments(model: nn.Module, shape: Any, inputs: Any, trace: Trace, *, inputs_need_grad: bool) -> Arguments:
     """Return stand-ins for what the caller gave: a shape, or inputs of any nesting; else the model's example_shape."""
     if shape is None and inputs is None:
         shape = getattr(model, "example_shape", None)
@@ -71,9 +80,10 @@ def as_arguments(model: nn.Module, shape: Any, inputs: Any) -> Arguments:
         given = "neither a shape nor inputs is" if shape is None else "both a shape and inputs are"
         raise ValueError(f"{given} given; give one of them, such as profile_ops(model, (1, 3, 224, 224))")
     if shape is not None and _is_shape(shape):
-        return Arguments((_of_shape(model, shape),), {}, True)
-    if isinstance(shape, tuple | list) and shape and all(_is_shape(item) and item != () for item in shape):
-        return Arguments(tuple(_of_shape(model, item) for item in shape), {}, True)
+        shape = (shape,)
+    if isinstance(shape, tuple | list) and shape and all(_is_shape(item) for item in shape):
+        made = tuple(_of_shape(model, item, is_real=type(trace) is Trace) for item in shape)
+        return Arguments(tuple(trace.stand_in_of_input(one, needs_grad=inputs_need_grad) for one in made), {}, True)
     given = shape if inputs is None else inputs
     is_nothing_known = shape is not None and not isinstance(given, Tensor | tuple | list | Mapping)
     if isinstance(given, int | float) or is_nothing_known or _is_numbers(shape):
@@ -82,24 +92,44 @@ def as_arguments(model: nn.Module, shape: Any, inputs: Any) -> Arguments:
             "or inputs= with a tensor, a tuple of arguments or a mapping of keyword arguments"
         )
     made: dict[int, Tensor] = {}
+
+    def stand_in(value: Any) -> Any:
+        """Return ``value`` with stand-ins for its tensors, one for each: a model may ask whether two are the same."""
+        if isinstance(value, Tensor):
+            if id(value) not in made:
+                made[id(value)] = trace.stand_in_of_input(value, needs_grad=inputs_need_grad)
+            return made[id(value)]
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*map(stand_in, value))
+        if isinstance(value, tuple | list):
+            return type(value)(map(stand_in, value))
+        if isinstance(value, Mapping):
+            items = {key: stand_in(item) for key, item in value.items()}
+            return type(value)(**items) if dataclasses.is_dataclass(value) else items
+        return value
+
     if isinstance(given, Mapping):
-        return Arguments((), {str(key): _stand_in(value, made) for key, value in given.items()}, False)
+        return Arguments((), {str(key): stand_in(value) for key, value in given.items()}, False)
     many = given if isinstance(given, tuple | list) and not isinstance(given, PackedSequence) else (given,)
-    return Arguments(tuple(_stand_in(value, made) for value in many), {}, False)
+    return Arguments(tuple(map(stand_in, many)), {}, False)
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, tuple | list) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
+    return isinstance(value, tuple | list) and all(isinstance(n, Integral) and not isinstance(n, bool) for n in value)
 
 
 def _is_numbers(value: Any) -> bool:
-    return isinstance(value, tuple | list) and bool(value) and all(isinstance(n, int | float) for n in value)
+    return isinstance(value, tuple | list) and bool(value) and all(isinstance(n, Real) for n in value)
 
 
-def _of_shape(model: nn.Module, shape: Any) -> Tensor:
+def _of_shape(model: nn.Module, shape: Any, *, is_real: bool) -> Tensor:
     if any(size < 0 for size in shape):
         raise ValueError(f"shape {tuple(shape)} has a negative size; every size is a whole number from 0")
-    return torch.empty(tuple(shape), dtype=dtype_of(model), device=META)
+    sizes = tuple(map(int, shape))
+    if not is_real:
+        return torch.empty(sizes, dtype=dtype_of(model), device=META)
+    drawn = torch.randn(sizes, generator=torch.Generator().manual_seed(0))
+    return drawn.to(next((parameter.device for parameter in model.parameters()), None), dtype_of(model))
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
@@ -111,19 +141,6 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     return next((dtype for dtype in types if dtype.is_floating_point or dtype.is_complex), torch.float32)
 
 
-def _stand_in(value: Any, made: dict[int, Tensor]) -> Any:
-    """Return ``value`` with stand-ins for its tensors, one for each: a model may ask whether two are the same."""
-    if isinstance(value, Tensor):
-        return made.setdefault(id(value), stand_in_for(value))
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_stand_in(item, made) for item in value))
-    if isinstance(value, tuple | list):
-        return type(value)(_stand_in(item, made) for item in value)
-    if isinstance(value, dict):
-        return {key: _stand_in(item, made) for key, item in value.items()}
-    return value
-
-
 def explained(error: Exception, model: nn.Module, trace: Trace, arguments: Arguments) -> ForwardError:
     """Return the error to raise: which layer failed, on what input, and what to do."""
     while isinstance(error.__cause__, ForwardError):
@@ -133,11 +150,14 @@ def explained(error: Exception, model: nn.Module, trace: Trace, arguments: Argum
     reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     if isinstance(error, ForwardError):
         return ForwardError(f"{where}: {reason}")
-    if "meta tensor" in reason or "Tensor.item() cannot be called" in reason:
-        return ForwardError(f"{where}: {data_dependent(reason.split('.')[0])}")
+    if "meta" in reason and not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        return ForwardError(f"{where} takes a step that shapes alone cannot follow ({type(error).__name__}); "
+                            "pass values=True to run the forward once on real tensors")  # fmt: skip
     message = f"{where} failed on {given}: {type(error).__name__}: {reason}"
     if arguments.from_shape and any(word in reason for word in ("indices", "Long", "embedding")):
         message += "; a shape makes floating-point input: pass inputs=torch.zeros(shape, dtype=torch.long)"
+    elif isinstance(error, NotImplementedError):
+        message += "; pass values=True to run the forward once on real tensors"
     elif arguments.from_shape and isinstance(error, RuntimeError | IndexError | ValueError):
         message += f"; check the shape: the model was given {described(arguments.positional)}"
     elif arguments.from_shape and isinstance(error, TypeError):

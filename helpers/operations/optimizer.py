@@ -32,16 +32,14 @@ def optimizer_calls(parameters: Sequence[Tensor], owners: Sequence[int], optimiz
             for copy in copies:
                 copy.grad = shape_only(copy)
                 recorder.owner_of[storage_of(copy.grad)] = recorder.owner_of[storage_of(copy)]
-            if step == 0:
+            with recorder:
                 built.step()
+            if step == 0:
                 _learn_state(built, recorder.owner_of)
-            else:
-                with recorder:
-                    built.step()
-    except Exception as error:
+                recorder.calls.clear()
+    except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{type(built).__name__} cannot step on parameters that have no data ({_line(error)}); "
-            "pass an optimizer with its default options, or none"
+            f"{type(built).__name__} cannot step on shapes alone ({_line(error)}); count the model without it"
         ) from error
     return recorder.calls
 
@@ -77,7 +75,10 @@ def _learn_state(built: torch.optim.Optimizer, owner_of: dict[int, int]) -> None
 
 
 class _StepRecorder(TorchDispatchMode):
-    """Note the operators of a step; a result belongs to the parameter of the first tensor it was made from."""
+    """Note the operators of a step; a result belongs to the parameter of the first tensor it was made from.
+
+    A number that the step reads (a norm that bounds the rate) is taken to be 1: no count depends on it.
+    """
 
     def __init__(self, owner_of: dict[int, int]) -> None:
         super().__init__()
@@ -93,6 +94,8 @@ class _StepRecorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         operator = operator_of(func)
+        if operator.name == "_local_scalar_dense" and args[0].is_meta:
+            return args[0].new_ones((), device="cpu").item()
         owner = next((self.owner_of[storage_of(tensor)] for tensor in tensors_in(args)
                       if storage_of(tensor) in self.owner_of), 0)  # fmt: skip
         noted = functools.partial(spec_of, weights=self._weights)
@@ -109,7 +112,7 @@ class _StepRecorder(TorchDispatchMode):
             self._note_each(operator, args, specs, keyword_specs)
         elif not operator.is_free:
             outputs = [noted(tensor) for tensor in results]
-            self.calls.append(Call(operator.text, operator.name, specs, keyword_specs, outputs, owner, None, None))
+            self.calls.append(Call(operator, specs, keyword_specs, outputs, owner))
         return result
 
     def _note_each(self, operator: Operator, args: tuple, specs: tuple, options: dict) -> None:
@@ -120,7 +123,7 @@ class _StepRecorder(TorchDispatchMode):
             owner = self.owner_of[storage_of(tensor)]
             if name in ("addcmul", "addcdiv") and len(each) > 3:
                 options = {"value": each[3]}
-            self.calls.append(Call(operator.text, name, each, options, [each[0]], owner, None, None))
+            self.calls.append(Call(operator._replace(name=name), each, options, [each[0]], owner))
 
 
 def _line(error: BaseException) -> str:

@@ -23,15 +23,17 @@ _FOREIGN = frozenset({"torch", "threading", "logging", "weakref", "_weakrefset",
 
 
 @contextmanager
-def preserved(model: nn.Module) -> Iterator[None]:
-    """Restore, at the end and after an exception, the state of each module and of every generator.
+def preserved(model: nn.Module, given: Any = None) -> Iterator[None]:
+    """Restore, at the end and after an exception, the state of each module, of what is ``given`` and of the generators.
 
-    A forward may set attributes (a hidden state, a counter, a buffer), grow a list, or draw random numbers. The
-    attributes of modules and of the objects that they hold, and the contents of containers at any depth, are
-    restored by identity; the tensors themselves are the caller's to protect, and attributes of classes are not seen.
+    A forward may set attributes (a hidden state, a counter, a buffer), grow a list or a cache among its inputs, or draw
+    random numbers. The attributes of modules and of the objects that they hold, and the contents of containers at any
+    depth, are restored by identity; the tensors themselves are the caller's to protect, and attributes of classes are
+    not seen.
     """
-    attributes, containers, generators = _state_of(model)
+    attributes, containers, generators = _state_of([*model.modules(), given])
     torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
         yield
     finally:
@@ -43,17 +45,18 @@ def preserved(model: nn.Module) -> Iterator[None]:
         for generator, state in generators:
             generator.set_state(state)
         torch.set_rng_state(torch_state)
+        if cuda_states:
+            torch.cuda.set_rng_state_all(cuda_states)
         random.setstate(python_state)
         np.random.set_state(numpy_state)
 
 
-def _state_of(model: nn.Module) -> tuple[list, list, list]:
-    """Return what ``model`` reaches: slots of objects, containers (attributes too) and generators, as they are now."""
+def _state_of(waiting: list[Any]) -> tuple[list, list, list]:
+    """Return what these reach, as it is now: slots of objects, containers (attributes too) and generators."""
     attributes: list[tuple[Any, dict[str, Any]]] = []
     containers: list[tuple[Any, Any]] = []
     generators: list[tuple[torch.Generator, Tensor]] = []
     seen: set[int] = set()
-    waiting: list[Any] = list(model.modules())
     while waiting:
         value = waiting.pop()
         if type(value) in _PLAIN or id(value) in seen or isinstance(value, _CLOSED):

@@ -4,49 +4,68 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from helpers.operations import backward, conventions, formulas
 from helpers.operations import optimizer as optimizers
-from helpers.operations.inputs import as_arguments, checked_model, explained
+from helpers.operations.inputs import as_arguments, check_values, checked_model, explained
+from helpers.operations.known import OnShapes
 from helpers.operations.preserve import preserved
-from helpers.operations.report import LayerOperations, OperationProfile, OperatorOperations
+from helpers.operations.recurrent import Recurrence
+from helpers.operations.report import LayerOperations, LayerOperator, OperationProfile, OperatorOperations
 from helpers.operations.specs import Call
 from helpers.operations.trace import Trace, described
 from helpers.operations.work import NOTHING, Work
 
 FUNCTIONAL = "(functional)"
+# How torch.library names the function that it makes of the backward of an operator of one's own.
+_OF_LIBRARY = "GeneratedBackwardFor_"
 
 
 def profile_ops(
-    model: nn.Module, shape: Any = None, *, inputs: Any = None, optimizer: optimizers.Factory | None = None
+    model: nn.Module,
+    shape: Any = None,
+    *,
+    inputs: Any = None,
+    optimizer: optimizers.Factory | None = None,
+    inputs_need_grad: bool = False,
+    values: bool = False,
 ) -> OperationProfile:
     """Count the operations and bytes of ``model`` for one input: forward, backward and optimizer, layer by layer.
 
     ``shape`` is the shape of one tensor, of the type of the model's floating-point parameters (float32 where it has
     none), or the inputs themselves; ``inputs`` is a tensor, a tuple of positional arguments or a mapping of
-    keyword arguments, nested as the forward wants them; without either, the shape is the model's own
-    ``example_shape``. ``optimizer`` is a ``torch.optim`` class or a function from a
-    list of parameters to an optimizer; without one that phase is 0.
+    keyword arguments, nested as the forward wants them: ``profile_ops(model, inputs=dict(tokenizer(text)))``.
+    Without either, the shape is the model's own ``example_shape``. ``optimizer`` is a ``torch.optim`` class or a
+    function from a list of parameters to an optimizer; without one that phase is 0.
 
     Nothing is computed: the forward runs on shapes (torch's meta device), with the model's own mode, and the model
-    comes back as it was. Two columns, never mixed:
+    comes back as it was. Integer and boolean inputs of up to 262,144 elements keep their values, and so does what
+    follows from them alone: a mask can be asked whether it masks anything, a length can end a loop. Where the forward
+    needs other values (detection, routed experts), ``values=True`` runs it once on real tensors, on the model's
+    device and under the same rules; from a ``shape`` it draws them from a normal distribution, always the same.
+
+    Two columns, never mixed:
 
     * MACs are the multiply-accumulates of convolutions and matrix products, padding included, bias not.
     * FLOPs are 2 a MAC (which pays for a bias added by the same operator) plus the element-wise operations:
       additions, activations, normalisation, softmax, pooling, by :func:`convention_table`.
 
-    Backward is the gradient of a loss on all outputs with respect to the parameters that need one: the input needs
-    none, frozen parameters and what lies before the first trainable one get none, and gradients that meet are added.
+    Backward is the gradient of a loss on all outputs with respect to the parameters that need one; the inputs need
+    none unless ``inputs_need_grad`` (a stage of a pipeline, a generator). Frozen parameters and what lies before the
+    first trainable one get none, and gradients that meet are added.
     What a checkpoint would compute again is not in it; a reentrant one hides its parameters, so the optimizer is then
     taken to step on all that need a gradient. Bytes: each operator reads its operands and writes its result
     once; views are free; types are those of the model and its inputs, since autocast does not reach shapes. The
     optimizer's step is its second (its state exists), per parameter: SGD 2 FLOP, with momentum 4, Adam 13, AdamW 14,
     counted from the operators that it runs; its MACs are 0.
+
+    An operator without a rule is named in ``not_counted``, and the totals then say "at least"; :func:`register` gives
+    it one. A count that depends on a random draw says so.
 
     Raises TypeError for a model or optimizer of the wrong kind, ValueError for inputs that are none, and
     :class:`ForwardError` where the forward cannot be followed (a wrong shape, an exception of its own, a step that
@@ -55,9 +74,11 @@ def profile_ops(
     model = checked_model(model)
     if optimizer is not None:
         optimizers.check_optimizer(optimizer)
-    with torch.inference_mode(False), preserved(model):
-        arguments = as_arguments(model, shape, inputs)
-        trace = Trace(model)
+    if values:
+        check_values(model)
+    with torch.inference_mode(False), preserved(model, (shape, inputs)):
+        trace = (Trace if values else OnShapes)(model)
+        arguments = as_arguments(model, shape, inputs, trace, inputs_need_grad=inputs_need_grad)
         try:
             with trace.recording():
                 outputs = model(*arguments.positional, **arguments.named)
@@ -100,70 +121,116 @@ class _Costs:
         self.lecture = None if self.lecture is None or other.lecture is None else self.lecture + other.lecture
 
 
-@dataclass
+class _Cell(NamedTuple):
+    """What is summed up by itself: the calls of one operator by one module, in one phase."""
+
+    owner: int
+    operator: str
+    phase: str
+    treatment: str
+
+
 class _Tally:
     """The sums over a trace, by module and by operator."""
 
-    trace: Trace
-    reached: backward.Reached
-    modules: dict[int, _Costs] = field(default_factory=lambda: defaultdict(_Costs))
-    operators: dict[tuple[str, str, str], tuple[int, Work]] = field(default_factory=dict)
-    known: dict[tuple, _Costs] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for (name, _), calls in self.trace.free.items():
-            self._note(name, "forward", "free", NOTHING, calls)
-        for call in self.trace.calls:
+    def __init__(self, trace: Trace, reached: backward.Reached) -> None:
+        self.trace, self.reached = trace, reached
+        self.cells: dict[_Cell, tuple[int, Work]] = {}
+        self.lecture: dict[int, int | None] = defaultdict(int)
+        self.may_hold_products: set[str] = set()
+        self._known: dict[tuple, tuple[Work, Work, int | None]] = {}
+        self._custom = dict(reached.custom)
+        for (name, owner), calls in trace.free.items():
+            self._note(_Cell(owner, name, "forward", "free"), NOTHING, calls)
+        for call in trace.calls:
             self._add_call(call)
-        for item in self.reached.accumulations:
+        for item in reached.accumulations:
             moved = item.additions * item.elements * item.itemsize
             work = Work(flops=item.additions * item.elements, input_bytes=2 * moved, output_bytes=moved)
-            self.modules[item.owner].add(_Costs(backward=work))
-            self._note("gradient accumulation", "backward", "counted", work, item.additions)
-        for name, calls in self.reached.custom.items():
-            self._note(name, "backward", "not counted", NOTHING, calls)
+            self._note(_Cell(item.owner, "gradient accumulation", "backward", "counted"), work, item.additions)
+        harmless = {call.sequence for call in trace.calls if "::" in call.name and not call.may_multiply}
+        for sequence, name in self._custom.items():
+            self._note(_Cell(trace.owner_of.get(sequence, 0), name, "backward", "not counted"), NOTHING)
+            if sequence not in harmless or not name.startswith(_OF_LIBRARY):
+                self.may_hold_products.add(name)
+        for recurrence in trace.recurrences:
+            self._add_recurrence(recurrence, reached.recurrences.get(id(recurrence), set()))
 
     def _add_call(self, call: Call) -> None:
-        costs = self._costs(call)
-        if costs is None:
-            self.modules[call.owner].add(_Costs(lecture=None))
-            self._note(call.operator, "forward", "not counted", NOTHING)
-            return
-        self._note(call.operator, "forward", "counted", costs.forward)
-        if call.needs_grad and (call.sequence is None or call.sequence in self.reached.sequences):
-            self._note(call.operator, "backward", "counted", costs.backward)
-        elif costs.backward != NOTHING:
-            costs = replace(costs, backward=NOTHING)
-        self.modules[call.owner].add(costs)
-
-    def _costs(self, call: Call) -> _Costs | None:
-        """Return the work of a call, worked out once for all calls of this profile with the same shapes."""
         rule = formulas.rule_for(call.name)
+        is_reached = call.needs_grad and (call.sequence is None or call.sequence in self.reached.sequences)
         if rule is None:
-            return None
-        costs = self.known.get(call.key)
-        if costs is None:
-            costs = self.known[call.key] = _Costs(rule.forward(call), rule.backward(call), NOTHING,
-                                                  _lecture_operations(call))  # fmt: skip
-        return costs
+            self._add_lecture(call.owner, None)
+            for phase in ("forward", "backward")[: 1 + is_reached]:
+                self._note(_Cell(call.owner, call.operator, phase, "not counted"), NOTHING)
+            if call.may_multiply:
+                self.may_hold_products.add(call.operator)
+            return
+        if call.key not in self._known:
+            self._known[call.key] = rule.forward(call), rule.backward(call), _lecture_operations(call)
+        ahead, back, lecture = self._known[call.key]
+        self._add_lecture(call.owner, lecture)
+        self._note(_Cell(call.owner, call.operator, "forward", "counted"), ahead)
+        if formulas.is_registered(call.name) and self._custom.get(call.sequence, "").startswith(_OF_LIBRARY):
+            is_reached = bool(self._custom.pop(call.sequence))
+        if is_reached:
+            self._note(_Cell(call.owner, call.operator, "backward", "counted"), back)
+
+    def _add_lecture(self, owner: int, operations: int | None) -> None:
+        before = self.lecture[owner]
+        self.lecture[owner] = None if before is None or operations is None else before + operations
+
+    def _add_recurrence(self, recurrence: Recurrence, used: set[int]) -> None:
+        """Add the short sequences as often as they count; ``used`` are the results from which the backward comes."""
+        total: dict[_Cell, tuple[int, Work]] = defaultdict(lambda: (0, NOTHING))
+        for times, trace, outputs in recurrence.shares:
+            short = _Tally(trace, backward.reached([outputs[place] for place in sorted(used)], trace))
+            for cell, (calls, work) in short.cells.items():
+                before, sums = total[cell]
+                total[cell] = before + times * calls, sums + tuple(times * amount for amount in work)
+            self.may_hold_products |= short.may_hold_products
+        for cell, (calls, work) in total.items():
+            self._note(cell._replace(owner=recurrence.owner), work, calls)
+        self._add_lecture(recurrence.owner, None)
 
     def add_optimizer(self, calls: list[Call]) -> None:
         """Add the operators of an optimizer's step."""
         for call in calls:
             rule = formulas.rule_for(call.name)
-            work = rule.forward(call) if rule else NOTHING
-            self.modules[call.owner].add(_Costs(optimizer=work))
-            self._note(call.operator, "optimizer", "counted" if rule else "not counted", work)
+            treatment = "counted" if rule else "not counted"
+            cell = _Cell(call.owner, call.operator, "optimizer", treatment)
+            self._note(cell, rule.forward(call) if rule else NOTHING)
+            if rule is None and call.may_multiply:
+                self.may_hold_products.add(call.operator)
 
-    def _note(self, name: str, phase: str, treatment: str, work: Work, calls: int = 1) -> None:
-        before, total = self.operators.get((name, phase, treatment), (0, NOTHING))
-        self.operators[name, phase, treatment] = (before + calls, total + work)
+    def _note(self, cell: _Cell, work: Work, calls: int = 1) -> None:
+        before, total = self.cells.get(cell, (0, NOTHING))
+        self.cells[cell] = before + calls, total + work if work is not NOTHING else total
 
-    @property
-    def coverage(self) -> float:
-        every = sum(calls for calls, _ in self.operators.values())
-        missing = sum(calls for (*_, treatment), (calls, _) in self.operators.items() if treatment == "not counted")
-        return 1 - missing / every if every else 1.0
+    def costs(self) -> dict[int, _Costs]:
+        """Return the costs of each module itself, without what is inside it."""
+        modules: dict[int, _Costs] = defaultdict(_Costs)
+        for owner, operations in self.lecture.items():
+            modules[owner].lecture = operations
+        for cell, (_, work) in self.cells.items():
+            modules[cell.owner].add(_Costs(**{cell.phase: work}))
+        return modules
+
+    def operators(self) -> list[OperatorOperations]:
+        """Return the rows of the operators, the dearest first."""
+        sums: dict[tuple[str, str, str], tuple[int, Work]] = defaultdict(lambda: (0, NOTHING))
+        for (_, *key), (calls, work) in self.cells.items():
+            before, total = sums[tuple(key)]
+            sums[tuple(key)] = before + calls, total + work
+        rows = [OperatorOperations(*key, **_columns(*counted)) for key, counted in sums.items()]
+        return sorted(rows, key=lambda row: (-row.flops, row.operator, row.phase))
+
+    def layer_operators(self, names: Mapping[int, str]) -> list[LayerOperator]:
+        """Return the rows of the operators of each layer; what is free is left out."""
+        order = list(names)
+        cells = sorted(self.cells, key=lambda cell: (order.index(cell.owner), cell.operator, cell.phase))
+        return [LayerOperator(names[cell.owner], *cell[1:], **_columns(*self.cells[cell]))
+                for cell in cells if cell.treatment != "free"]  # fmt: skip
 
 
 def _lecture_operations(call: Call) -> int | None:
@@ -181,8 +248,8 @@ def _lecture_operations(call: Call) -> int | None:
 
 
 def _profile(model: nn.Module, given: str, optimizer: str | None, trace: Trace, tally: _Tally) -> OperationProfile:
-    layers = _layers(trace, tally)
-    operators = [_operator_row(*key, *counted) for key, counted in tally.operators.items()]
+    layers, names = _layers(trace, tally.costs())
+    operators = tally.operators()
     whole = layers[0]
     return OperationProfile(
         model=type(model).__name__,
@@ -205,53 +272,55 @@ def _profile(model: nn.Module, given: str, optimizer: str | None, trace: Trace, 
         optimizer_flops=whole.optimizer_flops,
         optimizer_read_bytes=whole.optimizer_read_bytes,
         optimizer_written_bytes=whole.optimizer_written_bytes,
-        coverage=tally.coverage,
-        not_counted=tuple(sorted(name for name, _, treatment in tally.operators if treatment == "not counted")),
+        not_counted=tuple(sorted({row.operator for row in operators if row.treatment == "not counted"})),
+        may_hold_products=tuple(sorted(tally.may_hold_products)),
+        random_draws=tuple(sorted(trace.draws)),
         layers=layers,
-        operators=tuple(sorted(operators, key=lambda row: (-row.flops, row.operator, row.phase))),
+        operators=tuple(operators),
+        layer_operators=tuple(tally.layer_operators(names)),
     )
 
 
-def _operator_row(name: str, phase: str, treatment: str, calls: int, work: Work) -> OperatorOperations:
-    return OperatorOperations(
-        operator=name,
-        phase=phase,
-        treatment=treatment,
-        calls=calls,
-        macs=work.macs,
-        flops=work.flops,
-        read_bytes=work.input_bytes + work.weight_bytes,
-        written_bytes=work.output_bytes,
-        flops_per_byte=_intensity(work),
-    )
+def _columns(calls: int, work: Work) -> dict[str, Any]:
+    return {
+        "calls": calls,
+        "macs": work.macs,
+        "flops": work.flops,
+        "read_bytes": work.input_bytes + work.weight_bytes,
+        "written_bytes": work.output_bytes,
+        "flops_per_byte": _intensity(work),
+    }
 
 
-def _layers(trace: Trace, tally: _Tally) -> tuple[LayerOperations, ...]:
-    """Return the rows in the order of the modules, each followed by its children."""
+def _layers(trace: Trace, costs: Mapping[int, _Costs]) -> tuple[tuple[LayerOperations, ...], dict[int, str]]:
+    """Return the rows in the order of the modules, each followed by its children, and where each module's own stand."""
     children: dict[str, list[str]] = defaultdict(list)
     rows = {path: row for row, path in enumerate(trace.paths)}
     for path in trace.paths:
         if path:
             children[_parent(path, rows)].append(path)
     made: list[LayerOperations] = []
+    names: dict[int, str] = {}
 
     def visit(path: str, depth: int) -> _Costs:
         row = rows[path]
-        own, total, place = tally.modules.get(row, _Costs()), _Costs(), len(made)
+        own, total, place = costs.get(row, _Costs()), _Costs(), len(made)
         made.append(None)
+        names[row] = path
         for child in children[path]:
             total.add(visit(child, depth + 1))
         if children[path] and own.is_something:
-            name = f"{path}.{FUNCTIONAL}" if path else FUNCTIONAL
-            made.append(_layer_row(name, "operators", depth + 1, trace.module_calls[row], 0, own))
+            names[row] = f"{path}.{FUNCTIONAL}" if path else FUNCTIONAL
+            made.append(_layer_row(names[row], "operators", depth + 1, trace.module_calls[row], 0, "", own))
         total.add(own)
         module = trace.modules[row]
         parameters = sum(p.numel() for p in module.parameters())
-        made[place] = _layer_row(path, type(module).__name__, depth, trace.module_calls[row], parameters, total)
+        calls, output = trace.module_calls[row], trace.outputs.get(row, "")
+        made[place] = _layer_row(path, type(module).__name__, depth, calls, parameters, output, total)
         return total
 
     visit("", 0)
-    return tuple(made)
+    return tuple(made), names
 
 
 def _parent(path: str, rows: Mapping[str, int]) -> str:
@@ -261,13 +330,16 @@ def _parent(path: str, rows: Mapping[str, int]) -> str:
     return parent
 
 
-def _layer_row(path: str, kind: str, depth: int, calls: int, parameters: int, costs: _Costs) -> LayerOperations:
+def _layer_row(
+    path: str, kind: str, depth: int, calls: int, parameters: int, output_shape: str, costs: _Costs
+) -> LayerOperations:
     ahead, back, step = costs.forward, costs.backward, costs.optimizer
     return LayerOperations(
         layer=path,
         kind=kind,
         depth=depth,
         calls=calls,
+        output_shape=output_shape,
         parameters=parameters,
         forward_macs=ahead.macs,
         forward_useful_macs=ahead.useful_macs,

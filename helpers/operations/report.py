@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -16,7 +16,8 @@ class LayerOperations(Result):
 
     ``layer`` is the module's path in the model ("" is the model itself; a path that ends in "(functional)" holds
     the operators that a module with children calls itself). ``forward_macs`` are executed, ``forward_useful_macs``
-    leave out what a causal mask throws away. ``input_bytes``, ``weight_bytes`` and ``output_bytes`` are the forward
+    leave out what a causal mask throws away. ``output_shape`` is that of what its last call returned, the shapes of
+    several tensors side by side. ``input_bytes``, ``weight_bytes`` and ``output_bytes`` are the forward
     traffic of its operators. Lesson 07.
     """
 
@@ -24,6 +25,7 @@ class LayerOperations(Result):
     kind: str
     depth: int
     calls: int
+    output_shape: str
     parameters: int
     forward_macs: int
     forward_useful_macs: int
@@ -74,6 +76,25 @@ class OperatorOperations(Result):
 
 
 @dataclass(frozen=True)
+class LayerOperator(Result):
+    """The operations of one operator that one module calls itself, in one phase; free operators have no row.
+
+    ``layer`` is the path of the module's row, or that of its row "(functional)". Lesson 07.
+    """
+
+    layer: str
+    operator: str
+    phase: str
+    treatment: str
+    calls: int
+    macs: int
+    flops: int
+    read_bytes: int
+    written_bytes: int
+    flops_per_byte: float | None
+
+
+@dataclass(frozen=True)
 class LectureLayer(Result):
     """One row of the lecture's table."""
 
@@ -99,9 +120,13 @@ class LectureTable(Result):
 class OperationProfile(Result):
     """Operations of one forward, one backward and one optimizer step of a model, for one input.
 
-    A notebook shows it as a tree that opens and closes, with a bar a layer; ``print`` gives the tree as text,
-    :meth:`table` a DataFrame, ``to_json`` everything. ``coverage`` is the share of operator calls that are counted or
-    declared free; the others are named in ``not_counted``. Lesson 07.
+    A notebook shows it as a tree that opens and closes, with a bar a layer; ``print`` gives the tree as text
+    (``print(profile.to_depth(2))`` a part of it), :meth:`table` a DataFrame, ``to_json`` everything.
+
+    ``not_counted`` names the operators that have no rule: their FLOPs and bytes are missing. Of these
+    ``may_hold_products`` may hold multiply-accumulates too; where it is empty every MAC is counted.
+    ``random_draws`` names the layers whose forward asked what a random draw gave, and other generators that were used:
+    the count may be another for another draw. Lesson 07.
     """
 
     model: str
@@ -124,10 +149,12 @@ class OperationProfile(Result):
     optimizer_flops: int
     optimizer_read_bytes: int
     optimizer_written_bytes: int
-    coverage: float
     not_counted: tuple[str, ...]
+    may_hold_products: tuple[str, ...]
+    random_draws: tuple[str, ...]
     layers: tuple[LayerOperations, ...]
     operators: tuple[OperatorOperations, ...]
+    layer_operators: tuple[LayerOperator, ...]
 
     def __str__(self) -> str:
         return "\n".join([*tree.summary_lines(self), *tree.text_lines(self.layers)])
@@ -142,6 +169,34 @@ class OperationProfile(Result):
             raise ValueError(f"by={by!r} is not known; use 'layer' or 'operator'")
         frame = pd.DataFrame([row.to_dict() for row in rows[by]])
         return frame.drop(columns="lecture_operations", errors="ignore")
+
+    def cross_table(self, what: str = "macs", phase: str = "forward") -> pd.DataFrame:
+        """Return layer by operator: a row a layer without what is inside it, a column an operator, so all adds up.
+
+        ``what`` is "macs", "flops", "read_bytes", "written_bytes" or "calls", ``phase`` "forward", "backward" or
+        "optimizer". What is 0 throughout has no row and no column. Raises ValueError for another name. Lesson 07.
+        """
+        known = {"what": ("macs", "flops", "read_bytes", "written_bytes", "calls"),
+                 "phase": ("forward", "backward", "optimizer")}  # fmt: skip
+        for name, given in (("what", what), ("phase", phase)):
+            if given not in known[name]:
+                raise ValueError(f"{name}={given!r} is not known; use one of {', '.join(map(repr, known[name]))}")
+        rows = [row for row in self.layer_operators if row.phase == phase and getattr(row, what)]
+        frame = pd.DataFrame(
+            0, list(dict.fromkeys(row.layer for row in rows)), sorted({row.operator for row in rows}), dtype="int64"
+        )
+        for row in rows:
+            frame.loc[row.layer, row.operator] += getattr(row, what)
+        return frame
+
+    def to_depth(self, depth: int) -> OperationProfile:
+        """Return the profile without the rows deeper than ``depth`` (the model is 0); every row still holds all inside.
+
+        Raises ValueError for a negative depth. Lesson 07.
+        """
+        if depth < 0:
+            raise ValueError(f"depth is {depth}; 0 keeps the model's own row, 1 its layers, and so on")
+        return replace(self, layers=tuple(row for row in self.layers if row.depth <= depth))
 
     def layer(self, path: str) -> LayerOperations:
         """Return the row of the module at ``path``; the model itself is ``""``.

@@ -19,7 +19,7 @@ _BINARY = frozenset({"add", "sub", "mul", "div"})
 
 def result_of(name: str, args: tuple, kwargs: dict, *, in_place: bool) -> Any:
     """Return the result of the operator ``name`` on shapes, or None where torch's own rule is needed."""
-    if "out" in kwargs or not isinstance(args[0], Tensor):
+    if "out" in kwargs or not args or not isinstance(args[0], Tensor):
         return None
     data = args[0]
     if name == "native_batch_norm":
@@ -30,6 +30,8 @@ def result_of(name: str, args: tuple, kwargs: dict, *, in_place: bool) -> Any:
         return torch.empty_like(data, memory_format=torch.contiguous_format), data.new_empty(kept), data.new_empty(kept)
     if name == "convolution":
         return _convolved(*args)
+    if name == "_grouped_mm":
+        return _grouped(*args, **kwargs)
     if name == "addmm" and _multiplies(*args[:3]):
         return args[1].new_empty((args[1].shape[0], args[2].shape[1]))
     is_plain = (name in _UNARY or (name in _BINARY and _fits(data, args[1]))) and data.is_floating_point()
@@ -60,6 +62,16 @@ def _convolved(data: Tensor, weight: Tensor, bias: Tensor | None, stride: list[i
     return data.new_empty((data.shape[0], channels, *sizes)) if min(sizes) > 0 else None
 
 
+def _grouped(
+    left: Tensor, right: Tensor, offs: Tensor | None = None, _bias: None = None, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return the result of products by group: torch's own rule knows bfloat16 only, where a real run knows more."""
+    if left.shape[-1] != right.shape[-2]:
+        raise RuntimeError(f"a grouped product is given {tuple(left.shape)} and {tuple(right.shape)}")
+    groups = {(2, 2): offs.shape if offs is not None else (), (3, 3): left.shape[:1]}.get((left.dim(), right.dim()), ())
+    return left.new_empty((*groups, left.shape[-2], right.shape[-1]), dtype=out_dtype or left.dtype)
+
+
 def check_positions(positions: Tensor) -> None:
     """Raise where a real embedding would: until torch 2.13, one on shapes takes positions of any type.
 
@@ -70,12 +82,12 @@ def check_positions(positions: Tensor) -> None:
         raise RuntimeError(f"an embedding is given {name} for its indices, which are int64 or int32")
 
 
-def packed(data: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
-    """Return what packing sequences of known ``lengths`` gives: the data's shape, and the batch sizes' values."""
+def batch_sizes(data: Tensor, lengths: Tensor, batch_first: bool) -> list[int]:
+    """Return the sequences that are left at each step, of sequences of these ``lengths`` packed from ``data``."""
     sizes = [int((lengths > step).sum()) for step in range(int(lengths[0]))]
     if not 0 < len(lengths) == data.shape[0 if batch_first else 1] or len(sizes) > data.shape[1 if batch_first else 0]:
         raise RuntimeError(f"sequences of lengths {lengths.tolist()} do not fit data of shape {tuple(data.shape)}")
-    return data.new_empty((sum(sizes), *data.shape[2:])), torch.tensor(sizes)
+    return sizes
 
 
 def _multiplies(bias: Tensor, left: Tensor, right: Tensor) -> bool:

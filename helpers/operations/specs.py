@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from helpers.operations.conventions import FREE
+from helpers.operations.conventions import FREE, WITHOUT_PRODUCTS
 
-# Tensors up to this many elements may keep their values; a product of two such sizes still fits easily in memory.
-SMALL = 4096
 META = torch.device("meta")
 
+_READING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 # Looked at first: to ask of every number whether it is a tensor takes longer than all else that is noted of it.
 _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 
@@ -47,11 +46,13 @@ class Spec(NamedTuple):
 class Call:
     """One operator as it was called: specs stand where tensors stood."""
 
-    __slots__ = ("args", "causal", "inputs", "kwargs", "name", "operator", "outputs", "owner", "sequence")
+    __slots__ = ("args", "causal", "inputs", "kwargs", "may_multiply", "name", "operator", "outputs", "owner",
+                 "sequence")  # fmt: skip
 
-    def __init__(self, operator: str, name: str, args: tuple, kwargs: dict, outputs: list[Spec], owner: int,
-                 sequence: int | None, causal: tuple[int, int] | None) -> None:  # fmt: skip
-        self.operator, self.name, self.args, self.kwargs, self.outputs = operator, name, args, kwargs, outputs
+    def __init__(self, operator: Operator, args: tuple, kwargs: dict, outputs: list[Spec], owner: int,
+                 sequence: int | None = None, causal: tuple[int, int] | None = None) -> None:  # fmt: skip
+        self.operator, self.name, self.may_multiply = operator.text, operator.name, operator.may_multiply
+        self.args, self.kwargs, self.outputs = args, kwargs, outputs
         self.owner, self.sequence, self.causal = owner, sequence, causal
         self.inputs = list(_specs((*args, *[value for key, value in kwargs.items() if key != "out"])))
 
@@ -70,13 +71,18 @@ class Call:
 
 
 class Operator(NamedTuple):
-    """What never changes of an operator: its names, and which of its arguments it writes."""
+    """What never changes of an operator: its names, which of its arguments it writes, and what it depends on."""
 
     text: str
     name: str
     is_free: bool
     writes: tuple[int, ...]
     takes_device: bool
+    is_random: bool
+    reads_values: bool
+    """Its result, or the shape of it, depends on the values of its operands."""
+    may_multiply: bool
+    """It may hold products of matrices: it is not known to hold none."""
 
 
 @functools.cache
@@ -89,8 +95,25 @@ def operator_of(func: Any) -> Operator:
     )
     if writes and name.endswith("_") and not name.endswith("__"):
         name = name[:-1]
-    takes_device = any(argument.name == "device" for argument in schema.arguments)
-    return Operator(str(func), name, name in FREE, writes, takes_device)
+    if "batch_norm" in name and len(schema.arguments) > 5:
+        writes = (3, 4)  # the running statistics, which most of the schemas do not mention
+    return Operator(
+        text=str(func),
+        name=name,
+        is_free=name in FREE,
+        writes=writes,
+        takes_device=any(argument.name == "device" for argument in schema.arguments),
+        is_random=torch.Tag.nondeterministic_seeded in func.tags,
+        reads_values=name != "_ctc_loss" and not _READING.isdisjoint(func.tags),
+        may_multiply=torch.Tag.pointwise not in func.tags and name not in WITHOUT_PRODUCTS,
+    )
+
+
+def written(operator: Operator, args: tuple) -> Iterator[Tensor]:
+    """Yield the tensors that an operator writes into."""
+    for place in operator.writes:
+        if place < len(args) and isinstance(args[place], Tensor):
+            yield args[place]
 
 
 def _specs(values: Any) -> Iterator[Spec]:
@@ -143,18 +166,3 @@ def shape_only(tensor: Tensor, *, requires_grad: bool = False) -> Tensor:
     """Return a tensor on the meta device with the shape, strides and type of ``tensor``."""
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META,
                                requires_grad=requires_grad)  # fmt: skip
-
-
-def stand_in_for(tensor: Tensor) -> Tensor:
-    """Return what computes in place of ``tensor``: its values where they are few and integer, else its shape."""
-    if tensor.is_meta:
-        return tensor.detach()
-    if tensor.layout != torch.strided or tensor.is_quantized:
-        raise ForwardError(
-            f"a tensor is {'quantized' if tensor.is_quantized else tensor.layout}; pass dense tensors "
-            "(tensor.to_dense()), only these are counted"
-        )
-    is_index = not (tensor.is_floating_point() or tensor.is_complex())
-    if is_index and tensor.numel() <= SMALL:
-        return tensor.detach().cpu().clone()
-    return shape_only(tensor)

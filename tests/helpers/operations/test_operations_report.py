@@ -65,10 +65,33 @@ def test_tables_and_json(profile):
     assert from_dict(OperationProfile, json.loads(profile.to_json())) == profile
 
 
+def test_a_part_of_the_tree(profile):
+    assert [row.layer for row in profile.to_depth(1).layers] == ["", "inner", "idle", "(functional)"]
+    assert str(profile.to_depth(0)).splitlines()[:5] == str(profile).splitlines()[:5]
+    with pytest.raises(ValueError, match="depth is -1; 0 keeps the model's own row"):
+        profile.to_depth(-1)
+
+
+def test_layer_by_operator(profile):
+    for phase in ("forward", "backward", "optimizer"):
+        frame = profile.cross_table("flops", phase)
+        assert frame.to_numpy().sum() == getattr(profile, f"{phase}_flops")
+    assert profile.cross_table().loc["inner.first", "aten.addmm.default"] == 3 * 4 * 4
+    assert profile.cross_table("calls").loc["inner.act", "aten.relu.default"] == 2
+    with pytest.raises(ValueError, match="what='bytes' is not known; use one of 'macs', 'flops'"):
+        profile.cross_table("bytes")
+
+
+def test_rows_have_the_shapes_of_results(profile):
+    shapes = {row.layer: row.output_shape for row in profile.layers}
+    assert (shapes[""], shapes["inner.act"], shapes["idle"], shapes["(functional)"]) == ("(3, 2)", "(3, 4)", "", "")
+    assert profile_ops(nn.LSTM(4, 5), (2, 3, 4)).layer("").output_shape == "(2, 3, 5), (1, 3, 5), (1, 3, 5)"
+
+
 def test_text(profile):
     lines = str(profile).splitlines()
     assert lines[0] == "Functional for (3, 4) float32: 34 parameters"
-    assert "100 % of operator calls" in lines[4]
+    assert lines[4] == "  every operator is counted"
     tree = lines[5:]
     assert tree[0].split()[0] == "layer"
     assert [line.split()[0] for line in tree[1:]] == [
@@ -108,7 +131,7 @@ def test_names_are_escaped():
 
 def test_a_model_without_parameters_or_operators():
     profile = profile_ops(nn.Identity(), (1, 2))
-    assert (profile.forward_flops, profile.coverage, profile.forward_flops_per_byte) == (0, 1.0, None)
+    assert (profile.forward_flops, profile.not_counted, profile.forward_flops_per_byte) == (0, (), None)
     assert "unknown" not in str(profile)
     assert profile._repr_html_()
 
