@@ -25,7 +25,9 @@ Check = Callable[[Lesson, Notebook], list[Problem]]
 
 _NBVAL_COMMENT = re.compile(r"(?m)^\s*#+\s*(NBVAL_\w+|PYTEST_VALIDATE_\w+)\s*$")
 _UNDECIDED = {
-    "a measurement that is not stable": re.compile(r"\bstable=False\b|(?m:^\s*stable\s+no\s*$)"),
+    "a comparison that is not stable": re.compile(
+        r"\A(?!Timing\b)(?s:.*?)(?:\bstable=False\b|(?m:^\s*stable\s+no\s*$))"
+    ),
     "a claim that is not decided": re.compile(r"(?m)^here: not (?:decided|measured)$"),
 }
 _PLACEHOLDER = re.compile(r"no run is recorded|python3? -m helpers\.recorded")
@@ -193,7 +195,7 @@ def outputs(lesson: Lesson, built: Notebook) -> list[Problem]:
 
 
 def decided(lesson: Lesson, built: Notebook) -> list[Problem]:
-    """A saved notebook shows no measurement that is not stable, and no claim that its machine could not decide."""
+    """A saved notebook shows no comparison that is not stable, and no claim that its machine could not decide."""
     return [
         _problem(lesson, index, f"shows {what} ({text.strip().splitlines()[0][:60]!r}); build it on a quiet machine, "
                                 "ask for less precision or give more budget_s, or show a count or a recording")

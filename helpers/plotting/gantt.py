@@ -15,6 +15,7 @@ from helpers.results import Result
 
 _LANE_INCHES = 0.22
 _LABEL_SHARE = 0.0165  # of the axis that a character of a label needs
+_READ = ("lane", "start", "end", "kind", "label")
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,10 @@ def gantt(spans: Sequence[Span], *, title: str, unit: str = "s", xlabel: str = "
     ``unit`` is one of ``units.BASE_UNITS``; "" counts steps. A label is written where its bar has room for it.
     Raises TypeError for what is no span, ValueError for no spans and a span that ends before it starts. Lesson 07.
     """
-    spans = members("spans", spans, "Spans", kind=Span)
+    spans = members("spans", spans, "Spans")
+    strange = next((span for span in spans if not all(hasattr(span, name) for name in _READ)), None)
+    if strange is not None:
+        raise TypeError(f"spans holds {strange!r}, which has no {', '.join(_READ)}; give a list of Spans")
     if not spans:
         raise ValueError("nothing to draw: give at least one span")
     for place, span in enumerate(spans):

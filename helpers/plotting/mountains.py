@@ -14,6 +14,7 @@ from helpers import units
 from helpers.checks import members
 from helpers.hardware.limits import BandwidthPoint, LatencyPoint
 from helpers.plotting.style import MEASURED, MODELLED, STYLE_FILE, figure, unit_axis
+from helpers.simulators.cache import ChasePoint
 
 KERNELS = ("read", "write", "copy", "triad", "scale")
 _MARKERS = ("o", "s", "^", "D", "v")
@@ -41,7 +42,8 @@ def draw_latencies(
     """
     if origin not in _ORIGINS:
         raise ValueError(f"a curve's origin is one of {', '.join(_ORIGINS)}, not {origin!r}")
-    latencies = members("latencies", latencies, "latency points, such as the latencies of probe()", kind=LatencyPoint)
+    accepted = "latency points, such as the latencies of probe()"
+    latencies = members("latencies", latencies, accepted, kind=(LatencyPoint, ChasePoint))
     if not latencies:
         raise ValueError("nothing to draw: the limits hold no latency (their notes say why)")
     wrong = [point for point in latencies if not 0 < point.latency_s < math.inf]

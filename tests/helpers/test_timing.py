@@ -424,13 +424,17 @@ def test_a_claim_prints_its_sentence_its_bound_and_what_it_found(capsys, compare
     stable = timing.measure(steady.work(0.001), clock=steady.clock)
     unstable = timing.measure(noisy.work(0.001), clock=noisy.clock)
     timing.claim("it is slower", 43.21, at_least=2, evidence=stable)
-    timing.claim("it is slower", 43.21, at_least=2, evidence=[stable, unstable])
+    timing.claim("it is slower", 3, at_least=2, evidence=[stable, unstable])
+    timing.claim("it is slower", 2.99, at_least=2, evidence=[stable, unstable])
     timing.claim("it is slower", 1, at_least=2, evidence=unstable)
+    timing.claim("it is faster", [0.01, 0.35], at_most=0.5, evidence=unstable)
     timing.claim("it is slower", None, at_least=2)
     timing.claim("both are near", [0.9, np.float64(1.3)], at_least=0.5, at_most=2000, evidence=(stable, compared))
     assert capsys.readouterr().out == (
         "it is slower (at least 2 times)\nhere: 43.2 times (measured), holds\n"
+        + "it is slower (at least 2 times)\nhere: 3 times (measured), holds\n"
         + "it is slower (at least 2 times)\nhere: not decided\n" * 2
+        + "it is faster (at most 0.5 times)\nhere: not decided\n"
         + "it is slower (at least 2 times)\nhere: not measured\n"
         + "both are near (0.5 to 2,000 times)\nhere: 0.9 to 1.3 times (measured), holds\n"
     )
