@@ -495,7 +495,7 @@ order_ratio
 
 # %% tags=["run"]
 engine = "native" if limits.latencies else "torch"  # compiled loops, or PyTorch's where nothing can be compiled
-order = hardware.compare_order(engine=engine, buffer_bytes=64 * MIB, budget_s=0.8)
+order = hardware.compare_order(engine=engine, buffer_bytes=64 * MIB, budget_s=3)
 lines_ratio = 2**24 / hardware.lines_touched(2**24, line_bytes=system.line_bytes)
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
