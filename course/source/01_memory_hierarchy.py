@@ -649,7 +649,7 @@ one_thread_share.reveal(modelled=100 / 4, simulated=100 * alone.used_share)
 latencies_s = [point.latency_s for point in limits.latencies if point.working_set_bytes >= 64 * MIB]
 try:
     threads = hardware.sweep_threads(
-        latency_s=latencies_s[0] if latencies_s else None, buffer_bytes=64 * MIB, budget_s=0.6
+        latency_s=latencies_s[0] if latencies_s else None, buffer_bytes=64 * MIB, budget_s=1.2
     )
 except native.MissingToolError as error:
     threads = error

@@ -249,7 +249,7 @@ separate_time = helpers.predict("How long do the add and the ReLU take together,
 separate_time
 
 # %% tags=["run"]
-beside = fused_bias.measure_kernels(shape, limits, device=device, budget_s=3)
+beside = fused_bias.measure_kernels(shape, limits, device=device, budget_s=5)
 forward = [row for row in beside.rows if row.phase == "forward"][::-1]
 print(f"bytes of what was timed: {beside.row('separate').moved_bytes:,}, counted: {counted.moved_bytes:,}")
 

@@ -30,7 +30,7 @@ _USUAL_LINE_BYTES, _PAGE_BYTES = 64, 4096
 # Knuth and Lewis: a full period modulo every power of two (Press et al., Numerical Recipes, section 7.1).
 _SHUFFLE = (1_664_525, 1_013_904_223)
 _IN_SEQUENCE = (1, 1)
-_PRECISION = 0.05  # what is looked for here is a factor
+_PRECISION = 0.1  # what is looked for here is a factor
 _LOADS = 4 * 200_000  # enough that the call itself, some 20 us, does not count
 
 

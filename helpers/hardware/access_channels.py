@@ -25,7 +25,7 @@ CHUNK_BYTES = 4096
 BLOCKS, TURNS = "blocks", "turns"
 
 _MOST_THREADS = 64
-_PRECISION = 0.05
+_PRECISION = 0.1
 
 
 @dataclass(frozen=True)

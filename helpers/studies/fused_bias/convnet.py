@@ -23,7 +23,7 @@ _POOLED = 3  # pixels a side after the last pooling
 _CLASSES = 10
 _LEARNING_RATE = 0.01
 _AGREE = 1e-4
-_PRECISION = 0.05
+_PRECISION = 0.1
 
 
 @dataclass(frozen=True)
