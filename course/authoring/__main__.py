@@ -93,7 +93,7 @@ def _mutate(options: argparse.Namespace) -> int:
 def _student(options: argparse.Namespace) -> int:
     from course.authoring import exercises, exercises_tree  # they load nbgrader, which no other command needs
 
-    for path in exercises.build(HERE, options.lessons, draft=options.draft):
+    for path in exercises.build(HERE, options.lessons):
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
     tree = exercises_tree.student(HERE, HERE.root / "_build" / "student")
     print(f"wrote {tree.relative_to(HERE.root).as_posix()}, which holds no solution and no hidden test")

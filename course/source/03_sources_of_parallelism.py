@@ -544,10 +544,10 @@ def delayed(rate, delay=4, steps=120):
     """Train with gradients that are `delay` updates old; return rate times curvature over the limit, by step."""
     model, waiting, seen = copy.deepcopy(net), [], {}
     weights = list(model.parameters())
-    for step in range(steps + 1):
-        if step % 20 == 0:
+    for done in range(steps + 1):
+        if done % 20 == 0:
             curvature = updates.largest_curvature(model, digits, iterations=15)
-            seen[step] = rate * curvature / parallel.stability_limit(delay)
+            seen[done] = rate * curvature / parallel.stability_limit(delay)
         batch = torch.randint(len(images), (64,), device=device)
         waiting.append(torch.autograd.grad(nn.functional.cross_entropy(model(images[batch]), labels[batch]), weights))
         if len(waiting) > delay:

@@ -569,7 +569,7 @@ pd.DataFrame(moved).T.map("{:,} bytes".format)
 #
 # - The gradient of the last layer is ready first
 # - DDP fills [buckets](glossary.md#bucket), last layer first, and sends each as soon as it is full
-# - What is sent during the backward pass is hidden behind it
+# - What is sent meanwhile is hidden
 #
 # So DDP puts gradients into buckets and starts the all-reduce of each while the backward pass goes on. To see it with the right clock on
 # any machine we use devices that sleep: a layer that takes 10 ms forward and 40 ms backward on every rank, whatever your processor

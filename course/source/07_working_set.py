@@ -759,7 +759,8 @@ print(ours.to_depth(0))
 # %% [markdown] tags=["explain"]
 # Both report the same number of MACs. (Of the two names in the list, one is the backward that PyTorch made for the operator.)
 # One says "at least", because an operator that nobody knows may multiply too, and names it: one operator that is not counted
-# may be most of the time. Give it a rule with `operations.register`, or ask `profile_time`.
+# may be most of the time. Give it a rule, `operations.register(scaled_tanh, rule)`, whose `rule` returns
+# `operations.work(call, flops=3 * call.output.numel)`, or ask `profile_time`.
 
 # %% [markdown]
 # The [exercises](exercises/07_working_set_exercises.ipynb) of this lesson let you count without `profile_ops`: a convolution, a

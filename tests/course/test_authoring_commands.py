@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course.authoring import __main__ as commands
+from course.authoring import exercises, exercises_tree
 
 
 @pytest.fixture
@@ -51,3 +52,10 @@ def test_no_command_is_refused(capsys):
         commands.main([])
     assert caught.value.code == 2
     assert "required: command" in capsys.readouterr().err
+
+
+def test_students_get_exercises_and_a_tree(here, capsys, monkeypatch):
+    monkeypatch.setattr(exercises, "build", lambda course, numbers: [course.root / f"made-{'-'.join(numbers)}"])
+    monkeypatch.setattr(exercises_tree, "student", lambda course, folder: folder)
+    assert commands.main(["student", "90"]) == 0
+    assert capsys.readouterr().out.startswith("wrote made-90\nwrote _build/student, which holds no solution")

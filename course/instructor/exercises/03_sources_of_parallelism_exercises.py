@@ -82,6 +82,7 @@ class Link:
         return False
 
 
+# %%
 def terms_of(a, b, columns):
     """The terms of parts that have these columns of a, and rows of b."""
     return [a[:, own] @ b[own] for own in columns]
@@ -92,14 +93,15 @@ def whole_numbers(m, k, n):
     return torch.arange(m * k).reshape(m, k).float(), torch.arange(k * n).reshape(k, n).float() - 3
 
 
+NO_TERMS = "What was received are not the terms of the other parts, so it is no sum of terms"
+
 # %% checks="product" points=3
 right, counted, cut = "the product is right", "the others' terms are received", "the cut where k does not divide"
 check = exercises.Checks("Exercise 1, product", product)
 link, (a, b) = Link(), whole_numbers(2, 6, 4)
 even = terms_of(a, b, [[0, 1], [2, 3], [4, 5]]), terms_of(a, b, [[0, 3], [1, 4], [2, 5]])
 check.returns(right, (a, b, 3, link.receive), expected=(a @ b).tolist())
-no_terms = "What was received are not the terms of the other parts, so it is no sum of terms"
-check.holds(right, link.got(*even, in_order=False), otherwise=no_terms)
+check.holds(right, link.got(*even, in_order=False), otherwise=NO_TERMS)
 link, (a, b) = Link(), whole_numbers(2, 6, 4)
 check.returns(counted, (a, b, 3, link.receive), expected=(a @ b).tolist())
 said = {
@@ -108,11 +110,10 @@ said = {
 }
 why = said.get(link.received_bytes, "Each of the two others has a term as large as the whole output, 32 bytes")
 check.holds(counted, link.received_bytes == 64, otherwise=f"{link.received_bytes} bytes were received.\n{why}")
-check.holds(counted, link.got(*even, in_order=False), otherwise=no_terms)
+check.holds(counted, link.got(*even, in_order=False), otherwise=NO_TERMS)
 link, (a, b) = Link(), whole_numbers(2, 7, 4)
 seven = terms_of(a, b, [[0, 1, 2], [3, 4], [5, 6]]), terms_of(a, b, [[0, 3, 6], [1, 4], [2, 5]])
-six = tuple(map(tuple, (a[:, :6] @ b[:6]).tolist()))
-left_out = {six: "7 // 3 is 2, and three times 2 is 6: one inner element is left out"}
+left_out = {tuple(map(tuple, (a[:, :6] @ b[:6]).tolist())): "7 // 3 is 2, and 3 x 2 is 6: one element is left out"}
 check.returns(cut, (a, b, 3, link.receive), expected=(a @ b).tolist(), mistakes=left_out)
 uneven = "The terms are not those of 3, 2 and 2 inner elements: the first parts take one more"
 if link.got(*seven, in_order=False):
