@@ -146,7 +146,7 @@ timing.claim(
 # [floating-point operations](glossary.md#flop). How many times longer does `a @ b` take, for $n = 1024$?
 #
 # The first multiplies element by element, the second is the matrix product. They are one character apart, and one has been timed
-# for the other: the lecture "Hardware Ecosystem" (Cambridge, 2022) printed a time of its "matrix product" that was one of `a * b`.
+# for the other: the lecture "Hardware Ecosystem" (Cambridge, 2022) printed a time for its matrix product that was one of `a * b`.
 
 # %% tags=["predict"]
 two_products = helpers.predict("How many times longer does a @ b take than a * b?", "x")
@@ -360,7 +360,7 @@ timing.claim(
 # ## The same on another machine
 #
 # Some hardware is not under your notebook. Then a lesson shows what was recorded on a real machine, under that machine's name,
-# and never a number that nobody measured. Here is `a @ b` of Experiment 2 as another processor did it, its first call apart:
+# and never a number that nobody measured. Here is `a @ b` of Experiment 2 as the machine named below did it, its first call apart:
 
 # %%
 recorded.show("00", "first calls")

@@ -61,8 +61,8 @@ alt = "Two squares: the CPU's is mostly caches and control, in four large cores;
 plotting.show(drawn, alt=alt)
 
 # %% [markdown]
-# It is a drawing: no processor has exactly these shares. What it shows is the choice. Arithmetic is small; what decides where an
-# operand is when it is wanted is not. The rest of this lesson asks what that wait costs.
+# It is a drawing: no processor has exactly these shares. What it shows is the choice. A unit of arithmetic is small; what brings
+# its operands in time is not. The rest of this lesson asks what that wait costs.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ### What went wrong here?
@@ -107,7 +107,7 @@ print(f"threads for each unit: {threads_each // units_each}")
 
 # %% [markdown] tags=["explain"]
 # 10,496 are the arithmetic units, which NVIDIA calls CUDA cores. The threads are twelve times as many, and that is the point of a
-# GPU: while some wait for memory, others compute. A CPU core has one thread or two, and must avoid the wait instead.
+# GPU: while some wait for memory, others compute. A CPU core has mostly one thread or two, and must avoid the wait instead.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 2: fresh pages
@@ -150,8 +150,9 @@ assert used_again is None or used_again < pages / 10
 
 # %% [markdown] tags=["explain"]
 # A [page fault](glossary.md#page-fault) is why. The allocator promises memory; the system brings a page only when something
-# touches it, page by page, each time with a trap into the kernel, a page to find, to clear and to enter into the table. The bytes
-# are the smallest part. (If there are far fewer faults than pages, your system brings pages of 2 MiB: "transparent huge pages".)
+# touches it, page by page, each time with a trap into the kernel, a page to find, to clear and to enter into the table. What was
+# measured beyond the model's 1.5 is that work. (If there are far fewer faults than pages, your system brings pages of 2 MiB:
+# "transparent huge pages".)
 #
 # glibc, the C library of most Linux systems, gives a freed block of this size back at once, so the next call starts on fresh pages
 # again. Ask it to keep them (on another system the setting says that nothing was changed):
@@ -177,9 +178,10 @@ timing.claim(
 
 # %% [markdown] tags=["explain"]
 # The same operation, the same bytes, and another time: a measurement that did not know of the pages would have called it slow
-# arithmetic. PyTorch's allocator on a GPU keeps freed memory for this reason. The price: the process keeps its peak. From here on
-# this process keeps its memory, so the first measurement of this part, run again, shows no faults any more. To see both halves again call
-# `hardware.measure_fresh_pages()`: it starts a new process for each, and takes about ten seconds.
+# arithmetic. PyTorch's allocator on a GPU keeps freed memory because new memory is slow to get there as well. The price: the
+# process keeps its peak. From here on this process keeps its memory, so the first measurement of this part, run again, shows no
+# faults any more. To see both halves again call `hardware.measure_fresh_pages()`: it starts a new process for each, and takes
+# about ten seconds.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 3: the whole system
@@ -296,8 +298,8 @@ except RuntimeError as error:
     print(f"{type(error).__name__}: they are on different devices")
 
 # %% [markdown]
-# `Tensor.to` returns a copy, and forgets it if you do; `Module.to` moves the module itself. ("meta" is PyTorch's device without
-# memory, so you can see this on any machine.)
+# `Tensor.to` returns a copy, which is lost unless you keep it; `Module.to` moves the module itself. ("meta" is PyTorch's device
+# without memory, so you can see this on any machine.)
 #
 # Now the time. One network has many small tensors, the other one large and one small. For $\alpha$ we time the smallest transfer
 # that there is, one number; $\beta$ is one over the link's bandwidth, from Part 3.
@@ -336,9 +338,9 @@ print(f"by bytes alone: {bytes_ratio:.0f} times")
 copied.claim("the time grows by less than the bytes do", large, at_most=bytes_ratio / 2)
 
 # %% [markdown] tags=["explain"]
-# The fifty layers pay for calls, the one layer for bytes. Where the one layer is faster than its model, a part of its 16 MiB was
-# still in a nearer cache; the link's bandwidth is that of a copy of 64 MiB. Two prices for each transfer: that is why a framework
-# packs many small gradients into one buffer before it sends them (lesson 04).
+# The fifty layers pay for calls, the one layer for bytes. Where the one layer is faster than its model, a part of its 16 MiB may
+# still have been in a nearer cache; the link's bandwidth is that of a copy of 64 MiB. Two prices for each transfer: that is why a
+# framework packs many small gradients into one buffer before it sends them (lesson 04).
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 5: find your caches
@@ -550,9 +552,9 @@ slower = by_stride[16] / by_stride[1]
 timing.claim("one number costs more at stride 16 than at stride 1", slower, at_least=1, evidence=sweep)
 
 # %% [markdown] tags=["explain"]
-# A matrix that is stored by rows and read by columns is such a walk: of each line one number is used. Where the measured time lies
-# above the model at stride 1, the loop itself is the limit and not memory; where it does so at stride 32, the processor guesses the
-# next lines worse, or fetches some that nobody asked for.
+# A matrix that is stored by rows and read by columns is such a walk: of each line one number is used. Where the measured time
+# lies above the model at stride 1, the loop itself may be the limit and not memory; where it does so at stride 32, the processor
+# may guess the next lines worse, or fetch some that nobody asked for.
 #
 # ### Forward against backward
 
@@ -656,8 +658,8 @@ except native.MissingToolError as error:
 threads
 
 # %% [markdown] tags=["explain"]
-# If two threads are not twice as fast as one, one thread has already filled the channels (or the cache that holds the 64 MiB), or
-# the machine is busy.
+# If two threads are not twice as fast as one, one thread has already filled the channels (or the cache that holds the 64 MiB), the
+# two run on one core, or the machine is busy. Where turns take longer than blocks, the model has no reason: it knows no prefetching.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 8: the memory of a GPU
@@ -741,7 +743,7 @@ print(
 )
 
 # %% [markdown] tags=["explain"]
-# The lecture is right: registers are the lowest level, and the whole GPU has hundreds of times those of the CPU (more than the model
+# The lecture is right: registers are the lowest level, and the whole RTX 3090 has 200 times those of this CPU (more than the model
 # asks for, so a thread may have over 32). That its levels shrink outwards is true of some GPUs and no law: among these it ends with
 # the A100, whose L2 had grown so much. All sizes, with their sources, are in `hardware.device(name).facts`.
 
@@ -769,8 +771,8 @@ print(f"a number out of a long run, over a multiply-add at the peak: {streamed:.
 
 # %% [markdown]
 # So it depends on the access. A load that nothing hides is three to four orders slower on many machines. In a long run loads
-# overlap as multiply-adds do (Part 6), and one or two orders are left. If energy went with latency, the first ratio would be that
-# of the energies too:
+# overlap as multiply-adds do (Part 6), and most of these orders are gone: the second line. If energy went with latency, the first
+# ratio would be that of the energies too:
 
 # %% tags=["predict"]
 energy_ratio = helpers.predict(
@@ -899,9 +901,10 @@ print(kept_by_disk)
 twice.reveal(modelled=1, measured=kept_by_disk.rows[0].speedup)
 
 # %% [markdown] tags=["explain"]
-# The model is a disk without a cache: both reads take the same time. If all rows are close to 1, either there is no cache or it is
-# larger than the file and answered the first read as well. A virtual disk may be a file in another machine's memory, and no program
-# inside can see that. Look at `bypass`: where the page cache could not be avoided, the rows are the page cache's.
+# The model is a disk without a cache: both reads take the same time. If some rows are above 1 and some below, they are noise. If
+# all are close to 1, either there is no cache or it is larger than the file and answered the first read as well. A virtual disk
+# may be a file in another machine's memory, and no program inside can see that. Look at `bypass`: where the page cache could not
+# be avoided, the rows are the page cache's.
 #
 # ### 4. What a packet carries besides the message
 

@@ -271,15 +271,15 @@ for dtype, (m, n, k) in shapes.items():
     print(f"{dtype:<8} {bits_a_mac:.1f} bits of A and B a MAC, {speed:.0f} times the rate of float16")
 
 # %% [markdown] tags=["explain"]
-# From int8 to int4 the bits halve and the rate doubles: a machine that delivers a fixed number of bits a second would do just that.
-# It does not explain float16, with 1.5 times the bits of int8 and half its rate; its numbers need another kind of multiplier.
-# So this is a reason that fits the answer, and no proof: NVIDIA does not say what its own was. The rest of this lesson teaches the
-# same about whole operators: arithmetic that cannot be fed is worth nothing.
+# From int8 to int4 the bits halve and the rate doubles: a machine that delivers a fixed number of bits a second would do just
+# that. It does not explain float16, with 1.5 times the bits of int8 and half its rate; its numbers need another kind of
+# multiplier. So this is a reason that fits the answer, and no proof: we found no word of NVIDIA on its own reason. The rest of
+# this lesson teaches the same about whole operators: arithmetic that cannot be fed is worth nothing.
 
 # %% [markdown] tags=["slide"] minutes=0.5
 # ## Part 3: what went wrong here?
 #
-# A lecture printed two times of the "product" of two matrices of side 1024, one of a CPU, one of a GPU. Can they be true?
+# A lecture printed two times of the product of two matrices of side 1024, one of a CPU, one of a GPU. Can they be true?
 #
 # The lecture is "Hardware Ecosystem" (Cambridge, 2022), and its figures are 0.52 ms and 0.30 ms. The processor that it describes
 # is a Ryzen 9 5950X, the card an RTX 3090. Before you run anything, count.
@@ -797,9 +797,10 @@ timing.claim("in sums of 15 a multiply-accumulate takes less time than in sums o
 
 # %% [markdown] tags=["explain"]
 # Both assumptions about the sum can fail. A step need not take 4 cycles: where the compiler takes the multiplication out of the
-# chain, only the addition waits, on a Zen 3 for 3 cycles (measured beside integer additions, which take 1). And in sums of 240,
-# as in our product, a core may run several at once. With the time of these sums in place of 4 cycles the model comes nearer to
-# what the five programs measured; the walk down the column is not in it.
+# chain, only the addition waits, on a Zen 3 for 3 cycles ([Agner Fog's
+# tables](https://www.agner.org/optimize/instruction_tables.pdf)). And in sums of 240, as in our product, a core may run several
+# at once. The last line above has the time of these sums and the library's rate, both as measured, in place of 4 cycles and two
+# vectors a cycle: it should come nearer to the five programs. The walk down the column is not in it.
 #
 # Why does the exchange help? `census`
 # counts the instructions of the compiled programs, in the whole of each function. "Packed" arithmetic works on a whole vector
@@ -1022,12 +1023,12 @@ timing.claim(
 
 # %% [markdown] tags=["explain"]
 # The same call takes longer in turn with others than by itself: between two calls of a layer the others have used the caches, and
-# what the processor had learnt of the layer's code. What is left after that is work that the layers do off their roofs (see
-# below), the Python of the network's own `forward`, and new memory for each result.
+# what the processor had learnt of the layer's code. What is left after that may be work that the layers do off their roofs
+# (see below), the Python of the network's own `forward`, and new memory for each result.
 #
-# This network's time on one image is that of its calls. A processor with twice the peak would not help it. Fewer calls would (fusing
-# operators, compiling the model), and so would more work for each call. Hold the second to a test: with a larger batch the calls
-# stay, the work grows, and the roofline must come nearer.
+# Most of this network's time on one image is that of its calls. A processor with twice the peak would hardly help it. Fewer calls
+# would (fusing operators, compiling the model), and so would more work for each call. Hold the second to a test: with a larger
+# batch the calls stay, the work grows, and the roofline must come nearer.
 
 # %% tags=["predict"]
 batch_ratio = helpers.predict(

@@ -364,8 +364,8 @@ print(f"weighed by the number of digits: off by less than {1e-9:.0e}")
 assert (weighed - whole).norm() < 1e-9 * whole.norm()
 
 # %% [markdown] tags=["explain"]
-# So this source changes nothing in what is learnt, for one synchronisation a step. It is what most people use, and lesson 04 is
-# all about it.
+# So this source, batch norm apart, changes nothing in what is learnt, for one synchronisation a step. It is what most people use,
+# and lesson 04 is all about it.
 #
 # ### What went wrong here?
 #
@@ -399,8 +399,8 @@ for batch in (128, 512, 1024):
     print(f"batch {batch}: {-(-len(images) // batch)} updates an epoch")
 
 # %% [markdown] tags=["explain"]
-# The model, the same arithmetic in the same time, forgets what each step costs besides its arithmetic. So a part of the
-# lecture's difference, or all of it, came from the batch; and the runs did not even learn the same, for the number of updates
+# The model, the same arithmetic in the same time, forgets what each step costs besides its arithmetic. So a part of the lecture's
+# difference, or all of it, may have come from the batch; and the runs did not even learn the same, for the number of updates
 # differed as well. (Its clock also ran while the data was loaded: lesson 06.) Change one thing at a time.
 
 # %% [markdown] tags=["slide"] minutes=2
@@ -535,8 +535,8 @@ assert most[8] < most[0]
 
 # %% [markdown] tags=["explain"]
 # The shape is that of the theory; the place is not. At delay 4 the model says 0.05, the lowest rate above the limit; the runs
-# survive 0.1 and blow up at 0.2. The formula is for one fixed curvature, and a network does not keep its own. Do the runs survive
-# because they go where the loss is flatter? Write the queue out, train at both rates again, and measure on the way:
+# that we saw survive 0.1 and blow up at 0.2. The formula is for one fixed curvature, and a network does not keep its own. Do the
+# runs survive because they go where the loss is flatter? Write the queue out, train at both rates again, and measure on the way:
 
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -678,7 +678,7 @@ assert all(run.final_loss < run.first_loss for run in threaded)
 
 # %% [markdown] tags=["explain"]
 # Look at the largest staleness: when the operating system takes the core from a thread that has read the weights, that thread
-# comes back with a very old gradient. Run it again, and the numbers change; a run like this cannot be repeated.
+# comes back with an older gradient than the rest. Run it again, and the numbers change; a run like this cannot be repeated.
 #
 # Without a lock something else can happen: two threads read the same number, each adds its own, each writes, and one addition
 # is lost. Two threads have a read and a write each. In how many of the possible orders is nothing lost?
@@ -914,11 +914,11 @@ right = (given == pays.replace({True: "y", False: "n"})).to_numpy().sum()
 print(f"your table: {(given != '?').to_numpy().sum()} of 16 filled in, {right} as the model says")
 
 # %% [markdown] tags=["explain"]
-# Nothing is measured here: these machines are not under your notebook, so this is a model to be doubted. What does it say?
-# Within one chip everything pays. Between machines only whole models do. And in the column of the four GPUs something is the
-# other way round than most expect: splitting *within the layers* pays, while splitting the batch does not. The layers are wide
-# and the batch is small, so the gradient is far larger than what crosses the layers (as LeNet's at a batch below 7). Krizhevsky
-# saw it in AlexNet's fully connected layers (["One weird trick for parallelizing convolutional neural
+# Nothing is measured here: these machines are not under your notebook, so this is a model to be doubted. What does it say? Within
+# one chip everything pays. Between machines only whole models do. And in the column of the four GPUs something is the other way
+# round than most expect: splitting *within the layers* leaves far more of the step than splitting the batch does. The layers are
+# wide and the batch is small, so the gradient is far larger than what crosses the layers (as LeNet's at a batch below 7).
+# Krizhevsky saw it in AlexNet's fully connected layers (["One weird trick for parallelizing convolutional neural
 # networks"](https://arxiv.org/abs/1404.5997), 2014).
 #
 # ### How many of the four sources pay?

@@ -226,8 +226,8 @@ both.claim("over this link gathering at rank 0 takes longer than the ring", "gat
 
 # %% [markdown] tags=["explain"]
 # The messages are real: `execute` sends the bytes between the processes and then sleeps until the link would have carried them.
-# On a machine that does nothing else the simulated times lie a little above the model, because a message also costs your machine
-# something. Where other programs run, a process that should go on has to wait for a core, and they lie far above it.
+# The simulated times lie above the model, because a message also costs your machine something. Where other programs run, a
+# process that should go on has to wait for a core, and they lie far above it.
 #
 # And the ring has a price: its latency, $2(p-1)\,\alpha$, grows with $p$. Two other algorithms have fewer steps (Thakur,
 # Rabenseifner and Gropp, *Optimization of Collective Communication Operations in MPICH*, 2005). In a *tree* every second rank
@@ -245,8 +245,8 @@ for name in ("ring", "tree", "halving_doubling", "gather_broadcast"):
 # %% [markdown] tags=["explain"]
 # With 4 kB the steps decide, and the ring has nothing to win. With 4 MB the bytes decide, and the tree sends all of them in each
 # step. Halving and doubling sends the ring's bytes in the tree's steps, but to partners all over the network, where the ring needs
-# links between neighbours alone. So libraries choose: NCCL, which PyTorch uses between GPUs, by the size of the message, the number
-# of machines and GPUs, and the bandwidths between them ([a developer's answer](https://github.com/NVIDIA/nccl/issues/754)).
+# links between neighbours alone. So libraries choose: NCCL, which PyTorch uses between GPUs, has a model of the time of each way,
+# and takes for each size the one with the least ([a developer's answer](https://github.com/NVIDIA/nccl/issues/457)).
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 3: the gradient of a batch is a mean

@@ -112,10 +112,10 @@ print(f"the whole network at batch 128 needs {needed}, a card has {there}")
 print(f"images that fit: {towers.whole_largest_batch} whole, {towers.rank_largest_batch} on each of two ranks")
 
 # %% [markdown] tags=["explain"]
-# **What went wrong here?** "AlexNet did not fit" is told everywhere, and this count does not support it. The count has what PyTorch keeps
-# today; it leaves out the [workspace](glossary.md#workspace) of the convolutions and whatever else the code of 2012 kept, which we cannot
-# count. The paper itself says less than the story: memory *limits the size*. What two cards bought is the factor between the two
-# numbers above, in images or in width, and half of the work for each.
+# **What went wrong here?** That AlexNet did not fit is told often, and this count does not support it. The count has what PyTorch
+# keeps today; it leaves out the [workspace](glossary.md#workspace) of the convolutions and whatever else the code of 2012 kept,
+# which we cannot count. The paper itself says less than the story: memory *limits the size*. What two cards bought is the factor
+# between the two numbers above, in images or in width, and half of the work for each.
 #
 # ### What the towers say to each other
 #
@@ -155,7 +155,7 @@ print(counted)
 
 # %% [markdown] tags=["explain"]
 # The run used 512-wide fc6 and fc7; we add the bytes that the full 4096 would have moved. A batch of 128 moves all of them 128
-# times, and the gradients travel back. Outputs and gradients are equal within some $10^{-6}$, and not bit for bit: the terms of two
+# times, and the gradients travel back. Outputs and gradients are equal within $10^{-5}$, and not bit for bit: the terms of two
 # ranks are added in another order than in one process, and a convolution with 48 outputs may be computed by another algorithm than
 # one with 96 (that depends on the processor).
 #
@@ -861,7 +861,8 @@ pd.DataFrame(table).T.map(lambda seconds: units.text(seconds, "s"))
 
 
 # %% [markdown] tags=["explain"]
-# What is left between the last two columns is the processor: four ranks share the cores of your machine with all that runs there.
+# What is left between the last two columns is, we think, the processor: four ranks share the cores of your machine with all else
+# that runs there.
 #
 # Now change one thing at a time. Which layout wins where the link is faster or slower, the memory smaller, the batch larger?
 
