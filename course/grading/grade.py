@@ -225,7 +225,7 @@ def _record(book: Book, sheet: Sheet, one: Submission, marks: Marks) -> None:
 
 def _dated(one: Submission, marks: Marks) -> Marks:
     """Return the marks with when the submission was handed in, or with a note where the file that says so does not."""
-    stamp = one.path.with_name("timestamp.txt")
+    stamp = one.path.with_name(intake.TIMESTAMP)
     if stamp.is_symlink() or not stamp.is_file():
         return marks
     with stamp.open("rb") as file:
@@ -235,7 +235,7 @@ def _dated(one: Submission, marks: Marks) -> Marks:
     except (ValueError, OverflowError, TypeError, AttributeError):  # of the libraries that read dates
         when = None
     if when is None or not _FIRST_YEAR <= when.year <= _LAST_YEAR:
-        note = "timestamp.txt holds no date such as 2026-11-22 10:00:00 UTC, so nobody knows when it was handed in"
+        note = f"{intake.TIMESTAMP} holds no date such as 2026-11-22 10:00:00 UTC, so nobody knows when it came"
         return dataclasses.replace(marks, notes=(*marks.notes, note))
     return dataclasses.replace(marks, handed_in=str(when))
 

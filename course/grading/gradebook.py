@@ -33,12 +33,12 @@ from course.authoring import exercises, exercises_tree
 from course.authoring.course import Course
 from course.authoring.exercises import WRITTEN_STUB, Sheet
 from course.grading import outputs, page
+from course.grading.intake import TIMESTAMP
 from course.grading.marker import Mark, Marks
 from helpers import storage
 
 READ = "read"  # the folder of the notebooks that nbgrader reads
 KEPT = "autograded"  # and of those that it keeps, for the Formgrader
-_TIMESTAMP = "timestamp.txt"
 _UNREAD = "Nothing was run"
 _OPEN, _CLOSE = '<pre style="white-space: pre-wrap; word-break: normal; font: inherit; border: 0">\n', "\n</pre>"
 _MOST_OF_A_CELL = 50_000  # characters that are shown of it
@@ -95,9 +95,9 @@ class Book:
         home.mkdir(parents=True, exist_ok=True)
         made = with_marks(notebook, marks, outputs.of_given(sheet))
         storage.write_atomically(home / sheet.lesson.notebook_name, nbformat.writes(made) + "\n")
-        (home / _TIMESTAMP).unlink(missing_ok=True)
+        (home / TIMESTAMP).unlink(missing_ok=True)
         if marks.handed_in:
-            storage.write_atomically(home / _TIMESTAMP, f"{marks.handed_in} UTC")
+            storage.write_atomically(home / TIMESTAMP, f"{marks.handed_in} UTC")
         self._convert(_Record, marks.assignment, marks.student)
 
     def page(self, assignment: str, student: str) -> None:

@@ -21,6 +21,7 @@ from course.authoring import exercises
 from course.authoring.exercises import Sheet
 
 LARGEST_BYTES = 20 * 2**20
+TIMESTAMP = "timestamp.txt"  # beside a notebook, as nbgrader collects it: when it was handed in
 MOST_CELLS, MOST_CHARACTERS = 1_000, 1_000_000  # of a notebook: all of it is written on a page
 _STUDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
 _COPY = r" ?\(\d+\)|-\d+|-copy\d*| ?- copy| copy(?: \d+)?"  # what a browser, Canvas, JupyterLab, Windows, a Mac append

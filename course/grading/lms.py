@@ -8,6 +8,7 @@ no file is more read than the largest notebook has.
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
 import shutil
@@ -19,12 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from course.grading.gradebook import GradingError
-from course.grading.intake import LARGEST_BYTES
+from course.grading.intake import LARGEST_BYTES, TIMESTAMP
 
 CANVAS, MOODLE = "Canvas", "Moodle"
 MOST_FILES, MOST_BYTES = 20_000, 4 * 2**30  # of a download; the second unpacked
 _FOLDER = "handed_in"
 _LONGEST_NAME = 150
+_UNPACKING = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, RuntimeError, EOFError)  # each packer its own
 _CANVAS = re.compile(
     r"(?:(?:LATE_)?(?P<anonymous>anon_[A-Za-z0-9]+)|(?P<who>\w+?)_(?:(?P<late>LATE)_)?(?P<id>\d+))_\d+_(?P<name>.+)",
     re.IGNORECASE,
@@ -132,7 +134,7 @@ def _laid_out(entries: list[_Entry], folder: Path) -> Download:
     known = tops == {"submitted"} or any(_whose(one.parts) for one in inner)
     if known and len(tops) == 1 and len(inner) == len(entries):
         entries = inner  # all of it was packed with its folder
-    system, people, strange, others, written_bytes = "", {}, {}, {}, 0
+    system, people, strange, others, stamps, written_bytes = "", {}, {}, {}, {}, 0
     for entry in entries:
         found = _whose(entry.parts)
         if found is None and len(entry.parts) > 1:
@@ -143,26 +145,41 @@ def _laid_out(entries: list[_Entry], folder: Path) -> Download:
             continue
         system = found[0] or system
         _, student, person, name = found
-        home = folder / (re.sub(r"[^A-Za-z0-9_.@-]+", "_", student).lstrip("_.@-")[:100] or "student")
+        home = folder / (_as_folder(student) or "student")
         people[home.name] = person
         home.mkdir(exist_ok=True)
-        if not name.lower().endswith(".ipynb"):
-            others.setdefault(home.name, []).append(name)
+        place = home / _as_folder(entry.parts[-2]) if not found[0] and len(entry.parts) > 2 else home
+        dated = not found[0] and name == TIMESTAMP
+        if not (dated or name.lower().endswith(".ipynb")):
+            others.setdefault(home.name, []).append(repr(name)[:140])
             continue
         try:
             content = entry.read()
-        except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
-            others.setdefault(home.name, []).append(f"{name}, which cannot be unpacked ({error})")
+        except _UNPACKING as error:
+            packed = "is encrypted" if "encrypted" in str(error) else "is damaged, or packed as is not known here"
+            why = f"cannot be read ({strerror})" if (strerror := getattr(error, "strerror", "")) else packed
+            others.setdefault(home.name, []).append(f"{name!r:.140}, which {why},")
+            continue
+        if dated:
+            stamps[place / TIMESTAMP] = content[:_LONGEST_NAME]
             continue
         written_bytes += len(content)
         if written_bytes > MOST_BYTES:
             raise GradingError(f"the download holds more than {MOST_BYTES / 2**30:.0f} GiB; grade it in parts")
-        _free_name(home, name).write_bytes(content)
+        place.mkdir(exist_ok=True)
+        _free_name(place, name).write_bytes(content)
+    for path, content in stamps.items():
+        if path.parent.is_dir() and any(path.parent.iterdir()):
+            path.write_bytes(content)
     for student, names in others.items():
         if not any((folder / student).iterdir()):
-            strange[student] = f"handed in {', '.join(repr(one)[:140] for one in names[:3])} and no notebook"
+            strange[student] = f"handed in {', '.join(names[:3])} and no notebook"
             (folder / student).rmdir()
     return Download(folder, system, people if system else {}, strange)
+
+
+def _as_folder(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.@-]+", "_", name).lstrip("_.@-")[:100]
 
 
 def _free_name(home: Path, name: str) -> Path:

@@ -80,7 +80,9 @@ def mark(sheet: Sheet, submission: intake.Submission, limits: Limits) -> Marks:
             break
     marks = tuple(given[place] for place in sorted(given))
     disturbed = any(_MACHINE in why for why in lost.values())
-    notes = ((f"handed in as {submission.came_as!r}",) if submission.came_as else ()) + given_in.notes
+    stopped = [f"a cell was stopped: {why}" for place, why in lost.items() if place >= 0 and not steps[place].exercise]
+    named = [f"handed in as {submission.came_as!r}"] if submission.came_as else []
+    notes = (*named, *given_in.notes, *dict.fromkeys(stopped))
     return Marks(submission.student, submission.assignment, marks, "", disturbed, notes, outputs)
 
 
@@ -125,6 +127,8 @@ def _go_through(
                 step = steps[place]
                 if place in given:
                     raised = []  # the mark that is given says so
+                elif place in lost:
+                    raised.append(f"was stopped: {lost[place]}")
                 if place in lost or place in given:
                     continue
                 if step.exercise:
@@ -132,7 +136,7 @@ def _go_through(
                     raised = []
                     continue
                 if error := session.run(step.source):
-                    raised.append(error)
+                    raised.append(f"raised {error}")
                 if step.shows:
                     outputs[step.shows] = session.shown
     except Lost as error:
@@ -156,7 +160,7 @@ def _points(sheet: Sheet, exercise: str) -> int:
 
 
 def _checked(sheet: Sheet, exercise: str, session: Session, raised: Sequence[str] = ()) -> Mark:
-    """Return the mark of an exercise, whose checks run here; ``raised`` is what the student's cells above it raised.
+    """Return the mark of an exercise, whose checks run here; ``raised`` says what the student's cells above it did.
 
     Raises Lost when the submission ends meanwhile.
     """
@@ -172,7 +176,7 @@ def _checked(sheet: Sheet, exercise: str, session: Session, raised: Sequence[str
         return Mark(exercise, 0.0, _points(sheet, exercise), said, (), stopped=True)
     reached = tuple((goal, not problem) for goal, problem in names["check"]._problems().items())
     points = checks.metadata["points"]
-    cells = "".join(f"A cell above raised {one}\n" for one in raised)
+    cells = "".join(f"A cell above {one}\n" for one in raised)
     text = cells + _ON_ITS_OWN_LINE.sub("\n" + " " * 15, said.getvalue())
     return Mark(exercise, min(max(float(score), 0.0), points), points, text[:_MOST_SAID], reached)
 

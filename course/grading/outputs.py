@@ -33,8 +33,11 @@ _UNPRINTABLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with pictures of the characters in place of those that no page may hold, such as NUL."""
-    return text.translate(_UNPRINTABLE)
+    """Return ``text`` with pictures of the characters in place of those that no page may hold, such as NUL.
+
+    However its lines end, they end as ours do.
+    """
+    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_UNPRINTABLE)
 
 
 def safe(sent: object) -> list[dict[str, Any]]:

@@ -44,11 +44,9 @@ class Roster:
         """Return the list in a CSV file. Raises GradingError, saying what it must have, where it is none."""
         try:
             with path.open("rb") as file:
-                text = file.read(_LARGEST_ROSTER_BYTES).decode("utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
+                lines = _lines(file.read(_LARGEST_ROSTER_BYTES).decode("utf-8-sig"))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise GradingError(f"ROSTER={path} cannot be read ({error}); save it as CSV in UTF-8") from None
-        delimiter = max(",;\t", key=text.partition("\n")[0].count)
-        lines = [one for one in csv.reader(io.StringIO(text), delimiter=delimiter) if any(cell.strip() for cell in one)]
         header = tuple(cell.strip() for cell in lines[0]) if lines else ()
         plain = [cell.casefold() for cell in header]
         if header[:1] == ("Student",) and "ID" in header and "Section" in header:
@@ -64,7 +62,21 @@ class Roster:
         padded = [tuple((*one, *[""] * len(header))[: len(header)]) for one in lines[1:]]
         if system == CANVAS:
             padded = [one for one in padded if any(one[:2]) and one[0].strip().casefold() not in _NO_STUDENT]
-        return cls(path, system, header, tuple(padded))
+        made = cls(path, system, header, tuple(dict.fromkeys(padded)))
+        made._refuse_doubles()
+        return made
+
+    def _refuse_doubles(self) -> None:
+        """Raise GradingError where there is no student, or where nobody knows whose row is whose."""
+        if not self.rows:
+            raise GradingError(f"ROSTER={self.path} lists no student below its columns; add a row for each")
+        names: dict[str, str] = {}
+        for row in self.rows:
+            key = self.key(row).casefold()
+            if key in names:
+                raise GradingError(f"ROSTER={self.path} has {self.key(row)!r} for {names[key]!r} and for "
+                                   f"{self.name(row)!r}; give each student an id of their own")  # fmt: skip
+            names[key] = self.name(row)
 
     def name(self, row: Sequence[str]) -> str:
         return self._cell(row, "student", "full name", "name")
@@ -98,6 +110,15 @@ class Roster:
     def _spellings(self, row: Sequence[str]) -> set[str]:
         last, _, first = self.name(row).partition(",")
         return {folded(last + first), folded(first + last)} - {""}
+
+
+def _lines(text: str) -> list[list[str]]:
+    """Return the rows of a CSV file in which something stands, whatever parts its cells. Raises csv.Error."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\n")
+    text = re.sub(r"\Asep=.\n", "", text)  # Excel's own line
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    rows = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
+    return [one for one in rows if any(cell.strip() for cell in one)]
 
 
 class People:

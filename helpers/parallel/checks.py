@@ -17,7 +17,7 @@ def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
     if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not inputs:
         raise TypeError("inputs is the shape of the whole batch, such as (64, 1024), its rows first; the net reads "
                         f"numbers of its own type, so begin after an nn.Embedding. Got {short(inputs)}")  # fmt: skip
-    return tuple(whole_number("a size in inputs", each) for each in inputs)
+    return tuple(whole_number(f"inputs[{n}]", each) for n, each in enumerate(inputs))
 
 
 def time_limit(timeout_s: float) -> float:

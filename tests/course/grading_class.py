@@ -120,7 +120,7 @@ original = wire.send
 def more(channel, message):
     if "ran" in message:
         junk = [{"printed": 5}, {"png": [1]}, 7, {"html": "<table>" * 9000}, {"text": "\\ud83d"}]
-        message = {"ran": "", "shown": junk * 1000}
+        message = {"ran": "", "shown": junk * 100}
     original(channel, message)
 wire.send = more
 """
@@ -194,6 +194,7 @@ HOSTILE: dict[str, Case] = {
     "parentheses": Case(_before("x = '''" + "(" * 300_000 + "'''"), FULL),
     "pictures": Case(_before(_PNG_BOMB), FULL),
     "forges": Case(_before(_FORGES), FULL),
+    "drowns": Case(_before(_FORGES.replace("junk * 100", "junk * 1000")), NOTHING, "a cell was stopped: it ended its"),
     "raw_bytes": Case(_with(_RAW_BYTES), NOT_FIRST),
     "no_stdout": Case(_before(_STDOUT), FULL),
     "tolist": Case(_with(_TOLIST), NOT_FIRST),
@@ -249,7 +250,7 @@ def hand_in_class(folder: Path, students: tuple[str, ...] = tuple(CLASS)) -> Pat
     return roster
 
 
-def wrong(folder: Path, into: Path, students: tuple[str, ...] = tuple(CLASS)) -> list[str]:
+def wrong(into: Path, students: tuple[str, ...] = tuple(CLASS)) -> list[str]:
     """Return what is not as it is due in the grades.csv of the class."""
     with (into / "grades.csv").open() as file:
         rows = {row["name"]: row for row in csv.DictReader(file)}
@@ -269,6 +270,6 @@ def wrong(folder: Path, into: Path, students: tuple[str, ...] = tuple(CLASS)) ->
 
 if __name__ == "__main__":
     if "check" in sys.argv:
-        sys.exit(os.linesep.join(wrong(Path(sys.argv[1]), Path(sys.argv[1], "submissions_graded"))))
+        sys.exit(os.linesep.join(wrong(Path(sys.argv[1], "submissions_graded"))))
     hand_in_class(Path(sys.argv[1]))
     print(f"{len(CLASS)} students")

@@ -64,6 +64,7 @@ def graded(tmp_path_factory):
     hand_in(folder, "half_named", notebook(first(named)))
     hand_in(folder, "blank", notebook(before="\n " * 200_000 + "\nx = 1"))
     hand_in(folder, "forks", notebook(FORKS))
+    hand_in(folder, "above", notebook({FIRST: f"import os\nos._exit(0)\n{HEAD}    return 1.0, 'memory'"}))
     hand_in(folder, "lavish", notebook(LAVISH))
     hand_in(folder, "marks", notebook(first("### BEGIN HIDDEN TESTS\nreturn 10**5000")))
     hand_in(folder, "patches", notebook(first("return 'patched'"), before=PATCH))
@@ -120,6 +121,12 @@ def test_what_is_stopped_loses_its_exercise_alone(graded, student):
     assert scores(graded, student) == FULL | {FIRST: 0}
     assert STOPPED[student][1] in said(graded, student)
     assert STOPPED[student][1] in row(graded, student)["note"]
+
+
+def test_a_cell_that_ends_outside_its_function_is_named_to_both(graded):
+    assert scores(graded, "above") == FULL | {FIRST: 0}
+    assert said(graded, "above").startswith("A cell above was stopped: it ended its own process (exit code 0)\n")
+    assert row(graded, "above")["note"] == "a cell was stopped: it ended its own process (exit code 0)"
 
 
 def test_a_loop_is_ended_by_the_processors_time_or_where_there_is_little_of_it_by_the_clocks(graded):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import random
 import zipfile
 
 import pytest
@@ -122,6 +123,31 @@ def test_an_archive_writes_nothing_outside_and_unpacks_no_more_than_a_notebook(t
     assert {path for path in tmp_path.parent.rglob("*") if not path.is_relative_to(tmp_path)} == before
 
 
+def test_a_plain_download_keeps_its_assignments_apart_and_when_they_were_handed_in(tmp_path):
+    files = {f"ann/{one}/{name}": one.encode() for one in ("a", "b") for name in (f"{one}.ipynb", "timestamp.txt")}
+    done = lms.unpacked(packed(tmp_path / "c.zip", {**files, f"jdoe_1_2_{ASSIGNMENT}.ipynb": b""}), tmp_path)
+    found, _ = intake.find(done.folder, ["a", "b"])
+    assert [one.path.with_name("timestamp.txt").read_text() for one in found] == ["a", "b"]
+
+
+def _damaged(path, packing):
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        for name in (f"doejane_1_2_{ASSIGNMENT}.ipynb", f"roeruth_3_4_{ASSIGNMENT}.ipynb"):
+            archive.writestr(name, random.Random(0).randbytes(500))
+    data = bytearray(path.read_bytes())
+    at = data.index(b".ipynb") + len(".ipynb")
+    data[at + 4 : at + 20] = b"\xff" * 16
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_file_in_an_archive_is_its_own_students(tmp_path, packing):
+    _damaged(tmp_path / "a.zip", packing)
+    done = lms.unpacked(tmp_path / "a.zip", tmp_path)
+    assert [one.student for one in intake.find(done.folder, [ASSIGNMENT])[0]] == ["roeruth_3"]
+    assert done.strange["doejane_1"].startswith(f"handed in '{ASSIGNMENT}.ipynb', which is damaged")
+
+
 @pytest.mark.parametrize(("limit", "most", "said"), [("MOST_FILES", 2, "files; 2 are read"),
                                                      ("MOST_BYTES", 8, "GiB; grade it in parts")])  # fmt: skip
 def test_a_download_without_end_is_refused(tmp_path, monkeypatch, limit, most, said):
@@ -231,8 +257,21 @@ def test_a_list_of_names_and_ids_will_do(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "said"), [("a,b\n1,2\n", "has the columns 'a, b'; give Canvas's"),
-                                            ("", "name and id"), ("\xff", "save it as CSV in UTF-8")])  # fmt: skip
+                                            ("", "name and id"), ("\xff", "save it as CSV in UTF-8"),
+                                            ('name,id\n"Ann,a\nBen,b\n', "cannot be read .*; save it as CSV"),
+                                            ("name,id\n" + "x" * 200_000, "cannot be read .*; save it as CSV"),
+                                            ("name,id\n\n,\n", "lists no student below its columns"),
+                                            ("name,id\nAnn,a\nBen,A\n", "has 'A' for 'Ann' and for 'Ben'; give each")
+                                            ])  # fmt: skip
 def test_what_is_no_list_is_refused(tmp_path, text, said):
     (tmp_path / "r.csv").write_bytes(text.encode("latin-1"))
     with pytest.raises(GradingError, match=said):
         table.Roster.read(tmp_path / "r.csv")
+
+
+@pytest.mark.parametrize(
+    "text", ["\ufeffsep=;\r\nName;ID\r\nJ\u00f6rg;j\r\n\r\n;\r\nJ\u00f6rg;j\r\n", "\n\nname\tid\rJ\u00f6rg\tj\r"]
+)
+def test_a_list_is_read_as_spreadsheets_save_it(tmp_path, text):
+    (tmp_path / "r.csv").write_bytes(text.encode())
+    assert table.Roster.read(tmp_path / "r.csv").rows == (("Jörg", "j"),)

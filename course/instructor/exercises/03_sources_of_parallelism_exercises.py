@@ -156,7 +156,7 @@ check.score()
 # </details>
 
 
-# %% wrong="product" says="one inner element is left out" gets=2
+# %% wrong="product" says="one element is left out" gets=2
 def product(a, b, parts, receive):
     size = a.shape[1] // parts
     terms = [a[:, i * size : (i + 1) * size] @ b[i * size : (i + 1) * size] for i in range(parts)]

@@ -223,7 +223,7 @@ def test_bad_questions_are_answered_in_a_sentence() -> None:
     for inputs in (8, (), None, torch.zeros(8, 16)):
         with pytest.raises(TypeError, match=r"inputs is the shape of the whole batch, such as \(64, 1024\)"):
             choose(net, 2, LINK, 1e9, inputs=inputs, flops_per_s=1e6)
-    with pytest.raises(ValueError, match="a size in inputs is 0"):
+    with pytest.raises(ValueError, match=r"inputs\[0\]=0 is too small"):
         choose(net, 2, LINK, 1e9, inputs=(0, 16), flops_per_s=1e6)
     with pytest.raises(ValueError, match="the model has no layers"):
         choose(nn.Sequential(), 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6)
@@ -231,7 +231,7 @@ def test_bad_questions_are_answered_in_a_sentence() -> None:
         choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s="1e6")
     with pytest.raises(TypeError, match=r"layer_costs are helpers\.parallel\.LayerCost.*not 0\.1"):
         choose(net, 2, LINK, 1e9, inputs=(8, 16), layer_costs=[0.1, 0.1])
-    with pytest.raises(ValueError, match="bucket_bytes is 0"):
+    with pytest.raises(ValueError, match="bucket_bytes=0 is too small"):
         choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6, bucket_bytes=0)
     for optimizer in ("adam", torch.optim.SGD(net.parameters())):
         with pytest.raises(TypeError, match=r"optimizer is a class of torch\.optim, or a function"):
@@ -240,7 +240,7 @@ def test_bad_questions_are_answered_in_a_sentence() -> None:
         choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6, optimizer=torch.optim.LBFGS)
     with pytest.raises(TypeError, match=r"a plan says how each layer is split.*got \['0.up'\]"):
         choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6, plan=["0.up"])
-    with pytest.raises(ValueError, match="devices is 0"):
+    with pytest.raises(ValueError, match="devices=0 is too small"):
         choose(net, 0, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6)
     with pytest.raises(ValueError, match="schedule is 'interleaved'"):
         choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6, schedule="interleaved")

@@ -227,7 +227,7 @@ def test_the_allocators_of_two_real_ranks_agree_within_two_per_cent(
     (Layout(2), {"ranks": (2,)}, "rank 2 is not one of 2"),
     (Layout(2), {"ranks": ()}, "at least one"),
     (Layout(2), {"inputs": (16, 63)}, r"does not run on a rank's rows, \(8, 63\)"),
-    (Layout(2), {"inputs": (0, 64)}, "a size in inputs is 0"),
+    (Layout(2), {"inputs": (0, 64)}, r"inputs\[0\]=0 is too small"),
     (Layout(2), {"plan": {"0.act": "column"}}, "'0.act', which is no nn.Linear"),
     (Layout(2), {"plan": {"0.up": "rows"}}, "give 'column' or 'row'"),
 ])  # fmt: skip
