@@ -51,7 +51,8 @@ def parse(text: str, unit: str, *, bare: bool = False) -> float:
     match = _NUMBER.fullmatch(text)
     if match is None:
         comma = " (a comma separates thousands, the decimal sign is the point)" if "," in text else ""
-        raise ValueError(f"{text!r} is not a quantity{comma}; write a number and a unit, such as '3.5 {unit}'")
+        wanted = f"a number and a unit, such as '3.5 {unit}'" if unit else "a number alone, such as '3.5'"
+        raise ValueError(f"{text!r} is not a quantity{comma}; write {wanted}")
     number, suffix = match.group(1), match.group(2).replace(_GREEK_MU, "µ")
     plain = number.replace(",", "").replace("_", "")
     if not (suffix or bare) and unit:

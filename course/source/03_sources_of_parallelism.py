@@ -458,19 +458,19 @@ def largest_stable(delay):
 
 delays = [0, 1, 2, 4, 8, 16]
 modelled = [parallel.stability_limit(delay) for delay in delays]
-measured = [largest_stable(delay) for delay in delays]
+simulated = [largest_stable(delay) for delay in delays]
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
-drawn = plotting.draw_limits(delays, modelled, measured)
+drawn = plotting.draw_limits(delays, modelled, simulated)
 plotting.show(
     drawn,
     alt="The largest stable rate times curvature falls from 2 without delay to about 0.1 at delay 16; model and runs agree.",
 )
 
 # %% tags=["explain"]
-apart = max(abs(found / limit - 1) for found, limit in zip(measured, modelled, strict=True))
+apart = max(abs(found / limit - 1) for found, limit in zip(simulated, modelled, strict=True))
 print("limit for delays 0, 1, 2:", ", ".join(f"{limit:.3f}" for limit in modelled[:3]))
-print("found by running:           ", ", ".join(f"{limit:.3f}" for limit in measured[:3]))
+print("found by running:           ", ", ".join(f"{limit:.3f}" for limit in simulated[:3]))
 assert apart < 0.01
 
 # %% [markdown] tags=["explain"]

@@ -187,20 +187,20 @@ def _place(rate: float | None, rates: Sequence[float]) -> float | None:
     return float(np.interp(math.log(rate), np.log(rates), rows))
 
 
-def draw_limits(delays: Sequence[int], modelled: Sequence[float], measured: Sequence[float]) -> Figure:
-    """Return the largest stable rate times curvature against the delay: the model's line, the measured points.
+def draw_limits(delays: Sequence[int], modelled: Sequence[float], simulated: Sequence[float]) -> Figure:
+    """Return the largest stable rate times curvature against the delay: the model's line, the simulated points.
 
     Both axes are logarithmic, the delay as delay + 1, so that no delay has a place. Raises ValueError where the three
     are not of one length. Lesson 03.
     """
     delays = numbers("delays", delays, at_least=0)
-    modelled, measured = numbers("modelled", modelled, above=0), numbers("measured", measured, above=0)
-    if not len(delays) == len(modelled) == len(measured) > 0:
-        raise ValueError(f"{len(delays)} delays, {len(modelled)} modelled, {len(measured)} measured: give equally many")
+    modelled, simulated = numbers("modelled", modelled, above=0), numbers("simulated", simulated, above=0)
+    if not len(delays) == len(modelled) == len(simulated) > 0:
+        raise ValueError(f"{len(delays)} delays, {len(modelled)} modelled, {len(simulated)} found: give equally many")
     drawn, axes = figure(title="The largest stable rate shrinks with the delay")
     places = [delay + 1 for delay in delays]
     axes.plot(places, modelled, "-", color=MODELLED, label="modelled")
-    axes.plot(places, measured, "o", color=MEASURED, markersize=9, label="measured")
+    axes.plot(places, simulated, "o", color=MEASURED, markersize=9, label="simulated")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(FixedLocator(places))

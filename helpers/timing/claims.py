@@ -59,14 +59,17 @@ def claim(
     settle(sentence, wanted, _shown(ratios), holds, "\n".join(str(item) for item in measurements))
 
 
-def settle(sentence: str, wanted: str, shown: str, holds: bool | None, measured: str) -> None:
+def settle(
+    sentence: str, wanted: str, shown: str, holds: bool | None, measured: str, *, simulated: bool = False
+) -> None:
     """Print ``sentence`` and what this machine says of it, or raise ClaimContradicted with what was ``measured``.
 
-    ``holds`` is None where the measurement does not decide.
+    ``holds`` is None where the measurement does not decide. Times of a link or a device that sleeps are ``simulated``.
     """
     if holds is False:
         raise ClaimContradicted(f"contradicted: {sentence} ({wanted})\nmeasured: {measured}")
-    print(f"{sentence} ({wanted})\nhere: {f'{shown} times (measured), holds' if holds else 'not decided'}")
+    kind = "simulated" if simulated else "measured"
+    print(f"{sentence} ({wanted})\nhere: {f'{shown} times ({kind}), holds' if holds else 'not decided'}")
 
 
 def bound_text(at_least: float | None, at_most: float | None) -> str:

@@ -81,7 +81,15 @@ class Comparison(Result):
             raise ValueError(f"no candidate {name!r}; there are {_listed(rows)}")
         return rows[name]
 
-    def claim(self, sentence: str, name: str, *, at_least: float | None = None, at_most: float | None = None) -> None:
+    def claim(
+        self,
+        sentence: str,
+        name: str,
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+        simulated: bool = False,
+    ) -> None:
         """Print ``sentence`` with the bound of ``name``'s time ratio, then whether it holds here.
 
         ``comparison.claim("a @ b takes longer than a * b", "a @ b", at_least=4)`` prints ::
@@ -91,7 +99,8 @@ class Comparison(Result):
 
         It holds where the whole interval of the ratio lies within the bounds, and is contradicted where the whole
         interval lies outside; between the two, and where a thread waited for a processor over a tenth of the time (no
-        interval shows a machine that is busy all along), the line is ``here: not decided``.
+        interval shows a machine that is busy all along), the line is ``here: not decided``. With ``simulated``, for
+        links and devices that sleep, the line says "(simulated)".
 
         Raises ClaimContradicted with what was measured; ValueError for an unknown name, the baseline's name, or
         bounds that are missing, not positive or in the wrong order. Lesson 00.
@@ -107,7 +116,8 @@ class Comparison(Result):
         measured = (f"{name!r} takes {row.time_ratio:.3g} times as long as {self.baseline!r} ({row.low_ratio:.3g} to "
                     f"{row.high_ratio:.3g} at {cell('share', self.confidence_share)} confidence), "
                     f"the claim needs {wanted}")  # fmt: skip
-        settle(sentence, wanted, number_text(row.time_ratio), holds if decided else None, measured)
+        shown = number_text(row.time_ratio)
+        settle(sentence, wanted, shown, holds if decided else None, measured, simulated=simulated)
 
 
 def compare(

@@ -140,7 +140,7 @@ def images(values, labels=("a", "b")):
     (lambda: plotting.draw_shares({"a": {"x": -1}}, title="t"), ValueError, "wholes['a']['x']=-1"),
     (lambda: plotting.draw_limits([0], [math.nan], [1]), ValueError, "modelled[0]=nan"),
     (lambda: plotting.draw_limits([-1], [1], [1]), ValueError, "delays[0]=-1; give a finite number, 0 or more"),
-    (lambda: plotting.gantt([5], title="t"), TypeError, "spans[0]=5 is an int; give a list of Spans"),
+    (lambda: plotting.gantt([5], title="t"), TypeError, "spans holds 5, which has no"),
     (lambda: plotting.gantt([plotting.Span("a", "0", 1, "k")], title="t"), TypeError, "spans[0].start='0' is text"),
     (lambda: plotting.gantt([plotting.Span("a", 0, math.nan, "k")], title="t"), ValueError, "spans[0].end=nan"),
     (lambda: plotting.show(None, alt="a curve"), TypeError, "drawn=None is None; give a figure"),

@@ -485,6 +485,11 @@ def test_a_ratio_outside_its_bounds_contradicts(capsys, compared, bounds, contra
         )
 
 
+def test_a_claim_about_what_sleeps_is_called_simulated(capsys, compared) -> None:
+    compared.claim("b is slower", "b", at_least=1, simulated=True)
+    assert capsys.readouterr().out == "b is slower (at least 1 times)\nhere: 2 times (simulated), holds\n"
+
+
 def test_an_interval_on_both_sides_of_a_bound_decides_nothing(capsys) -> None:
     machine = FakeMachine(itertools.cycle([1.0, 1.0, 3.0]))
     compared = timing.compare({"a": machine.work(0.001), "b": machine.work(0.002)}, seed=1, clock=machine.clock)

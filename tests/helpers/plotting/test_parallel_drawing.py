@@ -104,6 +104,7 @@ def test_limits_stand_at_delay_plus_one():
     axes = drawn.axes[0]
     assert [list(line.get_xdata()) for line in axes.lines] == [[1, 2, 5]] * 2
     assert list(axes.lines[1].get_ydata()) == [1.9, 1, 0.34]
+    assert [line.get_label() for line in axes.lines] == ["modelled", "simulated"]  # a made-up descent, no clock
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "4"]
     with pytest.raises(ValueError, match="give equally many"):
         draw_limits([0, 1], [2, 1], [1.9])

@@ -210,6 +210,12 @@ def test_what_is_no_finite_number_is_refused(text):
         read_number(text, "x")
 
 
+@pytest.mark.parametrize("text", ["about 30", "3 ms"])
+def test_a_plain_number_is_asked_for_alone_whatever_was_written(text):
+    with pytest.raises(ValueError, match="write a number alone"):
+        read_number(text, "x")
+
+
 @pytest.mark.parametrize(
     ("text", "unit"), [("-5", "x"), ("0", "x"), ("-1 ms", "s"), ("0 GB/s", "B/s"), ("-2", "messages")]
 )
