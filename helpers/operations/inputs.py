@@ -100,7 +100,7 @@ def as_arguments(model: nn.Module, shape: Any, inputs: Any, trace: Trace, *, inp
                 made[id(value)] = trace.stand_in_of_input(value, needs_grad=inputs_need_grad)
             return made[id(value)]
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*map(stand_in, value))
+            return tuple.__new__(type(value), map(stand_in, value))  # a packed sequence refuses lengths on meta
         if isinstance(value, tuple | list):
             return type(value)(map(stand_in, value))
         if isinstance(value, Mapping):

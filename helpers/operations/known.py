@@ -71,6 +71,10 @@ class OnShapes(Trace):
             values = self._read(args[0], f"Tensor.{name}")
             with _disable_current_modes():
                 return func(values.clone(), *args[1:], **kwargs)
+        if name == "__format__" and args[0].dim() == 0:  # a number in a text: the key of an expert, a message
+            values = self._read(args[0], "Tensor.item")
+            with _disable_current_modes():
+                return format(values.item(), *args[1:])
         if name == "to":
             args = tuple([META if isinstance(value, str | torch.device) else value for value in args])
         if name in _IN_MEMORY and not is_recurrence(name, args):
@@ -205,8 +209,8 @@ class OnShapes(Trace):
 def data_dependent(what: str) -> str:
     """Return the one sentence for a forward that needs values which are not known."""
     return (
-        f"the forward needs the values of an activation ({what}), and counting knows only shapes; "
-        "pass values=True to run it once on real tensors, or replace that step by one of fixed shape"
+        f"the forward needs the values of an activation ({what}), and counting knows only shapes, and the values of "
+        "integer and boolean inputs; pass values=True to run it once on real tensors, or replace that step by one of fixed shape"
     )
 
 

@@ -81,7 +81,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "switch": lambda: (
         _made("SwitchTransformersForConditionalGeneration", "SwitchTransformersConfig", vocab_size=100, d_model=32,
               d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=2, num_heads=4, num_experts=4,
-              decoder_start_token_id=0), tokens(),
+              num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, decoder_start_token_id=0), tokens(),
     ),
     "resnet, grouped": _timm("resnext26ts"),
     "convnext": _timm("convnext_atto"),

@@ -45,6 +45,7 @@ ASKS = {
     "numpy": lambda m, x, n: [m.layer(x) for _ in range(n.cpu().numpy().max() + 1)],
     "a constant": lambda m, x, n: [m.layer(x) for _ in torch.tensor([1, 0, 1], device=x.device).nonzero()],
     "repeated": lambda m, x, n: m.layer(x.repeat_interleave(n.flatten()[:2], dim=0)),
+    "a key in a text": lambda m, x, n: {"3": m.layer, "1": m.layer}.get(f"{n.to(x.device)[0].max()}", abs)(x),
     "tensor_split": lambda m, x, n: [m.layer(part) for part in x.tensor_split(n.flatten()[:1])],
 }  # fmt: skip
 
@@ -64,6 +65,12 @@ def test_values_that_follow_from_integers_are_known(name, numbers):
     assert profile.forward_macs == _macs_by_torch(model, X, numbers)
     assert profile.forward_macs == profile_ops(model, inputs=(X, numbers), values=True).forward_macs
     assert torch.equal(numbers, before)
+
+
+def test_a_packed_sequence_is_an_input():
+    packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(4, 2, 3), torch.tensor([4, 2]))
+    for values in (False, True):
+        assert profile_ops(nn.GRU(3, 5), inputs=(packed,), values=values).forward_macs == 6 * 15 * (3 + 5)
 
 
 def test_a_value_that_an_activation_wrote_is_not_known():

@@ -34,7 +34,7 @@ def counted_by_torch(model, inputs):
 def test_counted_as_a_real_run_is(name):
     model, inputs = model_zoo.CASES[name]()
     model.eval()
-    profile = profile_ops(model, inputs=inputs)
+    profile = profile_ops(model, inputs=inputs, values=name == "switch")  # which expert takes whom hangs on values
     if hasattr(model, "set_experts_implementation"):  # torch counts no grouped product, and every other one
         model.set_experts_implementation("eager")
     assert (2 * profile.forward_macs, 2 * profile.backward_macs) == counted_by_torch(model, inputs)
