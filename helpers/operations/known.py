@@ -209,8 +209,8 @@ class OnShapes(Trace):
 def data_dependent(what: str) -> str:
     """Return the one sentence for a forward that needs values which are not known."""
     return (
-        f"the forward needs the values of an activation ({what}), and counting knows only shapes, and the values of "
-        "integer and boolean inputs; pass values=True to run it once on real tensors, or replace that step by one of fixed shape"
+        f"the forward needs the values of an activation ({what}), and counting knows only shapes, and values of integer "
+        "and boolean inputs; pass values=True to run it once on real tensors, or replace that step by one of fixed shape"
     )
 
 
