@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 
+from helpers.operations.known import OnShapes
 from helpers.operations.specs import META, ForwardError
 from helpers.operations.trace import Trace, described
 
@@ -156,7 +157,7 @@ def explained(error: Exception, model: nn.Module, trace: Trace, arguments: Argum
     message = f"{where} failed on {given}: {type(error).__name__}: {reason}"
     if arguments.from_shape and any(word in reason for word in ("indices", "Long", "embedding")):
         message += "; a shape makes floating-point input: pass inputs=torch.zeros(shape, dtype=torch.long)"
-    elif isinstance(error, NotImplementedError):
+    elif isinstance(error, NotImplementedError) and isinstance(trace, OnShapes):
         message += "; pass values=True to run the forward once on real tensors"
     elif arguments.from_shape and isinstance(error, RuntimeError | IndexError | ValueError):
         message += f"; check the shape: the model was given {described(arguments.positional)}"

@@ -75,6 +75,9 @@ class OnShapes(Trace):
             values = self._read(args[0], "Tensor.item")
             with _disable_current_modes():
                 return format(values.item(), *args[1:])
+        if name == "type" and len(args) == 1 and not kwargs:
+            with _disable_current_modes():
+                return torch.empty(0, dtype=args[0].dtype).type()
         if name == "to":
             args = tuple([META if isinstance(value, str | torch.device) else value for value in args])
         if name in _IN_MEMORY and not is_recurrence(name, args):
@@ -209,8 +212,9 @@ class OnShapes(Trace):
 def data_dependent(what: str) -> str:
     """Return the one sentence for a forward that needs values which are not known."""
     return (
-        f"the forward needs the values of an activation ({what}), and counting knows only shapes, and values of integer "
-        "and boolean inputs; pass values=True to run it once on real tensors, or replace that step by one of fixed shape"
+        f"the forward needs the values of an activation ({what}), and counting knows only shapes, and what integer and "
+        "boolean inputs hold; pass values=True to run it once on real tensors, or replace that step by one of fixed "
+        "shape"
     )
 
 

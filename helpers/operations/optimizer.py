@@ -37,10 +37,14 @@ def optimizer_calls(parameters: Sequence[Tensor], owners: Sequence[int], optimiz
             if step == 0:
                 _learn_state(built, recorder.owner_of)
                 recorder.calls.clear()
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{type(built).__name__} cannot step on shapes alone ({_line(error)}); count the model without it"
-        ) from error
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        name, reason = type(built).__name__, _line(error)
+        if "supported devices" in reason:
+            raise ValueError(
+                f"{name} cannot step on shapes with options for a device (fused, capturable); give it without them: "
+                "the operations of a step are the same"
+            ) from error
+        raise ValueError(f"{name} cannot step on shapes alone ({reason}); count the model without it") from error
     return recorder.calls
 
 

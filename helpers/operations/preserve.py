@@ -6,7 +6,7 @@ import functools
 import random
 import types
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,8 +42,8 @@ def preserved(model: nn.Module, given: Any = None) -> Iterator[None]:
                 _refill(now, before)
         for owner, before in attributes:
             _reset(owner, before)
-        for generator, state in generators:
-            generator.set_state(state)
+        for restore in generators:
+            restore()
         torch.set_rng_state(torch_state)
         if cuda_states:
             torch.cuda.set_rng_state_all(cuda_states)
@@ -51,19 +51,33 @@ def preserved(model: nn.Module, given: Any = None) -> Iterator[None]:
         np.random.set_state(numpy_state)
 
 
+def _restore_bits(generator: np.random.Generator) -> Callable[[], None]:
+    bits = generator.bit_generator
+    return functools.partial(setattr, bits, "state", bits.state)
+
+
+# What gives a random generator, which a model may hold as its own, its state back.
+_GENERATORS: dict[type, Callable[[Any], Callable[[], Any]]] = {
+    torch.Generator: lambda value: functools.partial(value.set_state, value.get_state()),
+    random.Random: lambda value: functools.partial(value.setstate, value.getstate()),
+    np.random.RandomState: lambda value: functools.partial(value.set_state, value.get_state()),
+    np.random.Generator: _restore_bits,
+}
+
+
 def _state_of(waiting: list[Any]) -> tuple[list, list, list]:
     """Return what these reach, as it is now: slots of objects, containers (attributes too) and generators."""
     attributes: list[tuple[Any, dict[str, Any]]] = []
     containers: list[tuple[Any, Any]] = []
-    generators: list[tuple[torch.Generator, Tensor]] = []
+    generators: list[Callable[[], Any]] = []
     seen: set[int] = set()
     while waiting:
         value = waiting.pop()
         if type(value) in _PLAIN or id(value) in seen or isinstance(value, _CLOSED):
             continue
         seen.add(id(value))
-        if isinstance(value, torch.Generator):
-            generators.append((value, value.get_state()))
+        if type(value) in _GENERATORS:
+            generators.append(_GENERATORS[type(value)](value))
         elif isinstance(value, tuple | frozenset):
             waiting += value
         elif isinstance(value, _CONTAINERS):

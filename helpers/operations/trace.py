@@ -287,7 +287,8 @@ class _DispatchRecorder(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        return self._trace.operator(func, args, kwargs or {})
+        with torch._C.DisableTorchFunction():  # torch.from_numpy and torch.LongTensor come here by themselves
+            return self._trace.operator(func, args, kwargs or {})
 
 
 class _FunctionRecorder(TorchFunctionMode):

@@ -256,3 +256,16 @@ def test_checkpointing(reentrant):
         assert profile.not_counted == ("CheckpointFunctionBackward",)
     else:
         assert profile.backward_macs == 54
+
+
+def test_random_generators_of_its_own_come_back():
+    def run(model, x):
+        draws.append((model.a.random(), model.b.random(), model.c.random(), float(torch.rand((), generator=model.d))))
+        return x
+
+    draws = []
+    generator = torch.Generator().manual_seed(0)
+    model = Functional(run, a=random.Random(0), b=np.random.default_rng(0), c=np.random.RandomState(0), d=generator)
+    for _ in range(2):
+        profile_ops(model, (2, 3))
+    assert draws[0] == draws[1]

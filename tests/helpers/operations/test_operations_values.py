@@ -73,6 +73,15 @@ def test_a_packed_sequence_is_an_input():
         assert profile_ops(nn.GRU(3, 5), inputs=(packed,), values=values).forward_macs == 6 * 15 * (3 + 5)
 
 
+@pytest.mark.parametrize("run", [
+    lambda m, x: m.layer(x) + torch.from_numpy(np.ones(4, np.float32)),
+    lambda m, x: m.layer(x)[torch.LongTensor([1, 0])] + torch.Tensor([1, 2, 3, 4]),
+    lambda m, x: m.layer(x) * (torch.arange(4) > 1).type(x.type()),
+])  # fmt: skip
+def test_tensors_made_by_old_constructors(run):
+    assert profile_ops(_with_layer(run), (2, 4)).forward_macs == 2 * 4 * 4
+
+
 def test_a_value_that_an_activation_wrote_is_not_known():
     def run(model, x, n):
         n[0] = model.layer(x).sum().long()
@@ -282,6 +291,21 @@ def test_an_optimizer_that_reads_a_number():
     assert b.optimizer_flops > a.optimizer_flops > 5 * 16 * 8
     with pytest.raises(ValueError, match=r"LBFGS cannot step on shapes alone .*count the model without it"):
         profile_ops(nn.Linear(3, 4), (2, 3), optimizer=torch.optim.LBFGS)
+
+
+@pytest.mark.parametrize("option", ["fused", "capturable"])
+def test_an_optimizer_with_options_for_a_device(option):
+    with pytest.raises(ValueError, match=r"options for a device \(fused, capturable\); give it without them") as caught:
+        profile_ops(nn.Linear(3, 4), (2, 3), optimizer=lambda p: torch.optim.AdamW(p, **{option: True}))
+    assert "meta" not in str(caught.value)
+
+
+def test_a_real_run_that_fails_does_not_point_to_a_real_run():
+    def run(model, x):
+        raise NotImplementedError("never")
+
+    with pytest.raises(ForwardError, match=r"NotImplementedError: never$"):
+        profile_ops(_with_layer(run), inputs=X, values=True)
 
 
 def test_sizes_of_numpy_are_a_shape():
