@@ -15,8 +15,8 @@ from course.authoring.problem import Problem
 HEADING = "## Formulas"
 
 COMMON = (
-    r"In all of them $t$ is a time in seconds, and with a name below it the time of what is named; $\alpha$ is the "
-    r"latency of a link or a memory, $\beta$ one over its bandwidth, and $\eta$ the learning rate."
+    r"Where a row says nothing else $t$ is a time in seconds, and with a name below it the time of what is named; "
+    r"$\alpha$ is the latency of a link or a memory, $\beta$ one over its bandwidth, and $\eta$ the learning rate."
 )
 
 _MATH = re.compile(r"\$([^$]+)\$")

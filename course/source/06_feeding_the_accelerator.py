@@ -424,7 +424,7 @@ print(
 folder.cleanup()
 
 # %% [markdown] tags=["explain"]
-# So ask first what an item costs, then choose. For what computes there is a better way than more workers: do the work once, and
+# (Beside the disk's time the workers took theirs to start and to end.) So ask first what an item costs, then choose. For what computes there is a better way than more workers: do the work once, and
 # store what comes out (decoded, cropped larger than needed); or let the accelerator do it.
 #
 # And your own device? The same loop around a real training step, measured: LeNet on digits, which are in memory. On a CPU, workers
@@ -595,7 +595,7 @@ rows = {
 results.printed(pd.DataFrame(rows).T.astype({"updates": int}))
 
 # %% [markdown] tags=["explain"]
-# Four questions, four answers. Our made-up GPU computes more than eight times as fast; with the loader in the clock one would have said
+# Four questions, four answers. By its prices our GPU computes more than eight times as fast; with the loader in the clock one would have said
 # less than four, because the loader's time is the same on both sides, and the faster the device the larger its share ([Amdahl's law](glossary.md#amdahls-law):
 # what is not made faster bounds the gain). Two GPUs at the same batch of 128 are *slower* than one: most of a step is the price
 # of the step itself, which is not divided, and the [all-reduce](glossary.md#all-reduce) comes on top. At 512 they are faster, but
@@ -740,7 +740,7 @@ for takes_snapshot, (says, holds) in found.items():
 
 # %% [markdown] tags=["explain"]
 # `state_dict()` names tensors, it does not copy them. Nothing fails: the file loads, the run goes on from step 1, and takes step 2
-# with weights that have taken it already. In a large network the file holds some layers before the step and some after: a state
+# with weights that have taken it already. In a large network the file may hold some layers before the step and some after: a state
 # that no step ever had. The repair is the copy, and on a GPU it must be finished before the next step may write.
 
 # %% [markdown] tags=["slide"] minutes=1

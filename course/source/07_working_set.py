@@ -302,7 +302,7 @@ helpers.interactive_figure(
 )
 
 # %% [markdown] tags=["explain"]
-# For one image the weights of `fc1` tower over everything. For 64 images they are the same, and all else is 64 times as large: now
+# For one image the weights of `fc1` tower over everything. For 64 images they are the same, and inputs and outputs are 64 times as large: now
 # the largest working set is that of the first layers. A batch divides the cost of reading the weights among its images.
 #
 # ### What training adds

@@ -199,8 +199,8 @@ print(f"weights, gradients, Adam's state: {kept_bytes:,} bytes")
 print(f"that is {kept_bytes / units.parse('1 GiB', 'B'):.2f} GiB")
 
 # %% [markdown] tags=["explain"]
-# That leaves the RAM of no machine that trains. So what was it? The second fully connected layer has $h \cdot h/2$ weights, and so the *work* grows with
-# $h^2$. Take away the fixed part, the epoch at 128, and divide the rest by $h^2$. If nothing but the work grew, you would see one
+# Every machine that trains has more RAM than that. So what was it? The second fully connected layer has $h \cdot h/2$ weights, and so
+# the *work* grows with $h^2$. Take away the fixed part, the epoch at 128, and divide the rest by $h^2$. If nothing but the work grew, you would see one
 # number:
 
 # %% tags=["predict"]
@@ -259,12 +259,12 @@ limits
 # %% tags=["nbval-ignore-output"]
 caches = {level.name: level.holds_bytes for level in limits.memory_levels[:-1] if level.holds_bytes}
 last_cache, most_bytes = max(caches.values(), default=0), limits.bandwidths[-1].working_set_bytes
-fine = [round(128 * 2 ** (step / 4)) for step in range(29)]
+fine = [int(128 * 2 ** (step / 4)) for step in range(29)]
 widths = [width for width in fine[::2] if 4 * width**2 <= min(most_bytes, max(32 * MIB, 5 * last_cache))]
 print(f"the caches hold {caches}; widths of a square layer to measure: {widths}")
 
 # %% [markdown]
-# The largest layer is chosen for your machine: well over twice the last cache, and no larger than the largest array that the probe
+# The largest layer is chosen for your machine: well over twice the last cache where it may be, and no larger than the largest array that the probe
 # allowed itself (an eighth of the memory, and 512 MiB at most).
 
 # %% tags=["predict"]
@@ -350,7 +350,7 @@ if outgrown and per_weight[widths[-1]][0] > 1.5 * per_weight[fastest][1]:
     longer = knee.candidate(f"{widths[-1]}").time_ratio * (fastest / widths[-1]) ** 2
     timing.claim("a weight takes longer past the last cache than before it", longer, at_least=1.2, evidence=knee)
 else:
-    print("no knee to expect on this machine: see the model's line in the figure")
+    print("no knee was tested here: the largest layer is too small for it, or the model's line stays flat")
 
 # %% [markdown] tags=["explain"]
 # That was one example. What does the knee become with more of them? Move the slider; for 1 and for 128 the points are measured.
@@ -549,9 +549,9 @@ drawn = plotting.draw_curves(
 plotting.show(drawn, alt="Layers read from the disk by the file's size: none up to the limit, then all of them.")
 
 # %% [markdown] tags=["explain"]
-# The points are what the system read. The column `layer` in the table above has the times: a layer that misses takes its time from memory
-# and at most that of its bytes from the disk; the system reads ahead while you compute, so it may take less. What if the order were
-# another?
+# The points are what the system read. In the table above `modelled layer` is a layer's time from memory and, where it
+# misses, that of its bytes at the disk's rate. The `layer` that was measured takes less where the system reads ahead while you compute,
+# and more where the faults take time or the disk is slower than when its rate was taken. What if the order were another?
 #
 # A training step goes forward through the layers and then *backward*. Play it through with the same rule:
 
@@ -818,7 +818,7 @@ print(f"1 GiB would hold a batch of about {fitting:,}")
 # | time of a layer | $\max(\text{FLOPs}/\text{peak},\ \text{bytes}/\text{bandwidth}) + t_{call}$ | bandwidth of the smallest memory that holds it |
 # | layers read again in a pass | 0 if all fit, else all of them | in order, least recently used goes |
 # | the same, back and forth | layers $-$ room | forward, then backward |
-# | time of a mapped layer, at most | $t_{memory} + \text{missed share} \cdot \text{bytes}/\text{disk rate}$ | no reading ahead |
+# | time of a mapped layer, about | $t_{memory} + \text{missed share} \cdot \text{bytes}/\text{disk rate}$ | no reading ahead |
 # | /dev/shm of a loader, at least | (workers $\cdot$ prefetch $+\,1) \cdot$ bytes of a batch | one batch in hand, none kept from the epoch before |
 # | time of a step | $t_0 + n\,t_1$ | batch of $n$ |
 # | images a second | $n / (t_0 + n\,t_1)$ | half of the highest at $n = t_0/t_1$ |

@@ -88,7 +88,7 @@ print("C++:", no_cpu_code or "can be compiled here")
 
 # %% tags=["slide", "slide-output"] minutes=1
 story_s = {"__device__": 3.8e-3, "__constant__": 2.4e-3}
-drawn = plotting.draw_bars(story_s, unit="s", title="The story's stage, weights in the header, by the word before them")
+drawn = plotting.draw_bars(story_s, unit="s", title="The story's stage, by the word before its weights")
 plotting.show(drawn, alt="Two bars: 3.8 ms with a __device__ array, 2.4 ms with a __constant__ array.")
 
 # %% [markdown]
@@ -627,7 +627,7 @@ print(f"of {network.macs:,} weights, {in_use} are in use: {in_use / network.macs
 # moving them onto the lanes, one sigmoid. Two errors of opposite sign had made the model look right.
 
 # %% [markdown] tags=["explain"]
-# So known values are worth little here, until they are zero: then they remove work. The finding of the story, "constants are fast", is
+# So known values are worth little here, until they are zero: then they remove work. The finding of the story, that constants are fast, is
 # true, and its reason is the instruction set, not the constness. That is why its author had to read machine code to find it.
 
 # %% [markdown] tags=["slide"] minutes=2
@@ -849,11 +849,12 @@ model = {"instructions": 1, "code size": 16, "time": (weight_s["straight line"] 
 points = {"instructions": [row.total for row in grown], "code size": [row.code_bytes for row in grown]}
 points["time"] = [time_s * net.macs for time_s, net in zip(weight_s["straight line"], nets.values(), strict=False)]
 units_of = {"instructions": "", "code size": "B", "time": "s"}
+found = {"instructions": "counted", "code size": "counted", "time": "measured"}
 
 
 def growth(quantity):
     known = [*points[quantity], *[None] * len(widths)][: len(widths)]
-    curves = {"modelled": [model[quantity] * weights[width] for width in widths], "measured": known}
+    curves = {"modelled": [model[quantity] * weights[width] for width in widths], found[quantity]: known}
     labels = {"unit": units_of[quantity], "xlabel": "width w", "ylabel": quantity, "size_unit": ""}
     return plotting.draw_curves(list(widths), curves, title=f"23, w, w, 1 with constants: {quantity}", **labels)
 
@@ -864,7 +865,7 @@ helpers.interactive_figure(
     {"quantity": list(model)},
     views=[{"quantity": name} for name in model],
     alt=lambda quantity: (
-        f"{quantity} of a network 23, w, w, 1 over its width, modelled and measured: it grows faster than the width."
+        f"{quantity} of a network 23, w, w, 1 over its width, modelled and {found[quantity]}: it grows faster than the width."
     ),
 )
 

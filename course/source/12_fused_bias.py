@@ -146,10 +146,11 @@ bias_share
 
 # %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 profile = profiling.kernel_table(lambda: as_written(x, weight, bias), runs=5)
-results.printed(profile.table().head(3)[["name", "share", "total_s", "calls", "average_s"]])
+results.printed(profile.table().head(3)[["name", "share", "calls", "average_s", "minimum_s"]])
 
 # %% [markdown]
-# A profiler costs time itself, so we take the share from two runs without it: the layer, and its convolution alone.
+# A profiler costs time itself, and one slow call spoils an average (hold it against the minimum). So we take the share from two runs
+# without it: the layer, and its convolution alone.
 
 # %% tags=["run", "nbval-ignore-output"]
 alone = timing.compare(
@@ -277,11 +278,10 @@ timing.claim(
 )
 
 # %% [markdown] tags=["explain"]
-# Compare the bars of one colour with one another: fewer bytes, less time. ("post-op" moves none after the convolution, so it has no
-# bar.) Compare the two colours: where the measured bar is longer, something besides the bytes took time, or the machine was busy while
+# Compare the bars of one colour with one another: among the programs that write in place, fewer bytes, less time; and so among
+# the two that write a new tensor, "broadcast" and "separate". ("post-op" moves none after the convolution, so it has no bar.) Compare the two colours: where the measured bar is longer, something besides the bytes took time, or the machine was busy while
 # it was probed or while it ran; `beside.stable` and `beside.reason` tell which measurement not to trust. Where it is shorter, the
-# kernel is better than the operator of PyTorch whose bandwidth stands in the model: "one-pass" works on several places of the tensor
-# in turns, which keeps more of the memory busy than one place does.
+# kernel is better than the operator of PyTorch whose bandwidth stands in the model.
 #
 # Both colours are of loops: each program here runs once before it is timed, so it finds in the caches what it left there itself. In a
 # network the cache holds the end of the previous layer's output, so "one-pass" works from the last block of the tensor to the first.
@@ -535,8 +535,8 @@ passes.claim(claim, "yours", **bounds) if repaired is not None else timing.claim
 
 # %% [markdown] tags=["explain"]
 # Half the bytes, about half the time: twelve lines are enough for that, since all
-# these programs wait for the same memory. What the library's kernel has beyond yours is what you saw in Part 4: it works on several
-# places in turns, and from the end. In a cache it is another matter: there the instructions count, and so does the price of a call.
+# these programs wait for the same memory. What the library's kernel has beyond yours, several places in turns and an order from the
+# end, is for a network, where the layer before has just written (Part 4); in this loop it may even be slower than yours. In a cache it is another matter: there the instructions count, and so does the price of a call.
 #
 # On a GPU the idea is the same and the language is CUDA C++ or Triton, a Python for GPU kernels; `helpers.studies.fused_bias.triton_kernels` holds those
 # kernels. To be of use in a network the function also needs a gradient.
@@ -754,9 +754,9 @@ for part, share in {"a twentieth": 1 / 20, "a tenth": 1 / 10, "a half": 1 / 2}.i
 # %% [markdown] tags=["slide"] minutes=1
 # ### What does max pooling do all the time?
 #
-# It reads the activation once and writes a quarter. Its bytes do not explain it.
+# It reads the activation once and writes less than one. Its bytes do not explain it.
 #
-# It writes a little more than that: with every maximum its place in the image, for the backward pass, also when there will be none.
+# A quarter are the maxima. Twice their bytes are their places in the image, for the backward pass, also when there will be none.
 # (The experiments with it run on the CPU, also where there is a GPU.)
 
 # %%
@@ -915,7 +915,7 @@ for name, outputs in examples.items():
 # ## The verdict
 #
 # - The story: fusing saved a pass over each output. Whether the bytes took the time is open.
-# - Your CPU: fusing helps in the first layer, at large batches.
+# - Your CPU: fusing helps most in the first layer, at large batches.
 # - At large all the time: max pooling.
 #
 # The method is what to take along, more than the verdict: profile the whole, count the bytes, model, measure, and profile again. And

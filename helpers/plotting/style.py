@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
@@ -54,11 +56,31 @@ def png(drawn: Figure) -> bytes:
     A palette of 128 colours, a third of the bytes: notebooks are kept with their figures. For the library itself.
     """
     with plt.style.context(STYLE_FILE), io.BytesIO() as rendered, io.BytesIO() as reduced:
+        drawn.set_dpi(plt.rcParams["savefig.dpi"])  # texts measure their boxes as they are saved
         drawn.savefig(rendered, format="png")
+        if _broke_titles(drawn):
+            rendered.seek(0)
+            rendered.truncate()
+            drawn.savefig(rendered, format="png")
         picture = Image.open(rendered).convert("RGB")
         few = picture.quantize(_COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
         few.save(reduced, format="png", optimize=True)
         return reduced.getvalue()
+
+
+def _broke_titles(drawn: Figure) -> bool:
+    """Break each title that runs out of a figure that was drawn into lines that stay in it; whether there was one."""
+    broken = False
+    for axes in drawn.axes:
+        for text in (child for child in axes.get_children() if isinstance(child, Text)):
+            box, title = text.get_window_extent(), text.get_text()
+            if title and title == axes.get_title(loc="left") and box.x1 > drawn.bbox.x1:
+                fitting = len(title) * (drawn.bbox.x1 - box.x0) / box.width
+                lines = textwrap.wrap(title, int(0.95 * fitting))
+                text.set_text("\n".join(lines))
+                drawn.set_figheight(drawn.get_figheight() + (len(lines) - 1) * box.height / drawn.dpi)
+                broken = True
+    return broken
 
 
 def show(drawn: Figure, *, alt: str) -> None:
@@ -73,9 +95,10 @@ def show(drawn: Figure, *, alt: str) -> None:
         raise ValueError("a figure needs an alt text: say in a sentence what a reader should see in it")
     from IPython.display import display
 
+    image = png(drawn)
     width, height = (round(_CSS_PIXELS_PER_INCH * inches) for inches in drawn.get_size_inches())
     display(
-        {"image/png": png(drawn), "text/plain": alt},
+        {"image/png": image, "text/plain": alt},
         raw=True,
         metadata={"image/png": {"alt": alt, "width": width, "height": height}},
     )

@@ -287,7 +287,7 @@ def widest(inputs, cache_bytes, weight_bytes):
 # %% [markdown]
 # ## Exercise 3: the file of the story
 #
-# The change that was given up read its weights from a binary file. For each layer, one after the other:
+# The story's draft read its weights from a binary file. For each layer, one after the other:
 #
 # | bytes | what | type |
 # |--:|---|---|

@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb, to_rgba
 
 from helpers import plotting
 from helpers.plotting import bars
-from helpers.plotting.style import STYLE_FILE, ink_on
+from helpers.plotting.style import STYLE_FILE, ink_on, png
 
 
 def sample(**changes):
@@ -190,3 +190,13 @@ def test_the_ink_is_the_one_of_more_contrast_and_enough_to_be_read(colour):
         "white": 1.05 / (relative_luminance(colour) + 0.05),
     }
     assert contrast[ink_on(colour)] == max(contrast.values()) >= 4.5
+
+
+@pytest.mark.parametrize("words", [2, 12])
+def test_a_title_that_would_run_out_of_the_figure_is_broken_into_lines(words):
+    drawn = plotting.draw_bars({"a device": 1.0}, unit="s", title=" ".join(["weights"] * words))
+    png(drawn)
+    [axes] = drawn.axes
+    assert axes.get_title(loc="left").split() == ["weights"] * words
+    assert ("\n" in axes.get_title(loc="left")) == (words == 12)
+    assert axes.get_tightbbox().x1 <= drawn.bbox.x1
