@@ -743,7 +743,7 @@ print(
 )
 
 # %% [markdown] tags=["explain"]
-# The lecture is right: registers are the lowest level, and the whole RTX 3090 has 200 times those of this CPU (more than the model
+# The lecture is right: registers are the lowest level, and the whole RTX 3090 has 200 times those of the Ryzen (more than the model
 # asks for, so a thread may have over 32). That its levels shrink outwards is true of some GPUs and no law: among these it ends with
 # the A100, whose L2 had grown so much. All sizes, with their sources, are in `hardware.device(name).facts`.
 

@@ -148,7 +148,7 @@ periods = {"before 2005": (1970, 2005), "since 2005": (2005, 2030)}
 def doubling_text(quantity, period):
     """Return the doubling time of one quantity of processors in words; a slope that may be zero tells none."""
     fit = hardware.doubling_time(hardware.processors(quantity).between(*period))
-    return f"{fit.doubling_years:.1f} years" if fit.shortest_doubling_years else "no doubling to be told"
+    return f"{fit.doubling_years:.1f} years" if fit.shortest_doubling_years else "no clear doubling"
 
 
 quantities = ("transistors", "clock_hz", "power_w", "single_thread", "cores")
@@ -798,10 +798,11 @@ timing.claim("in sums of 15 a multiply-accumulate takes less time than in sums o
 
 # %% [markdown] tags=["explain"]
 # Both assumptions about the sum can fail. A step need not take 4 cycles: where the compiler takes the multiplication out of the
-# chain, only the addition waits, on a Zen 3 for 3 cycles ([Agner Fog's
-# tables](https://www.agner.org/optimize/instruction_tables.pdf)). And in sums of 240, as in our product, a core may run several
-# at once. The last line above has the time of these sums and the library's rate, both as measured, in place of 4 cycles and two
-# vectors a cycle: it should come nearer to the five programs. The walk down the column is not in it.
+# chain, only the addition waits, on a Zen 3 for 3 cycles ([LLVM's model of
+# it](https://github.com/llvm/llvm-project/blob/main/llvm/lib/Target/X86/X86ScheduleZnver3.td)). And in sums of 240, as in our
+# product, a core may run several at once. The last line above has the time of these sums and the library's rate, both as
+# measured, in place of 4 cycles and two vectors a cycle: it should come nearer to the five programs. The walk down the column is
+# not in it.
 #
 # Why does the exchange help? `census`
 # counts the instructions of the compiled programs, in the whole of each function. "Packed" arithmetic works on a whole vector

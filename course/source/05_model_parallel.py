@@ -496,9 +496,10 @@ plotting.show(
 # - **interleaved**: two thin stages a rank
 # - **zero bubble**: the weights' gradients fill the gaps
 #
-# 1F1B and interleaved: Narayanan and others, *Efficient Large-Scale Language Model Training on GPU Clusters*, 2021. Zero bubble: Qi and
-# others, *Zero Bubble Pipeline Parallelism*, 2024; we take its ZB-H1. A backward pass computes two things: the gradient of its input, for which
-# the stage before waits, and that of the weights, for which nobody waits. The second can be put off.
+# 1F1B is PipeDream's (Narayanan and others, 2019), here with a wait at the end of each step; interleaved: Narayanan and others,
+# *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, 2021. Zero bubble: Qi and others, *Zero Bubble
+# Pipeline Parallelism*, 2024; we take its ZB-H1. A backward pass computes two things: the gradient of its input, for which the
+# stage before waits, and that of the weights, for which nobody waits. The second can be put off.
 
 # %% tags=["predict"]
 alive = helpers.predict(
