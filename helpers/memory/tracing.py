@@ -40,6 +40,7 @@ from helpers.operations.shapes import check_positions
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
 _MATRIX_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot")
 _CONSTANTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
+_WRITING_BY_MASK = (torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default)
 _GROUPED_PRODUCTS = ("_grouped_mm", "_scaled_grouped_mm")
 
 Observe = Callable[["Tracer", attribution.Layers], AbstractContextManager]
@@ -141,9 +142,10 @@ class Tracer(TorchDispatchMode):
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._settled, (args, kwargs))
         if torch.Tag.data_dependent_output in function.tags and not _is_known(args):
             known = self._values.computed(function, args, kwargs)
+            self._note_draws(args, kwargs)
             return known[0] if known else self._unknown_value(function, args[0])
         _check_types(function, args)
-        by_values = torch.Tag.dynamic_output_shape in function.tags
+        by_values = torch.Tag.dynamic_output_shape in function.tags or function in _WRITING_BY_MASK
         describe = functools.partial(self._described, by_values=by_values) if by_values else self._described
         described = pytree.tree_map_only(torch.Tensor, describe, (args, kwargs))
         outputs = self._outputs(function, args, kwargs, described)
@@ -172,6 +174,7 @@ class Tracer(TorchDispatchMode):
             outputs = self._outputs_by_values(function, args, kwargs)
             if outputs is None:
                 raise self._data_dependent(function) from error
+            self._note_draws(args, kwargs)
         strides = self._layouts and self._layouts.get(key_of(function, torch.is_grad_enabled(), described))
         if not strides:
             return outputs
@@ -180,6 +183,10 @@ class Tracer(TorchDispatchMode):
             fake = leaves[position]
             leaves[position] = torch.empty_strided(fake.size(), real, dtype=fake.dtype, device=fake.device)
         return pytree.tree_unflatten(leaves, shape)
+
+    def _note_draws(self, args: Any, kwargs: Any) -> None:
+        if self._values.are_drawn(args, kwargs):
+            self.trace.uncertain.add("the step asks what a random draw gave: one draw was taken, another may differ")
 
     def _fake_outputs(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Return what PyTorch says of the results; it speaks of grouped products in bfloat16 only."""

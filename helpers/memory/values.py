@@ -22,6 +22,7 @@ class KnownValues:
 
     def __init__(self) -> None:
         self._storages: dict[int, torch.UntypedStorage] = {}
+        self._drawn: set[int] = set()
 
     def keep(self, fake: torch.Tensor, real: torch.Tensor) -> None:
         """Keep the values of ``fake``, a tensor that has its storage to itself."""
@@ -33,6 +34,11 @@ class KnownValues:
     def forget(self, key: int) -> None:
         """Forget the values of a storage that is gone, or that was written by what is not known."""
         self._storages.pop(key, None)
+        self._drawn.discard(key)
+
+    def are_drawn(self, args: Any, kwargs: Any) -> bool:
+        """Return whether any of these tensors holds what was drawn at random, or what was computed from that."""
+        return any(_key(leaf) in self._drawn for leaf in pytree.tree_leaves((args, kwargs)) if _is_tensor(leaf))
 
     def of(self, fake: torch.Tensor) -> torch.Tensor | None:
         """Return the values of ``fake``, None where they are not known."""
@@ -45,8 +51,11 @@ class KnownValues:
             return torch._neg_view(made) if fake.is_neg() else made
 
     def computed(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
-        """Return what ``function`` gives on values, in a tuple; None where it draws numbers or a value is not known."""
-        if torch.Tag.nondeterministic_seeded in function.tags:
+        """Return what ``function`` gives on values, in a tuple; None where a value is not known.
+
+        Numbers are drawn from torch's own generator, which the caller gets back as it was; not from another one.
+        """
+        if kwargs.get("generator") is not None or any(isinstance(value, torch.Generator) for value in args):
             return None
         found = {id(leaf): self.of(leaf) for leaf in pytree.tree_leaves((args, kwargs)) if _is_tensor(leaf)}
         if any(value is None for value in found.values()):
@@ -66,6 +75,8 @@ class KnownValues:
             for tensor in written:
                 self.forget(_key(tensor))
             return
+        if torch.Tag.nondeterministic_seeded in function.tags or self.are_drawn(args, kwargs):
+            self._drawn |= {_key(tensor) for tensor in (*made, *written)}
         reals = [leaf for leaf in pytree.tree_leaves(values) if _is_tensor(leaf)]
         for fake, real in zip(made, reals, strict=True):
             if _key(fake) not in self._storages:
