@@ -128,8 +128,8 @@ def agree(got: object, expected: object) -> bool:
     """Return True when ``got`` is ``expected``, numbers to nine digits, sequences item by item.
 
     A number that float32 holds exactly may have been computed in it, as PyTorch does: six digits of a fraction are
-    enough then. Whole numbers are exact. A sequence is Python's own list or tuple, an array or a tensor: a class made
-    from them may say what it likes about its length and its items.
+    enough then. Whole numbers are exact. Of a class made from Python's own, such as torch.Size or a named tuple, what
+    it holds counts, and nothing that it says of itself.
 
     For the library itself.
     """
@@ -161,10 +161,15 @@ def _is_float32(number: float) -> bool:
 
 
 def _plain(value: object) -> object:
-    """Return arrays, tensors and their scalars as Python's own values, a list as a tuple."""
+    """Return arrays, tensors, their scalars and what is made from Python's own as that, a list as a tuple."""
     if hasattr(value, "tolist") and not isinstance(value, type):
         value = value.tolist()
-    return tuple(value) if type(value) is list else value
+    kind = type(value)
+    if issubclass(kind, list | tuple):
+        return tuple((list if issubclass(kind, list) else tuple).__iter__(value))
+    if issubclass(kind, str):
+        return str.__str__(value)
+    return dict(dict.items(value)) if issubclass(kind, dict) else value
 
 
 def _explanation(got: object, mistakes: Mapping[Any, str]) -> str:

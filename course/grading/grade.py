@@ -168,8 +168,12 @@ def _mark_all(
         kept = kept_marks(book.folder, one)
         if force or kept is None or kept[0] != made_from[one]:
             todo.append(one)
-        elif not book.holds(kept[1]):
-            troubles[one] = _trouble(book, one, functools.partial(_record, book, sheets[one.assignment], one, kept[1]))
+            continue
+        dated = _dated(one, kept[1])
+        if dated != kept[1]:
+            _keep(book.folder, one, kept[0], dated)
+        if dated != kept[1] or not book.holds(dated):
+            troubles[one] = _trouble(book, one, functools.partial(_record, book, sheets[one.assignment], one, dated))
     again: list[Submission] = []
     changing: list[Submission] = []
 
@@ -225,6 +229,8 @@ def _record(book: Book, sheet: Sheet, one: Submission, marks: Marks) -> None:
 
 def _dated(one: Submission, marks: Marks) -> Marks:
     """Return the marks with when the submission was handed in, or with a note where the file that says so does not."""
+    notes = tuple(note for note in marks.notes if not note.startswith(intake.TIMESTAMP))
+    marks = dataclasses.replace(marks, handed_in="", notes=notes)  # the file may be another than in an earlier run
     stamp = one.path.with_name(intake.TIMESTAMP)
     if stamp.is_symlink() or not stamp.is_file():
         return marks

@@ -372,6 +372,16 @@ def test_a_date_is_read_or_missed_and_ends_nothing(tmp_path, text, when):
     assert when or "timestamp.txt holds no date" in dated.notes[0]
 
 
+def test_a_date_that_was_mended_is_read_without_marking_again(tmp_path):
+    stamp = hand_in(tmp_path / "submitted", "ann", b"no notebook").with_name("timestamp.txt")
+    page = tmp_path / "feedback" / "ann" / ASSIGNMENT / f"{ASSIGNMENT}.html"
+    for text, new, shown in (("yesterday", 1, False), ("2026-11-22 10:00:00 UTC", 0, True), ("then", 0, False)):
+        stamp.write_text(text)
+        assert grade.grade(tmp_path / "submitted", tmp_path, jobs=1, limits=LIMITS).new == new
+        assert ("timestamp.txt holds no date" in rows(tmp_path)["ann"]["note"]) != shown
+        assert ("handed in 2026-11-22 10:00 UTC" in page.read_text()) == shown
+
+
 def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
     left = [tmp_path / ".grading-x" / "one", tmp_path / ".0a.tmp", tmp_path / "marks" / "ann" / ".0b.tmp"]
     kept = [tmp_path / "submitted" / "ann" / ".mine.tmp", tmp_path / "marks" / "ann" / "a.json"]

@@ -6,6 +6,7 @@ import nbformat
 import pytest
 
 from course.authoring import exercises
+from course.authoring.course import HERE
 from course.authoring.exercises import WRITTEN_STUB
 from course.grading import intake
 from tests.course.grading_samples import ASSIGNMENT, FIRST, HEAD, SHEET, hand_in, notebook, solution
@@ -139,3 +140,12 @@ def test_a_file_of_a_name_that_was_changed_is_taken_where_it_can_be_no_other(tmp
     assert [one.came_as for one in found] == ([taken.removeprefix(f"{ASSIGNMENT}.ipynb")] if taken else [])
     assert said in strange.get("ann", "")
     assert bool(said) == bool(strange)
+
+
+def test_the_notebook_of_another_lesson_is_named(tmp_path):
+    """Its cells share names with ours, and the place for an answer its text."""
+    (other,) = exercises.sheets(HERE, ["01"])
+    made = exercises.released(other)
+    made.cells[place(made, other.written[0])].source = "Memory."
+    with pytest.raises(intake.IntakeError, match=r"this is no notebook of Compute .*: none of its exercises is there"):
+        intake.handed(SHEET, hand_in(tmp_path, "ann", made))

@@ -116,10 +116,19 @@ def test_data_comes_back_as_it_went(session, value):
         assert type(back) is type(value) or isinstance(value, np.generic)
 
 
+@pytest.mark.parametrize(("made", "held"), [
+    ("numpy.str_('a')", "a"), ("numpy.array(['a', 'b'])", ["a", "b"]), ("torch.ones(2, 3).shape", (2, 3)),
+    ("collections.Counter('aab')", {"a": 2, "b": 1}), ("collections.namedtuple('P', 'a b')(1, 'x')", (1, "x")),
+    ("Says((1, 2))", (1, 2)), ("bytearray(b'x')", b"x")])  # fmt: skip
+def test_of_what_is_made_from_pythons_own_it_is_sent_what_it_holds(session, made, held):
+    session.run("import collections, numpy, torch\nclass Says(tuple):\n    def __iter__(self): return iter((7,))\n")
+    session.run(f"def f(): return {made}")
+    got = session.function("f")()
+    assert (type(got), got) == (type(held), held)
+
+
 def test_what_is_no_data_equals_nothing(session):
-    session.run(
-        "class Yes(list):\n    def __eq__(self, other): return True\ndef f(): return Yes()\ndef g(): return f\n"
-    )
+    session.run("class Yes:\n    def __eq__(self, other): return True\ndef f(): return Yes()\ndef g(): return f\n")
     for name in ("f", "g"):
         got = session.function(name)()
         assert isinstance(got, wire.Unsendable)

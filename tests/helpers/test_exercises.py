@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import enum
 import fractions
 import linecache
 import math
@@ -113,7 +115,9 @@ def test_a_forgotten_return_is_named(capsys):
         ([1, 2.0], (1.0, 2)), (np.array([1, 2]), [1, 2]), (torch.tensor([[1.0], [2.0]]), [[1], [2]]), ([], ()),
         ("a", "a"), (["a"], ["a"]), (True, True), (np.bool_(False), False), (math.inf, math.inf), (0, 0.0),
         (10**400, 10**400), (np.float32(1.073741824), 1.073741824), (torch.tensor([0.9, 0.02]), (0.9, 0.02)),
-        (torch.tensor(0.021).item(), 0.021), (np.float32(134217728), 134217728),
+        (torch.tensor(0.021).item(), 0.021), (np.float32(134217728), 134217728), (torch.ones(2, 3).shape, (2, 3)),
+        (collections.namedtuple("Pair", "a b")(1, "x"), (1, "x")), (collections.Counter("aab"), {"a": 2, "b": 1}),
+        (np.str_("a"), "a"), (enum.StrEnum("Kind", {"A": "a"}).A, "a"),
     ],
 )  # fmt: skip
 def test_what_agrees(got, expected):
@@ -178,7 +182,7 @@ class AnyList(list):
         return 2
 
 
-@pytest.mark.parametrize("got", [Agreeable(), Agreeable((1, 2)), AnyList(), AnyNumber(7), [AnyNumber(7), 2]])
+@pytest.mark.parametrize("got", [Agreeable(), Agreeable((1, 3)), AnyList(), AnyNumber(7), [AnyNumber(7), 2]])
 @pytest.mark.parametrize("expected", [(1, 2), [1, 2], 1, 10**400])
 def test_a_class_of_ones_own_does_not_agree_by_what_it_says_of_itself(got, expected):
     assert not agree(got, expected)

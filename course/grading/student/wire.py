@@ -96,15 +96,19 @@ def _exactly(channel: Any, count: int) -> bytes:
 
 def encode(value: Any, keep: Callable[[Any], Any]) -> Any:
     """Return ``value`` as JSON; ``keep`` is asked for the JSON of what is no data. For the library itself."""
-    if value is None or type(value) in (bool, str):
+    if value is None or type(value) is bool:
         return value
-    if type(value) is bytes:
+    if isinstance(value, str):  # also what is made from it, such as NumPy's; and so below
+        return str.__str__(value)
+    if isinstance(value, bytes | bytearray):
         return {"b": base64.b64encode(value).decode("ascii")}
-    if type(value) in (list, tuple):
-        return {"l" if type(value) is list else "t": [encode(item, keep) for item in value]}
-    if type(value) is dict:
-        return {"d": [[encode(key, keep), encode(item, keep)] for key, item in value.items()]}
-    if type(value) in (set, frozenset):
+    if isinstance(value, list):
+        return {"l": [encode(item, keep) for item in list.__iter__(value)]}
+    if isinstance(value, tuple):
+        return {"t": [encode(item, keep) for item in tuple.__iter__(value)]}
+    if isinstance(value, dict):
+        return {"d": [[encode(key, keep), encode(item, keep)] for key, item in dict.items(value)]}
+    if isinstance(value, set | frozenset):
         return {"s": [encode(item, keep) for item in value]}
     library = type(value).__module__.partition(".")[0]
     if library in ("numpy", "torch") and hasattr(value, "dtype") and hasattr(value, "shape"):
@@ -119,6 +123,8 @@ def encode(value: Any, keep: Callable[[Any], Any]) -> Any:
 
 
 def _encode_array(value: Any, library: str, keep: Callable[[Any], Any]) -> Any:
+    if getattr(value.dtype, "kind", "") == "U":
+        return encode(value.tolist(), keep)
     array = value.detach().cpu() if library == "torch" else value
     if library == "torch" and str(array.dtype) == "torch.bfloat16":
         return {"T": ["bfloat16", *_packed(array.float().numpy())]}
