@@ -350,7 +350,8 @@ if outgrown and per_weight[widths[-1]][0] > 1.5 * per_weight[fastest][1]:
     longer = knee.candidate(f"{widths[-1]}").time_ratio * (fastest / widths[-1]) ** 2
     timing.claim("a weight takes longer past the last cache than before it", longer, at_least=1.2, evidence=knee)
 else:
-    print("no knee was tested here: the largest layer is too small for it, or the model's line stays flat")
+    print("no knee was tested here: it takes a layer of over twice the last cache, a stable bandwidth")
+    print("of main memory, and a model that lies well above your floor")
 
 # %% [markdown] tags=["explain"]
 # That was one example. What does the knee become with more of them? Move the slider; for 1 and for 128 the points are measured.
