@@ -245,7 +245,8 @@ with feeding.workers_end(feeding.make_loader(few_items, kept)) as loader:
 epochs
 
 # %% tags=["look"]
-epochs.claim("on this sleeping device an epoch takes longer without workers", "no workers", at_least=1.5)
+sentence = "on this sleeping device an epoch takes longer without workers"
+epochs.claim(sentence, "no workers", at_least=1.5, simulated=True)
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 4: the loader is a bounded queue
