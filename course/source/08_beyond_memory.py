@@ -572,7 +572,7 @@ for step in range(3):
 #
 # The lecture's cell was to show "OOM": one worker, batches of 6,000 digits. A worker ended with a *bus error*, early in epoch 2.
 #
-# ([The lecture's output](https://github.com/mlatcl/deepnn/blob/main/_lamd/hardware-notes.md), near "Bus error".) A worker of a `DataLoader` is
+# ([The lecture's output](https://github.com/mlatcl/deepnn/blob/38fad41/_lamd/hardware-notes.md), near "Bus error".) A worker of a `DataLoader` is
 # another process. To hand a batch over without copying it through a pipe, it writes it into a file
 # under `/dev/shm` ([shm](glossary.md#shm)) that both map (on Linux). (The [shared memory](glossary.md#shared-memory) of a GPU is
 # another thing of the same name.) That is a file system in memory with a size of its own, and a Docker container gets 64 MiB of it
