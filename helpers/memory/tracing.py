@@ -143,6 +143,8 @@ class Tracer(TorchDispatchMode):
         if torch.Tag.data_dependent_output in function.tags and not _is_known(args):
             known = self._values.computed(function, args, kwargs)
             self._note_draws(args, kwargs)
+            if self._values.takes_finite:
+                self.trace.uncertain.add("the model asks whether its activations are finite numbers: they are taken so")
             return known[0] if known else self._unknown_value(function, args[0])
         _check_types(function, args)
         by_values = torch.Tag.dynamic_output_shape in function.tags or function in _WRITING_BY_MASK

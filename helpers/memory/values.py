@@ -14,6 +14,8 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from helpers.operations.finite import everywhere
+
 MOST_ELEMENTS = 2**18  # of a tensor whose values are kept: a mask of 512 by 512
 
 
@@ -23,6 +25,8 @@ class KnownValues:
     def __init__(self) -> None:
         self._storages: dict[int, torch.UntypedStorage] = {}
         self._drawn: set[int] = set()
+        self._everywhere: dict[int, bool] = {}
+        self.takes_finite = False
 
     def keep(self, fake: torch.Tensor, real: torch.Tensor) -> None:
         """Keep the values of ``fake``, a tensor that has its storage to itself."""
@@ -35,6 +39,7 @@ class KnownValues:
         """Forget the values of a storage that is gone, or that was written by what is not known."""
         self._storages.pop(key, None)
         self._drawn.discard(key)
+        self._everywhere.pop(key, None)
 
     def are_drawn(self, args: Any, kwargs: Any) -> bool:
         """Return whether any of these tensors holds what was drawn at random, or what was computed from that."""
@@ -68,12 +73,14 @@ class KnownValues:
     def follow(self, function: Any, args: Any, kwargs: Any, outputs: Any) -> None:
         """Keep the values of what ``function`` made or wrote; forget those that it wrote without our knowing what."""
         made = [leaf for leaf in pytree.tree_leaves(outputs) if _is_tensor(leaf)]
-        written = [tensor for tensor in _written(function, args, kwargs) if _key(tensor) in self._storages]
+        given = _written(function, args, kwargs)
+        written = [tensor for tensor in given if _key(tensor) in self._storages or _key(tensor) in self._everywhere]
         small = all(tensor.numel() <= MOST_ELEMENTS for tensor in made)
         values = self.computed(function, args, kwargs) if small and (made or written) else None
         if values is None:
             for tensor in written:
                 self.forget(_key(tensor))
+            self._take_finite(function, args, made)
             return
         if torch.Tag.nondeterministic_seeded in function.tags or self.are_drawn(args, kwargs):
             self._drawn |= {_key(tensor) for tensor in (*made, *written)}
@@ -81,6 +88,19 @@ class KnownValues:
         for fake, real in zip(made, reals, strict=True):
             if _key(fake) not in self._storages:
                 self.keep(fake, real)
+
+    def _take_finite(self, function: Any, args: Any, made: list[torch.Tensor]) -> None:
+        """Take activations for finite numbers where the model asks whether they are."""
+        name = function._schema.name.removeprefix("aten::")
+        answer = everywhere(name, args, lambda tensor: self._everywhere.get(_key(tensor)))
+        if answer is None or made[0].dtype != torch.bool:
+            return
+        self._everywhere[_key(made[0])] = answer
+        if made[0].numel() == 1:
+            self.takes_finite = True
+            with _disable_current_modes():
+                value = torch.full(made[0].size(), answer)
+            self.keep(made[0], value)
 
 
 def _is_tensor(leaf: Any) -> bool:

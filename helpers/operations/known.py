@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from helpers.operations.finite import everywhere
 from helpers.operations.recurrent import is_recurrence
 from helpers.operations.shapes import batch_sizes, result_of
 from helpers.operations.specs import META, ForwardError, Operator, mapped, shape_only, tensors_in, written
@@ -151,6 +152,9 @@ class OnShapes(Trace):
         else:
             for tensor in written(operator, given):
                 _forget(tensor)
+            answer = everywhere(operator.name, given, _everywhere)
+            if answer is not None and made[0].dtype == torch.bool:
+                _keep_everywhere(made[0], answer=answer)
         return self._as_given(result, operator, args, given)
 
     def _as_given(self, result: Any, operator: Operator, args: tuple, given: tuple) -> Any:
@@ -275,8 +279,20 @@ def _own(tensor: Tensor) -> None:
 
 def _forget(tensor: Tensor) -> None:
     storage = tensor.untyped_storage()
-    if hasattr(storage, "values"):
-        del storage.values
+    for name in ("values", "everywhere"):
+        if hasattr(storage, name):
+            delattr(storage, name)
+
+
+def _everywhere(tensor: Tensor) -> bool | None:
+    return getattr(tensor.untyped_storage(), "everywhere", None)
+
+
+def _keep_everywhere(tensor: Tensor, *, answer: bool) -> None:
+    """Keep that every element of ``tensor`` is ``answer``, whatever its size, and the values of a single one."""
+    tensor.untyped_storage().everywhere = answer
+    if tensor.numel() == 1:
+        _keep(tensor, torch.full(tensor.shape, answer))
 
 
 def _has_tensor(values: Any) -> bool:

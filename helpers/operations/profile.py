@@ -45,7 +45,8 @@ def profile_ops(
 
     Nothing is computed: the forward runs on shapes (torch's meta device), with the model's own mode, and the model
     comes back as it was. Integer and boolean inputs of up to 262,144 elements keep their values, and so does what
-    follows from them alone: a mask can be asked whether it masks anything, a length can end a loop. Where the forward
+    follows from them alone: a mask can be asked whether it masks anything, a length can end a loop; an activation that
+    is asked whether it is a finite number says yes. Where the forward
     needs other values (detection, routed experts), ``values=True`` runs it once on real tensors, on the model's
     device and under the same rules; from a ``shape`` it draws them from a normal distribution, always the same.
 

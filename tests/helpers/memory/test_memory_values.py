@@ -93,6 +93,20 @@ def test_one_draw_is_taken_and_said(asked):
     assert estimate.uncertain == ("the step asks what a random draw gave: one draw was taken, another may differ",)
 
 
+class Clamps(nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        if not torch.isfinite(y).all() or y.isinf().any():
+            y = y.clamp(-1, 1) * torch.ones(50, *y.shape)
+        return y
+
+
+def test_activations_are_taken_for_finite_numbers_and_it_is_said():
+    estimate = estimate_peak_memory(Clamps(16, 16), (4, 16))
+    assert estimate.peak_bytes == measure_peak_memory(Clamps(16, 16), (4, 16)).peak_bytes
+    assert estimate.uncertain == ("the model asks whether its activations are finite numbers: they are taken so",)
+
+
 class WritesByMask(nn.Linear):
     def forward(self, x, mask):
         y = super().forward(x)

@@ -67,6 +67,21 @@ def test_values_that_follow_from_integers_are_known(name, numbers):
     assert torch.equal(numbers, before)
 
 
+@pytest.mark.parametrize("ask", [
+    lambda y: torch.isfinite(y).all(), lambda y: not torch.isinf(y).any(), lambda y: not y.isnan().any(),
+    lambda y: not (torch.isinf(y).any() or torch.isnan(y).any()), lambda y: not (y.isinf() | y.isnan()).any(),
+])  # fmt: skip
+@pytest.mark.parametrize("rows", [2, 70_000])
+def test_an_activation_is_a_finite_number(ask, rows):
+    model = _with_layer(lambda m, x: m.layer(x) if ask(m.layer(x)) else x)
+    assert profile_ops(model, (rows, 4)).forward_macs == 2 * rows * 4 * 4
+
+
+def test_what_the_caller_passes_may_be_infinite():
+    with pytest.raises(ForwardError, match="needs the values"):
+        profile_ops(_with_layer(lambda m, x: m.layer(x) if x.isinf().any() else x), (2, 4))
+
+
 def test_a_packed_sequence_is_an_input():
     packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(4, 2, 3), torch.tensor([4, 2]))
     for values in (False, True):
