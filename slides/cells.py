@@ -214,9 +214,11 @@ def _slide(cells: Sequence[Mapping[str, Any]], group: list[int], title: str, nam
             parts.append(Part(cell_index=index, text=cut.text))
         else:
             parts.append(_code_part(cell, name, index, folder))
+    below = _explained(cells, group[-1] + 1, name, folder)
     if parts[-1].outputs:
-        notes.append(_explained(cells, group[-1] + 1, name, folder))
-    spoken = _ended("\n".join(note for note in notes if note)) or _led_up_to(cells, opening, folder) or _to_show(parts)
+        notes.append(below)
+    spoken = _ended("\n".join(note for note in notes if note))
+    spoken = spoken or _led_up_to(cells, opening, folder) or _to_show(parts) or _ended(below)
     slide = Slide(
         heading=heading or _heading_above(cells, opening, name, folder) or html.escape(title),
         parts=tuple(parts),

@@ -742,7 +742,7 @@ class WithOwnOperator(nn.Module):
         return self.fc2(scaled_tanh(self.fc1(x)))
 
 
-# %% tags=["run"]
+# %% tags=["run", "slide-output"]
 own = WithOwnOperator()
 thop_macs, _ = thop.profile(WithOwnOperator(), inputs=(torch.zeros(1, 784),), verbose=False)
 ours = operations.profile_ops(own, (1, 784))
@@ -753,7 +753,7 @@ print(f"profile_ops: {ours.forward_macs:,} MAC, not counted:", *ours.not_counted
 listed = ours.table("operator")[["operator", "phase", "treatment", "calls", "macs"]]
 listed
 
-# %% tags=["explain", "slide-output"]
+# %% tags=["explain"]
 print(ours.to_depth(0))
 
 # %% [markdown] tags=["explain"]

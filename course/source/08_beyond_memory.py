@@ -462,7 +462,7 @@ print("and the notebook is still here")
 # The estimate of [peak memory](glossary.md#peak-memory) of lesson 07 needs no run. Which batch of images fits through a fully
 # connected network, with half of a limit of 128 MiB left as room?
 
-# %% tags=["run", "nbval-ignore-output"]
+# %% tags=["run"]
 network = helpers.BasicFCModel(hidden=1024)
 half = memory.max_batch_size(network, (1, 784), 64 * MIB, training=False)
 print(f"{half.batch_size:,} images have a peak of {half.peak_bytes:,} bytes")
@@ -597,7 +597,7 @@ def touch_what_is_not_there():
 gone = helpers.run_limited(touch_what_is_not_there)
 print(gone.status)
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look"]
 print(gone.message)
 
 # %% [markdown] tags=["explain"]

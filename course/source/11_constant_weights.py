@@ -510,7 +510,7 @@ if not no_cpu_code:
 # First of all: do they compute the right thing? Float64 PyTorch is the judge, and rounding sets the bound. Without a compiler nothing is
 # printed here.
 
-# %% tags=["run", "nbval-ignore-output"]
+# %% tags=["run"]
 x = torch.randn(4096, network.inputs, generator=torch.Generator().manual_seed(0))
 for name, program in cpu.items():
     off = (program(x) - cw.exact_outputs(program.network, x)).abs()
@@ -683,7 +683,7 @@ else:
     print("at first the weights are", served.serving.weights_are)
     print(served.wait())
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look"]
 if not no_cpu_code:
     exact, bound = (judge(served.network, x) for judge in (cw.exact_outputs, cw.error_bound))
     right_rows = [int(((y - exact).abs() <= bound).sum()) for y in (first, served(x))]

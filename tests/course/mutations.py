@@ -141,8 +141,8 @@ MUTATIONS = (
     Mutation(
         "05",
         "helpers/parallel/towers.py",
-        "moved[place] = (model.towers - 1) * gathered.numel()",
-        "moved[place] = model.towers * gathered.numel()",
+        '("all_gather", "reduce_scatter")) * (ranks - 1) // ranks',
+        '("all_gather", "reduce_scatter"))',
         "a tower that receives what it has already",
     ),
     Mutation(

@@ -156,7 +156,7 @@ def test_what_is_not_a_program_or_not_x86_is_refused(tmp_path, monkeypatch):
             native.census(content, function="f")
     with pytest.raises(TypeError, match="is read, not int"):
         native.census(3)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(native.NativeError, match="cannot be read"):
         native.disassemble(tmp_path / "missing.so")
     arm = "f.o:     file format elf64-littleaarch64\n\nDisassembly of section .text:\n\n0000 <f>:\n   0:\tret\n"
     monkeypatch.setattr(disassembly, "_objdump", lambda program: arm)

@@ -150,7 +150,7 @@ def test_other_things_that_cannot_be_are_refused(four_ranks) -> None:
     for logits, chosen in ((torch.zeros(2, 3, 4), 1), (torch.zeros(3, 4), 5), (torch.zeros(3, 4), 0)):
         with pytest.raises(ValueError, match="cannot be chosen by logits of shape"):
             route(logits, chosen=chosen, capacity=1)
-    with pytest.raises(ValueError, match="tokens is 0"):
+    with pytest.raises(ValueError, match="tokens=0 is too small"):
         model_expert_traffic(made(), tokens=0, ranks=4)
     with pytest.raises(ValueError, match=r"give \(n, 6\)"):
         made()(torch.zeros(2, 3, 6))

@@ -106,7 +106,7 @@ def test_what_cannot_be_is_refused_in_words(four_ranks) -> None:
         split_sequence(torch.zeros(8, 4), 0, ranks=2)
     with pytest.raises(ValueError, match=r"\(batch, heads, tokens, d\), four sizes; got \(3, 24, 8\)"):
         model_ring_traffic((3, 24, 8), ranks=4)
-    with pytest.raises(ValueError, match="itemsize is 0"):
+    with pytest.raises(ValueError, match="itemsize=0 is too small"):
         model_ring_traffic((2, 3, 24, 8), ranks=4, itemsize=0)
     with pytest.raises(RuntimeError, match="call it in a function"):
         ring_attention(*given(8))

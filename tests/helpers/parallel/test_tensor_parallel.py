@@ -216,7 +216,7 @@ def test_sizes_that_cannot_be_are_refused(four_ranks) -> None:
         model_tensor_traffic(plain(), PAIR, inputs=(4, 7), tensor=2)
     with pytest.raises(TypeError, match="inputs is the shape"):
         model_tensor_traffic(plain(), PAIR, inputs=(), tensor=2)
-    with pytest.raises(ValueError, match="tensor is 0"):
+    with pytest.raises(ValueError, match="tensor=0 is too small"):
         model_tensor_traffic(plain(), PAIR, inputs=(4, 8), tensor=0)
     with pytest.raises(RuntimeError, match="a mesh is made of ranks"):
         make_mesh(tensor=4)

@@ -145,7 +145,7 @@ def test_bad_input_is_refused(script, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no script 'none\.py' in"):
         torchrun("none.py", nproc_per_node=2)
     path = script("")
-    with pytest.raises(ValueError, match="nproc_per_node is 0"):
+    with pytest.raises(ValueError, match="nproc_per_node=0 is too small"):
         torchrun(path, nproc_per_node=0)
     with pytest.raises(TypeError, match=r"nnodes=.* give a whole number"):
         torchrun(path, nproc_per_node=1, nnodes=1.5)

@@ -159,5 +159,5 @@ def test_what_cannot_be_is_refused_in_words(two_ranks) -> None:
         AlexNetTower(net, 2)
     with pytest.raises(ValueError, match="any batch would fit"):
         model_towers(whole().requires_grad_(requires_grad=False))
-    with pytest.raises(ValueError, match="batch is 0"):
+    with pytest.raises(ValueError, match="batch=0 is too small"):
         model_towers(net, batch=0)
