@@ -214,7 +214,8 @@ def _slide(cells: Sequence[Mapping[str, Any]], group: list[int], title: str, nam
             parts.append(Part(cell_index=index, text=cut.text))
         else:
             parts.append(_code_part(cell, name, index, folder))
-    below = _explained(cells, group[-1] + 1, name, folder)
+    code_last = cells[group[-1]]["cell_type"] == "code"
+    below = _explained(cells, group[-1] + 1, name, folder) if code_last else ""
     if parts[-1].outputs:
         notes.append(below)
     spoken = _ended("\n".join(note for note in notes if note))
