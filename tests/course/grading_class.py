@@ -270,6 +270,6 @@ def wrong(into: Path, students: tuple[str, ...] = tuple(CLASS)) -> list[str]:
 
 if __name__ == "__main__":
     if "check" in sys.argv:
-        sys.exit(os.linesep.join(wrong(Path(sys.argv[1], "submissions_graded"))))
+        sys.exit(os.linesep.join(wrong(Path(sys.argv[1], "submissions_graded"))) or None)
     hand_in_class(Path(sys.argv[1]))
     print(f"{len(CLASS)} students")

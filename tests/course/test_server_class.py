@@ -299,7 +299,7 @@ def test_a_student_cannot_open_the_server_of_another(pages, hub):
 
 def test_a_token_opens_what_is_its_owners_and_nothing_else(pages, hub):
     page = pages["ada"].context.new_page()
-    page.goto(f"{hub}/hub/token")
+    page.goto(f"{hub}/hub/token", wait_until="networkidle")  # until its script has come, the button loads the page anew
     page.get_by_role("button", name="Request new API token").click()
     page.locator("#token-result").wait_for()
     token = page.locator("#token-result").inner_text().strip()
