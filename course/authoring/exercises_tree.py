@@ -63,11 +63,22 @@ def student(course: Course, target: Path) -> Path:
 
 
 def fill(course: Course, tree: Path) -> None:
-    """Copy the files of TREE to ``tree`` and make its pages true there; nothing is searched yet."""
+    """Copy the files of TREE to ``tree``, lessons without outputs, and make its pages true there; without a search."""
     for pattern in TREE:
         for path in sorted(course.root.glob(pattern)):
             _copy(path, tree / path.relative_to(course.root))
+    for path in tree.glob("course/*.ipynb"):
+        _clear_outputs(path)
     exercises_pages.adapt(tree)
+
+
+def _clear_outputs(path: Path) -> None:
+    """Take the outputs out of a notebook: no answer stands under its question."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    write(path, nbformat.writes(notebook) + "\n")
 
 
 def _copy(path: Path, target: Path) -> None:

@@ -27,8 +27,8 @@
 # Two operations differ by one character. How many times longer does one of them take, and why? This course answers such
 # questions on the machine under your own notebook. You need Python and a little PyTorch. You do not need a GPU.
 #
-# What you see below was printed on another machine, with one thread. Clear it (Edit, Clear Outputs of All Cells), so that no
-# result is there before your prediction, and run the cells from top to bottom.
+# Outputs that you see below were printed on another machine. Clear them (Edit, Clear Outputs of All Cells), so that no result is
+# there before your prediction, and run the cells from top to bottom.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Three numbers for every experiment

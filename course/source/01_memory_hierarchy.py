@@ -30,8 +30,8 @@
 # for the first byte, and a [bandwidth](glossary.md#bandwidth), the rate of those that follow. This lesson measures them on the
 # machine under your notebook.
 #
-# PyTorch gets one thread here, so that you see the memory as one core sees it; Part 7 adds the others. What you see below was
-# printed on another machine. Clear it (Edit, Clear Outputs of All Cells), restart the kernel, and predict before you run.
+# PyTorch gets one thread here, so that you see the memory as one core sees it; Part 7 adds the others. Outputs that you see
+# below were printed on another machine. Clear them (Edit, Clear Outputs of All Cells), restart the kernel, and predict before you run.
 
 # %%
 import mmap

@@ -31,8 +31,8 @@
 # becomes slower, past what may stay of a file it becomes much slower, past a limit it ends, and one small file system ends it with
 # an error that does not even speak of memory.
 #
-# This lesson fills each of them, safely: what may go wrong runs in a process of its own. What you see below was printed on another
-# machine. Clear it (Edit, Clear Outputs of All Cells) before you begin.
+# This lesson fills each of them, safely: what may go wrong runs in a process of its own. Outputs that you see below were printed on
+# another machine. Clear them (Edit, Clear Outputs of All Cells) before you begin.
 
 # %%
 import os

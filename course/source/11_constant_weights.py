@@ -30,8 +30,8 @@
 # came from a file. The author of the program read its machine code, found the reason, and left the weights in the text. In this lesson you find the reason
 # too, down to the single instruction, and then do what is neither: weights from a file, compiled as constants.
 #
-# You need no GPU. A compiler for one runs on any processor, and so does the tool that reads what the compiler wrote. What you see
-# below was printed on another machine. Clear it (Edit, Clear Outputs of All Cells) before you begin.
+# You need no GPU. A compiler for one runs on any processor, and so does the tool that reads what the compiler wrote. Outputs that you
+# see below were printed on another machine. Clear them (Edit, Clear Outputs of All Cells) before you begin.
 
 # %%
 import hashlib

@@ -30,8 +30,8 @@
 # where a convolution of 3 by 3 that reads 32 channels has $2 \cdot 9 \cdot 32 = 576$.
 #
 # This lesson is that case, investigated again on your machine: the evidence, the motive, the repair, the question whether the
-# right one was caught. You need no GPU; a C++ compiler is good to have. What you see below was printed on another machine. Clear it
-# (Edit, Clear Outputs of All Cells) before you begin.
+# right one was caught. You need no GPU; a C++ compiler is good to have. Outputs that you see below were printed on another machine. Clear
+# them (Edit, Clear Outputs of All Cells) before you begin.
 
 # %%
 import functools

@@ -62,6 +62,9 @@ def test_the_tree_holds_no_secret_and_its_pages_are_true(tmp_path):
     assert not any("instructor" in name or "tests/" in name or "authoring" in name for name in names)
     assert "CONTRIBUTING.md" not in names
     pages_are_true(tree)
+    for lesson in tree.glob("course/*.ipynb"):
+        cells = nbformat.read(lesson, as_version=4).cells
+        assert not [cell for cell in cells if cell.get("outputs")], f"{lesson.name} has answers under its questions"
     for path in files:
         text = path.read_bytes().decode(errors="ignore").replace('\\"', '"').replace("\\n", "\n")
         assert not [secret for secret in SECRETS if secret in text], path.name
