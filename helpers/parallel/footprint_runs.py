@@ -33,7 +33,7 @@ from helpers.parallel.pipeline_execution import split_stages
 from helpers.parallel.pipeline_orders import BACKWARD, FORWARD
 from helpers.parallel.shapes import handed_on, number_type, without_values
 
-_REPEATS = 8
+_REPEATS, _SHARDED_REPEATS = 8, 16  # a sharded step is too high in two to four of ten
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,8 @@ def _measured(rank: int, _world_size: int, jobs: list[_Job]) -> RankFootprint:
     gc.collect()
     gc.freeze()  # so that the collections below look through the step's objects alone
     try:
-        repeats = [_parts(levels_of(member)) for _ in range(_REPEATS)]
+        tries = _SHARDED_REPEATS if jobs[0].layout.sharded == "parameters" else _REPEATS
+        repeats = [_parts(levels_of(member)) for _ in range(tries)]
     finally:
         gc.unfreeze()
     # A release in a thread of gloo's is not recorded: that makes a level too high, and never too low.
