@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from nbconvert.preprocessors import ClearOutputPreprocessor
 
 from course.authoring import exercises, exercises_pages
 from course.authoring.build import write
@@ -74,10 +75,7 @@ def fill(course: Course, tree: Path) -> None:
 
 def _clear_outputs(path: Path) -> None:
     """Take the outputs out of a notebook: no answer stands under its question."""
-    notebook = nbformat.read(path, as_version=4)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
+    notebook, _ = ClearOutputPreprocessor().preprocess(nbformat.read(path, as_version=4), {})
     write(path, nbformat.writes(notebook) + "\n")
 
 

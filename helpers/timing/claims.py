@@ -32,7 +32,8 @@ def claim(
 
     ``ratio`` is one time over another, or several that must all lie within the bounds. ``evidence`` is what the times
     were taken from: results of :func:`measure` or :func:`compare`, or any with a field ``stable``. Where one of them is
-    not stable, the claim holds if the ratio keeps a factor of 1.5 from each bound, and is else ``here: not decided``;
+    not stable, the claim holds if the ratio keeps a factor of 1.5 from each bound and no comparison had too few rounds
+    for an interval, and is else ``here: not decided``;
     where nothing could be measured, ``ratio`` is None, without evidence, and it is ``here: not measured``. The strict
     test of a notebook compares the sentence and the bound, and not what follows ``here:``.
 
@@ -54,6 +55,8 @@ def claim(
     low, high = at_least or 0, math.inf if at_most is None else at_most
     if all(item.stable for item in measurements):
         holds = low <= min(ratios) and max(ratios) <= high
+    elif any(row.high_ratio == math.inf for item in measurements for row in getattr(item, "candidates", ())):
+        holds = None  # too few rounds for any interval: such a ratio may be off by more
     else:
         holds = (low * _MARGIN <= min(ratios) and max(ratios) <= high / _MARGIN) or None
     settle(sentence, wanted, _shown(ratios), holds, "\n".join(str(item) for item in measurements))

@@ -379,7 +379,8 @@ def test_too_few_rounds_give_no_interval_and_say_what_is_needed(capsys) -> None:
     assert compared.reason.startswith("2 rounds fitted in the budget, 9 are needed: give a budget_s of")
     compared.claim("an interval from zero to infinity decides nothing", "b", at_most=0.1)
     compared.claim("nor does it support anything", "b", at_least=0.1)
-    assert capsys.readouterr().out.count("here: not decided\n") == 2
+    timing.claim("far from the bound or not", row.time_ratio, at_least=0.1, evidence=compared)
+    assert capsys.readouterr().out.count("here: not decided\n") == 3
     wanted_s = float(compared.reason.split()[-3].replace(",", ""))
     assert timing.compare(candidates, budget_s=wanted_s, clock=machine.clock).candidate("b").verdict == "slower"
 
