@@ -28,8 +28,6 @@ from typing import Any
 from helpers import console, hardware, results, storage
 from helpers.checks import one_of, short
 
-FOLDER = Path(__file__).parents[1] / "course" / "recorded"
-
 # What each lesson records: a name, and the function without arguments that measures it. To register a
 # measurement, add its line here; the function returns a results.Result.
 RECORDERS: dict[str, dict[str, str]] = {
@@ -101,22 +99,26 @@ def record(lesson: str, *, command: str = "") -> Recording:
     )
 
 
-def save(recording: Recording, *, folder: Path = FOLDER) -> Path:
-    """Write the recording to ``folder`` under its lesson's number, through a temporary name; return the path."""
+def save(recording: Recording, *, folder: Path | None = None) -> Path:
+    """Write the recording to ``folder`` under its lesson's number, through a temporary name; return the path.
+
+    Without a folder it goes to the course's; raises FileNotFoundError outside a course.
+    """
+    folder = _folder(folder)
     path = folder / f"{recording.lesson}.json"
     folder.mkdir(parents=True, exist_ok=True)
     storage.write_atomically(path, recording.to_json() + "\n")
     return path
 
 
-def load(lesson: str, *, folder: Path = FOLDER) -> Recording:
+def load(lesson: str, *, folder: Path | None = None) -> Recording:
     """Return the recording of ``lesson``.
 
     Raises FileNotFoundError with the command that makes one, and ValueError for a lesson that records nothing, or when
     the file is not a recording. For the library itself.
     """
     _require_recorders(lesson)
-    path = one_of("folder", folder, Path, "a pathlib.Path, or leave it out") / f"{lesson}.json"
+    path = _folder(folder) / f"{lesson}.json"
     remedy = f"on the machine to show, run: python -m helpers.recorded {lesson}"
     if not path.exists():
         raise FileNotFoundError(f"no run is recorded for lesson {lesson} yet; {remedy}")
@@ -131,7 +133,7 @@ def load(lesson: str, *, folder: Path = FOLDER) -> Recording:
     return recording
 
 
-def show(lesson: str, name: str, *, folder: Path = FOLDER) -> None:
+def show(lesson: str, name: str, *, folder: Path | None = None) -> None:
     """Display what ``lesson`` recorded as ``name``, under its machine's name.
 
     Raises FileNotFoundError where no run is recorded, and ValueError for a name that was not recorded. Lesson 00.
@@ -202,13 +204,20 @@ def _versions() -> dict[str, str]:
 
 def _commit() -> str:
     """Return the commit of the code that measured, with '+' where files were changed since; 'unknown' outside git."""
-    git = ["git", "-C", str(FOLDER.parents[1])]
+    git = ["git", "-C", str(Path(__file__).parent)]
     try:
+        subprocess.run([*git, "ls-files", "--error-unmatch", Path(__file__).name], capture_output=True, check=True)
         commit = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
         changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return commit.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _folder(folder: Path | None) -> Path:
+    if folder is None:
+        return storage.course_file("recorded")
+    return one_of("folder", folder, Path, "a pathlib.Path, or leave it out")
 
 
 def _require_recorders(lesson: str) -> None:
@@ -223,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m helpers.recorded", description=__doc__.splitlines()[0])
     parser.add_argument("lessons", nargs="+", metavar="NN", help=f"lesson numbers: {', '.join(sorted(RECORDERS))}")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where to write (default: course/recorded)")
+    parser.add_argument("--folder", type=Path, help="where to write (default: course/recorded)")
     chosen = parser.parse_args(arguments)
     try:
         for lesson in chosen.lessons:
@@ -231,10 +240,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     try:
-        chosen.folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=chosen.folder).close()
+        folder = _folder(chosen.folder)
+    except FileNotFoundError as error:
+        parser.error(f"{error}; or give --folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        parser.error(f"nothing can be written to {chosen.folder} ({error}); give another with --folder")
+        parser.error(f"nothing can be written to {folder} ({error}); give another with --folder")
     problems = []
     for lesson in chosen.lessons:
         try:
@@ -243,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
             problems.append(f"lesson {lesson} is not recorded: {error or type(error).__name__}")
             continue
-        path = save(recording, folder=chosen.folder)
+        path = save(recording, folder=folder)
         print(f"lesson {lesson}: {', '.join(recording.entries)} on {recording.device} -> {path.name}")
     for problem in problems:
         print(problem, file=sys.stderr)

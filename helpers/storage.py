@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic writes, the cache folder, this machine's key, cached results.
+"""Files that are whole or not there: atomic writes, the folders of the cache and the course, cached results.
 
 A measurement is worth keeping only for the machine and the versions that it was made with, so a cached result
 carries a key and a checksum; one that does not fit is named in a line and measured again.
@@ -28,6 +28,7 @@ from pathlib import Path
 from helpers import console, results
 
 _COURSE = "deep-learning-hardware-course"
+_OF_A_COURSE = Path("recorded", "00.json")  # by this file a folder is known to be the course's
 _FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _WRITING = ".writing-"
@@ -63,6 +64,31 @@ def _user_caches() -> Path:
     named = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification tells programs to ignore a relative path here.
     return Path(named) if os.path.isabs(named) else Path.home() / ".cache"
+
+
+def course_folder() -> Path | None:
+    """Return the folder of the course's lessons: the working folder, one above it, or ``course`` in one of these.
+
+    A notebook works in its own folder, so that its lesson finds what was recorded, and the reader's predictions,
+    wherever the library is installed. None outside a course.
+    """
+    here = Path.cwd()
+    known = (folder / name for folder in (here, *here.parents) for name in ("", "course"))
+    return next((folder for folder in known if (folder / _OF_A_COURSE).is_file()), None)
+
+
+def course_file(*parts: str) -> Path:
+    """Return the path of a file in the course's folder, there or not.
+
+    Raises FileNotFoundError, with what to do, outside a course.
+    """
+    folder = course_folder()
+    if folder is None:
+        raise FileNotFoundError(
+            f"{'/'.join(parts)} is in the course's folder, and this notebook is in none; open it from a clone of the "
+            "course, for example with `make lab`"
+        )
+    return folder.joinpath(*parts)
 
 
 def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:

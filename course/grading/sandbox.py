@@ -206,7 +206,8 @@ def command() -> list[str]:
         options += ["--ro-bind", str(folder), str(folder)]
     options += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind-try", "/etc/alternatives",
                 "/etc/alternatives", "--ro-bind", str(_STUDENT), "/grader", "--ro-bind", str(_fonts()), "/fonts",
-                "--dir", _HOME, "--chdir", _HOME, "--remount-ro", "/", "--"]  # fmt: skip
+                "--ro-bind", str(HERE.folder / "recorded"), f"{_HOME}/course/recorded",
+                "--chdir", _HOME, "--remount-ro", "/", "--"]  # fmt: skip
     return options
 
 
@@ -215,7 +216,7 @@ def visible() -> list[Path]:
     named = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), "/usr"}
     named |= {str(one) for one in _OF_THE_SYSTEM if not one.is_symlink()}
     folders = {Path(os.path.realpath(one)) for one in named} | {Path(one) for one in named}
-    folders |= {HERE.root / "helpers", HERE.folder / "recorded", HERE.folder / "scripts"}
+    folders |= {HERE.root / "helpers", HERE.folder / "scripts"}
     kept = [one for one in folders if one.is_dir() and not any(one != up and one.is_relative_to(up) for up in folders)]
     return sorted(kept)
 

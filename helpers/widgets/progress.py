@@ -7,11 +7,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers import results
+from helpers import results, storage
 from helpers.checks import one_of
 from helpers.widgets import store
-
-_COURSE = Path(__file__).parents[2] / "course"
 
 
 @dataclass(frozen=True)
@@ -32,10 +30,12 @@ class Progress(results.Result):
     lessons: tuple[LessonProgress, ...]
 
 
-def progress(*, course: Path = _COURSE) -> Progress:
+def progress(*, course: Path | None = None) -> Progress:
     """Return what is done of each lesson in the folder ``course``, from the reader's private file. Lesson 00."""
-    one_of("course", course, Path, "the folder of the lessons as a pathlib.Path, or leave it out")
-    notebooks = sorted(course.glob("[0-9][0-9]_*.ipynb"))
+    folder = storage.course_folder() if course is None else course
+    if folder is not None:
+        one_of("course", folder, Path, "the folder of the lessons as a pathlib.Path, or leave it out")
+    notebooks = sorted(folder.glob("[0-9][0-9]_*.ipynb")) if folder else []
     if not notebooks:
         raise FileNotFoundError("no lessons here; start JupyterLab with `make lab`, from the course's own folder")
     entries = store.read()

@@ -1,4 +1,4 @@
-"""The reader's predictions, kept in one private file beside the course and never in a notebook."""
+"""The reader's predictions, kept in one private file beside the lessons and never in a notebook."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from filelock import FileLock
 from helpers import console, results, storage
 
 FILE_NAME = "my_predictions.json"
+_outside: dict[str, Entry] = {}  # predictions made outside a course
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,15 @@ class Entry(results.Result):
     answer_seen: bool = False
 
 
-def path() -> Path:
-    """Return the file of predictions: ``HELPERS_PREDICTIONS`` if that is set, else beside the course's notebooks."""
+def path() -> Path | None:
+    """Return the file of predictions: ``HELPERS_PREDICTIONS`` if that is set, else beside the course's notebooks.
+
+    None outside a course: predictions last then as long as the kernel.
+    """
     if os.environ.get("HELPERS_PREDICTIONS"):
         return Path(os.environ["HELPERS_PREDICTIONS"])
-    course = Path(__file__).parents[2] / "course"
-    return (course if course.is_dir() else Path.cwd()) / FILE_NAME
+    course = storage.course_folder()
+    return course / FILE_NAME if course else None
 
 
 def read() -> dict[str, Entry]:
@@ -42,7 +46,11 @@ def read() -> dict[str, Entry]:
     Raises ValueError when the file cannot be read, and leaves it as it is.
     """
     file = path()
-    if console.is_headless() or not file.exists() or file.stat().st_size == 0:
+    if console.is_headless():
+        return {}
+    if file is None:
+        return dict(_outside)
+    if not file.exists() or file.stat().st_size == 0:
         return {}
     try:
         entries = [results.from_dict(Entry, item) for item in json.loads(file.read_text(encoding="utf-8"))]
@@ -72,6 +80,9 @@ def mark_seen(question: str, unit: str) -> Entry:
 
 def _change(question: str, unit: str, update: Callable[[Entry], Entry]) -> Entry:
     file = path()
+    if file is None:
+        _outside[question] = update(_outside.get(question, Entry(question, unit)))
+        return _outside[question]
     with FileLock(storage.cache_folder() / f"{FILE_NAME}.lock"):
         entries = read()
         entries[question] = update(entries.get(question, Entry(question, unit)))

@@ -300,3 +300,9 @@ def test_a_step_is_ended_when_its_time_of_the_processor_is_spent_and_not_before(
         spent_s[0] = 12.1
         assert killed.wait(60)
         assert shut.why == "it ran for more than 10 s"
+
+
+def test_inside_the_sandbox_a_submission_finds_what_was_recorded():
+    with sandbox.started(LIMITS) as box:
+        inside = Session(box, LIMITS, time.monotonic() + LIMITS.total_s)
+        assert inside.run("from helpers import recorded\nassert recorded.load('00').entries") == ""

@@ -6,10 +6,13 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from helpers import recorded, results
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,13 @@ def test_a_recording_names_machine_versions_date_commit_and_command(recording):
     assert recording.command == "python -m helpers.recorded 99"
     assert recording.device in recording.source
     assert recording.date in recording.source
-    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=recorded.FOLDER.parents[1], capture_output=True)
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True)
     assert recording.commit.rstrip("+") == (head.stdout.decode().strip() or "unknown")
 
 
 def test_a_recording_holds_no_name_of_host_user_or_folder(recording):
     import getpass
     import platform
-    from pathlib import Path
 
     text = recording.to_json()
     for private in {str(Path.home()), platform.node()} - {"", "/", "localhost"}:
@@ -65,6 +67,15 @@ def test_a_recording_holds_no_name_of_host_user_or_folder(recording):
 def test_missing_recording_is_an_error_that_says_how_to_make_one(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"python -m helpers\.recorded 00"):
         recorded.show("00", "products", folder=tmp_path)
+
+
+def test_outside_a_course_nothing_is_read_or_recorded_and_both_say_why(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"^recorded is in the course's folder, and this notebook is in none"):
+        recorded.show("00", "products")
+    with pytest.raises(SystemExit):
+        recorded.main(["00"])
+    assert "or give --folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"lesson": "99"}'])
@@ -132,7 +143,7 @@ def test_lesson_00_records_that_a_matrix_product_takes_longer(tmp_path):
 
 
 def test_committed_recordings_are_read_in_full():
-    for path in recorded.FOLDER.glob("*.json"):
+    for path in (ROOT / "course" / "recorded").glob("*.json"):
         recording = recorded.load(path.stem)
         assert set(recording.entries) == set(recorded.RECORDERS[path.stem])
         for name in recording.entries:

@@ -30,7 +30,7 @@ from helpers.studies.constant_weights.network import (
 INSTRUCTION_BYTES = 16  # from sm_70 on
 _IMMEDIATE = re.compile(r"-?0x[0-9a-f]+")
 CURRENT_ARCHITECTURES = ("sm_80", "sm_90")
-OLD_ARCHITECTURES = Path(__file__).parents[3] / "course" / "recorded" / "constant_weights" / "sm_60_and_sm_70.json"
+OLD_ARCHITECTURES = ("sm_60", "sm_70")
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def recorded_counts(*, current: bool = False) -> PlacementCounts:
     nvdisasm. The network is ``standard_network(0)``; the date and the tools stand in ``note``. Raises
     FileNotFoundError where the library is installed without the course. Lesson 11.
     """
-    path = _current_file() if current else OLD_ARCHITECTURES
+    path = recorded_file(CURRENT_ARCHITECTURES if current else OLD_ARCHITECTURES)
     if not path.exists():
         raise FileNotFoundError(f"the recorded census {path.name} is not there; it is in the course's "
                                 "repository, under course/recorded/constant_weights")  # fmt: skip
@@ -275,9 +275,10 @@ def record_current_counts() -> PlacementCounts:
              for precision in ("fp32", "fp16")]  # fmt: skip
     note = f"{found[0].compiler}, {datetime.datetime.now(datetime.UTC).date().isoformat()}"
     joined = dataclasses.replace(found[0], counts=found[0].counts + found[1].counts, note=note)
-    storage.write_atomically(_current_file(), joined.to_json() + "\n")
+    storage.write_atomically(recorded_file(CURRENT_ARCHITECTURES), joined.to_json() + "\n")
     return joined
 
 
-def _current_file() -> Path:
-    return OLD_ARCHITECTURES.with_name(f"{'_and_'.join(CURRENT_ARCHITECTURES)}.json")
+def recorded_file(architectures: Sequence[str]) -> Path:
+    """Return where the census for ``architectures`` is recorded. Raises FileNotFoundError outside a course."""
+    return storage.course_file("recorded", "constant_weights", f"{'_and_'.join(architectures)}.json")

@@ -6,7 +6,7 @@ of their own they touch nothing that is installed::
     uv pip install --target old --no-deps nvidia-cuda-nvrtc-cu12==12.8.93 triton==3.3.1
     python -m helpers.studies.constant_weights.old_architectures old
 
-This writes :data:`counting.OLD_ARCHITECTURES`. Lesson 11.
+This writes what :func:`counting.recorded_counts` reads. Lesson 11.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from pathlib import Path
 
 from helpers import storage
 from helpers.native import elf, nvrtc, sass, tools
-from helpers.studies.constant_weights.counting import OLD_ARCHITECTURES, PlacementCount, PlacementCounts
+from helpers.studies.constant_weights.counting import OLD_ARCHITECTURES, PlacementCount, PlacementCounts, recorded_file
 from helpers.studies.constant_weights.cuda_sources import CUDA_PLACEMENTS, cuda_source
 from helpers.studies.constant_weights.network import Network, standard_network
 
-ARCHITECTURES = ("sm_60", "sm_70")
 _BYTES = {"sm_60": 32 / 3, "sm_70": 16}  # an instruction: on sm_60 three, and what schedules them, take 32
 _PARAMETER_FROM = "sm_70"  # __grid_constant__ needs it
 _LIMIT_S = 60
@@ -42,7 +41,7 @@ def count_old(folder: Path, *, network: Network | None = None) -> PlacementCount
     library = nvrtc._library(_found(folder, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"))
     nvdisasm = str(_found(folder, "triton/backends/nvidia/bin/nvdisasm"))
     rows = []
-    for architecture in ARCHITECTURES:
+    for architecture in OLD_ARCHITECTURES:
         for placement in CUDA_PLACEMENTS:
             if placement == "parameter" and architecture < _PARAMETER_FROM:
                 continue
@@ -117,7 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="where the two wheels are unpacked")
     found = count_old(parser.parse_args().folder)
-    storage.write_atomically(OLD_ARCHITECTURES, found.to_json() + "\n")
+    storage.write_atomically(recorded_file(OLD_ARCHITECTURES), found.to_json() + "\n")
     print(found)
 
 

@@ -252,6 +252,9 @@ def test_what_is_built_can_be_read_and_what_is_not_is_refused(monkeypatch, tmp_p
         build(SMALL)
     with pytest.raises(ValueError, match="sm_60"):
         build(cuda_source(SMALL), architecture="sm_60")
-    monkeypatch.setattr(counting, "OLD_ARCHITECTURES", tmp_path / "nothing.json")
+    monkeypatch.setattr(counting, "OLD_ARCHITECTURES", ("sm_10",))
     with pytest.raises(FileNotFoundError, match="course's repository"):
+        recorded_counts()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="in the course's folder, and this notebook is in none"):
         recorded_counts()

@@ -256,9 +256,31 @@ def test_progress_counts_what_was_asked_predicted_and_answered(file, tmp_path):
     assert (lesson.questions, lesson.predicted, lesson.answered) == (2, 1, 1)
 
 
-def test_progress_without_lessons_says_what_to_do(tmp_path):
+@pytest.mark.parametrize("given", [True, False])
+def test_progress_without_lessons_says_what_to_do(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match="make lab"):
-        widgets.progress(course=tmp_path)
+        widgets.progress(course=tmp_path if given else None)
+
+
+def test_outside_a_course_a_prediction_lasts_as_long_as_the_kernel_and_leaves_no_file(file, tmp_path, monkeypatch):
+    monkeypatch.delenv("HELPERS_PREDICTIONS")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(store, "_outside", {})
+    store.lock_in(QUESTION, "x", 3)
+    assert widgets.predict(QUESTION, "x").value == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_predictions_stand_beside_the_lessons_from_each_of_their_folders(file, tmp_path, monkeypatch):
+    monkeypatch.delenv("HELPERS_PREDICTIONS")
+    (tmp_path / "course" / "recorded").mkdir(parents=True)
+    (tmp_path / "course" / "recorded" / "00.json").touch()
+    (tmp_path / "course" / "exercises").mkdir()
+    (tmp_path / "class" / "07").mkdir(parents=True)  # where nbgrader's extension puts an assignment
+    for folder in ("", "course", "course/exercises", "class/07"):
+        monkeypatch.chdir(tmp_path / folder)
+        assert store.path() == tmp_path / "course" / "my_predictions.json"
 
 
 @pytest.mark.parametrize("number", [float("nan"), "twenty"])
