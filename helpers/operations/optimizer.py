@@ -31,7 +31,7 @@ def optimizer_calls(parameters: Sequence[Tensor], owners: Sequence[int], optimiz
         for step in range(2):
             for copy in copies:
                 copy.grad = shape_only(copy)
-                recorder.owner_of[storage_of(copy.grad)] = recorder.owner_of[storage_of(copy)]
+                recorder.keep(copy.grad, recorder.owner_of[storage_of(copy)])
             with recorder:
                 built.step()
             if step == 0:
@@ -110,14 +110,18 @@ class _StepRecorder(TorchDispatchMode):
         results = list(tensors_in((result,)))
         owners = [self.owner_of[storage_of(tensor)] for tensor in args[0]] if isinstance(args[0], list | tuple) else []
         for place, tensor in enumerate(results):
-            self._temporary[storage_of(tensor)] = tensor  # kept, so that no other takes its place in memory
-            self.owner_of.setdefault(storage_of(tensor), owners[place] if place < len(owners) else owner)
+            self.keep(tensor, owners[place] if place < len(owners) else owner)
         if operator.name.startswith("_foreach_"):
             self._note_each(operator, args, specs, keyword_specs)
         elif not operator.is_free:
             outputs = [noted(tensor) for tensor in results]
             self.calls.append(Call(operator, specs, keyword_specs, outputs, owner))
         return result
+
+    def keep(self, tensor: Tensor, owner: int) -> None:
+        """Keep a tensor of the step, so that no other takes its place in memory, and whose it is."""
+        self._temporary[storage_of(tensor)] = tensor
+        self.owner_of.setdefault(storage_of(tensor), owner)
 
     def _note_each(self, operator: Operator, args: tuple, specs: tuple, options: dict) -> None:
         """Note an operator over lists of tensors as one call of the plain operator for each."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from helpers import trees
 from helpers.operations import backward, conventions, formulas
 from helpers.operations import optimizer as optimizers
 from helpers.operations.inputs import as_arguments, check_values, checked_model, explained
@@ -21,7 +22,6 @@ from helpers.operations.specs import Call
 from helpers.operations.trace import Trace, described
 from helpers.operations.work import NOTHING, Work
 
-FUNCTIONAL = "(functional)"
 # How torch.library names the function that it makes of the backward of an operator of one's own.
 _OF_LIBRARY = "GeneratedBackwardFor_"
 
@@ -295,11 +295,8 @@ def _columns(calls: int, work: Work) -> dict[str, Any]:
 
 def _layers(trace: Trace, costs: Mapping[int, _Costs]) -> tuple[tuple[LayerOperations, ...], dict[int, str]]:
     """Return the rows in the order of the modules, each followed by its children, and where each module's own stand."""
-    children: dict[str, list[str]] = defaultdict(list)
+    children = trees.children_of(trace.paths)
     rows = {path: row for row, path in enumerate(trace.paths)}
-    for path in trace.paths:
-        if path:
-            children[_parent(path, rows)].append(path)
     made: list[LayerOperations] = []
     names: dict[int, str] = {}
 
@@ -311,7 +308,7 @@ def _layers(trace: Trace, costs: Mapping[int, _Costs]) -> tuple[tuple[LayerOpera
         for child in children[path]:
             total.add(visit(child, depth + 1))
         if children[path] and own.is_something:
-            names[row] = f"{path}.{FUNCTIONAL}" if path else FUNCTIONAL
+            names[row] = f"{path}.{trees.FUNCTIONAL}" if path else trees.FUNCTIONAL
             made.append(_layer_row(names[row], "operators", depth + 1, trace.module_calls[row], 0, "", own))
         total.add(own)
         module = trace.modules[row]
@@ -322,13 +319,6 @@ def _layers(trace: Trace, costs: Mapping[int, _Costs]) -> tuple[tuple[LayerOpera
 
     visit("", 0)
     return tuple(made), names
-
-
-def _parent(path: str, rows: Mapping[str, int]) -> str:
-    parent = path.rpartition(".")[0]
-    while parent and parent not in rows:
-        parent = parent.rpartition(".")[0]
-    return parent
 
 
 def _layer_row(

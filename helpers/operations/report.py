@@ -6,8 +6,20 @@ from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
-from helpers.operations import tree
+from helpers import results, trees
 from helpers.results import Result
+
+_SHAPE_LETTERS = 24
+_COLUMNS = {"forward MAC": "forward_macs", "forward FLOP": "forward_flops", "backward MAC": "backward_macs",
+            "forward B": "forward_traffic_bytes", "FLOP/B": "forward_flops_per_byte"}  # fmt: skip
+_LAYOUT = trees.Layout(
+    columns=(trees.Column("output"), trees.Column("calls", 5), *(trees.Column(title, 12) for title in _COLUMNS)),
+    bar_title="share of FLOP",
+    share_of="the forward FLOPs",
+    bar_letters=12,
+    grid="display:grid;grid-template-columns:minmax(0,1fr) 10em 3em repeat(5,7.6em) 8em;gap:0 .6em;align-items:center",
+    width="72em",
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,11 @@ class LayerOperations(Result):
     def forward_written_bytes(self) -> int:
         """Bytes of results that the forward writes."""
         return self.output_bytes
+
+    @property
+    def forward_traffic_bytes(self) -> int:
+        """Bytes that the forward reads and writes."""
+        return self.forward_read_bytes + self.forward_written_bytes
 
 
 @dataclass(frozen=True)
@@ -117,7 +134,7 @@ class LectureTable(Result):
 
 
 @dataclass(frozen=True)
-class OperationProfile(Result):
+class OperationProfile(trees.LayerProfile):
     """Operations of one forward, one backward and one optimizer step of a model, for one input.
 
     A notebook shows it as a tree that opens and closes, with a bar a layer; ``print`` gives the tree as text
@@ -157,18 +174,28 @@ class OperationProfile(Result):
     layer_operators: tuple[LayerOperator, ...]
 
     def __str__(self) -> str:
-        return "\n".join([*tree.summary_lines(self), *tree.text_lines(self.layers)])
+        return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._rows())])
 
     def _repr_html_(self) -> str:
-        return tree.html_tree(self)
+        return trees.html_tree(_LAYOUT, self._rows(), _summary(self))
+
+    def _rows(self) -> list[trees.Row]:
+        total = max((row.forward_flops for row in self.layers), default=0)
+        return [
+            trees.Row(
+                name=trees.last_name(row.layer, row.kind),
+                kind=row.kind if row.layer else "",
+                depth=row.depth,
+                cells=_cells(row),
+                share=row.forward_flops / total if total else 0.0,
+                is_faded=not row.calls,
+            )
+            for row in self.layers
+        ]
 
     def table(self, by: str = "layer") -> pd.DataFrame:
         """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator (``by="operator"``)."""
-        rows = {"layer": self.layers, "operator": self.operators}
-        if by not in rows:
-            raise ValueError(f"by={by!r} is not known; use 'layer' or 'operator'")
-        frame = pd.DataFrame([row.to_dict() for row in rows[by]])
-        return frame.drop(columns="lecture_operations", errors="ignore")
+        return super().table(by).drop(columns="lecture_operations", errors="ignore")
 
     def cross_table(self, what: str = "macs", phase: str = "forward") -> pd.DataFrame:
         """Return layer by operator: a row a layer without what is inside it, a column an operator, so all adds up.
@@ -198,16 +225,6 @@ class OperationProfile(Result):
             raise ValueError(f"depth is {depth}; 0 keeps the model's own row, 1 its layers, and so on")
         return replace(self, layers=tuple(row for row in self.layers if row.depth <= depth))
 
-    def layer(self, path: str) -> LayerOperations:
-        """Return the row of the module at ``path``; the model itself is ``""``.
-
-        Raises KeyError that names the paths there are.
-        """
-        for row in self.layers:
-            if row.layer == path:
-                return row
-        raise KeyError(f"no layer {path!r}; the layers are {', '.join(repr(row.layer) for row in self.layers)}")
-
     def lecture_table(self) -> LectureTable:
         """Return the lecture's table for this model: 295,700 for ``LeNet(variant="lecture")`` at (1, 1, 28, 28).
 
@@ -222,3 +239,42 @@ class OperationProfile(Result):
             not_covered=tuple(missing),
             layers=tuple(LectureLayer(row.layer, row.kind, row.lecture_operations) for row in known),
         )
+
+
+def _summary(profile: OperationProfile) -> list[str]:
+    """Return the totals, a line each."""
+    short = {row.phase for row in profile.operators if row.treatment == "not counted"}
+    other = {phase: "at least " if phase in short else "" for phase in ("forward", "backward", "optimizer")}
+    product = other if profile.may_hold_products else dict.fromkeys(other, "")
+    rows = [
+        ("forward", profile.forward_macs, profile.forward_useful_macs, profile.forward_flops,
+         profile.forward_read_bytes + profile.forward_written_bytes),
+        ("backward", profile.backward_macs, profile.backward_useful_macs, profile.backward_flops,
+         profile.backward_read_bytes + profile.backward_written_bytes),
+    ]  # fmt: skip
+    lines = [f"{profile.model} for {profile.input}: {profile.parameters:,} parameters"]
+    for name, macs, useful, flops, moved in rows:
+        causal = f" ({useful:,} useful)" if useful != macs else ""
+        flops_and_bytes = f"{other[name]}{flops:,} FLOP, {other[name]}{moved:,} B"
+        lines.append(f"  {name:<9} {product[name]}{macs:,} MAC{causal}, {flops_and_bytes}")
+    if profile.optimizer is not None:
+        moved = profile.optimizer_read_bytes + profile.optimizer_written_bytes
+        flops_and_bytes = f"{other['optimizer']}{profile.optimizer_flops:,} FLOP, {other['optimizer']}{moved:,} B"
+        lines.append(f"  optimizer {profile.optimizer}: {flops_and_bytes}")
+    harmless = [name for name in profile.not_counted if name not in profile.may_hold_products]
+    if profile.may_hold_products:
+        lines.append(f"  no rule for {', '.join(profile.may_hold_products)}: may hold multiply-accumulates")
+    if harmless:
+        lines.append(f"  no rule for {', '.join(harmless)}: no multiply-accumulates")
+    if not profile.not_counted:
+        lines.append("  every operator is counted")
+    if profile.random_draws:
+        lines.append(f"  depends on a random draw: {', '.join(profile.random_draws)}")
+    return lines
+
+
+def _cells(row: LayerOperations) -> tuple[str, ...]:
+    shape = row.output_shape
+    shown = shape if len(shape) <= _SHAPE_LETTERS else f"{shape[: _SHAPE_LETTERS - 3]}..."
+    values = [(name, getattr(row, name)) for name in _COLUMNS.values()]
+    return (shown, str(row.calls), *("" if value is None else results.cell(name, value) for name, value in values))

@@ -22,10 +22,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers import results
+from helpers import results, trees
 from helpers.memory import steps
 from helpers.operations.trace import described
-from helpers.profiling import tree
 from helpers.profiling.preparing import input_text, warm_step
 from helpers.results import Result
 from helpers.timing.runs import Clock, check_budget, run
@@ -87,11 +86,11 @@ class StepTimeEstimate(Result):
         return not why_disturbed(self.waiting_share)
 
     def __str__(self) -> str:
-        return "\n".join([*self._summary(), *tree.rows_text(_TITLES, self._cells())])
+        return "\n".join([*self._summary(), *trees.rows_text(_TITLES, self._cells())])
 
     def _repr_html_(self) -> str:
         summary = "".join(f"<div>{html.escape(line)}</div>" for line in self._summary())
-        return f"<div style='font-size:.9em;overflow-x:auto'>{summary}{tree.rows_html(_TITLES, self._cells())}</div>"
+        return f"<div style='font-size:.9em;overflow-x:auto'>{summary}{trees.rows_html(_TITLES, self._cells())}</div>"
 
     def _summary(self) -> list[str]:
         parts = ", ".join(f"{phase} {results.cell('time_s', getattr(self, f'{phase}_s'))}" for phase in _PHASES)

@@ -18,8 +18,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from helpers import results
-from helpers.profiling import tree
+from helpers import results, trees
 from helpers.results import Result
 from helpers.timing.runs import check_function, chosen_device, device_in_use
 
@@ -58,11 +57,11 @@ class KernelTable(Result):
     kernels: tuple[KernelTime, ...]
 
     def __str__(self) -> str:
-        return "\n".join([self._title(), *tree.rows_text(_TITLES, self._cells())])
+        return "\n".join([self._title(), *trees.rows_text(_TITLES, self._cells())])
 
     def _repr_html_(self) -> str:
         title = f"<b>{html.escape(self._title())}</b>"
-        return f"<div style='font-size:.9em;overflow-x:auto'>{title}{tree.rows_html(_TITLES, self._cells())}</div>"
+        return f"<div style='font-size:.9em;overflow-x:auto'>{title}{trees.rows_html(_TITLES, self._cells())}</div>"
 
     def table(self) -> pd.DataFrame:
         """Return a DataFrame of plain numbers, one row a kernel."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,13 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from helpers import trees
 from helpers.memory import steps
-from helpers.operations.profile import FUNCTIONAL
 from helpers.profiling import kernels
 from helpers.profiling.marks import OUTSIDE, Marks, Stamps, StepTimes
 from helpers.profiling.preparing import input_text, warm_step
-from helpers.profiling.report import LayerTime, OperatorTime, TimeProfile
-from helpers.profiling.tree import FUNCTIONAL_KIND, OUTSIDE_KIND
+from helpers.profiling.report import FUNCTIONAL_KIND, OUTSIDE_KIND, LayerTime, OperatorTime, TimeProfile
 from helpers.timing.runs import Clock, check_budget
 
 _FEWEST_ROUNDS = 5
@@ -159,10 +157,7 @@ def _layers(
 ) -> tuple[LayerTime, ...]:
     """Return the rows in the order of the modules, each followed by its children, and what is unaccounted for."""
     step_s = math.fsum(seconds for phase in own_s.values() for seconds in phase.values())
-    children: dict[str, list[str]] = defaultdict(list)
-    for path in modules:
-        if path:
-            children[_parent(path, modules)].append(path)
+    children = trees.children_of(modules)
     rows = {path: row for row, path in enumerate(modules)}
     made: list[LayerTime] = []
 
@@ -180,7 +175,7 @@ def _layers(
             return add(path, kind, depth, count, *own)
         inside = [visit(child, depth + 1) for child in children[path]]
         if count or any(own):
-            name = f"{path}.{FUNCTIONAL}" if path else FUNCTIONAL
+            name = f"{path}.{trees.FUNCTIONAL}" if path else trees.FUNCTIONAL
             inside.append(add(name, FUNCTIONAL_KIND, depth + 1, count, *own))
         whole = add(path, kind, depth, count, math.fsum(part.forward_s for part in inside),
                     math.fsum(part.backward_s for part in inside))  # fmt: skip
@@ -190,14 +185,6 @@ def _layers(
     visit("", 0)
     add(kernels.UNACCOUNTED, OUTSIDE_KIND, 0, 0, own_s["forward"][OUTSIDE], own_s["backward"][OUTSIDE])
     return tuple(made)
-
-
-def _parent(path: str, modules: dict[str, nn.Module]) -> str:
-    """Return the path of the nearest module above; a shared one in between may stand under another name."""
-    parent = path.rpartition(".")[0]
-    while parent and parent not in modules:
-        parent = parent.rpartition(".")[0]
-    return parent
 
 
 def _operators(medians: dict[tuple[str, str], tuple[int, float]]) -> tuple[OperatorTime, ...]:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 
-import pandas as pd
-
-from helpers.profiling import tree
+from helpers import results, trees
 from helpers.results import Result
+
+FUNCTIONAL_KIND = "operators, Python"
+OUTSIDE_KIND = "loss, Python, autograd"
+
+_TIMES = {"forward": "forward_s", "backward": "backward_s", "total": "total_s", "share": "share"}
+_LAYOUT = trees.Layout(
+    columns=(trees.Column("calls", 5), *(trees.Column(title, 9) for title in _TIMES)),
+    bar_title="of the step",
+    share_of="the whole",
+    bar_letters=20,
+    grid="display:grid;grid-template-columns:minmax(14em,1fr) 3em repeat(3,6em) 4.5em 10em;gap:0 .6em;"
+    "align-items:center",
+    width="54em",
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +59,7 @@ class OperatorTime(Result):
 
 
 @dataclass(frozen=True)
-class TimeProfile(Result):
+class TimeProfile(trees.LayerProfile):
     """Where the time of a model's step goes; the rows of ``layers`` add up to ``step_s``.
 
     Every moment of a step belongs to one row. The times of the layers are medians over ``rounds`` steps, and
@@ -74,27 +87,30 @@ class TimeProfile(Result):
     operators: tuple[OperatorTime, ...]
 
     def __str__(self) -> str:
-        return "\n".join([*tree.summary_lines(self), *tree.text_lines(self.layers)])
+        return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._rows())])
 
     def _repr_html_(self) -> str:
-        return tree.html_tree(self)
+        operators = trees.rows_html(
+            ("operator", "phase", "calls", "time", "share"),
+            [((row.operator, row.phase, f"{row.calls:,}" if row.calls else "", results.cell("time_s", row.median_s),
+               results.cell("share", row.share)), row.share) for row in self.operators],
+        )  # fmt: skip
+        step = html.escape(results.cell("time_s", self.profiled_step_s))
+        below = ("<details style='margin-top:.5em'><summary style='cursor:pointer'>operators (under torch's profiler a "
+                 f"step takes {step})</summary>{operators}</details>")  # fmt: skip
+        return trees.html_tree(_LAYOUT, self._rows(), map(str.strip, _summary(self)), below)
 
-    def table(self, by: str = "layer") -> pd.DataFrame:
-        """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator (``by="operator"``)."""
-        rows = {"layer": self.layers, "operator": self.operators}
-        if by not in rows:
-            raise ValueError(f"by={by!r} is not known; use 'layer' or 'operator'")
-        return pd.DataFrame([row.to_dict() for row in rows[by]])
-
-    def layer(self, path: str) -> LayerTime:
-        """Return the row of the module at ``path``; the model itself is ``""``.
-
-        Raises KeyError that names the paths there are.
-        """
-        for row in self.layers:
-            if row.layer == path:
-                return row
-        raise KeyError(f"no layer {path!r}; the layers are {', '.join(repr(row.layer) for row in self.layers)}")
+    def _rows(self) -> list[trees.Row]:
+        return [
+            trees.Row(
+                name=trees.last_name(row.layer, row.kind),
+                kind=row.kind,
+                depth=row.depth,
+                cells=(str(row.calls or ""), *(results.cell(name, getattr(row, name)) for name in _TIMES.values())),
+                share=row.share,
+            )
+            for row in self.layers
+        ]
 
     def parts(self) -> tuple[LayerTime, ...]:
         """Return the rows that hold no other row: their times add up to ``step_s`` and their shares to 1."""
@@ -104,4 +120,20 @@ class TimeProfile(Result):
 
     def slowest(self) -> LayerTime:
         """Return the module without children in which the step spends most of its time."""
-        return max((row for row in self.parts() if row.kind not in tree.NO_MODULE), key=lambda row: row.total_s)
+        modules = [row for row in self.parts() if row.kind not in (FUNCTIONAL_KIND, OUTSIDE_KIND)]
+        return max(modules, key=lambda row: row.total_s)
+
+
+def _summary(profile: TimeProfile) -> list[str]:
+    """Return what the step took, and what it cost to know, a line each."""
+    step, ahead, back, hooked, plain = (
+        results.cell("time_s", getattr(profile, name))
+        for name in ("step_s", "forward_s", "backward_s", "hooked_step_s", "plain_step_s")
+    )
+    what = f"a training step (forward {ahead}, backward {back})" if profile.training else "a forward pass"
+    threads = "1 thread" if profile.threads == 1 else f"{profile.threads} threads"
+    return [
+        f"{profile.model} for {profile.input} on {profile.device}, {threads}",
+        f"  {what}: {step}, from medians of {profile.rounds} steps",
+        f"  whole steps: {hooked} with the hooks, {plain} without; the hooks make one {profile.overhead_ratio:.2f}x",
+    ]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from helpers import profiling
+from helpers import profiling, trees
 from helpers.hardware.limits import MachineLimits
 from helpers.memory import steps
 from helpers.operations import LayerOperations, OperationProfile, OperatorOperations, profile_ops
@@ -70,10 +70,7 @@ class RooflineProfile(Result):
 
     def layer(self, path: str) -> LayerPlacement:
         """Return the row of the layer at ``path``; KeyError that names the paths there are."""
-        for row in self.layers:
-            if row.layer == path:
-                return row
-        raise KeyError(f"no layer {path!r}; the layers are {', '.join(repr(row.layer) for row in self.layers)}")
+        return trees.row_of(self.layers, path)
 
 
 def workload_of(
