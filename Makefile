@@ -50,7 +50,7 @@ soak: .venv/test.stamp  ## kill ranks 20 times between the calls of one pool, an
 	COURSE_SOAK_KILLS=20 $(BIN)/python -m pytest tests/helpers/parallel/test_pool_soak.py
 
 lock:  ## resolve every group again and rewrite requirements.lock
-	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header --group test --group peers pyproject.toml --output-file requirements.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header --extra course --group test --group peers pyproject.toml --output-file requirements.lock
 
 .venv/uv.stamp:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed and this is %d.%d; name another: make setup PYTHON=python3.12" % sys.version_info[:2])'
@@ -59,7 +59,7 @@ lock:  ## resolve every group again and rewrite requirements.lock
 	@touch $@
 
 .venv/student.stamp: .venv/uv.stamp pyproject.toml requirements.lock
-	$(INSTALL) --editable .
+	$(INSTALL) --editable '.[course]'
 	@touch $@
 
 .venv/test.stamp: .venv/student.stamp

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 
+__version__ = "0.1.0"
+
 _HOMES = {
     "units": "", "results": "", "storage": "", "isolation": "", "timing": "", "hardware": "", "data": "",
     "models": "", "training": "", "recorded": "", "plotting": "", "widgets": "", "operations": "", "memory": "",

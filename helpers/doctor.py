@@ -35,12 +35,14 @@ from helpers.diagnosis import Diagnosis, DoesNotWorkError, check, first_line
 from helpers.hardware import machine_card
 
 COURSE = "deep-learning-hardware-course"
-PACKAGES = ("torch", "torchvision", "numpy", "numba", "pandas", "matplotlib", "mlxtend", "psutil", "jupyterlab",
-            "ipykernel", "ipywidgets", "cloudpickle", "filelock", "thop", "tqdm", "triton")  # fmt: skip
+PACKAGES = ("torch", "torchvision", "numpy", "numba", "pandas", "matplotlib", "pillow", "mlxtend", "psutil",
+            "jupyterlab", "jupyter-client", "ipykernel", "ipython", "ipywidgets", "cloudpickle", "filelock",
+            "lazy-loader", "packaging", "thop", "tqdm", "triton")  # fmt: skip
 NETWORK_LIMIT_S = 2.0
 KERNEL_LIMIT_S = 20
 
 _OPTIONAL_PACKAGES = ("triton",)
+_IMPORTED_AS = {"pillow": "PIL", "ipython": "IPython"}
 _SETUP = (
     "run `make setup --always-make` in the course's folder (Windows: `conda env create -f environment.yml`), "
     "use its python"
@@ -283,7 +285,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def _version(name: str) -> str:
-    if _spec(name) is None:
+    if _spec(_IMPORTED_AS.get(name, name.replace("-", "_"))) is None:
         return "not installed"
     try:
         return importlib.metadata.version(name)
@@ -295,7 +297,7 @@ def _is_satisfied(requirement: str) -> bool:
     from packaging.requirements import Requirement  # matplotlib needs it too
 
     wanted = Requirement(requirement)
-    if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+    if wanted.marker is not None and not wanted.marker.evaluate({"extra": "course"}):
         return True
     try:
         return wanted.specifier.contains(importlib.metadata.version(wanted.name), prereleases=True)

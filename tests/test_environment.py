@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-CONDA_NAMES = {"torch": "pytorch"}
+CONDA_NAMES = {"torch": "pytorch", "jupyter-client": "jupyter_client"}
 STUDENT_PACKAGES = {"jupyterlab", "torch", "torchvision", "matplotlib", "ipywidgets", "thop"}
 
 
@@ -29,7 +29,8 @@ def project() -> dict:
 
 
 def student_requirements() -> list[Requirement]:
-    return [Requirement(line) for line in project()["project"]["dependencies"]]
+    core, extras = (project()["project"][key] for key in ("dependencies", "optional-dependencies"))
+    return [Requirement(line) for line in (*core, *extras["course"])]
 
 
 def environment() -> tuple[dict[str, str], dict[str, str]]:
@@ -85,8 +86,8 @@ def test_conda_reads_every_line():
 
 def test_both_roads_install_the_helpers_editable():
     entries = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
-    assert "--editable ." in next(entry["pip"] for entry in entries if isinstance(entry, dict))
-    assert "--editable ." in (ROOT / "Makefile").read_text()
+    assert "--editable .[course]" in next(entry["pip"] for entry in entries if isinstance(entry, dict))
+    assert "--editable '.[course]'" in (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("requirement", student_requirements(), ids=lambda r: r.name)

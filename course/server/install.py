@@ -239,7 +239,7 @@ def packages(environment: Path, python: str) -> None:
         _run(uv, "venv", "--quiet", "--python", python, str(environment))
     _run(uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(environment / "bin" / "python"),
          "--constraint", str(ROOT / "requirements.lock"), "--requirement", str(ROOT / "pyproject.toml"),
-         "--group", f"{ROOT / 'pyproject.toml'}:server")  # fmt: skip
+         "--extra", "course", "--group", f"{ROOT / 'pyproject.toml'}:server")  # fmt: skip
     proxy(environment)
 
 

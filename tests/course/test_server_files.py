@@ -16,6 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+import helpers
 from course.authoring import exercises_tree
 from course.grading.sandbox import Limits
 from course.server import exchange, install
@@ -120,7 +121,7 @@ def test_the_littlest_jupyterhub_gets_what_its_schema_takes():
 
 def test_the_cluster_starts_the_image_of_this_version():
     image = values("cluster/values.yaml")["singleuser"]["image"]
-    assert image == {"name": "course", "tag": PROJECT["project"]["version"]}
+    assert image == {"name": "course", "tag": helpers.__version__}
     assert f"--tag {image['name']}:{image['tag']} " in DOCKERFILE
 
 
