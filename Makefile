@@ -26,7 +26,7 @@ test: .venv/test.stamp  ## run every test and every lesson
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (LESSONS="00 07", default all)
-	$(BIN)/python -m course.authoring build $(LESSONS)
+	$(BIN)/python -m tools.authoring build $(LESSONS)
 
 slides: .venv/test.stamp  ## cut one offline deck a lesson into slides/_build
 	$(BIN)/python -m slides.build $(LESSONS)
@@ -35,19 +35,19 @@ lecture: .venv/test.stamp  ## cut the 50-minute lecture from the lessons' decks 
 	$(BIN)/python -m slides.lecture
 
 student: .venv/test.stamp  ## build course/exercises and a clean student tree in _build/student
-	$(BIN)/python -m course.authoring student
+	$(BIN)/python -m tools.authoring student
 
 grade: .venv/test.stamp  ## grade a folder or a download of submissions, each in a sandbox (SUBMISSIONS=folder ROSTER=list.csv)
-	$(BIN)/python -m course.grading "$(SUBMISSIONS)" $(if $(ROSTER),--roster "$(ROSTER)")
+	$(BIN)/python -m tools.grading "$(SUBMISSIONS)" $(if $(ROSTER),--roster "$(ROSTER)")
 
 server: .venv/test.stamp  ## set this server up for a class, as root (LECTURER=name, and SERVER_PYTHON=/usr/bin/python3)
-	$(BIN)/python -B -m course.server install --lecturer "$(LECTURER)" --python "$(SERVER_PYTHON)"
+	$(BIN)/python -B -m tools.server install --lecturer "$(LECTURER)" --python "$(SERVER_PYTHON)"
 
 bench: .venv/peers.stamp  ## run one benchmark and print its table (NAME=timing)
 	$(BIN)/python -m tests.benchmarks.$(NAME)
 
 soak: .venv/test.stamp  ## kill ranks 20 times between the calls of one pool, and see that nothing is lost or left behind
-	COURSE_SOAK_KILLS=20 $(BIN)/python -m pytest tests/helpers/parallel/test_pool_soak.py
+	COURSE_SOAK_KILLS=20 $(BIN)/python -m pytest tests/helpers/ranks/test_pool_soak.py
 
 lock:  ## resolve every group again and rewrite requirements.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header --extra course --group test --group peers pyproject.toml --output-file requirements.lock
@@ -66,8 +66,8 @@ lock:  ## resolve every group again and rewrite requirements.lock
 	$(INSTALL) --group test
 	@touch $@
 
-.venv/server.stamp: .venv/test.stamp course/server/proxy/package-lock.json
-	$(BIN)/python -m course.server proxy .venv
+.venv/server.stamp: .venv/test.stamp tools/server/proxy/package-lock.json
+	$(BIN)/python -m tools.server proxy .venv
 	@touch $@
 
 .venv/peers.stamp: .venv/test.stamp

@@ -13,8 +13,8 @@ import tempfile
 
 import pytest
 
-from course.authoring.environment import headless
 from tests.ci import in_ci
+from tools.authoring.environment import headless
 
 pytest_plugins = ("tests.groups", "tests.timed")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import operator
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 _short = reprlib.Repr()
@@ -96,6 +97,23 @@ def one_of(name: str, value: Any, kind: type | tuple[type, ...], accepted: str) 
     if not isinstance(value, kind):
         raise TypeError(f"{name}={short(value)} is {_kind(value)}; give {accepted}")
     return value
+
+
+def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape ``inputs`` of a batch; raise TypeError or ValueError unless it is sizes above 0, one or more."""
+    if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not inputs:
+        raise TypeError("inputs is the shape of the whole batch, such as (64, 1024), its rows first; the net reads "
+                        f"numbers of its own type, so begin after an nn.Embedding. Got {short(inputs)}")  # fmt: skip
+    return tuple(whole_number(f"inputs[{place}]", size) for place, size in enumerate(inputs))
+
+
+def time_limit(timeout_s: float) -> float:
+    """Return ``timeout_s`` as a float. Raises TypeError or ValueError unless it is a number of seconds above 0."""
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, Real):
+        raise TypeError(f"timeout_s is a number of seconds, not {short(timeout_s)}")
+    if not (math.isfinite(timeout_s) and timeout_s > 0):
+        raise ValueError(f"timeout_s is {timeout_s}; give a number of seconds above 0")
+    return float(timeout_s)
 
 
 def _kind(value: Any) -> str:

@@ -42,8 +42,8 @@ import torch
 from torch import nn
 
 import helpers
-from helpers import hardware, native, operations, plotting, results, simulators, timing, units
-from helpers.hardware import bandwidth as bandwidths
+from helpers import access, hardware, native, operations, plotting, results, simulators, timing, units
+from helpers.hardware.limits import bandwidth as bandwidths
 
 torch.set_num_threads(1)
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -132,7 +132,7 @@ ways = {
     "memory used again": lambda: torch.mul(x, 2, out=kept),
     "new memory": lambda: x * 2,
 }
-faults = {name: hardware.count_faults(way).minor for name, way in ways.items()}
+faults = {name: access.count_faults(way).minor for name, way in ways.items()}
 before = helpers.compare(ways, budget_s=2, device="cpu", precision=0.05)
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
@@ -161,7 +161,7 @@ assert used_again is None or used_again < pages / 10
 setting = helpers.steady_allocator()
 for _ in range(12):  # the heap finds its shape
     ways["new memory"]()
-faults_after = {name: hardware.count_faults(way).minor for name, way in ways.items()}
+faults_after = {name: access.count_faults(way).minor for name, way in ways.items()}
 after = helpers.compare(ways, budget_s=2, device="cpu", precision=0.05)
 setting
 
@@ -180,7 +180,7 @@ timing.claim(
 # The same operation, the same bytes, and another time: a measurement that did not know of the pages would have called it slow
 # arithmetic. PyTorch's allocator on a GPU keeps freed memory because new memory is slow to get there as well. The price: the
 # process keeps its peak. From here on this process keeps its memory, so the first measurement of this part, run again, shows no
-# faults any more. To see both halves again call `hardware.measure_fresh_pages()`: it starts a new process for each, and takes
+# faults any more. To see both halves again call `access.measure_fresh_pages()`: it starts a new process for each, and takes
 # about ten seconds.
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -246,7 +246,7 @@ loads_in_read = helpers.predict(
 loads_in_read
 
 # %% tags=["run"]
-system = hardware.measure_links(file_bytes=32 * MIB, limits=limits, budget_s=0.1)
+system = access.measure_links(file_bytes=32 * MIB, limits=limits, budget_s=0.1)
 drawn = plotting.draw_links([link for link in system.links if link.bandwidth_bytes_per_s])
 alt = (
     "Two panels with a point a link: bandwidth and latency of disk, page cache, memory and caches, on logarithmic axes."
@@ -497,8 +497,8 @@ order_ratio
 
 # %% tags=["run"]
 engine = "native" if limits.latencies else "torch"  # compiled loops, or PyTorch's where nothing can be compiled
-order = hardware.compare_order(engine=engine, buffer_bytes=64 * MIB, budget_s=3)
-lines_ratio = 2**24 / hardware.lines_touched(2**24, line_bytes=system.line_bytes)
+order = access.compare_order(engine=engine, buffer_bytes=64 * MIB, budget_s=3)
+lines_ratio = 2**24 / access.lines_touched(2**24, line_bytes=system.line_bytes)
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 print(f"at most {lines_ratio:.0f} times the lines")
@@ -522,8 +522,8 @@ stride_ratio = helpers.predict("How many times longer does one number take at st
 stride_ratio
 
 # %% tags=["run"]
-sweep = hardware.sweep_stride((1, 4, 16, 32), engine=engine, buffer_bytes=64 * MIB, budget_s=0.8)
-counted = pd.DataFrame({"lines": {row.stride: hardware.lines_touched(2**20, stride=row.stride) for row in sweep.rows}})
+sweep = access.sweep_stride((1, 4, 16, 32), engine=engine, buffer_bytes=64 * MIB, budget_s=0.8)
+counted = pd.DataFrame({"lines": {row.stride: access.lines_touched(2**20, stride=row.stride) for row in sweep.rows}})
 counted["numbers a line"] = 2**20 / counted["lines"]
 results.printed(counted)
 
@@ -563,8 +563,8 @@ backward_ratio = helpers.predict("How many times as long as forwards does it tak
 backward_ratio
 
 # %% tags=["run"]
-direction = hardware.compare_direction(engine=engine, buffer_bytes=64 * MIB, budget_s=0.5)
-forwards, backwards = (hardware.lines_touched(2**20, stride=stride) for stride in (1, -1))
+direction = access.compare_direction(engine=engine, buffer_bytes=64 * MIB, budget_s=0.5)
+forwards, backwards = (access.lines_touched(2**20, stride=stride) for stride in (1, -1))
 print(f"lines forwards {forwards:,}, backwards {backwards:,}")
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -587,16 +587,16 @@ split_ratio
 
 # %% tags=["run"]
 places = {"aligned": 0, "misaligned, in one line": 4, "across two lines": 60}
-touched = {name: hardware.lines_touched(1, element_bytes=8, offset_bytes=offset) for name, offset in places.items()}
+touched = {name: access.lines_touched(1, element_bytes=8, offset_bytes=offset) for name, offset in places.items()}
 print(touched)
-every = hardware.lines_touched(2**12, stride=1, element_bytes=8, offset_bytes=4)
+every = access.lines_touched(2**12, stride=1, element_bytes=8, offset_bytes=4)
 print(
-    f"an array of 4,096 that starts 4 bytes late: {every} lines in place of {hardware.lines_touched(2**12, element_bytes=8)}"
+    f"an array of 4,096 that starts 4 bytes late: {every} lines in place of {access.lines_touched(2**12, element_bytes=8)}"
 )
 
 # %% tags=["look", "nbval-ignore-output"]
 try:
-    alignment = hardware.compare_alignment(budget_s=0.6)
+    alignment = access.compare_alignment(budget_s=0.6)
     split_ratio.reveal(modelled=2, measured=alignment.candidate("across lines").time_ratio)
 except native.MissingToolError as error:
     alignment = None
@@ -631,11 +631,11 @@ one_thread_share
 
 # %% tags=["run", "slide", "slide-output"] minutes=0.5
 four = {"channels": 4, "units_in_flight": 4}
-turns = hardware.model_channels([0], bytes_each=64 * KIB, interleave_bytes=64, **four)
-alone = hardware.model_channels([0], bytes_each=64 * KIB, interleave_bytes=64 * KIB, **four)
+turns = access.model_channels([0], bytes_each=64 * KIB, interleave_bytes=64, **four)
+alone = access.model_channels([0], bytes_each=64 * KIB, interleave_bytes=64 * KIB, **four)
 starts = [thread * 64 * KIB for thread in range(4)]
-own = hardware.model_channels(starts, bytes_each=64 * KIB, interleave_bytes=64 * KIB, **four)
-shared = hardware.model_channels(starts, bytes_each=64 * KIB, interleave_bytes=64, **four)
+own = access.model_channels(starts, bytes_each=64 * KIB, interleave_bytes=64 * KIB, **four)
+shared = access.model_channels(starts, bytes_each=64 * KIB, interleave_bytes=64, **four)
 shares = {"1 thread": [turns.used_share, alone.used_share], "4 threads": [shared.used_share, own.used_share]}
 results.printed(pd.DataFrame(shares, index=["in turns of 64 bytes", "an array a channel"]))
 
@@ -650,7 +650,7 @@ one_thread_share.reveal(modelled=100 / 4, simulated=100 * alone.used_share)
 # %% tags=["look", "nbval-ignore-output"]
 latencies_s = [point.latency_s for point in limits.latencies if point.working_set_bytes >= 64 * MIB]
 try:
-    threads = hardware.sweep_threads(
+    threads = access.sweep_threads(
         latency_s=latencies_s[0] if latencies_s else None, buffer_bytes=64 * MIB, budget_s=1.2
     )
 except native.MissingToolError as error:
@@ -851,7 +851,7 @@ disk_wait = helpers.predict("The head is in place. How long may the data take to
 disk_wait
 
 # %% tags=["run"]
-turn_s = hardware.revolution_s(10_000)
+turn_s = access.revolution_s(10_000)
 print(f"one turn: {1000 * turn_s:.1f} ms, on average half of it: {500 * turn_s:.1f} ms")
 
 # %% tags=["look"]
@@ -871,7 +871,7 @@ ring_ratio
 
 # %% tags=["run"]
 for density in (1e12, 5e12):
-    inner, outer = (hardware.ring_bytes(radius_m, density) for radius_m in (0.015, 0.03))
+    inner, outer = (access.ring_bytes(radius_m, density) for radius_m in (0.015, 0.03))
     print(
         f"{density / 1e12:.0f} Tbit a square inch: inner {inner:,.0f} B, outer {outer:,.0f} B, {outer / inner:.2f} times"
     )
@@ -893,7 +893,7 @@ twice = helpers.predict("How many times faster is the second read of the same 1 
 twice
 
 # %% tags=["run"]
-kept_by_disk = hardware.sweep_disk_cache(file_bytes=16 * MIB, region_bytes=(1 * MIB, 4 * MIB, 8 * MIB), repeats=3)
+kept_by_disk = access.sweep_disk_cache(file_bytes=16 * MIB, region_bytes=(1 * MIB, 4 * MIB, 8 * MIB), repeats=3)
 print(f"regions read: {[row.region_bytes // MIB for row in kept_by_disk.rows]} MiB")
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -916,16 +916,16 @@ payload_share
 
 # %% tags=["run"]
 for size in (1, 100, 1400, 65_507):
-    by_protocol = {name: hardware.packet_overhead(size, name) for name in ("UDP", "TCP")}
+    by_protocol = {name: access.packet_overhead(size, name) for name in ("UDP", "TCP")}
     print(
         f"{size:6,} B:",
         ", ".join(f"{name} {o.packets} packets, {o.payload_share:.1%}" for name, o in by_protocol.items()),
     )
 
 # %% tags=["look", "nbval-ignore-output"]
-trips = hardware.measure_loopback((1, 1400), budget_s=0.3)
+trips = access.measure_loopback((1, 1400), budget_s=0.3)
 print(trips)
-payload_share.reveal(modelled=100 * hardware.packet_overhead(1, "UDP").payload_share)
+payload_share.reveal(modelled=100 * access.packet_overhead(1, "UDP").payload_share)
 
 # %% [markdown] tags=["explain"]
 # Headers of UDP (8 bytes) or TCP (20), IP (20) and Ethernet, and Ethernet pads a frame to a least size: for one byte all of that is
@@ -942,7 +942,7 @@ core_share = helpers.predict("Which share of a core does a read from the disk ta
 core_share
 
 # %% tags=["run"]
-costs = hardware.measure_copy_costs(moved_bytes=32 * MIB, passes=3)
+costs = access.measure_copy_costs(moved_bytes=32 * MIB, passes=3)
 assert len(costs.rows) >= 2
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -962,11 +962,9 @@ round_trip = helpers.predict("How long does a message take at least, there and b
 round_trip
 
 # %% tags=["run"]
-from helpers.hardware.network import FIBRE_REFRACTIVE_INDEX
+from helpers.access.network import FIBRE_REFRACTIVE_INDEX
 
-in_vacuum, in_fibre = (
-    hardware.shortest_round_trip_s(10_000e3, refractive_index=n) for n in (1, FIBRE_REFRACTIVE_INDEX)
-)
+in_vacuum, in_fibre = (access.shortest_round_trip_s(10_000e3, refractive_index=n) for n in (1, FIBRE_REFRACTIVE_INDEX))
 print(f"in a vacuum {1000 * in_vacuum:.1f} ms, in fibre {1000 * in_fibre:.1f} ms")
 
 # %% tags=["look"]

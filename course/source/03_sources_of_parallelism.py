@@ -41,8 +41,8 @@ import torch
 from torch import nn
 
 import helpers
-from helpers import hardware, native, operations, parallel, plotting, results, timing
-from helpers.parallel import ensembles, races, updates, within_layer
+from helpers import hardware, native, operations, plotting, results, sources, timing
+from helpers.sources import ensembles, races, updates, within_layer
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -91,9 +91,9 @@ print(f"within layers: {64 * numbers_an_image * 4:,} bytes; over examples: {para
 # (`synchronisations`), how many bytes in all (`payload`), and whether they wait for it.
 
 # %% tags=["run", "slide", "slide-output"] minutes=1.5
-sources = parallel.sources_of_parallelism(helpers.LeNet(), (64, 1, 28, 28))
-within, examples = sources.row("within a layer"), sources.row("over examples")
-table = pd.DataFrame([row.to_dict() for row in sources.rows]).set_index("source").rename_axis(None)
+four = sources.sources_of_parallelism(helpers.LeNet(), (64, 1, 28, 28))
+within, examples = four.row("within a layer"), four.row("over examples")
+table = pd.DataFrame([row.to_dict() for row in four.rows]).set_index("source").rename_axis(None)
 results.printed(table[["synchronisations", "payload_bytes", "waits"]])
 
 # %% tags=["look"]
@@ -108,7 +108,7 @@ layer_bytes.reveal(modelled=64 * numbers_an_image / parameters, counted=within.p
 # %% tags=["explain"]
 print(f"equal at a batch of {parameters / numbers_an_image:.1f}")
 for batch in (1, 6, 7, 64):
-    rows = parallel.sources_of_parallelism(helpers.LeNet(), (batch, 1, 28, 28))
+    rows = sources.sources_of_parallelism(helpers.LeNet(), (batch, 1, 28, 28))
     more = rows.row("within a layer").payload_bytes > rows.row("over examples").payload_bytes
     print(f"batch {batch}: more bytes {'within layers' if more else 'over examples'}")
 
@@ -119,7 +119,7 @@ for batch in (1, 6, 7, 64):
 
 # %% tags=["explain"]
 normed = nn.Sequential(nn.Conv2d(1, 6, 5), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 16, 5), nn.BatchNorm2d(16))
-over_examples = parallel.sources_of_parallelism(normed, (64, 1, 28, 28)).row("over examples")
+over_examples = sources.sources_of_parallelism(normed, (64, 1, 28, 28)).row("over examples")
 print(f"{over_examples.synchronisations} synchronisations over examples: {over_examples.synchronises}")
 
 # %% [markdown]
@@ -146,13 +146,13 @@ for name, whole in (("rows", rows), ("columns", columns), ("inner", inner)):
 
 # %%
 for by, other in (("rows", "b"), ("columns", "a")):
-    drawn = plotting.draw_split(parallel.model_split(4, 6, 8, by=by, parts=2))
+    drawn = plotting.draw_split(sources.model_split(4, 6, 8, by=by, parts=2))
     plotting.show(
         drawn, alt=f"By {by}: the output and one input are cut into two halves of {by}; both parts need {other}."
     )
 
 # %% tags=["slide", "slide-output"] minutes=1
-drawn = plotting.draw_split(parallel.model_split(4, 6, 8, by="inner", parts=2))
+drawn = plotting.draw_split(sources.model_split(4, 6, 8, by="inner", parts=2))
 alt = "Inner: a is cut by columns and b by rows; each part has a term as large as the output, and they add up."
 plotting.show(drawn, alt=alt)
 
@@ -168,7 +168,7 @@ sum_bytes = helpers.predict(
 sum_bytes
 
 # %% tags=["run", "slide", "slide-output"] minutes=1
-splits = {by: parallel.model_split(64, 256, 120, by=by, parts=4) for by in within_layer.WAYS}
+splits = {by: sources.model_split(64, 256, 120, by=by, parts=4) for by in within_layer.WAYS}
 table = pd.DataFrame([split.to_dict() for split in splits.values()]).set_index("by").rename_axis(None)
 results.printed(table[["received_bytes", "additions", "copied_bytes"]])
 
@@ -225,7 +225,7 @@ print(f"one sum for two layers: the largest difference is {(left + right - both)
 
 # %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 try:
-    census = parallel.count_lanes()
+    census = sources.count_lanes()
     shown = pd.DataFrame([row.to_dict() for row in census.rows]).set_index("function").rename_axis(None)
     shown = results.printed(shown[["variant", "one_lane", "packed", "lanes"]])
 except native.NativeError as missing:
@@ -276,7 +276,7 @@ summing = None
 if census is None:
     print("there is nothing to time: the loops could not be compiled or counted")
 else:
-    summing = timing.compare(parallel.lane_calls("total"), budget_s=1, precision=0.05)
+    summing = timing.compare(sources.lane_calls("total"), budget_s=1, precision=0.05)
     many_lanes = census.row("total", "vectors, sums reordered").lanes
     reordered = summing.candidate("vectors, sums reordered")
     lane_speedup.reveal(modelled=many_lanes, measured=1 / reordered.time_ratio)
@@ -290,7 +290,7 @@ timing.claim(
 
 # %% [markdown] tags=["explain"]
 # The model is the number of lanes. Below it you see what does not shrink with the lanes: the call from Python. Time it alone, on
-# one number, with `timing.compare(parallel.lane_calls("total", 1), budget_s=0.5)`, and take it from both times. What is then still
+# one number, with `timing.compare(sources.lane_calls("total", 1), budget_s=0.5)`, and take it from both times. What is then still
 # missing is in the addition itself: each waits for the one before, and a wide one may take more cycles than one of one lane.
 # (Above the model there would be another reason: a compiler may keep several wide sums under way at once.)
 #
@@ -308,8 +308,8 @@ thread_speedup
 # %% tags=["run"]
 small, large = torch.rand(64, 64), torch.rand(512, 512)
 sweeps = [
-    parallel.sweep_threads(lambda: small @ small, name="64 x 64", budget_s=0.3),
-    parallel.sweep_threads(lambda: large @ large, name="512 x 512", budget_s=0.3),
+    sources.sweep_threads(lambda: small @ small, name="64 x 64", budget_s=0.3),
+    sources.sweep_threads(lambda: large @ large, name="512 x 512", budget_s=0.3),
 ]
 alt = "Speedup against threads on logarithmic axes: a dotted line of perfect speedup, measured points of two products."
 plotting.show(plotting.draw_speedup(sweeps), alt=alt)
@@ -457,7 +457,7 @@ def largest_stable(delay):
 
 
 delays = [0, 1, 2, 4, 8, 16]
-modelled = [parallel.stability_limit(delay) for delay in delays]
+modelled = [sources.stability_limit(delay) for delay in delays]
 simulated = [largest_stable(delay) for delay in delays]
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
@@ -481,13 +481,11 @@ assert apart < 0.01
 # curvature is 1 by construction, trained by PyTorch just below the limit and just above it.
 
 # %% tags=["look"]
-problem = parallel.least_squares()
+problem = sources.least_squares()
 for delay in (0, 4):
     for part in (0.9, 1.1):
-        rate = part * parallel.stability_limit(delay)
-        run = parallel.train_stale(
-            problem.model(), problem.examples, delay=delay, rate=rate, steps=400, batch_size=None
-        )
+        rate = part * sources.stability_limit(delay)
+        run = sources.train_stale(problem.model(), problem.examples, delay=delay, rate=rate, steps=400, batch_size=None)
         grows = max(run.losses[300:]) > max(run.losses[200:300])
         print(f"delay {delay}, {part:.0%} of the limit: the loss {'grows' if grows else 'falls'}")
 
@@ -511,8 +509,8 @@ blown_up_from
 torch.manual_seed(0)
 net = helpers.BasicFCModel(784, 32, 10, 2).to(device)
 rates = (0.05, 0.1, 0.2, 0.4, 0.8)
-sweep = parallel.sweep_stale(net, digits, delays=(0, 1, 2, 4, 8), rates=rates, steps=120)
-again = parallel.train_stale(net, digits, delay=4, rate=0.1, steps=120)
+sweep = sources.sweep_stale(net, digits, delays=(0, 1, 2, 4, 8), rates=rates, steps=120)
+again = sources.train_stale(net, digits, delay=4, rate=0.1, steps=120)
 print(f"{len(sweep.runs)} runs of {sweep.runs[0].steps} steps")
 assert again.weights == sweep.run(4, 0.1).weights  # bit for bit
 
@@ -522,7 +520,7 @@ alt = "A map of the final loss by delay and rate: low losses at short delays, ha
 plotting.show(drawn, alt=alt)
 
 # %% tags=["look", "nbval-ignore-output"]
-limit = parallel.stability_limit(4) / sweep.curvature
+limit = sources.stability_limit(4) / sweep.curvature
 print(f"curvature at the start {sweep.curvature:.2f}, so the limit of the rate at delay 4 is {limit:.3f}")
 above = [rate for rate in rates if rate > limit]
 blown_up = [rate for rate in rates if sweep.run(4, rate).diverged]
@@ -547,7 +545,7 @@ def delayed(rate, delay=4, steps=120):
     for done in range(steps + 1):
         if done % 20 == 0:
             curvature = updates.largest_curvature(model, digits, iterations=15)
-            seen[done] = rate * curvature / parallel.stability_limit(delay)
+            seen[done] = rate * curvature / sources.stability_limit(delay)
         batch = torch.randint(len(images), (64,), device=device)
         waiting.append(torch.autograd.grad(nn.functional.cross_entropy(model(images[batch]), labels[batch]), weights))
         if len(waiting) > delay:
@@ -614,7 +612,7 @@ age = helpers.predict("Four equal workers: how many updates old is a gradient wh
 age
 
 # %% tags=["run", "slide", "slide-output"] minutes=1
-server = parallel.simulate_server(net, digits, compute_s=(1, 1, 1, 1), rate=0.05, updates=100)
+server = sources.simulate_server(net, digits, compute_s=(1, 1, 1, 1), rate=0.05, updates=100)
 for staleness, count in server.staleness_counts.items():
     print(f"staleness {staleness}: {count:>2} of {server.updates} updates")
 
@@ -622,7 +620,7 @@ for staleness, count in server.staleness_counts.items():
 age.reveal(modelled=4 - 1, simulated=max(server.staleness_counts, key=server.staleness_counts.get))
 
 # %% tags=["explain"]
-queue = parallel.train_stale(net, digits, delay=3, rate=0.05, steps=103)
+queue = sources.train_stale(net, digits, delay=3, rate=0.05, steps=103)
 print(f"{server.updates} updates of the server, {queue.updates} of a queue with delay 3")
 assert server.weights == queue.weights  # bit for bit
 
@@ -647,7 +645,7 @@ drawn = plotting.gantt(spans, title="Three workers, nobody waits")
 plotting.show(drawn, alt="Workers 0 and 1 finish a gradient every second, worker 2 every three seconds.")
 
 # %% tags=["look"]
-server = parallel.simulate_server(net, digits, compute_s=seconds, rate=0.05, updates=70)
+server = sources.simulate_server(net, digits, compute_s=seconds, rate=0.05, updates=70)
 for share in server.shares:
     print(f"worker {share.worker}: {share.updates} updates, {share.mean_staleness:.2f} updates old in the mean")
 slow_age.reveal(modelled=2 * 3, simulated=server.shares[2].mean_staleness)
@@ -666,7 +664,7 @@ slow_age.reveal(modelled=2 * 3, simulated=server.shares[2].mean_staleness)
 # %% tags=["run", "nbval-ignore-output"]
 threaded = [
     run(net, digits, workers=workers, rate=0.05, updates=100)
-    for run in (parallel.run_server, parallel.run_hogwild)
+    for run in (sources.run_server, sources.run_hogwild)
     for workers in (1, 2, 4)
 ]
 shown = pd.DataFrame([run.to_dict() for run in threaded])
@@ -707,9 +705,9 @@ lossless.reveal(modelled=100 * 2 / 6, counted=100 * races.interleave_additions(2
 
 # %% tags=["look", "nbval-ignore-output"]
 lost = [
-    parallel.count_lost_updates(4, how="read, then write"),
-    parallel.count_lost_updates(4, how="in place"),
-    parallel.count_lost_updates(4, how="in place", with_lock=True),
+    sources.count_lost_updates(4, how="read, then write"),
+    sources.count_lost_updates(4, how="in place"),
+    sources.count_lost_updates(4, how="in place", with_lock=True),
 ]
 results.printed(pd.DataFrame([count.to_dict() for count in lost])[["how", "with_lock", "additions", "lost_additions"]])
 
@@ -736,7 +734,7 @@ sent = helpers.predict("How many bytes does each of 4 workers send in 150 steps 
 sent
 
 # %% tags=["run"]
-local = parallel.sweep_local(net, digits, workers=4, every=(1, 10, 50), rate=0.1, steps=150)
+local = sources.sweep_local(net, digits, workers=4, every=(1, 10, 50), rate=0.1, steps=150)
 for run in local.runs:
     print(f"every {run.synchronise_every}: {run.synchronisations} synchronisations")
 
@@ -774,9 +772,9 @@ assert cheapest.largest_distance > dearest.largest_distance
 # one batched product of the 16. Do they learn the same?
 
 # %% tags=["look"]
-nets = parallel.make_ensemble(8, hidden=16, device=device)
-looped = parallel.train_in_loop(nets, digits, rate=0.1, steps=20)
-stacked = parallel.train_stacked(nets, digits, rate=0.1, steps=20)
+nets = sources.make_ensemble(8, hidden=16, device=device)
+looped = sources.train_in_loop(nets, digits, rate=0.1, steps=20)
+stacked = sources.train_stacked(nets, digits, rate=0.1, steps=20)
 print("the largest difference between two weights is below 1e-4")
 assert ensembles.largest_difference(looped, stacked) < 1e-4
 
@@ -792,7 +790,7 @@ stack_ratio
 # %% tags=["run", "nbval-ignore-output"]
 overheads = ensembles.measure_overheads(device=device)
 with helpers.Ranks(2) as pool:
-    crossover = parallel.sweep_crossover(
+    crossover = sources.sweep_crossover(
         digits, nets=16, sizes=((16, 32), (64, 64), (256, 128)), budget_s=0.4, pool=pool, device=device
     )
 print(f"overhead of a step: one network {overheads.net_s * 1e6:,.0f} us, a stack {overheads.stack_s * 1e6:,.0f} us")
@@ -835,7 +833,7 @@ timing.claim(
 
 # %% tags=["explain", "nbval-ignore-output"]
 rates_tried = [0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8]
-searched = parallel.train_stacked(nets, digits, rate=rates_tried, steps=60)
+searched = sources.train_stacked(nets, digits, rate=rates_tried, steps=60)
 with torch.no_grad():
     found = [nn.functional.cross_entropy(model(images), labels).item() for model in searched]
 results.printed(pd.DataFrame({"rate": rates_tried, "loss": found}))
@@ -886,12 +884,12 @@ mine = {
 # %%
 def shares_left(model, shape):
     work = operations.profile_ops(model, shape)
-    sources = parallel.sources_of_parallelism(model, shape)
+    four = sources.sources_of_parallelism(model, shape)
     table = {}
     for place, (chip, workers, bandwidth, latency_s) in places.items():
         compute_s = (work.forward_flops + work.backward_flops) / workers / chip.peak("float32").dense_flops_per_s
-        costs = parallel.cost_on_link(
-            sources, link=place, compute_s=compute_s, bandwidth_bytes_per_s=bandwidth, latency_s=latency_s
+        costs = sources.cost_on_link(
+            four, link=place, compute_s=compute_s, bandwidth_bytes_per_s=bandwidth, latency_s=latency_s
         )
         table[place] = {row.source: row.compute_share for row in costs.rows}
     return pd.DataFrame(table).T

@@ -41,7 +41,7 @@ import torch
 from torch import nn
 
 import helpers
-from helpers import parallel, plotting, units
+from helpers import layouts, parallel, plotting, units
 
 ranks = parallel.Ranks(4)
 cross_entropy, mse_loss = nn.functional.cross_entropy, nn.functional.mse_loss
@@ -202,7 +202,7 @@ def make_blocks(depth, width, hidden):
 
 with torch.device("meta"):
     large = make_blocks(16, 4096, 16384)
-plan = parallel.tensor_plan(large)
+plan = layouts.tensor_plan(large)
 parameters = sum(each.numel() for each in large.parameters())
 print(f"{parameters:,} parameters; block 0 is split by {dict(list(plan.items())[:2])}")
 
@@ -216,7 +216,7 @@ kept
 # 8 tensor x 8 pipeline ranks, and 4 x 4 x 4. `estimate_footprint` takes a rank of each stage.
 
 # %% tags=["run"]
-layouts = {
+candidates = {
     "one device": parallel.Layout(),
     "data 64": parallel.Layout(data=64),
     "FSDP 64": parallel.Layout(data=64, sharded="parameters"),
@@ -224,7 +224,7 @@ layouts = {
     "all three": parallel.Layout(data=4, tensor=4, pipeline=4, sharded="parameters"),
 }
 how = {"inputs": (4096, 4096), "plan": plan, "optimizer": torch.optim.Adam}
-footprints = {name: parallel.estimate_footprint(large, layout, **how) for name, layout in layouts.items()}
+footprints = {name: layouts.estimate_footprint(large, layout, **how) for name, layout in candidates.items()}
 
 # %% tags=["look"]
 [one] = footprints["one device"].ranks
@@ -259,7 +259,7 @@ for name in ("tensor x pipeline", "all three"):
 
 # %% tags=["run"]
 small = make_blocks(4, 256, 1024)
-given = {"inputs": (64, 256), "plan": parallel.tensor_plan(small), "optimizer": torch.optim.Adam}
+given = {"inputs": (64, 256), "plan": layouts.tensor_plan(small), "optimizer": torch.optim.Adam}
 rows = {}
 for name, layout in {
     "FSDP 4": parallel.Layout(data=4, sharded="parameters"),
@@ -267,8 +267,8 @@ for name, layout in {
     "pipeline 4": parallel.Layout(pipeline=4),
     "tensor 2 x pipeline 2": parallel.Layout(tensor=2, pipeline=2),
 }.items():
-    estimated = parallel.estimate_footprint(small, layout, ranks=range(4), **given)
-    measured = parallel.measure_footprint(ranks, small, layout, **given)
+    estimated = layouts.estimate_footprint(small, layout, ranks=range(4), **given)
+    measured = layouts.measure_footprint(ranks, small, layout, **given)
     rows[name] = {f"rank {rank}": (estimated.ranks[rank].total_bytes, measured.ranks[rank].total_bytes)
                   for rank in range(4)}  # fmt: skip
 
@@ -776,8 +776,8 @@ pd.DataFrame(rows).T.rename_axis("capacity factor").astype(int)
 
 # %%
 net = make_blocks(4, 64, 256)
-plan = parallel.tensor_plan(net)
-one_flop = parallel.layer_work(net, (32, 64), flops_per_s=1.0)
+plan = layouts.tensor_plan(net)
+one_flop = layouts.layer_work(net, (32, 64), flops_per_s=1.0)
 flops_per_s = sum(each.forward_s + each.backward_s for each in one_flop) / 0.24
 link = parallel.Link(bandwidth_bytes_per_s=10e6, latency_s=1e-3)
 one_layer = 1  # a bucket is full with the first layer in it
@@ -785,7 +785,7 @@ one_layer = 1  # a bucket is full with the first layer in it
 
 def choose(link=link, memory="2 MiB", rows=32, bucket_bytes=one_layer):
     how = {"inputs": (rows, 64), "flops_per_s": flops_per_s, "bucket_bytes": bucket_bytes}
-    return parallel.choose(net, 4, link, memory, **how)
+    return layouts.choose(net, 4, link, memory, **how)
 
 
 # %% tags=["predict"]
@@ -797,9 +797,9 @@ choice = choose()
 tried = [row for row in choice.rows if row.strategy in (choice.best, "data 4", "tensor 4", "pipeline 4")]
 values = torch.randn(32, 64)
 trained = {"inputs": values, "targets": values, "loss": mse_loss}
-work = parallel.layer_work(net, (32, 64), flops_per_s=flops_per_s, plan=plan)
+work = layouts.layer_work(net, (32, 64), flops_per_s=flops_per_s, plan=plan)
 cases = [(row.layout, row.microbatches) for row in tried]
-runs = parallel.execute_strategies(
+runs = layouts.execute_strategies(
     ranks, net, cases, layers=work, link=link, plan=plan, bucket_bytes=one_layer, **trained
 )
 
@@ -836,10 +836,10 @@ plotting.show(
 )
 
 # %% tags=["explain"]
-alone = parallel.train_alone(net, steps=3, **trained)
+alone = layouts.train_alone(net, steps=3, **trained)
 for row, run in zip(tried, runs, strict=True):
     assert all(torch.allclose(run.parameters[name], each, rtol=0, atol=1e-6) for name, each in alone.items())
-    rank_0 = parallel.strategy_traffic(work, row.layout, microbatches=row.microbatches, bucket_bytes=one_layer)
+    rank_0 = layouts.strategy_traffic(work, row.layout, microbatches=row.microbatches, bucket_bytes=one_layer)
     sent = run.data_bytes + run.tensor_bytes + run.pipeline_bytes
     print(f"{row.strategy}: rank 0 sent {sent:,} bytes, modelled {rank_0.sent_bytes:,.0f}")
 
@@ -895,7 +895,7 @@ print(f"on the fast link, all {len(fast)} layouts of four devices: {1000 * min(f
 with torch.device("meta"):
     yours = make_blocks(4, 4096, 16384)
 your_link = parallel.Link(bandwidth_bytes_per_s=50e9, latency_s=1e-5)
-your_choice = parallel.choose(
+your_choice = layouts.choose(
     yours, 4, your_link, "16 GiB", inputs=(8192, 4096), flops_per_s=1e14, optimizer=torch.optim.Adam
 )
 ranks.close()

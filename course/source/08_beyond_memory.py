@@ -44,8 +44,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import helpers
-from helpers import hardware, memory, operations, plotting, results, roofline, timing, units
-from helpers.hardware.mapped import Window
+from helpers import access, memory, operations, plotting, results, roofline, timing, units
+from helpers.access.mapped import Window
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 MIB = 2**20
@@ -512,13 +512,13 @@ missed_layers
 # %% tags=["run", "nbval-ignore-output"]
 mapped, sizes = None, [mib * MIB for mib in (16, 32, 36, 64)]
 try:
-    mapped = hardware.measure_mapped_weights(sizes, limit_bytes=32 * MIB, passes=2)
+    mapped = access.measure_mapped_weights(sizes, limit_bytes=32 * MIB, passes=2)
     print(mapped)
 except (MemoryError, OSError, RuntimeError, ValueError) as why:
     print(f"not measured here: {why}")
 
 # %% tags=["look"]
-modelled = {size // MIB: hardware.model_missed_layers(size // (4 * MIB), resident=8, passes=2) for size in sizes}
+modelled = {size // MIB: access.model_missed_layers(size // (4 * MIB), resident=8, passes=2) for size in sizes}
 print("layers from the disk in a pass, by MiB of the file:", modelled)
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -537,7 +537,7 @@ missed_layers.reveal(modelled=modelled[36], counted=counted)
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 numbers = range(4, 17)
-curves = {"modelled": [hardware.model_missed_layers(n, resident=8, passes=2) for n in numbers]}
+curves = {"modelled": [access.model_missed_layers(n, resident=8, passes=2) for n in numbers]}
 curves["if only the excess were read"] = [max(0, n - 8) for n in numbers]
 files = [4 * MIB * n for n in numbers]
 drawn = plotting.draw_curves(

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from helpers.feeding.pipeline import check_copying
-from helpers.parallel.links import Activity, Link, checked_link, sleep_until
+from helpers.links import Activity, Link, checked_link, sleep_until
 
 DEVICE, COPIES = "device", "copies"
 

@@ -25,7 +25,7 @@ from torch import nn
 from helpers import storage
 from helpers.checks import whole_number
 from helpers.feeding.accelerators import mapped, tensors
-from helpers.parallel.links import Link, checked_link, sleep_until
+from helpers.links import Link, checked_link, sleep_until
 
 _NAME, _STEP = "step_{:08d}.pt", re.compile(r"step_(\d{8,})\.pt")
 

@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from helpers.checks import whole_number
 from helpers.feeding.accelerators import training_step
 from helpers.feeding.loading import changed
+from helpers.links import Link, sleep_until
 from helpers.parallel import Ranks
 from helpers.parallel.costs import ring_all_reduce_s
 from helpers.parallel.devices import SleepingLayer, slow_link
-from helpers.parallel.links import Link, sleep_until
 from helpers.results import Result
 
 _FORWARD_PART = 1 / 3  # of a step's arithmetic; the backward pass has two products where the forward has one

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import Dataset
 
 from helpers.checks import whole_number
-from helpers.parallel.links import Link, checked_link, sleep_until
+from helpers.links import Link, checked_link, sleep_until
 from helpers.results import Result
 
 _SHAPE = (1, 28, 28)

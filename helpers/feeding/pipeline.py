@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from helpers.checks import whole_number
-from helpers.parallel.links import Activity, Timeline, joined
+from helpers.links import Activity, Timeline, joined
 from helpers.results import Result
 
 COPYING = ("blocking", "non_blocking", "ahead")

@@ -22,7 +22,7 @@ from helpers import console
 from helpers.checks import whole_number
 from helpers.feeding.checkpoints import Checkpointer, serialised, snapshot, state_bytes, training_state
 from helpers.feeding.pipeline import check_times
-from helpers.parallel.links import Link, sleep_until
+from helpers.links import Link, sleep_until
 from helpers.results import Result
 
 WAYS = ("none", "synchronous", "asynchronous", "torch async_save")

@@ -22,7 +22,7 @@ from helpers.feeding.copying import copied_ahead
 from helpers.feeding.items import FreeItems
 from helpers.feeding.loading import LoaderSettings, changed, end_workers, loader_iterator, make_loader, workers_end
 from helpers.feeding.pipeline import check_copying
-from helpers.parallel.links import Activity, Timeline, joined
+from helpers.links import Activity, Timeline, joined
 from helpers.results import Result
 
 HOST = "host"

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from helpers import trees
-from helpers.operations import backward, conventions, formulas
-from helpers.operations import optimizer as optimizers
+from helpers.operations import backward, conventions, formulas, optimizer as optimizers
 from helpers.operations.inputs import as_arguments, check_values, checked_model, explained
 from helpers.operations.known import OnShapes
 from helpers.operations.preserve import preserved

@@ -17,7 +17,7 @@ from itertools import chain
 
 import numpy as np
 
-from helpers.parallel.links import Activity
+from helpers.links import Activity
 from helpers.results import Result
 
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather")

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from helpers.links import Activity, Link, Timeline, joined
 from helpers.parallel.collectives import Collective
-from helpers.parallel.links import Activity, Link, Timeline, joined
 from helpers.results import Result
 
 # What DistributedDataParallel takes unless told otherwise (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, and 25 MiB).

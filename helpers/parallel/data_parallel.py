@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.links import Link, Recorder
 from helpers.parallel import collectives
 from helpers.parallel.execution import RankPool, execute, rank_device
-from helpers.parallel.links import Link, Recorder
 from helpers.results import Result
 
 WAYS = ("ddp", "fsdp", "all_reduce", *collectives.ALGORITHMS)

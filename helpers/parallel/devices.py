@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.links import Link, Recorder, sleep_until
 from helpers.parallel import costs
-from helpers.parallel.links import Link, Recorder, sleep_until
 
 
 class SleepingLayer(nn.Module):

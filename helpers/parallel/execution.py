@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from helpers.links import Link, Port, Recorder, sleep_until
 from helpers.parallel import collectives
-from helpers.parallel.links import Link, Port, Recorder, sleep_until
 from helpers.results import Result
 
 _SMALL_ELEMENTS, _LARGE_ELEMENTS = 2, 2**16  # float32: 8 B and 256 KiB

@@ -1,7 +1,7 @@
 """What each rank keeps in memory: parameters, gradients and optimizer states, by data, tensor and pipeline parallelism.
 
 Here it is counted from the shapes of a model, which may be on the meta device. What a step runs into (activations) is
-in :mod:`helpers.parallel.footprint_runs`, on a fake process group and on real ranks.
+in :mod:`helpers.layouts.memory`, on a fake process group and on real ranks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from helpers.checks import short, whole_number
-from helpers.parallel.pipeline_execution import split_stages
+from helpers.parallel.pipeline.stages import split_stages
 from helpers.results import Result
 
 SHARDED = ("nothing", "optimizer", "gradients", "parameters")

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from helpers.checks import whole_number
-from helpers.parallel.checks import batch_shape
+from helpers.checks import batch_shape, whole_number
 from helpers.parallel.collectives import chunk
 from helpers.parallel.counting import CollectiveCounter, count_collectives
 from helpers.parallel.differences import Agreement, agreement

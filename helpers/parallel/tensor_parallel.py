@@ -24,8 +24,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.checks import whole_number
-from helpers.parallel.checks import batch_shape
+from helpers.checks import batch_shape, whole_number
 from helpers.parallel.counting import CollectiveCounter, CollectiveCounts, count_collectives
 from helpers.parallel.data_parallel import shard
 from helpers.parallel.differences import Agreement, Loss, agreement, gradients_of

@@ -11,10 +11,10 @@ from matplotlib.patches import Polygon
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from helpers import units
+from helpers.access.copies import Link
 from helpers.checks import members
 from helpers.hardware.devices_tables import OnChipMemory
-from helpers.hardware.limits import MemoryLevel
-from helpers.hardware.links import Link
+from helpers.hardware.limits.results import MemoryLevel
 from helpers.plotting.labels import label_points
 from helpers.plotting.style import MEASURED, STYLE_FILE, figure, ink_on, unit_axis
 

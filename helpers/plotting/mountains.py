@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from helpers import units
 from helpers.checks import members
-from helpers.hardware.limits import BandwidthPoint, LatencyPoint
+from helpers.hardware.limits.results import BandwidthPoint, LatencyPoint
 from helpers.plotting.style import MEASURED, MODELLED, STYLE_FILE, figure, unit_axis
 from helpers.simulators.cache import ChasePoint
 

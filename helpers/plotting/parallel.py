@@ -18,9 +18,9 @@ from helpers.checks import members, named, number, numbers, one_of, real, whole_
 from helpers.plotting.style import MEASURED, MODELLED, figure, ink_on
 
 if TYPE_CHECKING:
-    from helpers.parallel.ensembles import Crossover
-    from helpers.parallel.updates import StaleSweep
-    from helpers.parallel.within_layer import ProductSplit, ThreadSweep
+    from helpers.sources.ensembles import Crossover
+    from helpers.sources.updates import StaleSweep
+    from helpers.sources.within_layer import ProductSplit, ThreadSweep
 
 _PARTS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -37,7 +37,7 @@ def draw_split(split: ProductSplit) -> Figure:
     term of the sum, so the output is drawn as many times. The sides are to scale, at least an eighth of the longest.
     Raises ValueError for more parts than there are colours, 6. Lesson 03.
     """
-    from helpers.parallel.within_layer import ProductSplit
+    from helpers.sources.within_layer import ProductSplit
 
     one_of("split", split, ProductSplit, "a ProductSplit, such as model_split() returns")
     if split.parts > len(_PARTS):
@@ -138,7 +138,7 @@ def draw_stale(sweep: StaleSweep, *, title: str = "Stale gradients: loss at the 
     A line joins the rates up to which theory calls each delay stable, ``limits`` of the sweep, placed between the rows
     on a logarithmic scale, at an edge of the map where the limit lies outside. Lesson 03.
     """
-    from helpers.parallel.updates import StaleSweep
+    from helpers.sources.updates import StaleSweep
 
     one_of("sweep", sweep, StaleSweep, "the sweep that sweep_stale() returns")
     delays = sorted({run.delay for run in sweep.runs})
@@ -219,7 +219,7 @@ def draw_crossover(crossover: Crossover) -> Figure:
     Below the line at 1 a way is faster than the loop. What was not modelled, or not run, is left out. Raises ValueError
     for no points. Lesson 03.
     """
-    from helpers.parallel.ensembles import Crossover
+    from helpers.sources.ensembles import Crossover
 
     points = one_of("crossover", crossover, Crossover, "the crossover that sweep_crossover() returns").points
     if not points:
@@ -251,7 +251,7 @@ def draw_speedup(sweeps: Sequence[ThreadSweep]) -> Figure:
 
     Raises ValueError for no sweeps. Lesson 03.
     """
-    from helpers.parallel.within_layer import ThreadSweep
+    from helpers.sources.within_layer import ThreadSweep
 
     sweeps = members("sweeps", sweeps, "sweeps of threads", kind=ThreadSweep)
     if not sweeps:

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from helpers import units
 from helpers.checks import members, one_of
-from helpers.hardware.limits import MachineLimits
+from helpers.hardware.limits.results import MachineLimits
 from helpers.plotting.labels import label_points
 from helpers.plotting.style import MEASURED, MODELLED, figure, unit_axis
 from helpers.roofline import DatasheetRoof, LayerPlacement, Placement, RooflinePoint

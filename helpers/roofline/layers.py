@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from helpers import profiling, trees
-from helpers.hardware.limits import MachineLimits
+from helpers.hardware.limits.results import MachineLimits
 from helpers.memory import steps
 from helpers.operations import LayerOperations, OperationProfile, OperatorOperations, profile_ops
 from helpers.operations.inputs import dtype_of

@@ -6,7 +6,7 @@ import math
 import numbers
 from dataclasses import dataclass
 
-from helpers.hardware.limits import MachineLimits, MemoryLevel
+from helpers.hardware.limits.results import MachineLimits, MemoryLevel
 from helpers.results import Result
 
 COMPUTE_BOUND, MEMORY_BOUND, OVERHEAD_BOUND = "compute-bound", "memory-bound", "overhead-bound"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from helpers.hardware.limits import MachineLimits
+from helpers.hardware.limits.results import MachineLimits
 from helpers.results import Result
 from helpers.roofline.modelling import RooflinePoint, Workload, model, require_limits
 from helpers.timing import Timing, measure

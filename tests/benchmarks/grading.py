@@ -24,11 +24,11 @@ from pathlib import Path
 
 import nbformat
 
-from course.authoring import exercises
-from course.authoring.course import HERE
-from course.authoring.exercises import Sheet
-from course.grading import marker
 from helpers import results
+from tools.authoring import exercises
+from tools.authoring.course import HERE
+from tools.authoring.exercises import Sheet
+from tools.grading import marker
 
 GOAL_S = 900.0  # of a hundred submissions on two cores
 _SEED = 1
@@ -100,7 +100,7 @@ def graded(sheet: Sheet, count: int, jobs: int, root: Path) -> Row:
     """Hand in ``count`` submissions below ``root``, grade them in a process of its own, and return how it went."""
     folder = root / "submitted"
     planned, before, started_s = hand_in(sheet, folder, count), os.getloadavg()[0], time.monotonic()
-    command = [sys.executable, "-m", "course.grading", str(folder), "--into", str(root), "--jobs", str(jobs)]
+    command = [sys.executable, "-m", "tools.grading", str(folder), "--into", str(root), "--jobs", str(jobs)]
     subprocess.run(command, cwd=HERE.root, check=True)
     took_s = time.monotonic() - started_s
     good = as_planned(root / "grades.csv", planned)

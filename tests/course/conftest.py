@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from course.authoring.build import build
-from course.authoring.course import Course
-from course.grading import sandbox
+from tools.authoring.build import build
+from tools.authoring.course import Course
+from tools.grading import sandbox
 
 SMALL = Path(__file__).parent / "fixtures" / "small"
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import nbformat
 
-from course.authoring import exercises
 from tests.course.grading_samples import ASSIGNMENT, FIRST, FULL, HEAD, KERNEL, SHEET, first, notebook, solution
+from tools.authoring import exercises
 
 PLAIN, CANVAS, MOODLE = "plain", "canvas", "moodle"
 NAME = f"{ASSIGNMENT}.ipynb"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import nbformat
 
-from course.authoring import exercises
-from course.authoring.course import HERE
-from course.grading.sandbox import Limits
+from tools.authoring import exercises
+from tools.authoring.course import HERE
+from tools.grading.sandbox import Limits
 
 (SHEET,) = exercises.sheets(HERE, ["02"])
 ASSIGNMENT = SHEET.lesson.name

@@ -6,7 +6,7 @@ up to the cell that catches the bug.
 
 from __future__ import annotations
 
-from course.authoring.mutation import Mutation
+from tools.authoring.mutation import Mutation
 
 MUTATIONS = (
     Mutation("00", "helpers/units.py", "_FLOPS_PER_MAC = 2", "_FLOPS_PER_MAC = 1", "a MAC counted as one FLOP"),
@@ -21,21 +21,21 @@ MUTATIONS = (
     Mutation("01", "helpers/hardware/devices.py", "math.prod(value)", "value[0]", "KB taken for bytes"),
     Mutation(
         "01",
-        "helpers/hardware/changepoints.py",
+        "helpers/hardware/limits/changepoints.py",
         "return tuple(sizes[peak] for peak",
         "return tuple(sizes[peak + 1] for peak",
         "a cache as large as the first buffer that it does not hold",
     ),
     Mutation(
         "03",
-        "helpers/parallel/sources.py",
+        "helpers/sources/four.py",
         "for _, input_bytes in cut[1:])",
         "for _, input_bytes in cut)",
         "the gradient of the first layer's input counted, which nobody asks for",
     ),
     Mutation(
         "03",
-        "helpers/parallel/within_layer.py",
+        "helpers/sources/within_layer.py",
         "received_bytes=sum(part.output_bytes for part in work[1:])",
         "received_bytes=sum(part.output_bytes for part in work)",
         "a part receives what it has already",

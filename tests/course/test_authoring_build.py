@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from course.authoring import audit
-from course.authoring.build import build, refresh
-from course.authoring.lesson import AuthoringError
+from tools.authoring import audit
+from tools.authoring.build import build, refresh
+from tools.authoring.lesson import AuthoringError
 
 SOURCE = "90_small_counts.py"
 NOTEBOOK = "90_small_counts.ipynb"

@@ -8,13 +8,13 @@ import nbformat
 import pytest
 from nbformat.v4 import new_output
 
-from course.authoring import checks, notebook
 from slides import cells as slides
+from tools.authoring import checks, notebook
 
 
 @pytest.fixture(scope="module")
 def lesson_and_built(built_once):
-    from course.authoring.course import Course
+    from tools.authoring.course import Course
 
     course = Course(built_once.parent, package="toy")
     lesson = course.lessons()[0]

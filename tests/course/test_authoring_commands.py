@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course.authoring import __main__ as commands
-from course.authoring import exercises, exercises_tree
+from tools.authoring import __main__ as commands, exercises, exercises_tree
 
 
 @pytest.fixture

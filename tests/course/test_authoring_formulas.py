@@ -8,11 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from course.authoring import formulas, lesson
-from course.authoring.course import HERE
-from helpers import feeding, hardware, simulators
-from helpers.parallel import costs, schedules, updates
-from helpers.parallel.links import Link
+from helpers import access, feeding, simulators
+from helpers.links import Link
+from helpers.parallel import costs
+from helpers.parallel.pipeline import schedules
+from helpers.sources import updates
+from tools.authoring import formulas, lesson
+from tools.authoring.course import HERE
 
 LESSONS = HERE.lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.number)
@@ -24,7 +26,7 @@ def sheet() -> str:
 
 
 def test_the_sheet_is_what_the_lessons_make_of_it_now(sheet):
-    assert sheet == formulas.page(LESSONS), "run python -m course.authoring table --write"
+    assert sheet == formulas.page(LESSONS), "run python -m tools.authoring table --write"
 
 
 @each_lesson
@@ -110,7 +112,7 @@ RING = {"p": 8, "n": 1_000_000, "alpha": 3e-5, "beta": 1 / 2e9}
     ("number", "formula", "values", "truth"),
     [
         ("01", r"\min(1, s\,e/\ell)", {"s": 3, "e": 4, "ell": 64},
-         lambda: hardware.lines_touched(16_000, stride=3, element_bytes=4, line_bytes=64) / 16_000),
+         lambda: access.lines_touched(16_000, stride=3, element_bytes=4, line_bytes=64) / 16_000),
         ("02", r"2\,m\,n\,k", {"m": 10, "n": 7, "k": 5},
          lambda: simulators.naive_traffic(10, 7, 5, tile=2).global_reads),
         ("02", r"2\,m\,n\,k / t", {"m": 8, "n": 12, "k": 5, "t": 4},

@@ -8,9 +8,9 @@ import re
 import pytest
 
 import helpers
-from course.authoring import functions, lesson
-from course.authoring.course import HERE
-from course.authoring.lesson import AuthoringError
+from tools.authoring import functions, lesson
+from tools.authoring.course import HERE
+from tools.authoring.lesson import AuthoringError
 
 HEADER = """# ---
 # jupyter:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from course.authoring import glossary, lesson
-from course.authoring.lesson import AuthoringError
+from tools.authoring import glossary, lesson
+from tools.authoring.lesson import AuthoringError
 
 PAGE = """# Glossary
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from course.authoring import lesson
-from course.authoring.lesson import AuthoringError
+from tools.authoring import lesson
+from tools.authoring.lesson import AuthoringError
 
 HEADER = """# ---
 # jupyter:

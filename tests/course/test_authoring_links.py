@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from course.authoring import links, markdown
+from tools.authoring import links, markdown
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from course.authoring import mutation
-from course.authoring.lesson import AuthoringError
-from course.authoring.mutation import Mutation
+from tools.authoring import mutation
+from tools.authoring.lesson import AuthoringError
+from tools.authoring.mutation import Mutation
 
 SANITIZE = Path(__file__).parent / "sanitize.cfg"
 MODULE = "toy/counting.py"

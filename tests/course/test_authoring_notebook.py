@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from course.authoring import lesson, notebook
+from tools.authoring import lesson, notebook
 
 SOURCE = """# ---
 # jupyter:

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from course.authoring import made, syllabus
-from course.authoring.course import HERE
-from course.authoring.lesson import AuthoringError
 from slides import lecture
+from tools.authoring import made, syllabus
+from tools.authoring.course import HERE
+from tools.authoring.lesson import AuthoringError
 
 LESSONS = {lesson.number: lesson for lesson in HERE.lessons()}
 PLANS = {plan.title: plan for plan in syllabus.PLANS}
@@ -25,7 +25,7 @@ def taught(plan: syllabus.Plan) -> list[str]:
 
 def test_the_page_is_what_the_lessons_make_of_it_now():
     text = HERE.syllabus.read_text(encoding="utf-8")
-    assert text == syllabus.page(tuple(LESSONS.values())), "run python -m course.authoring table --write"
+    assert text == syllabus.page(tuple(LESSONS.values())), "run python -m tools.authoring table --write"
 
 
 def test_two_hours_are_two_hours():

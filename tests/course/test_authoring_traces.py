@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_output
 
-from course.authoring import traces
+from tools.authoring import traces
 
 
 @pytest.fixture

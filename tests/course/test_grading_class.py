@@ -17,14 +17,13 @@ import pytest
 from nbgrader.api import Gradebook
 from sqlalchemy.exc import OperationalError
 
-from course.authoring import exercises, exercises_tree
-from course.authoring.course import HERE
-from course.authoring.lesson import AuthoringError
-from course.grading import __main__ as command
-from course.grading import grade, intake, sandbox, table
-from course.grading.gradebook import Book, GradingError
-from course.grading.sandbox import SandboxError
 from tests.course.grading_samples import ASSIGNMENT, FULL, LIMITS, SHEET, hand_in, notebook
+from tools.authoring import exercises, exercises_tree
+from tools.authoring.course import HERE
+from tools.authoring.lesson import AuthoringError
+from tools.grading import __main__ as command, grade, intake, sandbox, table
+from tools.grading.gradebook import Book, GradingError
+from tools.grading.sandbox import SandboxError
 
 pytestmark = [
     pytest.mark.usefixtures("working_sandbox"),
@@ -56,7 +55,7 @@ def resumed(tmp_path_factory):
         hand_in(folder, student, answered())
     environment = {**os.environ, "HELPERS_HEADLESS": "1"}
     log = (root / "log").open("w+")
-    run = subprocess.Popen([sys.executable, "-m", "course.grading", str(folder), "--jobs", "1"], cwd=HERE.root,
+    run = subprocess.Popen([sys.executable, "-m", "tools.grading", str(folder), "--jobs", "1"], cwd=HERE.root,
                            env=environment, stdout=log, stderr=log)  # fmt: skip
     deadline = time.monotonic() + 900
     while not list((root / "marks").glob("*/*.json")) and run.poll() is None and time.monotonic() < deadline:
@@ -197,7 +196,7 @@ def test_a_failure_of_the_checks_process_is_tried_again_in_the_next_run(tmp_path
 
 _KEYS = """
 import ctypes, errno
-from course.grading import sandbox
+from tools.grading import sandbox
 call = ctypes.CDLL(None, use_errno=True).syscall
 call.restype = ctypes.c_long
 keyctl, add_key = sandbox._KEYCTL[sandbox.platform.machine()], {add}
@@ -296,7 +295,7 @@ def test_without_bubblewrap_nothing_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_that_bubblewrap_is_absent_is_said_before_anything_is_loaded(tmp_path):
-    code = f"import sys\nfrom course.grading.__main__ import main\nmain([{str(tmp_path)!r}])\nprint(*sys.modules)"
+    code = f"import sys\nfrom tools.grading.__main__ import main\nmain([{str(tmp_path)!r}])\nprint(*sys.modules)"
     environment = {**os.environ, "PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], cwd=HERE.root, env=environment, capture_output=True, text=True,
                           check=False)  # fmt: skip

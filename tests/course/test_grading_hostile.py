@@ -12,10 +12,6 @@ import nbformat
 import psutil
 import pytest
 
-from course.authoring import exercises
-from course.authoring.course import HERE
-from course.grading import grade, sandbox
-from course.grading.sandbox import PATIENCE
 from tests.course.grading_samples import (
     ASSIGNMENT,
     FIRST,
@@ -36,6 +32,10 @@ from tests.course.grading_samples import (
     notebook,
     solution,
 )  # fmt: skip
+from tools.authoring import exercises
+from tools.authoring.course import HERE
+from tools.grading import grade, sandbox
+from tools.grading.sandbox import PATIENCE
 
 pytestmark = [
     pytest.mark.usefixtures("working_sandbox"),

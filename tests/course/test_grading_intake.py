@@ -5,11 +5,11 @@ from __future__ import annotations
 import nbformat
 import pytest
 
-from course.authoring import exercises
-from course.authoring.course import HERE
-from course.authoring.exercises import WRITTEN_STUB
-from course.grading import intake
 from tests.course.grading_samples import ASSIGNMENT, FIRST, HEAD, SHEET, hand_in, notebook, solution
+from tools.authoring import exercises
+from tools.authoring.course import HERE
+from tools.authoring.exercises import WRITTEN_STUB
+from tools.grading import intake
 
 QUESTION = SHEET.written[0]
 STUBS = {cell.metadata.nbgrader.grade_id: cell.source for cell in exercises.released(SHEET).cells}

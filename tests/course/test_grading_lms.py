@@ -13,9 +13,9 @@ import zipfile
 
 import pytest
 
-from course.grading import grade, intake, lms, table
-from course.grading.gradebook import GradingError
 from tests.course.grading_samples import ASSIGNMENT, SHEET
+from tools.grading import grade, intake, lms, table
+from tools.grading.gradebook import GradingError
 
 SHEETS = {ASSIGNMENT: SHEET}
 MOST = float(sum(table.points_of(SHEET).values()))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from course.grading import grade
 from tests.course.grading_class import CLASS, SMALL, hand_in_class, wrong
 from tests.course.grading_samples import LIMITS
+from tools.grading import grade
 
 pytestmark = [
     pytest.mark.usefixtures("working_sandbox"),

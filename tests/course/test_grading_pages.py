@@ -20,14 +20,6 @@ from nbgrader.api import Gradebook
 from nbgrader.server_extensions.formgrader import handlers
 from traitlets.config import Config
 
-from course.authoring import exercises
-from course.authoring.course import HERE
-from course.authoring.exercises import WRITTEN_STUB
-from course.grading import __main__ as command
-from course.grading import grade, gradebook, intake, marker, outputs, page
-from course.grading.gradebook import Book
-from course.grading.intake import Submission
-from course.grading.marker import Mark, Marks
 from tests.course.grading_samples import (
     ASSIGNMENT,
     FIRST,
@@ -41,6 +33,13 @@ from tests.course.grading_samples import (
     notebook,
     solution,
 )  # fmt: skip
+from tools.authoring import exercises
+from tools.authoring.course import HERE
+from tools.authoring.exercises import WRITTEN_STUB
+from tools.grading import __main__ as command, grade, gradebook, intake, marker, outputs, page
+from tools.grading.gradebook import Book
+from tools.grading.intake import Submission
+from tools.grading.marker import Mark, Marks
 
 QUESTION, BLANK = SHEET.written
 SHEETS = exercises.sheets(HERE)

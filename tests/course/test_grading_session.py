@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from course.authoring import exercises, exercises_proof
-from course.authoring.course import HERE
-from course.authoring.environment import headless
-from course.grading import marker, sandbox
-from course.grading.sandbox import Limits
-from course.grading.session import Lost, Session
-from course.grading.student import wire
 from helpers import exercises as kit
+from tools.authoring import exercises, exercises_proof
+from tools.authoring.course import HERE
+from tools.authoring.environment import headless
+from tools.grading import marker, sandbox
+from tools.grading.sandbox import Limits
+from tools.grading.session import Lost, Session
+from tools.grading.student import wire
 
 pytestmark = pytest.mark.usefixtures("working_sandbox")
 
@@ -187,7 +187,7 @@ def test_an_exception_comes_back_with_its_name_and_line(session):
 
 
 def test_an_argument_of_unknown_kind_is_the_authors_error(session):
-    with pytest.raises(TypeError, match=r"say in course/grading/session\.py what it allows"):
+    with pytest.raises(TypeError, match=r"say in tools/grading/session\.py what it allows"):
         session.function("f")(SimpleNamespace())
 
 

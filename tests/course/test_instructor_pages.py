@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from course.authoring import links
-from course.authoring.course import HERE
+from tools.authoring import links
+from tools.authoring.course import HERE
 
 PAGE = HERE.folder / "instructor" / "instructor.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from nbgrader.apps import NbGraderApp
 
-from course.authoring import __main__ as authoring
-from course.authoring import exercises
-from course.authoring.course import HERE
-from course.grading import __main__ as grading
-from course.server import __main__ as server
+from tools.authoring import __main__ as authoring, exercises
+from tools.authoring.course import HERE
+from tools.grading import __main__ as grading
+from tools.server import __main__ as server
 
 PAGES = (HERE.root / "README.md", HERE.folder / "instructor" / "instructor.md")
 MAKEFILE = (HERE.root / "Makefile").read_text(encoding="utf-8")
@@ -103,11 +102,11 @@ def _fault_of_python(given: list[str]) -> str:
     if module != "pip" and importlib.util.find_spec(module) is None:  # an environment made by uv has none
         return f"there is no module {module}"
     try:
-        if module == "course.authoring":
+        if module == "tools.authoring":
             authoring._options().parse_args(rest)
-        elif module == "course.server":
+        elif module == "tools.server":
             server._options().parse_args(rest)
-        elif module == "course.grading":
+        elif module == "tools.grading":
             grading._options().parse_args(rest)
     except SystemExit as stop:
         return f"python -m {module} refuses {rest}" if stop.code else ""
@@ -131,13 +130,13 @@ def test_every_command_on_the_page_is_there(page):
         ("nbgrader collect 00_begin_exercises", "00_begin_exercises"),
         ("make marks SUBMISSIONS=a", "no target marks"),
         ("make -C ~/course grade SUBMISSION=a", "reads no SUBMISSION=a"),
-        ("python -m course.authoring nbgrader --dir ~/class", "refuses"),
-        ("sudo .venv/bin/python -m course.server ad ada", "refuses"),
-        ("python -m course.grading --again ~/class/submitted", "refuses"),
+        ("python -m tools.authoring nbgrader --dir ~/class", "refuses"),
+        ("sudo .venv/bin/python -m tools.server ad ada", "refuses"),
+        ("python -m tools.grading --again ~/class/submitted", "refuses"),
         ("python -m course.grader ~/class", "no module"),
         ("python -m slides.pdf 99", "no lesson 99"),
         ("python -m pytest tests/exercise", "no tests/exercise"),
-        ("sudo cp course/server/small/config.yaml /opt", "no course/server/small/config.yaml"),
+        ("sudo cp tools/server/small/config.yaml /opt", "no tools/server/small/config.yaml"),
         ("~/class/submitted/STUDENT/00_begin_exercises.ipynb", "no lesson has"),
         ("jupyter formgrader", "not what opens"),
         ("nbgraders collect", "no tool"),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from course.authoring import audit, mutation, shares
-from course.authoring.course import HERE
 from tests.course.mutations import MUTATIONS
+from tools.authoring import audit, mutation, shares
+from tools.authoring.course import HERE
 
 SANITIZE = Path(__file__).parent / "sanitize.cfg"
 LESSONS = HERE.lessons()

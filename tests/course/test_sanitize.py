@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from nbval.plugin import get_sanitize_patterns
 
-from course.authoring import shares
 from helpers import units
+from tools.authoring import shares
 
 FILE = Path(__file__).parent / "sanitize.cfg"
 RULES = shares.patterns(FILE)

@@ -25,11 +25,11 @@ from pathlib import Path
 
 import pytest
 
-from course.authoring import exercises
-from course.authoring.course import HERE
-from course.server.install import COURSE_ID, PROXY, ROOT
 from tests.course import server_world
 from tests.course.server_world import CLONE, LECTURER, World
+from tools.authoring import exercises
+from tools.authoring.course import HERE
+from tools.server.install import COURSE_ID, PROXY, ROOT
 
 SHEET = exercises.sheets(HERE, ["00"])[0]
 ASSIGNMENT = SHEET.lesson.name
@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 @dataclass(frozen=True)
 class Server:
-    """The world of a class that is set up, with the students' passwords as `course.server add` printed them."""
+    """The world of a class that is set up, with the students' passwords as `tools.server add` printed them."""
 
     world: World
     passwords: dict[str, str]
@@ -81,8 +81,8 @@ def server():
         made.shell(
             f"""cd {CLONE} && python - <<'END'
 from pathlib import Path
-from course.authoring import exercises_tree
-from course.authoring.course import HERE
+from tools.authoring import exercises_tree
+from tools.authoring.course import HERE
 exercises_tree.fill(HERE, Path.home() / "student")
 exercises_tree.nbgrader_folder(HERE, Path.home() / "class", ["{SHEET.lesson.number}"])
 END
@@ -90,11 +90,11 @@ cd ~/class && nbgrader generate_assignment {ASSIGNMENT}""",
             LECTURER,
         )
         made.shell(
-            f"""cd {CLONE} && python -m course.server install --lecturer {LECTURER} \\
+            f"""cd {CLONE} && python -m tools.server install --lecturer {LECTURER} \\
             --tree ~{LECTURER}/student --environment {shlex.quote(sys.prefix)}""",
             "root",
         )
-        printed = made.shell(f"cd {CLONE} && python -m course.server add {' '.join(STUDENTS)}", "root")
+        printed = made.shell(f"cd {CLONE} && python -m tools.server add {' '.join(STUDENTS)}", "root")
         made.passwords.update(line.split(",") for line in printed.splitlines())
         made.shell(f"cd ~/class && nbgrader release_assignment {ASSIGNMENT}", LECTURER)
         for student in ("ada", "bob"):
@@ -262,7 +262,7 @@ def _submission(server: Server, folder: str, student: str) -> str:
 @pytest.fixture(scope="module")
 def graded(server, collected):
     """The table of grades, by student, after what `make grade` runs and the return of the pages."""
-    server.shell(f"cd {CLONE} && python -m course.grading ~/class/submitted", LECTURER)
+    server.shell(f"cd {CLONE} && python -m tools.grading ~/class/submitted", LECTURER)
     server.shell(f"cd ~/class && nbgrader release_feedback {ASSIGNMENT}", LECTURER)
     lines = server.shell("cat ~/class/grades.csv", LECTURER).splitlines()
     columns = lines[0].split(",")

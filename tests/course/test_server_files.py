@@ -17,11 +17,11 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import helpers
-from course.authoring import exercises_tree
-from course.grading.sandbox import Limits
-from course.server import exchange, install
-from course.server.__main__ import main
-from course.server.install import FILES, ROOT, Place, ServerError
+from tools.authoring import exercises_tree
+from tools.grading.sandbox import Limits
+from tools.server import exchange, install
+from tools.server.__main__ import main
+from tools.server.install import FILES, ROOT, Place, ServerError
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DOCKERFILE = (FILES / "cluster" / "Dockerfile").read_text()

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from course.authoring import exercises
-from course.authoring.course import HERE, Course
+from tools.authoring import exercises
+from tools.authoring.course import HERE, Course
 
 SHEETS = exercises.sheets(HERE)
 EXERCISES = [

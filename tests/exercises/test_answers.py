@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from course.authoring import exercises_proof as proof
 from helpers import exercises as kit
 from tests.exercises.conftest import EXERCISES, SHEETS, WRONG
+from tools.authoring import exercises_proof as proof
 
 HIDDEN = re.compile(r"### BEGIN HIDDEN TESTS.*### END HIDDEN TESTS", re.DOTALL)
 

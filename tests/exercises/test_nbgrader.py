@@ -13,9 +13,9 @@ from nbgrader.api import Gradebook
 from nbgrader.apps import NbGraderAPI
 from traitlets.config import Config
 
-from course.authoring import exercises, exercises_proof, exercises_tree
-from course.authoring.course import HERE
 from tests.exercises.conftest import SHEETS
+from tools.authoring import exercises, exercises_proof, exercises_tree
+from tools.authoring.course import HERE
 
 SHEET = SHEETS[0]
 ASSIGNMENT = SHEET.lesson.name

@@ -11,12 +11,11 @@ import tomllib
 import nbformat
 import pytest
 
-from course.authoring import exercises, exercises_pages, exercises_tree, links
-from course.authoring import exercises_proof as proof
-from course.authoring.__main__ import main
-from course.authoring.course import HERE
-from course.authoring.lesson import AuthoringError
 from tests.exercises.conftest import SHEETS
+from tools.authoring import exercises, exercises_pages, exercises_proof as proof, exercises_tree, links
+from tools.authoring.__main__ import main
+from tools.authoring.course import HERE
+from tools.authoring.lesson import AuthoringError
 
 NAME = "00_start_here_exercises"
 SECRETS = ("BEGIN SOLUTION", "BEGIN HIDDEN", "cold_s, *warm_s = durations_s\n", "Random(1009)", "hidden_cost_s",

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from helpers.hardware.devices import Device, Peak, Source
-from helpers.hardware.limits import MachineLimits, MemoryLevel
+from helpers.hardware.limits.results import MachineLimits, MemoryLevel
 from helpers.models import LeNet
 from helpers.operations import profile_ops
 from helpers.profiling import LayerTime, TimeProfile

@@ -10,12 +10,12 @@ import pytest
 from bs4 import BeautifulSoup
 from slide_samples import notebook_of, text_cell
 
-from course.authoring import glossary
-from course.authoring.course import HERE
 from slides import build, check, lecture, pdf, questions
 from slides.cells import SlideError
 from slides.lecture import Act, Pick, Topic
 from slides.markdown import plain_text
+from tools.authoring import glossary
+from tools.authoring.course import HERE
 
 
 @pytest.fixture(scope="module")

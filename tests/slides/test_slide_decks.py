@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from slide_samples import code_cell, displayed, figure_output, notebook_of, printed, text_cell
 
-from helpers import hardware, parallel, plotting
-from helpers.hardware.limits import LatencyPoint, MachineLimits, MemoryLevel
+from helpers import hardware, plotting, sources
+from helpers.hardware.limits.results import LatencyPoint, MachineLimits, MemoryLevel
 from helpers.plotting.style import STYLE_FILE
 from slides import browser, build, check, pdf
 
@@ -311,7 +311,7 @@ LIMITS = MachineLimits(
         plotting.draw_memory_spaces,
         lambda: plotting.draw_energy(hardware.energy_costs().costs),
         lambda: plotting.draw_growth(hardware.training_compute(), title="t", named=["GPT-4", "LeNet-5"]),
-        lambda: plotting.draw_split(parallel.model_split(4, 6, 8, by="inner", parts=2)),
+        lambda: plotting.draw_split(sources.model_split(4, 6, 8, by="inner", parts=2)),
         lambda: plotting.draw_roofline(LIMITS),
         lambda: plotting.draw_latencies(LIMITS.latencies),
     ],

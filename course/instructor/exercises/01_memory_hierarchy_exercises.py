@@ -25,7 +25,7 @@ import itertools
 
 import pandas as pd
 
-from helpers import exercises, hardware, plotting, simulators
+from helpers import access, exercises, plotting, simulators
 
 # %% [markdown]
 # ## Exercise 1: how many lines move?
@@ -92,14 +92,14 @@ for _ in range(6):
     ):
         if goal == late:  # as many as fill whole lines, so that beginning late costs exactly one more
             count = places * draw.randint(2, 5)
-        lines = hardware.lines_touched(count, stride=stride, element_bytes=size, line_bytes=line, offset_bytes=offset)
+        lines = access.lines_touched(count, stride=stride, element_bytes=size, line_bytes=line, offset_bytes=offset)
         check.returns(goal, (count, stride, size, line, offset), expected=lines)
-    lines = hardware.lines_touched(count, element_bytes=size, line_bytes=line)
+    lines = access.lines_touched(count, element_bytes=size, line_bytes=line)
     check.returns(beyond, (count, 1, size, line, 0), expected=lines)  # not each element a line, whatever the stride
     split = 8 * draw.randint(1, 3) - draw.randint(1, 7)
-    lines = hardware.lines_touched(count, stride=line, element_bytes=8, line_bytes=line, offset_bytes=line - 4)
+    lines = access.lines_touched(count, stride=line, element_bytes=8, line_bytes=line, offset_bytes=line - 4)
     check.returns(across, (count, line, 8, line, line - 4), expected=lines)
-    lines = hardware.lines_touched(1, element_bytes=line, line_bytes=line, offset_bytes=split)
+    lines = access.lines_touched(1, element_bytes=line, line_bytes=line, offset_bytes=split)
     check.returns(across, (1, 1, line, line, split), expected=lines)
 check.score()
 ### END HIDDEN TESTS
@@ -454,5 +454,5 @@ def cache_sizes(curve):
 # ## What you have practised
 #
 # Counting what memory moves instead of what a program reads, following a cache by its rule, and reading its size off a
-# curve. `hardware.lines_touched`, `simulators.simulate_caches` and `hardware.find_change_points` do the same; now you
+# curve. `access.lines_touched`, `simulators.simulate_caches` and `hardware.find_change_points` do the same; now you
 # know what they count, and what noise makes harder.

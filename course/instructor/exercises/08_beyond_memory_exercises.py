@@ -217,7 +217,7 @@ check.report()
 ### BEGIN HIDDEN TESTS
 import random
 
-from helpers.hardware import mapped
+from helpers.access import mapped
 
 draw = random.Random(8011)
 for _ in range(5):

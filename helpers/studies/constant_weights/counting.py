@@ -14,8 +14,7 @@ from typing import Any
 from torch import nn
 
 from helpers import console, native, storage
-from helpers.native import counting as native_counting
-from helpers.native import disassembly
+from helpers.native import counting as native_counting, disassembly
 from helpers.results import Result, from_dict
 from helpers.studies.constant_weights.building import CudaProgram, build
 from helpers.studies.constant_weights.cuda_sources import CUDA_PLACEMENTS, candidates_per_thread, cuda_source

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from helpers import timing
-from helpers.hardware import peak
+from helpers.hardware.limits import peak
 from helpers.results import Result
 from helpers.studies.constant_weights.accuracy import error_bound, exact_outputs
 from helpers.studies.constant_weights.cpp_building import CppProgram, cpp_program

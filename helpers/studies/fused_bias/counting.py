@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from helpers import roofline
-from helpers.hardware.limits import MachineLimits
+from helpers.hardware.limits.results import MachineLimits
 from helpers.results import Result
 from helpers.studies.fused_bias.variants import VARIANTS
 from helpers.units import flops_from_macs

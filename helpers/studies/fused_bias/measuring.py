@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from helpers import profiling, timing
-from helpers.hardware.limits import MachineLimits
+from helpers.hardware.limits.results import MachineLimits
 from helpers.results import Result
 from helpers.studies.fused_bias import convnet, operators, reductions, variants
 from helpers.studies.fused_bias.counting import model_time, traffic

@@ -84,8 +84,7 @@ def test_one_disk_serves_one_after_the_other_whoever_asks(pictures) -> None:
 
 @pytest.mark.parametrize("file_format", ["jpeg", "png"])
 def test_image_files_are_decoded_as_torchvision_does(tmp_path, file_format) -> None:
-    from torchvision.io import ImageReadMode, read_file
-    from torchvision.io import image as torchvision_image
+    from torchvision.io import ImageReadMode, image as torchvision_image, read_file
 
     paths = feeding.write_images(tmp_path, images=2, side=40, file_format=file_format)
     dataset = feeding.DecodedImages(paths, crop=24, augment=False)

@@ -6,7 +6,8 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from helpers.hardware import LatencyPoint, changepoints, chase, find_change_points, machine_card, probe_levels
+from helpers.hardware import LatencyPoint, find_change_points, machine_card
+from helpers.hardware.limits import changepoints, chase, levels as probe_levels
 from helpers.simulators import CacheLevel, simulate_latency
 
 KIB, MIB = 2**10, 2**20

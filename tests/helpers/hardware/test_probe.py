@@ -12,21 +12,10 @@ import torch
 
 import helpers
 from helpers import hardware, storage
-from helpers.hardware import (
-    BandwidthPoint,
-    Cache,
-    LatencyPoint,
-    MachineCard,
-    MachineLimits,
-    MemoryLevel,
-    peak,
-    probe,
-    probe_cpu,
-    probe_levels,
-    probe_repeats,
-)
-from helpers.hardware.probe_levels import CacheLevel
-from helpers.hardware.probe_results import Measured, assembled, memory_level
+from helpers.hardware import BandwidthPoint, Cache, LatencyPoint, MachineCard, MachineLimits, MemoryLevel, probe
+from helpers.hardware.limits import cpu as probe_cpu, levels as probe_levels, peak, repeats as probe_repeats
+from helpers.hardware.limits.assembly import Measured, assembled, memory_level
+from helpers.hardware.limits.levels import CacheLevel
 from helpers.results import from_dict
 from helpers.timing import fixed_threads
 from helpers.timing.waiting import MOST_WAITING, watch_waiting

@@ -19,8 +19,9 @@ import pytest
 import torch
 
 from helpers import native
-from helpers.hardware import bandwidth, chase, machine_card, probe_levels, probe_repeats
-from helpers.hardware.probe_repeats import fastest_s
+from helpers.hardware import machine_card
+from helpers.hardware.limits import bandwidth, chase, levels, repeats as probe_repeats
+from helpers.hardware.limits.repeats import fastest_s
 from helpers.timing import fixed_threads
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None or os.name != "posix", reason="no g++")
@@ -28,10 +29,10 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None or os.name != "posix
 KIB, MIB = 2**10, 2**20
 CPU = torch.device("cpu")
 INSIDE = {"L2": 128 * KIB, "L3": 2 * MIB, "DRAM": 128 * MIB}  # where the system names no caches of its own
-CACHES = probe_levels.card_levels(machine_card())
-INSIDE |= {each.name: probe_levels.triad_bytes(CACHES, index, 1) // 64 * 64
+CACHES = levels.card_levels(machine_card())
+INSIDE |= {each.name: levels.triad_bytes(CACHES, index, 1) // 64 * 64
            for index, each in enumerate(CACHES) if each.name in INSIDE}  # fmt: skip
-INSIDE["DRAM"] = max(INSIDE["DRAM"], probe_levels.largest_bytes(CACHES, 1, None))
+INSIDE["DRAM"] = max(INSIDE["DRAM"], levels.largest_bytes(CACHES, 1, None))
 RUNS, TRIES = 9, 12
 C = """#include <time.h>
 #include <stdint.h>

@@ -8,18 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from helpers.hardware import (
-    Gpu,
-    MachineCard,
-    bandwidth,
-    chase,
-    chase_cuda,
-    peak,
-    probe,
-    probe_cpu,
-    probe_cuda,
-    probe_levels,
-)
+from helpers.hardware import Gpu, MachineCard, probe
+from helpers.hardware.limits import bandwidth, chase, chase_cuda, cpu as probe_cpu, cuda as probe_cuda, levels, peak
 from helpers.native import census, compile_cuda, driver, elf
 from helpers.native.signatures import parse_signature
 from helpers.native.tools import MissingToolError
@@ -109,7 +99,7 @@ def test_a_gpus_walk_is_not_over_lines_that_its_cache_still_holds(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "index_select", read_in_turn)
     small, large = 1000 * line, 160_000 * line
     plan = dataclasses.replace(SMALL, per_octave=1, least_bytes=small)
-    monkeypatch.setattr(probe_levels, "grid", lambda *_, **__: (small, large))
+    monkeypatch.setattr(levels, "grid", lambda *_, **__: (small, large))
     values, versions = probe_cuda._latencies(CPU, plan, large, -math.inf, [])
     assert values[("latency", small)] == pytest.approx([1e-8])
     assert values[("latency", large)] == pytest.approx([1e-7])

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from helpers.links import Activity, Link, Port, Recorder, Timeline, joined
 from helpers.parallel import costs, execution
 from helpers.parallel.collectives import ALGORITHMS, collective
 from helpers.parallel.costs import LayerCost
 from helpers.parallel.devices import fastest_step_s
-from helpers.parallel.links import Activity, Link, Port, Recorder, Timeline, joined
 
 # A link slow enough that the machine's own time is small beside it, even with both cores busy elsewhere.
 SLOW = Link(bandwidth_bytes_per_s=10e6, latency_s=10e-3)

@@ -11,15 +11,16 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from helpers.parallel import Ranks, pipeline_orders
-from helpers.parallel.pipeline_execution import (
+from helpers.parallel import Ranks
+from helpers.parallel.pipeline import orders as pipeline_orders
+from helpers.parallel.pipeline.schedules import bubble_ratio, bubble_share, live_activations, pipeline_schedule
+from helpers.parallel.pipeline.stages import (
     SplitSleepingLayer,
     compare_with_one_process,
     execute_schedule,
     sleeping_net,
     split_stages,
 )
-from helpers.parallel.schedules import bubble_ratio, bubble_share, live_activations, pipeline_schedule
 from helpers.plotting import gantt
 
 CLOSE = 0.25

@@ -14,11 +14,12 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.parallel import costs, counting, data_parallel, devices, namespaces
+from helpers.links import Link, Recorder, joined, sleep_until
+from helpers.parallel import costs, counting, data_parallel, devices
 from helpers.parallel.collectives import collective
 from helpers.parallel.data_parallel import average_gradients, batch_weight, equal_to_single_process, shard
-from helpers.parallel.links import Link, Recorder, joined, sleep_until
 from helpers.plotting import gantt
+from helpers.ranks import namespaces
 
 SLOW = Link(bandwidth_bytes_per_s=5e6, latency_s=5e-3)
 CLOSE = 0.25

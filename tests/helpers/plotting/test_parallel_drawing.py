@@ -9,11 +9,11 @@ import pytest
 from drawing_samples import overlapping, settle
 from matplotlib.colors import to_hex
 
-from helpers import parallel
-from helpers.parallel.ensembles import Crossover, CrossoverPoint
-from helpers.parallel.updates import StabilityLimit, StaleRun, StaleSweep
-from helpers.parallel.within_layer import ThreadPoint, ThreadSweep
+from helpers import sources
 from helpers.plotting.parallel import draw_crossover, draw_limits, draw_losses, draw_speedup, draw_split, draw_stale
+from helpers.sources.ensembles import Crossover, CrossoverPoint
+from helpers.sources.updates import StabilityLimit, StaleRun, StaleSweep
+from helpers.sources.within_layer import ThreadPoint, ThreadSweep
 
 GREY = "#dddddd"
 
@@ -29,7 +29,7 @@ def areas(axes) -> dict[str, float]:
 
 @pytest.mark.parametrize("by", ["rows", "columns", "inner"])
 def test_areas_of_a_split_are_the_bytes_of_its_parts(by):
-    split = parallel.model_split(4, 6, 8, by=by, parts=2)
+    split = sources.model_split(4, 6, 8, by=by, parts=2)
     drawn = draw_split(split)
     settle(drawn)
     shown = areas(drawn.axes[0])
@@ -43,15 +43,15 @@ def test_areas_of_a_split_are_the_bytes_of_its_parts(by):
 
 
 def test_inner_split_draws_a_whole_term_for_each_part():
-    split = parallel.model_split(4, 6, 8, by="inner", parts=3)
+    split = sources.model_split(4, 6, 8, by="inner", parts=3)
     words = [text.get_text() for text in draw_split(split).axes[0].texts]
     assert [word for word in words if word.startswith("term")] == ["term 0", "term 1", "term 2"]
     assert words.count("+") == 2
-    whole = [text.get_text() for text in draw_split(parallel.model_split(4, 6, 8, by="rows", parts=3)).axes[0].texts]
+    whole = [text.get_text() for text in draw_split(sources.model_split(4, 6, 8, by="rows", parts=3)).axes[0].texts]
     assert "output" in whole
     assert "+" not in whole
     with pytest.raises(ValueError, match="at most 6"):
-        draw_split(parallel.model_split(8, 8, 8, by="rows", parts=7))
+        draw_split(sources.model_split(8, 8, 8, by="rows", parts=7))
 
 
 def run(delay: int, rate: float, final_loss: float, *, diverged: bool) -> StaleRun:

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from drawing_samples import limits, overlapping, settle
 
-from helpers.hardware.limits import MemoryLevel
+from helpers.hardware.limits.results import MemoryLevel
 from helpers.plotting.labels import label_points
 from helpers.plotting.roofline import draw_roofline, roofline_alt
 from helpers.plotting.style import MEASURED, figure, png

@@ -16,8 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.memory import steps
 from helpers.models import LeNet
-from helpers.profiling import ModelError, StepTimeEstimate, estimate_step_time
-from helpers.profiling import estimate as module
+from helpers.profiling import ModelError, StepTimeEstimate, estimate as module, estimate_step_time
 from helpers.profiling.preparing import warm_step
 from helpers.results import from_dict
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import recorded, results, timing
 from helpers.data import make_MNIST_loader
-from helpers.hardware.limits import BandwidthPoint, MachineLimits, MemoryLevel
+from helpers.hardware.limits.results import BandwidthPoint, MachineLimits, MemoryLevel
 from helpers.studies import fused_bias
 from helpers.studies.fused_bias import (
     REDUCTIONS,

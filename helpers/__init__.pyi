@@ -1,0 +1,52 @@
+from . import (
+    access as access,
+    data as data,
+    doctor as doctor,
+    exercises as exercises,
+    feeding as feeding,
+    hardware as hardware,
+    isolation as isolation,
+    layouts as layouts,
+    memory as memory,
+    models as models,
+    native as native,
+    operations as operations,
+    parallel as parallel,
+    plotting as plotting,
+    profiling as profiling,
+    ranks as ranks,
+    recorded as recorded,
+    results as results,
+    roofline as roofline,
+    simulators as simulators,
+    sources as sources,
+    storage as storage,
+    studies as studies,
+    timing as timing,
+    training as training,
+    units as units,
+    widgets as widgets,
+)
+from .data import make_MNIST_loader as make_MNIST_loader
+from .hardware import machine_card as machine_card, probe as probe
+from .isolation import run_limited as run_limited
+from .memory import (
+    estimate_peak_memory as estimate_peak_memory,
+    fits as fits,
+    max_batch_size as max_batch_size,
+    measure_peak_memory as measure_peak_memory,
+    profile_layer_alexnet as profile_layer_alexnet,
+    profile_layer_mem as profile_layer_mem,
+    profile_mem as profile_mem,
+)
+from .models import AlexNet as AlexNet, BasicFCModel as BasicFCModel, LeNet as LeNet
+from .operations import profile_ops as profile_ops
+from .profiling import (
+    estimate_step_time as estimate_step_time,
+    kernel_table as kernel_table,
+    profile_time as profile_time,
+)
+from .ranks import Ranks as Ranks
+from .timing import compare as compare, measure as measure, steady_allocator as steady_allocator
+from .training import estimate_training_for as estimate_training_for, gpu_train as gpu_train, train as train
+from .widgets import interactive_figure as interactive_figure, predict as predict, progress as progress

@@ -1,0 +1,8 @@
+"""How memory, disk and network answer to the way they are read: experiments on order, pages, files and links.
+
+Lesson 01.
+"""
+
+from helpers import faces
+
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

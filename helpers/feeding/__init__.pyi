@@ -1,0 +1,66 @@
+from .accelerators import (
+    SleepingAccelerator as SleepingAccelerator,
+    TrainingAccelerator as TrainingAccelerator,
+    training_step as training_step,
+)
+from .checkpoints import (
+    Checkpointer as Checkpointer,
+    snapshot as snapshot,
+    state_bytes as state_bytes,
+    training_state as training_state,
+)
+from .copying import copied_ahead as copied_ahead, copy_ahead as copy_ahead
+from .fairness import (
+    LECTURE_SETUPS as LECTURE_SETUPS,
+    FairTable as FairTable,
+    Setup as Setup,
+    SetupCosts as SetupCosts,
+    compare_setups as compare_setups,
+    model_setup as model_setup,
+    run_setup as run_setup,
+    run_sleeping_setup as run_sleeping_setup,
+)
+from .images import DecodedImages as DecodedImages, write_images as write_images
+from .intervals import (
+    daly_interval_s as daly_interval_s,
+    expected_run_s as expected_run_s,
+    optimal_interval_s as optimal_interval_s,
+    simulate_run_s as simulate_run_s,
+    young_interval_s as young_interval_s,
+)
+from .items import (
+    FilesOnOneDisk as FilesOnOneDisk,
+    FreeItems as FreeItems,
+    ItemCost as ItemCost,
+    WaitingItems as WaitingItems,
+    item_cost as item_cost,
+)
+from .loading import (
+    LoaderSettings as LoaderSettings,
+    changed as changed,
+    end_workers as end_workers,
+    make_loader as make_loader,
+    vary as vary,
+    workers_end as workers_end,
+)
+from .pipeline import (
+    FeedingModel as FeedingModel,
+    SimulatedFeeding as SimulatedFeeding,
+    model_feeding as model_feeding,
+    simulate_feeding as simulate_feeding,
+)
+from .stalls import (
+    SaveCost as SaveCost,
+    StallTable as StallTable,
+    measure_save as measure_save,
+    measure_stalls as measure_stalls,
+    modelled_stall_s as modelled_stall_s,
+)
+from .starvation import (
+    EpochFeeding as EpochFeeding,
+    FeedingRun as FeedingRun,
+    FeedingSweep as FeedingSweep,
+    feed as feed,
+    measure_handover as measure_handover,
+    sweep_feeding as sweep_feeding,
+)

@@ -1,0 +1,8 @@
+"""Layouts: what each strategy costs in time and in memory, and which one to choose.
+
+Lesson 05.
+"""
+
+from helpers import faces
+
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -1,0 +1,8 @@
+"""The runtime of ranks: processes that train together from a notebook, and scripts under torchrun.
+
+Lesson 03.
+"""
+
+from helpers import faces
+
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -1,0 +1,309 @@
+"""The notebook's side of a pool: start the keeper and the ranks, hold their connections, end them.
+
+For the library itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from helpers import console, storage
+from helpers.ranks import keeper, processes, room, wire, worker
+
+_START_LIMIT_S = 600.0  # seconds on a free machine, minutes on one whose cores are all taken
+_END_LIMIT_S = 10.0
+_STACK_LIMIT_S = 2.0
+_QUIET_S = 0.05
+_CODE_LIMIT_S = 10.0
+_POLL_S = 0.1
+_KEPT_OUTPUT_BYTES = 50_000  # at the beginning, and as much at the end
+# Seconds to import, and needed in a rank by DTensor, FSDP, and the first autograd.Function alike.
+_HEAVY_MODULES = ("torch._dynamo", "torch.distributed.tensor.parallel", "torch.distributed.fsdp")
+
+
+def may_fork() -> bool:
+    """Return whether ranks may be forked here: on Linux alone, where the keeper can count its threads.
+
+    For the library itself.
+    """
+    return sys.platform == "linux"
+
+
+class Pool:
+    """The processes of a :class:`helpers.parallel.Ranks`: at most one keeper, and one start of its ranks.
+
+    ``ranks`` maps a rank to its connection while the ranks run. For the library itself.
+    """
+
+    def __init__(self, world_size: int, *, threads: int, device: str) -> None:
+        self.world_size, self.threads, self.device = world_size, threads, device
+        storage.remove_leftovers(tempfile.gettempdir(), "ranks-")
+        self.folder = Path(tempfile.mkdtemp(prefix=storage.own_prefix("ranks-")))
+        self.ranks: dict[int, connection.Connection] = {}
+        self.pids: dict[int, int] = {}
+        self.codes: dict[int, int] = {}  # how ranks of this start have ended
+        self.rounds = 0
+        self.forks: bool | None = None
+        self._token = secrets.token_hex(16)
+        self._server: socket.socket | None = None
+        self._store: Any = None
+        self._store_port = 0
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._control: connection.Connection | None = None
+        self._private_bytes: int | None = None
+
+    def start(self) -> None:
+        """Start what does not run yet, so that every rank has joined the group.
+
+        Raises MemoryError when the ranks would not fit, RuntimeError when they do not start. For the library itself.
+        """
+        if self.ranks:
+            return
+        steps: Iterable[int] = range(self.world_size)
+        end_s = time.monotonic() + _START_LIMIT_S
+        try:
+            if self._keeper is None or self._keeper.poll() is not None:
+                steps = console.track(steps, "starting the ranks", unit="rank")
+                heavy = [name for name in _HEAVY_MODULES if name in sys.modules]
+                self._start_keeper(end_s, heavy)
+                if heavy and may_fork() and not self.forks:  # it may be they that started a thread
+                    self._start_keeper(end_s, [])
+                self._tell_how()
+            if self._private_bytes is not None:
+                room.require_room(self.world_size, self._private_bytes, room.free_bytes())
+            self._order_ranks()
+            joining = self._gather_ranks(end_s)
+            for _ in steps:
+                joining.discard(self._next_ready(joining, end_s))
+        except BaseException:  # also Ctrl-C: a half of the ranks is of no use
+            self.end_ranks()
+            raise
+
+    def read_output(self, rank: int) -> str:
+        """Return what ``rank`` has printed since its function began, the middle left out if it is long.
+
+        For the library itself.
+        """
+        path = self.folder / worker.OUTPUT.format(rank)
+        if not path.exists():
+            return ""
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            head = file.read(2 * _KEPT_OUTPUT_BYTES if size <= 2 * _KEPT_OUTPUT_BYTES else _KEPT_OUTPUT_BYTES)
+            if len(head) >= size:
+                return head.decode("utf-8", errors="replace")
+            file.seek(max(len(head), size - _KEPT_OUTPUT_BYTES))
+            gap = f"\n... {file.tell() - len(head):,} bytes left out ...\n"
+            return head.decode("utf-8", errors="replace") + gap + file.read().decode("utf-8", errors="replace")
+
+    def stacks(self, ranks: list[int]) -> dict[int, str]:
+        """Ask ``ranks`` where they stand, and return what they wrote by rank, "" where nothing came.
+
+        For the library itself.
+        """
+        paths = {rank: self.folder / worker.STACK.format(rank) for rank in ranks}
+        if hasattr(signal, "SIGUSR1"):
+            for rank in ranks:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pids[rank], signal.SIGUSR1)
+            end_s, before = time.monotonic() + _STACK_LIMIT_S, []
+            while time.monotonic() < end_s:
+                sizes = [path.stat().st_size for path in paths.values()]
+                if all(sizes) and sizes == before:
+                    break
+                before = sizes
+                time.sleep(_QUIET_S)  # what still grows is still being written
+        return {rank: path.read_text(encoding="utf-8", errors="replace") for rank, path in paths.items()}
+
+    def wait(self, waiting: set[int], limit_s: float) -> list[int]:
+        """Return the ranks among ``waiting`` from which something came within ``limit_s``, and note ends of processes.
+
+        Raises RuntimeError when the keeper itself is gone. For the library itself.
+        """
+        by_connection = {id(self.ranks[rank]): rank for rank in waiting}
+        ready = connection.wait([*(self.ranks[rank] for rank in waiting), self._control], max(0.0, limit_s))
+        if self._control in ready:
+            self._read_control()
+        return sorted(by_connection[id(item)] for item in ready if item is not self._control)
+
+    def wait_for_code(self, rank: int) -> int | None:
+        """Return the exit code of a rank that has closed its connection, None if it is not told within ten seconds.
+
+        For the library itself.
+        """
+        end_s = time.monotonic() + _CODE_LIMIT_S
+        while rank not in self.codes and time.monotonic() < end_s:
+            if self._control.poll(_POLL_S):
+                self._read_control()
+        return self.codes.get(rank)
+
+    def end_ranks(self) -> None:
+        """End all ranks of this start; the keeper stays, and starts the next. For the library itself."""
+        for joined in self.ranks.values():
+            joined.close()
+        self.ranks, self.pids = {}, {}
+        if self._control is None:
+            self._end_keeper()
+            return
+        try:
+            wire.send(self._control, {"do": "end"})
+            end_s = time.monotonic() + _END_LIMIT_S
+            while self._control.poll(max(0.0, end_s - time.monotonic())):
+                if "all_ended" in wire.receive(self._control):
+                    return
+        except (EOFError, OSError):
+            pass  # the keeper is gone, and on Linux its ranks with it
+        self._end_keeper()
+
+    def close(self) -> None:
+        """End all processes and remove the files; again is no error. For the library itself."""
+        self.end_ranks()
+        self._end_keeper()
+        self._store = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start_keeper(self, end_s: float, modules: list[str]) -> None:
+        self._end_keeper()
+        if self._server is None:
+            self._server = wire.listen()
+            self._open_store()
+        single = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy would start threads on import, and a process with threads cannot
+        order = {"path": [str(entry) for entry in sys.path], "port": self._server.getsockname()[1],
+                 "token": self._token, "folder": str(self.folder), "forks": may_fork(), "modules": modules,
+                 "restore": {name: os.environ.get(name) for name in single}}  # fmt: skip
+        with open(self.folder / "keeper.txt", "wb") as log:
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-P", "-c", keeper.KEEPER], stdin=subprocess.PIPE, stdout=log, stderr=log,
+                env={**os.environ, **single}, **processes.own_group(),
+            )  # fmt: skip
+        self._keeper.stdin.write(json.dumps(order).encode() + b"\n")
+        self._keeper.stdin.close()
+        self._control = self._accept_from(self._keeper.pid, end_s)
+        first = self._receive(self._control, end_s)
+        self.forks, self._private_bytes = first["forks"], first["private_bytes"]
+
+    def _tell_how(self) -> None:
+        if may_fork() and not self.forks:
+            console.notice(
+                "ranks cannot be forked here (importing PyTorch starts threads, or fork is forbidden), so each imports "
+                "PyTorch by itself: a slower start"
+            )
+
+    def _open_store(self) -> None:
+        """Open the store through which ranks find each other, on the loopback at a port that the system chose."""
+        import torch.distributed as dist
+
+        if not dist.is_available() or not dist.is_gloo_available():
+            raise RuntimeError("this PyTorch was built without torch.distributed or gloo; install one that has both")
+        listening = wire.listen()
+        self._store_port = listening.getsockname()[1]
+        self._store = dist.TCPStore(wire.LOOPBACK, self._store_port, is_master=True, wait_for_workers=False,
+                                    master_listen_fd=listening.detach())  # fmt: skip
+
+    def _order_ranks(self) -> None:
+        self.rounds += 1
+        self.codes = {}
+        common = {"path": [str(entry) for entry in sys.path], "port": self._server.getsockname()[1],
+                  "token": self._token, "store_port": self._store_port, "folder": str(self.folder),
+                  "round": self.rounds, "world_size": self.world_size, "threads": self.threads,
+                  "device": self.device}  # fmt: skip
+        orders = [{**common, "rank": rank} for rank in range(self.world_size)]
+        wire.send(self._control, {"do": "start", "orders": orders})
+
+    def _gather_ranks(self, end_s: float) -> set[int]:
+        while len(self.ranks) < self.world_size:
+            joined, hello = self._accept(end_s)
+            if hello.get("round") != self.rounds:
+                joined.close()  # of a start that was broken off
+                continue
+            self.ranks[hello["rank"]], self.pids[hello["rank"]] = joined, hello["pid"]
+        return set(self.ranks)
+
+    def _next_ready(self, joining: set[int], end_s: float) -> int:
+        while time.monotonic() < end_s:
+            self._require_started()
+            for rank in self.wait(joining, _POLL_S):
+                with contextlib.suppress(EOFError, OSError):
+                    answer = wire.receive(self.ranks[rank])
+                    if not answer["ready"]:
+                        raise RuntimeError(f"rank {rank} did not start: it {answer['what']}\n{self.read_output(rank)}")
+                    return rank
+                raise RuntimeError(f"rank {rank} did not start: its process ended\n{self.read_output(rank)}")
+        raise self._too_late()
+
+    def _accept_from(self, process: int, end_s: float) -> connection.Connection:
+        while True:
+            joined, hello = self._accept(end_s)
+            if hello["pid"] == process:
+                return joined
+            joined.close()  # of a start that was broken off
+
+    def _accept(self, end_s: float) -> tuple[connection.Connection, dict[str, Any]]:
+        while time.monotonic() < end_s:
+            if connection.wait([self._server], _POLL_S):
+                if (accepted := wire.accept(self._server, self._token)) is not None:
+                    return accepted
+            elif self._control is not None and self._control.poll():
+                self._read_control()
+            self._require_started()
+        raise self._too_late()
+
+    def _receive(self, joined: connection.Connection, end_s: float) -> dict[str, Any]:
+        if not joined.poll(max(0.0, end_s - time.monotonic())):
+            raise self._too_late()
+        try:
+            return wire.receive(joined)
+        except (EOFError, OSError) as error:
+            raise RuntimeError(f"the ranks' keeper ended while it started\n{self._log()}") from error
+
+    def _require_started(self) -> None:
+        if self._keeper.poll() is not None:
+            raise RuntimeError(f"the ranks' keeper ended (exit code {self._keeper.returncode})\n{self._log()}")
+        if self.codes:
+            rank, code = next(iter(self.codes.items()))
+            raise RuntimeError(f"rank {rank} ended while it started (exit code {code})\n{self.read_output(rank)}")
+
+    def _too_late(self) -> RuntimeError:
+        return RuntimeError(f"the ranks were not ready after {_START_LIMIT_S:.0f} s, and were ended\n{self._log()}")
+
+    def _log(self) -> str:
+        path = self.folder / "keeper.txt"
+        return path.read_text(encoding="utf-8", errors="replace")[-3000:].rstrip() if path.exists() else ""
+
+    def _read_control(self) -> None:
+        try:
+            message = wire.receive(self._control)
+        except (EOFError, OSError) as error:
+            raise RuntimeError(f"the ranks' keeper ended\n{self._log()}") from error
+        if message.get("round") == self.rounds:  # else of ranks that were ended before
+            self.codes[message["ended"]] = message["code"]
+
+    def _end_keeper(self) -> None:
+        if self._control is not None:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                wire.send(self._control, {"do": "stop"})
+                self._keeper.wait(_END_LIMIT_S)
+            self._control.close()
+            self._control = None
+        if self._keeper is not None:
+            processes.end_group(self._keeper.pid)
+            self._keeper.wait()
+            self._keeper = None

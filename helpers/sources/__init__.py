@@ -1,0 +1,8 @@
+"""The four sources of parallelism in minibatch SGD, as experiments.
+
+Lesson 03.
+"""
+
+from helpers import faces
+
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

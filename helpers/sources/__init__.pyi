@@ -1,0 +1,15 @@
+from .ensembles import (
+    make_ensemble as make_ensemble,
+    sweep_crossover as sweep_crossover,
+    train_in_loop as train_in_loop,
+    train_in_processes as train_in_processes,
+    train_stacked as train_stacked,
+)
+from .four import cost_on_link as cost_on_link, sources_of_parallelism as sources_of_parallelism
+from .lanes import count_lanes as count_lanes, lane_calls as lane_calls
+from .local import sweep_local as sweep_local, train_local as train_local
+from .problems import least_squares as least_squares
+from .races import count_lost_updates as count_lost_updates
+from .servers import run_hogwild as run_hogwild, run_server as run_server, simulate_server as simulate_server
+from .updates import stability_limit as stability_limit, sweep_stale as sweep_stale, train_stale as train_stale
+from .within_layer import model_split as model_split, split_product as split_product, sweep_threads as sweep_threads

@@ -1,0 +1,1 @@
+"""What builds, checks, hands out, grades and serves the course."""

@@ -1,0 +1,112 @@
+"""Build the lessons, check them, and show what they compare: ``python -m tools.authoring --help``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.authoring import audit, mutation, pages, shares
+from tools.authoring.build import build, refresh
+from tools.authoring.course import HERE
+from tools.authoring.lesson import AuthoringError
+from tools.authoring.problem import Problem
+
+SANITIZE = HERE.root / "tests" / "course" / "sanitize.cfg"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code, 1 where something is to be mended."""
+    options = _options().parse_args(arguments)
+    try:
+        return options.command(options)
+    except AuthoringError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tools.authoring", description=__doc__.partition(":")[0])
+    commands = parser.add_subparsers(required=True, metavar="command")
+    for name, command, help_text in (
+        ("build", _build, "run the sources and write the notebooks, the README's table and the index of functions"),
+        ("check", _check, "say what in the notebooks breaks a rule, without running them"),
+        ("table", _table, "show for each lesson which share of what it shows is compared"),
+        ("mutate", _mutate, "plant the bugs of tests/course/mutations.py and say which cell catches each"),
+        ("student", _student, "build course/exercises, and a clean tree for students in _build/student"),
+        ("nbgrader", _nbgrader, "write nbgrader's folder of assignments, with their solutions, for grading"),
+    ):
+        one = commands.add_parser(name, help=help_text)
+        one.set_defaults(command=command)
+        one.add_argument("lessons", nargs="*", metavar="NN", help="numbers of lessons; all when none is given")
+        if name == "build":
+            one.add_argument("--draft", action="store_true", help="one run, also where what it measures is not decided")
+        if name == "table":
+            one.add_argument("--readme", action="store_true", help="show the README's table of lessons instead")
+            one.add_argument("--write", action="store_true", help="write it and the other pages made from lessons")
+        if name == "nbgrader":
+            one.add_argument("--folder", type=Path, default=HERE.root / "_build" / "nbgrader", help="where to write it")
+    return parser
+
+
+def _build(options: argparse.Namespace) -> int:
+    for path in build(HERE, options.lessons, draft=options.draft):
+        print(f"wrote {path.relative_to(HERE.root).as_posix()}")
+    return _report(audit.lessons(HERE, options.lessons))
+
+
+def _check(options: argparse.Namespace) -> int:
+    problems = audit.lessons(HERE, options.lessons)
+    return _report(problems if options.lessons else problems + audit.shared(HERE))
+
+
+def _report(problems: Sequence[Problem]) -> int:
+    for problem in problems:
+        print(problem)
+    print(f"{len(problems)} problem(s)")
+    return 1 if problems else 0
+
+
+def _table(options: argparse.Namespace) -> int:
+    if options.write:
+        refresh(HERE)
+    if options.readme or options.write:
+        print(pages.table(HERE.lessons(options.lessons)))
+        return 0
+    rules = shares.patterns(SANITIZE)
+    counted = [shares.share(lesson.name, HERE.built(lesson), rules) for lesson in HERE.lessons(options.lessons)]
+    print(shares.shares(counted))
+    return 0
+
+
+def _mutate(options: argparse.Namespace) -> int:
+    HERE.lessons(options.lessons)
+    planned = importlib.import_module("tests.course.mutations").MUTATIONS
+    chosen = [one for one in planned if not options.lessons or one.lesson in options.lessons]
+    table = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE)
+    print(table)
+    return 1 if any(one.cell is None for one in table.mutations) else 0
+
+
+def _student(options: argparse.Namespace) -> int:
+    from tools.authoring import exercises, exercises_tree  # they load nbgrader, which no other command needs
+
+    for path in exercises.build(HERE, options.lessons):
+        print(f"wrote {path.relative_to(HERE.root).as_posix()}")
+    tree = exercises_tree.student(HERE, HERE.root / "_build" / "student")
+    print(f"wrote {tree.relative_to(HERE.root).as_posix()}, which holds no solution and no hidden test")
+    return 0
+
+
+def _nbgrader(options: argparse.Namespace) -> int:
+    from tools.authoring import exercises_tree
+
+    for path in exercises_tree.nbgrader_folder(HERE, options.folder, options.lessons):
+        print(f"wrote {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Build the notebooks from their sources, and the pages that are made from all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import nbformat
+
+from helpers.storage import write_atomically
+from tools.authoring import checks, functions, made, notebook, pages, traces
+from tools.authoring.course import Course
+from tools.authoring.lesson import AuthoringError, Lesson
+from tools.authoring.run import CELL_TIMEOUT_S, run
+
+_TRIES = 3
+
+
+def build(
+    course: Course, numbers: Sequence[str] = (), *, draft: bool = False, cell_timeout_s: int = CELL_TIMEOUT_S
+) -> list[Path]:
+    """Build the lessons in ``numbers`` (all when empty), then the README's table and the index of functions.
+
+    Returns the notebooks written. Every source is read before the first cell runs, and a notebook is replaced only when
+    its whole run went well. A lesson that shows a comparison that is not stable, or a claim that is not decided, is run
+    up to three times, and then refused; with ``draft`` it is run once and written as it is, to be read and not kept.
+    Raises AuthoringError: one sentence that names the lesson and what to do.
+    """
+    everything = course.lessons()
+    chosen = course.lessons(numbers)
+    _readme(course)
+    written = [_build_one(course, lesson, everything, draft, cell_timeout_s) for lesson in chosen]
+    refresh(course)
+    return written
+
+
+def refresh(course: Course) -> None:
+    """Bring the README's table, the index of functions, formulas and syllabus up to date, without running anything."""
+    lessons = course.lessons()
+    write(course.readme, pages.with_table(_readme(course), lessons))
+    write(course.functions, functions.page(course, lessons))
+    for path, text in made.pages(course, lessons).items():
+        write(path, text)
+
+
+def _readme(course: Course) -> str:
+    try:
+        return course.readme.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise AuthoringError("there is no README.md to hold the table of lessons; write one") from error
+    except OSError as error:
+        raise AuthoringError(f"README.md cannot be read: {error.strerror}") from error
+
+
+def _build_one(course: Course, lesson: Lesson, everything: Sequence[Lesson], draft: bool, cell_timeout_s: int) -> Path:
+    for _ in range(1 if draft else _TRIES):
+        fresh = notebook.unexecuted(lesson, everything)
+        executed = run(fresh, lesson, folder=course.folder, cell_timeout_s=cell_timeout_s)
+        undecided = [] if draft else checks.decided(lesson, executed)
+        if not undecided:
+            break
+    if undecided:
+        line = lesson.cells[undecided[0].cell].line
+        raise AuthoringError(f"lesson {lesson.number}: in each of {_TRIES} runs the cell at line {line} of "
+                             f"{lesson.name}.py {undecided[0].what}")  # fmt: skip
+    try:
+        text = notebook.canonical(executed)
+    except (ValueError, nbformat.ValidationError) as error:
+        raise AuthoringError(f"lesson {lesson.number} gave an output that cannot be saved: {error}") from error
+    _refuse_traces(nbformat.reads(text, as_version=4), lesson, course.root)
+    path = course.notebook(lesson)
+    write(path, text)
+    return path
+
+
+def _refuse_traces(built: nbformat.NotebookNode, lesson: Lesson, root: Path) -> None:
+    local = traces.here(root)
+    for cell, stated in zip(built.cells, lesson.cells, strict=True):
+        for output in cell.get("outputs", []):
+            found = [phrase for text in traces.texts(output) for phrase in traces.in_text(text, local)]
+            if found:
+                raise AuthoringError(
+                    f"lesson {lesson.number}: the cell at line {stated.line} of {lesson.name}.py shows {found[0]}; a "
+                    "saved notebook names no machine, so show a path relative to the course, or nothing"
+                )
+
+
+def write(path: Path, text: str) -> None:
+    """Write ``path`` whole or not at all; raises AuthoringError when the disk refuses."""
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise AuthoringError(f"{path.name}: {error.strerror or error}") from error

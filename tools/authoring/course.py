@@ -1,0 +1,82 @@
+"""Where the parts of the course lie, and which lessons it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+
+from tools.authoring import lesson
+from tools.authoring.lesson import AuthoringError, Lesson
+
+
+@dataclass(frozen=True)
+class Course:
+    """The folders of a course under ``root``; ``package`` is the library that its lessons use."""
+
+    root: Path
+    package: str = "helpers"
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "course"
+
+    @property
+    def source_folder(self) -> Path:
+        return self.folder / "source"
+
+    @property
+    def glossary(self) -> Path:
+        return self.folder / "glossary.md"
+
+    @property
+    def functions(self) -> Path:
+        return self.folder / "index_of_functions.md"
+
+    @property
+    def formulas(self) -> Path:
+        return self.folder / "formulas.md"
+
+    @property
+    def syllabus(self) -> Path:
+        return self.folder / "syllabus.md"
+
+    @property
+    def readme(self) -> Path:
+        return self.root / "README.md"
+
+    def source(self, of: Lesson) -> Path:
+        return self.source_folder / f"{of.name}.py"
+
+    def notebook(self, of: Lesson) -> Path:
+        return self.folder / of.notebook_name
+
+    def lessons(self, numbers: Sequence[str] = ()) -> tuple[Lesson, ...]:
+        """Return the lessons in the order of their numbers: all of them, or those in ``numbers``.
+
+        Raises AuthoringError when a source is ill-formed, two share a number, or a number in ``numbers`` has none.
+        """
+        found = tuple(lesson.read(path) for path in sorted(self.source_folder.glob("*.py")))
+        known = [one.number for one in found]
+        twice = sorted({number for number in known if known.count(number) > 1})
+        if twice:
+            raise AuthoringError(f"two sources have the number {', '.join(twice)}; give each lesson its own")
+        unknown = [number for number in numbers if number not in known]
+        if unknown:
+            raise AuthoringError(f"no lesson {', '.join(unknown)}; there are {', '.join(known) or 'none yet'}")
+        return tuple(one for one in found if not numbers or one.number in numbers)
+
+    def built(self, of: Lesson) -> nbformat.NotebookNode:
+        """Return the notebook that was built from a lesson; raises AuthoringError when it is absent or not one."""
+        path = self.notebook(of)
+        try:
+            return nbformat.read(path, as_version=4)
+        except FileNotFoundError as error:
+            raise AuthoringError(f"lesson {of.number} is not built; run make lessons LESSONS={of.number}") from error
+        except (ValueError, nbformat.ValidationError, nbformat.reader.NotJSONError) as error:
+            raise AuthoringError(f"{path.name} is not a notebook; run make lessons LESSONS={of.number}") from error
+
+
+HERE = Course(Path(__file__).resolve().parents[2])

@@ -1,0 +1,85 @@
+"""Prove an exercise: give it an answer, run its checks here, and see what they say and how many points they give."""
+
+from __future__ import annotations
+
+import ast
+import io
+import linecache
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+from helpers.results import Result
+from tools.authoring.exercises import Sheet, released, sections_of
+from tools.authoring.lesson import Cell
+
+
+@dataclass(frozen=True)
+class Attempt(Result):
+    """What one answer to ``exercise`` got of ``points``, hidden checks included, and what the visible ones said."""
+
+    exercise: str
+    score: float
+    points: int
+    said: str
+
+
+def stub(sheet: Sheet, exercise: str) -> str:
+    """Return the text of the cell that a student finds, whose function returns ``not_yet``."""
+    return _released(sheet, exercise, grade=False)
+
+
+def public_checks(sheet: Sheet, exercise: str) -> str:
+    """Return the text of the visible checks, as a student finds it."""
+    return _released(sheet, exercise, grade=True)
+
+
+def attempt(sheet: Sheet, exercise: str, answer: str) -> Attempt:
+    """Return what the text ``answer``, in the place of the exercise's answer, gets.
+
+    Runs the given cells of the notebook's beginning and of the exercise, then the visible checks; then the same again
+    with all checks. An exception in a cell passes unchanged.
+    """
+    checks = sheet.cell("checks", exercise)
+    points = checks.metadata["points"]
+    said = io.StringIO()
+    with redirect_stdout(said):
+        _run(public_checks(sheet, exercise), "checks", answered(sheet, exercise, answer))
+    with redirect_stdout(io.StringIO()):
+        score = _run(checks.source, "checks", answered(sheet, exercise, answer))
+    return Attempt(exercise, score, points, said.getvalue())
+
+
+def answered(sheet: Sheet, exercise: str, answer: str) -> dict[str, Any]:
+    """Return the names that stand when the given cells and ``answer`` have run, and the checks have not."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with redirect_stdout(io.StringIO()):
+        for cell in _leading(sheet, exercise):
+            if cell.metadata.get("answer") == exercise:
+                _run(answer, f"answer to {exercise}", names)
+            elif cell.kind == "code" and "checks" not in cell.metadata:
+                _run(cell.source, f"cell at line {cell.line}", names)
+    return names
+
+
+def _leading(sheet: Sheet, exercise: str) -> Iterable[Cell]:
+    beginning, *sections = sections_of(sheet.lesson.cells)
+    own = next(cells for cells in sections if any(cell.metadata.get("answer") == exercise for cell in cells))
+    return [*beginning, *own]
+
+
+def _released(sheet: Sheet, exercise: str, *, grade: bool) -> str:
+    name = f"{exercise}_checks" if grade else exercise
+    cells = (cell for cell in released(sheet).cells if cell.metadata.get("nbgrader", {}).get("grade_id") == name)
+    return next(cells).source
+
+
+def _run(source: str, title: str, names: dict[str, Any]) -> Any:
+    """Run a cell in ``names`` and return the value of its last line, as a notebook shows it; None for a statement."""
+    name = f"<{title}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    tree = ast.parse(source, name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec"), names)
+    return eval(compile(ast.Expression(last.value), name, "eval"), names) if last is not None else None

@@ -1,0 +1,155 @@
+"""What leaves the instructor's hands: a clean tree for students, searched for leaks, and nbgrader's own folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbconvert.preprocessors import ClearOutputPreprocessor
+
+from tools.authoring import exercises, exercises_pages
+from tools.authoring.build import write
+from tools.authoring.course import Course
+from tools.authoring.exercises import Sheet
+from tools.authoring.lesson import AuthoringError
+from tools.authoring.problem import Problem
+
+TREE = ("README.md", "Makefile", "pyproject.toml", "requirements.lock", "environment.yml", ".gitignore", "helpers",
+        "course/*.ipynb", "course/*.md", "course/exercises/*.ipynb", "course/recorded", "course/scripts",
+        )  # fmt: skip
+
+_IGNORED = shutil.ignore_patterns("__pycache__", ".*", "*.pyc", "my_predictions.json")
+_SHORTEST_SECRET = 20  # characters; a shorter line, such as "first()", gives nothing away
+_CONFIG = '''"""How nbgrader releases and grades the course's exercises."""
+
+c = get_config()  # noqa: F821
+
+c.CourseDirectory.course_id = "deep_learning_hardware"
+c.ClearSolutions.code_stub = {stub}
+c.ClearSolutions.text_stub = {text}
+c.Execute.timeout = 60
+
+# A student's code runs in the sandbox of `make grade` alone, and no page shows a hidden test, also where somebody
+# clicks Autograde or Generate Feedback in the Formgrader.
+c.Autograde.NotebookExporter.preprocessors = ["nothing is run here: run `make grade`"]
+c.GenerateFeedback.preprocessors = ["nbgrader.preprocessors.ClearHiddenTests", "nbgrader.preprocessors.GetGrades",
+                                    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor"]  # fmt: skip
+'''
+
+
+def student(course: Course, target: Path) -> Path:
+    """Write the students' tree to ``target``, in place of what stood there, and return it.
+
+    Raises AuthoringError, and leaves the old tree, when a notebook is not what its source gives or the tree holds a
+    solution, a hidden test or a file of the instructor's.
+    """
+    known = exercises.sheets(course)
+    found = exercises.problems(course)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".student-") as folder:
+        fresh = Path(folder, "fresh")
+        fill(course, fresh)
+        found += leaks(fresh, known)
+        if found:
+            raise AuthoringError("; ".join(str(problem) for problem in found))
+        if target.exists():
+            target.rename(Path(folder, "old"))
+        fresh.rename(target)
+    return target
+
+
+def fill(course: Course, tree: Path) -> None:
+    """Copy the files of TREE to ``tree``, lessons without outputs, and make its pages true there; without a search."""
+    for pattern in TREE:
+        for path in sorted(course.root.glob(pattern)):
+            _copy(path, tree / path.relative_to(course.root))
+    for path in tree.glob("course/*.ipynb"):
+        _clear_outputs(path)
+    exercises_pages.adapt(tree)
+
+
+def _clear_outputs(path: Path) -> None:
+    """Take the outputs out of a notebook: no answer stands under its question."""
+    notebook, _ = ClearOutputPreprocessor().preprocess(nbformat.read(path, as_version=4), {})
+    write(path, nbformat.writes(notebook) + "\n")
+
+
+def _copy(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        shutil.copytree(path, target, ignore=_IGNORED)
+    else:
+        shutil.copy2(path, target)
+
+
+def leaks(tree: Path, known: Sequence[Sheet]) -> list[Problem]:
+    """Return a problem for each file under ``tree`` that is the instructor's, or holds what students shall not read.
+
+    Searched by content, anywhere in a file: every line of a solution, of a hidden test and of a wrong answer that is
+    long enough to say something and that no released notebook holds itself, and nbgrader's marks of such regions.
+    """
+    secret = [*sorted(secrets(known)), "### BEGIN SOLUTION", "### BEGIN HIDDEN TESTS"]
+    found = []
+    for path in sorted(path for path in tree.rglob("*") if path.is_file()):
+        name = path.relative_to(tree).as_posix()
+        if "instructor" in Path(name).parts:
+            found.append(Problem(name, None, "is a file of the instructor's; keep it out of the students' tree"))
+        text = _text(path)
+        shown = next((line for line in secret if line in text), None)
+        if shown:
+            found.append(Problem(name, None, f"shows a solution or a hidden test: {shown!r}; take it out"))
+    return found
+
+
+def secrets(known: Sequence[Sheet]) -> set[str]:
+    """Return the lines, without indentation, that no student shall read before handing in."""
+    public = "\n".join(cell.source for sheet in known for cell in exercises.released(sheet).cells)
+    whole = [cell for sheet in known for cell in (*sheet.lesson.cells, *(wrong.cell for wrong in sheet.wrong))]
+    hidden = (cell for cell in whole if cell.kind == "code" or "written" in cell.metadata)
+    lines = {line.strip() for cell in hidden for line in cell.source.splitlines()}
+    return {line for line in lines if len(line) >= _SHORTEST_SECRET and line not in public}
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:  # a picture, not text
+        return ""
+    return "\n".join(_strings(json.loads(text))) if path.suffix in (".ipynb", ".json") else text
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield every text in JSON, the lines of a notebook's cell one by one where they are kept so."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+def nbgrader_folder(course: Course, target: Path, numbers: Sequence[str] = ()) -> list[Path]:
+    """Write nbgrader's ``source`` folder under ``target``, one assignment a lesson, and its configuration if absent.
+
+    Returns the paths written. What nbgrader keeps there (submissions, grades) is left alone. Refuses a folder within
+    the course that git would take in, since the notebooks hold the solutions.
+    """
+    inside = target.resolve().is_relative_to(course.root.resolve())
+    if inside and not target.resolve().is_relative_to((course.root / "_build").resolve()):
+        raise AuthoringError(f"{target}: give a folder outside the repository, or in _build; it will hold solutions")
+    written = []
+    for sheet in exercises.sheets(course, numbers):
+        path = target / "source" / sheet.lesson.name / sheet.lesson.notebook_name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, nbformat.writes(exercises.instructor(sheet)) + "\n")
+        written.append(path)
+    config = target / "nbgrader_config.py"
+    if not config.exists():
+        target.mkdir(parents=True, exist_ok=True)
+        write(config, _CONFIG.format(stub={"python": exercises.STUB}, text=repr(exercises.WRITTEN_STUB)))
+        written.append(config)
+    return written

@@ -1,0 +1,79 @@
+"""The sheet of formulas: each lesson's own table, under a line on the symbols that mean the same in all of them.
+
+A lesson's table stands under its heading 'Formulas'; a formula that changes there changes on the sheet. Every symbol of
+a formula is explained: in another cell of the section, in a sentence there, or in :data:`COMMON`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tools.authoring.lesson import Lesson
+from tools.authoring.problem import Problem
+
+HEADING = "## Formulas"
+
+COMMON = (
+    r"Where a row says nothing else $t$ is a time in seconds, and with a name below it the time of what is named; "
+    r"$\alpha$ is the latency of a link or a memory, $\beta$ one over its bandwidth, and $\eta$ the learning rate."
+)
+
+_MATH = re.compile(r"\$([^$]+)\$")
+_FORMULA = re.compile(
+    r"^\|(?P<name>[^|\n]*)\| *(?P<formula>\$[^$]+\$)", re.MULTILINE
+)  # a row to the end of its formula
+_WORDS = re.compile(
+    r"\\text\{[^}]*\}"
+    r"|\\(?:sum|max|min)_(?:\{[^}]*\}|\w)"  # what runs over an index
+    r"|\\?[A-Za-z]+?_\{?[A-Za-z][\w, -]{2,}\}?"  # a symbol whose name says what it is
+    r"|_(?:\{[^}]*\}|\w)"
+    r"|e(?=\^)"
+)
+_GREEK = r"\\(?:alpha|beta|gamma|delta|epsilon|eta|lambda|mu|tau|theta|ell|omega|sigma|rho)(?![a-z])"
+_COMMAND = re.compile(rf"(?!{_GREEK})\\[A-Za-z]+")
+_SYMBOL = re.compile(rf"{_GREEK}|[A-Za-z]")
+
+
+def table(lesson: Lesson) -> str:
+    """Return what stands under a lesson's heading 'Formulas', '' where it has none."""
+    for cell in lesson.cells:
+        if cell.kind == "markdown" and HEADING in cell.source.splitlines():
+            after = cell.source.partition(f"{HEADING}\n")[2]
+            return re.split(r"^#{1,2} ", after, maxsplit=1, flags=re.MULTILINE)[0].strip()
+    return ""
+
+
+def check(lesson: Lesson) -> list[Problem]:
+    """Return a problem for each formula of a lesson with a symbol that nothing explains.
+
+    A text explains a symbol that it names alone, or in a size such as $m \\times k$.
+    """
+    section = table(lesson)
+    words = COMMON + _FORMULA.sub(r"\g<name>", section)
+    explained = {
+        symbol for math in _MATH.findall(words) if not re.search(r"[+=/(^-]", math) for symbol in _symbols(math)
+    }
+    found = []
+    for row in _FORMULA.finditer(section):
+        unknown = sorted(set(_symbols(row["formula"])) - explained)
+        if unknown:
+            what = f"{row['formula']}: say in another cell, or in a sentence of {HEADING}, what {', '.join(unknown)} is"
+            found.append(Problem(lesson.notebook_name, None, what))
+    return found
+
+
+def _symbols(math: str) -> list[str]:
+    """Return the symbols of a formula: letters, Greek ones too, without indices, functions and words."""
+    return _SYMBOL.findall(_COMMAND.sub(" ", _WORDS.sub(" ", math)))
+
+
+def page(lessons: Sequence[Lesson]) -> str:
+    """Return the sheet as Markdown: a section a lesson."""
+    lines = ["# Formulas", "", "Built by `make lessons` from the lessons' formulas; do not edit.", "", COMMON]
+    for lesson in lessons:
+        own = table(lesson)
+        if own:
+            lines += ["", f"## {lesson.number} {lesson.title}", ""]
+            lines += [f"From [lesson {lesson.number}]({lesson.notebook_name}).", "", own]
+    return "\n".join(lines) + "\n"

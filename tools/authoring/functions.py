@@ -1,0 +1,259 @@
+"""Which lesson uses which function of the library, and the reverse: the index, and what is wrong with it.
+
+The index holds what a lesson or an exercise uses, nothing else: a student looks up what they met.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TypeGuard
+
+from IPython.core.inputtransformer2 import TransformerManager
+
+from tools.authoring.course import Course
+from tools.authoring.lesson import AuthoringError, Cell, Lesson, cells_of
+from tools.authoring.problem import Problem
+
+INNER = "For the library itself."
+_TAUGHT = re.compile(r"Lesson (\d\d)\.\s*\Z")
+_MENTIONED = re.compile(r"`([A-Za-z_][\w.]*)(?:\(.*?\))?`")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A public function or class: how a notebook calls it, where it stands, what it does, which lesson teaches it.
+
+    ``taught`` is the lesson that its docstring names, or that of its module; ``own`` says that it is its docstring's.
+    """
+
+    call: str
+    key: tuple[str, str]
+    file: str
+    summary: str
+    taught: str | None
+    own: bool
+    is_function: bool
+    is_inner: bool
+
+
+@dataclass(frozen=True)
+class Uses:
+    """The (module, name) of what each lesson, and the exercises of each lesson, use of the package, by its number."""
+
+    lessons: Mapping[str, frozenset[tuple[str, str]]]
+    exercises: Mapping[str, frozenset[tuple[str, str]]]
+
+    @property
+    def keys(self) -> frozenset[tuple[str, str]]:
+        return frozenset().union(*self.lessons.values(), *self.exercises.values())
+
+
+def uses(course: Course, lessons: Sequence[Lesson]) -> Uses:
+    """Return what the lessons and the sources of their exercises use of the course's package."""
+    exercises = {
+        path.name[:2]: _used(cells_of(path.read_text(encoding="utf-8"), path.name), course.package, path.name)
+        for path in sorted((course.folder / "instructor" / "exercises").glob("*.py"))
+    }
+    return Uses({lesson.number: used(lesson, course.package) for lesson in lessons}, exercises)
+
+
+def entries(course: Course, used: Iterable[tuple[str, str]] = ()) -> tuple[Entry, ...]:
+    """Return every public function and class of the course's package, in the order of their names.
+
+    Public is what a module of the package defines, and what a package within it hands on, without an underscore. Of
+    ``used``, by module and name, that is listed as well which stands deeper.
+    """
+    package = _package(course)
+    found: dict[tuple[str, str], Entry] = {}
+    for module in (package, *_modules(package)):
+        for thing in _public(module):
+            known = getattr(package, thing.__name__, None) is thing
+            call = f"{(package if known else module).__name__.rpartition('.')[2]}.{thing.__name__}"
+            found[thing.__module__, thing.__name__] = _entry(course, call, thing)
+    for module, name in set(used) - set(found):
+        call = f"{module.removeprefix(f'{package.__name__}.')}.{name}"
+        found[module, name] = _entry(course, call, getattr(importlib.import_module(module), name))
+    return tuple(sorted(found.values(), key=lambda entry: entry.call.lower()))
+
+
+def _package(course: Course) -> ModuleType:
+    package = importlib.import_module(course.package)
+    if not Path(package.__file__ or "").resolve().is_relative_to(course.root.resolve()):
+        raise AuthoringError(f"{course.package} is imported from elsewhere; install it with make setup")
+    return package
+
+
+def _modules(package: ModuleType) -> Iterator[ModuleType]:
+    """Yield the modules of a package, and those of each package in it that hands nothing on."""
+    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if not found.name.rpartition(".")[2].startswith("_"):
+            module = importlib.import_module(found.name)
+            yield module
+            if found.ispkg and not any(_public(module)):
+                yield from _modules(module)
+
+
+def _public(module: ModuleType) -> Iterator[Callable]:
+    """Yield what a module defines or a package hands on; ``dir`` knows what a package imports only when it is used."""
+    for name in dir(module):
+        thing = None if name.startswith("_") else getattr(module, name)
+        if _is_named(thing) and name == thing.__name__:
+            own = thing.__module__ == module.__name__
+            if own or (hasattr(module, "__path__") and thing.__module__.startswith(f"{module.__name__}.")):
+                yield thing
+
+
+def _is_named(thing: object) -> TypeGuard[Callable]:
+    """Return whether it is a function (a cached one too) or a class of a module: no method, no object to be called."""
+    return callable(thing) and getattr(thing, "__qualname__", None) == getattr(thing, "__name__", "") != ""
+
+
+def _entry(course: Course, call: str, thing: Callable) -> Entry:
+    module = importlib.import_module(thing.__module__)
+    text, module_text = inspect.getdoc(thing) or "", inspect.getdoc(module) or ""
+    own = _TAUGHT.search(text)
+    inherited = None if text.endswith(INNER) else _TAUGHT.search(module_text)
+    taught = own or inherited
+    sentence = re.split(r"(?<=[.:;])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(":;")
+    return Entry(
+        call=call,
+        key=(module.__name__, thing.__name__),
+        file=Path(module.__file__ or "").resolve().relative_to(course.root.resolve()).as_posix(),
+        summary=sentence,
+        taught=taught[1] if taught else None,
+        own=own is not None,
+        is_function=not inspect.isclass(thing),
+        is_inner=text.endswith(INNER),
+    )
+
+
+def used(lesson: Lesson, package: str) -> frozenset[tuple[str, str]]:
+    """Return the (module, name) of every thing of the package that a lesson's code calls or its text names in code."""
+    return _used(lesson.cells, package, f"lesson {lesson.number}")
+
+
+def _used(cells: Iterable[Cell], package: str, where: str) -> frozenset[tuple[str, str]]:
+    bindings: dict[str, str] = {}
+    dotted: set[str] = set()
+    for cell in cells:
+        if cell.kind == "code":
+            tree = _syntax(cell.source, cell.line, where)
+            bindings |= _imports(tree, package)
+            dotted |= set(_references(tree, bindings))
+        else:
+            dotted |= {_bound(name, bindings) for name in _MENTIONED.findall(cell.source)}
+    return frozenset(key for name in dotted if (key := _resolve(name, package)) is not None)
+
+
+def _syntax(source: str, line: int, where: str) -> ast.Module:
+    try:
+        return ast.parse(TransformerManager().transform_cell(source))
+    except SyntaxError as error:
+        raise AuthoringError(f"{where}: the cell at line {line} is not Python: {error.msg}") from error
+
+
+def _imports(tree: ast.Module, package: str) -> dict[str, str]:
+    bound = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            bound |= {alias.asname or alias.name.partition(".")[0]: alias.name if alias.asname else
+                      alias.name.partition(".")[0] for alias in node.names}  # fmt: skip
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            bound |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return {name: target for name, target in bound.items() if f"{target}.".startswith(f"{package}.")}
+
+
+def _references(tree: ast.Module, bindings: Mapping[str, str]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            yield _bound(ast.unparse(node), bindings)
+
+
+def _bound(name: str, bindings: Mapping[str, str]) -> str:
+    first, dot, rest = name.partition(".")
+    return f"{bindings.get(first, first)}{dot}{rest}"
+
+
+def _resolve(dotted: str, package: str) -> tuple[str, str] | None:
+    """Return what a dotted name of the package stands for; None for names that are not the package's."""
+    first, *rest = dotted.split(".")
+    if first != package or not all(name.isidentifier() for name in rest):
+        return None
+    thing: object = importlib.import_module(package)
+    for name in rest:
+        try:
+            thing = getattr(thing, name)
+        except AttributeError:
+            if not inspect.ismodule(thing) or importlib.util.find_spec(f"{thing.__name__}.{name}") is None:
+                return None
+            thing = importlib.import_module(f"{thing.__name__}.{name}")
+    ours = _is_named(thing) and thing.__module__.partition(".")[0] == package
+    return (thing.__module__, thing.__name__) if ours else None
+
+
+def check(course: Course, lessons: Sequence[Lesson]) -> list[Problem]:
+    """Return a problem for each function that names no lesson, or names one that does not use it.
+
+    A function that no reader calls says so in place of the lesson: its docstring ends with :data:`INNER`.
+    """
+    known = uses(course, lessons)
+    problems = []
+    for entry in entries(course, known.keys):
+        users = [number for number, keys in known.lessons.items() if entry.key in keys]
+        if not entry.is_function:
+            continue
+        if entry.is_inner:
+            what = (
+                f"{entry.call} says '{INNER}', but lesson {', '.join(users)} uses it; name the lesson" if users else ""
+            )
+        elif entry.taught is None:
+            what = f"{entry.call} names no lesson; end its docstring, or its module's, with 'Lesson NN.' or '{INNER}'"
+        elif entry.own and entry.taught in known.lessons and entry.taught not in users:
+            elsewhere = f" (lesson {', '.join(users)} does)" if users else ""
+            what = (
+                f"{entry.call} names lesson {entry.taught}, which does not use it{elsewhere}; mend either, "
+                f"or end with '{INNER}'"
+            )
+        else:
+            what = ""
+        if what:
+            problems.append(Problem(entry.file, None, what))
+    return problems
+
+
+def page(course: Course, lessons: Sequence[Lesson]) -> str:
+    """Return the index as Markdown: first from lesson to functions, then from function to lessons."""
+    known = uses(course, lessons)
+    files = {lesson.number: lesson.notebook_name for lesson in lessons}
+    listed = [entry for entry in entries(course, known.keys) if entry.key in known.keys]
+    lines = ["# Index of functions", "", "Built by `make lessons` from lessons, exercises and the docstrings of "
+             f"`{course.package}`; do not edit.", "", "## From a lesson to the functions it uses", ""]  # fmt: skip
+    for lesson in lessons:
+        names = [f"[`{entry.call}`](../{entry.file})" for entry in listed if entry.key in known.lessons[lesson.number]]
+        lines += [f"- [{lesson.number} {lesson.title}]({lesson.notebook_name}): {', '.join(names) or 'none'}"]
+    lines += ["", "## From a function to its lessons", "", "| Name | What it gives | Taught in | Used in |",
+              "|--|--|--|--|"]  # fmt: skip
+    for entry in listed:
+        used_in = [_link(number, files) for number in files if entry.key in known.lessons[number]]
+        used_in += [f"exercises {number}" for number, keys in known.exercises.items() if entry.key in keys]
+        taught = _link(entry.taught, files) if entry.taught else ""
+        name = f"[`{entry.call}`](../{entry.file})"
+        lines += [f"| {name} | {_escaped(entry.summary)} | {taught} | {', '.join(used_in)} |"]
+    return "\n".join(lines) + "\n"
+
+
+def _link(number: str, files: Mapping[str, str]) -> str:
+    return f"[{number}]({files[number]})" if number in files else number
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", r"\|")

@@ -1,0 +1,147 @@
+"""Turn a lesson into a notebook, and a run notebook into bytes that depend on nothing but its outputs."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from base64 import b64decode, b64encode
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from tools.authoring.lesson import Cell, Lesson
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+_KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+_LANGUAGE = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "pygments_lexer": "ipython3",
+             "nbconvert_exporter": "python", "codemirror_mode": {"name": "ipython", "version": 3}}  # fmt: skip
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_PNG_KEPT = {b"IHDR", b"PLTE", b"tRNS", b"gAMA", b"sRGB", b"pHYs", b"IDAT", b"IEND"}
+
+
+def unexecuted(lesson: Lesson, others: Iterable[Lesson] = ()) -> nbformat.NotebookNode:
+    """Return the lesson's notebook before it is run: cells filled from the metadata, with ids that stay.
+
+    ``others`` are the course's lessons: a number in ``needs`` becomes a link to its notebook.
+    """
+    files = {other.number: other.notebook_name for other in others}
+    seen: Counter[str] = Counter()
+    cells = [_cell(cell, filled(cell, lesson, files), seen) for cell in lesson.cells]
+    return new_notebook(cells=cells, metadata=_metadata(lesson), nbformat_minor=5)
+
+
+def filled(cell: Cell, lesson: Lesson, files: Mapping[str, str]) -> str:
+    """Return a cell's text, with the objectives where its tags ask for them."""
+    if "objectives" in cell.tags:
+        heading, text = _under_title(cell.source, lesson.title)
+        promise = "After this lesson you will be able to:"
+        parts = [heading, facts(lesson, files), text, promise, objectives(lesson, done=False)]
+    elif "recap" in cell.tags:
+        parts = [cell.source, "In this lesson you:", objectives(lesson, done=True)]
+    else:
+        parts = [cell.source]
+    return "\n\n".join(part for part in parts if part)
+
+
+def facts(lesson: Lesson, files: Mapping[str, str]) -> str:
+    """Return the line under a lesson's title: its number, its minutes and what it needs."""
+    needs = needs_text(lesson, files) or "nothing beyond this machine"
+    return f"*Lesson {lesson.number}, about {lesson.minutes} minutes. Needs: {needs}.*"
+
+
+def needs_text(lesson: Lesson, files: Mapping[str, str]) -> str:
+    """Return what a lesson needs, lesson numbers as links into ``files`` (number to file)."""
+    return ", ".join(f"[lesson {need}]({files[need]})" if need in files else need for need in lesson.needs)
+
+
+def objectives(lesson: Lesson, *, done: bool) -> str:
+    """Return the lesson's objectives as a Markdown list, in the past tense or in the future."""
+    return "\n".join(f"- {one.done if done else one.future}" for one in lesson.objectives)
+
+
+def _under_title(source: str, title: str) -> tuple[str, str]:
+    """Part a cell into its title and its text; the title is made where the cell has none."""
+    first, _, rest = source.partition("\n")
+    return (first, rest.strip()) if first.startswith("# ") else (f"# {title}", source)
+
+
+def _cell(cell: Cell, source: str, seen: Counter[str]) -> nbformat.NotebookNode:
+    digest = hashlib.sha256(f"{cell.kind}\n{source}".encode()).hexdigest()[:12]
+    seen[digest] += 1
+    metadata = {**cell.metadata, **({"tags": list(cell.tags)} if cell.tags else {})}
+    make = new_code_cell if cell.kind == "code" else new_markdown_cell
+    return make(source=source, metadata=metadata, id=f"{digest}-{seen[digest]}" if seen[digest] > 1 else digest)
+
+
+def _metadata(lesson: Lesson) -> dict[str, Any]:
+    stated = {
+        "number": lesson.number,
+        "title": lesson.title,
+        "minutes": lesson.minutes,
+        "needs": list(lesson.needs),
+        "objectives": [f"{one.verb}|{one.past} {one.rest}" for one in lesson.objectives],
+    }
+    return {"kernelspec": dict(_KERNEL), "language_info": dict(_LANGUAGE), "lesson": stated}
+
+
+def canonical(notebook: nbformat.NotebookNode) -> str:
+    """Return a run notebook as text: the same cells and outputs give the same text on every machine.
+
+    Cells are numbered 1 to n, streams of one name that touch are one, a picture keeps its pixels and no record of the
+    program that drew it, a live widget (which a saved file cannot show) leaves its text, and an error that a lesson
+    lets happen keeps its last line. Raises nbformat.ValidationError when the notebook is ill-formed.
+    """
+    tidy = nbformat.from_dict(notebook)
+    code = [cell for cell in tidy.cells if cell.cell_type == "code"]
+    for count, cell in enumerate(code, start=1):
+        cell.execution_count = count
+        cell.outputs = [_output(output, count) for output in _joined(cell.outputs)]
+    nbformat.validate(tidy)
+    return nbformat.writes(tidy, version=4).rstrip("\n") + "\n"
+
+
+def _joined(outputs: Iterable[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    joined: list[nbformat.NotebookNode] = []
+    for output in outputs:
+        last = joined[-1] if joined else None
+        if last is not None and output.output_type == last.output_type == "stream" and output.name == last.name:
+            last.text += output.text
+        else:
+            joined.append(nbformat.from_dict(output))
+    return joined
+
+
+def _output(output: nbformat.NotebookNode, count: int) -> nbformat.NotebookNode:
+    if output.output_type == "execute_result":
+        output.execution_count = count
+    if output.output_type == "error":
+        output.traceback = [f"{output.ename}: {output.evalue}"]
+    data = output.get("data", {})
+    data.pop(WIDGET_VIEW, None)
+    if "image/png" in data:
+        data["image/png"] = b64encode(plain_png(b64decode(data["image/png"]))).decode()
+    return output
+
+
+def plain_png(picture: bytes) -> bytes:
+    """Return a PNG without the chunks that name the program, the date or the machine that wrote it.
+
+    Raises ValueError when ``picture`` is not a whole PNG.
+    """
+    if not picture.startswith(_PNG_SIGNATURE):
+        raise ValueError("an output says image/png but holds no PNG")
+    kept, position = [_PNG_SIGNATURE], len(_PNG_SIGNATURE)
+    while position < len(picture):
+        header = picture[position : position + 8]
+        length, kind = struct.unpack(">I4s", header) if len(header) == 8 else (0, b"")
+        chunk = picture[position : position + 12 + length]
+        if len(header) < 8 or len(chunk) < 12 + length:
+            raise ValueError("an output holds a PNG that ends too early")
+        if kind in _PNG_KEPT:
+            kept.append(chunk)
+        position += len(chunk)
+    return b"".join(kept)

@@ -1,0 +1,155 @@
+"""Three ways to teach the course, with minutes from the lessons' metadata: an afternoon, a day, six weeks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slides.lecture import MINUTES as LECTURE_MINUTES, TITLE as LECTURE_TITLE
+from tools.authoring.lesson import AuthoringError, Lesson
+
+LECTURE = "lecture"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A part of a session: a lesson by its number, :data:`LECTURE`, or words with ``minutes`` of their own."""
+
+    what: str
+    minutes: int | None = None
+
+
+@dataclass(frozen=True)
+class Session:
+    """What is done in one go; ``at_home`` are the lessons whose exercises follow it."""
+
+    title: str
+    items: tuple[Item, ...]
+    at_home: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A way to teach the course: its sessions in order, and for whom."""
+
+    title: str
+    text: str
+    sessions: tuple[Session, ...]
+
+
+PLANS = (
+    Plan(
+        "Two hours",
+        "A guest lecture with a laboratory: who has the course installed runs lesson 00.",
+        (
+            Session(
+                "Two hours",
+                (Item(LECTURE), Item("break", 10), Item("00"), Item("questions, and where to go on", 15)),
+                at_home=("00",),
+            ),
+        ),
+    ),
+    Plan(
+        "One day",
+        "After the start: where the memory goes, where parallelism comes from, and what many devices gain.\n"
+        "None of these lessons needs another than lesson 00.",
+        (
+            Session(
+                "Morning", (Item("00"), Item("break", 15), Item(LECTURE), Item("break", 15), Item("07")), ("00", "07")
+            ),
+            Session("Afternoon", (Item("03"), Item("break", 20), Item("04")), ("03", "04")),
+        ),
+    ),
+    Plan(
+        "Six weeks",
+        "All lessons, one session a week, exercises at home; each lesson comes after those that it needs. Where a\n"
+        "session must be shorter, hold a lesson's talk (the table at the end) and leave its notebook for home.",
+        (
+            Session("Week 1: measuring, memory", (Item("00"), Item("01")), ("00", "01")),
+            Session("Week 2: compute, and the whole picture", (Item("02"), Item(LECTURE)), ("02",)),
+            Session("Week 3: parallelism over data", (Item("03"), Item("04")), ("03", "04")),
+            Session("Week 4: parallelism over models, input", (Item("05"), Item("06")), ("05", "06")),
+            Session("Week 5: memory of a training", (Item("07"), Item("08")), ("07", "08")),
+            Session("Week 6: two investigations", (Item("11"), Item("12")), ("11", "12")),
+        ),
+    ),
+)
+
+
+def talk_minutes(lesson: Lesson) -> float:
+    """Return the minutes of the lesson's own deck: those of all cells that open a slide."""
+    return sum(cell.metadata.get("minutes", 0) for cell in lesson.cells if "slide" in cell.tags)
+
+
+def minutes_of(item: Item, lessons: Mapping[str, Lesson]) -> int:
+    """Return an item's minutes: the lesson's by its metadata, the lecture's by its deck, else its own.
+
+    Raises AuthoringError for a lesson that is not there, and for words without minutes.
+    """
+    if item.what == LECTURE:
+        return LECTURE_MINUTES
+    if item.what.isdigit():
+        if item.what not in lessons:
+            raise AuthoringError(f"the syllabus has lesson {item.what}, which is not there; mend PLANS in syllabus.py")
+        return lessons[item.what].minutes
+    if item.minutes is None:
+        raise AuthoringError(f"the syllabus has {item.what!r} without minutes; mend PLANS in syllabus.py")
+    return item.minutes
+
+
+def page(lessons: Sequence[Lesson]) -> str:
+    """Return the syllabus as Markdown: the plans, each with a clock, and the minutes of every lesson."""
+    known = {lesson.number: lesson for lesson in lessons}
+    lines = [
+        "# Syllabus",
+        "",
+        "Built by `make lessons` from the lessons' metadata; do not edit. The minutes of a lesson are for reading and",
+        "running it, predictions included; its exercises come on top.",
+    ]
+    for plan in PLANS:
+        lines += ["", f"## {plan.title}", "", plan.text]
+        for session in plan.sessions:
+            lines += ["", *_session(session, known, alone=len(plan.sessions) == 1)]
+        totals = [sum(minutes_of(item, known) for item in session.items) for session in plan.sessions]
+        lines += ["", f"In all {_hours(sum(totals))}; the longest session takes {_hours(max(totals))}."]
+    lines += ["", "## Minutes of each lesson", "",
+              "*Talk* is for the slides of the lesson's own deck (`make slides`), where it is held as a lecture.", "",
+              "| lesson | minutes | talk | needs |", "|---|--:|--:|---|"]  # fmt: skip
+    for lesson in lessons:
+        needs = ", ".join(lesson.needs) or "nothing"
+        lines.append(f"| {_link(lesson)} | {lesson.minutes} | {talk_minutes(lesson):g} | {needs} |")
+    total, talk = sum(lesson.minutes for lesson in lessons), sum(talk_minutes(lesson) for lesson in lessons)
+    return "\n".join([*lines, f"| all | {total} | {talk:g} | |"]) + "\n"
+
+
+def _session(session: Session, lessons: Mapping[str, Lesson], *, alone: bool) -> list[str]:
+    lines = [] if alone else [f"### {session.title}", ""]
+    lines += ["| from | minutes | what |", "|--:|--:|---|"]
+    clock = 0
+    for item in session.items:
+        minutes = minutes_of(item, lessons)
+        lines.append(f"| {clock // 60}:{clock % 60:02d} | {minutes} | {_what(item, lessons)} |")
+        clock += minutes
+    lines.append(f"| {clock // 60}:{clock % 60:02d} | | end |")
+    if session.at_home:
+        links = [f"[{number}](exercises/{lessons[number].name}_exercises.ipynb)" for number in session.at_home]
+        lines += ["", f"At home: the exercises of {_listed(links)}."]
+    return lines
+
+
+def _what(item: Item, lessons: Mapping[str, Lesson]) -> str:
+    if item.what == LECTURE:
+        return f'the lecture "{LECTURE_TITLE}" (`make lecture`)'
+    return _link(lessons[item.what]) if item.what in lessons else item.what
+
+
+def _link(lesson: Lesson) -> str:
+    return f"[{lesson.number} {lesson.title}]({lesson.notebook_name})"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _hours(minutes: int) -> str:
+    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"

@@ -1,0 +1,77 @@
+"""Grade a folder of submissions: ``python -m tools.grading --help``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.grading import sandbox
+from tools.grading.sandbox import SandboxError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Grade; returns the exit code, 1 where nothing could be graded."""
+    options = _options().parse_args(arguments)
+    try:
+        sandbox.bubblewrap()  # said at once: what grades takes seconds to load
+    except SandboxError as error:
+        return _error(str(error))
+    return _grade(options, options.into or _beside(options.submissions))
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tools.grading", description=__doc__.partition(":")[0])
+    parser.add_argument("submissions", type=_folder, help="the folder with STUDENT/ASSIGNMENT.ipynb in it, or what "
+                        "Canvas or Moodle packs, as a ZIP file or unpacked")  # fmt: skip
+    parser.add_argument("--into", type=_folder, help="where grades and pages go (default: beside the submissions)")
+    parser.add_argument("--roster", type=_folder, help="the class as CSV: Canvas's gradebook, Moodle's grading "
+                        "worksheet, or a table with the columns name and id")  # fmt: skip
+    parser.add_argument("--jobs", type=int, default=0, help="sandboxes at once (default: one for each processor)")
+    parser.add_argument("--force", action="store_true", help="mark again what was marked before")
+    return parser
+
+
+def _grade(options: argparse.Namespace, into: Path) -> int:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from tools.authoring.lesson import AuthoringError
+    from tools.grading import grade
+    from tools.grading.gradebook import GradingError
+
+    try:
+        done = grade.grade(options.submissions, into, jobs=options.jobs, force=options.force, listed=options.roster)
+    except (GradingError, SandboxError, AuthoringError) as error:
+        return _error(str(error))
+    except (OSError, SQLAlchemyError) as error:  # a disk that is full, a folder that is closed
+        return _error(f"{error}; what was marked is kept: mend this and start again")
+    for line in done.strange:
+        print(f"left out: {line}")
+    print(f"{done.new} marked, {done.kept} marked before, in {done.took_s:.0f} s: {done.table}")
+    for line in (*done.files, *(f"{one} for a person's marks" for one in done.waiting)):
+        print(line)
+    print(f"pages for the students: {into / 'feedback'}")
+    return 0
+
+
+def _error(text: str) -> int:
+    print(f"error: {text}", file=sys.stderr)
+    return 1
+
+
+def _folder(text: str) -> Path:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("name the folder of the submissions: make grade SUBMISSIONS=folder")
+    return Path(text).expanduser()
+
+
+def _beside(submissions: Path) -> Path:
+    """Return the class's folder: nbgrader's own where the submissions lie in its ``submitted``."""
+    folder = submissions.resolve()
+    name = folder.stem if folder.suffix.lower() == ".zip" else folder.name
+    return folder.parent if folder.name == "submitted" else folder.with_name(f"{name}_graded")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

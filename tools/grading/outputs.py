@@ -1,0 +1,155 @@
+"""What a submission's cells showed, as data that nothing runs: text, tables as rows of text, pictures as PNG.
+
+It comes from a process that may send anything, and goes into a lecturer's and a student's browser. So text is cut, of
+a table's HTML nothing is kept but its cells' text, and a picture must be a PNG of a reasonable size.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import html
+import re
+import struct
+from html.parser import HTMLParser
+from typing import Any
+
+import nbformat
+
+from tools.authoring.course import HERE
+from tools.authoring.exercises import Sheet
+
+MOST_OF_A_CELL = 8
+MOST_CHARACTERS = 5_000  # of printed text, or of a value shown as text
+MOST_OF_A_TABLE = 100_000  # characters of its HTML
+LARGEST_PICTURE_BYTES = 400_000
+LARGEST_PICTURE_PIXELS = 4_000_000  # a browser unpacks each of them
+_PNG = b"\x89PNG\r\n\x1a\n"
+_ROWS = ("table", "thead", "tbody", "tr", "th", "td")
+_OVER = {"tr": ("tr",), "td": ("td", "th"), "th": ("td", "th"), "thead": ("tbody",), "tbody": ("thead", "tbody")}
+_SILENT = ("style", "script", "template", "title")
+_UNPRINTABLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
+
+
+def printable(text: str) -> str:
+    """Return ``text`` with pictures of the characters in place of those that no page may hold, such as NUL.
+
+    However its lines end, they end as ours do.
+    """
+    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_UNPRINTABLE)
+
+
+def safe(sent: object) -> list[dict[str, Any]]:
+    """Return as a notebook's outputs what a submission sent of a cell; what is not as it shall be is left out."""
+    made = []
+    for one in sent[:MOST_OF_A_CELL] if isinstance(sent, list) else []:
+        if isinstance(one, dict) and isinstance(one.get("printed"), str):
+            made.append({"output_type": "stream", "name": "stdout", "text": _text(one["printed"])})
+        elif isinstance(one, dict):
+            data = _data(one)
+            made += [{"output_type": "display_data", "data": data, "metadata": {}}] if data else []
+    return made
+
+
+def _data(one: dict[str, Any]) -> dict[str, str]:
+    data = {"text/plain": _text(one["text"])} if isinstance(one.get("text"), str) else {}
+    if isinstance(one.get("png"), str) and (picture := _picture(one["png"])):
+        data["image/png"] = picture
+    elif isinstance(one.get("html"), str) and (rows := table(one["html"])):
+        data["text/html"] = rows
+    return data
+
+
+def _text(text: str) -> str:
+    return printable(text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}\n[and so on]")
+
+
+def _picture(encoded: str) -> str:
+    """Return a PNG in base64 again, "" for what is none or is too large to be shown."""
+    if len(encoded) > 2 * LARGEST_PICTURE_BYTES:
+        return ""
+    try:
+        picture = base64.b64decode(re.sub(r"\s+", "", encoded), validate=True)
+    except (binascii.Error, ValueError):
+        return ""
+    if len(picture) > LARGEST_PICTURE_BYTES or picture[:8] != _PNG or picture[12:16] != b"IHDR" or len(picture) < 24:
+        return ""
+    width, height = struct.unpack(">II", picture[16:24])
+    return base64.b64encode(picture).decode("ascii") if width * height <= LARGEST_PICTURE_PIXELS else ""
+
+
+class _Table(HTMLParser):
+    """Reads the rows of tables: of each element its name, of each cell its text, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.parts: list[str] = []
+        self._open: list[str] = []
+        self._silent = ""
+
+    def handle_starttag(self, tag: str, _attributes: object) -> None:
+        if tag in _SILENT:
+            self._silent = tag
+        elif tag in _ROWS and (tag == "table") != ("table" in self._open):
+            for over in _OVER.get(tag, ()):
+                self.handle_endtag(over)
+            self._open.append(tag)
+            self.parts.append(f"<{tag}>")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._silent:
+            self._silent = ""
+        while tag in self._open:
+            last = self._open.pop()
+            self.parts.append(f"</{last}>")
+            if last == tag:
+                break
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] in ("th", "td") and not self._silent:
+            self.parts.append(html.escape(printable(data)))
+
+    def close(self) -> None:
+        super().close()
+        while self._open:
+            self.parts.append(f"</{self._open.pop()}>")
+
+
+def table(text: str) -> str:
+    """Return the tables in HTML as HTML of our own, without an attribute; "" where there is none."""
+    if len(text) > MOST_OF_A_TABLE:
+        return ""
+    reader = _Table()
+    reader.feed(text)
+    reader.close()
+    return "".join(reader.parts)
+
+
+@functools.cache
+def _built(name: str) -> dict[str, list[dict[str, Any]]]:
+    path = HERE.folder / "exercises" / f"{name}.ipynb"
+    cells = nbformat.read(path, as_version=4).cells if path.is_file() else []
+    return {cell.id: safe([_as_sent(one) for one in cell.outputs]) for cell in cells if cell.cell_type == "code"}
+
+
+def _as_sent(output: dict[str, Any]) -> dict[str, str]:
+    if output["output_type"] == "stream":
+        return {"printed": output["text"]}
+    data = output.get("data", {})
+    named = {"text": "text/plain", "html": "text/html", "png": "image/png"}
+    return {name: data[kind] for name, kind in named.items() if kind in data}
+
+
+def of_given(sheet: Sheet) -> dict[str, list[dict[str, Any]]]:
+    """Return what the given cells of the exercises show, by their ids, as the released notebook has it."""
+    return _built(sheet.lesson.name)
+
+
+def cut(source: str, most: int) -> str:
+    """Return a source as it is shown: what nobody reads is named in its place, so that it takes nobody's time.
+
+    To colour Python takes the square of a run of blank lines.
+    """
+    short = re.sub(r"\s{400,}", lambda one: f"\n# [{len(one[0])} blanks]\n", source)
+    return printable(short if len(short) <= most else f"{short[:most]}\n# [{len(short) - most:,} characters more]")
