@@ -1,7 +1,8 @@
-"""A bare machine (torch, numpy, pandas, matplotlib) imports everything, and `import helpers` loads nothing heavy."""
+"""A bare machine (the core dependencies alone) imports everything, also from a wheel; `import helpers` is light."""
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.metadata
 import json
@@ -9,6 +10,8 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,22 +19,29 @@ import pytest
 import helpers
 
 ROOT = Path(__file__).parents[2]
-NEEDED = ("lazy-loader", "torch", "numpy", "pandas", "matplotlib")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NEEDED = [re.match(r"[\w.-]+", line).group() for line in PROJECT["dependencies"]]
+IMPORTED_AS = {"pillow": "PIL", "lazy-loader": "lazy_loader"}
 ABSENT = ("torchvision", "tqdm", "psutil", "IPython", "ipywidgets", "ipykernel", "mlxtend", "sklearn", "scipy", "thop",
           "numba", "jupyter_core", "jupyterlab", "nbformat", "nbconvert", "cloudpickle", "joblib", "pytest", "yaml",
           "platformdirs", "torchinfo", "fvcore", "cpuinfo")  # fmt: skip
 
-# A finder in front of all others, for which nothing is installed but what is needed and what that needs.
+# Finders for which nothing is installed but what is needed and what that needs.
 BARE = """
     import json, sys
     absent = set(json.loads(sys.argv[1]))
 
     class Bare:
-        def find_spec(self, name, path=None, target=None):
-            if name.partition(".")[0] in absent:
-                raise ModuleNotFoundError(f"No module named {name!r} on a bare machine", name=name)
+        def __init__(self, finder):
+            self.finder = finder
 
-    sys.meta_path.insert(0, Bare())
+        def find_spec(self, name, path=None, target=None):
+            return None if name.partition(".")[0] in absent else self.finder.find_spec(name, path, target)
+
+        def __getattr__(self, name):
+            return getattr(self.finder, name)
+
+    sys.meta_path[:] = [Bare(finder) for finder in sys.meta_path]
 """
 
 
@@ -63,19 +73,19 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def run(program: str, *, bare: bool) -> dict:
-    """Run ``program`` in a fresh Python and return the JSON that it prints last."""
+def run(program: str, *, bare: bool, folder: Path = ROOT) -> dict:
+    """Run ``program`` in a fresh Python that works in ``folder``, and return the JSON that it prints last."""
     text = (textwrap.dedent(BARE) if bare else "import json, sys\n") + textwrap.dedent(program)
     absent = set(installed()) | set(ABSENT)
     command = [sys.executable, "-c", text, json.dumps(sorted(absent - bare_packages() - {"helpers"}))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_the_bare_machine_has_what_is_needed_and_not_the_rest():
     packages = bare_packages()
-    assert {name.replace("-", "_") for name in NEEDED} <= packages
+    assert {IMPORTED_AS.get(name, name) for name in NEEDED} <= packages
     assert packages.isdisjoint(ABSENT)
 
 
@@ -98,6 +108,18 @@ def test_every_module_imports_on_a_bare_machine():
     )
     assert found["problems"] == {}
     assert {"helpers.units", "helpers.storage", "helpers.isolation", "helpers.isolation.child"} <= set(found["names"])
+
+
+def test_the_core_dependencies_are_what_modules_import_outside_of_functions():
+    imported = set()
+    for path in (ROOT / "helpers").rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(node.module.partition(".")[0])
+    foreign = imported - sys.stdlib_module_names - {"helpers"}
+    assert foreign == {IMPORTED_AS.get(name, name) for name in NEEDED}
 
 
 @pytest.mark.parametrize("name", ["tqdm", "torchvision.transforms", "psutil", "IPython.display"])
@@ -158,3 +180,37 @@ def test_a_wrong_name_is_told_the_right_ones():
         helpers.mesure  # noqa: B018
     with pytest.raises(ImportError):
         from helpers import mesure  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> zipfile.ZipFile:
+    """The wheel that hatchling builds from this tree, as `uv build --wheel` does, without the network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+    subprocess.run(build, cwd=ROOT, capture_output=True, check=True)
+    return zipfile.ZipFile(next(folder.glob("*.whl")))
+
+
+def test_the_wheel_holds_every_file_of_the_library_and_its_version(wheel):
+    tracked = subprocess.run(["git", "ls-files", "helpers"], cwd=ROOT, capture_output=True, text=True, check=True)
+    names = set(wheel.namelist())
+    assert {name for name in tracked.stdout.split() if (ROOT / name).exists()} <= names
+    assert "helpers/py.typed" in names
+    assert not [name for name in names if not name.startswith(("helpers/", "deep_learning_hardware_course-"))]
+    assert wheel.filename.endswith(f"-{helpers.__version__}-py3-none-any.whl")
+    assert f"## {helpers.__version__}\n" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_readmes_lines_run_from_the_wheel_in_an_empty_folder_on_a_bare_machine(wheel, tmp_path):
+    [lines] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert len([line for line in lines.splitlines() if line]) == 5
+    wheel.extractall(tmp_path / "installed")
+    (tmp_path / "empty").mkdir()
+    program = f"""
+        sys.path[:] = [{str(tmp_path / "installed")!r}, *(path for path in sys.path if path != {str(ROOT)!r})]
+        exec({lines!r})
+        print(json.dumps(helpers.__file__))
+    """
+    assert run(program, bare=True, folder=tmp_path / "empty") == str(tmp_path / "installed" / "helpers" / "__init__.py")
+    assert list((tmp_path / "empty").iterdir()) == []
