@@ -18,8 +18,8 @@ from helpers.memory.layers import (
     profile_mem,
 )
 from helpers.memory.peak import AliveGroup, PeakEstimate, PeakMeasurement, estimate_peak_memory, measure_peak_memory
-from helpers.memory.steps import ModelError, sum_of_outputs
 from helpers.memory.timeline import CATEGORIES, Event, LiveTensor, Timeline
+from helpers.steps import ModelError, sum_of_outputs
 
 __all__ = [
     "CATEGORIES",

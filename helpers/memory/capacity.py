@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
-from helpers.memory import steps
+from helpers import steps
 from helpers.memory.peak import PeakEstimate, estimate_peak_memory
 from helpers.results import Result
 
@@ -61,9 +60,10 @@ class LargestBatch(Result):
 
 def fits(
     model: nn.Module,
-    inputs: steps.Inputs,
-    memory_bytes: int,
+    inputs: steps.Inputs = None,
+    memory_bytes: int | None = None,
     *,
+    shape: steps.Inputs = None,
     optimizer: steps.OptimizerFactory | None = None,
     training: bool = True,
     loss: steps.Loss | None = None,
@@ -77,7 +77,7 @@ def fits(
     """
     limit = _checked_bytes(memory_bytes)
     estimate = estimate_peak_memory(
-        model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast, target=target
+        model, inputs, shape=shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast, target=target
     )
     return Fit(
         fits=estimate.peak_bytes <= limit,
@@ -92,9 +92,10 @@ def fits(
 
 def max_batch_size(
     model: nn.Module,
-    inputs: steps.Inputs,
-    memory_bytes: int,
+    inputs: steps.Inputs = None,
+    memory_bytes: int | None = None,
     *,
+    shape: steps.Inputs = None,
     at_most: int = 2**20,
     optimizer: steps.OptimizerFactory | None = None,
     training: bool = True,
@@ -117,7 +118,8 @@ def max_batch_size(
     limit = _checked_bytes(memory_bytes)
     if not isinstance(at_most, int) or isinstance(at_most, bool) or at_most < 1:
         raise ValueError(f"at_most is {at_most!r}; give a whole number of at least 1")
-    given, resized = _with_batch(inputs)
+    steps.check_model(model)
+    given, resized = _with_batch(steps.arguments_of(model, inputs, shape))
     estimates: dict[int, PeakEstimate] = {}
 
     def peak(batch: int) -> int:
@@ -139,7 +141,7 @@ def max_batch_size(
         memory_bytes=limit,
         estimates=len(peaks),
         device=any_of_them.device,
-        uncertain=tuple(sorted({sentence for each in estimates.values() for sentence in each.uncertain})),
+        uncertain=tuple(sorted({sentence for estimate in estimates.values() for sentence in estimate.uncertain})),
         left_out=any_of_them.left_out,
         smallest_batch_size=smallest,
     )
@@ -203,17 +205,19 @@ def _checked_bytes(memory_bytes: int) -> int:
     return int(memory_bytes)
 
 
-def _with_batch(inputs: steps.Inputs) -> tuple[int, Callable[[int], Any]]:
+def _with_batch(arguments: steps.Arguments) -> tuple[int, Callable[[int], steps.Arguments]]:
     """Return the inputs' batch and what makes them with another one; a tensor's content is not needed: it is zeros."""
-    positional, _ = steps.arguments_of(inputs)
-    if not (positional and isinstance(positional[0], steps.Shape)):
-        tensors = steps.tensors_of(inputs)
-        batches = {tensor.shape[0] if tensor.dim() else None for tensor in tensors}
-        if len(batches) != 1 or None in batches:
-            raise ValueError(
-                f"the inputs' first sizes are {sorted(map(str, batches))}; give tensors with one common batch, first"
-            )
-        return batches.pop(), lambda batch: pytree.tree_map_only(
-            torch.Tensor, lambda tensor: tensor.new_zeros(()).expand(batch, *tensor.shape[1:]), inputs
+    batches = {next(iter(leaf.shape), None) for leaf in arguments.leaves}
+    if len(batches) != 1 or None in batches:
+        raise ValueError(
+            f"the inputs' first sizes are {sorted(map(str, batches))}; give tensors with one common batch, first"
         )
-    return inputs[0], lambda batch: (batch, *inputs[1:])
+
+    def resized(batch: int) -> steps.Arguments:
+        def with_batch(leaf: Any) -> Any:
+            sizes = (batch, *leaf.shape[1:])
+            return steps.Shape(sizes) if isinstance(leaf, steps.Shape) else leaf.new_zeros(()).expand(sizes)
+
+        return arguments.replaced(with_batch)
+
+    return batches.pop(), resized

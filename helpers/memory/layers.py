@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from helpers.memory import attribution, probing, steps, timeline, tracing
+from helpers import steps
+from helpers.memory import attribution, probing, timeline, tracing
 from helpers.memory.peak import estimate_peak_memory
 from helpers.memory.trace import Operator, Trace
 from helpers.results import Result
@@ -113,8 +114,9 @@ class WorkingSets(Result):
 
 def profile_layer_mem(
     model: nn.Module,
-    inputs: steps.Inputs | None = None,
+    inputs: steps.Inputs = None,
     *,
+    shape: steps.Inputs = None,
     optimizer: steps.OptimizerFactory | None = None,
     training: bool = True,
     loss: steps.Loss | None = None,
@@ -126,8 +128,8 @@ def profile_layer_mem(
     that runs an operator or owns parameters itself, so an identity has none; the path of the model itself is empty,
     and ``(loss)`` is the loss. Lesson 07.
     """
-    work = steps.workload(
-        model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast, only_followed=True
+    work = steps.step(
+        model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast, only_followed=True
     )
     seen = _Seen()
     trace, probes = probing.followed(work, seen.watched)
@@ -149,8 +151,9 @@ def profile_layer_mem(
 
 def profile_mem(
     model: nn.Module,
-    inputs: steps.Inputs | None = None,
+    inputs: steps.Inputs = None,
     *,
+    shape: steps.Inputs = None,
     optimizer: steps.OptimizerFactory | None = None,
     training: bool = True,
     loss: steps.Loss | None = None,
@@ -160,7 +163,9 @@ def profile_mem(
 
     The arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
     """
-    estimate = estimate_peak_memory(model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
+    estimate = estimate_peak_memory(
+        model, inputs, shape=shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast
+    )
     most = _most_bytes(estimate.timeline)
     whole = sum(most.values())
     shares = tuple(
@@ -180,9 +185,7 @@ def profile_layer_alexnet(model: nn.Module | None = None, inputs: steps.Inputs =
     :func:`~helpers.memory.estimate_peak_memory` raises. Lesson 07.
     """
     model = _alexnet() if model is None else model
-    work = steps.workload(
-        model, inputs, optimizer=None, training=False, loss=None, autocast=None, only_followed=True
-    )  # fmt: skip
+    work = steps.step(model, inputs, training=False, only_followed=True)
     seen = _Seen()
     trace = tracing.traced(work, seen.watched)
     owned: Counter[str] = Counter()

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from helpers.memory import allocations, probing, steps, timeline
+from helpers import steps
+from helpers.memory import allocations, probing, timeline
 from helpers.results import Result
 
 _LARGEST_GROUPS = 20
@@ -84,8 +85,9 @@ class PeakMeasurement(Result):
 
 def estimate_peak_memory(
     model: nn.Module,
-    inputs: steps.Inputs | None = None,
+    inputs: steps.Inputs = None,
     *,
+    shape: steps.Inputs = None,
     optimizer: steps.OptimizerFactory | None = None,
     training: bool = True,
     loss: steps.Loss | None = None,
@@ -94,11 +96,9 @@ def estimate_peak_memory(
 ) -> PeakEstimate:
     """Return the peak memory of one step and its timeline, without running the step.
 
-    ``inputs`` is a shape (batch first, as a tuple of sizes; its type is that of the model's first parameter), a
-    tensor, a tuple of positional arguments or a dict of keyword arguments; None is the shape that the model names
-    itself (``model.example_shape``, as LeNet's). ``optimizer`` is a class of torch.optim, or a callable from parameters
-    to an optimizer; None leaves its step out. ``training=False`` is inference: evaluation
-    mode without gradients. ``loss`` goes from the model's outputs to one number and is the sum of all outputs unless
+    ``inputs`` (or ``shape``) is as in :mod:`helpers.steps`. ``optimizer`` is a class of torch.optim, or a callable from
+    parameters to an optimizer; None leaves its step out. ``training=False`` is inference: evaluation mode without
+    gradients. ``loss`` goes from the model's outputs to one number and is the sum of all outputs unless
     given. ``autocast`` is the type of a ``torch.autocast`` around forward pass and loss.
 
     ``target`` is the device that the step would run on, ``"cpu"`` or ``"cuda"``, unless that is the model's own. A
@@ -112,8 +112,8 @@ def estimate_peak_memory(
     Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that raises, that
     cannot be copied, or whose memory depends on the values of its tensors. Lesson 07.
     """
-    work = steps.workload(
-        model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast, only_followed=True,
+    work = steps.step(
+        model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast, only_followed=True,
         target=target,
     )  # fmt: skip
     trace, probes = probing.followed(work)
@@ -155,8 +155,9 @@ def _estimate(line: timeline.Timeline, uncertain: tuple[str, ...], device: torch
 
 def measure_peak_memory(
     model: nn.Module,
-    inputs: steps.Inputs | None = None,
+    inputs: steps.Inputs = None,
     *,
+    shape: steps.Inputs = None,
     optimizer: steps.OptimizerFactory | None = None,
     training: bool = True,
     loss: steps.Loss | None = None,
@@ -171,9 +172,9 @@ def measure_peak_memory(
     Raises what :func:`estimate_peak_memory` raises, and RuntimeError when a PyTorch profiler is already running.
     Lesson 07.
     """
-    work = steps.workload(model, inputs, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
+    work = steps.step(model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
     measured = _measured_on_cuda if work.device.type == "cuda" else _measured_on_cpu
-    with steps.undisturbed(work.device):
+    with steps.undisturbed():
         carried_bytes, step_bytes = measured(work)
     return PeakMeasurement(
         peak_bytes=carried_bytes + step_bytes,
@@ -184,12 +185,12 @@ def measure_peak_memory(
     )
 
 
-def _real_copy(work: steps.Workload) -> steps.Workload:
+def _real_copy(work: steps.Step) -> steps.Step:
     with torch.inference_mode(False):
         return steps.copied(work, copy_tensor=torch.clone)
 
 
-def _measured_on_cpu(work: steps.Workload) -> tuple[int, int]:
+def _measured_on_cpu(work: steps.Step) -> tuple[int, int]:
     with allocations.recorded() as record:
         record.mark("copy")  # inside the record, so that a release of any of it is seen
         real = _real_copy(work)
@@ -204,7 +205,7 @@ def _measured_on_cpu(work: steps.Workload) -> tuple[int, int]:
     return given + kept, allocations.usage(record.window("second step")).peak_bytes
 
 
-def _measured_on_cuda(work: steps.Workload) -> tuple[int, int]:
+def _measured_on_cuda(work: steps.Step) -> tuple[int, int]:
     steps.run(steps.with_optimizer(_real_copy(work)))  # cuBLAS takes its workspaces here, before anything is counted
     torch.cuda.synchronize(work.device)
     before = torch.cuda.memory_allocated(work.device)
@@ -214,14 +215,14 @@ def _measured_on_cuda(work: steps.Workload) -> tuple[int, int]:
     return carried, usage.peak_bytes
 
 
-def _first_step(work: steps.Workload) -> steps.Workload:
+def _first_step(work: steps.Step) -> steps.Step:
     ready = steps.with_optimizer(work)
     steps.run(ready)
     steps.drop_gradients(ready)
     return ready
 
 
-def _own_bytes(work: steps.Workload) -> int:
+def _own_bytes(work: steps.Step) -> int:
     """Return the bytes of the distinct storages of the model's tensors and the inputs."""
     model = work.model
     named = (model.parameters(), model.buffers(), steps.kept_tensors(model).values(), steps.tensors_of(work.arguments))

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from helpers.memory import allocations, inplace, smaller, steps, tracing
+from helpers import steps
+from helpers.memory import allocations, inplace, smaller, tracing
 from helpers.memory.trace import Operator, TensorSpec, Trace, strides_of
 
 _FREE = (
@@ -44,7 +45,7 @@ class _Run:
     kept: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
-def followed(work: steps.Workload, observe: tracing.Observe = tracing.UNOBSERVED) -> tuple[Trace, list[Probe | None]]:
+def followed(work: steps.Step, observe: tracing.Observe = tracing.UNOBSERVED) -> tuple[Trace, list[Probe | None]]:
     """Return the trace of ``work`` as autograd writes it without fake tensors, and a probe for each of its events.
 
     Some of PyTorch's fake results lie otherwise in memory than the real ones (a layer norm's of a permuted operand),
@@ -60,7 +61,7 @@ def followed(work: steps.Workload, observe: tracing.Observe = tracing.UNOBSERVED
         layouts |= found
 
 
-def probed(trace: Trace, work: steps.Workload) -> tuple[list[Probe | None], tracing.Layouts]:
+def probed(trace: Trace, work: steps.Step) -> tuple[list[Probe | None], tracing.Layouts]:
     """Return a probe for every event of the second step, None for a release, and the layouts that are not the trace's.
 
     Each distinct operator is run once on its device.
@@ -72,7 +73,7 @@ def probed(trace: Trace, work: steps.Workload) -> tuple[list[Probe | None], trac
     if work.device.type != work.runs_on.type:
         return [_probe(event, None, trace, None) for event in events], {}
     device = work.device
-    with steps.undisturbed(device), torch.autocast(device.type, enabled=False):
+    with steps.undisturbed(), torch.autocast(device.type, enabled=False):
         if device.type == "cuda":
             runner, record = _Runner(trace, device), None
             runs = [runner.run(event) for event in events]

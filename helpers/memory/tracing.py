@@ -32,7 +32,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from helpers.memory import attribution, steps
+from helpers import steps
+from helpers.memory import attribution
 from helpers.memory.trace import Made, Operator, Release, TensorSpec, Trace, key_of, strides_of
 from helpers.memory.values import MOST_ELEMENTS, KnownValues
 from helpers.operations.shapes import check_positions
@@ -49,7 +50,7 @@ Layouts = dict[Any, dict[int, tuple[int, ...]]]  # by an operator's key: positio
 
 
 def traced(
-    work: steps.Workload,
+    work: steps.Step,
     observe: Observe = UNOBSERVED,
     layouts: Layouts | None = None,
 ) -> Trace:
@@ -62,7 +63,7 @@ def traced(
     """
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues()
-    with steps.undisturbed(work.runs_on), torch.inference_mode(False):
+    with steps.undisturbed(), torch.inference_mode(False):
         copying = _Copying(fake_mode, work.runs_on, values)
         with copying, fake_mode:
             fake = steps.copied(work, copy_tensor=copying.copied)
@@ -120,7 +121,7 @@ class Tracer(TorchDispatchMode):
         self,
         fake_mode: FakeTensorMode,
         layers: attribution.Layers,
-        work: steps.Workload,
+        work: steps.Step,
         values: KnownValues,
         layouts: Layouts,
     ) -> None:
@@ -359,7 +360,7 @@ def _is_known(args: tuple[Any, ...]) -> bool:
     return bool(args) and isinstance(args[0], FakeTensor) and args[0].constant is not None
 
 
-def _two_steps(fake: steps.Workload, tracer: Tracer, second: AbstractContextManager) -> Trace:
+def _two_steps(fake: steps.Step, tracer: Tracer, second: AbstractContextManager) -> Trace:
     trace = tracer.trace
     _name_carried(fake, tracer)
     fake = steps.with_optimizer(fake)
@@ -381,7 +382,7 @@ def _two_steps(fake: steps.Workload, tracer: Tracer, second: AbstractContextMana
     return replace(trace, events=list(trace.events))  # the copy's own releases, which follow, are no part of it
 
 
-def _name_carried(fake: steps.Workload, tracer: Tracer) -> None:
+def _name_carried(fake: steps.Step, tracer: Tracer) -> None:
     groups = {
         "parameter": fake.model.named_parameters(),
         "buffer": fake.model.named_buffers(),
@@ -395,7 +396,7 @@ def _name_carried(fake: steps.Workload, tracer: Tracer) -> None:
             tracer.trace.names[tracer.add(tensor)] = (category, layer, name)
 
 
-def _name_optimizer_state(fake: steps.Workload, tracer: Tracer) -> None:
+def _name_optimizer_state(fake: steps.Step, tracer: Tracer) -> None:
     if fake.optimizer is None:
         return
     owners = {id(parameter): _split(name) for name, parameter in fake.model.named_parameters()}
@@ -445,7 +446,7 @@ def _hidden_fakes() -> AbstractContextManager:
 
 
 @contextmanager
-def _foreach_as_real(work: steps.Workload) -> Iterator[None]:
+def _foreach_as_real(work: steps.Step) -> Iterator[None]:
     """Let optimizers choose for fake parameters the implementation that they choose for real ones on the device."""
     module = importlib.import_module("torch.optim.optimizer")  # torch.optim hides the module's name
     devices = module._get_foreach_kernels_supported_devices()

@@ -14,7 +14,7 @@ from helpers.operations.report import (
     OperationProfile,
     OperatorOperations,
 )
-from helpers.operations.specs import ForwardError
+from helpers.steps import ForwardError
 
 __all__ = [
     "ForwardError",

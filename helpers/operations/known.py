@@ -18,8 +18,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from helpers.operations.finite import everywhere
 from helpers.operations.recurrent import is_recurrence
 from helpers.operations.shapes import batch_sizes, result_of
-from helpers.operations.specs import META, ForwardError, Operator, mapped, shape_only, tensors_in, written
+from helpers.operations.specs import META, Operator, mapped, shape_only, tensors_in, written
 from helpers.operations.trace import Trace
+from helpers.steps import ForwardError
 
 # Values are kept of so many elements at most: the masks of 512 sequences of 512, and 2 MB.
 LIMIT = 2**18

@@ -10,37 +10,34 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from helpers import trees
+from helpers import steps, trees
 from helpers.operations import backward, conventions, formulas, optimizer as optimizers
-from helpers.operations.inputs import as_arguments, check_values, checked_model, explained
 from helpers.operations.known import OnShapes
-from helpers.operations.preserve import preserved
 from helpers.operations.recurrent import Recurrence
 from helpers.operations.report import LayerOperations, LayerOperator, OperationProfile, OperatorOperations
-from helpers.operations.specs import Call
-from helpers.operations.trace import Trace, described
+from helpers.operations.specs import META, Call
+from helpers.operations.trace import Trace
 from helpers.operations.work import NOTHING, Work
 
+_WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 # How torch.library names the function that it makes of the backward of an operator of one's own.
 _OF_LIBRARY = "GeneratedBackwardFor_"
 
 
 def profile_ops(
     model: nn.Module,
-    shape: Any = None,
+    inputs: steps.Inputs = None,
     *,
-    inputs: Any = None,
+    shape: steps.Inputs = None,
     optimizer: optimizers.Factory | None = None,
     inputs_need_grad: bool = False,
     values: bool = False,
 ) -> OperationProfile:
     """Count the operations and bytes of ``model`` for one input: forward, backward and optimizer, layer by layer.
 
-    ``shape`` is the shape of one tensor, of the type of the model's floating-point parameters (float32 where it has
-    none), or the inputs themselves; ``inputs`` is a tensor, a tuple of positional arguments or a mapping of
-    keyword arguments, nested as the forward wants them: ``profile_ops(model, inputs=dict(tokenizer(text)))``.
-    Without either, the shape is the model's own ``example_shape``. ``optimizer`` is a ``torch.optim`` class or a
-    function from a list of parameters to an optimizer; without one that phase is 0.
+    ``inputs`` (or ``shape``) is as in :mod:`helpers.steps`, nested as the forward wants it:
+    ``profile_ops(model, (1, 3, 224, 224))``, ``profile_ops(model, dict(tokenizer(text)))``. ``optimizer`` is a
+    ``torch.optim`` class or a function from a list of parameters to an optimizer; without one that phase is 0.
 
     Nothing is computed: the forward runs on shapes (torch's meta device), with the model's own mode, and the model
     comes back as it was. Integer and boolean inputs of up to 262,144 elements keep their values, and so does what
@@ -67,31 +64,62 @@ def profile_ops(
     An operator without a rule is named in ``not_counted``, and the totals then say "at least"; :func:`register` gives
     it one. A count that depends on a random draw says so.
 
-    Raises TypeError for a model or optimizer of the wrong kind, ValueError for inputs that are none, and
-    :class:`ForwardError` where the forward cannot be followed (a wrong shape, an exception of its own, a step that
-    needs values). Lesson 07.
+    Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that hides its layers
+    or has none yet (TorchScript, quantised, lazy), and of its kinds :class:`ForwardError` where the forward cannot be
+    followed (a wrong shape, an exception of its own, a step that needs values). Lesson 07.
     """
-    model = checked_model(model)
+    model = _unwrapped(model)
+    steps.check_model(model, compiled=True)
+    given = steps.arguments_of(model, inputs, shape)
     if optimizer is not None:
         optimizers.check_optimizer(optimizer)
     if values:
-        check_values(model)
-    with torch.inference_mode(False), preserved(model, (shape, inputs)):
+        _check_values(model)
+    with torch.inference_mode(False), steps.preserved(model, given):
         trace = (Trace if values else OnShapes)(model)
-        arguments = as_arguments(model, shape, inputs, trace, inputs_need_grad=inputs_need_grad)
+        arguments = _stand_ins(model, given, trace, need_grad=inputs_need_grad)
         try:
             with trace.recording():
                 outputs = model(*arguments.positional, **arguments.named)
         except Exception as error:
-            raise explained(error, model, trace, arguments) from error
+            raise _explained(error, model, trace, arguments, given.is_from_shape) from error
         reached = backward.reached(outputs, trace)
         trained = [p for p in model.parameters() if reached.trains(p, trace.stand_in(p))]
         tally = _Tally(trace, reached)
         if optimizer is not None:
             places = [trace.parameter_owner[id(p)] for p in trained]
             tally.add_optimizer(optimizers.optimizer_calls(trained, places, optimizer))
-    given = described((*arguments.positional, *arguments.named.values()))
-    return _profile(model, given, _name_of(optimizer), trace, tally)
+    shown = steps.described((*arguments.positional, *arguments.named.values()))
+    return _profile(model, shown, _name_of(optimizer), trace, tally)
+
+
+def _unwrapped(model: Any) -> Any:
+    """Return the module inside the wrapper of torch.compile or DataParallel, else ``model`` itself."""
+    inside = model.module if isinstance(model, _WRAPPERS) else getattr(model, "_orig_mod", None)
+    return _unwrapped(inside) if isinstance(inside, nn.Module) else model
+
+
+def _check_values(model: nn.Module) -> None:
+    """Raise ValueError where a model cannot run on real tensors."""
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise ValueError("values=True runs the forward on real tensors, and the model is on meta, which holds none; "
+                         "make the model on the CPU, or count it without values=True")  # fmt: skip
+
+
+def _stand_ins(model: nn.Module, given: steps.Arguments, trace: Trace, *, need_grad: bool) -> steps.Arguments:
+    """Return what computes in place of what the caller gave; shapes become tensors of the model's type."""
+    is_real = type(trace) is Trace
+
+    def stand_in(leaf: Any) -> torch.Tensor:
+        if isinstance(leaf, steps.Shape) and is_real:
+            drawn = torch.randn(leaf.shape, generator=torch.Generator().manual_seed(0))
+            device = next((parameter.device for parameter in model.parameters()), None)
+            leaf = drawn.to(device, steps.dtype_of(model))
+        elif isinstance(leaf, steps.Shape):
+            leaf = torch.empty(leaf.shape, dtype=steps.dtype_of(model), device=META)
+        return trace.stand_in_of_input(leaf, needs_grad=need_grad)
+
+    return given.replaced(stand_in)
 
 
 def _name_of(optimizer: Any) -> str | None:
@@ -355,3 +383,36 @@ def _intensity(work: Work) -> float | None:
     """Return the arithmetic intensity in FLOP a byte, None where nothing is moved."""
     moved = work.input_bytes + work.weight_bytes + work.output_bytes
     return work.flops / moved if moved else None
+
+
+def _explained(
+    error: Exception, model: nn.Module, trace: Trace, arguments: steps.Arguments, is_from_shape: bool
+) -> steps.ForwardError:
+    """Return the error to raise: which layer failed, on what input, and what to do."""
+    while isinstance(error.__cause__, steps.ForwardError):
+        error = error.__cause__
+    path, module, given = _place(error, model, trace, arguments)
+    where = f"layer {path!r} ({type(module).__name__})" if path else f"the forward of {type(module).__name__}"
+    reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    if isinstance(error, steps.ForwardError):
+        return steps.ForwardError(f"{where}: {reason}")
+    if "meta" in reason and not any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        return steps.ForwardError(f"{where} takes a step that shapes alone cannot follow ({type(error).__name__}); "
+                            "pass values=True to run the forward once on real tensors")  # fmt: skip
+    message = f"{where} failed on {given}: {type(error).__name__}: {reason}"
+    if is_from_shape and any(word in reason for word in ("indices", "Long", "embedding")):
+        message += "; a shape makes floating-point input: pass inputs=torch.zeros(shape, dtype=torch.long)"
+    elif isinstance(error, NotImplementedError) and isinstance(trace, OnShapes):
+        message += "; pass values=True to run the forward once on real tensors"
+    elif is_from_shape and isinstance(error, RuntimeError | IndexError | ValueError):
+        message += f"; check the shape: the model was given {steps.described(arguments.positional)}"
+    elif is_from_shape and isinstance(error, TypeError):
+        message += "; a shape makes one tensor, so pass what the forward takes with inputs="
+    return steps.ForwardError(message)
+
+
+def _place(error: Exception, model: nn.Module, trace: Trace, arguments: steps.Arguments) -> tuple[str, nn.Module, str]:
+    if trace.failure is not None and trace.failure[0] is error:
+        _, row, given = trace.failure
+        return trace.paths[row], trace.modules[row], given
+    return "", model, steps.described((*arguments.positional, *arguments.named.values()))

@@ -10,16 +10,13 @@ import torch
 from torch import Tensor
 
 from helpers.operations.conventions import FREE, WITHOUT_PRODUCTS
+from helpers.steps import ForwardError
 
 META = torch.device("meta")
 
 _READING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 # Looked at first: to ask of every number whether it is a tensor takes longer than all else that is noted of it.
 _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
-
-
-class ForwardError(RuntimeError):
-    """The model's forward cannot be followed on shapes; the message says where and what to do. Lesson 07."""
 
 
 class Spec(NamedTuple):

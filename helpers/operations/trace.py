@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from helpers.operations import recurrent
 from helpers.operations.shapes import check_positions
 from helpers.operations.specs import Call, Operator, mapped, operator_of, spec_of, storage_of, tensors_in, written
+from helpers.steps import described
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -298,17 +299,6 @@ class _FunctionRecorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         return self._trace.function(func, getattr(func, "__name__", ""), args, kwargs or {})
-
-
-def described(values: Any) -> str:
-    """Return the shapes and types of a call's arguments, as a student would write them."""
-    if isinstance(values, Tensor):
-        return f"{tuple(values.shape)} {str(values.dtype).removeprefix('torch.')}"
-    if isinstance(values, Mapping):
-        return ", ".join(f"{key}={described(value)}" for key, value in values.items())
-    if isinstance(values, list | tuple):
-        return ", ".join(described(value) for value in values) or "nothing"
-    return type(values).__name__
 
 
 def shapes_in(values: Any) -> str:

@@ -6,11 +6,11 @@ kernels a function spends its time in, :func:`estimate_step_time` what a step ta
 Lesson 07.
 """
 
-from helpers.memory.steps import ModelError
 from helpers.profiling.estimate import OperatorEstimate, StepTimeEstimate, estimate_step_time
 from helpers.profiling.kernels import KernelTable, KernelTime, kernel_table
 from helpers.profiling.layers import profile_time
 from helpers.profiling.report import LayerTime, OperatorTime, TimeProfile
+from helpers.steps import ModelError
 
 __all__ = [
     "KernelTable", "KernelTime", "LayerTime", "ModelError", "OperatorEstimate", "OperatorTime", "StepTimeEstimate",

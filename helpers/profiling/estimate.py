@@ -22,10 +22,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers import results, trees
-from helpers.memory import steps
-from helpers.operations.trace import described
-from helpers.profiling.preparing import input_text, warm_step
+from helpers import results, steps, trees
 from helpers.results import Result
 from helpers.timing.runs import Clock, check_budget, run
 from helpers.timing.waiting import watch_waiting, why_disturbed
@@ -122,8 +119,9 @@ class StepTimeEstimate(Result):
 
 def estimate_step_time(
     model: nn.Module,
-    inputs: steps.Inputs,
+    inputs: steps.Inputs = None,
     *,
+    shape: steps.Inputs = None,
     training: bool = True,
     loss: steps.Loss | None = None,
     optimizer: steps.OptimizerFactory | None = None,
@@ -145,7 +143,7 @@ def estimate_step_time(
     Raises as :func:`profile_time` does. Lesson 07.
     """
     check_budget(budget_s)
-    with warm_step(model, inputs, training=training, loss=loss, optimizer=optimizer) as work:
+    with steps.warm_step(model, inputs, shape, training=training, loss=loss, optimizer=optimizer) as work:
         recorder = record_step(work)
         timed = [_alone(call) for call in recorder.calls]
         not_timed = tuple(sorted({str(call.function) for call, works in zip(recorder.calls, timed, strict=True)
@@ -157,7 +155,7 @@ def estimate_step_time(
         phases_s = [math.fsum(row.total_s for row in rows if row.phase == phase) for phase in _PHASES]
         return StepTimeEstimate(
             model=type(model).__name__,
-            input=input_text(work),
+            input=work.input_text,
             device=str(work.device),
             threads=torch.get_num_threads(),
             training=training,
@@ -211,7 +209,7 @@ class StepRecorder(TorchDispatchMode):
         self.phase = "forward" if phase == "loss" else phase
 
 
-def record_step(work: steps.Workload) -> StepRecorder:
+def record_step(work: steps.Step) -> StepRecorder:
     """Run one step of ``work`` and return its operators."""
     recorder = StepRecorder()
     steps.drop_gradients(work)
@@ -283,7 +281,7 @@ def _rows(recorder: StepRecorder, medians_s: Sequence[float]) -> tuple[OperatorE
         rows.append(OperatorEstimate(
             operator=str(call.function),
             phase=phase,
-            arguments=described(tensors),
+            arguments=steps.described(tensors),
             calls=count,
             median_s=medians_s[place],
             total_s=total_s,

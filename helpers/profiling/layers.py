@@ -12,11 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from helpers import trees
-from helpers.memory import steps
+from helpers import steps, trees
 from helpers.profiling import kernels
 from helpers.profiling.marks import OUTSIDE, Marks, Stamps, StepTimes
-from helpers.profiling.preparing import input_text, warm_step
 from helpers.profiling.report import FUNCTIONAL_KIND, OUTSIDE_KIND, LayerTime, OperatorTime, TimeProfile
 from helpers.timing.runs import Clock, check_budget
 
@@ -27,8 +25,9 @@ _PROFILED_STEPS = 5
 
 def profile_time(
     model: nn.Module,
-    inputs: steps.Inputs | None = None,
+    inputs: steps.Inputs = None,
     *,
+    shape: steps.Inputs = None,
     training: bool = True,
     loss: steps.Loss | None = None,
     budget_s: float = 2.0,
@@ -37,9 +36,9 @@ def profile_time(
     """Return where the time of one step of ``model`` goes: layer by layer and operator by operator, there and back.
 
     A step is forward, loss and backward in training mode; with ``training=False`` the forward alone, in evaluation
-    mode and without gradients. ``inputs`` is a shape (of zeros), a tensor, a tuple of positional arguments or a dict
-    of keyword arguments, by default the model's own ``example_shape``; ``loss`` goes from the model's outputs to one
-    number, by default their sum. The gradients are None when a step begins, and the optimizer is no part of it.
+    mode and without gradients. ``inputs`` (or ``shape``, of zeros) is as in :mod:`helpers.steps`; ``loss`` goes from
+    the model's outputs to one number, by default their sum. The gradients are None when a step begins, and the
+    optimizer is no part of it.
 
     Everything runs on a copy, on the model's device: the model itself is never touched. Two warm-up steps come
     first. Then rounds of one step with hooks and one without, in alternating order, for ``budget_s`` (5 rounds in
@@ -56,7 +55,7 @@ def profile_time(
     copied, raises, or hides its layers (compiled, TorchScript, quantised, lazy). Lesson 07.
     """
     check_budget(budget_s)
-    with warm_step(model, inputs, training=training, loss=loss) as work:
+    with steps.warm_step(model, inputs, shape, training=training, loss=loss) as work:
         stamps = Stamps(work.device, clock)
         modules = dict(work.model.named_modules())
         plain_s, hooked = _rounds(work, list(modules.values()), stamps, budget_s, clock)
@@ -65,7 +64,7 @@ def profile_time(
         forward_s, backward_s = (math.fsum(own_s[phase].values()) for phase in ("forward", "backward"))
         return TimeProfile(
             model=type(model).__name__,
-            input=input_text(work),
+            input=work.input_text,
             device=str(work.device),
             threads=torch.get_num_threads(),
             training=training,
@@ -83,7 +82,7 @@ def profile_time(
 
 
 def _rounds(
-    work: steps.Workload, modules: Sequence[nn.Module], stamps: Stamps, budget_s: float, clock: Clock
+    work: steps.Step, modules: Sequence[nn.Module], stamps: Stamps, budget_s: float, clock: Clock
 ) -> tuple[list[float], list[StepTimes]]:
     """Run rounds for the budget; return the seconds of the steps without hooks, and the times of those with."""
     plain_s: list[float] = []
@@ -104,12 +103,12 @@ def _rounds(
     return plain_s, hooked
 
 
-def _fresh(work: steps.Workload) -> None:
+def _fresh(work: steps.Step) -> None:
     steps.drop_gradients(work)
     steps.run(work)
 
 
-def _plain_step(work: steps.Workload, stamps: Stamps) -> float:
+def _plain_step(work: steps.Step, stamps: Stamps) -> float:
     steps.drop_gradients(work)
     stamps.settle()
     begin = stamps.now()
@@ -117,7 +116,7 @@ def _plain_step(work: steps.Workload, stamps: Stamps) -> float:
     return stamps.seconds([begin, stamps.now()])[1]
 
 
-def _hooked_step(work: steps.Workload, modules: Sequence[nn.Module], stamps: Stamps) -> StepTimes:
+def _hooked_step(work: steps.Step, modules: Sequence[nn.Module], stamps: Stamps) -> StepTimes:
     marks = Marks(modules, stamps)
     made: list[torch.Tensor] = []
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-import torch
 from torch import nn
 
-from helpers import profiling, trees
+from helpers import profiling, steps, trees
 from helpers.hardware.limits.results import MachineLimits
-from helpers.memory import steps
 from helpers.operations import LayerOperations, OperationProfile, OperatorOperations, profile_ops
-from helpers.operations.inputs import dtype_of
-from helpers.operations.preserve import preserved
 from helpers.results import Result
 from helpers.roofline.modelling import RooflinePoint, Workload, model, peak_of
 from helpers.roofline.placing import check_limits
@@ -109,17 +103,18 @@ def workload_of(
 
 def roofline(
     model: nn.Module,
-    inputs: Any,
-    limits: MachineLimits,
+    inputs: steps.Inputs = None,
+    limits: MachineLimits | None = None,
     training: bool = False,
     *,
+    shape: steps.Inputs = None,
     loss: steps.Loss | None = None,
     budget_s: float = 2.0,
 ) -> RooflineProfile:
     """Return every layer of ``model`` as a point: counted FLOPs and bytes, modelled time, measured time.
 
-    ``inputs`` is a shape, a tensor, a tuple of positional arguments or a mapping of keyword arguments; ``training``
-    takes forward and backward in training mode, else the forward in evaluation mode. Counts are
+    ``inputs`` (or ``shape``) is as in :mod:`helpers.steps`, ``limits`` what :func:`helpers.probe` returned;
+    ``training`` takes forward and backward in training mode, else the forward in evaluation mode. Counts are
     :func:`helpers.operations.profile_ops`'s in that mode, times :func:`helpers.profiling.profile_time`'s, with ``loss``
     and ``budget_s``; :func:`workload_of` says how layers become workloads. The model comes back as it was.
 
@@ -130,20 +125,19 @@ def roofline(
     not measured, or a model that moves no bytes, and what counting and timing raise. Lesson 02.
     """
     steps.check_model(model)
-    check_limits(limits, steps.device_of(model, inputs))
-    dtype = str(dtype_of(model)).removeprefix("torch.")
+    arguments = steps.arguments_of(model, inputs, shape)
+    check_limits(limits, steps.device_of(model, arguments))
+    dtype = str(steps.dtype_of(model)).removeprefix("torch.")
     peak_of(limits, dtype)  # refused before anything is timed
-    counted = count(model, inputs, training=training)
-    timed = profiling.profile_time(model, inputs, training=training, loss=loss, budget_s=budget_s)
+    counted = count(model, arguments, training=training)
+    timed = profiling.profile_time(model, arguments, training=training, loss=loss, budget_s=budget_s)
     return join(counted, timed, limits, dtype=dtype)
 
 
-def count(model: nn.Module, inputs: Any, *, training: bool) -> OperationProfile:
-    """Count the model's operations in training or in evaluation mode; its modes come back. For the library itself."""
-    with preserved(model):
+def count(model: nn.Module, inputs: steps.Inputs, *, training: bool) -> OperationProfile:
+    """Count the model's operations in training or in evaluation mode; its modes come back."""
+    with steps.preserved(model):
         model.train(training)
-        if isinstance(inputs, torch.Tensor | Mapping):
-            return profile_ops(model, inputs=inputs)
         return profile_ops(model, inputs)
 
 

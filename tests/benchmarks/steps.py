@@ -19,12 +19,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from helpers import console, results, units
-from helpers.memory import steps
+from helpers import console, results, steps, units
 from helpers.models import LeNet
 from helpers.operations import profile_ops
 from helpers.profiling import estimate_step_time
-from helpers.profiling.preparing import warm_step
 from helpers.timing import steady_allocator
 from helpers.timing.runs import Clock, run
 
@@ -111,7 +109,7 @@ def roofline_s(model: nn.Module, inputs: Tensor, training: bool, limit: Limits) 
 def measured_s(model: nn.Module, inputs: Tensor, training: bool, budget_s: float, clock: Clock) -> list[float]:
     """Return the seconds of warm steps, at least three."""
     found: list[float] = []
-    with warm_step(model, inputs, training=training, loss=None) as work:
+    with steps.warm_step(model, inputs, training=training, loss=None) as work:
         begin_s = clock()
         while len(found) < 3 or clock() - begin_s < budget_s:
             steps.drop_gradients(work)

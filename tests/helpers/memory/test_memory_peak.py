@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from memory_models import CONFIGURATIONS, Adam, Picks, Residual, SelfAttention, TinyLanguageModel
 from torch import nn
 
+from helpers import steps
 from helpers.memory import estimate_peak_memory, inplace, measure_peak_memory, tracing
 from helpers.memory.allocations import Usage
 from helpers.memory.attribution import SavedNumbers
@@ -217,10 +218,7 @@ def test_without_the_numbers_that_a_product_keeps_it_would_be_eight_bytes_off(mo
 def test_no_kernel_of_the_step_runs_on_real_data(monkeypatch):
     """The trace alone computes nothing: it is done without any real tensor of the step's size."""
     monkeypatch.setattr("helpers.memory.probing.probed", lambda trace, device: pytest.fail("stop here"))
-    work = tracing.steps.workload(
-        nn.Linear(1, 1), (10**12, 1), optimizer=None, training=True, loss=None, autocast=None
-    )  # fmt: skip
-    trace = tracing.traced(work)
+    trace = tracing.traced(steps.step(nn.Linear(1, 1), (10**12, 1)))
     assert max(trace.storage_bytes.values()) == 4 * 10**12
 
 

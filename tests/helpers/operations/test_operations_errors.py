@@ -9,6 +9,7 @@ from torch import nn
 
 from helpers.models import LeNet
 from helpers.operations import ForwardError, profile_ops
+from helpers.steps import ModelError
 
 
 def _layer(function):
@@ -51,27 +52,33 @@ def test_two_types_in_one_product():
     ("make", "said"),
     [
         (lambda: nn.Linear, "Linear is a class"),
-        (lambda: len, "pass a torch.nn.Module"),
-        (lambda: torch.jit.script(nn.Linear(3, 4)), "TorchScript"),
-        (lambda: nn.Sequential(torch.jit.script(nn.Linear(3, 4))), "layer '0' is a TorchScript"),
-        (lambda: torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(3, 4))), "layer '0' is quantized"),
+        (lambda: len, "give a torch.nn.Module"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_models_that_cannot_be_counted(make, said):
+def test_what_is_no_model(make, said):
     with pytest.raises(TypeError, match=said):
         profile_ops(make(), (2, 3))
 
 
-def test_lazy_layers():
-    with pytest.raises(ValueError, match="layer '0' is lazy and its weight has no shape yet"):
-        profile_ops(nn.Sequential(nn.LazyLinear(4)), (2, 3))
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: torch.jit.script(nn.Linear(3, 4)), "the model is a TorchScript"),
+        (lambda: nn.Sequential(torch.jit.script(nn.Linear(3, 4))), "module '0' is a TorchScript"),
+        (lambda: torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(3, 4))), "module '0' is quantised"),
+        (lambda: nn.Sequential(nn.LazyLinear(4)), "0.weight has no shape yet"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_models_that_cannot_be_counted(make, said):
+    with pytest.raises(ModelError, match=said):
+        profile_ops(make(), (2, 3))
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        ({}, ValueError, "neither a shape nor inputs"),
+        ({}, TypeError, "neither a shape nor inputs"),
         ({"shape": (2, 3), "inputs": torch.zeros(2, 3)}, ValueError, "both"),
         ({"shape": (-2, 3)}, ValueError, "negative"),
         ({"shape": (2.0, 3)}, TypeError, "neither a shape nor inputs"),

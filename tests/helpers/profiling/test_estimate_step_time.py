@@ -14,10 +14,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers.memory import steps
+from helpers import steps
 from helpers.models import LeNet
 from helpers.profiling import ModelError, StepTimeEstimate, estimate as module, estimate_step_time
-from helpers.profiling.preparing import warm_step
 from helpers.results import from_dict
 
 
@@ -122,7 +121,7 @@ def test_the_calls_are_those_of_a_step():
 
 def step_s(model: nn.Module, inputs: torch.Tensor, *, training: bool) -> float:
     found = []
-    with warm_step(model, inputs, training=training, loss=None) as work:
+    with steps.warm_step(model, inputs, training=training, loss=None) as work:
         for _ in range(15):
             steps.drop_gradients(work)
             begin_s = time.thread_time()

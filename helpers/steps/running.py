@@ -6,44 +6,42 @@ Everything here works on a copy of the model, so that the caller's model is neve
 from __future__ import annotations
 
 import copy
-import gc
-import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from helpers.operations.inputs import dtype_of
+from helpers.steps.inputs import (
+    Arguments,
+    Inputs,
+    ModelError,
+    Shape,
+    arguments_of,
+    check_model,
+    described,
+    device_of,
+    dtype_of,
+    tensors_of,
+)
+from helpers.steps.preserve import undisturbed
 
 Loss = Callable[[Any], torch.Tensor]
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
-Inputs = Any  # a shape, a tensor, a tuple of positional arguments, or a dict of keyword arguments
-_ACCEPTED_INPUTS = (
-    "give a shape such as (64, 1, 28, 28), a tensor, a tuple of positional arguments with a tensor among them, "
-    "or a dict of keyword arguments"
-)
-
-
-class ModelError(RuntimeError):
-    """The model, its loss or its optimizer raised, or cannot be handled; the message says which, and why."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A tensor of zeros that is made, on the model's device and in its type, when the step is prepared."""
-
-    sizes: tuple[int, ...]
+_WARM_STEPS = 2
+PARTS = {
+    "forward": "model's forward pass",
+    "loss": "loss",
+    "backward": "backward pass",
+    "optimizer": "optimizer's step",
+}
 
 
 @dataclass(frozen=True)
-class Workload:
+class Step:
     """What one step runs: a model, its arguments, and for training a loss and an optimizer.
 
     ``device`` is the one whose memory is meant, and ``runs_on`` the one that its operators run on: a CPU stands in for
@@ -51,7 +49,7 @@ class Workload:
     """
 
     model: nn.Module
-    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    arguments: Arguments
     device: torch.device
     runs_on: torch.device
     assumed: tuple[str, ...]
@@ -61,28 +59,33 @@ class Workload:
     autocast: torch.dtype | None
     optimizer: torch.optim.Optimizer | None = None
 
+    @property
+    def input_text(self) -> str:
+        """The shapes and types of what the model is given."""
+        return ", ".join(described(part) for part in self.arguments if part)
 
-def workload(
+
+def step(
     model: nn.Module,
-    inputs: Inputs | None,
+    inputs: Inputs = None,
+    shape: Inputs = None,
     *,
-    optimizer: OptimizerFactory | None,
-    training: bool,
-    loss: Loss | None,
-    autocast: torch.dtype | None,
+    optimizer: OptimizerFactory | None = None,
+    training: bool = True,
+    loss: Loss | None = None,
+    autocast: torch.dtype | None = None,
     only_followed: bool = False,
     target: str | torch.device | None = None,
-) -> Workload:
-    """Return the step that the arguments of ``estimate_peak_memory`` describe, checked.
+) -> Step:
+    """Return the step that these arguments describe, checked.
 
-    ``inputs`` is by default the shape that the model itself names, ``example_shape``. A step that is ``only_followed``
-    may have its model on meta and another device for its ``target``.
+    A step that is ``only_followed`` may have its model on meta and another device for its ``target``.
 
-    Raises TypeError or ValueError for an argument that is not accepted, and ModelError for a model whose memory
-    cannot be known beforehand.
+    Raises TypeError or ValueError for an argument that is not accepted, and ModelError for a model that cannot be
+    handled.
     """
     check_model(model)
-    inputs = _example_shape(model) if inputs is None else inputs
+    arguments = arguments_of(model, inputs, shape)
     if not isinstance(training, bool):
         raise TypeError(f"training is {training!r:.80}; give True for a training step, False for inference")
     if not training and (optimizer is not None or loss is not None):
@@ -94,7 +97,10 @@ def workload(
             raise TypeError(f"{name} is {type(value).__name__}; give {accepted}")
     if autocast is not None and not (isinstance(autocast, torch.dtype) and autocast.is_floating_point):
         raise TypeError(f"autocast is {autocast!r}; give a floating-point dtype, such as torch.bfloat16")
-    own = device_of(model, inputs)
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    if len(devices) > 1:
+        raise ModelError(f"the model lies on {', '.join(sorted(map(str, devices)))}; put it on one device")
+    own = device_of(model, arguments)
     if own.type not in ("cpu", "cuda", "meta") or (own.type == "meta" and not only_followed):
         raise ModelError(
             f"the model is on the device {own}, and what runs needs cpu or cuda; estimate_peak_memory, fits and "
@@ -102,9 +108,9 @@ def workload(
         )
     device = _device_meant(own, target)
     runs_on = device if _is_here(device) else torch.device("cpu")
-    return Workload(
+    return Step(
         model=model,
-        arguments=arguments_of(inputs),
+        arguments=arguments,
         device=device,
         runs_on=runs_on,
         assumed=tuple(_assumed(own, device, runs_on, target, autocast)),
@@ -113,35 +119,6 @@ def workload(
         make_optimizer=optimizer,
         autocast=autocast,
     )
-
-
-def check_model(model: nn.Module) -> None:
-    """Raise TypeError or ModelError for a model whose memory cannot be told from its operators."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is {type(model).__name__}; give a torch.nn.Module")
-    for name, module in model.named_modules():
-        where = f"the module {name!r}" if name else "the model"
-        if isinstance(module, torch.jit.ScriptModule):
-            raise ModelError(f"{where} is a TorchScript module, whose operators cannot be seen; give the Python model")
-        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            raise ModelError(
-                f"{where} is compiled, and what the compiler fuses is never stored; give the model as it was before "
-                "torch.compile"
-            )
-        if "quantized" in type(module).__module__.split("."):
-            raise ModelError(
-                f"{where} is quantised ({type(module).__name__}): its packed weights are not tensors of PyTorch; "
-                "give the model as it was before quantisation"
-            )
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    for name, tensor in tensors.items():
-        if is_lazy(tensor):
-            raise ModelError(f"{name} has no shape yet (a lazy module); run the model once on one batch first")
-        if tensor.layout != torch.strided or tensor.is_quantized:
-            raise ModelError(f"{name} is stored as {tensor.layout}, {tensor.dtype}; only dense tensors are handled")
-    devices = {tensor.device for tensor in tensors.values()}
-    if len(devices) > 1:
-        raise ModelError(f"the model lies on {', '.join(sorted(map(str, devices)))}; put it on one device")
 
 
 def _device_meant(own: torch.device, target: str | torch.device | None) -> torch.device:
@@ -181,49 +158,12 @@ def _assumed(
             yield "autocast casts what it casts on a CPU; on CUDA it keeps more operators in float32"
 
 
-def device_of(model: nn.Module, inputs: Inputs = None) -> torch.device:
-    """Return the model's device; without parameters and buffers that of the inputs, and else CUDA if there is one."""
-    tensors = [*model.parameters(), *model.buffers(), *pytree.tree_leaves(inputs)]
-    devices = [tensor.device for tensor in tensors if isinstance(tensor, torch.Tensor)]
-    return devices[0] if devices else torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and the named arguments that ``inputs`` stands for.
-
-    Raises TypeError or ValueError for what is neither a shape nor tensors.
-    """
-    if isinstance(inputs, torch.Tensor):
-        return (inputs,), {}
-    if isinstance(inputs, Mapping) and inputs:
-        return (), dict(inputs)
-    if isinstance(inputs, tuple | list) and inputs:
-        if all(isinstance(size, int) and not isinstance(size, bool) for size in inputs):
-            if min(inputs) < 0:
-                raise ValueError(f"a shape has no negative sizes, got {tuple(inputs)}")
-            return (Shape(tuple(inputs)),), {}
-        if any(isinstance(item, torch.Tensor) for item in pytree.tree_leaves(inputs)):
-            return tuple(inputs), {}
-    raise TypeError(f"inputs is {inputs!r:.80}; {_ACCEPTED_INPUTS}")
-
-
-def _example_shape(model: nn.Module) -> tuple[int, ...]:
-    shape = getattr(model, "example_shape", None)
-    if shape is None:
-        raise TypeError(f"no inputs are given, and {type(model).__name__} has no example_shape; {_ACCEPTED_INPUTS}")
-    return shape
-
-
 def sum_of_outputs(outputs: Any) -> torch.Tensor:
     """Return the sum of every floating-point tensor in ``outputs``: the loss where none is given.
 
-    Raises ModelError when there is none. For the library itself.
+    Raises ModelError when there is none.
     """
-    tensors = [
-        leaf
-        for leaf in pytree.tree_leaves(outputs)
-        if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
-    ]
+    tensors = [tensor for tensor in tensors_of(outputs) if tensor.is_floating_point() or tensor.is_complex()]
     if not tensors:
         raise ModelError(f"the model returned {type(outputs).__name__} without a floating-point tensor; give a loss")
     total = tensors[0].sum()
@@ -232,7 +172,7 @@ def sum_of_outputs(outputs: Any) -> torch.Tensor:
     return total
 
 
-def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> Workload:
+def copied(work: Step, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> Step:
     """Return ``work`` on a copy of its model and inputs; ``copy_tensor`` copies one input.
 
     An input that is a view of something larger becomes a tensor of its own size, and an input that is given twice
@@ -245,24 +185,18 @@ def copied(work: Workload, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor
     try:
         model = copy.deepcopy(work.model, {id(tensor): copy_tensor(_detached(tensor)) for tensor in kept})
     except Exception as error:
-        raise ModelError(f"the model cannot be copied (copy.deepcopy: {first_line(error)})") from error
+        raise ModelError(f"the model cannot be copied (copy.deepcopy: {_first_line(error)})") from error
     model.train(work.training)
-    copies: dict[int, torch.Tensor] = {}
 
-    def copy_leaf(leaf: Any) -> Any:
-        if isinstance(leaf, Shape):
-            try:
-                return torch.zeros(leaf.sizes, dtype=dtype_of(work.model), device=work.runs_on)
-            except RuntimeError as error:
-                shape = tuple(leaf.sizes)
-                raise ValueError(f"inputs={shape} does not fit into memory; give a smaller shape") from error
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        if id(leaf) not in copies:
-            copies[id(leaf)] = copy_tensor(_detached(leaf)).requires_grad_(leaf.requires_grad)
-        return copies[id(leaf)]
+    def copy_leaf(leaf: torch.Tensor | Shape) -> torch.Tensor:
+        if isinstance(leaf, torch.Tensor):
+            return copy_tensor(_detached(leaf)).requires_grad_(leaf.requires_grad)
+        try:
+            return torch.zeros(leaf.shape, dtype=dtype_of(work.model), device=work.runs_on)
+        except RuntimeError as error:
+            raise ValueError(f"inputs={leaf.shape} does not fit into memory; give a smaller shape") from error
 
-    copy_of_work = replace(work, model=model, arguments=pytree.tree_map(copy_leaf, work.arguments))
+    copy_of_work = replace(work, model=model, arguments=work.arguments.replaced(copy_leaf))
     drop_gradients(copy_of_work)
     return copy_of_work
 
@@ -273,7 +207,7 @@ def _detached(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach()
 
 
-def with_optimizer(work: Workload) -> Workload:
+def with_optimizer(work: Step) -> Step:
     """Return ``work`` with its optimizer, made from the parameters of its model.
 
     Raises ModelError when it cannot be made, or is one that runs the model several times in a step.
@@ -283,7 +217,7 @@ def with_optimizer(work: Workload) -> Workload:
     try:
         optimizer = work.make_optimizer(work.model.parameters())
     except Exception as error:
-        raise ModelError(f"the optimizer could not be made from the parameters: {first_line(error)}") from error
+        raise ModelError(f"the optimizer could not be made from the parameters: {_first_line(error)}") from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer(parameters) gave {type(optimizer).__name__}; it must give a torch.optim.Optimizer")
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -301,19 +235,14 @@ def kept_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def tensors_of(tree: Any) -> list[torch.Tensor]:
-    """Return the tensors in nested tuples, lists and dicts, in order."""
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def drop_gradients(work: Workload) -> None:
+def drop_gradients(work: Step) -> None:
     """Set the gradients of parameters and inputs to None, as each step finds them."""
     for tensor in (*work.model.parameters(), *tensors_of(work.arguments)):
         if tensor.is_leaf:
             tensor.grad = None
 
 
-def run(work: Workload, enter: Callable[[str], None] = lambda _phase: None) -> None:
+def run(work: Step, enter: Callable[[str], None] = lambda _phase: None) -> None:
     """Run one step; ``enter`` is told "forward", "loss", "backward" and "optimizer" as each begins.
 
     The model's outputs are dropped as soon as the loss has been computed from them.
@@ -336,15 +265,7 @@ def run(work: Workload, enter: Callable[[str], None] = lambda _phase: None) -> N
         raise ModelError(f"the {PARTS[phase]} raised {_described(error)}{_given(work.arguments)}") from error
 
 
-PARTS = {
-    "forward": "model's forward pass",
-    "loss": "loss",
-    "backward": "backward pass",
-    "optimizer": "optimizer's step",
-}
-
-
-def _run_phases(work: Workload, enter: Callable[[str], None]) -> None:
+def _run_phases(work: Step, enter: Callable[[str], None]) -> None:
     positional, named = work.arguments
     enter("forward")
     if not work.training:
@@ -368,36 +289,45 @@ def _run_phases(work: Workload, enter: Callable[[str], None]) -> None:
         work.optimizer.step()
 
 
-def _autocast(work: Workload) -> AbstractContextManager:
+def _autocast(work: Step) -> AbstractContextManager:
     return torch.autocast(work.runs_on.type, dtype=work.autocast) if work.autocast is not None else nullcontext()
 
 
-def _given(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> str:
+def _given(arguments: Arguments) -> str:
     shapes = [tuple(tensor.shape) for tensor in tensors_of(arguments)]
     return f" (inputs of shape {', '.join(map(str, shapes))})"
 
 
-def first_line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """Return the first line of an exception's message, or its type's name when it has none."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {first_line(error)}" if str(error).strip() else type(error).__name__
+    return f"{type(error).__name__}: {_first_line(error)}" if str(error).strip() else type(error).__name__
 
 
 @contextmanager
-def undisturbed(device: torch.device) -> Iterator[None]:
-    """Give back the random generators as they were, and keep the garbage collector from a moment of its own choice."""
-    collects = gc.isenabled()
-    gc.disable()
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
-        if collects:
-            gc.enable()
+def warm_step(
+    model: nn.Module,
+    inputs: Inputs = None,
+    shape: Inputs = None,
+    *,
+    training: bool = True,
+    loss: Loss | None = None,
+    optimizer: OptimizerFactory | None = None,
+) -> Iterator[Step]:
+    """Give the step on a copy of ``model``, run twice so that what happens once (caches, optimizer state) is over.
+
+    Inside, the garbage collector is off; at the end the random generators are as they were.
+
+    Raises what :func:`step` raises, and ModelError where the step does.
+    """
+    work = step(model, inputs, shape, optimizer=optimizer, training=training, loss=loss)
+    with undisturbed(), torch.inference_mode(False):
+        work = with_optimizer(copied(work, copy_tensor=torch.clone))
+        for _ in range(_WARM_STEPS):
+            drop_gradients(work)
+            run(work)
+        yield work

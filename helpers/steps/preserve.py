@@ -1,8 +1,9 @@
-"""Give a model and the random generators back exactly as they were, whatever its forward did to them."""
+"""Give a model and the random generators back exactly as they were, whatever a step did to them."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import random
 import types
 from collections import OrderedDict, deque
@@ -32,18 +33,40 @@ def preserved(model: nn.Module, given: Any = None) -> Iterator[None]:
     not seen.
     """
     attributes, containers, generators = _state_of([*model.modules(), given])
+    with _generators_kept():
+        try:
+            yield
+        finally:
+            for now, before in containers:
+                if not _same(now, before):
+                    _refill(now, before)
+            for owner, before in attributes:
+                _reset(owner, before)
+            for restore in generators:
+                restore()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Give back the random generators as they were, and keep the garbage collector from a moment of its own choice."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with _generators_kept():
+            yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@contextmanager
+def _generators_kept() -> Iterator[None]:
+    """Give the generators of torch, Python and NumPy their states back."""
     torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
         yield
     finally:
-        for now, before in containers:
-            if not _same(now, before):
-                _refill(now, before)
-        for owner, before in attributes:
-            _reset(owner, before)
-        for restore in generators:
-            restore()
         torch.set_rng_state(torch_state)
         if cuda_states:
             torch.cuda.set_rng_state_all(cuda_states)
