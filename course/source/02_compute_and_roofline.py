@@ -724,7 +724,7 @@ print(f"a block of 1,024 threads, one an element: a tile of {1024**0.5:.0f} x {1
 # | registers | a block of $C$ stays in registers |
 # | torch.matmul | the library |
 #
-# They are C++ of the course, in `helpers.studies.matrix_product_sources`; the first two differ in the order of two loops.
+# They are C++ of the course, in `helpers/studies/matrix_product/products.cpp`; the first two differ in the order of two loops.
 
 # %% [markdown]
 # A model of the ratio: the library fills a vector register with several numbers and starts two such multiply-accumulates a cycle.
@@ -811,7 +811,7 @@ timing.claim("in sums of 15 a multiply-accumulate takes less time than in sums o
 # %% tags=["look", "nbval-ignore-output"]
 censuses = {}
 try:
-    library = native.compile_cpp(matrix_product.sources.cpu_source(tile=64))
+    library = native.compile_cpp(matrix_product.cpu_source(tile=64))
     censuses = {name: native.census(library, function=f"{name}_product") for name in ("naive", "interchanged")}
 except native.NativeError as error:
     print(f"not counted here: {error}")

@@ -11,6 +11,7 @@ from helpers.native.cpp import CPP_FLAGS, Library, compile_cpp
 from helpers.native.disassembly import disassemble
 from helpers.native.driver import Kernel, Module, gpu_architecture
 from helpers.native.nvrtc import Cubin, compile_cuda, nvrtc_version, supported_architectures
+from helpers.native.sources import read_source
 from helpers.native.tools import CompilationError, MissingToolError, NativeError, find_nvdisasm, find_objdump
 
 __all__ = [
@@ -35,5 +36,6 @@ __all__ = [
     "find_objdump",
     "gpu_architecture",
     "nvrtc_version",
+    "read_source",
     "supported_architectures",
 ]

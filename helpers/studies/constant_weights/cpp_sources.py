@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from helpers.studies.constant_weights import cpp_templates as templates
-from helpers.studies.constant_weights.cpp_any_sizes import SIZES_AT_RUN_TIME
+from helpers import native
 from helpers.studies.constant_weights.cuda_sources import float_literal
 from helpers.studies.constant_weights.network import ACTIVATIONS, Dense, Network, pruned
 
@@ -23,6 +22,14 @@ CPP_PLACEMENTS = {
     "lanes_pointer": "sizes stand in the program, weights behind a pointer; candidates on SIMD lanes",
     "lanes": "sizes and weights stand in the program; candidates on SIMD lanes",
     "pruned": "straight-line code, one line for each weight that is not zero; candidates on SIMD lanes",
+}
+_PROGRAMS = {
+    "runtime_sizes": "cpp/any_sizes.cpp",
+    "pointer": "cpp/outputs_on_lanes.cpp",
+    "constexpr": "cpp/outputs_on_lanes.cpp",
+    "lanes_pointer": "cpp/candidates_on_lanes.cpp",
+    "lanes": "cpp/candidates_on_lanes.cpp",
+    "pruned": "cpp/straight_line.cpp",
 }
 BY_POINTER = ("pointer", "lanes_pointer")
 PADDING = 16  # floats that a register may read behind the last weight
@@ -47,22 +54,15 @@ def cpp_source(network: Network, placement: str = "lanes", prune: float = 0.0) -
         raise ValueError(f"the placements in C++ are {', '.join(CPP_PLACEMENTS)}; there is no {placement!r:.40}")
     network = pruned(network, prune)
     if placement == "runtime_sizes":
-        return SIZES_AT_RUN_TIME
+        return native.read_source(__package__, _PROGRAMS[placement])
     _check_size(network, placement)
-    parts = [_heading(network, placement), templates.LANES, templates.ACTIVATIONS]
-    if placement in ("pointer", "constexpr"):
-        parts += [templates.OUTPUTS_ON_LANES, _parameters(network, placement), _evaluate_one(network, placement)]
-        return "".join([*parts, templates.ONE_AFTER_ANOTHER])
-    if any(layer.activation == "softmax" for layer in network.layers):
-        parts.append(templates.SOFTMAX_ON_CANDIDATES)
-    parts.append(templates.TRANSPOSITION)
     if placement == "pruned":
-        parts += [_sizes(network), _STRAIGHT, *_straight_line(network)]
+        parts = [_sizes(network), *_straight_line(network)]
     else:
-        parts += [templates.CANDIDATES_ON_LANES, templates.OUTPUTS_ON_LANES, _parameters(network, placement)]
-        parts += [_evaluate_one(network, placement), _evaluate_lanes(network, placement)]
-    few = "" if placement == "pruned" else templates.FEW
-    return "".join([*parts, templates.BLOCKS.replace("    // FEW\n", few)])
+        parts = [_parameters(network, placement), _evaluate_one(network, placement)]
+        parts += [_evaluate_lanes(network, placement)] if placement in ("lanes", "lanes_pointer") else []
+    generated = {"network.h": "".join(parts)}
+    return _heading(network, placement) + native.read_source(__package__, _PROGRAMS[placement], generated=generated)
 
 
 def _check_size(network: Network, placement: str) -> None:
@@ -79,10 +79,8 @@ def _check_size(network: Network, placement: str) -> None:
 
 def _heading(network: Network, placement: str) -> str:
     chain = " ".join(f"-> {layer.outputs} {layer.activation}" for layer in network.layers)
-    straight = "true" if placement == "pruned" else "false"
     return (f"// {network.inputs} {chain}; {network.nonzero_weights:,} of {network.macs:,} weights are not zero.\n"
-            f"// {placement}: {CPP_PLACEMENTS[placement]}.\n"
-            f"constexpr bool STRAIGHT_LINE = {straight};\n")  # fmt: skip
+            f"// {placement}: {CPP_PLACEMENTS[placement]}.\n")  # fmt: skip
 
 
 def context_of(network: Network, placement: str) -> tuple[object, ...]:
@@ -195,31 +193,6 @@ def _activation_on_lanes(layer: Dense, y: str) -> list[str]:
     if layer.activation == "identity":
         return []
     return [f"    apply<{layer.outputs}, {layer.activation}, WIDTH>({y});\n"]
-
-
-_STRAIGHT = r"""
-// What one input or unit is for WIDTH registers of candidates.
-template <int WIDTH>
-struct Unit {
-    Lanes part[WIDTH];
-};
-template <int WIDTH>
-INLINE void begin(Unit<WIDTH>& sum, float bias) {
-#pragma GCC unroll 4
-    for (int k = 0; k < WIDTH; ++k) sum.part[k] = splat(bias);
-}
-template <int WIDTH>
-INLINE void add(Unit<WIDTH>& sum, const Lanes (&x)[WIDTH], float weight) {
-    const Lanes all = splat(weight);
-#pragma GCC unroll 4
-    for (int k = 0; k < WIDTH; ++k) sum.part[k] += all * x[k];
-}
-template <Lanes (*FUNCTION)(Lanes), int WIDTH>
-INLINE void end(const Unit<WIDTH>& sum, Lanes (&y)[WIDTH]) {
-#pragma GCC unroll 4
-    for (int k = 0; k < WIDTH; ++k) y[k] = FUNCTION(sum.part[k]);
-}
-"""
 
 
 def _straight_line(network: Network) -> Iterator[str]:

@@ -6,15 +6,18 @@ layers are unrolled, so every weight has a multiply-add of its own in the progra
 
 from __future__ import annotations
 
+import re
+import string
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
+from helpers import native
 from helpers.studies.constant_weights.network import Dense, Network
 
 CUDA_PLACEMENTS = ("const", "constexpr", "device", "constant", "parameter", "pointer", "shared")
 KNOWN_VALUES = ("const", "constexpr")
-PRECISIONS = ("fp32", "fp16")
 LAYOUTS = ("rows", "columns")
 THREADS = 128
 
@@ -36,7 +39,35 @@ _WORDS = {
 }
 _QUALIFIERS = {"const": "__device__ const", "constexpr": "__device__ constexpr", "device": "__device__",
                "constant": "__constant__"}  # fmt: skip
+_LAST_PARAMETER = {
+    "parameter": ", const __grid_constant__ Weights weights",
+    "pointer": ", const Weights* __restrict__ weights",
+    "shared": ", const Weights* __restrict__ weights",
+}
+_PREFIX = {"parameter": "weights.", "pointer": "weights->", "shared": "copied."}
 _ROW_NUMBERS = 6
+
+
+class _Numbers(NamedTuple):
+    """How a precision is written: what is stored, what is computed with, and the pieces of a multiply-add."""
+
+    stored: str
+    computed: str
+    weight: str
+    is_not_zero: str
+    multiply_add: str
+    kernel: str
+    candidates: tuple[str, ...]
+
+
+_NUMBERS = {
+    "fp32": _Numbers("float", "float", "{}", "{} != 0.0f", "fmaf", "cuda/evaluate.cu", ("candidate",)),
+    "fp16": _Numbers(
+        "unsigned short", "__half2", "both({})", "({} & 0x7fff) != 0", "__hfma2", "cuda/evaluate_halves.cu",
+        ("first", "second"),
+    ),
+}  # fmt: skip
+PRECISIONS = tuple(_NUMBERS)
 
 
 def cuda_source(network: Network, *, placement: str = "const", precision: str = "fp32", layout: str = "rows") -> str:
@@ -52,13 +83,21 @@ def cuda_source(network: Network, *, placement: str = "const", precision: str = 
     weight that float16 cannot hold, and for a network that is too large for the placement. Lesson 11.
     """
     _check(network, placement, precision, layout)
+    numbers = _NUMBERS[precision]
     parts = [_head(network, placement, precision, layout), _functions(network, precision)]
     if placement in _QUALIFIERS:
-        parts.append("\n\n".join(_arrays(network, _QUALIFIERS[placement], precision)))
+        parts += _arrays(network, _QUALIFIERS[placement], precision)
     else:
         parts.append(_structure(network, precision))
-    parts.append(_kernel(network, placement, precision, layout))
-    return "\n\n".join(part for part in parts if part) + "\n"
+    places = dict(zip(("input", "second_input"), _places(numbers, "i", network.inputs, layout), strict=False))
+    places |= zip(("output", "second_output"), _places(numbers, "j", network.outputs, layout), strict=False)
+    layers = [_layer(layer, number, placement, numbers) for number, layer in enumerate(network.layers, start=1)]
+    copy = _filled("cuda/copy.cu", kind=numbers.stored) + "\n" if placement == "shared" else ""
+    return _filled(
+        numbers.kernel, before="\n\n".join(filter(None, parts)), copy=copy,
+        parameter=_LAST_PARAMETER.get(placement, ""), inputs=network.inputs, outputs=network.outputs,
+        layers="\n\n".join(layers), last=f"h{len(layers)}", **places,
+    )  # fmt: skip
 
 
 def cuda_declaration(placement: str) -> str:
@@ -69,7 +108,7 @@ def cuda_declaration(placement: str) -> str:
 
 def candidates_per_thread(precision: str) -> int:
     """Return how many candidates a thread evaluates: 1, and 2 in the halves of its registers with "fp16"."""
-    return {"fp32": 1, "fp16": 2}[precision]
+    return len(_NUMBERS[precision].candidates)
 
 
 def packed_weights(network: Network, *, precision: str = "fp32") -> bytes:
@@ -137,77 +176,29 @@ def _head(network: Network, placement: str, precision: str, layout: str) -> str:
     return "\n".join(lines + (["#include <cuda_fp16.h>"] if precision == "fp16" else []))
 
 
-_BOTH = """\
-__device__ inline __half2 both(unsigned short bits)  // one weight's bits, for both candidates
-{
-    return __half2half2(__ushort_as_half(bits));
-}"""
-
-_FUNCTIONS = {
-    "relu": """\
-__device__ inline float relu(float x)  // NaN stays NaN, as in torch; fmaxf would make it 0
-{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm("max.NaN.f32 %0, %0, 0f00000000;" : "+f"(x));  // one instruction, which sm_80 and later have
-    return x;
-#else
-    return x < 0.0f ? 0.0f : x;
-#endif
-}""",
-    "tanh": """\
-__device__ inline float hyperbolic_tangent(float x) { return tanhf(x); }""",
-    "sigmoid": """\
-__device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + expf(-x)); }""",
-    "softmax": """\
-template <int width> __device__ inline void softmax(float (&x)[width])
-{
-    float largest = x[0], sum = 0.0f;
-    #pragma unroll
-    for (int j = 1; j < width; ++j) largest = x[j] > largest ? x[j] : largest;
-    #pragma unroll
-    for (int j = 0; j < width; ++j) { x[j] = expf(x[j] - largest); sum += x[j]; }
-    #pragma unroll
-    for (int j = 0; j < width; ++j) x[j] = __fdividef(x[j], sum);
-}""",
-}
-_HALF_FUNCTIONS = {
-    "relu": """\
-__device__ inline __half2 relu(__half2 x) { return __hmax2_nan(x, both(0)); }  // NaN stays NaN""",
-    "softmax": """\
-template <int width> __device__ inline void softmax(__half2 (&x)[width])  // in float, rounded at the end
-{
-    float first[width], second[width];
-    #pragma unroll
-    for (int j = 0; j < width; ++j) { first[j] = __low2float(x[j]); second[j] = __high2float(x[j]); }
-    softmax(first);
-    softmax(second);
-    #pragma unroll
-    for (int j = 0; j < width; ++j) x[j] = __floats2half2_rn(first[j], second[j]);
-}""",
-}
-_HALF_OF_FLOAT = """\
-__device__ inline __half2 {name}(__half2 x)  // in float, rounded at the end
-{{
-    return __floats2half2_rn({name}(__low2float(x)), {name}(__high2float(x)));
-}}"""
-_NAMES = {"tanh": "hyperbolic_tangent"}
-
-
 def _functions(network: Network, precision: str) -> str:
-    used = [name for name in _FUNCTIONS if any(layer.activation == name for layer in network.layers)]
+    """Return the functions of the activations that the network has; on halves those that they call, too."""
+    used = {layer.activation for layer in network.layers}
+    single = {name: text for name, text in _functions_of("cuda/activations.cu").items() if name in used}
     if precision == "fp32":
-        return "\n\n".join(_FUNCTIONS[name] for name in used)
-    made = [_BOTH]
-    for name in used:
-        if name != "relu":
-            made.append(_FUNCTIONS[name])
-        made.append(_HALF_FUNCTIONS.get(name) or _HALF_OF_FLOAT.format(name=_NAMES.get(name, name)))
+        return "\n\n".join(single.values())
+    halves = _functions_of("cuda/activations_halves.cu")
+    made = [halves.pop("both")]
+    for name in (name for name in halves if name in used):
+        made += [halves[name]] if name == "relu" else [single[name], halves[name]]
     return "\n\n".join(made)
+
+
+def _functions_of(file: str) -> dict[str, str]:
+    """Return the functions of a file, between which an empty line stands, by the names of their activations."""
+    texts = native.read_source(__package__, file).strip().split("\n\n")
+    names = (re.search(r"(\w+)\(", text)[1] for text in texts)
+    return {{"hyperbolic_tangent": "tanh"}.get(name, name): text for name, text in zip(names, texts, strict=True)}
 
 
 def _arrays(network: Network, qualifiers: str, precision: str) -> Iterator[str]:
     """Yield the declarations of each layer's weights and bias, with their values."""
-    kind = _KIND[precision]
+    kind = _NUMBERS[precision].stored
     for number, layer in enumerate(network.layers, start=1):
         rows = ",\n".join(f"    {{{_values(row, precision, indent=5)}}}" for row in layer.weights)
         yield (f"// weights_{number}[i][j] is what output j of layer {number} takes from its input i\n"
@@ -226,97 +217,36 @@ def _values(values: np.ndarray, precision: str, *, indent: int) -> str:
 
 
 def _structure(network: Network, precision: str) -> str:
-    kind, members = _KIND[precision], []
+    kind, members = _NUMBERS[precision].stored, []
     for number, layer in enumerate(network.layers, start=1):
         members.append(f"    {kind} weights_{number}[{layer.inputs}][{layer.outputs}], bias_{number}[{layer.outputs}];")
     return "\n".join(["struct Weights  // weights_1[i][j] is what output j of layer 1 takes from its input i", "{",
                       *members, "};"])  # fmt: skip
 
 
-def _kernel(network: Network, placement: str, precision: str, layout: str) -> str:
-    lines = [_SIGNATURE + _LAST_PARAMETER.get(placement, "") + ")", "{"]
-    if placement == "shared":
-        lines.append(_COPY.format(kind=_KIND[precision]))
-    lines += [_START[precision], "", *_inputs(network.inputs, precision, layout)]
-    for number, layer in enumerate(network.layers, start=1):
-        lines += ["", *_layer(layer, number, placement, precision)]
-    return "\n".join([*lines, "", *_outputs(network, precision, layout), "}"])
+def _places(numbers: _Numbers, index: str, width: int, layout: str) -> Iterator[str]:
+    """Yield where a number of each of the thread's candidates is stored."""
+    for candidate in numbers.candidates:
+        yield f"{candidate} * {width} + {index}" if layout == "rows" else f"{index} * candidates + {candidate}"
 
 
-_KIND = {"fp32": "float", "fp16": "unsigned short"}
-_NUMBER = {"fp32": "float", "fp16": "__half2"}
-_PREFIX = {"parameter": "weights.", "pointer": "weights->", "shared": "copied."}
-_SIGNATURE = """\
-extern "C" __global__ void evaluate(const float* __restrict__ inputs, float* __restrict__ outputs,
-                                    long long candidates"""
-_LAST_PARAMETER = {
-    "parameter": ", const __grid_constant__ Weights weights",
-    "pointer": ", const Weights* __restrict__ weights",
-    "shared": ", const Weights* __restrict__ weights",
-}
-_COPY = """\
-    __shared__ __align__(16) Weights copied;
-    for (int k = threadIdx.x; k < (int)(sizeof(Weights) / sizeof({kind})); k += blockDim.x)
-        (({kind}*)&copied)[k] = ((const {kind}*)weights)[k];
-    __syncthreads();
-"""
-_START = {
-    "fp32": """\
-    const long long candidate = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (candidate >= candidates) return;""",
-    "fp16": """\
-    const long long first = 2 * ((long long)blockIdx.x * blockDim.x + threadIdx.x);
-    if (first >= candidates) return;
-    const long long second = first + 1 < candidates ? first + 1 : first;""",
-}
-
-
-def _place(candidate: str, index: str, width: int, layout: str) -> str:
-    return f"[{candidate} * {width} + {index}]" if layout == "rows" else f"[{index} * candidates + {candidate}]"
-
-
-def _loop(index: str, count: int, body: str, *, depth: int = 1) -> list[str]:
-    space = "    " * depth
-    return [f"{space}#pragma unroll", f"{space}for (int {index} = 0; {index} < {count}; ++{index}){body}"]
-
-
-def _inputs(width: int, precision: str, layout: str) -> list[str]:
-    names = {"fp32": ("candidate",), "fp16": ("first", "second")}[precision]
-    read = ", ".join(f"inputs{_place(name, 'i', width, layout)}" for name in names)
-    value = read if precision == "fp32" else f"__floats2half2_rn({read})"
-    return [f"    {_NUMBER[precision]} h0[{width}];", *_loop("i", width, f" h0[i] = {value};")]
-
-
-def _layer(layer: Dense, number: int, placement: str, precision: str) -> list[str]:
-    before, now, prefix = f"h{number - 1}", f"h{number}", _PREFIX.get(placement, "")
+def _layer(layer: Dense, number: int, placement: str, numbers: _Numbers) -> str:
+    now, prefix = f"h{number}", _PREFIX.get(placement, "")
     bias, weight = f"{prefix}bias_{number}[j]", f"{prefix}weights_{number}[i][j]"
-    wide = {"fp32": "{}", "fp16": "both({})"}[precision]
-    multiply_add = {"fp32": "fmaf", "fp16": "__hfma2"}[precision]
-    zero = {"fp32": f"{weight} != 0.0f", "fp16": f"({weight} & 0x7fff) != 0"}[precision]
-    condition = f"if ({zero}) " if placement in KNOWN_VALUES else ""
-    step = f"{condition}{now}[j] = {multiply_add}({before}[i], {wide.format(weight)}, {now}[j]);"
-    lines = [
-        f"    // layer {number}: {layer.inputs} -> {layer.outputs}, {layer.activation}",
-        f"    {_NUMBER[precision]} {now}[{layer.outputs}];",
-        *_loop("j", layer.outputs, f" {now}[j] = {wide.format(bias)};"),
-        *_loop("j", layer.outputs, ""),
-        *_loop("i", layer.inputs, f"\n            {step}", depth=2),
-    ]
+    condition = f"if ({numbers.is_not_zero.format(weight)}) " if placement in KNOWN_VALUES else ""
+    product = f"h{number - 1}[i], {numbers.weight.format(weight)}"
+    text = _filled(
+        "cuda/layer.cu", number=number, inputs=layer.inputs, outputs=layer.outputs, activation=layer.activation,
+        type=numbers.computed, bias=numbers.weight.format(bias),
+        step=f"{condition}{now}[j] = {numbers.multiply_add}({product}, {now}[j]);",
+    )  # fmt: skip
     if layer.activation == "softmax":
-        lines.append(f"    softmax({now});")
+        text += f"    softmax({now});\n"
     elif layer.activation != "identity":
-        name = _NAMES.get(layer.activation, layer.activation)
-        lines += _loop("j", layer.outputs, f" {now}[j] = {name}({now}[j]);")
-    return lines
+        name = {"tanh": "hyperbolic_tangent"}.get(layer.activation, layer.activation)
+        text += f"    #pragma unroll\n    for (int j = 0; j < {layer.outputs}; ++j) {now}[j] = {name}({now}[j]);\n"
+    return text.removesuffix("\n")
 
 
-def _outputs(network: Network, precision: str, layout: str) -> list[str]:
-    last, width = f"h{len(network.layers)}[j]", network.outputs
-    if precision == "fp32":
-        return _loop("j", width, f" outputs{_place('candidate', 'j', width, layout)} = {last};")
-    first, second = (f"outputs{_place(name, 'j', width, layout)}" for name in ("first", "second"))
-    return [
-        *_loop("j", width, f" {first} = __low2float({last});"),
-        "    if (second == first) return;",
-        *_loop("j", width, f" {second} = __high2float({last});"),
-    ]
+def _filled(file: str, **values: object) -> str:
+    return string.Template(native.read_source(__package__, file)).substitute(values)

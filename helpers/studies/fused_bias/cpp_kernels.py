@@ -8,28 +8,47 @@ from collections.abc import Callable
 import torch
 
 from helpers import native
-from helpers.studies.fused_bias import cpp_source, layouts
+from helpers.studies.fused_bias import layouts
 
 FLAGS = (*native.CPP_FLAGS, "-fno-trapping-math", "-pthread")
+DTYPES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16"}
+POOL_DTYPES = {"float32": "F32", "float64": "F64"}
 
 _PART_BYTES = 2**20  # a thread takes some 20 us to start: as long as it takes to move a few hundred KiB
+_SHAPE = "int64_t outer, int64_t channels, int64_t inner, int32_t threads"
+_IMAGES = "int64_t images, int64_t channels, int64_t height, int64_t width, int32_t last, int32_t threads"
+_FUNCTIONS = {  # the program in which each stands, and what it takes
+    "bias_relu": ("passes", f"const void* x, const void* bias, void* out, {_SHAPE}"),
+    "bias_gradient": ("passes", f"const void* grad, void* total, {_SHAPE}"),
+    "relu_bias_backward": ("passes", f"const void* grad, const void* y, void* grad_x, void* total, {_SHAPE}"),
+    "bias_relu_pool": ("pool", f"const void* x, const void* bias, void* out, uint8_t* place, {_IMAGES}"),
+    "bias_relu_pool_backward": (
+        "pool", f"const void* grad, const uint8_t* place, void* grad_x, void* total, {_IMAGES}"
+    ),
+    "convolution": (
+        "convolution",
+        "const void* x, const void* weight, const void* bias, void* out, uint8_t* place, int64_t images, "
+        "int64_t depth, int64_t height, int64_t width, int64_t channels, int64_t of_out, int64_t of_in, int64_t of_y, "
+        "int64_t of_x, int32_t tiled, int32_t threads",
+    ),
+}  # fmt: skip
 
 
 def bias_relu(x: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> None:
     """Write relu(x + bias) to ``out``, of x's dense layout, which may be ``x`` itself. For the library itself."""
-    dtype = _dtype(x, cpp_source.DTYPES)
+    dtype = _dtype(x, DTYPES)
     if x.numel():
-        function = _function(cpp_source.BIAS_RELU, dtype)
+        function = _function("bias_relu", dtype)
         bias = bias.contiguous()
         function(x.data_ptr(), bias.data_ptr(), out.data_ptr(), *layouts.split(x), _threads(x, 2))
 
 
 def bias_gradient(grad: torch.Tensor) -> torch.Tensor:
     """Return the sums (C,) of a dense ``grad``. For the library itself."""
-    dtype = _dtype(grad, cpp_source.DTYPES)
+    dtype = _dtype(grad, DTYPES)
     total = _sums(grad)
     if grad.numel():
-        function = _function(cpp_source.BIAS_GRADIENT, dtype)
+        function = _function("bias_gradient", dtype)
         function(grad.data_ptr(), total.data_ptr(), *layouts.split(grad), _threads(grad, 1))
     return total
 
@@ -39,10 +58,10 @@ def relu_bias_backward(grad: torch.Tensor, y: torch.Tensor, grad_x: torch.Tensor
 
     All three have one dense layout. For the library itself.
     """
-    dtype = _dtype(grad, cpp_source.DTYPES)
+    dtype = _dtype(grad, DTYPES)
     total = _sums(grad)
     if grad.numel():
-        function = _function(cpp_source.RELU_BIAS_BACKWARD, dtype)
+        function = _function("relu_bias_backward", dtype)
         addresses = (grad.data_ptr(), y.data_ptr(), grad_x.data_ptr(), total.data_ptr())
         function(*addresses, *layouts.split(grad), _threads(grad, 3))
     return total
@@ -53,9 +72,9 @@ def bias_relu_pool(x: torch.Tensor, bias: torch.Tensor, out: torch.Tensor, place
 
     For the library itself.
     """
-    dtype = _dtype(x, cpp_source.POOL_DTYPES)
+    dtype = _dtype(x, POOL_DTYPES)
     if out.numel():
-        function = _function(cpp_source.BIAS_RELU_POOL, dtype)
+        function = _function("bias_relu_pool", dtype)
         bias = bias.contiguous()
         addresses = (x.data_ptr(), bias.data_ptr(), out.data_ptr(), place.data_ptr())
         function(*addresses, *x.shape, layouts.is_channels_last(x), _threads(x, 1))
@@ -66,10 +85,10 @@ def bias_relu_pool_backward(grad: torch.Tensor, place: torch.Tensor, grad_x: tor
 
     For the library itself.
     """
-    dtype = _dtype(grad_x, cpp_source.POOL_DTYPES)
+    dtype = _dtype(grad_x, POOL_DTYPES)
     total = _sums(grad_x)
     if grad_x.numel():
-        function = _function(cpp_source.POOL_BACKWARD, dtype)
+        function = _function("bias_relu_pool_backward", dtype)
         addresses = (grad.data_ptr(), place.data_ptr(), grad_x.data_ptr(), total.data_ptr())
         function(*addresses, *grad_x.shape, layouts.is_channels_last(grad_x), _threads(grad_x, 1))
     return total
@@ -88,9 +107,9 @@ def convolution(
 
     ``x``, ``out`` and ``place`` lie channels-last, ``weight`` in any way. For the library itself.
     """
-    dtype = _dtype(x, cpp_source.POOL_DTYPES)
+    dtype = _dtype(x, POOL_DTYPES)
     if out.numel():
-        function = _function(cpp_source.CONVOLUTION, dtype)
+        function = _function("convolution", dtype)
         bias = bias.contiguous()
         addresses = (x.data_ptr(), weight.data_ptr(), bias.data_ptr(), out.data_ptr(), place.data_ptr() if place is not
                      None else 0)  # fmt: skip
@@ -99,20 +118,28 @@ def convolution(
 
 
 @functools.cache
-def compiled(dtype: str = "float32", *, pool: bool = False, convolution: bool = False) -> native.Library:
-    """Return the compiled program for ``dtype``: the kernels without max pooling, or with ``pool`` those with it.
+def compiled(dtype: str = "float32", program: str = "passes") -> native.Library:
+    """Return a compiled program for ``dtype``: "passes", those with max pooling ("pool"), or the "convolution".
 
-    With ``convolution`` it is the program of the convolution that pools. It takes seconds once, and is then kept by
-    :mod:`helpers.native`. Raises MissingToolError without a C++ compiler. Lesson 12.
+    It takes seconds once, and is then kept by :mod:`helpers.native`. Raises MissingToolError without a C++ compiler.
+    Lesson 12.
     """
-    source = cpp_source.pool_source if pool else cpp_source.convolution_source if convolution else cpp_source.source
-    return native.compile_cpp(source(cpp_source.DTYPES[dtype]), flags=FLAGS)
+    return native.compile_cpp(source(program), flags=(*FLAGS, f"-DKIND={DTYPES[dtype]}"))
+
+
+def source(program: str) -> str:
+    """Return the text of a program of :func:`compiled`, for the type that ``-DKIND=...`` names."""
+    return native.read_source(__package__, f"cpp/{program}.cpp")
 
 
 @functools.cache
-def _function(declaration: str, dtype: str) -> Callable[..., None]:
-    library = compiled(dtype, pool="_pool" in declaration, convolution="convolution" in declaration)
-    return library.function(declaration.format(cpp_source.DTYPES[dtype])).raw
+def _function(name: str, dtype: str) -> Callable[..., None]:
+    return function_of(compiled(dtype, _FUNCTIONS[name][0]), name)
+
+
+def function_of(library: native.Library, name: str) -> Callable[..., None]:
+    """Return a kernel of a program that was compiled, as a bare function of addresses."""
+    return library.function(f"void {name}({_FUNCTIONS[name][1]})").raw
 
 
 def _dtype(tensor: torch.Tensor, accepted: dict[str, str]) -> str:

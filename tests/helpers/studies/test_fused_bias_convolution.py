@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from helpers import native, timing
-from helpers.studies.fused_bias import ALGORITHMS, conv_bias_relu_pool, convolution, cpp_kernels, cpp_source
+from helpers.studies.fused_bias import ALGORITHMS, conv_bias_relu_pool, convolution, cpp_kernels
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
@@ -155,10 +155,10 @@ def test_threads_views_and_nothing(algorithm, monkeypatch):
     ("Winograd", "low[k] = difference - at(12 + k)", "low[k] = difference"),
 ])  # fmt: skip
 def test_a_planted_mistake_in_the_program_is_seen(algorithm, old, new, monkeypatch):
-    source = cpp_source.convolution_source("f32")
+    source = cpp_kernels.source("convolution")
     assert source.count(old) == 1
-    library = native.compile_cpp(source.replace(old, new), flags=("-O0", "-std=c++17", "-pthread"))
-    monkeypatch.setattr(cpp_kernels, "_function", lambda form, dtype: library.function(form.format("f32")).raw)
+    library = native.compile_cpp(source.replace(old, new), flags=("-O0", "-std=c++17", "-pthread", "-DKIND=F32"))
+    monkeypatch.setattr(cpp_kernels, "_function", lambda name, dtype: cpp_kernels.function_of(library, name))
     with pytest.raises(AssertionError):
         check(algorithm, torch.float32)
 

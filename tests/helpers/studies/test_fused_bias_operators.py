@@ -21,7 +21,6 @@ from helpers.studies.fused_bias import (
     bias_relu_pool,
     conv_bias_relu_pool,
     cpp_kernels,
-    cpp_source,
     layouts,
     operators,
     relu_bias_backward,
@@ -157,7 +156,7 @@ def test_threads_share_the_work_without_changing_the_result(channels_last, monke
 )
 def test_a_gradient_that_is_written_past_the_caches_is_right(shape, channels_last):
     grad, y = (random(shape, channels_last=channels_last, seed=seed) for seed in range(2))
-    assert grad.nbytes > cpp_source.STREAM_BYTES
+    assert grad.nbytes > 2**24  # stream_bytes of the program
     passed = torch.ops.aten.threshold_backward(grad, y, 0)
     for threads in (1, 2):
         with timing.fixed_threads(threads):
@@ -184,11 +183,11 @@ def test_the_sums_of_long_rows_and_columns_are_within_the_bound(shape, term):
     ("a row between two blocks forgotten", "stop -= block", "stop -= block + 1"),
 ])  # fmt: skip
 def test_a_planted_mistake_in_the_program_is_seen(name, old, new, monkeypatch):
-    source = cpp_source.source("f32")
+    source = cpp_kernels.source("passes")
     assert source.count(old) == 1
-    assert math.prod(SHAPES[-1]) * 4 > 4 * cpp_source.BLOCK_BYTES
-    library = native.compile_cpp(source.replace(old, new), flags=("-O0", "-std=c++17", "-pthread"))
-    monkeypatch.setattr(cpp_kernels, "_function", lambda form, dtype: library.function(form.format("f32")).raw)
+    assert math.prod(SHAPES[-1]) * 4 > 4 * 2**18  # block_bytes of the program
+    library = native.compile_cpp(source.replace(old, new), flags=("-O0", "-std=c++17", "-pthread", "-DKIND=F32"))
+    monkeypatch.setattr(cpp_kernels, "_function", lambda name, dtype: cpp_kernels.function_of(library, name))
     with pytest.raises(AssertionError):
         test_the_results_are_torchs_bit_for_bit_and_the_sums_within_the_bound(torch.float32, False)
 

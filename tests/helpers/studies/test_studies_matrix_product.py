@@ -11,7 +11,7 @@ import torch
 from helpers import native, recorded, results, timing
 from helpers.native import nvrtc, tools
 from helpers.simulators import naive_traffic, tiled_traffic
-from helpers.studies import matrix_product, matrix_product_sources
+from helpers.studies import matrix_product
 from helpers.studies.matrix_product import count_instructions, error_share, make_product, measure_products
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -60,9 +60,9 @@ def _own_cache(tmp_path_factory):
 
 def emulated(name: str, tile: int, source: str | None = None):
     """Return the CUDA C++ kernel as a function with a grid and a block, compiled for this CPU."""
-    program = CUDA_ON_A_CPU + (source or matrix_product_sources.cuda_source(tile=tile)) + LAUNCHERS
+    program = CUDA_ON_A_CPU + (source or matrix_product.cuda_source(tile=tile)) + LAUNCHERS
     library = native.compile_cpp(program, flags=("-O1", "-std=c++20", "-pthread"))
-    declared = matrix_product_sources.CUDA_DECLARATION.format(name=f"launch_{name}_product")
+    declared = matrix_product._CUDA_DECLARATION.format(f"launch_{name}")
     launch = library.function(declared.replace(")", ", int grid_x, int grid_y, int block_x, int block_y)"))
     return lambda *arguments, grid, block: launch(*arguments, *grid, *block)
 
@@ -99,7 +99,7 @@ def test_the_cuda_kernels_compute_the_product_on_the_launch_that_they_get(name, 
     ("p < TILE; ++p", "p < TILE - 1; ++p"),
 ])  # fmt: skip
 def test_a_planted_mistake_in_the_kernel_is_seen(old, new):
-    source = matrix_product_sources.cuda_source(tile=8)
+    source = matrix_product.cuda_source(tile=8)
     assert source.count(old) == 1
     a, b = factors(9, 7, 17)
     kernel = emulated("tiled", 8, source.replace(old, new))
@@ -178,8 +178,8 @@ def test_the_order_of_the_loops_decides_the_time():
 
 @needs_compiler
 def test_a_wrong_product_is_not_timed(monkeypatch):
-    wrong = matrix_product_sources.CPU_NAIVE.replace("p < k", "p < k - 1")
-    monkeypatch.setattr(matrix_product_sources, "CPU_NAIVE", wrong)
+    wrong = matrix_product.cpu_source(tile=64).replace("p < k", "p < k - 1", 1)
+    monkeypatch.setattr(matrix_product, "cpu_source", lambda tile: wrong)
     with pytest.raises(RuntimeError, match=r"wrong products: naive \([\d.e+]+ times .*; nothing was timed"):
         measure_products(32, device="cpu", budget_s=0.1)
 
@@ -228,7 +228,7 @@ def test_the_product_is_recorded_for_lesson_02():
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("tile", matrix_product_sources.CUDA_TILES)
+@pytest.mark.parametrize("tile", matrix_product.CUDA_TILES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_on_a_gpu_the_kernels_compute_the_product(tile, shape):
     a, b = (matrix.cuda() for matrix in factors(*shape))

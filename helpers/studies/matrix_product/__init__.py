@@ -16,11 +16,11 @@ import torch
 
 from helpers import native, timing
 from helpers.results import Result
-from helpers.studies import matrix_product_sources as sources
 from helpers.units import flops_from_macs
 
 CPU_PRODUCTS = ("naive", "interchanged", "tiled", "registers")
 CUDA_PRODUCTS = ("naive", "tiled")
+CUDA_TILES = (8, 16, 32)  # a block has tile x tile threads, of which a GPU takes at most 1,024
 LIBRARY = "torch.matmul"
 
 _PRECISION = 0.15
@@ -29,6 +29,8 @@ _TILE = {"cpu": 64, "cuda": 16}
 _ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 _MOST_ELEMENTS = 2**31 - 1  # the kernels' indices are ints
 _MOST_BLOCK_ROWS = 65_535
+_CUDA_DECLARATION = "void {}_product(const float* a, const float* b, float* c, int m, int n, int k)"
+_CPU_DECLARATION = "void {}_product(const float* a, const float* b, float* c, int64_t m, int64_t n, int64_t k)"
 _UNIT_ROUNDOFF = 2.0**-24  # of float32
 
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -101,6 +103,28 @@ class ProductTimes(Result):
     comparison: timing.Comparison
 
 
+def cuda_source(*, tile: int) -> str:
+    """Return the CUDA C++ program with ``naive_product`` and ``tiled_product`` (blocks of ``tile`` x ``tile``).
+
+    Raises ValueError for a tile that is not one of :data:`CUDA_TILES`.
+    """
+    if tile not in CUDA_TILES:
+        raise ValueError(
+            f"a block of tile x tile threads has a tile of {', '.join(map(str, CUDA_TILES))}; got {tile!r}"
+        )
+    return f"#define TILE {tile}\n{native.read_source(__name__, 'products.cu')}"
+
+
+def cpu_source(*, tile: int) -> str:
+    """Return the C++ program: ``naive_product``, ``interchanged_product``, ``tiled_product``, ``registers_product``.
+
+    Raises ValueError for a tile that is no whole number from 1 to 4,096. Lesson 02.
+    """
+    if isinstance(tile, bool) or not isinstance(tile, int) or not 1 <= tile <= 4096:
+        raise ValueError(f"tile is a whole number from 1 to 4,096; got {tile!r}")
+    return f"#define TILE {tile}\n{native.read_source(__name__, 'products.cpp')}"
+
+
 def count_instructions(*, tile: int = 16, architectures: Sequence[str] | None = None) -> InstructionCounts:
     """Return the instructions of both kernels, compiled for ``architectures``; no GPU is needed.
 
@@ -112,7 +136,7 @@ def count_instructions(*, tile: int = 16, architectures: Sequence[str] | None = 
         architectures = [name for name in _ARCHITECTURES if name in known]
     elif isinstance(architectures, str):
         raise TypeError(f"architectures is a list of names, such as [{architectures!r}]")
-    source = sources.cuda_source(tile=tile)
+    source = cuda_source(tile=tile)
     cubins = [native.compile_cuda(source, architecture=name) for name in architectures]
     if not cubins:
         raise ValueError("no architecture to compile for; name one, such as architectures=['sm_90']")
@@ -149,14 +173,14 @@ def make_product(name: str, *, tile: int | None = None, device: str | torch.devi
         raise ValueError(f"on {chosen.type} the products are {', '.join(names)}; there is no {name!r}")
     tile = _TILE[chosen.type] if tile is None else tile
     if chosen.type == "cpu":
-        return _cpu_product(native.compile_cpp(sources.cpu_source(tile=tile)), name)
+        return _cpu_product(native.compile_cpp(cpu_source(tile=tile)), name)
     module = _module(tile, chosen)
-    kernel = module.function(sources.CUDA_DECLARATION.format(name=f"{name}_product"))
+    kernel = module.function(_CUDA_DECLARATION.format(name))
     return functools.partial(_launched, kernel, tile, chosen)
 
 
 def _cpu_product(library: native.Library, name: str) -> Product:
-    function = library.function(sources.CPU_DECLARATION.format(name=f"{name}_product"))
+    function = library.function(_CPU_DECLARATION.format(name))
 
     def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         a, b, c = _operands(a, b, torch.device("cpu"))
@@ -169,7 +193,7 @@ def _cpu_product(library: native.Library, name: str) -> Product:
 @functools.lru_cache(maxsize=8)
 def _module(tile: int, device: torch.device) -> native.Module:
     architecture = native.gpu_architecture(device)
-    return native.compile_cuda(sources.cuda_source(tile=tile), architecture=architecture).load(device)
+    return native.compile_cuda(cuda_source(tile=tile), architecture=architecture).load(device)
 
 
 def _launched(

@@ -1,61 +1,8 @@
-"""Bias, ReLU and 2 x 2 max pooling in one pass, in C++: what :mod:`cpp_source` builds beside the other kernels.
-
-In channels-last a vector is channels of one pixel; in NCHW it is neighbouring pixels, whose even and odd columns are
-parted. A row's last vector may reach into the next row: what it reads there is thrown away, what it writes there is
-written again when its turn comes; only at the end of a thread's part are single elements handled.
-"""
-
-from __future__ import annotations
-
-POOL = """
-template <class T, class I> struct Pairs;
-template <class T, size_t... I> struct Pairs<T, std::index_sequence<I...>> {
-    using V = typename T::Vector;
-    using B = typename T::Bits;
-    static constexpr size_t n = sizeof...(I);
-#if defined(__clang__)
-    static V even(V a, V b) { return __builtin_shufflevector(a, b, (2 * I)...); }
-    static V odd(V a, V b) { return __builtin_shufflevector(a, b, (2 * I + 1)...); }
-    static V low(V a, V b) { return __builtin_shufflevector(a, b, (I / 2 + I % 2 * n)...); }
-    static V high(V a, V b) { return __builtin_shufflevector(a, b, (n / 2 + I / 2 + I % 2 * n)...); }
-#else
-    static V even(V a, V b) { return __builtin_shuffle(a, b, B{(2 * I)...}); }
-    static V odd(V a, V b) { return __builtin_shuffle(a, b, B{(2 * I + 1)...}); }
-    static V low(V a, V b) { return __builtin_shuffle(a, b, B{(I / 2 + I % 2 * n)...}); }
-    static V high(V a, V b) { return __builtin_shuffle(a, b, B{(n / 2 + I / 2 + I % 2 * n)...}); }
-#endif
-};
-template <class T> using InPairs = Pairs<T, std::make_index_sequence<T::lanes>>;
-
-template <class T> static typename T::Vector choose(typename T::Bits take, typename T::Vector a,
-                                                    typename T::Vector b) {
-    using B = typename T::Bits;
-    return (typename T::Vector)(((B)a & take) | ((B)b & ~take));
-}
-
-// The largest of four, as torch chooses it: the first of equal ones, NaN before all. Place 4: nothing passes the ReLU.
-template <class T> static inline typename T::Vector largest(typename T::Vector a, typename T::Vector b,
-                                                            typename T::Vector c, typename T::Vector d,
-                                                            typename T::Bits& place) {
-    using V = typename T::Vector;
-    using B = typename T::Bits;
-    B take = (B)(b > a) | (B)(b != b);
-    V best = choose<T>(take, b, a); place = take & 1;
-    take = (B)(c > best) | (B)(c != c); best = choose<T>(take, c, best); place = (place & ~take) | (take & 2);
-    take = (B)(d > best) | (B)(d != d); best = choose<T>(take, d, best); place = (place & ~take) | (take & 3);
-    take = (B)(best <= V{}); place = (place & ~take) | (take & 4);
-    return (V)((B)best & ~take);
-}
-
-template <class T> struct Bytes {
-    typedef uint8_t Vector __attribute__((vector_size(T::lanes)));
-    static typename T::Bits load(const uint8_t* p) {
-        Vector v; std::memcpy(&v, p, sizeof v); return __builtin_convertvector(v, typename T::Bits);
-    }
-    static void store(uint8_t* p, typename T::Bits bits) {
-        Vector v = __builtin_convertvector(bits, Vector); std::memcpy(p, &v, sizeof v);
-    }
-};
+// Bias, ReLU and 2 x 2 max pooling in one pass. KIND is F32 or F64.
+// In channels-last a vector is channels of one pixel; in NCHW it is neighbouring pixels, whose even and odd columns are
+// parted. A row's last vector may reach into the next row: what it reads there is thrown away, what it writes there is
+// written again when its turn comes; only at the end of a thread's part are single elements handled.
+#include "largest.h"
 
 // A channels-last line in vectors of channels, the last of which may overlap: part(first channel, lanes that are new).
 template <class T, class F> static inline void over_channels(int64_t channels, F part) {
@@ -210,4 +157,13 @@ template <class T> static void bias_relu_pool_backward(const void* grad_, const 
     for (int64_t j = 0; j < threads * channels; ++j) total[j % channels] += sums[j];
     round_to<T>(total_, total);
 }
-"""
+
+extern "C" void bias_relu_pool(const void* x, const void* bias, void* out, uint8_t* place, int64_t images,
+                int64_t channels, int64_t height, int64_t width, int32_t last, int32_t threads) {
+    bias_relu_pool<KIND>(x, bias, out, place, images, channels, height, width, last, threads);
+}
+
+extern "C" void bias_relu_pool_backward(const void* grad, const uint8_t* place, void* grad_x, void* total,
+                int64_t images, int64_t channels, int64_t height, int64_t width, int32_t last, int32_t threads) {
+    bias_relu_pool_backward<KIND>(grad, place, grad_x, total, images, channels, height, width, last, threads);
+}

@@ -1,6 +1,4 @@
-"""The C++ program of any dense network: it is told everything with the call. Lesson 11."""
-
-SIZES_AT_RUN_TIME = r"""// A dense network of any sizes.
+// A dense network of any sizes.
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -47,4 +45,3 @@ extern "C" void evaluate(const float* inputs, float* outputs, int64_t candidates
         outputs += network.widths[network.layers];
     }
 }
-"""

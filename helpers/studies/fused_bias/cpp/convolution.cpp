@@ -1,17 +1,13 @@
-"""A 3 x 3 convolution with bias, ReLU and 2 x 2 max pooling in one kernel, in C++: nothing between them is written.
+// A 3 x 3 convolution with bias, ReLU and 2 x 2 max pooling in one kernel: nothing between them is written. KIND is
+// F32 or F64. Channels lie last. Two vectors of output channels of up to six neighbouring pixels stay in registers
+// while the inputs, one broadcast a pixel, and the weights, packed in the order of their use, pass by: enough sums
+// to hide the latency of a multiply-add. What is pooled is taken from a small buffer that is still in the L1.
+//
+// `direct` adds the nine products a channel. `winograd` is F(2 x 2, 3 x 3) of Lavin and Gray (2016, "Fast Algorithms
+// for Convolutional Neural Networks"): a tile of 4 x 4 inputs is transformed, multiplied by the transformed weights and
+// transformed back to 2 x 2 outputs, which takes 16 products a channel instead of 36; the 2 x 2 are what is pooled.
+#include "largest.h"
 
-Channels lie last. Two vectors of output channels of up to six neighbouring pixels stay in registers while the inputs,
-one broadcast a pixel, and the weights, packed in the order of their use, pass by: enough independent sums to hide the
-latency of a multiply-add. What is pooled is taken from a small buffer that is still in the L1.
-
-``direct`` adds the nine products a channel. ``winograd`` is F(2 x 2, 3 x 3) of Lavin and Gray (2016, "Fast Algorithms
-for Convolutional Neural Networks"): a tile of 4 x 4 inputs is transformed, multiplied by the transformed weights and
-transformed back to 2 x 2 outputs, which takes 16 products a channel instead of 36; the 2 x 2 are what is pooled.
-"""
-
-from __future__ import annotations
-
-CONVOLUTION = """
 constexpr int64_t wide = 2;    // vectors of output channels in a block
 constexpr int64_t across = 6;  // pixels, or tiles, in a block at most: with `wide`, twelve sums in registers
 constexpr int64_t tiles_at_once = 2 * across;
@@ -247,4 +243,12 @@ template <class T> static void winograd(const Layer<T>& layer, int64_t images, i
         }
     });
 }
-"""
+
+extern "C" void convolution(const void* x, const void* weight, const void* bias, void* out, uint8_t* place,
+                int64_t images, int64_t depth, int64_t height, int64_t width, int64_t channels, int64_t of_out,
+                int64_t of_in, int64_t of_y, int64_t of_x, int32_t tiled, int32_t threads) {
+    Layer<KIND> layer(x, weight, bias, out, place, depth, height, width, channels, of_out, of_in, of_y, of_x);
+    if (tiled) winograd<KIND>(layer, images, threads);
+    else if (depth == 1) direct<KIND, 3>(layer, images, threads);
+    else direct<KIND, 0>(layer, images, threads);
+}
