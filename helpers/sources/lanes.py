@@ -11,17 +11,6 @@ from helpers import native
 from helpers.checks import whole_number
 from helpers.results import Result
 
-SOURCE = r"""
-#include <cstdint>
-extern "C" void scaled_add(float a, const float* x, float* y, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) y[i] = a * x[i] + y[i];
-}
-extern "C" float total(const float* x, int64_t n) {
-    float sum = 0.0f;
-    for (int64_t i = 0; i < n; ++i) sum += x[i];
-    return sum;
-}
-"""
 DECLARATIONS = {
     "scaled_add": "void scaled_add(float a, const float* x, float* y, int64_t n)",
     "total": "float total(const float* x, int64_t n)",
@@ -73,7 +62,7 @@ class LaneCensus(Result):
 
 
 def compile_lanes() -> dict[str, native.Library]:
-    """Return :data:`SOURCE` compiled three ways (:data:`FLAGS`): one lane, vectors, vectors with sums reordered.
+    """Return ``lanes.cpp`` compiled three ways (:data:`FLAGS`): one lane, vectors, vectors with sums reordered.
 
     ``scaled_add`` has independent iterations, so the compiler puts several into one instruction. ``total`` adds into
     one number, and the sum's order is part of the program's meaning: it may not be changed unless a flag allows it.
@@ -81,7 +70,8 @@ def compile_lanes() -> dict[str, native.Library]:
 
     Raises what :func:`helpers.native.compile_cpp` raises, MissingToolError without a compiler. Lesson 03.
     """
-    return {variant: native.compile_cpp(SOURCE, flags=flags) for variant, flags in FLAGS.items()}
+    source = native.read_source(__package__, "lanes.cpp")
+    return {variant: native.compile_cpp(source, flags=flags) for variant, flags in FLAGS.items()}
 
 
 def count_lanes(libraries: dict[str, native.Library] | None = None) -> LaneCensus:

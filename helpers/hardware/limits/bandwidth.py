@@ -26,29 +26,6 @@ KERNELS = ("read", "write", "copy", "triad", "scale")
 _FLOAT_BYTES = 4
 _ALIGNMENT = 64 // _FLOAT_BYTES
 _RUN_S = 4e-4
-_CLOCK = """#include <chrono>
-#include <cstdint>
-#include <thread>
-static int64_t now_ns() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(
-        std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-"""
-_TRIAD = """
-// a = b + s c, `repeats` times, begun when `threads` threads have arrived; times[0], times[1]: begin and end.
-extern "C" void triad_UNROLLED(float* __restrict__ a, const float* __restrict__ b, const float* __restrict__ c, float s,
-                               int64_t n, int64_t repeats, int32_t* arrived, int32_t threads, int64_t* times) {
-    __atomic_fetch_add(arrived, 1, __ATOMIC_ACQ_REL);
-    while (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) < threads) std::this_thread::yield();
-    times[0] = now_ns();
-    for (int64_t repeat = 0; repeat < repeats; ++repeat) {
-        #pragma GCC unroll UNROLLED
-        for (int64_t i = 0; i < n; ++i) a[i] = b[i] + s * c[i];
-        asm volatile("" : : "r"(a), "r"(b), "r"(c) : "memory");
-    }
-    times[1] = now_ns();
-}
-"""
 _UNROLLED = ("1", "2", "4")
 _DECLARATION = ("void triad_{}(float* a, const float* b, const float* c, float s, int64_t n, int64_t repeats, "
                 "int32_t* arrived, int32_t threads, int64_t* times)")  # fmt: skip
@@ -109,6 +86,13 @@ def operators(pool: torch.Tensor, working_set_bytes: int) -> dict[str, Operator]
 CompiledTriad = Callable[[int], float]
 
 
+def _triads() -> str:
+    """Return the program with a triad for each number of steps that its loop is unrolled by."""
+    triad = native.read_source(__package__, "triad.cpp", generated={"clock.h": ""})
+    forms = (triad.replace("UNROLLED", steps) for steps in _UNROLLED)
+    return native.read_source(__package__, "clock.h") + "".join(forms)
+
+
 def compiled_triad(threads: int) -> CompiledTriad | str:
     """Return a function from a working set in bytes to the bytes a second of the triad's fastest compiled form.
 
@@ -117,8 +101,7 @@ def compiled_triad(threads: int) -> CompiledTriad | str:
     Lesson 01.
     """
     try:
-        source = _CLOCK + "".join(_TRIAD.replace("UNROLLED", each) for each in _UNROLLED)
-        library = native.compile_cpp(source, flags=_FLAGS)
+        library = native.compile_cpp(_triads(), flags=_FLAGS)
     except native.NativeError as error:
         return error.problem.splitlines()[0]
     forms = [library.function(_DECLARATION.format(name)).raw for name in _UNROLLED]

@@ -34,12 +34,6 @@ _ELEMENT_BYTES = 8
 _RUN_S = 3e-4
 _RUNS = 7
 _FEWEST_STEPS = 2000
-_SOURCE = """#include <cstdint>
-extern "C" uint64_t chase(const uint64_t* next, uint64_t index, uint64_t steps) {
-    for (uint64_t step = 0; step < steps; ++step) index = next[index];
-    return index;
-}
-"""
 _DECLARATION = "uint64_t chase(const uint64_t* next, uint64_t index, uint64_t steps)"
 
 Walk = Callable[[np.ndarray, int, int], int]
@@ -65,7 +59,7 @@ def find_walker() -> Walker:
     Lesson 01.
     """
     try:
-        library = native.compile_cpp(_SOURCE)
+        library = native.compile_cpp(native.read_source(__package__, "chase.cpp"))
     except native.NativeError as error:
         reason = error.problem.splitlines()[0]
     else:

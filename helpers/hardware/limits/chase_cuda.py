@@ -15,17 +15,15 @@ from helpers import native
 from helpers.hardware.limits import chase
 from helpers.timing.runs import run
 
-SOURCE = """
-extern "C" __global__ void chase(const unsigned long long* next, unsigned long long* state, unsigned long long steps) {
-    unsigned long long index = state[0];
-    for (unsigned long long step = 0; step < steps; ++step) index = next[index];
-    state[0] = index;
-}
-"""
 DECLARATION = "void chase(const uint64_t* next, uint64_t* state, uint64_t steps)"
 
 _STEPS = 10_000
 _RUNS = 5
+
+
+def source() -> str:
+    """Return the kernel's text."""
+    return native.read_source(__package__, "chase.cu")
 
 
 def cuda_walk(device: torch.device) -> tuple[Callable[[torch.Tensor], float], str]:
@@ -35,7 +33,7 @@ def cuda_walk(device: torch.device) -> tuple[Callable[[torch.Tensor], float], st
     where the last one stopped, so that a buffer beyond the caches is not walked on lines that they still hold. Link
     the buffer anew before another call. Raises NativeError where the kernel cannot be compiled or loaded. Lesson 01.
     """
-    cubin = native.compile_cuda(SOURCE, architecture=native.gpu_architecture(device))
+    cubin = native.compile_cuda(source(), architecture=native.gpu_architecture(device))
     kernel = cubin.load(device).function(DECLARATION)
 
     def walk_s(buffer: torch.Tensor) -> float:

@@ -22,7 +22,7 @@ SMALL = probe_cpu.Plan(latency_s=0, whole_s=0, per_octave=2, kernel_s=0, most_by
 
 def test_the_cuda_chase_loads_64_bits_from_global_memory_and_spills_nothing():
     try:
-        cubin = compile_cuda(chase_cuda.SOURCE, architecture="sm_90")
+        cubin = compile_cuda(chase_cuda.source(), architecture="sm_90")
     except MissingToolError:
         pytest.skip("no NVRTC or no nvdisasm")
     assert cubin.kernels == ("chase",)

@@ -35,7 +35,8 @@ def includes(path: Path) -> set[Path]:
 def test_every_cpp_file_is_cpp(path, tmp_path):
     package, name = package_of(path)
     file = tmp_path / "program.cpp"
-    file.write_text(native.read_source(package, name, generated={"network.h": NETWORK}))
+    text = native.read_source(package, name, generated={"network.h": NETWORK})
+    file.write_text(text.replace("UNROLLED", "4"))  # a number in its place, as the triad's module writes it
     flags = ["-std=c++17", "-march=native", *(f"-D{name}={value}" for name, value in NEEDED.items())]
     done = subprocess.run([*tools.find_compiler(), "-fsyntax-only", *flags, str(file)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
