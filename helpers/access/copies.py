@@ -32,7 +32,7 @@ from helpers.hardware.limits.results import MachineLimits
 from helpers.hardware.machine import machine_card
 from helpers.results import Result
 from helpers.timing import fixed_threads, measure
-from helpers.timing.waiting import watch_waiting
+from helpers.timing.runs import watch_waiting
 
 COPY_BYTES = 64 * 2**20
 

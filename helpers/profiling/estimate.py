@@ -24,8 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import results, steps, trees
 from helpers.results import Result
-from helpers.timing.runs import Clock, check_budget, run
-from helpers.timing.waiting import watch_waiting, why_disturbed
+from helpers.timing.runs import Clock, check_budget, run, watch_waiting, why_disturbed
 
 _FEWEST_ROUNDS = 5
 _MOST_ROUNDS = 500

@@ -13,10 +13,9 @@ Python's garbage collector is off during a run; between two runs it is as it was
 Lesson 00.
 """
 
-from helpers.timing.claims import ClaimContradicted, claim
-from helpers.timing.comparing import FALSE_POSITIVE_RATE, Candidate, Comparison, compare
+from helpers.timing.comparing import FALSE_POSITIVE_RATE, Candidate, ClaimContradicted, Comparison, claim, compare
 from helpers.timing.measuring import CudaTiming, Timing, measure
-from helpers.timing.settings import AllocatorSetting, fixed_threads, steady_allocator
+from helpers.timing.runs import AllocatorSetting, fixed_threads, steady_allocator
 
 __all__ = [
     "FALSE_POSITIVE_RATE", "AllocatorSetting", "Candidate", "ClaimContradicted", "Comparison", "CudaTiming", "Timing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -11,9 +12,8 @@ import numpy as np
 import torch
 
 from helpers.results import Result, cell
-from helpers.timing.intervals import median_interval
-from helpers.timing.reasons import ADVICE, imprecise, too_few
 from helpers.timing.runs import (
+    ADVICE,
     Clock,
     Function,
     Run,
@@ -24,8 +24,9 @@ from helpers.timing.runs import (
     chosen_device,
     device_in_use,
     run,
+    watch_waiting,
+    why_disturbed,
 )
-from helpers.timing.waiting import watch_waiting, why_disturbed
 
 _STABLE_RUNS = 8
 _FEWEST_RUNS = 2
@@ -105,7 +106,7 @@ def measure(
         waiting=waiting,
         budget_s=budget_s,
     )
-    calls_s = np.array([each.host_s for each in runs]) / calls
+    calls_s = np.array([timed.host_s for timed in runs]) / calls
     lower_s, median_s, upper_s = np.quantile(calls_s, [0.25, 0.5, 0.75]).tolist()
     shared = {
         "cold_s": cold_s, "minimum_s": float(calls_s.min()), "median_s": median_s, "iqr_s": upper_s - lower_s,
@@ -114,7 +115,7 @@ def measure(
     }  # fmt: skip
     if chosen.type == "cpu":
         return Timing(**shared)
-    return CudaTiming(**shared, device_median_s=float(np.median([each.device_s for each in runs])) / calls)
+    return CudaTiming(**shared, device_median_s=float(np.median([timed.device_s for timed in runs])) / calls)
 
 
 def _until_stable(
@@ -134,7 +135,7 @@ def _until_stable(
         over = (spent >= budget_s and len(runs) >= _FEWEST_RUNS) or clock_stands_still
         if over or (len(runs) >= next_look and spent >= budget_s / 10):
             waiting_share = waiting()
-            reason = why_disturbed(waiting_share) or _why_unstable([each.host_s for each in runs])
+            reason = why_disturbed(waiting_share) or _why_unstable([timed.host_s for timed in runs])
             if over or not reason:
                 return waiting_share, reason
             next_look = math.ceil(1.5 * len(runs))
@@ -158,3 +159,35 @@ def _why_unstable(runs_s: Sequence[float]) -> str:
     if median_s > _LOAD * min(runs_s):
         return f"the median is {median_s / min(runs_s):.2f} times the minimum, so something disturbs it: {ADVICE}"
     return ""
+
+
+def too_few(what: str, done: int, needed: int, run_s: float) -> str:
+    """Say that ``done`` of the ``needed`` runs or rounds fitted, and which budget holds them all."""
+    enough_s = 1.2 * needed * run_s
+    rounded_s = f"{math.ceil(enough_s):,}" if enough_s > 10 else f"{enough_s:.2g}"
+    return f"{done} {what} fitted in the budget, {needed} are needed: give a budget_s of {rounded_s} or more"
+
+
+def imprecise(what: str, found_share: float, wanted_share: float) -> str:
+    """Say that ``what`` is known to a share of itself that is larger than the one wanted."""
+    found = cell("share", found_share) if found_share < 1 else f"a factor of {1 + found_share:.3g}"
+    return f"{what} is known to {found} only, not to {cell('share', wanted_share)}: {ADVICE}"
+
+
+def median_interval(values: Sequence[float], alpha: float) -> tuple[float, float]:
+    """Return the order-statistic interval that misses the population's median with probability alpha at most."""
+    rank = _rank(len(values), alpha)
+    ordered = np.sort(values)
+    return (float(ordered[rank - 1]), float(ordered[-rank])) if rank else (0.0, math.inf)
+
+
+@functools.cache
+def _rank(count: int, alpha: float) -> int:
+    """Return the largest k for which fewer than k heads in ``count`` fair tosses are as rare as alpha / 2."""
+    tail = 0.0
+    for heads in range(count + 1):
+        ways = math.lgamma(count + 1) - math.lgamma(heads + 1) - math.lgamma(count - heads + 1)
+        tail += math.exp(ways - count * math.log(2))
+        if tail > alpha / 2:
+            return heads
+    raise ValueError(f"alpha must be below 2; got {alpha}")

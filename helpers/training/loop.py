@@ -17,7 +17,7 @@ from torch import nn
 from helpers import console
 from helpers.checks import whole_number
 from helpers.results import Result
-from helpers.timing.waiting import watch_waiting, why_disturbed
+from helpers.timing.runs import watch_waiting, why_disturbed
 from helpers.training.batches import Batch, Batches, iterable, now_s, prepared, refuse_empty, seeded
 
 LEARNING_RATE = 0.002

@@ -20,7 +20,7 @@ import torch
 from scipy import signal, stats
 
 from helpers import results, timing
-from helpers.timing import comparing, intervals, measuring, settings, waiting
+from helpers.timing import comparing, measuring, runs
 
 
 class FakeMachine:
@@ -243,7 +243,7 @@ def test_results_print_and_return_from_json() -> None:
 @pytest.mark.parametrize("count", [1, 5, 6, 8, 9, 16, 17, 100, 1001, 20_000])
 def test_the_interval_of_a_median_is_the_exact_one(count: int, alpha: float) -> None:
     values = np.random.default_rng(count).standard_cauchy(count) + 10
-    low, high = intervals.median_interval(values, alpha)
+    low, high = measuring.median_interval(values, alpha)
     rank = int(stats.binom.ppf(alpha / 2, count, 0.5))  # the largest k with P(heads < k) <= alpha / 2
     ordered = np.sort(values)
     assert (low, high) == ((ordered[rank - 1], ordered[count - rank]) if rank else (0, math.inf))
@@ -575,7 +575,7 @@ while time.perf_counter() < end_s:
 
 
 @pytest.mark.timed
-@pytest.mark.skipif(not waiting._waited_s(), reason="this system does not say how long threads wait")
+@pytest.mark.skipif(not runs._waited_s(), reason="this system does not say how long threads wait")
 def test_a_shared_processor_is_noticed_and_contradicts_nothing(capsys: pytest.CaptureFixture) -> None:
     ours = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(ours)})
@@ -603,14 +603,14 @@ def test_a_shared_processor_is_noticed_and_contradicts_nothing(capsys: pytest.Ca
 def test_waiting_is_the_share_of_the_unluckiest_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
     counts = iter([{"1": 5.0, "2": 1.0, "3": 0.0}, {"1": 5.5, "2": 3.0, "4": 1.0}, {}])
-    monkeypatch.setattr(waiting, "_waited_s", lambda: next(counts))
-    monkeypatch.setattr(waiting.time, "perf_counter", lambda: now_s)
-    share = waiting.watch_waiting(waiting.time.perf_counter)
+    monkeypatch.setattr(runs, "_waited_s", lambda: next(counts))
+    monkeypatch.setattr(runs.time, "perf_counter", lambda: now_s)
+    share = runs.watch_waiting(runs.time.perf_counter)
     now_s = 110.0
     assert share() == 0.2
     assert share() is None
-    assert waiting.why_disturbed(None) == waiting.why_disturbed(0.1) == ""
-    assert waiting.why_disturbed(0.2).startswith("a thread waited for a processor during 20.0 % of the time")
+    assert runs.why_disturbed(None) == runs.why_disturbed(0.1) == ""
+    assert runs.why_disturbed(0.2).startswith("a thread waited for a processor during 20.0 % of the time")
 
 
 def test_threads_are_restored() -> None:
@@ -648,7 +648,7 @@ print(untouched, faults(3))
 """
 
 
-@pytest.mark.skipif(settings._glibc() is None, reason="the C library is not glibc")
+@pytest.mark.skipif(runs._glibc() is None, reason="the C library is not glibc")
 def test_the_steady_allocator_and_not_its_import_ends_the_page_faults_of_64_mib_tensors() -> None:
     ran = subprocess.run([sys.executable, "-c", PAGE_FAULTS], check=True, capture_output=True, text=True)
     untouched, steady = (int(number) for number in ran.stdout.split())
@@ -658,14 +658,14 @@ def test_the_steady_allocator_and_not_its_import_ends_the_page_faults_of_64_mib_
 
 
 def test_the_steady_allocator_says_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "_glibc", lambda: None)
+    monkeypatch.setattr(runs, "_glibc", lambda: None)
     assert timing.steady_allocator() == timing.AllocatorSetting(sys.platform, False, "not glibc: unchanged")
 
     class Refusing:
         def mallopt(self, parameter: int, value: int) -> int:
             return 0
 
-    monkeypatch.setattr(settings, "_glibc", Refusing)
+    monkeypatch.setattr(runs, "_glibc", Refusing)
     with pytest.raises(RuntimeError, match="glibc refused mallopt"):
         timing.steady_allocator()
 

@@ -19,7 +19,7 @@ from helpers.hardware.limits.repeats import Key, Stage, fastest_s, in_passes
 from helpers.hardware.limits.results import MachineLimits
 from helpers.hardware.machine import machine_card
 from helpers.results import cell
-from helpers.timing.waiting import MOST_WAITING, watch_waiting
+from helpers.timing.runs import MOST_WAITING, watch_waiting
 
 _CPU = torch.device("cpu")
 _OVERHEAD_SHARE = 0.05

@@ -18,7 +18,7 @@ from helpers.hardware.limits.assembly import Measured, assembled, memory_level
 from helpers.hardware.limits.levels import CacheLevel
 from helpers.results import from_dict
 from helpers.timing import fixed_threads
-from helpers.timing.waiting import MOST_WAITING, watch_waiting
+from helpers.timing.runs import MOST_WAITING, watch_waiting
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU = torch.device("cpu")

@@ -179,7 +179,7 @@ def test_one_kernel_is_faster_than_four():
         found = timing.compare(runs | {"planted": lambda: (four(), four())}, budget_s=0.6)
     found.claim("one kernel takes no longer than four", "direct", at_most=1)
     found.claim("nor with Winograd's products", "Winograd", at_most=1)
-    if not timing.waiting.why_disturbed(found.waiting_share):
+    if not timing.runs.why_disturbed(found.waiting_share):
         assert found.candidate("planted").low_ratio > 1
         with pytest.raises(timing.ClaimContradicted):
             found.claim("one kernel takes no longer than four", "planted", at_most=1)

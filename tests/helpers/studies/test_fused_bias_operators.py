@@ -368,7 +368,7 @@ def test_one_pass_is_not_slower_than_two():
         found = timing.compare(runs, budget_s=0.8)
     found.claim("one pass takes no longer than add_ and relu_", "one", at_most=1)
     planted = found.candidate("planted")
-    if planted.low_ratio > 1.05 and not timing.waiting.why_disturbed(found.waiting_share):
+    if planted.low_ratio > 1.05 and not timing.runs.why_disturbed(found.waiting_share):
         with pytest.raises(timing.ClaimContradicted):
             found.claim("one pass takes no longer than add_ and relu_", "planted", at_most=1)
 
