@@ -25,9 +25,9 @@ from pathlib import Path
 import nbformat
 
 from helpers import results
-from tools.authoring import exercises
 from tools.authoring.course import HERE
-from tools.authoring.exercises import Sheet
+from tools.exercises import sheets
+from tools.exercises.sheets import Sheet
 from tools.grading import marker
 
 GOAL_S = 900.0  # of a hundred submissions on two cores
@@ -73,7 +73,7 @@ def submission(sheet: Sheet, place: int, blank: nbformat.NotebookNode) -> tuple[
 
 def hand_in(sheet: Sheet, folder: Path, count: int) -> dict[str, dict[str, int]]:
     """Write ``count`` submissions below ``folder``; return the points that each student must get."""
-    blank, planned = exercises.released(sheet), {}
+    blank, planned = sheets.released(sheet), {}
     for place in range(count):
         student = f"student{place:04d}"
         made, planned[student] = submission(sheet, place, blank)
@@ -128,7 +128,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.keep is not None and options.keep.exists() and any(options.keep.iterdir()):
         parser.error(f"{options.keep} is not empty; what was graded before would not be graded again")
-    (sheet,) = exercises.sheets(HERE, [options.lesson])
+    (sheet,) = sheets.load(HERE, [options.lesson])
     with folder_for(options.keep) as root:
         row = graded(sheet, options.count, options.jobs, root)
     print(results.printed(row.table()).to_string(index=False))

@@ -17,13 +17,13 @@ from pathlib import Path
 import nbformat
 
 from tests.course.grading_samples import ASSIGNMENT, FIRST, FULL, HEAD, KERNEL, SHEET, first, notebook, solution
-from tools.authoring import exercises
+from tools.exercises import sheets
 
 PLAIN, CANVAS, MOODLE = "plain", "canvas", "moodle"
 NAME = f"{ASSIGNMENT}.ipynb"
 NOT_FIRST = FULL | {FIRST: 0}
 NOTHING = dict.fromkeys(FULL, 0)
-STUBS = {cell.metadata.nbgrader.grade_id: cell.source for cell in exercises.released(SHEET).cells}
+STUBS = {cell.metadata.nbgrader.grade_id: cell.source for cell in sheets.released(SHEET).cells}
 WRONG = next(one for one in SHEET.wrong if one.exercise == FIRST and one.gets == 2)
 _FORMS = (PLAIN, CANVAS, MOODLE)
 
@@ -175,7 +175,7 @@ INNOCENT: dict[str, Case] = {
     "dated": Case(notebook, FULL, beside=b"2026-11-22 10:00:00 UTC"),
     "wrote": Case(_changed(lambda made: made.cells[_at(made, SHEET.written[0])].update(source="Memory.")), FULL),
     "half_right": Case(_with({FIRST: WRONG.cell.source}), FULL | {FIRST: WRONG.gets}),
-    "nothing": Case(lambda: exercises.released(SHEET), NOTHING),
+    "nothing": Case(lambda: sheets.released(SHEET), NOTHING),
     "syntax": Case(_with({FIRST: f"{HEAD}    return (1"}), NOT_FIRST),
     "undefined": Case(_with({FIRST: f"{HEAD}    return answer"}), NOT_FIRST),
     "half_emoji": Case(_with(first("import json\nraise ValueError(json.loads('\"\\\\ud83d\"'))")), NOT_FIRST),

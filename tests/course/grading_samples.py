@@ -6,11 +6,11 @@ from pathlib import Path
 
 import nbformat
 
-from tools.authoring import exercises
 from tools.authoring.course import HERE
+from tools.exercises import sheets
 from tools.grading.sandbox import Limits
 
-(SHEET,) = exercises.sheets(HERE, ["02"])
+(SHEET,) = sheets.load(HERE, ["02"])
 ASSIGNMENT = SHEET.lesson.name
 FIRST, KERNEL, LAST = SHEET.exercises
 POINTS = {name: SHEET.cell("checks", name).metadata["points"] for name in SHEET.exercises}
@@ -25,7 +25,7 @@ def solution(name: str) -> str:
 
 def notebook(answers: dict[str, str] | None = None, *, before: str = "") -> nbformat.NotebookNode:
     """Return a notebook with the right answers, ``answers`` in place of some; ``before`` is a first cell."""
-    made = exercises.released(SHEET)
+    made = sheets.released(SHEET)
     given = {name: solution(name) for name in SHEET.exercises} | (answers or {})
     for cell in made.cells:
         cell.source = given.get(cell.metadata.nbgrader.grade_id, cell.source)

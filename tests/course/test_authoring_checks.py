@@ -9,7 +9,8 @@ import pytest
 from nbformat.v4 import new_output
 
 from slides import cells as slides
-from tools.authoring import checks, notebook
+from tools.authoring import notebook
+from tools.authoring.rules import checks
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tools.authoring import __main__ as commands, exercises, exercises_tree
+from tools.authoring import __main__ as commands
+from tools.exercises import handout, sheets
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_no_command_is_refused(capsys):
 
 
 def test_students_get_exercises_and_a_tree(here, capsys, monkeypatch):
-    monkeypatch.setattr(exercises, "build", lambda course, numbers: [course.root / f"made-{'-'.join(numbers)}"])
-    monkeypatch.setattr(exercises_tree, "student", lambda course, folder: folder)
+    monkeypatch.setattr(sheets, "build", lambda course, numbers: [course.root / f"made-{'-'.join(numbers)}"])
+    monkeypatch.setattr(handout, "student", lambda course, folder: folder)
     assert commands.main(["student", "90"]) == 0
     assert capsys.readouterr().out.startswith("wrote made-90\nwrote _build/student, which holds no solution")

@@ -13,8 +13,9 @@ from helpers.links import Link
 from helpers.parallel import costs
 from helpers.parallel.pipeline import schedules
 from helpers.sources import updates
-from tools.authoring import formulas, lesson
+from tools.authoring import lesson
 from tools.authoring.course import HERE
+from tools.authoring.rules import formulas
 
 LESSONS = HERE.lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.number)

@@ -8,9 +8,10 @@ import re
 import pytest
 
 import helpers
-from tools.authoring import functions, lesson
+from tools.authoring import lesson
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError
+from tools.authoring.rules import functions
 
 HEADER = """# ---
 # jupyter:

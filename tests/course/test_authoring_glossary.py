@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from tools.authoring import glossary, lesson
+from tools.authoring import lesson
 from tools.authoring.lesson import AuthoringError
+from tools.authoring.rules import glossary
 
 PAGE = """# Glossary
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tools.authoring import links, markdown
+from tools.authoring.rules import links, markdown
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ import re
 import pytest
 
 from slides import lecture
-from tools.authoring import made, syllabus
+from tools.authoring import made
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError
+from tools.authoring.rules import syllabus
 
 LESSONS = {lesson.number: lesson for lesson in HERE.lessons()}
 PLANS = {plan.title: plan for plan in syllabus.PLANS}

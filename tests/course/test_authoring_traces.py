@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from nbformat.v4 import new_output
 
-from tools.authoring import traces
+from tools.authoring.rules import traces
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from nbgrader.api import Gradebook
 from sqlalchemy.exc import OperationalError
 
 from tests.course.grading_samples import ASSIGNMENT, FULL, LIMITS, SHEET, hand_in, notebook
-from tools.authoring import exercises, exercises_tree
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError
+from tools.exercises import handout, sheets
 from tools.grading import __main__ as command, grade, intake, sandbox, table
 from tools.grading.gradebook import Book, GradingError
 from tools.grading.sandbox import SandboxError
@@ -423,22 +423,22 @@ def test_marks_are_made_anew_for_a_changed_file_or_changed_exercises(tmp_path):
     one = intake.Submission("ann", ASSIGNMENT, path)
     before = grade._fingerprint(SHEET, one)
     assert grade._fingerprint(SHEET, one) == before
-    assert grade._fingerprint(exercises.sheets(HERE, ["03"])[0], one) != before
+    assert grade._fingerprint(sheets.load(HERE, ["03"])[0], one) != before
     path.write_bytes(path.read_bytes() + b"\n")
     assert grade._fingerprint(SHEET, one) != before
 
 
-@pytest.mark.parametrize("sheet", [pytest.param(one, id=one.lesson.number) for one in exercises.sheets(HERE)])
+@pytest.mark.parametrize("sheet", [pytest.param(one, id=one.lesson.number) for one in sheets.load(HERE)])
 def test_two_questions_a_lesson_whose_guides_no_student_finds(sheet):
     assert len(sheet.written) == 2
-    secret = exercises_tree.secrets([sheet])
-    shown = {cell.metadata.nbgrader.grade_id: cell.source for cell in exercises.released(sheet).cells}
+    secret = handout.secrets([sheet])
+    shown = {cell.metadata.nbgrader.grade_id: cell.source for cell in sheets.released(sheet).cells}
     for name in sheet.written:
         guide = sheet.cell("written", name).source.splitlines()
         points = sheet.cell("written", name).metadata["points"]
         assert len([line for line in guide if line.startswith("- 1 point:")]) == points
         assert {line.strip() for line in guide if len(line) >= 20} <= secret
-        assert shown[name] == exercises.WRITTEN_STUB
+        assert shown[name] == sheets.WRITTEN_STUB
 
 
 @pytest.mark.parametrize(
@@ -455,11 +455,11 @@ def test_an_ill_formed_question_is_refused(old, new, said):
     script = (HERE.folder / "instructor" / "exercises" / name).read_text()
     assert old in script
     with pytest.raises(AuthoringError, match=said):
-        exercises.read(HERE, name, script.replace(old, new))
+        sheets.read(HERE, name, script.replace(old, new))
 
 
 def test_a_lesson_with_one_question_is_found():
     name = f"{ASSIGNMENT}.py"
     script = (HERE.folder / "instructor" / "exercises" / name).read_text()
-    less = exercises.read(HERE, name, script.replace(f'written="{QUESTION}" points=2', ""))
-    assert [problem.what for problem in exercises.rules(less)] == ["1 written questions, write 2, each with its guide"]
+    less = sheets.read(HERE, name, script.replace(f'written="{QUESTION}" points=2', ""))
+    assert [problem.what for problem in sheets.rules(less)] == ["1 written questions, write 2, each with its guide"]

@@ -32,8 +32,8 @@ from tests.course.grading_samples import (
     notebook,
     solution,
 )  # fmt: skip
-from tools.authoring import exercises
 from tools.authoring.course import HERE
+from tools.exercises import sheets
 from tools.grading import grade, sandbox
 from tools.grading.sandbox import PATIENCE
 
@@ -188,7 +188,7 @@ def test_everybody_has_a_row_and_a_page_without_hidden_tests(graded):
     hidden = SHEET.cell("checks", FIRST).source.partition("### BEGIN HIDDEN TESTS")[2]
     sources = [SHEET.cell("checks", name).source for name in (FIRST, KERNEL, LAST)]
     lines = {line.strip() for one in sources for line in one.partition("### BEGIN HIDDEN TESTS")[2].splitlines()}
-    visible = "\n".join(cell.source for cell in exercises.released(SHEET).cells)
+    visible = "\n".join(cell.source for cell in sheets.released(SHEET).cells)
     secret = [line for line in lines if len(line) > 15 and line not in visible]
     assert "2003" in hidden
     assert len(secret) > 10

@@ -6,13 +6,13 @@ import nbformat
 import pytest
 
 from tests.course.grading_samples import ASSIGNMENT, FIRST, HEAD, SHEET, hand_in, notebook, solution
-from tools.authoring import exercises
 from tools.authoring.course import HERE
-from tools.authoring.exercises import WRITTEN_STUB
+from tools.exercises import sheets
+from tools.exercises.sheets import WRITTEN_STUB
 from tools.grading import intake
 
 QUESTION = SHEET.written[0]
-STUBS = {cell.metadata.nbgrader.grade_id: cell.source for cell in exercises.released(SHEET).cells}
+STUBS = {cell.metadata.nbgrader.grade_id: cell.source for cell in sheets.released(SHEET).cells}
 
 
 def place(made, name):
@@ -144,8 +144,8 @@ def test_a_file_of_a_name_that_was_changed_is_taken_where_it_can_be_no_other(tmp
 
 def test_the_notebook_of_another_lesson_is_named(tmp_path):
     """Its cells share names with ours, and the place for an answer its text."""
-    (other,) = exercises.sheets(HERE, ["01"])
-    made = exercises.released(other)
+    (other,) = sheets.load(HERE, ["01"])
+    made = sheets.released(other)
     made.cells[place(made, other.written[0])].source = "Memory."
     with pytest.raises(intake.IntakeError, match=r"this is no notebook of Compute .*: none of its exercises is there"):
         intake.handed(SHEET, hand_in(tmp_path, "ann", made))

@@ -33,16 +33,16 @@ from tests.course.grading_samples import (
     notebook,
     solution,
 )  # fmt: skip
-from tools.authoring import exercises
 from tools.authoring.course import HERE
-from tools.authoring.exercises import WRITTEN_STUB
+from tools.exercises import sheets
+from tools.exercises.sheets import WRITTEN_STUB
 from tools.grading import __main__ as command, grade, gradebook, intake, marker, outputs, page
 from tools.grading.gradebook import Book
 from tools.grading.intake import Submission
 from tools.grading.marker import Mark, Marks
 
 QUESTION, BLANK = SHEET.written
-SHEETS = exercises.sheets(HERE)
+SHEETS = sheets.load(HERE)
 HARMLESS = "the memory\nis slow"
 PAYLOADS = {
     "script": "<script>alert(1)</script>",
@@ -305,7 +305,7 @@ def test_the_page_is_drawn_without_a_script_and_without_a_request(book, chromium
 
 @pytest.mark.parametrize("sheet", [pytest.param(one, id=one.lesson.number) for one in SHEETS])
 def test_every_formula_of_the_course_is_drawn_and_every_link_leads_somewhere(sheet):
-    for cell in exercises.released(sheet).cells:
+    for cell in sheets.released(sheet).cells:
         if cell.cell_type == "markdown":
             soup = BeautifulSoup(page.PageExporter().markdown2html({}, cell.source), "html.parser")
             assert all(one["href"].startswith("https://") for one in soup.find_all("a"))

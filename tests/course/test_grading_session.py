@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from helpers import exercises as kit
-from tools.authoring import exercises, exercises_proof
 from tools.authoring.course import HERE
 from tools.authoring.environment import headless
+from tools.exercises import proof, sheets
 from tools.grading import marker, sandbox
 from tools.grading.sandbox import Limits
 from tools.grading.session import Lost, Session
@@ -25,7 +25,7 @@ from tools.grading.student import wire
 
 pytestmark = pytest.mark.usefixtures("working_sandbox")
 
-SHEETS = exercises.sheets(HERE)
+SHEETS = sheets.load(HERE)
 STUDENT = Path(sandbox.__file__).with_name("student")
 SERVE = "import runner, socket, sys; runner.Link(socket.socket(fileno=int(sys.argv[1]))).serve()"
 LIMITS = Limits(step_s=60, total_s=600)
@@ -89,7 +89,7 @@ def test_answers_get_and_hear_from_outside_what_they_do_at_home(session, given_t
     assert (solved.score, solved.points) == (points, points)
     assert "public checks passed, hidden not run" in solved.said
     assert all(reached for _, reached in solved.goals)
-    unwritten = marked(session, sheet, name, exercises_proof.stub(sheet, name))
+    unwritten = marked(session, sheet, name, proof.stub(sheet, name))
     assert (unwritten.score, unwritten.said.endswith(": not yet\n")) == (0, True)
     for wrong in [one for one in sheet.wrong if one.exercise == name][:3]:
         got = marked(session, sheet, name, wrong.cell.source)

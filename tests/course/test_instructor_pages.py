@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from tools.authoring import links
 from tools.authoring.course import HERE
+from tools.authoring.rules import links
 
 PAGE = HERE.folder / "instructor" / "instructor.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from nbgrader.apps import NbGraderApp
 
-from tools.authoring import __main__ as authoring, exercises
+from tools.authoring import __main__ as authoring
 from tools.authoring.course import HERE
+from tools.exercises import sheets
 from tools.grading import __main__ as grading
 from tools.server import __main__ as server
 
@@ -20,7 +21,7 @@ MAKEFILE = (HERE.root / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([\w./-]+):(?!=)", MAKEFILE, re.MULTILINE))
 VARIABLES = set(re.findall(r"\$\((\w+)\)", MAKEFILE))
 NUMBERS = {lesson.number for lesson in HERE.lessons()}
-NOTEBOOKS = {sheet.lesson.notebook_name for sheet in exercises.sheets(HERE)}
+NOTEBOOKS = {sheet.lesson.notebook_name for sheet in sheets.load(HERE)}
 # nbgrader lists it, and all that it does is to say that it is no command any more
 GONE = {"formgrade"}
 # others' tools, whose own manuals hold for them; of what they are given the repository's files are still looked up
@@ -33,7 +34,7 @@ LATER = ("_build/", ".venv")
 _BLOCK = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`((?:make|nbgrader|jupyter|python3?|sudo|\.venv/bin/python) [^`]+)`")
 _OURS = re.compile(
-    r"(?:\./)?((?:course|tests|slides|helpers|_build|\.venv)/[\w./-]+|requirements\.lock|environment\.yml)"
+    r"(?:\./)?((?:course|tools|tests|slides|helpers|_build|\.venv)/[\w./-]+|requirements\.lock|environment\.yml)"
 )
 
 
@@ -133,7 +134,7 @@ def test_every_command_on_the_page_is_there(page):
         ("python -m tools.authoring nbgrader --dir ~/class", "refuses"),
         ("sudo .venv/bin/python -m tools.server ad ada", "refuses"),
         ("python -m tools.grading --again ~/class/submitted", "refuses"),
-        ("python -m course.grader ~/class", "no module"),
+        ("python -m tools.grader ~/class", "no module"),
         ("python -m slides.pdf 99", "no lesson 99"),
         ("python -m pytest tests/exercise", "no tests/exercise"),
         ("sudo cp tools/server/small/config.yaml /opt", "no tools/server/small/config.yaml"),

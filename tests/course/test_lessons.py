@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.course.mutations import MUTATIONS
-from tools.authoring import audit, mutation, shares
+from tools.authoring import audit, mutation
 from tools.authoring.course import HERE
+from tools.authoring.rules import shares
 
 SANITIZE = Path(__file__).parent / "sanitize.cfg"
 LESSONS = HERE.lessons()

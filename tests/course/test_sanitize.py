@@ -9,7 +9,7 @@ import pytest
 from nbval.plugin import get_sanitize_patterns
 
 from helpers import units
-from tools.authoring import shares
+from tools.authoring.rules import shares
 
 FILE = Path(__file__).parent / "sanitize.cfg"
 RULES = shares.patterns(FILE)

@@ -27,11 +27,11 @@ import pytest
 
 from tests.course import server_world
 from tests.course.server_world import CLONE, LECTURER, World
-from tools.authoring import exercises
 from tools.authoring.course import HERE
+from tools.exercises import sheets
 from tools.server.install import COURSE_ID, PROXY, ROOT
 
-SHEET = exercises.sheets(HERE, ["00"])[0]
+SHEET = sheets.load(HERE, ["00"])[0]
 ASSIGNMENT = SHEET.lesson.name
 SOLVED = min(SHEET.exercises, key=lambda name: len(SHEET.cell("answer", name).source))
 POINTS = SHEET.cell("checks", SOLVED).metadata["points"]
@@ -81,7 +81,7 @@ def server():
         made.shell(
             f"""cd {CLONE} && python - <<'END'
 from pathlib import Path
-from tools.authoring import exercises_tree
+from tools.exercises import handout
 from tools.authoring.course import HERE
 exercises_tree.fill(HERE, Path.home() / "student")
 exercises_tree.nbgrader_folder(HERE, Path.home() / "class", ["{SHEET.lesson.number}"])
@@ -382,7 +382,7 @@ def test_nbgraders_own_collection_takes_a_forgery_and_hands_out_the_key(naive):
 def test_what_is_collected_is_each_students_own(collected):
     submission, said = collected
     assert SHEET.cell("answer", SOLVED).source.splitlines()[-2].strip() in submission("ada")
-    assert exercises.STUB in submission("bob")
+    assert sheets.STUB in submission("bob")
     assert submission("eve") == ""
     assert "is in the name of bob and belongs to eve" in said
     assert "its name is none that nbgrader gives" in said

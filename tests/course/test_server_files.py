@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import helpers
-from tools.authoring import exercises_tree
+from tools.exercises import handout
 from tools.grading.sandbox import Limits
 from tools.server import exchange, install
 from tools.server.__main__ import main
@@ -335,4 +335,4 @@ def test_only_plain_files_of_the_owner_are_read(tmp_path):
 def test_the_formgrader_of_a_lecturers_own_machine_is_as_guarded_as_the_servers():
     _, guards = (FILES / "nbgrader_config.py").read_text().split("\n# A student's code runs in the sandbox")
     assert guards.count("\nc.") == 2
-    assert guards.strip() in exercises_tree._CONFIG
+    assert guards.strip() in handout._CONFIG

@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-from tools.authoring import exercises
 from tools.authoring.course import HERE, Course
+from tools.exercises import sheets
 
-SHEETS = exercises.sheets(HERE)
+SHEETS = sheets.load(HERE)
 EXERCISES = [
     pytest.param(sheet, name, id=f"{sheet.lesson.number}-{name}") for sheet in SHEETS for name in sheet.exercises
 ]
@@ -42,7 +42,7 @@ def built_twice(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(HERE.root))  # the kernel works in the copy, with the helpers from here
         for _ in range(2):
-            (path,) = exercises.build(course)
+            (path,) = sheets.build(course)
             written.append(path.read_bytes())
     return course, written
 

@@ -12,7 +12,7 @@ import pytest
 
 from helpers import exercises as kit
 from tests.exercises.conftest import EXERCISES, SHEETS, WRONG
-from tools.authoring import exercises_proof as proof
+from tools.exercises import proof
 
 HIDDEN = re.compile(r"### BEGIN HIDDEN TESTS.*### END HIDDEN TESTS", re.DOTALL)
 

@@ -14,8 +14,8 @@ from nbgrader.apps import NbGraderAPI
 from traitlets.config import Config
 
 from tests.exercises.conftest import SHEETS
-from tools.authoring import exercises, exercises_proof, exercises_tree
 from tools.authoring.course import HERE
+from tools.exercises import handout, proof, sheets
 
 SHEET = SHEETS[0]
 ASSIGNMENT = SHEET.lesson.name
@@ -35,7 +35,7 @@ def hand_in(folder: Path, student: str, notebook: nbformat.NotebookNode) -> None
 
 def with_answers(answers: dict[str, str]) -> nbformat.NotebookNode:
     """Return the student's notebook with ``answers`` written into it, by the names of the exercises."""
-    made = exercises.released(SHEET)
+    made = sheets.released(SHEET)
     for cell in made.cells:
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
         cell.source = answers.get(name, cell.source)
@@ -50,11 +50,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Object of typ
 def graded(tmp_path_factory):
     """The folder of a class of two in which nbgrader released, graded and kept the first lesson's exercises."""
     folder = tmp_path_factory.mktemp("class")
-    exercises_tree.nbgrader_folder(HERE, folder, [SHEET.lesson.number])
+    handout.nbgrader_folder(HERE, folder, [SHEET.lesson.number])
     config = Config()
     config.CourseDirectory.root = str(folder)
     config.CourseDirectory.db_url = f"sqlite:///{folder / 'gradebook.db'}"
-    config.merge(exercises.release_config())
+    config.merge(sheets.release_config())
     config.Execute.timeout = 240  # for a cell, which imports PyTorch: nbgrader gives it 30 s
     with pytest.MonkeyPatch.context() as patch:
         # nbgrader calls alembic by its bare name
@@ -103,7 +103,7 @@ def test_nbgrader_gives_the_solution_all_points(graded):
 
 
 def test_nbgrader_gives_what_the_proof_gives_and_restores_rewritten_checks(graded):
-    proved = exercises_proof.attempt(SHEET, WRONG.exercise, WRONG.cell.source).score
+    proved = proof.attempt(SHEET, WRONG.exercise, WRONG.cell.source).score
     given = {WRONG.exercise: proved, SOLVED: points()[SOLVED]}
     assert scores(graded, "tampered") == dict.fromkeys(SHEET.exercises, 0) | given
     assert 0 < proved < points()[WRONG.exercise]
@@ -112,7 +112,7 @@ def test_nbgrader_gives_what_the_proof_gives_and_restores_rewritten_checks(grade
 
 def test_nbgrader_restores_the_given_text(graded):
     path = graded / "autograded" / "tampered" / ASSIGNMENT / SHEET.lesson.notebook_name
-    given = {cell.metadata.nbgrader.grade_id: cell.source for cell in exercises.released(SHEET).cells}
+    given = {cell.metadata.nbgrader.grade_id: cell.source for cell in sheets.released(SHEET).cells}
     cells = nbformat.read(path, as_version=4).cells
     restored = [cell for cell in cells if cell.cell_type == "markdown" and cell.metadata.nbgrader.locked]
     assert restored
@@ -121,4 +121,4 @@ def test_nbgrader_restores_the_given_text(graded):
 
 def test_nbgrader_releases_what_course_exercises_holds(graded):
     made = nbformat.read(graded / "release" / ASSIGNMENT / SHEET.lesson.notebook_name, as_version=4)
-    assert exercises.drift(SHEET, made) == []
+    assert sheets.drift(SHEET, made) == []

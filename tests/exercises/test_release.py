@@ -12,10 +12,11 @@ import nbformat
 import pytest
 
 from tests.exercises.conftest import SHEETS
-from tools.authoring import exercises, exercises_pages, exercises_proof as proof, exercises_tree, links
 from tools.authoring.__main__ import main
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError
+from tools.authoring.rules import links
+from tools.exercises import handout, proof, sheets
 
 NAME = "00_start_here_exercises"
 SECRETS = ("BEGIN SOLUTION", "BEGIN HIDDEN", "cold_s, *warm_s = durations_s\n", "Random(1009)", "hidden_cost_s",
@@ -41,7 +42,7 @@ def test_the_untouched_notebook_ran_and_says_not_yet_for_each_exercise(built_twi
     course, _ = built_twice
     cells = nbformat.read(course.folder / "exercises" / f"{NAME}.ipynb", as_version=4).cells
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    (sheet,) = exercises.sheets(course)
+    (sheet,) = sheets.load(course)
     said = [proof.attempt(sheet, name, proof.stub(sheet, name)).said for name in sheet.exercises]
     assert len(said) >= 4
     assert [output.text for output in outputs if output.output_type == "stream"] == said
@@ -52,8 +53,8 @@ def test_the_untouched_notebook_ran_and_says_not_yet_for_each_exercise(built_twi
 
 def test_the_tree_holds_no_secret_and_its_pages_are_true(tmp_path):
     tree = tmp_path / "student"
-    exercises_tree.fill(HERE, tree)
-    assert exercises_tree.leaks(tree, SHEETS) == []
+    handout.fill(HERE, tree)
+    assert handout.leaks(tree, SHEETS) == []
     files = [path for path in tree.rglob("*") if path.is_file()]
     names = {path.relative_to(tree).as_posix() for path in files}
     assert {f"course/exercises/{NAME}.ipynb", "course/00_start_here.ipynb", "helpers/exercises.py", "Makefile",
@@ -71,7 +72,7 @@ def test_the_tree_holds_no_secret_and_its_pages_are_true(tmp_path):
 
 def pages_are_true(tree):
     """Every make target named in the README exists and can be planned, and no page leads nowhere."""
-    named = set(exercises_pages.commands((tree / "README.md").read_text()))
+    named = set(re.findall(r"(?:^|`)make ([a-z]+)", (tree / "README.md").read_text(), re.MULTILINE))
     assert {"lab", "help"} <= named
     defined = set(re.findall(r"^([a-z]+):", (tree / "Makefile").read_text(), re.MULTILINE))
     assert named <= defined == {"help", "setup", "lab"}
@@ -89,80 +90,21 @@ def pages_are_true(tree):
     }
 
 
-README = """# A course
-
-## Two commands
-
-```
-make lab     # opens it
-make test    # tests it
-```
-
-Two cores, 3.11. Run `make lab` first. Only `X=1 make
-test` runs the tests. See
-[how](CONTRIBUTING.md). `make help` lists
-the rest.
-
-How it is made: [CONTRIBUTING.md](CONTRIBUTING.md).
-
-## For lecturers
-
-### Marks
-
-```
-make grade
-```
-
-### Slides
-
-```
-make slides
-```
-"""
-
-
-def test_the_students_readme_names_only_what_their_tree_holds(tmp_path):
-    assert (
-        exercises_pages.readme_for_students(README, tmp_path)
-        == """# A course
-
-## One command
-
-```
-make lab     # opens it
-```
-
-Two cores, 3.11.
-Run `make lab` first.
-`make help` lists
-the rest.
-"""
-    )
-
-
-def test_a_readme_or_a_makefile_that_cannot_be_made_true_is_refused(tmp_path):
-    (tmp_path / "README.md").write_text("# A course\n\n| `make slides` |\n|--|\n| [x](tests/x.py) |\n")
-    with pytest.raises(AuthoringError, match=r"names what their tree lacks: `make slides`, the link to 'tests/x.py'"):
-        exercises_pages.adapt(tmp_path)
-    with pytest.raises(AuthoringError, match=r"Makefile: the students' tree needs .*, lab, setup, a paragraph each"):
-        exercises_pages.makefile_for_students("help:\n\techo\n")
-
-
 @pytest.mark.parametrize("sheet", [pytest.param(sheet, id=sheet.lesson.name) for sheet in SHEETS])
 def test_what_git_would_hand_on_is_what_the_source_gives(sheet):
-    assert [problem for problem in exercises.problems(HERE) if problem.where.startswith(sheet.lesson.name)] == []
+    assert [problem for problem in sheets.problems(HERE) if problem.where.startswith(sheet.lesson.name)] == []
 
 
 def test_git_would_hand_on_no_notebook_without_a_source():
     names = tuple(sheet.lesson.name for sheet in SHEETS)
     assert names
-    assert [problem for problem in exercises.problems(HERE) if not problem.where.startswith(names)] == []
+    assert [problem for problem in sheets.problems(HERE) if not problem.where.startswith(names)] == []
 
 
 def test_a_secret_is_found_by_its_content(built, tmp_path):
-    tree = exercises_tree.student(built, tmp_path / "student")
-    known = exercises.sheets(built)
-    assert exercises_tree.leaks(tree, known) == []
+    tree = handout.student(built, tmp_path / "student")
+    known = sheets.load(built)
+    assert handout.leaks(tree, known) == []
     notebook = tree / "course" / "exercises" / f"{NAME}.ipynb"
     clean = notebook.read_text()
     for line in ("return cold_s, min(warm_s), statistics.median(warm_s)", "draw = random.Random(1013)",
@@ -170,57 +112,57 @@ def test_a_secret_is_found_by_its_content(built, tmp_path):
         content = json.loads(clean)
         content["cells"][-1]["source"] = ["Look:\n", f"    {line}\n"]
         notebook.write_text(json.dumps(content))
-        (found,) = exercises_tree.leaks(tree, known)
+        (found,) = handout.leaks(tree, known)
         assert line in found.what
         notebook.write_text(clean)
         (tree / "helpers" / "notes.py").write_text(f"def f():\n    {line}\n")
-        (found,) = exercises_tree.leaks(tree, known)
+        (found,) = handout.leaks(tree, known)
         assert found.where == "helpers/notes.py"
         for hidden_in in (f"Try `{line}`, it works.", f"- {line}", f"x = 1  # {line}", f"> * {line};"):
             (tree / "helpers" / "notes.py").write_text(f"{hidden_in}\n")
-            assert [found.where for found in exercises_tree.leaks(tree, known)] == ["helpers/notes.py"]
+            assert [found.where for found in handout.leaks(tree, known)] == ["helpers/notes.py"]
         (tree / "helpers" / "notes.py").unlink()
     (tree / "helpers" / "notes.py").write_text("first()\nstatistics.median([1])\n")
-    assert exercises_tree.leaks(tree, known) == []
+    assert handout.leaks(tree, known) == []
     (tree / "helpers" / "notes.py").unlink()
     (tree / "course" / "instructor").mkdir()
     (tree / "course" / "instructor" / "marks.txt").write_text("ann 13\n")
-    assert [found.where for found in exercises_tree.leaks(tree, known)] == ["course/instructor/marks.txt"]
+    assert [found.where for found in handout.leaks(tree, known)] == ["course/instructor/marks.txt"]
 
 
 def test_a_leak_leaves_the_old_tree(built, tmp_path):
-    tree = exercises_tree.student(built, tmp_path / "student")
+    tree = handout.student(built, tmp_path / "student")
     before = sorted(path.relative_to(tree) for path in tree.rglob("*"))
     (built.root / "helpers" / "notes.py").write_text("    draw = random.Random(1013)\n")
     with pytest.raises(AuthoringError, match=r"helpers/notes\.py: shows a solution or a hidden test"):
-        exercises_tree.student(built, tree)
+        handout.student(built, tree)
     assert sorted(path.relative_to(tree) for path in tree.rglob("*")) == before
     assert list(tmp_path.glob(".student-*")) == []
 
 
 def test_a_later_tree_takes_the_place_of_the_old_one(built, tmp_path):
-    tree = exercises_tree.student(built, tmp_path / "student")
+    tree = handout.student(built, tmp_path / "student")
     (tree / "stale.txt").write_text("old")
-    assert not (exercises_tree.student(built, tree) / "stale.txt").exists()
+    assert not (handout.student(built, tree) / "stale.txt").exists()
 
 
 def test_a_changed_source_is_seen(built):
-    assert exercises.problems(built) == []
+    assert sheets.problems(built) == []
     edit(source(built), "# ## Exercise 2: cold against warm\n", "# ## Exercise 2: cold and warm\n")
-    (found,) = exercises.problems(built)
+    (found,) = sheets.problems(built)
     assert found.what.startswith("differs from line ")
     assert found.what.endswith("run make student")
 
 
 def test_a_changed_hidden_test_alone_is_seen_by_its_cell_id(built):
     edit(source(built), "random.Random(1013)", "random.Random(7)")
-    assert len(exercises.problems(built)) == 1
+    assert len(sheets.problems(built)) == 1
 
 
 def test_a_notebook_of_no_source_and_an_absent_one_are_found(built):
     made = built.folder / "exercises" / f"{NAME}.ipynb"
     shutil.move(made, made.with_name("05_stray_exercises.ipynb"))
-    assert [str(problem) for problem in exercises.problems(built)] == [
+    assert [str(problem) for problem in sheets.problems(built)] == [
         f"{NAME}.ipynb: is not built; run make student",
         "05_stray_exercises.ipynb: no source makes this notebook; remove it, or write its source in "
         "course/instructor/exercises",
@@ -236,8 +178,8 @@ def test_a_notebook_of_no_source_and_an_absent_one_are_found(built):
     ],
 )
 def test_an_exercise_without_its_parts_is_found(built, old, new, what):
-    sheet = exercises.read(built, f"{NAME}.py", source(built).read_text().replace(old, new))
-    assert any(what in problem.what for problem in exercises.rules(sheet))
+    sheet = sheets.read(built, f"{NAME}.py", source(built).read_text().replace(old, new))
+    assert any(what in problem.what for problem in sheets.rules(sheet))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +205,7 @@ def test_what_nbgrader_would_take_otherwise_is_refused(built_twice, old, new, sa
     script = source(course).read_text()
     assert old in script
     with pytest.raises(AuthoringError) as caught:
-        exercises.read(course, f"{NAME}.py", script.replace(old, new, 1))
+        sheets.read(course, f"{NAME}.py", script.replace(old, new, 1))
     assert said in str(caught.value)
     assert str(caught.value).startswith(f"{NAME}.py")
 
@@ -272,7 +214,7 @@ def test_what_nbgrader_would_take_otherwise_is_refused(built_twice, old, new, sa
 def test_a_source_that_belongs_to_no_lesson_is_refused(built_twice, name):
     course, _ = built_twice
     with pytest.raises(AuthoringError, match=name):
-        exercises.read(course, name, source(course).read_text())
+        sheets.read(course, name, source(course).read_text())
 
 
 def test_an_exercise_is_added_by_editing_the_source_alone(built_twice):
@@ -302,11 +244,11 @@ check.returns("twice", (7,), expected=14)
 check.score()
 ### END HIDDEN TESTS
 """
-    sheet = exercises.read(course, f"{NAME}.py", source(course).read_text() + more)
+    sheet = sheets.read(course, f"{NAME}.py", source(course).read_text() + more)
     assert sheet.exercises[-1] == "twice"
-    assert [problem.what[:30] for problem in exercises.rules(sheet)] == [
+    assert [problem.what[:30] for problem in sheets.rules(sheet)] == [
         "twice: 1 folded hints (<detail", "twice: 0 wrong answers, write "]  # fmt: skip
-    *_, answer, checks = exercises.released(sheet).cells
+    *_, answer, checks = sheets.released(sheet).cells
     assert answer.source == "def twice(n):\n    return exercises.not_yet"
     assert checks.source.endswith("check.report()")
     assert (answer.metadata.deletable, answer.metadata.get("editable", True)) == (False, True)
@@ -315,8 +257,8 @@ check.score()
 
 def test_every_cell_but_the_answers_is_locked(built_twice):
     course, _ = built_twice
-    (sheet,) = exercises.sheets(course)
-    cells = exercises.released(sheet).cells
+    (sheet,) = sheets.load(course)
+    cells = sheets.released(sheet).cells
     open_to_edit = [cell.metadata.nbgrader.grade_id for cell in cells if cell.metadata.get("editable", True)]
     assert tuple(open_to_edit) == (*sheet.exercises, *sheet.written)
     assert not any(cell.metadata.get("deletable", True) for cell in cells)
@@ -327,14 +269,14 @@ def test_every_cell_but_the_answers_is_locked(built_twice):
 
 def test_the_folder_for_nbgrader_stays_outside_git_and_keeps_what_is_in_it(built, tmp_path):
     with pytest.raises(AuthoringError, match="it will hold solutions"):
-        exercises_tree.nbgrader_folder(built, built.folder / "class")
+        handout.nbgrader_folder(built, built.folder / "class")
     target = tmp_path / "class"
-    path, config = exercises_tree.nbgrader_folder(built, target)
+    path, config = handout.nbgrader_folder(built, target)
     assert "### BEGIN SOLUTION" in path.read_text()
     config.write_text(config.read_text() + "c.Execute.timeout = 5\n")
-    assert exercises_tree.nbgrader_folder(built, target) == [path]
+    assert handout.nbgrader_folder(built, target) == [path]
     assert "timeout = 5" in config.read_text()
-    assert exercises_tree.nbgrader_folder(built, built.root / "_build" / "class")
+    assert handout.nbgrader_folder(built, built.root / "_build" / "class")
 
 
 def test_the_command_says_what_it_wrote(tmp_path, capsys):

@@ -14,8 +14,8 @@ from slides import build, check, lecture, pdf, questions
 from slides.cells import SlideError
 from slides.lecture import Act, Pick, Topic
 from slides.markdown import plain_text
-from tools.authoring import glossary
 from tools.authoring.course import HERE
+from tools.authoring.rules import glossary
 
 
 @pytest.fixture(scope="module")

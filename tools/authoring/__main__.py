@@ -8,11 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.authoring import audit, mutation, pages, shares
+from tools.authoring import audit, mutation, pages
 from tools.authoring.build import build, refresh
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError
 from tools.authoring.problem import Problem
+from tools.authoring.rules import shares
 
 SANITIZE = HERE.root / "tests" / "course" / "sanitize.cfg"
 
@@ -91,19 +92,19 @@ def _mutate(options: argparse.Namespace) -> int:
 
 
 def _student(options: argparse.Namespace) -> int:
-    from tools.authoring import exercises, exercises_tree  # they load nbgrader, which no other command needs
+    from tools.exercises import handout, sheets  # they load nbgrader, which no other command needs
 
-    for path in exercises.build(HERE, options.lessons):
+    for path in sheets.build(HERE, options.lessons):
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
-    tree = exercises_tree.student(HERE, HERE.root / "_build" / "student")
+    tree = handout.student(HERE, HERE.root / "_build" / "student")
     print(f"wrote {tree.relative_to(HERE.root).as_posix()}, which holds no solution and no hidden test")
     return 0
 
 
 def _nbgrader(options: argparse.Namespace) -> int:
-    from tools.authoring import exercises_tree
+    from tools.exercises import handout
 
-    for path in exercises_tree.nbgrader_folder(HERE, options.folder, options.lessons):
+    for path in handout.nbgrader_folder(HERE, options.folder, options.lessons):
         print(f"wrote {path}")
     return 0
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tools.authoring import checks, formulas, functions, glossary, links, made, pages
+from tools.authoring import made, pages
 from tools.authoring.course import Course
 from tools.authoring.problem import Problem
+from tools.authoring.rules import checks, formulas, functions, glossary, links
 
 PAGES = ("README.md", "CONTRIBUTING.md", "course/glossary.md", "course/syllabus.md", "course/formulas.md",
          "course/index_of_functions.md")  # fmt: skip

@@ -8,9 +8,10 @@ from pathlib import Path
 import nbformat
 
 from helpers.storage import write_atomically
-from tools.authoring import checks, functions, made, notebook, pages, traces
+from tools.authoring import made, notebook, pages
 from tools.authoring.course import Course
 from tools.authoring.lesson import AuthoringError, Lesson
+from tools.authoring.rules import checks, functions, traces
 from tools.authoring.run import CELL_TIMEOUT_S, run
 
 _TRIES = 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.authoring import formulas, syllabus
 from tools.authoring.course import Course
 from tools.authoring.lesson import Lesson
+from tools.authoring.rules import formulas, syllabus
 
 
 def pages(course: Course, lessons: Sequence[Lesson]) -> dict[Path, str]:

@@ -32,10 +32,10 @@ from sqlalchemy.exc import OperationalError
 
 from helpers import console, storage
 from helpers.results import Result
-from tools.authoring import exercises
 from tools.authoring.course import HERE
 from tools.authoring.environment import headless
-from tools.authoring.exercises import Sheet
+from tools.exercises import sheets
+from tools.exercises.sheets import Sheet
 from tools.grading import intake, lms, marker, sandbox, table
 from tools.grading.gradebook import Book, GradingError
 from tools.grading.intake import Submission
@@ -223,7 +223,7 @@ def _page(book: Book, one: Submission) -> None:
 
 
 def _record(book: Book, sheet: Sheet, one: Submission, marks: Marks) -> None:
-    notebook = exercises.released(sheet) if marks.problem else intake.clean(sheet, one.path)
+    notebook = sheets.released(sheet) if marks.problem else intake.clean(sheet, one.path)
     book.record(sheet, marks, notebook)
 
 
@@ -248,7 +248,7 @@ def _dated(one: Submission, marks: Marks) -> Marks:
 
 def _fingerprint(sheet: Sheet, one: Submission) -> str:
     """Return what the marks of a submission depend on: its file, or why it cannot be read, and the exercises."""
-    text = nbformat.writes(exercises.instructor(sheet))
+    text = nbformat.writes(sheets.instructor(sheet))
     try:
         content = one.digest()
     except intake.IntakeError as error:
@@ -351,7 +351,7 @@ def _none(one: Submission, why: str) -> Marks:
 @functools.cache
 def all_sheets() -> dict[str, Sheet]:
     """Return the exercises of every lesson, by the name of their notebook; read once. For the library itself."""
-    return {sheet.lesson.name: sheet for sheet in exercises.sheets(HERE)}
+    return {sheet.lesson.name: sheet for sheet in sheets.load(HERE)}
 
 
 def _work(pipe: Connection, one: Submission, limits: Limits) -> None:

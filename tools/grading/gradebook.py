@@ -30,9 +30,9 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
 from helpers import storage
-from tools.authoring import exercises, exercises_tree
 from tools.authoring.course import Course
-from tools.authoring.exercises import WRITTEN_STUB, Sheet
+from tools.exercises import handout, sheets
+from tools.exercises.sheets import WRITTEN_STUB, Sheet
 from tools.grading import outputs, page
 from tools.grading.intake import TIMESTAMP
 from tools.grading.marker import Mark, Marks
@@ -69,12 +69,12 @@ class Book:
 
     def prepare(self, course: Course, sheet: Sheet) -> None:
         """Release a lesson's exercises into the gradebook, where they are not there as the source has them now."""
-        name, text = sheet.lesson.name, nbformat.writes(exercises.instructor(sheet)) + "\n"
+        name, text = sheet.lesson.name, nbformat.writes(sheets.instructor(sheet)) + "\n"
         source = self.folder / "source" / name / sheet.lesson.notebook_name
         released = self.folder / "release" / name / sheet.lesson.notebook_name
         if released.is_file() and source.is_file() and source.read_text(encoding="utf-8") == text and self._has(name):
             return
-        exercises_tree.nbgrader_folder(course, self.folder, [sheet.lesson.number])
+        handout.nbgrader_folder(course, self.folder, [sheet.lesson.number])
         with _tools_found(), contextlib.redirect_stderr(io.StringIO()):
             api = NbGraderAPI(config=self._config(name))
             api.log.setLevel(logging.CRITICAL)
@@ -149,7 +149,7 @@ class Book:
                     ) from error
 
     def _config(self, assignment: str) -> Config:
-        config = exercises.release_config()
+        config = sheets.release_config()
         config.CourseDirectory.root = str(self.folder)
         config.CourseDirectory.db_url = self.url
         config.CourseDirectory.submitted_directory = READ

@@ -17,8 +17,8 @@ from typing import Any
 
 import nbformat
 
-from tools.authoring import exercises
-from tools.authoring.exercises import Sheet
+from tools.exercises import sheets
+from tools.exercises.sheets import Sheet
 
 LARGEST_BYTES = 20 * 2**20
 TIMESTAMP = "timestamp.txt"  # beside a notebook, as nbgrader collects it: when it was handed in
@@ -141,7 +141,7 @@ def clean(sheet: Sheet, path: Path) -> nbformat.NotebookNode:
 def handed(sheet: Sheet, path: Path) -> Handed:
     """Return the released notebook with the answers of the file at ``path``, and notes on it. Raises IntakeError."""
     given = _cells(path)
-    made = exercises.released(sheet)
+    made = sheets.released(sheet)
     released = {cell.metadata.nbgrader.grade_id: cell for cell in made.cells}
     names, notes = _names(sheet, released, given)
     asked = {*sheet.exercises, *(f"{name}_checks" for name in sheet.exercises)}

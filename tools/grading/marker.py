@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from helpers.results import Result
-from tools.authoring.exercises import Sheet, sections_of
 from tools.authoring.lesson import Cell
+from tools.exercises.sheets import Sheet, sections_of
 from tools.grading import intake, sandbox
 from tools.grading.sandbox import Limits
 from tools.grading.session import YOUR_LINE, Lost, Session

@@ -18,7 +18,7 @@ from typing import Any
 import nbformat
 
 from tools.authoring.course import HERE
-from tools.authoring.exercises import Sheet
+from tools.exercises.sheets import Sheet
 
 MOST_OF_A_CELL = 8
 MOST_CHARACTERS = 5_000  # of printed text, or of a value shown as text

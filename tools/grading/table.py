@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import storage
-from tools.authoring.exercises import Sheet
+from tools.exercises.sheets import Sheet
 from tools.grading.gradebook import GradingError, points_of
 from tools.grading.lms import CANVAS, MOODLE, Download, Person, folded
 

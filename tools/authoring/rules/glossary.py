@@ -21,10 +21,10 @@ from urllib.parse import unquote
 
 import nbformat
 
-from tools.authoring import markdown
 from tools.authoring.lesson import AuthoringError, Lesson
-from tools.authoring.links import anchor
 from tools.authoring.problem import Problem
+from tools.authoring.rules import markdown
+from tools.authoring.rules.links import anchor
 
 _FACTS = re.compile(
     r"(?:Unit: (?P<unit>\S(?:.*?\S)??)\. )?(?:Also: (?P<also>.+?)\. )?"

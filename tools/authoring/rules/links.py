@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tools.authoring import markdown
 from tools.authoring.problem import Problem
+from tools.authoring.rules import markdown
 
 _HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z]{2,}(?::\d+)?", re.IGNORECASE)
 

@@ -23,11 +23,12 @@ import nbformat
 from nbgrader import preprocessors as nbgrader
 from traitlets.config import Config
 
-from tools.authoring import checks, links, notebook
+from tools.authoring import notebook
 from tools.authoring.build import write
 from tools.authoring.course import Course
 from tools.authoring.lesson import FILE_NAME, AuthoringError, Cell, Lesson, cells_of
 from tools.authoring.problem import Problem
+from tools.authoring.rules import checks, links
 from tools.authoring.run import run
 
 STUB = "return exercises.not_yet"
@@ -82,7 +83,7 @@ class Sheet:
         raise KeyError(f"{self.lesson.name}: no {role} of {exercise!r}")
 
 
-def sheets(course: Course, numbers: Sequence[str] = ()) -> tuple[Sheet, ...]:
+def load(course: Course, numbers: Sequence[str] = ()) -> tuple[Sheet, ...]:
     """Return the exercises of the lessons in ``numbers`` (all when empty), in the order of the lessons.
 
     Raises AuthoringError when a source is ill-formed or belongs to no lesson.
@@ -216,7 +217,7 @@ def build(course: Course, numbers: Sequence[str] = ()) -> list[Path]:
     folder = course.folder / "exercises"
     folder.mkdir(exist_ok=True)
     written = []
-    for sheet in sheets(course, numbers):
+    for sheet in load(course, numbers):
         executed = run(released(sheet), sheet.lesson, folder=folder)
         path = folder / sheet.lesson.notebook_name
         write(path, notebook.canonical(executed))
@@ -227,7 +228,7 @@ def build(course: Course, numbers: Sequence[str] = ()) -> list[Path]:
 def problems(course: Course) -> list[Problem]:
     """Return every problem of the exercises: rules broken, notebooks that are absent, drifted or of no source."""
     found: list[Problem] = []
-    known = sheets(course)
+    known = load(course)
     for sheet in known:
         found += list(rules(sheet)) + _check_built(course, sheet)
     names = {sheet.lesson.notebook_name for sheet in known}

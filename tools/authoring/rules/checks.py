@@ -9,9 +9,10 @@ from difflib import SequenceMatcher
 
 import nbformat
 
-from tools.authoring import markdown, notebook, shares, traces
+from tools.authoring import notebook
 from tools.authoring.lesson import STAGES, Lesson
 from tools.authoring.problem import Problem
+from tools.authoring.rules import markdown, shares, traces
 
 MOST_LINES = 30
 TAGS = frozenset(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from helpers.results import Result
-from tools.authoring.exercises import Sheet, released, sections_of
 from tools.authoring.lesson import Cell
+from tools.exercises.sheets import Sheet, released, sections_of
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,18 +13,22 @@ from typing import Any
 import nbformat
 from nbconvert.preprocessors import ClearOutputPreprocessor
 
-from tools.authoring import exercises, exercises_pages
+from tools.authoring import pages
 from tools.authoring.build import write
 from tools.authoring.course import Course
-from tools.authoring.exercises import Sheet
 from tools.authoring.lesson import AuthoringError
 from tools.authoring.problem import Problem
+from tools.exercises import sheets
+from tools.exercises.sheets import Sheet
 
-TREE = ("README.md", "Makefile", "pyproject.toml", "requirements.lock", "environment.yml", ".gitignore", "helpers",
+TREE = ("requirements.lock", "environment.yml", ".gitignore", "helpers",
         "course/*.ipynb", "course/*.md", "course/exercises/*.ipynb", "course/recorded", "course/scripts",
         )  # fmt: skip
 
 _IGNORED = shutil.ignore_patterns("__pycache__", ".*", "*.pyc", "my_predictions.json")
+_STUDENTS = Path(__file__).with_name("students")
+_SECTION = re.compile(r"\[+([\w.-]+)\]+")
+_INSTALLING = ("build-system", "project", "tool.hatch")
 _SHORTEST_SECRET = 20  # characters; a shorter line, such as "first()", gives nothing away
 _CONFIG = '''"""How nbgrader releases and grades the course's exercises."""
 
@@ -48,8 +53,8 @@ def student(course: Course, target: Path) -> Path:
     Raises AuthoringError, and leaves the old tree, when a notebook is not what its source gives or the tree holds a
     solution, a hidden test or a file of the instructor's.
     """
-    known = exercises.sheets(course)
-    found = exercises.problems(course)
+    known = sheets.load(course)
+    found = sheets.problems(course)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".student-") as folder:
         fresh = Path(folder, "fresh")
@@ -70,7 +75,24 @@ def fill(course: Course, tree: Path) -> None:
             _copy(path, tree / path.relative_to(course.root))
     for path in tree.glob("course/*.ipynb"):
         _clear_outputs(path)
-    exercises_pages.adapt(tree)
+    readme = (_STUDENTS / "README.md").read_text(encoding="utf-8")
+    (tree / "README.md").write_text(pages.with_table(readme, course.lessons()), encoding="utf-8")
+    shutil.copyfile(_STUDENTS / "Makefile", tree / "Makefile")
+    project = course.root / "pyproject.toml"
+    if project.is_file():
+        (tree / "pyproject.toml").write_text(installing(project.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def installing(project: str) -> str:
+    """Return a pyproject.toml with the sections that install ``helpers``, and none of the course's own tools."""
+    lines, keep = [], True
+    for line in project.splitlines():
+        section = _SECTION.fullmatch(line)
+        if section:
+            keep = section[1].startswith(_INSTALLING)
+        if keep:
+            lines.append(line)
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _clear_outputs(path: Path) -> None:
@@ -108,7 +130,7 @@ def leaks(tree: Path, known: Sequence[Sheet]) -> list[Problem]:
 
 def secrets(known: Sequence[Sheet]) -> set[str]:
     """Return the lines, without indentation, that no student shall read before handing in."""
-    public = "\n".join(cell.source for sheet in known for cell in exercises.released(sheet).cells)
+    public = "\n".join(cell.source for sheet in known for cell in sheets.released(sheet).cells)
     whole = [cell for sheet in known for cell in (*sheet.lesson.cells, *(wrong.cell for wrong in sheet.wrong))]
     hidden = (cell for cell in whole if cell.kind == "code" or "written" in cell.metadata)
     lines = {line.strip() for cell in hidden for line in cell.source.splitlines()}
@@ -142,14 +164,14 @@ def nbgrader_folder(course: Course, target: Path, numbers: Sequence[str] = ()) -
     if inside and not target.resolve().is_relative_to((course.root / "_build").resolve()):
         raise AuthoringError(f"{target}: give a folder outside the repository, or in _build; it will hold solutions")
     written = []
-    for sheet in exercises.sheets(course, numbers):
+    for sheet in sheets.load(course, numbers):
         path = target / "source" / sheet.lesson.name / sheet.lesson.notebook_name
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, nbformat.writes(exercises.instructor(sheet)) + "\n")
+        write(path, nbformat.writes(sheets.instructor(sheet)) + "\n")
         written.append(path)
     config = target / "nbgrader_config.py"
     if not config.exists():
         target.mkdir(parents=True, exist_ok=True)
-        write(config, _CONFIG.format(stub={"python": exercises.STUB}, text=repr(exercises.WRITTEN_STUB)))
+        write(config, _CONFIG.format(stub={"python": sheets.STUB}, text=repr(sheets.WRITTEN_STUB)))
         written.append(config)
     return written

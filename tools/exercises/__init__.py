@@ -1,0 +1,1 @@
+"""Exercises: read and released, proved, and handed out in a clean tree."""
