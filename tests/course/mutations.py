@@ -1,7 +1,7 @@
 """Bugs that each lesson must notice: at least two a lesson, planted one at a time by tests/course/test_lessons.py.
 
-Choose what an early cell shows exactly (a count, bytes, a share): a bug in a time is masked, and a lesson is run only
-up to the cell that catches the bug.
+Choose what a cell shows exactly (a count, bytes, a share): a bug in a time is masked. The last argument is text of that
+cell alone; of the lesson no more is run than the cell takes its names from, so choose one that takes few.
 """
 
 from __future__ import annotations
@@ -9,22 +9,45 @@ from __future__ import annotations
 from tools.authoring.mutation import Mutation
 
 MUTATIONS = (
-    Mutation("00", "helpers/units.py", "_FLOPS_PER_MAC = 2", "_FLOPS_PER_MAC = 1", "a MAC counted as one FLOP"),
-    Mutation("00", "helpers/data.py", 'if split == "test" else', 'if split == "train" else', "splits swapped"),
+    Mutation(
+        "00",
+        "helpers/units.py",
+        "_FLOPS_PER_MAC = 2",
+        "_FLOPS_PER_MAC = 1",
+        "a MAC counted as one FLOP",
+        "product_flops = units.flops_from_macs(side**3)",
+    ),
+    Mutation(
+        "00",
+        "helpers/data.py",
+        'if split == "test" else',
+        'if split == "train" else',
+        "splits swapped",
+        "digits to learn from",
+    ),
     Mutation(
         "00",
         "helpers/models.py",
         "nn.Linear(self.hidden // 2, 10)",
         "nn.Linear(self.hidden // 2, 10, bias=False)",
         "a layer without its bias",
+        "digits to learn from",
     ),
-    Mutation("01", "helpers/hardware/devices.py", "math.prod(value)", "value[0]", "KB taken for bytes"),
+    Mutation(
+        "01",
+        "helpers/hardware/devices.py",
+        "math.prod(value)",
+        "value[0]",
+        "KB taken for bytes",
+        "claimed_bytes, chip_transistors = ",
+    ),
     Mutation(
         "01",
         "helpers/hardware/limits/changepoints.py",
         "return tuple(sizes[peak] for peak",
         "return tuple(sizes[peak + 1] for peak",
         "a cache as large as the first buffer that it does not hold",
+        'print("found on the curve:"',
     ),
     Mutation(
         "03",
@@ -32,6 +55,7 @@ MUTATIONS = (
         "for _, input_bytes in cut[1:])",
         "for _, input_bytes in cut)",
         "the gradient of the first layer's input counted, which nobody asks for",
+        "sources = parallel.sources_of_parallelism(helpers.LeNet()",
     ),
     Mutation(
         "03",
@@ -39,6 +63,7 @@ MUTATIONS = (
         "received_bytes=sum(part.output_bytes for part in work[1:])",
         "received_bytes=sum(part.output_bytes for part in work)",
         "a part receives what it has already",
+        "splits = {by: parallel.model_split(",
     ),
     Mutation(
         "06",
@@ -46,6 +71,7 @@ MUTATIONS = (
         "step_s = sum(longest.values())",
         "step_s = max(longest.values())",
         "what happens in turn takes as long as the longest part",
+        "decided by {each.bound}",
     ),
     Mutation(
         "06",
@@ -53,6 +79,7 @@ MUTATIONS = (
         "if getattr(first, name) != getattr(second, name))",
         "if getattr(first, name) == getattr(second, name))",
         "what stayed the same named as what changed",
+        "feeding.changed(fast, slow)",
     ),
     Mutation(
         "07",
@@ -60,6 +87,7 @@ MUTATIONS = (
         "return formulas.rule_for(call.name).forward(call).macs + call.output.numel",
         "return formulas.rule_for(call.name).forward(call).macs",
         "the lecture's bias forgotten",
+        "lecture = counted.lecture_table()",
     ),
     Mutation(
         "07",
@@ -67,6 +95,7 @@ MUTATIONS = (
         "if wanted.needs_grad:\n                total += _product(call, macs(call)) + traffic([call.output, other]",
         "if True:\n                total += _product(call, macs(call)) + traffic([call.output, other]",
         "the gradient of the input counted, which nobody asks for",
+        "step = operations.profile_ops(lenet, (1, 1, 28, 28))",
     ),
     Mutation(
         "07",
@@ -74,6 +103,7 @@ MUTATIONS = (
         "saved[layer] += 0 if storage in trace.carried else sizes[storage]",
         "saved[layer] += sizes[storage]",
         "parameters counted as saved for backward",
+        "trained = memory.profile_layer_mem(",
     ),
     Mutation(
         "07",
@@ -81,6 +111,7 @@ MUTATIONS = (
         "last if life.end is None else life.end",
         "last",
         "no tensor is released before the end of the step",
+        "the peak comes in: {estimate.phase}",
     ),
     Mutation(
         "02",
@@ -88,6 +119,7 @@ MUTATIONS = (
         "_slope(years, np.log2(values))",
         "_slope(years, np.log(values))",
         "growth by a factor of e called a doubling",
+        "demand = {era: hardware.doubling_time(points)",
     ),
     Mutation(
         "02",
@@ -95,6 +127,7 @@ MUTATIONS = (
         "/ math.log(wide.bits / narrow.bits)",
         "/ math.log2(wide.bits / narrow.bits)",
         "two kinds of logarithm in one exponent",
+        "exponent = hardware.multiplier_exponent()",
     ),
     Mutation(
         "08",
@@ -102,6 +135,7 @@ MUTATIONS = (
         "confidence_share=1 - 2 * 0.5**timed_steps",
         "confidence_share=1 - 0.5**timed_steps",
         "an interval that can be missed on one side only",
+        "with a chance of {estimate.confidence_share",
     ),
     Mutation(
         "08",
@@ -109,6 +143,7 @@ MUTATIONS = (
         "return len(loader.sampler) / batch_size",
         "return float(len(loader))",
         "the smaller last batch counted as a whole one",
+        "steps of the estimate's epoch",
     ),
     Mutation(
         "04",
@@ -116,6 +151,7 @@ MUTATIONS = (
         'ports["in", message.target] += message.size_bytes',
         'ports["out", message.target] += message.size_bytes',
         "what a port receives counted as sent",
+        '"busiest_port_bytes": each.busiest_port_bytes',
     ),
     Mutation(
         "04",
@@ -123,6 +159,7 @@ MUTATIONS = (
         "    flat /= dist.get_world_size()\n",
         "",
         "gradients summed and not averaged",
+        "assert all(each.equal for each in by_way.values())",
     ),
     Mutation(
         "12",
@@ -130,6 +167,7 @@ MUTATIONS = (
         "step.reads * whole + step.bias_reads * bias",
         "step.reads * whole",
         "the bias itself is read for nothing",
+        'counted = fused_bias.traffic("separate", shape)',
     ),
     Mutation(
         "12",
@@ -137,6 +175,7 @@ MUTATIONS = (
         "return sum(kernel.written_bytes for kernel in self.kernels)",
         "return sum(kernel.written_bytes for kernel in self.kernels[-1:])",
         "only the last kernel writes",
+        'counted = fused_bias.traffic("separate", shape)',
     ),
     Mutation(
         "05",
@@ -144,6 +183,7 @@ MUTATIONS = (
         '("all_gather", "reduce_scatter")) * (ranks - 1) // ranks',
         '("all_gather", "reduce_scatter"))',
         "a tower that receives what it has already",
+        "each.moved_bytes // run.batch",
     ),
     Mutation(
         "05",
@@ -151,6 +191,7 @@ MUTATIONS = (
         "saved[running[-1]] += storage.nbytes()",
         "saved[running[-1]] += tensor.numel()",
         "elements of a saved tensor taken for bytes",
+        "whole_net.reveal(",
     ),
     Mutation(
         "05",
@@ -158,6 +199,7 @@ MUTATIONS = (
         "return sum(each.numel() * each.element_size() for each in tensors)",
         "return sum(each.numel() * each.element_size() for each in tensors) // 2",
         "half of the optimizer's state forgotten",
+        '[one] = footprints["one device"].ranks',
     ),
     Mutation(
         "11",
@@ -165,6 +207,7 @@ MUTATIONS = (
         "return sum(layer.weights.size for layer in self.layers)",
         "return sum(layer.weights.size + layer.bias.size for layer in self.layers)",
         "a bias counted as a multiply-add",
+        "{network.macs:,} MAC, {network.parameters:,}",
     ),
     Mutation(
         "11",
@@ -172,5 +215,6 @@ MUTATIONS = (
         "return next((kind for kind in OPERAND_KINDS if kind in found), None)",
         "return next((kind for kind in reversed(OPERAND_KINDS) if kind in found), None)",
         "a register taken for what feeds a multiply-add with an immediate",
+        "weights inside instructions:",
     ),
 )

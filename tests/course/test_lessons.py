@@ -47,8 +47,8 @@ def test_every_lesson_has_mutations():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @each_lesson
-def test_a_lesson_notices_planted_bugs(lesson, record_property):
+def test_a_lesson_notices_planted_bugs(lesson, kernels, record_property):
     chosen = [one for one in MUTATIONS if one.lesson == lesson.number]
-    caught = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE)
+    caught = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE, kernels=kernels)
     record_property(f"planted bugs of helpers, lesson {lesson.number}", str(caught))
     assert [one.what for one in caught.mutations if one.cell is None] == []

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.authoring import audit, mutation, pages
+from tools.authoring import audit, mutation, pages, warm
 from tools.authoring.build import build, refresh
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError
@@ -86,7 +86,8 @@ def _mutate(options: argparse.Namespace) -> int:
     HERE.lessons(options.lessons)
     planned = importlib.import_module("tests.course.mutations").MUTATIONS
     chosen = [one for one in planned if not options.lessons or one.lesson in options.lessons]
-    table = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE)
+    with warm.kernels() as kernels:
+        table = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE, kernels=kernels)
     print(table)
     return 1 if any(one.cell is None for one in table.mutations) else 0
 

@@ -1,26 +1,31 @@
 """Plant a bug in a copy of the library and see the lesson's notebook fail; without it, see the same cells pass.
 
 A mutation proves that a lesson's compared cells watch what the library computes. The lesson runs by strict nbval in a
-kernel on whose path a copy of the package stands before the installed one.
+kernel on whose path a copy of the package stands before the installed one. Of the lesson those cells run that show the
+bugs, and those that they take a name from; that the rest of it passes, its notebook's own test says.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import dis
 import io
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import CodeType
 
 import nbformat
 import pytest
 
 from helpers.results import Result
+from tools.authoring import warm
 from tools.authoring.course import Course
 from tools.authoring.environment import headless
 from tools.authoring.lesson import AuthoringError, Lesson
@@ -31,13 +36,17 @@ LEAST_PER_LESSON = 2
 
 @dataclass(frozen=True)
 class Mutation:
-    """A bug, named by ``what``: in ``module`` (a file such as helpers/units.py) ``old`` becomes ``new``."""
+    """A bug, named by ``what``: in ``module`` (a file such as helpers/units.py) ``old`` becomes ``new``.
+
+    ``shown_by`` is text of the one code cell that shows it; without it the lesson runs from its beginning.
+    """
 
     lesson: str
     module: str
     old: str
     new: str
     what: str
+    shown_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,64 +83,146 @@ def mutated(source: str, mutation: Mutation) -> str:
     return text
 
 
-def attempt(course: Course, lesson: Lesson, mutation: Mutation, *, sanitize: Path) -> Caught:
-    """Run the lesson's notebook on a copy of the library with the bug in it, up to the first cell that fails."""
-    with _copy(course, lesson) as root:
+def needed(sources: Sequence[str], shown_by: Sequence[str]) -> frozenset[int]:
+    """Return the indices of the cells that hold the texts, and of all that these take a name from, directly or not.
+
+    A cell takes a name from the last cell before it that binds the name. Raises AuthoringError for a text that stands
+    not in one cell alone.
+    """
+    waiting = []
+    for text in shown_by:
+        holders = [index for index, source in enumerate(sources) if text in source]
+        if len(holders) != 1:
+            raise AuthoringError(f"{text!r}, which names a cell, stands in {len(holders)} code cells, not in one")
+        waiting += holders
+    names = [_names(source) for source in sources]
+    found: set[int] = set()
+    while waiting:
+        index = waiting.pop()
+        if index in found:
+            continue
+        found.add(index)
+        for name in names[index][0]:
+            waiting += next(([before] for before in reversed(range(index)) if name in names[before][1]), [])
+    return frozenset(found)
+
+
+def _names(source: str) -> tuple[set[str], set[str]]:
+    """Return the names that a cell takes from others, and those that it binds."""
+    taken: set[str] = set()
+    bound: set[str] = set()
+    for instruction in dis.get_instructions(compile(source, "a cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
+        if instruction.opname == "LOAD_NAME":
+            taken |= {instruction.argval} - bound
+        elif isinstance(instruction.argval, CodeType):
+            taken |= _inner_names(instruction.argval) - bound
+        elif instruction.opname == "STORE_NAME":
+            bound.add(instruction.argval)
+    return taken, bound
+
+
+def _inner_names(code: CodeType) -> set[str]:
+    """Return the names that a function or a class takes from outside when it runs."""
+    names: set[str] = set()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            names.add(instruction.argval)
+        elif isinstance(instruction.argval, CodeType):
+            names |= _inner_names(instruction.argval)
+    return names
+
+
+def attempt(
+    course: Course,
+    lesson: Lesson,
+    mutation: Mutation,
+    *,
+    sanitize: Path,
+    kernels: Path,
+    cells: Collection[int] | None = None,
+) -> Caught:
+    """Run code cells (None: all) on a copy of the library with the bug in it, up to the first cell that fails.
+
+    ``kernels`` is the folder of :func:`tools.authoring.warm.kernels`.
+    """
+    with _copy(course, lesson, cells) as root:
         module = root / mutation.module
         if not module.is_file():
             raise AuthoringError(f"the mutation {mutation.what!r} is of {mutation.module}, which is no file")
-        module.write_text(mutated(module.read_text(encoding="utf-8"), mutation), encoding="utf-8")
-        failure = first_failure(root / "course" / lesson.notebook_name, root, sanitize=sanitize)
+        text = mutated(module.read_text(encoding="utf-8"), mutation)
+        for compiled in module.parent.glob(f"__pycache__/{module.stem}.*"):
+            compiled.unlink()  # Python would take it for the new text if that is as long and of the same second
+        module.write_text(text, encoding="utf-8")
+        failure = first_failure(root / "course" / lesson.notebook_name, root, sanitize=sanitize, kernels=kernels)
     cell, why = failure or (None, "")
     caught_by = "no cell" if cell is None else f"code cell {cell}: {why}"
     return Caught(lesson.number, mutation.module, mutation.what, caught_by, cell)
 
 
-def control(course: Course, lesson: Lesson, *, through: int, sanitize: Path) -> tuple[int, str] | None:
-    """Run the code cells 0 to ``through`` on an unchanged copy; returns the first failure, None when all pass."""
-    with _copy(course, lesson) as root:
-        path = root / "course" / lesson.notebook_name
-        notebook = nbformat.read(path, as_version=4)
-        code = [index for index, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
-        notebook.cells = notebook.cells[: code[through] + 1]
-        nbformat.write(notebook, path)
-        return first_failure(path, root, sanitize=sanitize)
+def control(
+    course: Course, lesson: Lesson, cells: Collection[int], *, sanitize: Path, kernels: Path
+) -> tuple[int, str] | None:
+    """Run code cells on an unchanged copy; returns the first failure, None when all pass."""
+    with _copy(course, lesson, cells) as root:
+        return first_failure(root / "course" / lesson.notebook_name, root, sanitize=sanitize, kernels=kernels)
 
 
-def attempt_all(course: Course, mutations: Sequence[Mutation], *, sanitize: Path) -> MutationTable:
-    """Try every mutation, then control each lesson up to the last cell that caught one.
+def attempt_all(course: Course, mutations: Sequence[Mutation], *, sanitize: Path, kernels: Path) -> MutationTable:
+    """Try every mutation, then control each lesson: the same cells, up to the last one that caught a mutation.
 
     Raises AuthoringError when a mutation no longer applies, or a lesson fails without one.
     """
     lessons = {lesson.number: lesson for lesson in course.lessons()}
-    unknown = sorted({mutation.lesson for mutation in mutations} - set(lessons))
+    by_lesson: dict[str, list[Mutation]] = {}
+    for mutation in mutations:
+        by_lesson.setdefault(mutation.lesson, []).append(mutation)
+    unknown = sorted(set(by_lesson) - set(lessons))
     if unknown:
         raise AuthoringError(f"there are mutations of lesson {', '.join(unknown)}, which does not exist")
-    caught = tuple(attempt(course, lessons[one.lesson], one, sanitize=sanitize) for one in mutations)
-    for number in dict.fromkeys(one.lesson for one in caught):
-        last = max((one.cell for one in caught if one.lesson == number and one.cell is not None), default=None)
-        failure = None if last is None else control(course, lessons[number], through=last, sanitize=sanitize)
-        if failure:
-            cell, why = failure
-            raise AuthoringError(f"lesson {number} fails without a mutation too, at code cell {cell}: {why}")
-    return MutationTable(caught)
+    tables = (
+        _attempt_lesson(course, lessons[number], planted, sanitize=sanitize, kernels=kernels)
+        for number, planted in by_lesson.items()
+    )
+    return MutationTable(tuple(caught for table in tables for caught in table))
+
+
+def _attempt_lesson(
+    course: Course, lesson: Lesson, mutations: Sequence[Mutation], *, sanitize: Path, kernels: Path
+) -> list[Caught]:
+    sources = [cell.source for cell in course.built(lesson).cells if cell.cell_type == "code"]
+    texts = [mutation.shown_by for mutation in mutations]
+    cells = frozenset(range(len(sources))) if None in texts else needed(sources, texts)
+    caught = [
+        attempt(course, lesson, mutation, sanitize=sanitize, kernels=kernels, cells=cells) for mutation in mutations
+    ]
+    last = max((result.cell for result in caught if result.cell is not None), default=-1)
+    through = frozenset(cell for cell in cells if cell <= last)
+    failure = control(course, lesson, through, sanitize=sanitize, kernels=kernels) if through else None
+    if failure:
+        cell, why = failure
+        raise AuthoringError(f"lesson {lesson.number} fails without a mutation too, at code cell {cell}: {why}")
+    return caught
 
 
 @contextmanager
-def _copy(course: Course, lesson: Lesson) -> Iterator[Path]:
-    """Yield a temporary root with the package, the lesson's notebook and the course's data, and nothing compiled."""
+def _copy(course: Course, lesson: Lesson, cells: Collection[int] | None) -> Iterator[Path]:
+    """Yield a temporary root with the package, the course's data, and the lesson's notebook that skips other cells."""
     with tempfile.TemporaryDirectory(prefix="course-mutation-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
-        ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
-        shutil.copytree(course.root / course.package, root / course.package, ignore=ignore)
+        shutil.copytree(course.root / course.package, root / course.package)
         if (course.folder / "recorded").is_dir():
             shutil.copytree(course.folder / "recorded", root / "course" / "recorded")
         (root / "course").mkdir(exist_ok=True)
-        shutil.copy(course.notebook(lesson), root / "course")
+        notebook = course.built(lesson)
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        for index, cell in enumerate(code):
+            if cells is not None and index not in cells:
+                cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "nbval-skip"]
+        nbformat.write(notebook, root / "course" / lesson.notebook_name)
         yield root
 
 
-def first_failure(notebook: Path, root: Path, *, sanitize: Path) -> tuple[int, str] | None:
+def first_failure(notebook: Path, root: Path, *, sanitize: Path, kernels: Path) -> tuple[int, str] | None:
     """Run a notebook by strict nbval with ``root`` first on the path; returns the first failing code cell and why.
 
     Raises AuthoringError when nbval itself, and not a cell, failed: no kernel, nothing collected, a cell out of time.
@@ -141,12 +232,12 @@ def first_failure(notebook: Path, root: Path, *, sanitize: Path) -> tuple[int, s
     without = (f"no:{name}" for name in ("cacheprovider", "faulthandler", "threadexception", "unraisableexception"))
     plugins = [part for name in ("nbval.plugin", *without) for part in ("-p", name)]
     arguments = ["-c", str(root / "pytest.ini"), f"--rootdir={root}", *plugins, "-q", "-x", "--color=no",
-                 "--capture=no", "--assert=plain", "--nbval", "--nbval-current-env",
+                 "--capture=no", "--assert=plain", "--nbval", f"--nbval-kernel-name={warm.NAME}",
                  f"--nbval-sanitize-with={sanitize}",
                  f"--nbval-cell-timeout={CELL_TIMEOUT_S}", str(notebook)]  # fmt: skip
     seen = _Seen()
     shown = io.StringIO()
-    with _environment(root), contextlib.redirect_stdout(shown):
+    with _environment(root, kernels), contextlib.redirect_stdout(shown):
         code = pytest.main(arguments, plugins=[seen])
     if code == pytest.ExitCode.OK and seen.passed:
         return None
@@ -158,13 +249,14 @@ def first_failure(notebook: Path, root: Path, *, sanitize: Path) -> tuple[int, s
 
 
 @contextmanager
-def _environment(root: Path) -> Iterator[None]:
+def _environment(root: Path, kernels: Path) -> Iterator[None]:
     """Give kernels that start within it a headless environment in which the copy of the package is found first."""
     before, cache = dict(os.environ), root / "cache"
     cache.mkdir(exist_ok=True)  # else IPython makes a folder for its profile elsewhere, and leaves it
     path = os.pathsep.join(part for part in (str(root), before.get("PYTHONPATH", "")) if part)
     os.environ.pop("PYTEST_ADDOPTS", None)
-    os.environ.update(headless(cache_folder=str(cache)), PYTHONPATH=path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    os.environ.update(headless(cache_folder=str(cache)), PYTHONPATH=path, JUPYTER_PATH=str(kernels),
+                      PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")  # fmt: skip
     try:
         yield
     finally:
