@@ -14,14 +14,14 @@ _short.maxother = _short.maxstring = 80
 
 
 def short(value: Any) -> str:
-    """Return ``repr(value)``, at most about 80 characters long. For the library itself."""
+    """Return ``repr(value)``, at most about 80 characters long."""
     return _short.repr(value)
 
 
 def whole_number(name: str, value: Any, *, at_least: int = 1, at_most: int | None = None) -> int:
     """Return ``value`` as an int; raise TypeError unless it is a whole number, ValueError out of the bounds.
 
-    True and False are refused, and so is 64.0: both are slips more often than numbers. For the library itself.
+    True and False are refused, and so is 64.0: both are slips more often than numbers.
     """
     accepted = f"give a whole number, {at_least:,} " + ("or more" if at_most is None else f"to {at_most:,}")
     try:
@@ -40,7 +40,7 @@ def whole_number(name: str, value: Any, *, at_least: int = 1, at_most: int | Non
 def real(name: str, value: Any, accepted: str = "give a number") -> float:
     """Return ``value`` as a float: one number of Python, NumPy or PyTorch, also NaN or infinite.
 
-    Raises TypeError for what is no number, ValueError for one that a float cannot hold. For the library itself.
+    Raises TypeError for what is no number, ValueError for one that a float cannot hold.
     """
     if isinstance(value, str | bytes | bool) or value is None:
         raise TypeError(f"{name}={short(value)} is {_kind(value)}; {accepted}")
@@ -53,10 +53,7 @@ def real(name: str, value: Any, accepted: str = "give a number") -> float:
 
 
 def number(name: str, value: Any, *, at_least: float = -math.inf, above: float = -math.inf) -> float:
-    """Return ``value`` as :func:`real` does, finite and within the bounds; ValueError otherwise.
-
-    For the library itself.
-    """
+    """Return ``value`` as :func:`real` does, finite and within the bounds; ValueError otherwise."""
     bound = f", {at_least:g} or more" if at_least > -math.inf else f" above {above:g}" if above > -math.inf else ""
     accepted = f"give a finite number{bound}"
     found = real(name, value, accepted)
@@ -68,7 +65,7 @@ def number(name: str, value: Any, *, at_least: float = -math.inf, above: float =
 def members(name: str, values: Any, what: str, *, kind: type | tuple[type, ...] = object) -> list[Any]:
     """Return ``values`` as a list; raise TypeError for text, a mapping, or what cannot be gone through.
 
-    ``what`` says what its members are; each must be a ``kind``. For the library itself.
+    ``what`` says what its members are; each must be a ``kind``.
     """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{name}={short(values)} is {_kind(values)}; give a list of {what}")
@@ -80,20 +77,20 @@ def members(name: str, values: Any, what: str, *, kind: type | tuple[type, ...] 
 
 
 def numbers(name: str, values: Any, *, at_least: float = -math.inf, above: float = -math.inf) -> list[float]:
-    """Return ``values`` as floats, each as :func:`number` takes it. For the library itself."""
+    """Return ``values`` as floats, each as :func:`number` takes it."""
     given = members(name, values, "numbers")
     return [number(f"{name}[{place}]", value, at_least=at_least, above=above) for place, value in enumerate(given)]
 
 
 def named(name: str, values: Any, what: str) -> Mapping[Any, Any]:
-    """Return ``values``; raise TypeError unless it is a mapping from names to ``what``. For the library itself."""
+    """Return ``values``; raise TypeError unless it is a mapping from names to ``what``."""
     if not isinstance(values, Mapping):
         raise TypeError(f"{name}={short(values)} is {_kind(values)}; give a dictionary from names to {what}")
     return values
 
 
 def one_of(name: str, value: Any, kind: type | tuple[type, ...], accepted: str) -> Any:
-    """Return ``value``; raise TypeError unless it is a ``kind``. For the library itself."""
+    """Return ``value``; raise TypeError unless it is a ``kind``."""
     if not isinstance(value, kind):
         raise TypeError(f"{name}={short(value)} is {_kind(value)}; give {accepted}")
     return value

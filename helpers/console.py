@@ -16,14 +16,14 @@ Item = TypeVar("Item")
 
 
 def is_headless() -> bool:
-    """Return True while a notebook is built or tested, when nobody watches and nobody types. For the library itself."""
+    """Return True while a notebook is built or tested, when nobody watches and nobody types."""
     return os.environ.get("HELPERS_HEADLESS", "") not in ("", "0")
 
 
 def track(items: Iterable[Item], description: str, *, total: int | None = None, unit: str = "it") -> Iterator[Item]:
     """Yield ``items`` under a progress bar that is gone when they are; ``total`` where ``len`` does not tell.
 
-    The bar is closed as well when the loop over it breaks off or raises. For the library itself.
+    The bar is closed as well when the loop over it breaks off or raises.
     """
     if is_headless():
         return iter(items)
@@ -54,7 +54,7 @@ def _lines(items: Iterable[Item], description: str, total: int | None) -> Iterat
 def notice(line: str) -> None:
     """Print one line that tells the reader what a helper did on its own (a cache renewed, a fallback taken).
 
-    It goes to the standard error, and nowhere when headless. For the library itself.
+    It goes to the standard error, and nowhere when headless.
     """
     if not is_headless():
         print(line, file=sys.stderr, flush=True)

@@ -130,8 +130,6 @@ def agree(got: object, expected: object) -> bool:
     A number that float32 holds exactly may have been computed in it, as PyTorch does: six digits of a fraction are
     enough then. Whole numbers are exact. Of a class made from Python's own, such as torch.Size or a named tuple, what
     it holds counts, and nothing that it says of itself.
-
-    For the library itself.
     """
     got, expected = _plain(got), _plain(expected)
     if type(expected) is tuple and type(got) is tuple:
@@ -201,7 +199,7 @@ def _short(value: object, depth: int = 0, digits: int = _DIGITS[0]) -> str:
         ends = ("(", ",)" if len(value) == 1 else ")") if isinstance(value, tuple) else "[]"
         return f"{ends[0]}{_joined((_short(item, depth + 1, digits) for item in value), depth)}{ends[1]}"
     if isinstance(value, Mapping):
-        pairs = (f"{_short(key, depth + 1, digits)}: {_short(one, depth + 1, digits)}" for key, one in value.items())
+        pairs = (f"{_short(key, depth + 1, digits)}: {_short(item, depth + 1, digits)}" for key, item in value.items())
         return f"{{{_joined(pairs, depth)}}}"
     try:
         shown = f"{value:.{digits}g}" if isinstance(value, float) else repr(value)
@@ -223,7 +221,7 @@ def _raised(error: Exception, given: Sequence[object]) -> str:
 
     ``given`` is what was called and its arguments: the cells in which its functions stand are the reader's.
     """
-    cells = {one.__code__.co_filename for one in given if hasattr(one, "__code__")}
+    cells = {value.__code__.co_filename for value in given if hasattr(value, "__code__")}
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in cells]
     line = f"\nin your line: {own[-1].line}" if own and own[-1].line else ""
     said = " ".join(str(error).split())

@@ -76,15 +76,15 @@ _MADE = {"lenet": _lenet, "MNIST_trainloader": _train_loader}
 
 def train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.TrainingRun:
     """Train as :func:`helpers.train` does, and print a line an epoch."""
-    return _told(training.train(model, loader, epochs))
+    return _with_epochs_printed(training.train(model, loader, epochs))
 
 
 def gpu_train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.TrainingRun:
     """Train on the GPU as :func:`helpers.gpu_train` does, and print a line an epoch."""
-    return _told(training.gpu_train(model, loader, epochs))
+    return _with_epochs_printed(training.gpu_train(model, loader, epochs))
 
 
-def _told(run: training.TrainingRun) -> training.TrainingRun:
+def _with_epochs_printed(run: training.TrainingRun) -> training.TrainingRun:
     for row in run.rows:
         print(f"Epoch {row.epoch}, {run.steps} steps, loss {row.loss:.3f}, {units.text(row.time_s, 's')}")
     return run

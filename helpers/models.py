@@ -208,7 +208,7 @@ class TowerNorm(nn.Module):
         self.towers = whole_number("towers", towers, at_least=1)
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
-        """Return ``maps``, (N, channels, height, width), normalised. For the library itself."""
+        """Return ``maps``, (N, channels, height, width), normalised."""
         return _normalised(maps, self.towers)
 
 

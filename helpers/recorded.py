@@ -79,7 +79,7 @@ class Recording(results.Result):
 def record(lesson: str, *, command: str = "") -> Recording:
     """Run what :data:`RECORDERS` names for ``lesson`` on this machine and return it; nothing is written.
 
-    Raises ValueError for a lesson that records nothing. For the library itself.
+    Raises ValueError for a lesson that records nothing.
     """
     _require_recorders(lesson)
     entries = {}
@@ -115,7 +115,7 @@ def load(lesson: str, *, folder: Path | None = None) -> Recording:
     """Return the recording of ``lesson``.
 
     Raises FileNotFoundError with the command that makes one, and ValueError for a lesson that records nothing, or when
-    the file is not a recording. For the library itself.
+    the file is not a recording.
     """
     _require_recorders(lesson)
     path = _folder(folder) / f"{lesson}.json"

@@ -41,7 +41,7 @@ def cache_folder() -> Path:
     The environment variable HELPERS_CACHE names it; without it, it is the course's own folder in the platform's
     folder for caches (XDG_CACHE_HOME or ~/.cache, ~/Library/Caches, LOCALAPPDATA).
 
-    Raises OSError, with what to do, when the folder cannot be made. For the library itself.
+    Raises OSError, with what to do, when the folder cannot be made.
     """
     named = os.environ.get("HELPERS_CACHE", "")
     folder = Path(named).expanduser() if named else _user_caches() / _COURSE
@@ -100,7 +100,7 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
 
     Raises TypeError for other data, and OSError, saying what was being written and what to do, when the folder
     is missing or the disk is full; whatever is raised, no temporary file stays behind, and one that a killed process
-    left in the folder is removed. For the library itself.
+    left in the folder is removed.
     """
     if not isinstance(data, str | bytes | bytearray | memoryview):
         raise TypeError(f"a file holds text or bytes, not {type(data).__name__}; turn it into one of them first")
@@ -123,7 +123,7 @@ def own_prefix(prefix: str) -> str:
     """Return ``prefix`` with this process's mark, for the name of what :func:`remove_leftovers` may remove one day.
 
     The mark is the process's number, and where that number counts: this machine and its namespace of processes, so
-    that containers may share a folder. For the library itself.
+    that containers may share a folder.
     """
     return f"{prefix}{_place()}-{os.getpid()}-"
 
@@ -131,7 +131,7 @@ def own_prefix(prefix: str) -> str:
 def remove_leftovers(folder: str | os.PathLike[str], prefix: str) -> None:
     """Remove what killed processes left in ``folder`` under names from :func:`own_prefix` with ``prefix``.
 
-    What another user, another machine or a living process made stays. For the library itself.
+    What another user, another machine or a living process made stays.
     """
     if os.name != "posix":  # elsewhere to ask after a process may end it
         return
@@ -149,10 +149,7 @@ def remove_leftovers(folder: str | os.PathLike[str], prefix: str) -> None:
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Give a folder that is gone afterwards, and remove those of ``prefix`` that killed processes left.
-
-    For the library itself.
-    """
+    """Give a folder that is gone afterwards, and remove those of ``prefix`` that killed processes left."""
     remove_leftovers(tempfile.gettempdir(), prefix)
     with tempfile.TemporaryDirectory(prefix=own_prefix(prefix), ignore_cleanup_errors=True) as name:
         yield Path(name)
@@ -210,7 +207,6 @@ def machine_key() -> str:
 
     It names the operating system, the processor, the cores this process may use, OMP_NUM_THREADS if it is set,
     the GPUs that are not hidden, and the versions of Python and PyTorch. It takes milliseconds and imports nothing.
-    For the library itself.
     """
     facts = [
         f"{platform.system()} {platform.machine()}",
@@ -287,7 +283,7 @@ def store(name: str, result: results.Result, *, key: str) -> Path:
     problem's size, the version of the program that measured it). Returns the file's path.
 
     Raises ValueError for a name that is not made of letters, digits, '.', '_' and '-', and OSError as
-    :func:`write_atomically` does. For the library itself.
+    :func:`write_atomically` does.
     """
     path = _cache_file(name, key)
     content = json.loads(result.to_json())
@@ -309,7 +305,6 @@ def load_cached(name: str, result_type: type[results.ResultType], *, key: str) -
     key (another machine, other versions) or of another form.
 
     Raises ValueError for a name that :func:`store` would not take, and OSError when the file cannot be read.
-    For the library itself.
     """
     path = _cache_file(name, key)
     try:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from helpers import widgets
-from helpers.widgets import forms, store
+from helpers.widgets import predictions, store
 from helpers.widgets.answers import NO_PREDICTION, Answer, quantity, read_number
 
 QUESTION = "How many times longer is b than a?"
@@ -136,7 +136,7 @@ def test_headless_neither_reads_nor_writes_the_readers_file(file, monkeypatch, d
 
 def test_a_typed_number_is_locked_and_kept(file):
     prediction = widgets.predict(QUESTION, "s")
-    form = forms.question_form(prediction.question, prediction.unit)
+    form = predictions._question_form(prediction.question, prediction.unit)
     assert type_and_lock(form, "3 ms") == ""
     box, button = form.children[1].children
     assert box.disabled
@@ -148,13 +148,13 @@ def test_a_typed_number_is_locked_and_kept(file):
 def test_a_locked_number_stays(file):
     store.lock_in(QUESTION, "x", 7)
     assert store.lock_in(QUESTION, "x", 8).value == 7
-    form = forms.question_form(QUESTION, "x")
+    form = predictions._question_form(QUESTION, "x")
     assert form.children[1].children[0].disabled
 
 
 def test_a_typing_error_is_explained_and_nothing_is_locked(file):
     prediction = widgets.predict(QUESTION, "s")
-    form = forms.question_form(prediction.question, prediction.unit)
+    form = predictions._question_form(prediction.question, prediction.unit)
     assert "not a quantity" in type_and_lock(form, "fast")
     assert prediction.value is None
     assert not file.exists()
@@ -162,7 +162,7 @@ def test_a_typing_error_is_explained_and_nothing_is_locked(file):
 
 
 def test_the_answer_waits_for_the_prediction_and_then_appears(file):
-    question, reply = forms.question_form(QUESTION, "x"), forms.answer_form(answer(predicted=None))
+    question, reply = predictions._question_form(QUESTION, "x"), predictions._answer_form(answer(predicted=None))
     shown, skip = reply.children
     assert "Lock in your prediction" in shown.value
     assert "20x" not in shown.value
@@ -172,7 +172,7 @@ def test_the_answer_waits_for_the_prediction_and_then_appears(file):
 
 
 def test_a_prediction_after_the_answer_is_marked(file):
-    question, reply = forms.question_form(QUESTION, "x"), forms.answer_form(answer(predicted=None))
+    question, reply = predictions._question_form(QUESTION, "x"), predictions._answer_form(answer(predicted=None))
     reply.children[1].click()
     assert NO_PREDICTION in reply.children[0].value
     type_and_lock(question, "20")
