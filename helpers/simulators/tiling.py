@@ -6,7 +6,6 @@ accesses of neighbouring threads. Lesson 02.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +21,6 @@ from helpers.simulators.blocks import (
     OutputMatrix,
     Running,
     Tally,
-    Thread,
     run_block,
 )
 
@@ -69,35 +67,6 @@ class Traffic(Result):
         return self.macs / self.global_bytes
 
 
-def naive_product(thread: Thread, a: Matrix, b: Matrix, c: Matrix) -> None:
-    """Compute one element of ``c = a @ b`` a thread, each factor read from global memory. For the library itself."""
-    if thread.row < c.shape[0] and thread.column < c.shape[1]:
-        total = 0.0
-        for p in range(a.shape[1]):
-            total += a[thread.row, p] * b[p, thread.column]
-        c[thread.row, thread.column] = total
-
-
-def tiled_product(thread: Thread, a: Matrix, b: Matrix, c: Matrix) -> Iterator[None]:
-    """Compute one element of ``c = a @ b`` a thread, the block's tiles of a and b passing through shared memory.
-
-    A generator: each ``yield`` is a barrier. For the library itself.
-    """
-    tile, y, x = thread.tile, thread.thread_row, thread.thread_column
-    a_tile, b_tile = thread.shared("a_tile", tile, tile), thread.shared("b_tile", tile, tile)
-    (m, k), n = a.shape, b.shape[1]
-    total = 0.0
-    for start in range(0, k, tile):
-        a_tile[y, x] = a[thread.row, start + x] if thread.row < m and start + x < k else 0.0
-        b_tile[y, x] = b[start + y, thread.column] if start + y < k and thread.column < n else 0.0
-        yield
-        for p in range(tile):
-            total += a_tile[y, p] * b_tile[p, x]
-        yield
-    if thread.row < m and thread.column < n:
-        c[thread.row, thread.column] = total
-
-
 def count_traffic(kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: int = 0) -> Traffic:
     """Run ``kernel(thread, a, b, c)`` for every thread, and return what it read and wrote: exact counts.
 
@@ -135,7 +104,10 @@ def count_traffic(kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: in
 
 
 def naive_traffic(m: int, n: int, k: int, *, tile: int) -> Traffic:
-    """Return the modelled traffic of :func:`naive_product`: 2 m n k global reads, m n global writes. Lesson 02."""
+    """Return the modelled traffic of a kernel that reads all it needs from global memory, a thread an element of c.
+
+    That is 2 m n k global reads and m n global writes. Lesson 02.
+    """
     _check_sizes(m, n, k, tile)
     blocks = -(-m // tile) * -(-n // tile)
     return Traffic(
@@ -145,7 +117,7 @@ def naive_traffic(m: int, n: int, k: int, *, tile: int) -> Traffic:
 
 
 def tiled_traffic(m: int, n: int, k: int, *, tile: int) -> Traffic:
-    """Return the modelled traffic of :func:`tiled_product`.
+    """Return the modelled traffic of a kernel that takes tiles of A and B through shared memory, a thread an element.
 
     Each of the ceil(n / tile) columns of blocks reads all of A once, each of the ceil(m / tile) rows of blocks all of
     B: k (m ceil(n / tile) + n ceil(m / tile)) global reads, which is 2 m n k / tile where tile divides m and n. In

@@ -8,7 +8,7 @@ import pytest
 from helpers import results
 from helpers.simulators import tiling
 from helpers.simulators.blocks import KernelError
-from helpers.simulators.tiling import count_traffic, naive_product, naive_traffic, tiled_product, tiled_traffic
+from helpers.simulators.tiling import count_traffic, naive_traffic, tiled_traffic
 
 SIZES = [
     (4, 4, 4, 2),
@@ -20,6 +20,35 @@ SIZES = [
     (3, 10, 1, 2),
     (4, 6, 8, 1),
 ]
+
+
+def naive_product(thread, a, b, c):
+    """Compute one element of ``c = a @ b`` a thread, each factor read from global memory."""
+    if thread.row < c.shape[0] and thread.column < c.shape[1]:
+        total = 0.0
+        for p in range(a.shape[1]):
+            total += a[thread.row, p] * b[p, thread.column]
+        c[thread.row, thread.column] = total
+
+
+def tiled_product(thread, a, b, c):
+    """Compute one element of ``c = a @ b`` a thread, the block's tiles of a and b passing through shared memory.
+
+    A generator: each ``yield`` is a barrier.
+    """
+    tile, y, x = thread.tile, thread.thread_row, thread.thread_column
+    a_tile, b_tile = thread.shared("a_tile", tile, tile), thread.shared("b_tile", tile, tile)
+    (m, k), n = a.shape, b.shape[1]
+    total = 0.0
+    for start in range(0, k, tile):
+        a_tile[y, x] = a[thread.row, start + x] if thread.row < m and start + x < k else 0.0
+        b_tile[y, x] = b[start + y, thread.column] if start + y < k and thread.column < n else 0.0
+        yield
+        for p in range(tile):
+            total += a_tile[y, p] * b_tile[p, x]
+        yield
+    if thread.row < m and thread.column < n:
+        c[thread.row, thread.column] = total
 
 
 @pytest.mark.parametrize(("m", "n", "k", "tile"), SIZES)
