@@ -5,21 +5,6 @@ machine's latency by working set; ``count_traffic`` runs a kernel of the reader'
 reads and writes. Lesson 01.
 """
 
-from helpers.simulators.blocks import KernelError, Matrix, Thread
-from helpers.simulators.cache import (
-    CacheLevel,
-    CacheRun,
-    ChasePoint,
-    LatencyCurve,
-    LevelCounts,
-    simulate_caches,
-    simulate_latency,
-)
-from helpers.simulators.streams import AddressStream, join_streams, pointer_chase, sequential, strided
-from helpers.simulators.tiling import Traffic, count_traffic, naive_traffic, tiled_traffic
+from helpers import faces
 
-__all__ = [
-    "AddressStream", "CacheLevel", "CacheRun", "ChasePoint", "KernelError", "LatencyCurve", "LevelCounts", "Matrix",
-    "Thread", "Traffic", "count_traffic", "join_streams", "naive_traffic", "pointer_chase", "sequential",
-    "simulate_caches", "simulate_latency", "strided", "tiled_traffic",
-]  # fmt: skip
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -1,5 +1,3 @@
-from .accuracy import error_bound as error_bound, exact_outputs as exact_outputs
-from .building import CudaProgram as CudaProgram, build as build
 from .counting import (
     CppCensus as CppCensus,
     PlacementCount as PlacementCount,
@@ -10,9 +8,7 @@ from .counting import (
     count_widths as count_widths,
     recorded_counts as recorded_counts,
 )
-from .cpp_building import CppProgram as CppProgram, cpp_program as cpp_program
 from .cpp_sources import CPP_PLACEMENTS as CPP_PLACEMENTS
-from .cuda_running import CudaFunction as CudaFunction, cuda_function as cuda_function
 from .cuda_sources import CUDA_PLACEMENTS as CUDA_PLACEMENTS
 from .cuda_timing import (
     CudaTime as CudaTime,
@@ -21,15 +17,25 @@ from .cuda_timing import (
     measure_growth as measure_growth,
 )
 from .files import load as load, save as save
-from .generating import generate as generate
 from .network import (
     ACTIVATIONS as ACTIVATIONS,
     Dense as Dense,
     Network as Network,
+    error_bound as error_bound,
+    exact_outputs as exact_outputs,
     network_of as network_of,
     pruned as pruned,
     random_network as random_network,
     standard_network as standard_network,
 )
 from .peers import PeerTimes as PeerTimes, measure_peers as measure_peers
+from .programs import (
+    CppProgram as CppProgram,
+    CudaFunction as CudaFunction,
+    CudaProgram as CudaProgram,
+    build as build,
+    cpp_program as cpp_program,
+    cuda_function as cuda_function,
+    generate as generate,
+)
 from .specialised import Serving as Serving, Specialised as Specialised, best_placement as best_placement

@@ -16,7 +16,6 @@ from torch import nn
 from helpers import console, native, storage
 from helpers.native import counting as native_counting, disassembly
 from helpers.results import Result, from_dict
-from helpers.studies.constant_weights.building import CudaProgram, build
 from helpers.studies.constant_weights.cuda_sources import CUDA_PLACEMENTS, candidates_per_thread, cuda_source
 from helpers.studies.constant_weights.network import (
     Network,
@@ -25,6 +24,7 @@ from helpers.studies.constant_weights.network import (
     random_network,
     standard_network,
 )
+from helpers.studies.constant_weights.programs import CudaProgram, build
 
 INSTRUCTION_BYTES = 16  # from sm_70 on
 _IMMEDIATE = re.compile(r"-?0x[0-9a-f]+")

@@ -15,12 +15,17 @@ import torch
 
 from helpers import console, hardware, timing
 from helpers.results import Result
-from helpers.studies.constant_weights.accuracy import error_bound, exact_outputs
 from helpers.studies.constant_weights.counting import INSTRUCTION_BYTES, WeightCensus, census
-from helpers.studies.constant_weights.cuda_running import CudaFunction, cuda_function
 from helpers.studies.constant_weights.cuda_sources import CUDA_PLACEMENTS, candidates_per_thread
 from helpers.studies.constant_weights.files import save
-from helpers.studies.constant_weights.network import Network, random_network, standard_network
+from helpers.studies.constant_weights.network import (
+    Network,
+    error_bound,
+    exact_outputs,
+    random_network,
+    standard_network,
+)
+from helpers.studies.constant_weights.programs import CudaFunction, cuda_function
 from helpers.studies.constant_weights.specialised import Specialised
 
 CANDIDATES = 10_000_000

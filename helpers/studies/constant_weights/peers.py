@@ -18,9 +18,8 @@ import torch
 from helpers import timing
 from helpers.hardware.limits import peak
 from helpers.results import Result
-from helpers.studies.constant_weights.accuracy import error_bound, exact_outputs
-from helpers.studies.constant_weights.cpp_building import CppProgram, cpp_program
-from helpers.studies.constant_weights.network import Network, standard_network
+from helpers.studies.constant_weights.network import Network, error_bound, exact_outputs, standard_network
+from helpers.studies.constant_weights.programs import CppProgram, cpp_program
 from helpers.studies.constant_weights.specialised import Specialised
 
 BATCHES = (1, 4096)

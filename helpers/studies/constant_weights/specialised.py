@@ -17,13 +17,12 @@ from torch import nn
 
 from helpers import console, native, units
 from helpers.results import Result
-from helpers.studies.constant_weights.building import build
-from helpers.studies.constant_weights.cpp_building import CppProgram, cpp_program
 from helpers.studies.constant_weights.cpp_calling import check_tensors
 from helpers.studies.constant_weights.cpp_sources import cpp_source
 from helpers.studies.constant_weights.cuda_sources import THREADS, cuda_declaration, cuda_source, packed_weights
 from helpers.studies.constant_weights.files import load
 from helpers.studies.constant_weights.network import Network, network_of, pruned
+from helpers.studies.constant_weights.programs import CppProgram, build, cpp_program
 
 STRAIGHT_LINE_SHARE = 0.4  # of the weights; up to here straight-line code is shorter than the loops take
 

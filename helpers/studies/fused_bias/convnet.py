@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from helpers import timing
 from helpers.results import Result
-from helpers.studies.fused_bias import convolution, operators, variants
+from helpers.studies.fused_bias import operators, variants
 
 CHANNELS = (1, 16, 32, 32)
 PIXELS = (28, 14, 7)
@@ -45,13 +45,13 @@ def _pooled_within(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) ->
 
 
 def _one_kernel(algorithm: str) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
-    return functools.partial(convolution.conv_bias_relu_pool, algorithm=algorithm)
+    return functools.partial(operators.conv_bias_relu_pool, algorithm=algorithm)
 
 
 def _best_kernel(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Compute with Winograd's products, except for one channel, where the transforms cost more than they save."""
     algorithm = "direct" if x.shape[1] == 1 else "Winograd"
-    return convolution.conv_bias_relu_pool(x, weight, bias, algorithm=algorithm)
+    return operators.conv_bias_relu_pool(x, weight, bias, algorithm=algorithm)
 
 
 _RUNGS = {

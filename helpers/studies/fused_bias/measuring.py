@@ -14,7 +14,7 @@ from torch.nn import functional
 from helpers import profiling, timing
 from helpers.hardware.limits.results import MachineLimits
 from helpers.results import Result
-from helpers.studies.fused_bias import convnet, operators, reductions, variants
+from helpers.studies.fused_bias import convnet, operators, variants
 from helpers.studies.fused_bias.counting import model_time, traffic
 
 STORY_BATCHES = (100, 1000)
@@ -230,8 +230,8 @@ def measure_reductions(
     grad = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(chosen)
     if channels_last:
         grad = grad.contiguous(memory_format=torch.channels_last)
-    names = [name for name in reductions.REDUCTIONS if name != "one-pass" or not variants.missing(name, chosen)]
-    runs = {name: functools.partial(reductions.reduction(name), grad) for name in names}
+    names = [name for name in variants.REDUCTIONS if name != "one-pass" or not variants.missing(name, chosen)]
+    runs = {name: functools.partial(variants.reduction(name), grad) for name in names}
     how = {"budget_s": budget_s, "precision": _PRECISION, "clock": clock}
     return timing.compare(runs, baseline="sum", device=chosen.type, **how)
 

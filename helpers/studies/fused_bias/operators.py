@@ -16,6 +16,8 @@ from torch.autograd import forward_ad
 
 from helpers.studies.fused_bias import cpp_kernels, layouts, triton_kernels
 
+ALGORITHMS = ("direct", "Winograd")
+
 _DEVICES = ("cpu", "cuda")
 
 
@@ -27,7 +29,7 @@ def bias_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     too, except that a zero is always +0 where torch's may be -0. Gradients flow to both.
 
     Raises TypeError or ValueError for what does not fit together or is of another dtype, NotImplementedError for
-    tangents of forward mode, MissingToolError on a CPU without a C++ compiler. For the library itself.
+    tangents of forward mode, MissingToolError on a CPU without a C++ compiler.
     """
     _check(x, bias)
     return _bias_relu(x, bias)
@@ -66,11 +68,11 @@ def bias_gradient(grad_output: torch.Tensor) -> torch.Tensor:
     same call gives the same bits.
 
     Raises TypeError or ValueError for what is no tensor (N, C, ...) of such numbers, NotImplementedError for tangents
-    of forward mode, MissingToolError on a CPU without a C++ compiler. For the library itself.
+    of forward mode, MissingToolError on a CPU without a C++ compiler.
     """
     layouts.check_values(grad_output, "grad_output")
     _check_device(grad_output)
-    refuse_tangents(grad_output)
+    _refuse_tangents(grad_output)
     return _bias_gradient(grad_output)
 
 
@@ -80,12 +82,12 @@ def relu_bias_backward(grad_output: torch.Tensor, y: torch.Tensor) -> tuple[torc
     One pass: reads both, writes one, and adds up what it writes. As torch does, it passes the gradient where y is NaN.
     The sums are as accurate as those of :func:`bias_gradient`. The result lies in memory as ``y`` does.
 
-    Raises ValueError for different shapes or dtypes, and what :func:`bias_gradient` raises. For the library itself.
+    Raises ValueError for different shapes or dtypes, and what :func:`bias_gradient` raises.
     """
     layouts.check_values(grad_output, "grad_output")
     layouts.check_values(y, "y")
     _check_device(y)
-    refuse_tangents(grad_output, y)
+    _refuse_tangents(grad_output, y)
     if (grad_output.shape, grad_output.dtype, grad_output.device) != (y.shape, y.dtype, y.device):
         raise ValueError(f"grad_output and y have one shape, dtype and device; they are {tuple(grad_output.shape)} "
                          f"{grad_output.dtype} on {grad_output.device} and {tuple(y.shape)} {y.dtype} on "
@@ -101,7 +103,6 @@ def bias_relu_pool(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     Gradients flow to both.
 
     Raises as :func:`bias_relu`, ValueError for images under 2 x 2 pixels, NotImplementedError on CUDA.
-    For the library itself.
     """
     _check(x, bias)
     if x.dim() != 4 or min(x.shape[2:]) < 2:
@@ -111,11 +112,41 @@ def bias_relu_pool(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return _bias_relu_pool(x, bias)[0]
 
 
-def refuse_tangents(*tensors: torch.Tensor) -> None:
-    """Raise NotImplementedError for a tangent of forward-mode differentiation, which an operator would drop.
+def conv_bias_relu_pool(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, algorithm: str = "direct"
+) -> torch.Tensor:
+    """Return max_pool2d(relu(conv2d(x, weight, bias, padding=1)), 2), (N, C_out, H // 2, W // 2), channels-last.
 
-    For the library itself.
+    For x (N, C_in, H, W), which is copied unless it lies channels-last, weight (C_out, C_in, 3, 3) and bias (C_out,),
+    float32 or float64, on a CPU. Between the layers nothing is written to memory, and outputs that no pooling window
+    holds are not computed. ``algorithm`` is one of :data:`ALGORITHMS`:
+
+    - "direct": sums of 9 C_in products: in any order of addition the error is at most n u / (1 - n u) times the sum of
+      the absolute values, n = 9 C_in + 1, u the unit roundoff (Higham 2002, 3.1).
+    - "Winograd": F(2 x 2, 3 x 3), which takes 16 products instead of 36 (Lavin and Gray 2016). The same bound holds
+      with n = C_in + 12 and, for the sum, Winograd's own formula with absolute values in all its matrices and numbers:
+      a tile's inputs are added up before the product, so one large value costs its tile's other outputs accuracy, and
+      an infinity makes all of them NaN.
+
+    For gradients one byte an output is kept, the place of the largest. Gradients flow to all three tensors.
+
+    Raises TypeError or ValueError for what does not fit together, NotImplementedError on CUDA and for tangents of
+    forward mode, MissingToolError without a C++ compiler.
     """
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"there is no algorithm {algorithm!r}; there are {' and '.join(ALGORITHMS)}")
+    layouts.check_layer(x, weight, bias)
+    if min(x.shape[2:]) < 2:
+        raise ValueError(f"x is (N, C, H, W) with images of 2 x 2 pixels or more; this is {tuple(x.shape)}")
+    if x.device.type != "cpu":
+        raise NotImplementedError("conv_bias_relu_pool is a C++ kernel for the CPU; take another rung on CUDA")
+    _refuse_tangents(x, weight, bias)
+    wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, weight, bias))
+    return _conv_bias_relu_pool(x, weight, bias, algorithm == "Winograd", wanted)[0]
+
+
+def _refuse_tangents(*tensors: torch.Tensor) -> None:
+    """Raise NotImplementedError for a tangent of forward-mode differentiation, which an operator would drop."""
     for tensor in tensors:
         if forward_ad.unpack_dual(tensor).tangent is not None:
             raise NotImplementedError("the one-pass kernels have gradients in reverse mode alone (backward, torch."
@@ -126,7 +157,7 @@ def refuse_tangents(*tensors: torch.Tensor) -> None:
 def _check(x: torch.Tensor, bias: torch.Tensor) -> None:
     layouts.check(x, bias)
     _check_device(x)
-    refuse_tangents(x, bias)
+    _refuse_tangents(x, bias)
 
 
 def _check_device(x: torch.Tensor) -> None:
@@ -239,6 +270,31 @@ def _unpooled_like(grad: torch.Tensor, place: torch.Tensor, height: int, width: 
     return torch.empty(shape, dtype=grad.dtype, device=grad.device, memory_format=layouts.memory_format(place))
 
 
+@_operator(
+    "conv_bias_relu_pool(Tensor x, Tensor weight, Tensor bias, bool tiled, bool places) -> (Tensor, Tensor)",
+    keys=("CPU",),
+)
+def _conv_bias_relu_pool(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, tiled: bool, places: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    pooled, place = _outputs_of_layer(x, weight, bias, tiled, places)
+    x = x.contiguous(memory_format=torch.channels_last)
+    cpp_kernels.convolution(x, weight, bias, pooled, place if places else None, tiled=tiled)
+    return pooled, place
+
+
+def _outputs_of_layer(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,  # noqa: ARG001
+    tiled: bool,  # noqa: ARG001
+    places: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = (x.shape[0], weight.shape[0], x.shape[2] // 2, x.shape[3] // 2)
+    pooled = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    return pooled, torch.empty_like(pooled, dtype=torch.uint8) if places else pooled.new_empty(0, dtype=torch.uint8)
+
+
 _FAKES = {
     "bias_relu": lambda x, bias: _empty_like(_dense(x)),  # noqa: ARG005
     "bias_relu_": lambda x, bias: None,  # noqa: ARG005
@@ -249,6 +305,7 @@ _FAKES = {
         _unpooled_like(grad, place, height, width),
         grad.new_empty(grad.shape[1]),
     ),
+    "conv_bias_relu_pool": _outputs_of_layer,
 }
 for _name, _fake in _FAKES.items():
     torch.library.register_fake(f"fused_bias::{_name}", _fake, lib=_LIBRARY)
@@ -305,12 +362,31 @@ def _keep_given_place(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  
     ctx.save_for_backward(inputs[1])
 
 
+def _keep_layer(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    x, weight, _, _, places = inputs
+    if not places:
+        raise RuntimeError("conv_bias_relu_pool was called for no gradient, but one is wanted; give places=True")
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(x, weight, output[1])
+
+
+def _backward_of_layer(ctx: Any, grad: torch.Tensor, _: object) -> tuple[torch.Tensor | None, ...]:
+    x, weight, place = ctx.saved_tensors
+    passed, grad_bias = _bias_relu_pool_backward(grad, place, *x.shape[2:])
+    mask, one = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False], [1, 1]
+    grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
+        passed, x, weight, None, one, one, one, False, [0, 0], 1, mask
+    )
+    return grad_x, grad_weight, grad_bias, None, None
+
+
 _GRADIENTS = {
     "bias_relu": (_backward_of_bias_relu, _keep_output),
     "relu_bias_backward": (_backward_of_backward, _keep_y),
     "bias_gradient": (_backward_of_bias_gradient, _keep_shape),
     "bias_relu_pool": (_backward_of_pool, _keep_place),
     "bias_relu_pool_backward": (_backward_of_pool_backward, _keep_given_place),
+    "conv_bias_relu_pool": (_backward_of_layer, _keep_layer),
 }
 for _name, (_backward, _setup) in _GRADIENTS.items():
     torch.library.register_autograd(f"fused_bias::{_name}", _backward, setup_context=_setup, lib=_LIBRARY)

@@ -11,7 +11,6 @@ import pytest
 from helpers import native
 from helpers.native import sass, tools
 from helpers.studies.constant_weights import counting, old_architectures
-from helpers.studies.constant_weights.building import CudaProgram, build
 from helpers.studies.constant_weights.counting import (
     PlacementCounts,
     WeightCensus,
@@ -21,8 +20,8 @@ from helpers.studies.constant_weights.counting import (
     recorded_counts,
 )
 from helpers.studies.constant_weights.cuda_sources import CUDA_PLACEMENTS, cuda_source
-from helpers.studies.constant_weights.generating import generate
 from helpers.studies.constant_weights.network import Network, random_network, standard_network
+from helpers.studies.constant_weights.programs import CudaProgram, build, generate
 
 NETWORK = standard_network()
 SMALL = random_network((8, 12, 1), ("relu", "sigmoid"))  # a few hundred instructions: compiled in a tenth of a second

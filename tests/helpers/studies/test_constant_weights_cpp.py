@@ -15,18 +15,19 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from helpers import native, timing
-from helpers.studies.constant_weights import cpp_building, cpp_calling
-from helpers.studies.constant_weights.accuracy import error_bound, exact_outputs
-from helpers.studies.constant_weights.cpp_building import CppProgram, cpp_program
+from helpers.studies.constant_weights import cpp_calling
 from helpers.studies.constant_weights.cpp_sources import CPP_PLACEMENTS, PADDING, context_of, cpp_source, packed
 from helpers.studies.constant_weights.network import (
     ACTIVATIONS,
     Dense,
     Network,
+    error_bound,
+    exact_outputs,
     pruned,
     random_network,
     standard_network,
 )
+from helpers.studies.constant_weights.programs import CppProgram, build, cpp_program
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 TINY = 2.0**-149  # the smallest float32
@@ -303,9 +304,9 @@ def test_known_sizes_and_removed_weights_are_faster(programs):
 def test_build_cpp_keeps_what_it_compiled(tmp_path, monkeypatch):
     monkeypatch.setenv("HELPERS_CACHE", str(tmp_path))
     source = 'extern "C" int two() { return 2; }'
-    assert [cpp_building.build_cpp(source).was_cached for _ in range(2)] == [False, True]
+    assert [build(source).was_cached for _ in range(2)] == [False, True]
     with pytest.raises(native.CompilationError):
-        cpp_building.build_cpp("int broken(")
+        build("int broken(")
 
 
 def test_packed_numbers_begin_at_a_multiple_of_64_bytes() -> None:

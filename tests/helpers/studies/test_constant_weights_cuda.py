@@ -16,10 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from helpers import hardware, native, results, timing
 from helpers.native import elf, tools
 from helpers.studies.constant_weights import cuda_timing
-from helpers.studies.constant_weights.accuracy import error_bound, exact_outputs
-from helpers.studies.constant_weights.building import build
 from helpers.studies.constant_weights.counting import WeightCensus
-from helpers.studies.constant_weights.cuda_running import cuda_function
 from helpers.studies.constant_weights.cuda_sources import (
     CUDA_PLACEMENTS,
     LAYOUTS,
@@ -30,8 +27,16 @@ from helpers.studies.constant_weights.cuda_sources import (
     half_bits,
     packed_weights,
 )
-from helpers.studies.constant_weights.generating import generate
-from helpers.studies.constant_weights.network import ACTIVATIONS, Dense, Network, pruned, random_network
+from helpers.studies.constant_weights.network import (
+    ACTIVATIONS,
+    Dense,
+    Network,
+    error_bound,
+    exact_outputs,
+    pruned,
+    random_network,
+)
+from helpers.studies.constant_weights.programs import build, cuda_function, generate
 
 
 def _has_nvrtc() -> bool:

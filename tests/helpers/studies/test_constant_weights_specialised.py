@@ -11,9 +11,8 @@ from process_watch import wait_until
 
 from helpers import native
 from helpers.studies.constant_weights import specialised as module
-from helpers.studies.constant_weights.accuracy import error_bound, exact_outputs
 from helpers.studies.constant_weights.files import save
-from helpers.studies.constant_weights.network import random_network, standard_network
+from helpers.studies.constant_weights.network import error_bound, exact_outputs, random_network, standard_network
 from helpers.studies.constant_weights.specialised import Specialised, best_placement
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from helpers import native, timing
-from helpers.studies.fused_bias import ALGORITHMS, conv_bias_relu_pool, convolution, cpp_kernels
+from helpers.studies.fused_bias import ALGORITHMS, conv_bias_relu_pool, cpp_kernels, operators
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
@@ -105,7 +105,7 @@ def test_only_what_needs_a_gradient_gets_one():
     assert weight.grad is x.grad is None
     assert not conv_bias_relu_pool(x, weight, bias.detach()).requires_grad
     with pytest.raises(RuntimeError, match="called for no gradient"):
-        convolution._conv_bias_relu_pool(x, weight, bias, False, False)
+        operators._conv_bias_relu_pool(x, weight, bias, False, False)
 
 
 @needs_compiler
@@ -114,7 +114,7 @@ def test_the_operator_is_registered_as_torch_wants_it():
     quick = ("test_schema", "test_autograd_registration", "test_faketensor")
     for places in (False, True):
         given = (x, weight, bias.requires_grad_(places), True, places)
-        torch.library.opcheck(convolution._conv_bias_relu_pool, given, test_utils=quick)
+        torch.library.opcheck(operators._conv_bias_relu_pool, given, test_utils=quick)
 
 
 @needs_compiler

@@ -1,0 +1,25 @@
+from .counting import (
+    AccessCount as AccessCount,
+    Census as Census,
+    HostCensus as HostCensus,
+    KindCount as KindCount,
+    MnemonicCount as MnemonicCount,
+    census as census,
+)
+from .cpp import CPP_FLAGS as CPP_FLAGS, Library as Library, compile_cpp as compile_cpp
+from .disassembly import disassemble as disassemble
+from .driver import Kernel as Kernel, Module as Module, gpu_architecture as gpu_architecture
+from .nvrtc import (
+    Cubin as Cubin,
+    compile_cuda as compile_cuda,
+    nvrtc_version as nvrtc_version,
+    supported_architectures as supported_architectures,
+)
+from .sources import read_source as read_source
+from .tools import (
+    CompilationError as CompilationError,
+    MissingToolError as MissingToolError,
+    NativeError as NativeError,
+    find_nvdisasm as find_nvdisasm,
+    find_objdump as find_objdump,
+)

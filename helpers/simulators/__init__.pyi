@@ -1,0 +1,23 @@
+from .blocks import KernelError as KernelError, Matrix as Matrix, Thread as Thread
+from .cache import (
+    CacheLevel as CacheLevel,
+    CacheRun as CacheRun,
+    ChasePoint as ChasePoint,
+    LatencyCurve as LatencyCurve,
+    LevelCounts as LevelCounts,
+    simulate_caches as simulate_caches,
+    simulate_latency as simulate_latency,
+)
+from .streams import (
+    AddressStream as AddressStream,
+    join_streams as join_streams,
+    pointer_chase as pointer_chase,
+    sequential as sequential,
+    strided as strided,
+)
+from .tiling import (
+    Traffic as Traffic,
+    count_traffic as count_traffic,
+    naive_traffic as naive_traffic,
+    tiled_traffic as tiled_traffic,
+)

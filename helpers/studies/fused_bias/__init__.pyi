@@ -1,0 +1,53 @@
+from .compilers import (
+    CompilerTime as CompilerTime,
+    CompilerTimes as CompilerTimes,
+    measure_compilers as measure_compilers,
+)
+from .convnet import (
+    RUNGS as RUNGS,
+    Convnet as Convnet,
+    Ladder as Ladder,
+    RungTime as RungTime,
+    measure_ladder as measure_ladder,
+)
+from .counting import (
+    KernelModel as KernelModel,
+    KernelTraffic as KernelTraffic,
+    RatioModel as RatioModel,
+    Traffic as Traffic,
+    TrafficModel as TrafficModel,
+    bandwidth_at as bandwidth_at,
+    model_ratio as model_ratio,
+    model_time as model_time,
+    traffic as traffic,
+)
+from .measuring import (
+    KernelComparison as KernelComparison,
+    KernelComparisons as KernelComparisons,
+    LayerTime as LayerTime,
+    LayerTimes as LayerTimes,
+    StoryFigures as StoryFigures,
+    StoryRow as StoryRow,
+    measure_kernels as measure_kernels,
+    measure_layer as measure_layer,
+    measure_reductions as measure_reductions,
+    measure_story as measure_story,
+)
+from .operators import (
+    ALGORITHMS as ALGORITHMS,
+    bias_gradient as bias_gradient,
+    bias_relu as bias_relu,
+    bias_relu_ as bias_relu_,
+    bias_relu_pool as bias_relu_pool,
+    conv_bias_relu_pool as conv_bias_relu_pool,
+    relu_bias_backward as relu_bias_backward,
+)
+from .variants import (
+    REDUCTIONS as REDUCTIONS,
+    VARIANTS as VARIANTS,
+    Gradients as Gradients,
+    gradients as gradients,
+    layer as layer,
+    missing as missing,
+    reduction as reduction,
+)
