@@ -1,14 +1,14 @@
-from .counting import (
+from .cpp import CPP_FLAGS as CPP_FLAGS, Library as Library, compile_cpp as compile_cpp
+from .driver import Kernel as Kernel, Module as Module, gpu_architecture as gpu_architecture
+from .machine_code import (
     AccessCount as AccessCount,
     Census as Census,
     HostCensus as HostCensus,
     KindCount as KindCount,
     MnemonicCount as MnemonicCount,
     census as census,
+    disassemble as disassemble,
 )
-from .cpp import CPP_FLAGS as CPP_FLAGS, Library as Library, compile_cpp as compile_cpp
-from .disassembly import disassemble as disassemble
-from .driver import Kernel as Kernel, Module as Module, gpu_architecture as gpu_architecture
 from .nvrtc import (
     Cubin as Cubin,
     compile_cuda as compile_cuda,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from helpers.native import elf
+from helpers.native import cubin
 from helpers.native.signatures import Signature, parse_signature, to_c
 from helpers.native.tools import MissingToolError, NativeError
 
@@ -81,14 +81,14 @@ class Module:
             raise ValueError(
                 f"a kernel returns void; {signature.name} is declared to return a {signature.returns.type}"
             )
-        file = elf.read(self.image)
-        names = elf.kernels(file)
+        file = cubin.read(self.image)
+        names = cubin.kernels(file)
         found = [name for name in names if name == signature.name] or [
             name for name in names if name.startswith(f"_Z{len(signature.name)}{signature.name}")
         ]
         if len(found) != 1:
             raise ValueError(f"the program has no kernel {signature.name!r}; it has {', '.join(names) or 'none'}")
-        _check_size(signature, elf.resources(file, found[0]).parameter_bytes)
+        _check_size(signature, cubin.resources(file, found[0]).parameter_bytes)
         kernel = ctypes.c_void_p()
         self._call("cuModuleGetFunction", ctypes.byref(kernel), self.handle, found[0].encode())
         return Kernel(signature, self, kernel.value or 0)
@@ -100,7 +100,7 @@ class Module:
         Lesson 11.
         """
         address, size = ctypes.c_void_p(), ctypes.c_size_t()
-        known = {symbol[0] for symbol in elf.read(self.image).symbols}
+        known = {symbol[0] for symbol in cubin.read(self.image).symbols}
         if name not in known:
             raise ValueError(f"the program has no variable {name!r}; declare it outside the kernels and use it in one")
         given = tensor.numel() * tensor.element_size()

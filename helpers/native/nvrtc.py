@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.native import cache, elf
+from helpers.native import cache, cubin
 from helpers.native.tools import CompilationError, MissingToolError, NativeError, package_folders
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Cubin:
     @property
     def kernels(self) -> tuple[str, ...]:
         """The names of the kernels, as the compiler wrote them (plain only under ``extern "C"``)."""
-        return elf.kernels(elf.read(self.image))
+        return cubin.kernels(cubin.read(self.image))
 
     def load(self, device: Any = None) -> Module:
         """Return the program on a CUDA device (torch's current one), ready to run. Needs a GPU.

@@ -211,7 +211,7 @@ MUTATIONS = (
     ),
     Mutation(
         "11",
-        "helpers/native/sass.py",
+        "helpers/native/cubin.py",
         "return next((kind for kind in OPERAND_KINDS if kind in found), None)",
         "return next((kind for kind in reversed(OPERAND_KINDS) if kind in found), None)",
         "a register taken for what feeds a multiply-add with an immediate",

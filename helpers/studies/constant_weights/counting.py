@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from helpers import console, native, storage
-from helpers.native import counting as native_counting, disassembly
+from helpers.native import machine_code
 from helpers.results import Result, from_dict
 from helpers.studies.constant_weights.cuda_sources import CUDA_PLACEMENTS, candidates_per_thread, cuda_source
 from helpers.studies.constant_weights.network import (
@@ -169,9 +169,8 @@ def census(built: Any) -> WeightCensus | CppCensus:
     library = built if isinstance(built, native.Library) else getattr(built, "library", None)
     if not isinstance(library, native.Library):
         raise TypeError(f"a census is taken of what build() returns, not of {type(built).__name__}")
-    functions = disassembly.cpu_functions(library)
-    function = functions[disassembly.pick(functions, "evaluate")]
-    host = native_counting.count_host(function)
+    function = machine_code.host_function(library, "evaluate")
+    host = machine_code.host_census(function)
     fused = [one for one in function.instructions if one.form and one.form[0] == "fma"]
     immediate = sum(any(_IMMEDIATE.fullmatch(operand) for operand in one.operands) for one in fused)
     constant = sum(one.loads_constant for one in fused)

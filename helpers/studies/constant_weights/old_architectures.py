@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 from helpers import storage
-from helpers.native import elf, nvrtc, sass, tools
+from helpers.native import cubin, nvrtc, tools
 from helpers.studies.constant_weights.counting import OLD_ARCHITECTURES, PlacementCount, PlacementCounts, recorded_file
 from helpers.studies.constant_weights.cuda_sources import CUDA_PLACEMENTS, cuda_source
 from helpers.studies.constant_weights.network import Network, standard_network
@@ -75,15 +75,15 @@ def _version(nvdisasm: str) -> str:
     return f"nvdisasm {match[1]}" if match else "an nvdisasm that does not say its version"
 
 
-def _kernel(image: bytes, nvdisasm: str, architecture: str) -> sass.Function:
+def _kernel(image: bytes, nvdisasm: str, architecture: str) -> cubin.Function:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place, "program.cubin")
         path.write_bytes(image)
         done = tools.run_tool([nvdisasm, "-c", str(path)], limit_s=_LIMIT_S)
     if done.returncode != 0:
         raise tools.NativeError(f"nvdisasm cannot read the program: {done.stderr.strip():.200}", "take triton==3.3.1")
-    kernel = sass.parse(as_of_today(done.stdout))["evaluate"]
-    size, listed = len(elf.read(image).sections[".text.evaluate"]), len(kernel.instructions)
+    kernel = cubin.parse(as_of_today(done.stdout))["evaluate"]
+    size, listed = len(cubin.read(image).sections[".text.evaluate"]), len(kernel.instructions)
     if listed * _BYTES[architecture] != size:
         raise tools.NativeError(f"of {size:,} bytes of code the listing shows {listed:,} instructions",
                                 "take triton==3.3.1, whose nvdisasm was read here")  # fmt: skip
@@ -91,7 +91,7 @@ def _kernel(image: bytes, nvdisasm: str, architecture: str) -> sass.Function:
 
 
 def as_of_today(listing: str) -> str:
-    """Return a listing of sm_60 in the words that :func:`helpers.native.sass.parse` reads.
+    """Return a listing of sm_60 in the words that :func:`helpers.native.cubin.parse` reads.
 
     Two instructions that are issued together stand in braces there, the second without its semicolon, and a
     multiply-add with an immediate of 32 bits is named FFMA32I. For the library itself.
@@ -101,12 +101,12 @@ def as_of_today(listing: str) -> str:
     return re.sub(r"\bFFMA32I\b", "FFMA", plain)
 
 
-def _counted(kernel: sass.Function, placement: str, architecture: str) -> PlacementCount:
+def _counted(kernel: cubin.Function, placement: str, architecture: str) -> PlacementCount:
     fed = Counter(one.operand_kind for one in kernel.instructions if one.multiplies_and_adds)
     loads = Counter(space for one in kernel.instructions for access, space, _ in one.accesses if access == "load")
     return PlacementCount(
         placement, "fp32", architecture, 1, total=len(kernel.instructions) - kernel.padding, multiply_adds=fed.total(),
-        **{kind: fed[kind] for kind in sass.OPERAND_KINDS}, global_loads=loads["global"],
+        **{kind: fed[kind] for kind in cubin.OPERAND_KINDS}, global_loads=loads["global"],
         shared_loads=loads["shared"], constant_loads=loads["constant"],
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ import torch
 
 from helpers.hardware import Gpu, MachineCard, probe
 from helpers.hardware.limits import bandwidth, chase, chase_cuda, cpu as probe_cpu, cuda as probe_cuda, levels, peak
-from helpers.native import census, compile_cuda, driver, elf
+from helpers.native import census, compile_cuda, cubin as cubin_file, driver
 from helpers.native.signatures import parse_signature
 from helpers.native.tools import MissingToolError
 
@@ -31,7 +31,7 @@ def test_the_cuda_chase_loads_64_bits_from_global_memory_and_spills_nothing():
     assert (counted.spill_load_bytes, counted.spill_store_bytes, counted.local_loads) == (0, 0, 0)
     assert {access.width_bits for access in counted.accesses if access.space == "global"} == {64}
     assert counted.global_loads >= 2
-    given = elf.resources(elf.read(cubin.image), "chase").parameter_bytes
+    given = cubin_file.resources(cubin_file.read(cubin.image), "chase").parameter_bytes
     driver._check_size(parse_signature(chase_cuda.DECLARATION), given)
     with pytest.raises(ValueError, match="bytes of parameters"):
         driver._check_size(parse_signature(chase_cuda.DECLARATION.replace(", uint64_t steps", "")), given)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers import native
-from helpers.native import counting, disassembly, nvrtc, sass, tools
+from helpers.native import cubin as cubin_file, machine_code, nvrtc, tools
 from helpers.results import from_dict
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
@@ -104,12 +104,12 @@ def cubins():
 @pytest.fixture(scope="module")
 def counted(cubins):
     """Every kernel's census, by architecture and name."""
-    functions = {name: disassembly.gpu_functions(cubin) for name, cubin in cubins.items()}
-    return lambda architecture, kernel: counting._counts(functions[architecture][kernel])
+    functions = {name: machine_code.read_program(cubin).functions for name, cubin in cubins.items()}
+    return lambda architecture, kernel: machine_code._counts(functions[architecture][kernel])
 
 
 def fed(found: dict) -> tuple[int, ...]:
-    return tuple(found[kind] for kind in sass.OPERAND_KINDS)
+    return tuple(found[kind] for kind in cubin_file.OPERAND_KINDS)
 
 
 @needs_tools
@@ -248,9 +248,9 @@ def test_the_listing_and_the_ways_to_name_a_function_and_a_program(cubins, tmp_p
 
 @needs_tools
 def test_a_listing_that_is_not_understood_is_no_count_of_zero(cubins, monkeypatch):
-    disassembly._read_gpu.cache_clear()
-    real = disassembly._output
-    monkeypatch.setattr(disassembly, "_output", lambda command: real(command).replace("FFMA", "%%", 1))
+    machine_code._read_gpu.cache_clear()
+    real = machine_code._output
+    monkeypatch.setattr(machine_code, "_output", lambda command: real(command).replace("FFMA", "%%", 1))
     with pytest.raises(native.NativeError, match=r"k_\w+ has .* bytes of code, in which nvdisasm"):
         native.census(cubins["sm_80"], function="k_const")
 
@@ -303,9 +303,9 @@ def test_what_an_instruction_does_to_memory(text, accesses):
     assert list(instruction(text).accesses) == accesses
 
 
-def instruction(text: str) -> sass.Instruction:
+def instruction(text: str) -> cubin_file.Instruction:
     listing = f'\t.section\t.text.k,"ax",@progbits\nk:\n.text.k:\n        /*0000*/              @!P0 {text} ;\n'
-    (one,) = sass.parse(listing)["k"].instructions
+    (one,) = cubin_file.parse(listing)["k"].instructions
     assert one.predicate == "@!P0"
     return one
 
@@ -323,8 +323,8 @@ def test_padding_is_the_jump_to_itself_and_what_follows():
     for text in body:
         lines.append(".L_x_0:" if text == "L" else f"        /*{offset:04x}*/                   {text}")
         offset += 0 if text == "L" else 16
-    function = sass.parse("\n".join(lines))["k"]
+    function = cubin_file.parse("\n".join(lines))["k"]
     assert (len(function.instructions), function.padding) == (4, 3)
-    loop = sass.parse("\n".join([*lines[:4], lines[5], lines[4], lines[6]]))["k"]
+    loop = cubin_file.parse("\n".join([*lines[:4], lines[5], lines[4], lines[6]]))["k"]
     assert loop.padding == 0  # a jump back to an earlier instruction is a loop, not padding
-    assert sass.parse("") == {}
+    assert cubin_file.parse("") == {}

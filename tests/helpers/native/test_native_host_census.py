@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from helpers import native
-from helpers.native import counting, disassembly, x86
+from helpers.native import machine_code, x86
 from helpers.results import from_dict
 
 pytestmark = pytest.mark.skipif(
@@ -146,7 +146,7 @@ def test_padding_is_what_stands_behind_the_last_instruction():
     listing = "0000 <f>:\n   0:\tnop\n   1:\tret\n   2:\txchg   ax,ax\n   4:\tcs nop WORD PTR [rax]\n   8:\tint3\n"
     function = x86.parse(listing)["f"]
     assert (len(function.instructions), function.padding) == (5, 3)
-    assert counting.count_host(function).branches == 1
+    assert machine_code.host_census(function).branches == 1
     assert x86.parse("") == {}
 
 
@@ -159,7 +159,7 @@ def test_what_is_not_a_program_or_not_x86_is_refused(tmp_path, monkeypatch):
     with pytest.raises(native.NativeError, match="cannot be read"):
         native.disassemble(tmp_path / "missing.so")
     arm = "f.o:     file format elf64-littleaarch64\n\nDisassembly of section .text:\n\n0000 <f>:\n   0:\tret\n"
-    monkeypatch.setattr(disassembly, "_objdump", lambda program: arm)
+    monkeypatch.setattr(machine_code, "_objdump", lambda program: arm)
     with pytest.raises(native.NativeError, match="counted for x86-64, not for elf64-littleaarch64"):
         native.census(b"", function="f")
     assert native.disassemble(b"").endswith("ret")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers import native
-from helpers.native import elf, nvrtc
+from helpers.native import cubin as cubin_file, nvrtc
 
 ADD = 'extern "C" __global__ void add(const float* x, float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] += *x; }'
 
@@ -37,8 +37,8 @@ def test_a_kernel_compiles_for_every_architecture_that_nvrtc_knows():
     for architecture in known:
         cubin = native.compile_cuda(ADD, architecture=architecture)
         assert (cubin.kernels, cubin.architecture) == (("add",), architecture)
-        assert elf.architecture(cubin.image) == architecture
-        assert elf.resources(elf.read(cubin.image), "add").parameter_bytes == 20
+        assert cubin_file.architecture(cubin.image) == architecture
+        assert cubin_file.resources(cubin_file.read(cubin.image), "add").parameter_bytes == 20
     assert cubin.compiler == f"NVRTC {native.nvrtc_version()}"
 
 
@@ -161,7 +161,7 @@ def test_bytes_that_are_no_whole_cubin_are_refused():
     image = native.compile_cuda(ADD).image
     for content in (b"", b"//\n.version 9.0", b"\x7fELF", b"\x7fELF\x02\x01" + bytes(80)):
         with pytest.raises(native.NativeError, match=r"no cubin|not for an NVIDIA GPU"):
-            elf.read(content)
+            cubin_file.read(content)
     for size in (64, len(image) // 2, len(image) - 600):
         with pytest.raises(native.NativeError, match="damaged or cut off"):
-            elf.kernels(elf.read(image[:size]))
+            cubin_file.kernels(cubin_file.read(image[:size]))

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from helpers import native
-from helpers.native import sass, tools
+from helpers.native import cubin as cubin_file, tools
 from helpers.studies.constant_weights import counting, old_architectures
 from helpers.studies.constant_weights.counting import (
     PlacementCounts,
@@ -230,7 +230,7 @@ def test_a_listing_of_sm_60_is_read_in_todays_words():
         /*0038*/                   EXIT ;
         /*0048*/                   BRA `(.L_1) ;
 """
-    (kernel,) = sass.parse(old_architectures.as_of_today(listing)).values()
+    (kernel,) = cubin_file.parse(old_architectures.as_of_today(listing)).values()
     row = old_architectures._counted(kernel, "const", "sm_60")
     assert (row.total, row.multiply_adds, row.immediate, row.constant_bank) == (7, 2, 1, 1)
     assert (row.global_loads, row.shared_loads) == (1, 1)

@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from helpers import hardware, native, results, timing
-from helpers.native import elf, tools
+from helpers.native import cubin as cubin_file, tools
 from helpers.studies.constant_weights import cuda_timing
 from helpers.studies.constant_weights.counting import WeightCensus
 from helpers.studies.constant_weights.cuda_sources import (
@@ -227,7 +227,7 @@ def test_a_parameters_bytes_are_as_many_as_the_kernel_reads(precision, monkeypat
     monkeypatch.setenv("HELPERS_CACHE", str(tmp_path))
     network = random_network((3, 5, 1), ("relu", "sigmoid"))
     built = build(cuda_source(network, placement="parameter", precision=precision))
-    expected = elf.resources(elf.read(built.cubin.image), "evaluate").parameter_bytes
+    expected = cubin_file.resources(cubin_file.read(built.cubin.image), "evaluate").parameter_bytes
     assert 24 + len(packed_weights(network, precision=precision)) == expected
 
 
