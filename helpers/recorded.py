@@ -35,7 +35,7 @@ RECORDERS: dict[str, dict[str, str]] = {
         "products": "helpers.recorded:measure_products",
         "first calls": "helpers.recorded:measure_first_call",
     },
-    "01": {"limits": "helpers.hardware:probe", "links": "helpers.hardware:measure_links"},
+    "01": {"limits": "helpers.hardware:probe", "links": "helpers.access:measure_links"},
     "02": {"matrix products": "helpers.studies.matrix_product:measure_products"},
     "06": {"copying": "helpers.feeding.recordings:measure_copying"},
     "07": {"peers": "helpers.operations.peers:count_with_peers"},

@@ -43,7 +43,6 @@ from torch import nn
 
 import helpers
 from helpers import access, hardware, native, operations, plotting, results, simulators, timing, units
-from helpers.hardware.limits import bandwidth as bandwidths
 
 torch.set_num_threads(1)
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -453,7 +452,7 @@ memory_rate
 
 # %% tags=["run"]
 one_at_a_time = system.line_bytes / load_s
-triad = bandwidths.compiled_triad(1)  # a text where nothing can be compiled
+triad = hardware.compiled_triad(1)  # a text where nothing can be compiled
 compiled = {} if isinstance(triad, str) else {size: triad(size) for size in (KIB * 4**power for power in range(2, 9))}
 drawn = plotting.draw_bandwidths(limits.bandwidths, caches=by_system, kernels=["read", "triad"], compiled=compiled)
 alt = "Bytes a second by working set: a compiled triad is fastest in the smallest arrays; PyTorch's operators, dashed, are not."
@@ -962,7 +961,7 @@ round_trip = helpers.predict("How long does a message take at least, there and b
 round_trip
 
 # %% tags=["run"]
-from helpers.access.network import FIBRE_REFRACTIVE_INDEX
+from helpers.access import FIBRE_REFRACTIVE_INDEX
 
 in_vacuum, in_fibre = (access.shortest_round_trip_s(10_000e3, refractive_index=n) for n in (1, FIBRE_REFRACTIVE_INDEX))
 print(f"in a vacuum {1000 * in_vacuum:.1f} ms, in fibre {1000 * in_fibre:.1f} ms")

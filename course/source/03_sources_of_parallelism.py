@@ -42,7 +42,6 @@ from torch import nn
 
 import helpers
 from helpers import hardware, native, operations, plotting, results, sources, timing
-from helpers.sources import ensembles, races, updates, within_layer
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -168,7 +167,7 @@ sum_bytes = helpers.predict(
 sum_bytes
 
 # %% tags=["run", "slide", "slide-output"] minutes=1
-splits = {by: sources.model_split(64, 256, 120, by=by, parts=4) for by in within_layer.WAYS}
+splits = {by: sources.model_split(64, 256, 120, by=by, parts=4) for by in sources.WAYS}
 table = pd.DataFrame([split.to_dict() for split in splits.values()]).set_index("by").rename_axis(None)
 results.printed(table[["received_bytes", "additions", "copied_bytes"]])
 
@@ -189,9 +188,9 @@ sum_bytes.reveal(modelled=3 / (3 / 4), counted=splits["inner"].received_bytes / 
 # combined after that.
 
 # %% tags=["look"]
-for by in within_layer.WAYS:
-    pieces = within_layer.partial_products(a, b, by=by, parts=2)
-    early = within_layer.combine([piece.relu() for piece in pieces], by=by)
+for by in sources.WAYS:
+    pieces = sources.partial_products(a, b, by=by, parts=2)
+    early = sources.combine([piece.relu() for piece in pieces], by=by)
     wrong = (early != (a @ b).relu()).sum()
     print(f"{by}: after ReLU on the parts {wrong} of the layer's {early.numel()} numbers are wrong")
 
@@ -421,7 +420,7 @@ one_old = helpers.predict("eta c = 1.5, delay 1: how many times larger does w be
 one_old
 
 # %% tags=["run", "slide", "slide-output"] minutes=1
-paths = {delay: updates.descend_quadratic(1, rate=1.5, delay=delay, steps=100) for delay in (0, 1)}
+paths = {delay: sources.descend_quadratic(1, rate=1.5, delay=delay, steps=100) for delay in (0, 1)}
 curves = {f"delay {delay}": [w**2 / 2 for w in path[:16]] for delay, path in paths.items()}
 drawn = plotting.draw_losses(curves, title="A parabola, rate times curvature 1.5")
 plotting.show(
@@ -434,7 +433,7 @@ plotting.show(
 
 # %% tags=["look"]
 early, late = (max(abs(w) for w in paths[1][start : start + 11]) for start in (30, 90))
-one_old.reveal(modelled=updates.growth_factor(1.5, delay=1), simulated=(late / early) ** (1 / 60))
+one_old.reveal(modelled=sources.growth_factor(1.5, delay=1), simulated=(late / early) ** (1 / 60))
 
 # %% [markdown] tags=["explain"]
 # (Simulated: from the highest of some waves to that of some later ones, 60 steps apart.) A correction that
@@ -451,7 +450,7 @@ def largest_stable(delay):
     settles, grows = 0.0, 2.5
     for _ in range(14):
         rate = (settles + grows) / 2
-        path = [abs(w) for w in updates.descend_quadratic(1, rate=rate, delay=delay, steps=600)]
+        path = [abs(w) for w in sources.descend_quadratic(1, rate=rate, delay=delay, steps=600)]
         settles, grows = (rate, grows) if max(path[400:]) < max(path[200:400]) else (settles, rate)
     return settles
 
@@ -544,7 +543,7 @@ def delayed(rate, delay=4, steps=120):
     weights = list(model.parameters())
     for done in range(steps + 1):
         if done % 20 == 0:
-            curvature = updates.largest_curvature(model, digits, iterations=15)
+            curvature = sources.largest_curvature(model, digits, iterations=15)
             seen[done] = rate * curvature / sources.stability_limit(delay)
         batch = torch.randint(len(images), (64,), device=device)
         waiting.append(torch.autograd.grad(nn.functional.cross_entropy(model(images[batch]), labels[batch]), weights))
@@ -562,7 +561,7 @@ print(over_limit.round(1).to_string())
 # %% tags=["explain"]
 for times in (2, 5):
     print(
-        f"a parabola at {times} times the limit: the wave grows {updates.growth_factor(times * 0.3473, delay=4):.2f} times a step"
+        f"a parabola at {times} times the limit: the wave grows {sources.growth_factor(times * 0.3473, delay=4):.2f} times a step"
     )
 assert (over_limit.max() > 1.5).all()
 
@@ -689,7 +688,7 @@ lossless
 
 # %% tags=["run"]
 for workers in (2, 3, 4):
-    orders = races.interleave_additions(workers)
+    orders = sources.interleave_additions(workers)
     print(f"{workers} threads: {orders.interleavings:,} orders, nothing lost in {orders.lossless_share:.1%}")
 
 # %% [markdown]
@@ -697,7 +696,7 @@ for workers in (2, 3, 4):
 # orders.
 
 # %% tags=["look"]
-lossless.reveal(modelled=100 * 2 / 6, counted=100 * races.interleave_additions(2).lossless_share)
+lossless.reveal(modelled=100 * 2 / 6, counted=100 * sources.interleave_additions(2).lossless_share)
 
 # %% [markdown] tags=["look"]
 # If the orders were equally likely, most additions of many threads would be lost. On a real machine a read and its write stand
@@ -776,7 +775,7 @@ nets = sources.make_ensemble(8, hidden=16, device=device)
 looped = sources.train_in_loop(nets, digits, rate=0.1, steps=20)
 stacked = sources.train_stacked(nets, digits, rate=0.1, steps=20)
 print("the largest difference between two weights is below 1e-4")
-assert ensembles.largest_difference(looped, stacked) < 1e-4
+assert sources.largest_difference(looped, stacked) < 1e-4
 
 # %% [markdown] tags=["explain"]
 # A step of one network costs an overhead $o$ (Python, autograd, the calls) and work $w$. The loop pays $N (o + w)$. A stack
@@ -788,7 +787,7 @@ stack_ratio = helpers.predict("16 networks 16 wide, batch 32: which share of the
 stack_ratio
 
 # %% tags=["run", "nbval-ignore-output"]
-overheads = ensembles.measure_overheads(device=device)
+overheads = sources.measure_overheads(device=device)
 with helpers.Ranks(2) as pool:
     crossover = sources.sweep_crossover(
         digits, nets=16, sizes=((16, 32), (64, 64), (256, 128)), budget_s=0.4, pool=pool, device=device

@@ -45,7 +45,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import helpers
 from helpers import access, memory, operations, plotting, results, roofline, timing, units
-from helpers.access.mapped import Window
+from helpers.access import Window
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 MIB = 2**20

@@ -6,8 +6,13 @@ from .disk import (
     ring_bytes as ring_bytes,
     sweep_disk_cache as sweep_disk_cache,
 )
-from .mapped import measure_mapped_weights as measure_mapped_weights, model_missed_layers as model_missed_layers
+from .mapped import (
+    Window as Window,
+    measure_mapped_weights as measure_mapped_weights,
+    model_missed_layers as model_missed_layers,
+)
 from .network import (
+    FIBRE_REFRACTIVE_INDEX as FIBRE_REFRACTIVE_INDEX,
     measure_loopback as measure_loopback,
     packet_overhead as packet_overhead,
     shortest_round_trip_s as shortest_round_trip_s,

@@ -15,6 +15,7 @@ from .history import (
     processors as processors,
     training_compute as training_compute,
 )
+from .limits.bandwidth import compiled_triad as compiled_triad
 from .limits.changepoints import find_change_points as find_change_points
 from .limits.probing import probe as probe
 from .limits.results import (

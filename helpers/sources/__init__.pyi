@@ -1,5 +1,7 @@
 from .ensembles import (
+    largest_difference as largest_difference,
     make_ensemble as make_ensemble,
+    measure_overheads as measure_overheads,
     sweep_crossover as sweep_crossover,
     train_in_loop as train_in_loop,
     train_in_processes as train_in_processes,
@@ -9,7 +11,21 @@ from .four import cost_on_link as cost_on_link, sources_of_parallelism as source
 from .lanes import count_lanes as count_lanes, lane_calls as lane_calls
 from .local import sweep_local as sweep_local, train_local as train_local
 from .problems import least_squares as least_squares
-from .races import count_lost_updates as count_lost_updates
+from .races import count_lost_updates as count_lost_updates, interleave_additions as interleave_additions
 from .servers import run_hogwild as run_hogwild, run_server as run_server, simulate_server as simulate_server
-from .updates import stability_limit as stability_limit, sweep_stale as sweep_stale, train_stale as train_stale
-from .within_layer import model_split as model_split, split_product as split_product, sweep_threads as sweep_threads
+from .updates import (
+    descend_quadratic as descend_quadratic,
+    growth_factor as growth_factor,
+    largest_curvature as largest_curvature,
+    stability_limit as stability_limit,
+    sweep_stale as sweep_stale,
+    train_stale as train_stale,
+)
+from .within_layer import (
+    WAYS as WAYS,
+    combine as combine,
+    model_split as model_split,
+    partial_products as partial_products,
+    split_product as split_product,
+    sweep_threads as sweep_threads,
+)
