@@ -21,6 +21,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 CONDA_NAMES = {"torch": "pytorch", "jupyter-client": "jupyter_client"}
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 STUDENT_PACKAGES = {"jupyterlab", "torch", "torchvision", "matplotlib", "ipywidgets", "thop"}
 
 
@@ -145,11 +146,22 @@ def test_make_help_lists_every_public_target_on_a_line():
     assert {line.split()[1] for line in printed.splitlines()} == phony
 
 
-def test_import_order_is_the_documented_one():
-    contract, *_ = project()["tool"]["importlinter"]["contracts"]
-    enforced = [layer.strip("()") for layer in reversed(contract["layers"])]
-    sentence = re.search(r"enforces it\): (.*?)\.\n", (ROOT / "CONTRIBUTING.md").read_text(), re.S)[1]
-    assert re.split(r",\s+", sentence) == enforced
+def test_the_map_shows_the_rooms_in_the_enforced_order():
+    contracts = project()["tool"]["importlinter"]["contracts"]
+    layers = {contract["containers"][0]: contract["layers"] for contract in contracts if "containers" in contract}
+    for top, enforced in layers.items():
+        part = re.search(rf"^{top}/.*?(?=^[a-z]+/)", CONTRIBUTING, re.M | re.S).group()
+        rooms = [room for line in part.splitlines() for room in line[10:33].split()]
+        assert rooms == [layer.strip("()") for layer in enforced]
+
+
+def test_contributing_names_what_there_is():
+    code = re.findall(r"`([^`\n]+)`", CONTRIBUTING)
+    paths = [text for text in code if re.fullmatch(r"(?:[a-z_]+/)+[\w./]*|\w+\.(?:md|toml)", text) and "NN" not in text]
+    assert len(paths) > 25
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    targets = set(re.findall(r"[`(]make ([a-z]+)", CONTRIBUTING))
+    assert targets <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
 
 
 def test_imports_keep_the_order():
