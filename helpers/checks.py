@@ -6,7 +6,6 @@ import math
 import operator
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 _short = reprlib.Repr()
@@ -104,13 +103,12 @@ def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
     return tuple(whole_number(f"inputs[{place}]", size) for place, size in enumerate(inputs))
 
 
-def time_limit(timeout_s: float) -> float:
-    """Return ``timeout_s`` as a float. Raises TypeError or ValueError unless it is a number of seconds above 0."""
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, Real):
-        raise TypeError(f"timeout_s is a number of seconds, not {short(timeout_s)}")
-    if not (math.isfinite(timeout_s) and timeout_s > 0):
-        raise ValueError(f"timeout_s is {timeout_s}; give a number of seconds above 0")
-    return float(timeout_s)
+def choice(name: str, value: Any, accepted: Iterable[str]) -> Any:
+    """Return ``value``; raise ValueError unless it is one of ``accepted``. For the library itself."""
+    known = list(accepted)
+    if value not in known:
+        raise ValueError(f"{name}={short(value)} is not known; give one of {', '.join(map(repr, known))}")
+    return value
 
 
 def _kind(value: Any) -> str:

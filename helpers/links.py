@@ -107,8 +107,10 @@ class Timeline(Result):
         return busy_s
 
 
-def joined(activities: Iterable[Activity]) -> Timeline:
-    """Return the activities of all ranks as one timeline that starts at 0, the lanes in alphabetical order.
+def joined(activities: Iterable[Activity], *, zero_s: float | None = None) -> Timeline:
+    """Return the activities of all ranks as one timeline, the lanes in alphabetical order; ``zero_s`` becomes 0.
+
+    ``zero_s`` is by default the first start.
 
     The ranks' clocks must be one clock: ``time.perf_counter`` is, for the processes of one machine. Raises
     ValueError where there is nothing to join. Lesson 04.
@@ -116,11 +118,10 @@ def joined(activities: Iterable[Activity]) -> Timeline:
     ordered = sorted(activities, key=lambda each: (each.lane, each.start_s, each.end_s))
     if not ordered:
         raise ValueError("no activities to join: record some first")
-    zero_s = min(each.start_s for each in ordered)
-    moved = tuple(
-        Activity(each.lane, each.start_s - zero_s, each.end_s - zero_s, each.kind, each.label) for each in ordered
-    )
-    return Timeline(max(each.end_s for each in moved), moved)
+    first_s, last_s = min(bar.start_s for bar in ordered), max(bar.end_s for bar in ordered)
+    zero_s = first_s if zero_s is None else zero_s
+    moved = tuple(Activity(bar.lane, bar.start_s - zero_s, bar.end_s - zero_s, bar.kind, bar.label) for bar in ordered)
+    return Timeline(last_s - first_s, moved)
 
 
 class Recorder:
@@ -151,6 +152,11 @@ def sleep_until(end_s: float) -> None:
     """
     while (left_s := end_s - time.perf_counter()) > 0:
         time.sleep(left_s)
+
+
+def sleep_for(duration_s: float) -> None:
+    """Sleep for ``duration_s`` from now: see :func:`sleep_until`."""
+    sleep_until(time.perf_counter() + duration_s)
 
 
 class Port:

@@ -37,7 +37,7 @@ RECORDERS: dict[str, dict[str, str]] = {
     },
     "01": {"limits": "helpers.hardware:probe", "links": "helpers.access:measure_links"},
     "02": {"matrix products": "helpers.studies.matrix_product:measure_products"},
-    "06": {"copying": "helpers.feeding.recordings:measure_copying"},
+    "06": {"copying": "helpers.feeding.starvation:measure_copying"},
     "07": {"peers": "helpers.operations.peers:count_with_peers"},
     "12": {"story": "helpers.studies.fused_bias:measure_story"},
     "12-cpu": {"compilers": "helpers.studies.fused_bias.compilers:measure_compilers"},

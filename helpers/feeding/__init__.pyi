@@ -1,15 +1,21 @@
 from .accelerators import (
     SleepingAccelerator as SleepingAccelerator,
     TrainingAccelerator as TrainingAccelerator,
+    copied_ahead as copied_ahead,
+    copy_ahead as copy_ahead,
     training_step as training_step,
 )
 from .checkpoints import (
     Checkpointer as Checkpointer,
+    SaveCost as SaveCost,
+    StallTable as StallTable,
+    measure_save as measure_save,
+    measure_stalls as measure_stalls,
+    modelled_stall_s as modelled_stall_s,
     snapshot as snapshot,
     state_bytes as state_bytes,
     training_state as training_state,
 )
-from .copying import copied_ahead as copied_ahead, copy_ahead as copy_ahead
 from .fairness import (
     LECTURE_SETUPS as LECTURE_SETUPS,
     FairTable as FairTable,
@@ -20,7 +26,6 @@ from .fairness import (
     run_setup as run_setup,
     run_sleeping_setup as run_sleeping_setup,
 )
-from .images import DecodedImages as DecodedImages, write_images as write_images
 from .intervals import (
     daly_interval_s as daly_interval_s,
     expected_run_s as expected_run_s,
@@ -29,11 +34,13 @@ from .intervals import (
     young_interval_s as young_interval_s,
 )
 from .items import (
+    DecodedImages as DecodedImages,
     FilesOnOneDisk as FilesOnOneDisk,
     FreeItems as FreeItems,
     ItemCost as ItemCost,
     WaitingItems as WaitingItems,
     item_cost as item_cost,
+    write_images as write_images,
 )
 from .loading import (
     LoaderSettings as LoaderSettings,
@@ -48,13 +55,6 @@ from .pipeline import (
     SimulatedFeeding as SimulatedFeeding,
     model_feeding as model_feeding,
     simulate_feeding as simulate_feeding,
-)
-from .stalls import (
-    SaveCost as SaveCost,
-    StallTable as StallTable,
-    measure_save as measure_save,
-    measure_stalls as measure_stalls,
-    modelled_stall_s as modelled_stall_s,
 )
 from .starvation import (
     EpochFeeding as EpochFeeding,

@@ -2,14 +2,17 @@
 
 Both have the same five methods, so that one loop serves both: ``begin()``, ``copy(batch, copying=...)``, which starts
 the way of a batch to the device, ``step(copied)``, ``wait()`` until all is done, and ``activities()``, what device and
-copy engine did, in seconds of ``time.perf_counter``.
+copy engine did, in seconds of ``time.perf_counter``. A thread can start copies ahead of the computing
+(:func:`copied_ahead`, :func:`copy_ahead`).
 
 Lesson 06.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,10 +22,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from helpers.feeding.pipeline import check_copying
+from helpers.checks import choice, number, whole_number
+from helpers.feeding.pipeline import COPYING
 from helpers.links import Activity, Link, checked_link, sleep_until
 
 DEVICE, COPIES = "device", "copies"
+_END = object()
 
 
 @dataclass(frozen=True)
@@ -48,9 +53,7 @@ class SleepingAccelerator:
     """
 
     def __init__(self, step_s: float, *, pinned: Link | None = None, pageable: Link | None = None) -> None:
-        if not 0 <= step_s < math.inf:
-            raise ValueError(f"step_s={step_s!r} is no time of a step; give seconds, 0 or more")
-        self.step_s = step_s
+        self.step_s = number("step_s", step_s, at_least=0)
         self.pinned = Link(math.inf) if pinned is None else checked_link("pinned", pinned)
         self.pageable = self.pinned if pageable is None else checked_link("pageable", pageable)
         self._lock = threading.Lock()
@@ -67,7 +70,7 @@ class SleepingAccelerator:
 
     def copy_s(self, batch: object, *, copying: str = "blocking") -> float:
         """Return the seconds that the copy of ``batch`` takes. Lesson 06."""
-        check_copying(copying)
+        choice("copying", copying, COPYING)
         link = self.pageable if copying == "blocking" else self.pinned
         return link.transfer_s(sum(each.numel() * each.element_size() for each in tensors(batch)))
 
@@ -142,7 +145,7 @@ class TrainingAccelerator:
 
     def copy(self, batch: Any, *, copying: str) -> Copied:
         """Start the copy of ``batch`` to the device. For the library itself."""
-        check_copying(copying)
+        choice("copying", copying, COPYING)
         if self.device.type == "cpu":
             if copying != "blocking":
                 raise ValueError(
@@ -274,3 +277,78 @@ def _refuse_pageable(batch: Any, copying: str) -> None:
     if not all(each.is_pinned() or each.is_cuda for each in tensors(batch)):
         raise ValueError(f"copying={copying!r} needs batches in pinned memory, else the host waits for each copy all "
                          "the same; make the loader with LoaderSettings(pin_memory=True)")  # fmt: skip
+
+
+# Copies that run ahead of the computing.
+
+
+@contextlib.contextmanager
+def copied_ahead(batches: Iterable, copy: Callable[[Any], Any], *, depth: int = 2) -> Iterator[Iterator[Any]]:
+    """Give what ``copy(batch)`` returns of each batch, in order; a thread runs up to ``depth`` copies ahead.
+
+    Neither a slow loader nor a host that waits for its device keeps the next copy from starting. The device holds up
+    to ``depth`` batches beside the one it computes with. An exception of the loader or of the copy is raised where the
+    loop asks for its next batch. The thread ends with the block: it finishes the batch at hand, no more.
+
+    Raises ValueError for a depth below 1. For the library itself.
+    """
+    room = threading.Semaphore(whole_number("depth", depth, at_least=1))
+    filled: queue.SimpleQueue = queue.SimpleQueue()
+    stopped = threading.Event()
+    iterator = iter(batches)
+
+    def fetch() -> None:
+        try:
+            while True:
+                room.acquire()
+                if stopped.is_set():
+                    return
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    filled.put((_END, None))
+                    return
+                filled.put((None, copy(batch)))
+        except BaseException as error:  # the loop that asks for the next batch must hear of everything
+            filled.put((_END, error))
+
+    def given() -> Iterator[Any]:
+        while True:
+            end, value = filled.get()
+            if end is not _END:
+                room.release()
+                yield value
+            elif value is None:
+                return
+            else:
+                raise value
+
+    thread = threading.Thread(target=fetch, name="copies ahead", daemon=True)
+    thread.start()
+    try:
+        yield given()
+    finally:
+        stopped.set()
+        room.release()
+        thread.join()
+
+
+def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) -> Iterator[Any]:
+    """Yield the loader's batches on a CUDA ``device``, each copied on a stream of its own while the last is computed.
+
+        for images, labels in copy_ahead(make_loader(digits, LoaderSettings(pin_memory=True)), "cuda"):
+
+    A batch is a tensor, or a tuple, list or dictionary of them, in pinned memory (``pin_memory=True``). The current
+    stream waits for the copy, the host does not; memory is not handed on before that stream is done with it. A loop
+    that breaks off ends the thread when it drops the generator. On a CPU there is nothing to copy: batches pass.
+
+    Raises ValueError for batches in pageable memory (their copies would wait), and as :func:`cpu_or_cuda`. Lesson 06.
+    """
+    device = cpu_or_cuda(device)
+    if device.type == "cpu":
+        yield from loader
+        return
+    copies = CudaCopies(device)
+    with copied_ahead(loader, lambda batch: copies.start(batch, copying="ahead")[0], depth=depth) as ready:
+        for copied in ready:
+            yield copies.received(copied)

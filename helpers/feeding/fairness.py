@@ -18,10 +18,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from helpers.checks import whole_number
+from helpers.checks import choice, number, whole_number
 from helpers.feeding.accelerators import training_step
 from helpers.feeding.loading import changed
-from helpers.links import Link, sleep_until
+from helpers.links import Link, sleep_for
 from helpers.parallel import Ranks
 from helpers.parallel.costs import ring_all_reduce_s
 from helpers.parallel.devices import SleepingLayer, slow_link
@@ -119,18 +119,12 @@ def compare_setups(measured: Sequence[tuple[Setup, float]]) -> FairTable:
     rows: list[FairRow] = []
     before: tuple[Setup, float] | None = None
     for setup, elapsed_s in measured:
-        if not 0 < elapsed_s < math.inf:
-            raise ValueError(f"{elapsed_s!r} is no time of {setup}; give seconds above 0")
+        number(f"the seconds of {setup.devices} x {setup.device}", elapsed_s, above=0)
         names = changed(before[0], setup) if before else ()
         rows.append(
             FairRow(
-                device=setup.device,
-                devices=setup.devices,
-                batch_size=setup.batch_size,
+                **vars(setup),
                 local_batch=setup.local_batch,
-                loading_in_clock=setup.loading_in_clock,
-                examples=setup.examples,
-                epochs=setup.epochs,
                 updates=setup.updates,
                 elapsed_s=elapsed_s,
                 examples_per_s=setup.epochs * setup.examples / elapsed_s,
@@ -161,10 +155,8 @@ class SetupCosts(Result):
 
     def __post_init__(self) -> None:
         for name in ("step_s", "example_s", "load_example_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}={getattr(self, name)!r} is no time; give seconds, 0 or more")
-        if self.gradient_bytes < 4:
-            raise ValueError(f"gradient_bytes={self.gradient_bytes} is less than one float32; give 4 or more")
+            number(name, getattr(self, name), at_least=0)
+        whole_number("gradient_bytes", self.gradient_bytes, at_least=4)  # one float32
         self.link  # noqa: B018  a Link checks its own numbers
 
     @property
@@ -203,7 +195,7 @@ def _sleeping_rank(_rank: int, world_size: int, setup: Setup, costs: SetupCosts)
         slow_link(model, costs.link)
 
     def step(size: int) -> None:
-        sleep_until(time.perf_counter() + _load_s(setup, costs, size))
+        sleep_for(_load_s(setup, costs, size))
         compute_s = _compute_s(costs, size)
         layer.forward_s, layer.backward_s = compute_s * _FORWARD_PART, compute_s * (1 - _FORWARD_PART)
         model(torch.ones(1)).sum().backward()
@@ -226,8 +218,7 @@ def run_setup(
     Raises ValueError for fewer images than examples, an unknown device, or ranks that do not fit; RuntimeError for a
     GPU where torch sees none. Lesson 06.
     """
-    if setup.device not in ("CPU", "GPU"):
-        raise ValueError(f"device={setup.device!r} cannot be run; a real one is 'CPU' or 'GPU'")
+    choice("device", setup.device, ("CPU", "GPU"))
     if setup.device == "GPU" and not torch.cuda.is_available():
         raise RuntimeError("this setup needs a CUDA device, and torch sees none here; run it with device='CPU', or "
                            "look at it with run_sleeping_setup")  # fmt: skip

@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 import random
 
+from helpers.checks import number
+
 _BISECTIONS = 200
 _MOST_PIECES = 10_000_000
 
@@ -68,7 +70,7 @@ def expected_run_s(work_s: float, interval_s: float, *, save_s: float, mtbf_s: f
     Raises ValueError for a time that is not above 0 (a restart may be 0). Lesson 06.
     """
     _check(work_s=work_s, interval_s=interval_s, save_s=save_s, mtbf_s=mtbf_s)
-    _check_restart(restart_s)
+    number("restart_s", restart_s, at_least=0)
     try:
         return mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1((interval_s + save_s) / mtbf_s) * work_s / interval_s
     except OverflowError:
@@ -85,7 +87,7 @@ def simulate_run_s(
     and come again among them, than anybody would wait for. Lesson 06.
     """
     _check(work_s=work_s, interval_s=interval_s, save_s=save_s, mtbf_s=mtbf_s)
-    _check_restart(restart_s)
+    number("restart_s", restart_s, at_least=0)
     whole_s = restart_s + min(interval_s, work_s) + save_s
     if math.log(max(1.0, work_s / interval_s)) + whole_s / mtbf_s > math.log(_MOST_PIECES):
         raise ValueError(f"with pieces of {interval_s:g} s of {work_s:g} s, and {mtbf_s:g} s between failures, a "
@@ -107,10 +109,4 @@ def simulate_run_s(
 
 def _check(**times_s: float) -> None:
     for name, value in times_s.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name}={value!r} is not accepted; give seconds, above 0 and finite")
-
-
-def _check_restart(restart_s: float) -> None:
-    if not 0 <= restart_s < math.inf:
-        raise ValueError(f"restart_s={restart_s!r} is not accepted; give seconds, 0 or more")
+        number(name, value, above=0)

@@ -10,11 +10,10 @@ Lesson 06.
 from __future__ import annotations
 
 import bisect
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from helpers.checks import whole_number
+from helpers.checks import choice, number, numbers, whole_number
 from helpers.links import Activity, Timeline, joined
 from helpers.results import Result
 
@@ -63,8 +62,8 @@ def model_feeding(
     """
     workers = whole_number("workers", workers, at_least=0)
     hands = workers if cores is None else min(workers, whole_number("cores", cores, at_least=1))
-    check_times(produce_s=produce_s, device_s=device_s, copy_s=copy_s, start_s=start_s, handover_s=handover_s)
-    check_copying(copying)
+    _check_times(produce_s=produce_s, device_s=device_s, copy_s=copy_s, start_s=start_s, handover_s=handover_s)
+    choice("copying", copying, COPYING)
     makers = {"input": produce_s / hands} if workers else {}
     hosts = {"hand-over": handover_s, **({} if workers else {"input": produce_s})}
     if copying == "ahead":  # a thread receives and copies; the host only steps
@@ -135,8 +134,8 @@ def simulate_feeding(
                          f"give at least {warm_up + 2}")  # fmt: skip
     workers = whole_number("workers", workers, at_least=0)
     prefetch_factor = whole_number("prefetch_factor", prefetch_factor, at_least=1)
-    check_times(device_s=device_s, start_s=start_s, handover_s=handover_s)
-    check_times(**{f"produce_s[{place}]": each for place, each in enumerate(times_s)})
+    _check_times(device_s=device_s, start_s=start_s, handover_s=handover_s)
+    numbers("produce_s", times_s, at_least=0)
     activities, taken_s, ready_s = [], [], []
     free_s, host_s = [start_s] * workers, start_s if workers == 0 else 0.0
     for batch, make_s in enumerate(times_s):
@@ -166,7 +165,7 @@ def simulate_feeding(
         step_s=step_s,
         busy_share=device_s / step_s if step_s else 0.0,
         most_ready=max(_waiting(ready_s, taken_s)) if workers else 0,
-        timeline=_from_zero(activities),
+        timeline=joined(activities, zero_s=0.0),
     )
 
 
@@ -175,14 +174,6 @@ def _waiting(ready_s: Sequence[float], taken_s: Sequence[float]) -> Iterator[int
     in_order = sorted(ready_s)
     for taken, now_s in enumerate(taken_s):
         yield bisect.bisect_right(in_order, now_s) - taken
-
-
-def _from_zero(activities: Sequence[Activity]) -> Timeline:
-    timeline = joined(activities)
-    shift_s = min(each.start_s for each in activities)
-    moved = tuple(Activity(each.lane, each.start_s + shift_s, each.end_s + shift_s, each.kind, each.label)
-                  for each in timeline.activities)  # fmt: skip
-    return Timeline(timeline.duration_s, moved)
 
 
 def _batch_times(produce_s: float | Sequence[float], steps: int | None) -> list[float]:
@@ -197,14 +188,6 @@ def _batch_times(produce_s: float | Sequence[float], steps: int | None) -> list[
     return times_s
 
 
-def check_copying(copying: str) -> None:
-    """Raise ValueError for a way of copying that is none of :data:`COPYING`. For the library itself."""
-    if copying not in COPYING:
-        raise ValueError(f"copying={copying!r} is not known; use one of {', '.join(map(repr, COPYING))}")
-
-
-def check_times(**times_s: float) -> None:
-    """Raise ValueError for a time that is negative or not finite. For the library itself."""
+def _check_times(**times_s: float) -> None:
     for name, value in times_s.items():
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{name}={value!r} is no time; give seconds, 0 or more")
+        number(name, value, at_least=0)

@@ -13,20 +13,28 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from helpers import console
-from helpers.checks import whole_number
-from helpers.feeding.accelerators import DEVICE, SleepingAccelerator, TrainingAccelerator
-from helpers.feeding.copying import copied_ahead
+from helpers.checks import choice, whole_number
+from helpers.feeding.accelerators import (
+    DEVICE,
+    SleepingAccelerator,
+    TrainingAccelerator,
+    copied_ahead,
+    training_step,
+)
 from helpers.feeding.items import FreeItems
 from helpers.feeding.loading import LoaderSettings, changed, end_workers, loader_iterator, make_loader, workers_end
-from helpers.feeding.pipeline import check_copying
+from helpers.feeding.pipeline import COPYING
 from helpers.links import Activity, Timeline, joined
 from helpers.results import Result
 
 HOST = "host"
 _LONG_STEP_S = 0.01
+_RECORDED_SHAPE, _RECORDED_BATCH, _RECORDED_STEPS = (3, 96, 96), 64, 24
 
 Accelerator = SleepingAccelerator | TrainingAccelerator
 
@@ -89,7 +97,7 @@ def feed(
     Raises ValueError for a loader with fewer than two batches beyond the warm-up, an unknown way of copying or one that
     the device does not have. Lesson 06.
     """
-    check_copying(copying)
+    choice("copying", copying, COPYING)
     limit = None if steps is None else whole_number("steps", steps, at_least=1)
     skipped = _under_way(loader) if warm_up is None else whole_number("warm_up", warm_up, at_least=0)
     rows, activities = [], []
@@ -244,3 +252,44 @@ def sweep_feeding(
         rows.append(SweepRow(str(getattr(each, names[0])), last.first_batch_s, last.step_s, per_s, last.busy_share,
                              last.waiting_share))  # fmt: skip
     return FeedingSweep(factor=names[0], rows=tuple(rows))
+
+
+# What lesson 06 records.
+
+
+@dataclass(frozen=True)
+class CopyingRow(Result):
+    """A training with one way of copying: seconds from step to step and the device's busy share of them. Lesson 06."""
+
+    copying: str
+    pinned: bool
+    step_s: float
+    busy_share: float
+
+
+@dataclass(frozen=True)
+class CopyingTable(Result):
+    """The same training on ``device`` with each way of copying batches of ``batch_bytes``. Lesson 06."""
+
+    device: str
+    batch_bytes: int
+    rows: tuple[CopyingRow, ...]
+
+
+def measure_copying() -> CopyingTable:
+    """Return a small convolution's training on CUDA with each way of copying; on a CPU, the one way that it has.
+
+    Batches are 64 float32 images of 3 x 96 x 96, there already, handed over by two workers; "blocking" copies from
+    pageable, the others from pinned memory. ``python -m helpers.recorded 06`` calls it. For the library itself.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    items = FreeItems(_RECORDED_BATCH * _RECORDED_STEPS, shape=_RECORDED_SHAPE)
+    layers = nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)
+    accelerator = TrainingAccelerator(training_step(nn.Sequential(*layers).to(device)), device=device)
+    rows = []
+    for copying in COPYING if device.type == "cuda" else COPYING[:1]:
+        settings = LoaderSettings(_RECORDED_BATCH, workers=2, pin_memory=copying != "blocking")
+        with workers_end(make_loader(items, settings)) as loader:
+            last = feed(loader, accelerator, copying=copying, wait_each_step=False).last
+        rows.append(CopyingRow(copying, settings.pin_memory, last.step_s, last.busy_share))
+    return CopyingTable(str(device), _RECORDED_BATCH * items.image.nbytes, tuple(rows))

@@ -5,12 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import linecache
-import math
-import numbers
 import os
 import pickle
-import reprlib
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from helpers import results
-from helpers.isolation import child, shared_memory
+from helpers import processes, results
+from helpers.checks import number, short
+from helpers.isolation import child
 
 Status = Literal["returned", "raised", "out_of_memory", "timed_out", "died"]
 
@@ -32,12 +29,9 @@ _GRACE_S = 0.25  # the process writes down where it stands before it is ended
 _EXIT_LIMIT_S = 5.0  # for a process that has answered to end by itself
 _POLL_S = 0.01
 _READER_LIMIT_S = 2.0
-_KEPT_OUTPUT_BYTES = 100_000
 _LARGEST_LIMIT_BYTES = 2**62
 _BAD_ALLOC = "std::bad_alloc"
-
-_short = reprlib.Repr()
-_short.maxother = _short.maxstring = 80
+_MOUNT = 'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
 
 
 @dataclass(frozen=True)
@@ -97,14 +91,14 @@ def run_limited(
     system does not allow a private /dev/shm (it needs Linux and a mount namespace).
     Lesson 08.
     """
-    if not callable(function):
-        raise TypeError(f"run_limited takes a function and its arguments, not {_short.repr(function)}")
-    memory = None if memory_bytes is None else min(int(_positive("memory_bytes", memory_bytes)), _LARGEST_LIMIT_BYTES)
-    limit_s = float(_positive("timeout_s", timeout_s))
+    task = processes.packed(function, args, caller="run_limited")
+    memory = memory_bytes
+    if memory is not None:
+        memory = min(int(number("memory_bytes", memory, at_least=1)), _LARGEST_LIMIT_BYTES)
+    limit_s = number("timeout_s", timeout_s, above=0)
     entrance = []
     if shared_memory_bytes is not None:
-        entrance = shared_memory.entrance(int(_positive("shared_memory_bytes", shared_memory_bytes)))
-    task = _packed(function, args)
+        entrance = _shared_memory_entrance(int(number("shared_memory_bytes", shared_memory_bytes, at_least=1)))
     with tempfile.TemporaryDirectory(prefix="isolated-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _write_task(folder / child.TASK, task)
@@ -130,32 +124,25 @@ def _write_task(path: Path, task: bytes) -> None:
         ) from error
 
 
-def _positive(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} is a number, not {_short.repr(value)}")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} is {value}; give a number above 0")
-    if name.endswith("memory_bytes") and value < 1:
-        raise ValueError(f"{name} is {value}; give a whole number of bytes")
-    return value
+def _shared_memory_entrance(size_bytes: int) -> list[str]:
+    """Return the words before a command that give it a private, empty /dev/shm of ``size_bytes``.
 
+    They make a mount namespace (mount_namespaces(7)), as the user or as root, so that nobody else sees the mount and it
+    ends with the process. tmpfs rounds up to whole pages (tmpfs(5)). Each way is tried before it is given.
 
-def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """Return the call as bytes; raises TypeError where the function or an argument cannot be sent."""
-    pickler = child.pickler()
-    home = getattr(function, "__module__", None)
-    if pickler is pickle and home == "__main__":
-        raise TypeError(
-            "a function defined in a notebook or a script can be sent to another process only with the package "
-            "cloudpickle; install it, or put the function in a module"
-        )
-    try:
-        return pickler.dumps((function, args), protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        raise TypeError(
-            f"{_short.repr(function)} or one of its arguments cannot be sent to another process ({error}); make "
-            "open files, locks, generators and the like inside the function"
-        ) from error
+    Raises RuntimeError where no way works, with the reason of each.
+    """
+    reasons = [processes.namespace_obstacle(("unshare", "mount", "sh"))]
+    for namespace in processes.namespace_entrances("--mount") if not reasons[0] else ():
+        words = [*namespace, "sh", "-c", _MOUNT.format(size=size_bytes), "sh"]
+        reason = processes.refusal([*words, "true"])
+        if not reason:
+            return words
+        reasons.append(f"{' '.join(namespace)}: {reason}")
+    raise RuntimeError(
+        f"this system gives no private /dev/shm ({'; '.join(filter(None, reasons))}); run it as root, or where "
+        "unprivileged user namespaces are allowed, or leave shared_memory_bytes out"
+    )
 
 
 def _has_torch() -> bool:
@@ -170,32 +157,26 @@ def _source(function: Callable[..., Any]) -> dict[str, list[str]]:
 
 def _run(folder: Path, memory_bytes: int | None, timeout_s: float, entrance: list[str]) -> Outcome:
     kills_before = _system_memory_kills()
-    process = _start(folder, entrance)
+    process = subprocess.Popen(
+        [*entrance, *processes.python(child.BOOTSTRAP, str(folder))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        bufsize=0,
+        **processes.own_group(),
+    )
     captured = _Captured()
     reader = threading.Thread(target=captured.drain, args=(process.stdout,), daemon=True)
     try:
         reader.start()
         seen = _watch(process, folder, memory_bytes, timeout_s)
     finally:
-        _end(process)
+        processes.end_group(process.pid)
+        process.wait()
         reader.join(_READER_LIMIT_S)
     kills = _system_memory_kills() - kills_before
     return _outcome(seen, folder, captured.text(), code=process.returncode, kills=kills,
                     memory_bytes=memory_bytes, timeout_s=timeout_s)  # fmt: skip
-
-
-def _start(folder: Path, entrance: list[str]) -> subprocess.Popen[bytes]:
-    if not sys.executable:
-        raise RuntimeError("this Python does not know its own program (sys.executable), so it cannot start another")
-    grouped = {"start_new_session": True} if os.name == "posix" else {"creationflags": 0x200}  # a new process group
-    return subprocess.Popen(
-        [*entrance, sys.executable, "-P", "-c", child.BOOTSTRAP, str(folder)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        bufsize=0,
-        **grouped,
-    )
 
 
 class _Captured:
@@ -207,17 +188,15 @@ class _Captured:
     def drain(self, stream: IO[bytes]) -> None:
         with stream:
             while chunk := stream.read(1 << 16):
-                room = _KEPT_OUTPUT_BYTES // 2 - len(self._head)
-                self._head += chunk[:room]
-                self._tail += chunk[room:]
-                excess = max(0, len(self._tail) - _KEPT_OUTPUT_BYTES // 2)
+                space = processes.KEPT_OUTPUT_BYTES - len(self._head)
+                self._head += chunk[:space]
+                self._tail += chunk[space:]
+                excess = max(0, len(self._tail) - processes.KEPT_OUTPUT_BYTES)
                 self._dropped += excess
                 del self._tail[:excess]
 
     def text(self) -> str:
-        gap = f"\n... {self._dropped:,} bytes left out ...\n" if self._dropped else ""
-        head, tail = (bytes(part).decode("utf-8", errors="replace") for part in (self._head, self._tail))
-        return f"{head}{gap}{tail}" if gap else bytes(self._head + self._tail).decode("utf-8", errors="replace")
+        return processes.joined_output(bytes(self._head), self._dropped, bytes(self._tail))
 
 
 @dataclass
@@ -286,17 +265,6 @@ def _look_at_memory(seen: _Seen, pid: int, memory_bytes: int | None) -> None:
         seen.ended_for = "memory"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and what it started, at once; what has ended already is no error."""
-    if os.name == "posix":
-        # macOS answers EPERM for a group in which every process has ended.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    else:
-        subprocess.run(["taskkill", "/F", "/T", "/PID", str(process.pid)], capture_output=True, check=False)
-    process.wait()
-
-
 def _system_memory_kills() -> int:
     """Return how many processes the kernel has ended for want of memory since it started (Linux; else 0)."""
     with contextlib.suppress(OSError):
@@ -344,14 +312,14 @@ def _returned(folder: Path, common: dict[str, Any]) -> Outcome:
         kind = type(error).__name__
         message = f"the function returned, but its value cannot be loaded here: {kind}: {error}"
         return Outcome(status="raised", message=message, error_type=kind, **common)
-    message = f"the function returned {' '.join(_short.repr(value).split())}"
+    message = f"the function returned {' '.join(short(value).split())}"
     return Outcome(status="returned", message=message, value=value, **common)
 
 
 def _died(code: int, kills: int, common: dict[str, Any]) -> Outcome:
     """Tell how a process ended that left no answer; out of memory only where something shows it."""
     if os.name == "posix" and code < 0:
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        name = processes.signal_name(code)
         if name == "SIGKILL" and kills > 0:
             message = "the system's memory ran out, and its kernel ended the process (SIGKILL)"
             return Outcome(status="out_of_memory", message=message, signal=name, **common)

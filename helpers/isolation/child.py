@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import faulthandler
 import json
@@ -12,14 +11,14 @@ import mmap
 import os
 import pickle
 import re
-import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+
+from helpers import processes
 
 # The files of the folder that the two sides share.
 ORDER, TASK, START, TRACE, END, VALUE, ANSWER = (
@@ -34,7 +33,6 @@ serve(folder)
 """
 
 _LONGEST_ALARM_S = 1e6
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|can't allocate memory|cannot allocate memory|not enough memory|bad_alloc|ALLOC_FAILED",
     re.IGNORECASE,
@@ -43,7 +41,7 @@ _OUT_OF_MEMORY = re.compile(
 
 def serve(folder: Path) -> None:
     """Carry out the order in ``folder`` and write the answer there; the program of the fresh process."""
-    _end_with_caller()
+    processes.end_with_parent(os.getppid())
     faulthandler.enable()
     order = json.loads((folder / ORDER).read_text(encoding="utf-8"))
     for file, lines in order["source"].items():
@@ -98,7 +96,7 @@ def _peak_over(baseline_bytes: int | None) -> int | None:
 def _send(folder: Path, value: Any) -> dict[str, Any]:
     try:
         with open(folder / VALUE, "wb") as file:
-            pickler().dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)
+            processes.pickler().dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
         (folder / VALUE).unlink(missing_ok=True)  # so that a full disk has room for the answer
         kind = type(value).__name__
@@ -113,17 +111,10 @@ def _failure(error: BaseException, what: str) -> dict[str, Any]:
         steps = steps.tb_next
     return {
         "status": "out_of_memory" if is_memory_error(error) else "raised",
-        "message": f"{what}: {type(error).__name__}: {_message(error)}".rstrip(": "),
+        "message": f"{what}: {type(error).__name__}: {processes.message_of(error)}".rstrip(": "),
         "error_type": type(error).__name__,
         "traceback": "".join(traceback.format_exception(type(error), error, steps)),
     }
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as second:
-        return f"(its message cannot be read: {type(second).__name__})"
 
 
 def is_memory_error(error: BaseException) -> bool:
@@ -133,16 +124,7 @@ def is_memory_error(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
-    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(_message(error)) is not None
-
-
-def pickler() -> ModuleType:
-    """Return cloudpickle, which sends functions by value, or without it Python's own pickle."""
-    try:
-        import cloudpickle
-    except ModuleNotFoundError:
-        return pickle
-    return cloudpickle
+    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(processes.message_of(error)) is not None
 
 
 def resident_bytes(process: int) -> tuple[int, int] | None:
@@ -211,12 +193,6 @@ def _start_torch() -> None:
 
     if torch.get_num_threads() > 1:
         torch.ones(1 << 20).sum()
-
-
-def _end_with_caller() -> None:
-    """Ask the kernel to end this process when its caller dies, so that none is left running (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from helpers import console, units
-from helpers.checks import short, whole_number
-from helpers.layouts.costs import LayerWork, StrategyStep, cut, strategy_step
-from helpers.layouts.execution import check_rows
+from helpers.checks import choice, short, whole_number
+from helpers.layouts.costs import ONE_BY_ONE, LayerWork, StrategyStep, cut, strategy_step
 from helpers.layouts.work import (
     Saved,
     check_pairs,
@@ -24,7 +23,15 @@ from helpers.layouts.work import (
 )
 from helpers.links import Link, checked_link
 from helpers.parallel.costs import BUCKET_BYTES, LayerCost, bucket_layers
-from helpers.parallel.footprint import SHARDED, Footprint, Layout, OptimizerFactory, Plan, count_footprint
+from helpers.parallel.footprint import (
+    SHARDED,
+    Footprint,
+    Layout,
+    OptimizerFactory,
+    Plan,
+    check_rows,
+    count_footprint,
+)
 from helpers.parallel.pipeline import orders, schedules
 from helpers.results import Result
 
@@ -119,8 +126,7 @@ def choose(
             f"choose cuts an nn.Sequential into stages; got a {type(model).__name__}: put its layers into one"
         )
     checked_link("link", link)
-    if schedule not in ("gpipe", "1f1b"):
-        raise ValueError(f"schedule is {schedule!r}; give 'gpipe' or '1f1b'")
+    choice("schedule", schedule, ONE_BY_ONE)
     limit = _memory_bytes(memory)
     whole_number("bucket_bytes", bucket_bytes)
     own = tensor_plan(model) if plan is None else plan
@@ -244,7 +250,7 @@ def _microbatches(layout: Layout, asked: _Asked) -> list[int]:
 
 def _step(layout: Layout, microbatches: int, asked: _Asked) -> StrategyStep:
     return strategy_step(asked.layers, layout, link=asked.link, microbatches=microbatches, schedule=asked.schedule,
-                         bucket_bytes=asked.bucket_bytes, activities=False)  # fmt: skip
+                         bucket_bytes=asked.bucket_bytes)  # fmt: skip
 
 
 def _largest_bytes(layout: Layout, microbatches: int, kept: Footprint, asked: _Asked) -> int:

@@ -10,10 +10,10 @@ The optimizer's own arithmetic is left out, and so are the padding of shards and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from helpers.checks import whole_number
-from helpers.links import Activity, Link
+from helpers.checks import choice, whole_number
+from helpers.links import Link
 from helpers.parallel.costs import (
     BUCKET_BYTES,
     bucket_layers,
@@ -22,13 +22,13 @@ from helpers.parallel.costs import (
     ring_reduce_scatter_s,
 )
 from helpers.parallel.footprint import Layout
-from helpers.parallel.pipeline import orders as pipeline_orders
+from helpers.parallel.pipeline import orders
 from helpers.parallel.pipeline.orders import BACKWARD, FORWARD
 from helpers.results import Result
 
 _RINGS = {"all-reduce": ring_all_reduce_s, "all-gather": ring_all_gather_s, "reduce-scatter": ring_reduce_scatter_s}
 _RING_STEPS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
-_ONE_BY_ONE = ("gpipe", "1f1b")
+ONE_BY_ONE = ("gpipe", "1f1b")
 _EACH_MICROBATCH = ("gradients", "parameters")
 
 
@@ -120,7 +120,6 @@ class StrategyStep(Result):
     bubble_s: float
     exposed_s: float
     data_link_s: float
-    activities: tuple[Activity, ...] = field(repr=False)
 
 
 def strategy_traffic(
@@ -150,8 +149,7 @@ def strategy_traffic(
     Raises ValueError for a stage that is not there, and as :func:`strategy_step`. Lesson 05.
     """
     parts = cut(layers, layout.pipeline)
-    if not 0 <= stage < layout.pipeline:
-        raise ValueError(f"stage {stage} is not one of {layout.pipeline}: stages count from 0 to {layout.pipeline - 1}")
+    whole_number("stage", stage, at_least=0, at_most=layout.pipeline - 1)
     m = whole_number("microbatches", microbatches)
     mine = parts[stage]
     found = _tensor_traffic(mine, layout, m, sequence)
@@ -217,7 +215,6 @@ def strategy_step(
     schedule: str = "1f1b",
     bucket_bytes: int = BUCKET_BYTES,
     reshard_after_forward: bool = True,
-    activities: bool = True,
 ) -> StrategyStep:
     """Return one modelled step of ``layout``: who waits for what, and for how long; the module says what is left out.
 
@@ -225,28 +222,25 @@ def strategy_step(
     stages are equally many layers each and follow ``schedule``, "gpipe" or "1f1b". What is exchanged is what
     :func:`strategy_traffic` counts. Overlap: buckets of gradients go while the last (or each) backward pass goes on, as
     in DDP; sharded parameters are gathered one layer ahead within a pass, as ``fully_shard`` does; the all-gather after
-    the optimizer, and all-reduces of tensor ranks, are waited for. Without ``activities`` none come back, which is
-    faster: a choice among many layouts draws none.
-
+    the optimizer, and all-reduces of tensor ranks, are waited for.
     Raises ValueError for layers that do not divide by the stages, for fewer microbatches than stages ("1f1b") and for
     another schedule. For the library itself.
     """
-    if schedule not in _ONE_BY_ONE:
-        raise ValueError(f"schedule is {schedule!r}; give one of {', '.join(_ONE_BY_ONE)}")
-    pipeline_orders.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
+    choice("schedule", schedule, ONE_BY_ONE)
+    orders.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
     stages = [
-        _Stage(place, part, layout, link, microbatches, bucket_bytes, reshard_after_forward, activities)
-        for place, part in enumerate(cut(layers, layout.pipeline))
+        _Stage(part, layout, link, microbatches, bucket_bytes, reshard_after_forward)
+        for part in cut(layers, layout.pipeline)
     ]
-    orders = [
-        pipeline_orders.rank_order(schedule, rank=rank, ranks=layout.pipeline, microbatches=microbatches)
+    by_rank = [
+        orders.rank_order(schedule, rank=rank, ranks=layout.pipeline, microbatches=microbatches)
         for rank in range(layout.pipeline)
     ]
     arrived_s: dict[tuple[str, int, int], float] = {(FORWARD, 0, each): 0.0 for each in range(microbatches)}
     arrived_s |= {(BACKWARD, layout.pipeline - 1, each): 0.0 for each in range(microbatches)}
     done = [0] * layout.pipeline
-    while any(done[each] < len(order) for each, order in enumerate(orders)):
-        for place, order in enumerate(orders):
+    while any(done[each] < len(order) for each, order in enumerate(by_rank)):
+        for place, order in enumerate(by_rank):
             while done[place] < len(order) and order[done[place]] in arrived_s:
                 kind, _, microbatch = order[done[place]]
                 stages[place].run(kind, microbatch, arrived_s[kind, place, microbatch])
@@ -262,7 +256,6 @@ def strategy_step(
         data=layout.data, tensor=layout.tensor, pipeline=layout.pipeline, sharded=layout.sharded,
         microbatches=microbatches, step_s=last.now_s, compute_s=last.spent["compute"], tensor_s=last.spent["tensor"],
         bubble_s=last.spent["bubble"], exposed_s=last.spent["exposed"], data_link_s=last.link_s,
-        activities=tuple(bar for each in stages for bar in each.bars),
     )  # fmt: skip
 
 
@@ -270,16 +263,15 @@ class _Stage:
     """The clock of a rank of one stage: ``now_s`` is its device's time, the others are when a link is free again."""
 
     def __init__(
-        self, place: int, layers: Sequence[LayerWork], layout: Layout, link: Link, microbatches: int,
-        bucket_bytes: int, reshard: bool, draws: bool,
+        self, layers: Sequence[LayerWork], layout: Layout, link: Link, microbatches: int,
+        bucket_bytes: int, reshard: bool,
     ) -> None:  # fmt: skip
-        self.place, self.layers, self.link, self.draws = place, layers, link, draws
+        self.layers, self.link = layers, link
         self.work = {kind: [_work(each, kind, layout, link, microbatches) for each in layers]
                      for kind in (FORWARD, BACKWARD)}  # fmt: skip
         self.orders = {FORWARD: range(len(layers)), BACKWARD: range(len(layers) - 1, -1, -1)}
         self.now_s = self.link_free_s = self.port_free_s = self.link_s = 0.0
         self.spent = dict.fromkeys(("compute", "tensor", "bubble", "exposed"), 0.0)
-        self.bars: list[Activity] = []
         self._plan_collectives(layout, link, microbatches, bucket_bytes, reshard)
 
     def _plan_collectives(
@@ -294,8 +286,8 @@ class _Stage:
         sharded = layout.sharded == "parameters"
         cap = 1 if sharded else bucket_bytes  # fully_shard: a unit a layer
         buckets = bucket_layers(gradients, bucket_bytes=cap) if layout.data > 1 else ()
-        self.reduction = "all-reduce" if layout.sharded == "nothing" else "reduce-scatter"
-        self.reduce_s = {min(inside): taken_s(self.reduction, sum(gradients[each] for each in inside))
+        reduction = "all-reduce" if layout.sharded == "nothing" else "reduce-scatter"
+        self.reduce_s = {min(inside): taken_s(reduction, sum(gradients[each] for each in inside))
                          for inside in buckets}  # fmt: skip
         self.reduces_from = 0 if layout.sharded in _EACH_MICROBATCH else microbatches - 1
         self.gathering = {FORWARD: sharded and layout.data > 1, BACKWARD: sharded and layout.data > 1 and reshard}
@@ -307,7 +299,7 @@ class _Stage:
     def run(self, kind: str, microbatch: int, ready_s: float) -> None:
         """Carry a microbatch through the layers once it has arrived."""
         self._wait("bubble", ready_s)
-        started_s, order, work = self.now_s, self.orders[kind], self.work[kind]
+        order, work = self.orders[kind], self.work[kind]
         gathers, reduces = self.gathering[kind], kind == BACKWARD and microbatch >= self.reduces_from
         whole_s = self._gathered(order[0]) if gathers else 0.0
         for turn, index in enumerate(order, start=1):
@@ -319,32 +311,27 @@ class _Stage:
             for each_s in tensor_s:
                 self._spend("tensor", each_s)
             if reduces and index in self.reduce_s:
-                self._carried(self.reduction, self.reduce_s[index])
-        self._bar("", started_s, self.now_s, kind, str(microbatch))
+                self._carried(self.reduce_s[index])
 
     def send(self, size_bytes: float) -> float:
         """Return when a message that is ready now has arrived."""
-        start_s = max(self.now_s, self.port_free_s)
-        self.port_free_s = start_s + self.link.transfer_s(size_bytes)
-        self._bar(" port", start_s, self.port_free_s, "send", "")
+        self.port_free_s = max(self.now_s, self.port_free_s) + self.link.transfer_s(size_bytes)
         return self.port_free_s
 
     def finish(self) -> None:
         """Wait for the gradients, and where only they were sharded, for the parameters after the optimizer."""
         if self.last_gather_s is not None:
-            self._carried("all-gather", self.last_gather_s)
+            self._carried(self.last_gather_s)
         self._wait("exposed", self.link_free_s)
 
     def _gathered(self, index: int) -> float:
         """Return when a layer's parameters, ordered now, are whole."""
         took_s = self.gather_s[index]
-        return self.now_s if took_s is None else self._carried("all-gather", took_s)
+        return self.now_s if took_s is None else self._carried(took_s)
 
-    def _carried(self, collective: str, took_s: float) -> float:
+    def _carried(self, took_s: float) -> float:
         """Return when a collective that is ready now has ended, and keep the link busy until then."""
-        start_s = max(self.now_s, self.link_free_s)
-        self.link_free_s, self.link_s = start_s + took_s, self.link_s + took_s
-        self._bar(" link", start_s, self.link_free_s, collective, "")
+        self.link_free_s, self.link_s = max(self.now_s, self.link_free_s) + took_s, self.link_s + took_s
         return self.link_free_s
 
     def _wait(self, part: str, until_s: float) -> None:
@@ -353,10 +340,6 @@ class _Stage:
     def _spend(self, part: str, seconds: float) -> None:
         self.spent[part] += seconds
         self.now_s += seconds
-
-    def _bar(self, lane: str, start_s: float, end_s: float, kind: str, label: str) -> None:
-        if self.draws:
-            self.bars.append(Activity(f"stage {self.place}{lane}", start_s, end_s, kind, label))
 
 
 def _work(layer: LayerWork, kind: str, layout: Layout, link: Link, microbatches: int) -> tuple[float, list[float]]:

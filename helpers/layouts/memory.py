@@ -22,7 +22,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from helpers.checks import batch_shape, whole_number
+from helpers.checks import batch_shape
 from helpers.memory import allocations
 from helpers.parallel import footprint as footprints
 from helpers.parallel.execution import RankPool, rank_device
@@ -156,12 +156,8 @@ def _entering(parts: Sequence[nn.Module], batch: torch.Tensor) -> list[torch.Ten
 
 
 def _local_rows(inputs: Sequence[int], layout: Layout, microbatches: int) -> tuple[int, ...]:
-    parts = layout.data * whole_number("microbatches", microbatches)
-    shape = batch_shape(inputs)
-    if shape[0] % parts:
-        raise ValueError(f"a batch of shape {shape} does not divide among {layout.data} data ranks and {microbatches} "
-                         f"microbatches; give a multiple of {parts} rows")  # fmt: skip
-    return (shape[0] // parts, *shape[1:])
+    rows, *rest = batch_shape(inputs)
+    return footprints.check_rows(rows, layout, microbatches), *rest
 
 
 # One rank's part of a step.

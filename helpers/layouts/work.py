@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from helpers.checks import batch_shape, short
+from helpers.checks import batch_shape, number, short
 from helpers.layouts.costs import LayerWork
 from helpers.operations import profile_ops
 from helpers.parallel.costs import LayerCost
@@ -74,9 +74,8 @@ def layer_work(
         raise ValueError("the model has no layers; put some into its nn.Sequential")
     if (flops_per_s is None) == (layer_costs is None):
         raise ValueError("say how fast a device is: give either flops_per_s, or layer_costs with one LayerCost a layer")
-    number = isinstance(flops_per_s, int | float) and not isinstance(flops_per_s, bool)
-    if flops_per_s is not None and not (number and flops_per_s > 0 and math.isfinite(flops_per_s)):
-        raise ValueError(f"flops_per_s must be a finite number above 0; got {flops_per_s!r}")
+    if flops_per_s is not None:
+        number("flops_per_s", flops_per_s, above=0)
     if layer_costs is not None and len(layer_costs) != len(model):
         raise ValueError(f"the model has {len(model)} layers and layer_costs {len(layer_costs)}; give one for each")
     wrong = next((each for each in layer_costs or () if not isinstance(each, LayerCost)), None)

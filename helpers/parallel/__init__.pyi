@@ -1,4 +1,4 @@
-from .collectives import collective as collective, simulate as simulate
+from .collectives import collective as collective
 from .costs import LayerCost as LayerCost, ddp_step as ddp_step, schedule as schedule
 from .counting import count_collectives as count_collectives
 from .data_parallel import (

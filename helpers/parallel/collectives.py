@@ -9,14 +9,12 @@ would be empty is not sent.
 
 from __future__ import annotations
 
-import numbers
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-import numpy as np
-
+from helpers.checks import choice, whole_number
 from helpers.links import Activity
 from helpers.results import Result
 
@@ -52,16 +50,6 @@ class RankTraffic(Result):
 
 
 @dataclass(frozen=True)
-class LinkTraffic(Result):
-    """What goes from ``source`` to ``target`` in a collective. Lesson 04."""
-
-    source: int
-    target: int
-    messages: int
-    size_bytes: int
-
-
-@dataclass(frozen=True)
 class Collective(Result):
     """A collective over ``world_size`` ranks on ``length`` elements of ``element_bytes``, as its messages.
 
@@ -87,14 +75,6 @@ class Collective(Result):
             received[message.target] += message.size_bytes
             count[message.source] += 1
         return tuple(RankTraffic(rank, count[rank], sent[rank], received[rank]) for rank in range(self.world_size))
-
-    def links(self) -> tuple[LinkTraffic, ...]:
-        """Return the traffic of each pair of ranks between which something is sent, in order. Lesson 04."""
-        size, count = Counter(), Counter()
-        for message in self.messages:
-            size[message.source, message.target] += message.size_bytes
-            count[message.source, message.target] += 1
-        return tuple(LinkTraffic(*pair, count[pair], size[pair]) for pair in sorted(size))
 
     def activities(self) -> tuple[Activity, ...]:
         """Return each message as a bar one step long in its source's lane: ``gantt(..., unit="")`` draws them.
@@ -128,13 +108,11 @@ def collective(operation: str, algorithm: str, *, world_size: int, length: int, 
 
     Raises ValueError for another operation or algorithm and for numbers that cannot be. Lesson 04.
     """
-    _require("world_size", world_size, least=1)
-    _require("length", length, least=0)
-    _require("element_bytes", element_bytes, least=1)
-    if algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm {algorithm!r} is not known; give one of {', '.join(ALGORITHMS)}")
-    if operation not in OPERATIONS:
-        raise ValueError(f"operation {operation!r} is not known; give one of {', '.join(OPERATIONS)}")
+    whole_number("world_size", world_size)
+    whole_number("length", length, at_least=0)
+    whole_number("element_bytes", element_bytes)
+    choice("algorithm", algorithm, ALGORITHMS)
+    choice("operation", operation, OPERATIONS)
     rounds = ALGORITHMS[algorithm](operation, world_size, length) if world_size > 1 else []
     sent = [[piece for piece in pieces if piece[3] > piece[2]] for pieces in rounds]
     messages = tuple(
@@ -153,27 +131,6 @@ def collective(operation: str, algorithm: str, *, world_size: int, length: int, 
         busiest_port_bytes=_busiest(messages),
         messages=messages,
     )
-
-
-def simulate(planned: Collective, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return what each rank holds in the end, with all ranks in this process.
-
-    ``arrays`` has one 1-D array a rank: the whole buffer (``length`` elements), for an all-gather the rank's chunk.
-    What comes back is the whole buffer, for a reduce-scatter the rank's chunk. The arrays stay as they are, and what a
-    rank was not given it does not know: its buffer starts as NaN there (or the type's largest number).
-
-    Raises ValueError for a number or a length of arrays that does not fit. For the library itself.
-    """
-    if len(arrays) != planned.world_size:
-        raise ValueError(f"give one array a rank: {planned.world_size}, not {len(arrays)}")
-    buffers = [_buffer(planned, rank, np.asarray(array)) for rank, array in enumerate(arrays)]
-    for step in range(planned.steps):
-        now = [message for message in planned.messages if message.step == step]
-        sent = [buffers[message.source][message.start : message.stop].copy() for message in now]
-        for message, values in zip(now, sent, strict=True):
-            place = buffers[message.target][message.start : message.stop]
-            place[:] = place + values if message.action == "reduce" else values
-    return [buffer[slice(*result_bounds(planned, rank))] for rank, buffer in enumerate(buffers)]
 
 
 def input_bounds(planned: Collective, rank: int) -> tuple[int, int]:
@@ -196,25 +153,12 @@ def check_input(planned: Collective, rank: int, shape: tuple[int, ...]) -> None:
                          f"{planned.length}; got the shape {tuple(shape)}")  # fmt: skip
 
 
-def _buffer(planned: Collective, rank: int, array: np.ndarray) -> np.ndarray:
-    check_input(planned, rank, array.shape)
-    unknown = np.nan if np.issubdtype(array.dtype, np.inexact) else np.iinfo(array.dtype).max
-    buffer = np.full(planned.length, unknown, dtype=array.dtype)
-    buffer[slice(*input_bounds(planned, rank))] = array
-    return buffer
-
-
 def _busiest(messages: Sequence[Message]) -> int:
     ports: Counter[tuple[str, int]] = Counter()
     for message in messages:
         ports["out", message.source] += message.size_bytes
         ports["in", message.target] += message.size_bytes
     return max(ports.values(), default=0)
-
-
-def _require(name: str, value: object, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}")
 
 
 # The algorithms: each returns its steps, a step being a list of (source, target, start, stop, action).

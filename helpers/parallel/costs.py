@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from helpers.checks import number, whole_number
 from helpers.links import Activity, Link, Timeline, joined
 from helpers.parallel.collectives import Collective
 from helpers.results import Result
@@ -40,7 +41,7 @@ def ring_reduce_scatter_s(world_size: int, size_bytes: float, *, link: Link) -> 
 
     Patarasuk and Yuan (2009). Lesson 04.
     """
-    return (_ranks(world_size) - 1) * link.transfer_s(size_bytes / world_size)
+    return (whole_number("world_size", world_size) - 1) * link.transfer_s(size_bytes / world_size)
 
 
 def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> float:
@@ -48,7 +49,7 @@ def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> floa
 
     Thakur, Rabenseifner and Gropp (2005). Lesson 04.
     """
-    return (_ranks(world_size) - 1) * link.transfer_s(size_bytes / world_size)
+    return (whole_number("world_size", world_size) - 1) * link.transfer_s(size_bytes / world_size)
 
 
 def tree_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> float:
@@ -65,7 +66,7 @@ def halving_doubling_all_reduce_s(world_size: int, size_bytes: float, *, link: L
     Rabenseifner's algorithm: Thakur, Rabenseifner and Gropp (2005). Raises ValueError for a number of
     ranks that is not a power of 2: there the folding adds steps that :func:`schedule` counts. Lesson 04.
     """
-    if _ranks(world_size) & (world_size - 1):
+    if whole_number("world_size", world_size) & (world_size - 1):
         raise ValueError(f"{world_size} ranks are not a power of 2, for which this formula holds; "
                          "use schedule(collective('all_reduce', 'halving_doubling', ...), link)")  # fmt: skip
     moved_s = 2 * (world_size - 1) / world_size * size_bytes / link.bandwidth_bytes_per_s
@@ -77,7 +78,7 @@ def gather_broadcast_all_reduce_s(world_size: int, size_bytes: float, *, link: L
 
     The star that a parameter server on one port makes: one message after the other at rank 0. Lesson 04.
     """
-    return 2 * (_ranks(world_size) - 1) * link.transfer_s(size_bytes)
+    return 2 * (whole_number("world_size", world_size) - 1) * link.transfer_s(size_bytes)
 
 
 ALL_REDUCE_MODELS: dict[str, CollectiveModel] = {
@@ -130,8 +131,7 @@ class LayerCost(Result):
 
     def __post_init__(self) -> None:
         for name in ("forward_s", "backward_s", "gradient_bytes"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} of a layer is {getattr(self, name)!r}; give a finite number of at least 0")
+            number(name, getattr(self, name), at_least=0)
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,8 @@ def bucket_layers(
     a gradient (0 bytes) is in no bucket. Raises ValueError for a cap below 1 byte. Lesson 04.
     """
     caps = (bucket_bytes if first_bucket_bytes is None else first_bucket_bytes, bucket_bytes)
-    if min(caps) < 1:
-        raise ValueError(f"a bucket holds at least 1 byte; got caps of {caps} bytes")
+    for cap in caps:
+        whole_number("bucket_bytes", cap)
     buckets, current, filled = [], [], 0
     for layer in reversed(range(len(gradient_bytes))):
         if not gradient_bytes[layer]:
@@ -245,11 +245,5 @@ def ddp_step(
     return DdpStep(step_s, compute_s, link_s, step_s - compute_s, tuple(buckets))
 
 
-def _ranks(world_size: int) -> int:
-    if isinstance(world_size, bool) or not isinstance(world_size, int) or world_size < 1:
-        raise ValueError(f"world_size must be a whole number of at least 1; got {world_size!r}")
-    return world_size
-
-
 def _tree_depth(world_size: int) -> int:
-    return math.ceil(math.log2(_ranks(world_size)))
+    return math.ceil(math.log2(whole_number("world_size", world_size)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -11,14 +12,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.checks import choice, whole_number
 from helpers.links import Link, Recorder
 from helpers.parallel import collectives
+from helpers.parallel.differences import Loss
 from helpers.parallel.execution import RankPool, execute, rank_device
 from helpers.results import Result
 
+LEARNING_RATE = 0.1
 WAYS = ("ddp", "fsdp", "all_reduce", *collectives.ALGORITHMS)
-
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def shard(batch: torch.Tensor, rank: int, *, world_size: int, sizes: Sequence[int] | None = None) -> torch.Tensor:
@@ -27,8 +29,7 @@ def shard(batch: torch.Tensor, rank: int, *, world_size: int, sizes: Sequence[in
     ``sizes`` gives each rank's number of rows instead. Raises ValueError for a batch with fewer rows than ranks, for a
     rank that is not there, and for sizes that do not make up the batch. Lesson 04.
     """
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank {rank} is not one of {world_size}: ranks count from 0 to {world_size - 1}")
+    whole_number("rank", rank, at_least=0, at_most=world_size - 1)
     if len(batch) < world_size:
         raise ValueError(f"a batch of {len(batch)} rows cannot give each of {world_size} ranks one: "
                          "take a larger batch or fewer ranks")  # fmt: skip
@@ -53,8 +54,7 @@ def average_gradients(
     Raises ValueError for another way, for a link with "all_reduce", and for a model in which nothing learns.
     Lesson 04.
     """
-    if by != "all_reduce" and by not in collectives.ALGORITHMS:
-        raise ValueError(f"by {by!r} is not known; give 'all_reduce' or one of {', '.join(collectives.ALGORITHMS)}")
+    choice("by", by, ("all_reduce", *collectives.ALGORITHMS))
     if by == "all_reduce" and (link is not None or recorder is not None):
         raise ValueError("torch.distributed's own all_reduce takes no link and no recorder; "
                          f"give by one of {', '.join(collectives.ALGORITHMS)}")  # fmt: skip
@@ -131,7 +131,7 @@ def equal_to_single_process(
     loss: Loss,
     way: str = "ddp",
     steps: int = 3,
-    learning_rate: float = 0.1,
+    learning_rate: float = LEARNING_RATE,
     sizes: Sequence[int] | None = None,
     weighted: bool = False,
     micro_batches: int = 1,
@@ -151,10 +151,8 @@ def equal_to_single_process(
 
     Raises ValueError for another way, for shards that cannot be, and for fewer than 1 step or micro-batch. Lesson 04.
     """
-    if way not in WAYS:
-        raise ValueError(f"way {way!r} is not known; give one of {', '.join(WAYS)}")
-    if steps < 1 or micro_batches < 1:
-        raise ValueError(f"steps and micro_batches must be at least 1; got {steps!r} and {micro_batches!r}")
+    choice("way", way, WAYS)
+    whole_number("micro_batches", micro_batches)
     if len(inputs) != len(targets):
         raise ValueError(f"inputs and targets must be equally long; got {len(inputs)} and {len(targets)}")
     rows = [len(shard(inputs, rank, world_size=ranks.world_size, sizes=sizes)) for rank in range(ranks.world_size)]
@@ -195,12 +193,26 @@ def _trained_alone(
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     model = _seeded_model(plan, plan.seed).to(inputs.device)
     before = {name: each.detach().cpu().clone() for name, each in model.named_parameters()}
-    optimizer = torch.optim.SGD(model.parameters(), lr=plan.learning_rate)
-    for _ in range(plan.steps):
-        optimizer.zero_grad()
-        plan.loss(model(inputs), targets).backward()
-        optimizer.step()
-    return before, {name: each.detach().cpu() for name, each in model.named_parameters()}
+    after = train_alone(model, inputs=inputs, targets=targets, loss=plan.loss, steps=plan.steps,
+                        learning_rate=plan.learning_rate)  # fmt: skip
+    return before, {name: trained.cpu() for name, trained in after.items()}
+
+
+def train_alone(
+    net: nn.Module, *, inputs: torch.Tensor, targets: torch.Tensor, loss: Loss, steps: int,
+    learning_rate: float = LEARNING_RATE,
+) -> dict[str, torch.Tensor]:  # fmt: skip
+    """Return the parameters after ``steps`` of plain SGD on the whole batch, here; ``net`` stays as it was.
+
+    What ``execute_strategies`` with ``repeats`` has after ``repeats + 1`` steps. Lesson 05.
+    """
+    own = copy.deepcopy(net)
+    stepping = torch.optim.SGD(own.parameters(), lr=learning_rate)
+    for _ in range(whole_number("steps", steps)):
+        stepping.zero_grad()
+        loss(own(inputs), targets).backward()
+        stepping.step()
+    return {name: parameter.detach() for name, parameter in own.named_parameters()}
 
 
 def _trained(

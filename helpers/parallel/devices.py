@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from helpers.checks import number, whole_number
 from helpers.links import Link, Recorder, sleep_until
 from helpers.parallel import costs
 
@@ -38,17 +40,15 @@ class SleepingLayer(nn.Module):
         lane: str = "device",
     ) -> None:
         super().__init__()
-        if forward_s < 0 or backward_s < 0:
-            raise ValueError(f"a device cannot take less than 0 s; got {forward_s!r} and {backward_s!r}")
-        if parameters < 1:
-            raise ValueError(f"a layer has at least 1 parameter; got {parameters!r}")
-        self.forward_s, self.backward_s = forward_s, backward_s
+        self.forward_s = number("forward_s", forward_s, at_least=0)
+        self.backward_s = number("backward_s", backward_s, at_least=0)
         self.name, self.recorder, self.lane = name, recorder, lane
-        self.weight = nn.Parameter(torch.zeros(parameters))
+        self.weight = nn.Parameter(torch.zeros(whole_number("parameters", parameters)))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Sleep for ``forward_s`` and return ``inputs`` plus the mean of the weight. For the library itself."""
-        return _Sleep.apply(inputs, self.weight, self)
+        self._sleep(self.forward_s, "forward")
+        return Nap.apply(inputs + self.weight.mean(), partial(self._sleep, self.backward_s, "backward"))
 
     @property
     def cost(self) -> costs.LayerCost:
@@ -66,18 +66,18 @@ class SleepingLayer(nn.Module):
         return f"forward_s={self.forward_s}, backward_s={self.backward_s}, parameters={self.weight.numel()}"
 
 
-class _Sleep(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor, layer: SleepingLayer) -> torch.Tensor:
-        ctx.layer, ctx.elements, ctx.type = layer, weight.shape, weight.dtype
-        layer._sleep(layer.forward_s, "forward")
-        return inputs + weight.mean()
+class Nap(torch.autograd.Function):
+    """Hand a value on, and in the backward pass call ``sleep()`` before its gradient."""
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        ctx.layer._sleep(ctx.layer.backward_s, "backward")
-        share = (gradient.sum() / ctx.elements.numel()).to(ctx.type)
-        return gradient, share.expand(ctx.elements).contiguous(), None
+    def forward(ctx: Any, value: torch.Tensor, sleep: Callable[[], None]) -> torch.Tensor:
+        ctx.sleep = sleep
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.sleep()
+        return gradient, None
 
 
 class SlowReducer:
@@ -177,10 +177,8 @@ def step_times(step: Callable[[], object], *, repeats: int, warm_ups: int = 2) -
     DDP arranges its buckets anew after its first step, so at least one warm-up is not counted. The slowest rank of a
     call is its time: see :func:`fastest_step_s`. Raises ValueError for fewer than 1 repeat. Lesson 04.
     """
-    if repeats < 1 or warm_ups < 0:
-        raise ValueError(f"repeats must be at least 1 and warm_ups at least 0; got {repeats!r} and {warm_ups!r}")
     taken_s = []
-    for _ in range(warm_ups + repeats):
+    for _ in range(whole_number("warm_ups", warm_ups, at_least=0) + whole_number("repeats", repeats)):
         dist.barrier()
         start_s = time.perf_counter()
         step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,6 +32,15 @@ class Agreement(Result):
     output_difference: float
     gradient_difference: float
     worst_gradient: str
+
+
+@dataclass(frozen=True)
+class RankPass:
+    """What a rank brings back of a pass: outputs and gradients on the CPU, and what was counted on the way, by name."""
+
+    outputs: torch.Tensor | None
+    gradients: dict[str, torch.Tensor]
+    counted: dict[str, Any]
 
 
 def agreement(

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +14,7 @@ import torch.distributed as dist
 
 from helpers.links import Link, Port, Recorder, sleep_until
 from helpers.parallel import collectives
+from helpers.parallel.devices import step_times
 from helpers.results import Result
 
 _SMALL_ELEMENTS, _LARGE_ELEMENTS = 2, 2**16  # float32: 8 B and 256 KiB
@@ -39,7 +41,7 @@ def execute(
     """Carry ``planned`` out with torch.distributed's send and receive; every rank of ``group`` calls it.
 
     ``tensor`` is 1-D and stays as it is: the whole buffer of ``planned.length`` elements, for an all-gather the rank's
-    chunk. The whole buffer comes back, for a reduce-scatter the rank's chunk, as in ``collectives.simulate``.
+    chunk. The whole buffer comes back, for a reduce-scatter the rank's chunk.
 
     Over a ``link`` the source and the target of a message sleep from the moment it is handed over for as long as the
     link would need; what the machine itself needs for the message comes on top. ``recorder`` notes every message.
@@ -179,11 +181,6 @@ def _exchange_times(rank: int, world_size: int, chunk_elements: tuple[int, ...],
     for elements in chunk_elements:
         planned = collectives.collective("all_gather", "ring", world_size=world_size, length=elements * world_size)
         values = torch.full((elements,), float(rank), device=device)
-        taken_s = []
-        for _ in range(_WARM_UPS + repeats):
-            dist.barrier()
-            start_s = time.perf_counter()
-            execute(planned, values)
-            taken_s.append((time.perf_counter() - start_s) / (world_size - 1))
-        times.append(taken_s[_WARM_UPS:])
+        taken_s = step_times(partial(execute, planned, values), repeats=repeats, warm_ups=_WARM_UPS)
+        times.append([step_s / (world_size - 1) for step_s in taken_s])
     return times

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,11 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers.checks import whole_number
+from helpers.checks import number, whole_number
 from helpers.parallel.collectives import chunk
 from helpers.parallel.counting import CollectiveCounter, count_collectives
 from helpers.parallel.data_parallel import shard
-from helpers.parallel.differences import Agreement, agreement
+from helpers.parallel.differences import Agreement, RankPass, agreement
 from helpers.parallel.execution import RankPool, rank_device
 from helpers.results import Result
 
@@ -98,12 +97,10 @@ class Experts(nn.Module):
     ) -> None:
         super().__init__()
         self.width, self.hidden = whole_number("width", width), whole_number("hidden", hidden)
-        self.experts, self.chosen = whole_number("experts", experts), whole_number("chosen", chosen)
-        if self.chosen > self.experts:
-            raise ValueError(f"a token cannot choose {chosen} of {experts} experts; choose at most {experts}")
-        number = isinstance(capacity_factor, numbers.Real) and not isinstance(capacity_factor, bool)
-        if capacity_factor is not None and not (number and math.isfinite(capacity_factor) and capacity_factor > 0):
-            raise ValueError(f"capacity_factor is {capacity_factor!r}; give a number above 0, or None to drop nothing")
+        self.experts = whole_number("experts", experts)
+        self.chosen = whole_number("chosen", chosen, at_most=self.experts)
+        if capacity_factor is not None:
+            number("capacity_factor", capacity_factor, above=0)
         self.capacity_factor = capacity_factor
         self.router = nn.Linear(width, experts, bias=False)
         self.up = nn.Parameter(torch.empty(experts, width, hidden).uniform_(-1, 1) / math.sqrt(width))
@@ -139,8 +136,7 @@ class Experts(nn.Module):
         Raises ValueError for experts that do not divide, and for a rank that is not there. Lesson 05.
         """
         check_experts(self.experts, ranks)
-        if not 0 <= rank < ranks:
-            raise ValueError(f"rank {rank} is not one of {ranks}: ranks count from 0 to {ranks - 1}")
+        whole_number("rank", rank, at_least=0, at_most=ranks - 1)
         mine = slice(*chunk(rank, ranks, length=self.experts))
         own = copy.deepcopy(self)
         own.up, own.down = (nn.Parameter(each.detach()[mine].clone()) for each in (self.up, self.down))
@@ -162,8 +158,6 @@ def check_experts(experts: int, ranks: int) -> None:
     For the library itself.
     """
     whole_number("ranks", ranks)
-    if experts < ranks:
-        raise ValueError(f"{experts} experts cannot give each of {ranks} ranks one; take more experts or fewer ranks")
     if experts % ranks:
         raise ValueError(f"{experts} experts do not divide among {ranks} ranks; take a multiple of {ranks}")
 
@@ -260,22 +254,22 @@ def compare_experts(
     leaves = [net.router.weight, net.up, net.down, whole]
     expected = torch.cat([net(part) for part in whole.chunk(ranks.world_size)])
     wanted = dict(zip(names, torch.autograd.grad(expected, leaves, weights), strict=True))
-    told = ranks.run(_run, net, tokens.detach(), weights, exchange, timeout_s=timeout_s)
-    gradients = {name: torch.cat([each.gradients[name] for each in told]) for name in names[1:]}
-    gradients["router.weight"] = sum(each.gradients["router.weight"] for each in told)
-    queued, dropped = (sum(getattr(each, name) for each in told) for name in ("queued", "dropped"))
+    passes = ranks.run(_run, net, tokens.detach(), weights, exchange, timeout_s=timeout_s)
+    gradients = {name: torch.cat([own.gradients[name] for own in passes]) for name in names[1:]}
+    gradients["router.weight"] = sum(own.gradients["router.weight"] for own in passes)
+    queued, dropped = (sum(own.counted[name] for own in passes) for name in ("queued", "dropped"))
     each_rank = net.experts // ranks.world_size
     return ExpertRun(
         ranks=ranks.world_size,
         experts=net.experts,
         chosen=net.chosen,
         capacity=net.capacity(len(tokens) // ranks.world_size),
-        agreement=agreement([torch.cat([each.outputs for each in told])], expected, gradients, wanted,
+        agreement=agreement([torch.cat([own.outputs for own in passes])], expected, gradients, wanted,
                             tolerance=tolerance),
         dropped=int(dropped.sum()),
         dropped_share=int(dropped.sum()) / int(queued.sum()),
-        rank_parameters=tuple(each.parameters for each in told),
-        sent=told[0].sent,
+        rank_parameters=tuple(own.counted["parameters"] for own in passes),
+        sent=passes[0].counted["sent"],
         loads=tuple(ExpertLoad(expert, expert // each_rank, int(queued[expert]), int(dropped[expert]))
                     for expert in range(net.experts)),
     )  # fmt: skip
@@ -288,20 +282,10 @@ def _stay(queues: torch.Tensor) -> torch.Tensor:
 # What runs on a rank.
 
 
-@dataclass(frozen=True)
-class _RankRun:
-    outputs: torch.Tensor
-    gradients: dict[str, torch.Tensor]
-    parameters: int
-    queued: torch.Tensor
-    dropped: torch.Tensor
-    sent: ExpertTraffic
-
-
 def _run(
     rank: int, world_size: int, net: Experts, tokens: torch.Tensor, weights: torch.Tensor,
     exchange: Callable[[], tuple[Exchange, Exchange]],
-) -> _RankRun:  # fmt: skip
+) -> RankPass:  # fmt: skip
     device = rank_device()
     own = net.part(rank, ranks=world_size).to(device)
     mine = shard(tokens, rank, world_size=world_size).to(device).requires_grad_()
@@ -314,14 +298,11 @@ def _run(
     routing = route(own.router(mine), chosen=net.chosen, capacity=net.capacity(len(mine)))
     queued = torch.bincount(routing.chosen.flatten(), minlength=net.experts)
     dropped = torch.bincount(routing.chosen[~routing.kept], minlength=net.experts)
-    return _RankRun(
-        outputs.detach().cpu(),
-        {name: each.cpu() for name, each in zip(leaves, found, strict=True)},
-        sum(each.numel() for each in own.parameters()),
-        queued.cpu(),
-        dropped.cpu(),
-        ExpertTraffic(_sent_bytes(forward, world_size), _sent_bytes(backward, world_size)),
-    )
+    sent = ExpertTraffic(_sent_bytes(forward, world_size), _sent_bytes(backward, world_size))
+    counted = {"parameters": sum(each.numel() for each in own.parameters()), "queued": queued.cpu(),
+               "dropped": dropped.cpu(), "sent": sent}  # fmt: skip
+    gradients = {name: each.cpu() for name, each in zip(leaves, found, strict=True)}
+    return RankPass(outputs.detach().cpu(), gradients, counted)
 
 
 def _sent_bytes(counter: CollectiveCounter, ranks: int) -> int:

@@ -15,7 +15,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from helpers.checks import short, whole_number
+from helpers.checks import choice, short, whole_number
 from helpers.parallel.pipeline.stages import split_stages
 from helpers.results import Result
 
@@ -43,8 +43,7 @@ class Layout(Result):
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "pipeline"):
             whole_number(name, getattr(self, name))
-        if self.sharded not in SHARDED:
-            raise ValueError(f"sharded is {self.sharded!r}; give one of {', '.join(SHARDED)}")
+        choice("sharded", self.sharded, SHARDED)
 
     @property
     def ranks(self) -> int:
@@ -56,8 +55,7 @@ class Layout(Result):
 
         Raises ValueError for a rank that is not there. Lesson 05.
         """
-        if not 0 <= rank < self.ranks:
-            raise ValueError(f"rank {rank} is not one of {self.ranks}: ranks count from 0 to {self.ranks - 1}")
+        whole_number("rank", rank, at_least=0, at_most=self.ranks - 1)
         rest, tensor_rank = divmod(rank, self.tensor)
         return (*divmod(rest, self.data), tensor_rank)
 
@@ -185,6 +183,15 @@ def check_plan(net: nn.Module, plan: Plan, ranks: int) -> None:
         if width % ranks:
             raise ValueError(f"the {width} {what} of {name!r} do not divide by {ranks} tensor ranks; choose a width or "
                              "a number of ranks that does")  # fmt: skip
+
+
+def check_rows(rows: int, layout: Layout, microbatches: int) -> int:
+    """Return the rows of a microbatch on a data rank. Raises ValueError for a batch that does not divide."""
+    parts = layout.data * whole_number("microbatches", microbatches)
+    if rows % parts:
+        raise ValueError(f"a batch of {rows} rows does not divide among {layout.data} data ranks and {microbatches} "
+                         f"microbatches; give a multiple of {parts} rows")  # fmt: skip
+    return rows // parts
 
 
 def local_parameters(part: nn.Module, plan: Plan, ranks: int) -> list[LocalParameter]:

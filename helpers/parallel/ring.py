@@ -18,9 +18,11 @@ import torch.distributed as dist
 from helpers.checks import batch_shape, whole_number
 from helpers.parallel.collectives import chunk
 from helpers.parallel.counting import CollectiveCounter, count_collectives
-from helpers.parallel.differences import Agreement, agreement
+from helpers.parallel.differences import Agreement, RankPass, agreement
 from helpers.parallel.execution import RankPool, rank_device
 from helpers.results import Result
+
+_NAMES = ("query", "key", "value")
 
 # What a merge takes and returns: the blocks' output so far and the logarithm of its softmax sum, then the next block's.
 Merge = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -96,8 +98,7 @@ def split_sequence(tokens: torch.Tensor, rank: int, *, ranks: int, dim: int = 2)
     if not -tokens.ndim <= dim < tokens.ndim:
         raise ValueError(f"tokens of shape {tuple(tokens.shape)} have no dimension {dim}; give dim, the sequence's")
     length = tokens.shape[dim]
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank {rank} is not one of {ranks}: ranks count from 0 to {ranks - 1}")
+    whole_number("rank", rank, at_least=0, at_most=ranks - 1)
     if not length or length % ranks:
         raise ValueError(f"a sequence of {length} tokens does not divide among {ranks} ranks; pad it to "
                          f"{ranks * max(1, math.ceil(length / ranks))}, or take other ranks")  # fmt: skip
@@ -146,17 +147,16 @@ def compare_ring_attention(
     leaves = [each.detach().clone().requires_grad_() for each in (query, key, value)]
     weights = torch.linspace(-1, 1, query.numel(), dtype=query.dtype, device=query.device).view_as(query)
     expected = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=causal)
-    wanted = torch.autograd.grad(expected, leaves, weights)
-    told = ranks.run(_run, [each.detach() for each in leaves], weights, causal, merge, timeout_s=timeout_s)
-    names = ("query", "key", "value")
-    gradients = {name: torch.cat([each.gradients[place] for each in told], dim=2) for place, name in enumerate(names)}
-    outputs = torch.cat([each.outputs for each in told], dim=2)
+    wanted = dict(zip(_NAMES, torch.autograd.grad(expected, leaves, weights), strict=True))
+    passes = ranks.run(_run, [each.detach() for each in leaves], weights, causal, merge, timeout_s=timeout_s)
+    gradients = {name: torch.cat([own.gradients[name] for own in passes], dim=2) for name in _NAMES}
+    outputs = torch.cat([own.outputs for own in passes], dim=2)
     return RingRun(
         ranks=ranks.world_size,
         causal=causal,
-        agreement=agreement([outputs], expected, gradients, dict(zip(names, wanted, strict=True)), tolerance=tolerance),
-        sent=told[0].sent,
-        blocks=tuple(sum(_sees(rank, source, causal) for source in range(len(told))) for rank in range(len(told))),
+        agreement=agreement([outputs], expected, gradients, wanted, tolerance=tolerance),
+        sent=passes[0].counted["sent"],
+        blocks=tuple(sum(_sees(rank, source, causal) for source in range(len(passes))) for rank in range(len(passes))),
     )
 
 
@@ -258,17 +258,10 @@ def _passed_on(block: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Te
 # What runs on a rank.
 
 
-@dataclass(frozen=True)
-class _RankRun:
-    outputs: torch.Tensor
-    gradients: tuple[torch.Tensor, ...]
-    sent: RingTraffic
-
-
 def _run(
     rank: int, world_size: int, tensors: Sequence[torch.Tensor], weights: torch.Tensor, causal: bool,
     merge: Merge | None,
-) -> _RankRun:  # fmt: skip
+) -> RankPass:  # fmt: skip
     def own(whole: torch.Tensor) -> torch.Tensor:
         return split_sequence(whole, rank, ranks=world_size).contiguous().to(rank_device())
 
@@ -278,7 +271,8 @@ def _run(
     with count_collectives() as backward:
         gradients = torch.autograd.grad(outputs, leaves, own(weights))
     sent = RingTraffic(_sent_bytes(forward), _sent_bytes(backward))
-    return _RankRun(outputs.detach().cpu(), tuple(each.cpu() for each in gradients), sent)
+    own_gradients = {name: gradient.cpu() for name, gradient in zip(_NAMES, gradients, strict=True)}
+    return RankPass(outputs.detach().cpu(), own_gradients, {"sent": sent})
 
 
 def _sent_bytes(counter: CollectiveCounter) -> int:

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from helpers.checks import batch_shape, whole_number
 from helpers.parallel.counting import CollectiveCounter, CollectiveCounts, count_collectives
 from helpers.parallel.data_parallel import shard
-from helpers.parallel.differences import Agreement, Loss, agreement, gradients_of
+from helpers.parallel.differences import Agreement, Loss, RankPass, agreement, gradients_of
 from helpers.parallel.execution import RankPool, rank_device
 from helpers.parallel.footprint import check_plan
 from helpers.results import Result
@@ -283,41 +283,27 @@ def compare_tensor_parallel(
         raise ValueError(f"inputs of shape {tuple(inputs.shape)} have no sequence, in dimension 1 of three, that "
                          f"divides among {parts} tensor ranks; give (rows, a multiple of {parts}, width)")  # fmt: skip
     outputs, alone = gradients_of(net, inputs, targets, loss)
-    told = ranks.run(_run, net, dict(plan), (data, parts), sequence, inputs, targets, loss, timeout_s=timeout_s)
-    columns = [torch.cat([each.outputs for each in told[start::parts]]) for start in range(parts)]
-    several = [agreement(columns, outputs, each.gradients, alone, tolerance=tolerance) for each in told]
+    passes = ranks.run(_run, net, dict(plan), (data, parts), sequence, inputs, targets, loss, timeout_s=timeout_s)
+    columns = [torch.cat([own.outputs for own in passes[start::parts]]) for start in range(parts)]
+    several = [agreement(columns, outputs, own.gradients, alone, tolerance=tolerance) for own in passes]
     return TensorRun(
         data=data,
         tensor=parts,
         sequence=sequence,
         agreement=max(several, key=lambda each: max(each.output_difference, each.gradient_difference)),
         parameters=sum(each.numel() for each in net.parameters()),
-        rank_parameters=tuple(each.parameters for each in told),
-        rank_flops=told[0].flops,
-        flop_counter_flops=told[0].flop_counter_flops,
-        averaged_bytes=told[0].averaged_bytes,
-        traffic=told[0].traffic,
+        rank_parameters=tuple(own.counted.pop("parameters") for own in passes),
+        **passes[0].counted,
     )
 
 
 # What runs on a rank.
 
 
-@dataclass(frozen=True)
-class _RankRun:
-    outputs: torch.Tensor
-    gradients: dict[str, torch.Tensor]
-    parameters: int
-    flops: int
-    flop_counter_flops: int
-    traffic: TensorTraffic
-    averaged_bytes: int
-
-
 def _run(
     _rank: int, _world_size: int, net: nn.Module, plan: dict[str, str], sizes: tuple[int, int], sequence: bool,
     inputs: torch.Tensor, targets: torch.Tensor, loss: Loss,
-) -> _RankRun:  # fmt: skip
+) -> RankPass:  # fmt: skip
     from torch.utils.flop_counter import FlopCounterMode
 
     device = rank_device()
@@ -339,8 +325,9 @@ def _run(
         with counter:
             loss(split(mine[0]), mine[1]).backward()
     held = sum(_local(each).numel() for each in split.parameters())
-    return _RankRun(outputs.detach().cpu(), gradients, held, own.flops, theirs.get_total_flops(), traffic,
-                    averaged.counts.size_bytes("all_reduce"))  # fmt: skip
+    counted = {"parameters": held, "rank_flops": own.flops, "flop_counter_flops": theirs.get_total_flops(),
+               "averaged_bytes": averaged.counts.size_bytes("all_reduce"), "traffic": traffic}  # fmt: skip
+    return RankPass(outputs.detach().cpu(), gradients, counted)
 
 
 def _average(net: nn.Module, group: dist.ProcessGroup) -> None:

@@ -22,7 +22,7 @@ from helpers.checks import whole_number
 from helpers.models import AlexNet, TowerNorm
 from helpers.parallel.collectives import chunk
 from helpers.parallel.counting import CollectiveCounter, count_collectives
-from helpers.parallel.differences import Agreement, Loss, agreement, gradients_of
+from helpers.parallel.differences import Agreement, Loss, RankPass, agreement, gradients_of
 from helpers.parallel.execution import RankPool, rank_device
 from helpers.parallel.footprint import OptimizerFactory, state_bytes
 from helpers.parallel.shapes import number_type, without_values
@@ -231,20 +231,21 @@ def compare_towers(
     model.eval()
     try:
         outputs, alone = gradients_of(model, inputs, targets, loss)
-        told = ranks.run(_run, model, inputs, targets, loss, gather, timeout_s=timeout_s)[: model.towers]
+        passes = ranks.run(_run, model, inputs, targets, loss, gather, timeout_s=timeout_s)[: model.towers]
     finally:
         model.train(training)
-    together = {name: torch.cat([each.gradients[name] for each in told]) for name in alone}
+    together = {name: torch.cat([own.gradients[name] for own in passes]) for name in alone}
     gathered = tuple(
-        GatheredBytes(place, sum(each.received_bytes[place] for each in told)) for place in told[0].received_bytes
+        GatheredBytes(place, sum(own.counted["received_bytes"][place] for own in passes))
+        for place in passes[0].counted["received_bytes"]
     )
     return TowerRun(
         towers=model.towers,
         batch=len(inputs),
-        agreement=agreement([each.outputs for each in told], outputs, together, alone, tolerance=tolerance),
-        rank_parameters=tuple(each.parameters for each in told),
+        agreement=agreement([own.outputs for own in passes], outputs, together, alone, tolerance=tolerance),
+        rank_parameters=tuple(own.counted["parameters"] for own in passes),
         moved_bytes=sum(each.moved_bytes for each in gathered),
-        returned_bytes=sum(each.returned_bytes for each in told),
+        returned_bytes=sum(own.counted["returned_bytes"] for own in passes),
         gathered=gathered,
     )
 
@@ -334,18 +335,9 @@ def _saved_by_layer(model: nn.Module, whole: AlexNet, batch: int) -> Counter[str
 # What runs on a rank.
 
 
-@dataclass(frozen=True)
-class _RankRun:
-    outputs: torch.Tensor
-    gradients: dict[str, torch.Tensor]
-    parameters: int
-    received_bytes: dict[str, int]
-    returned_bytes: int
-
-
 def _run(
     rank: int, world_size: int, model: AlexNet, inputs: torch.Tensor, targets: torch.Tensor, loss: Loss, gather: Gather
-) -> _RankRun | None:
+) -> RankPass | None:
     with _first_ranks(model.towers, world_size):
         return _tower_run(rank, model, inputs, targets, loss, gather) if rank < model.towers else None
 
@@ -368,7 +360,7 @@ def _first_ranks(towers: int, world_size: int) -> Iterator[None]:
 
 def _tower_run(
     rank: int, model: AlexNet, inputs: torch.Tensor, targets: torch.Tensor, loss: Loss, gather: Gather
-) -> _RankRun:
+) -> RankPass:
     device = rank_device()
     received: dict[str, int] = {}
 
@@ -381,13 +373,9 @@ def _tower_run(
     tower = AlexNetTower(model, rank, gather=counted).to(device)
     with count_collectives() as counter:
         outputs, gradients = gradients_of(tower, inputs.to(device), targets.to(device), loss)
-    return _RankRun(
-        outputs.cpu(),
-        {name: each.cpu() for name, each in gradients.items()},
-        sum(each.numel() for each in tower.parameters()),
-        received,
-        _received_bytes(counter, model.towers) - sum(received.values()),
-    )
+    counted = {"parameters": sum(each.numel() for each in tower.parameters()), "received_bytes": received,
+               "returned_bytes": _received_bytes(counter, model.towers) - sum(received.values())}  # fmt: skip
+    return RankPass(outputs.cpu(), {name: each.cpu() for name, each in gradients.items()}, counted)
 
 
 def _received_bytes(counter: CollectiveCounter, ranks: int) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import linecache
 import re
-import signal
 import sysconfig
 import traceback
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from helpers import results
+from helpers import processes, results
 
 Step = tuple[str, int, str]  # file, line, function
 
@@ -141,8 +140,7 @@ def died(rank: int, code: int | None, output: str) -> RankState:
     if code is None:
         message = "lost its process"
     elif code < 0:
-        known = -code in set(signal.Signals)
-        message = f"died: its process was ended by {signal.Signals(-code).name if known else f'signal {-code}'}"
+        message = f"died: its process was ended by {processes.signal_name(code)}"
     else:
         message = f"died: its process ended with exit code {code}"
     fatal = output.partition("Fatal Python error")[2]

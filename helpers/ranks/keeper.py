@@ -24,7 +24,8 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Protocol
 
-from helpers.ranks import processes, wire
+from helpers import processes
+from helpers.ranks import wire
 
 _LOOK_S = 0.1
 _GONE_S = 2.0  # a connection of a process that is killed closes a moment before the process has ended
@@ -181,9 +182,8 @@ def _fork(order: dict[str, Any], control: connection.Connection) -> _Child:
 
 
 def _spawn(order: dict[str, Any]) -> _Child:
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", _FRESH_RANK], stdin=subprocess.PIPE, text=True, **processes.own_group()
-    )
+    command = processes.python(_FRESH_RANK)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, **processes.own_group())
     process.stdin.write(json.dumps(order) + "\n")
     process.stdin.close()
     return process

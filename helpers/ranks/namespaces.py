@@ -8,14 +8,13 @@ anything else. Elsewhere the sleeping link of ``execution`` and ``devices`` stan
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from helpers import checks
+from helpers import processes
+from helpers.checks import number
 from helpers.links import Link
 from helpers.results import Result
 
@@ -26,7 +25,7 @@ _SECOND_MACHINE = "192.0.2.2"
 _PROBE_S = 10
 # With a process namespace: when its first process ends, for whatever reason, the kernel ends all the others.
 _ISOLATE = ("--net", "--uts", "--pid", "--fork", "--kill-child")
-_ENTRANCES = (("unshare", "--user", "--map-root-user", *_ISOLATE), ("unshare", *_ISOLATE))
+_ENTRANCES = processes.namespace_entrances(*_ISOLATE)
 _TOOLS = ("unshare", "ip", "tc", "hostname")
 # tbf lets a burst through unslowed, so it is short; the queue is long enough that no packet is dropped.
 _BURST_SHARE_S, _SMALLEST_BURST_BYTES, _QUEUE_BYTES = 0.002, 6000, 2**28
@@ -111,7 +110,7 @@ def on_two_machines(command: Sequence[str | os.PathLike[str]], link: Link, *, ti
                          "give latency_s=0, or use the sleeping link")  # fmt: skip
     if link.bandwidth_bytes_per_s == float("inf"):
         raise ValueError("the cable needs a finite bandwidth; give bandwidth_bytes_per_s")
-    limit_s = checks.time_limit(timeout_s)
+    limit_s = number("timeout_s", timeout_s, above=0)
     if reason := _obstacle():
         raise RuntimeError(f"no two machines here: {reason}; use the sleeping link, execute(..., link=...)")
     code, output, errors = _run(_joined(_entrance(), [str(part) for part in command], link), limit_s)
@@ -148,24 +147,10 @@ def _run(command: Sequence[str], limit_s: float) -> tuple[int | None, str, str]:
 
 def _entrance() -> tuple[str, ...]:
     """Return the first way into a namespace of one's own that works; the last where none does."""
-    return next((entrance for entrance in _ENTRANCES if _tried([*entrance, "true"]) == ""), _ENTRANCES[-1])
+    return next((entrance for entrance in _ENTRANCES if not processes.refusal([*entrance, "true"])), _ENTRANCES[-1])
 
 
 def _obstacle() -> str:
     """Return why no two joined namespaces can be made here, "" where they can."""
-    if not sys.platform.startswith("linux"):
-        return f"network namespaces are Linux's, and this is {sys.platform}"
-    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
-    if missing:
-        return f"not installed: {', '.join(missing)}"
-    return _tried(_joined(_entrance(), ["true"], Link(1e6)))
-
-
-def _tried(command: Sequence[str]) -> str:
-    try:
-        code, _, errors = _run(command, _PROBE_S)
-    except OSError as error:
-        return f"{command[0]}: {error}"
-    if code is None:
-        return f"{command[0]} had not ended after {_PROBE_S} s"
-    return (errors.strip().splitlines() or [f"{command[0]} ended with {code}"])[-1] if code else ""
+    known = processes.namespace_obstacle(_TOOLS)
+    return known or processes.refusal(_joined(_entrance(), ["true"], Link(1e6)), limit_s=_PROBE_S)

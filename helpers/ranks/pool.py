@@ -21,8 +21,9 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from helpers import console, storage
-from helpers.ranks import keeper, processes, room, wire, worker
+from helpers import console, processes, storage, units
+from helpers.hardware.linux import read_memory_limit
+from helpers.ranks import keeper, wire, worker
 
 _START_LIMIT_S = 600.0  # seconds on a free machine, minutes on one whose cores are all taken
 _END_LIMIT_S = 10.0
@@ -30,7 +31,8 @@ _STACK_LIMIT_S = 2.0
 _QUIET_S = 0.05
 _CODE_LIMIT_S = 10.0
 _POLL_S = 0.1
-_KEPT_OUTPUT_BYTES = 50_000  # at the beginning, and as much at the end
+_LEFT_SHARE = 0.1  # of what is free: the notebook and the rest of the machine go on
+_USAGE_FILES = ("sys/fs/cgroup/memory.current", "sys/fs/cgroup/memory/memory.usage_in_bytes")
 # Seconds to import, and needed in a rank by DTensor, FSDP, and the first autograd.Function alike.
 _HEAVY_MODULES = ("torch._dynamo", "torch.distributed.tensor.parallel", "torch.distributed.fsdp")
 
@@ -61,7 +63,6 @@ class Pool:
         self._token = secrets.token_hex(16)
         self._server: socket.socket | None = None
         self._store: Any = None
-        self._store_port = 0
         self._keeper: subprocess.Popen[bytes] | None = None
         self._control: connection.Connection | None = None
         self._private_bytes: int | None = None
@@ -84,7 +85,7 @@ class Pool:
                     self._start_keeper(end_s, [])
                 self._tell_how()
             if self._private_bytes is not None:
-                room.require_room(self.world_size, self._private_bytes, room.free_bytes())
+                _require_room(self.world_size, self._private_bytes, free_bytes())
             self._order_ranks()
             joining = self._gather_ranks(end_s)
             for _ in steps:
@@ -102,14 +103,9 @@ class Pool:
         if not path.exists():
             return ""
         with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            head = file.read(2 * _KEPT_OUTPUT_BYTES if size <= 2 * _KEPT_OUTPUT_BYTES else _KEPT_OUTPUT_BYTES)
-            if len(head) >= size:
-                return head.decode("utf-8", errors="replace")
-            file.seek(max(len(head), size - _KEPT_OUTPUT_BYTES))
-            gap = f"\n... {file.tell() - len(head):,} bytes left out ...\n"
-            return head.decode("utf-8", errors="replace") + gap + file.read().decode("utf-8", errors="replace")
+            head = file.read(processes.KEPT_OUTPUT_BYTES)
+            file.seek(max(len(head), file.seek(0, os.SEEK_END) - processes.KEPT_OUTPUT_BYTES))
+            return processes.joined_output(head, file.tell() - len(head), file.read())
 
     def stacks(self, ranks: list[int]) -> dict[int, str]:
         """Ask ``ranks`` where they stand, and return what they wrote by rank, "" where nothing came.
@@ -184,14 +180,14 @@ class Pool:
         self._end_keeper()
         if self._server is None:
             self._server = wire.listen()
-            self._open_store()
+            self._store = wire.open_store()
         single = {"OPENBLAS_NUM_THREADS": "1"}  # NumPy would start threads on import, and a process with threads cannot
         order = {"path": [str(entry) for entry in sys.path], "port": self._server.getsockname()[1],
                  "token": self._token, "folder": str(self.folder), "forks": may_fork(), "modules": modules,
                  "restore": {name: os.environ.get(name) for name in single}}  # fmt: skip
         with open(self.folder / "keeper.txt", "wb") as log:
             self._keeper = subprocess.Popen(
-                [sys.executable, "-P", "-c", keeper.KEEPER], stdin=subprocess.PIPE, stdout=log, stderr=log,
+                processes.python(keeper.KEEPER), stdin=subprocess.PIPE, stdout=log, stderr=log,
                 env={**os.environ, **single}, **processes.own_group(),
             )  # fmt: skip
         self._keeper.stdin.write(json.dumps(order).encode() + b"\n")
@@ -207,22 +203,11 @@ class Pool:
                 "PyTorch by itself: a slower start"
             )
 
-    def _open_store(self) -> None:
-        """Open the store through which ranks find each other, on the loopback at a port that the system chose."""
-        import torch.distributed as dist
-
-        if not dist.is_available() or not dist.is_gloo_available():
-            raise RuntimeError("this PyTorch was built without torch.distributed or gloo; install one that has both")
-        listening = wire.listen()
-        self._store_port = listening.getsockname()[1]
-        self._store = dist.TCPStore(wire.LOOPBACK, self._store_port, is_master=True, wait_for_workers=False,
-                                    master_listen_fd=listening.detach())  # fmt: skip
-
     def _order_ranks(self) -> None:
         self.rounds += 1
         self.codes = {}
         common = {"path": [str(entry) for entry in sys.path], "port": self._server.getsockname()[1],
-                  "token": self._token, "store_port": self._store_port, "folder": str(self.folder),
+                  "token": self._token, "store_port": self._store.port, "folder": str(self.folder),
                   "round": self.rounds, "world_size": self.world_size, "threads": self.threads,
                   "device": self.device}  # fmt: skip
         orders = [{**common, "rank": rank} for rank in range(self.world_size)]
@@ -307,3 +292,42 @@ class Pool:
             processes.end_group(self._keeper.pid)
             self._keeper.wait()
             self._keeper = None
+
+
+# The memory for so many ranks: they may outnumber the machine's cores, and never fill its memory.
+
+
+def free_bytes(root: Path = Path("/")) -> int:
+    """Return the memory that new processes may take: the machine's, or the container's where that is less.
+
+    Raises RuntimeError without psutil. For the library itself.
+    """
+    try:
+        import psutil
+    except ModuleNotFoundError as error:
+        raise RuntimeError("how much memory is free is read with psutil, which is not installed; install it") from error
+    free = psutil.virtual_memory().available
+    limit = read_memory_limit(root)
+    used = next((int(path.read_text()) for name in _USAGE_FILES if (path := root / name).exists()), None)
+    if limit is None or used is None:
+        return free
+    # Pages of files that were read once are the first to go when memory is needed.
+    statistics = root / "sys/fs/cgroup/memory.stat"
+    lines = statistics.read_text().splitlines() if statistics.exists() else []
+    cached = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    return max(0, min(free, limit - used + cached))
+
+
+def _require_room(world_size: int, rank_bytes: int, free: int) -> None:
+    """Raise MemoryError when ``world_size`` processes of ``rank_bytes`` need more than nine tenths of ``free`` bytes.
+
+    For the library itself.
+    """
+    most = int(free * (1 - _LEFT_SHARE)) // rank_bytes
+    if world_size > most:
+        size, needed, there = (units.text(value, "B") for value in (rank_bytes, world_size * rank_bytes, free))
+        advice = f"take at most {most} ranks, or close other programs" if most else "close other programs"
+        raise MemoryError(
+            f"{world_size} ranks of {size} each, as a process with PyTorch was measured here, need {needed}; {there} "
+            f"of memory are free, of which a tenth stays so: {advice}"
+        )

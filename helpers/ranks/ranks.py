@@ -25,9 +25,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from helpers import checks
-from helpers.checks import short, whole_number
-from helpers.isolation import child
+from helpers import processes
+from helpers.checks import number, whole_number
 from helpers.ranks import failures, wire, worker
 from helpers.ranks.pool import Pool
 
@@ -91,8 +90,8 @@ class Ranks:
         """
         if not self._close.alive:
             raise RuntimeError("these ranks are closed; make new ones: Ranks(world_size)")
-        limit_s = checks.time_limit(timeout_s)
-        task = _packed(function, args)
+        limit_s = number("timeout_s", timeout_s, above=0)
+        task = processes.packed(function, args, caller="run", pack=worker.pack)
         pool = self._pool
         pool.start()
         try:
@@ -127,20 +126,6 @@ def _device(device: str | None, world_size: int) -> str:
     if device == "cuda" and gpus < world_size:
         raise ValueError(f"{world_size} ranks on CUDA need a GPU each, and nccl; here are {gpus}; give device='cpu'")
     return device
-
-
-def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    if not callable(function):
-        raise TypeError(f"run takes a function and its arguments, not {short(function)}")
-    if child.pickler() is pickle and getattr(function, "__module__", None) == "__main__":
-        raise TypeError("a function of a notebook is sent to ranks with the package cloudpickle; install it")
-    try:
-        return worker.pack((function, args))
-    except Exception as error:
-        raise TypeError(
-            f"{short(function)} or one of its arguments cannot be sent to the ranks ({error}); make open files, "
-            "locks, generators and the like inside the function"
-        ) from None
 
 
 def _collect(pool: Pool, order: dict[str, Any], limit_s: float) -> tuple[list[failures.RankState], list[Any]]:

@@ -22,16 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from helpers import checks, results
-from helpers.checks import whole_number
-from helpers.ranks import failures, processes, wire
+from helpers import processes, results
+from helpers.checks import number, whole_number
+from helpers.ranks import failures, wire
 
 # The kernel sends a signal for each thread of the parent that ends, and until the last has ended the parent is still
 # the parent: the engine hears of the first alone, and the folder goes when the parent is gone.
 _AGENT = """
 import os, shutil, signal, sys, time
 sys.path[:] = {path!r}
-from helpers.ranks.processes import end_with_parent
+from helpers.processes import end_with_parent
 alone = False
 def end_once(*_):
     global alone
@@ -129,13 +129,13 @@ def torchrun(
     if not path.is_file():
         raise FileNotFoundError(f"there is no script {str(path)!r} in {os.getcwd()}; give the path of a Python file")
     nodes, per_node = whole_number("nnodes", nnodes), whole_number("nproc_per_node", nproc_per_node)
-    restarts = 0 if max_restarts == 0 else whole_number("max_restarts", max_restarts)
-    limit_s = checks.time_limit(timeout_s)
+    restarts = whole_number("max_restarts", max_restarts, at_least=0)
+    limit_s = number("timeout_s", timeout_s, above=0)
     _psutil()
     with tempfile.TemporaryDirectory(prefix="torchrun-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         begun = time.monotonic()
-        store = _store()
+        store = wire.open_store()
         options = [f"--nnodes={nodes}", f"--nproc-per-node={per_node}", f"--max-restarts={restarts}",
                    "--rdzv-backend=c10d", f"--rdzv-endpoint={wire.LOOPBACK}:{store.port}",
                    f"--rdzv-id={secrets.token_hex(4)}", "--rdzv-conf=is_host=0", f"--local-addr={wire.LOOPBACK}",
@@ -168,20 +168,10 @@ def _psutil() -> Any:
     return psutil
 
 
-def _store() -> Any:
-    import torch.distributed as dist
-
-    if not dist.is_available():
-        raise RuntimeError("this PyTorch was built without torch.distributed; install one that has it")
-    listening = wire.listen()
-    return dist.TCPStore(wire.LOOPBACK, listening.getsockname()[1], is_master=True, wait_for_workers=False,
-                         master_listen_fd=listening.detach())  # fmt: skip
-
-
 def _environment(ranks: int) -> dict[str, str]:
     import torch
 
-    loopback = processes.loopback_interface()
+    loopback = wire.loopback_interface()
     defaults = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // ranks))}
     defaults |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback} if loopback else {}
     # With the last, a rank that is aborted at the limit writes where it stood.
@@ -192,7 +182,7 @@ def _start(command: list[str], log: Path, environment: dict[str, str]) -> subpro
     program = _AGENT.format(path=[str(entry) for entry in sys.path], parent=os.getpid(), folder=str(log.parent),
                             parent_ends_s=_PARENT_ENDS_S, poll_s=_POLL_S)  # fmt: skip
     with open(log, "wb") as file:
-        return subprocess.Popen([sys.executable, "-P", "-c", program, *command], stdin=subprocess.DEVNULL, stdout=file,
+        return subprocess.Popen(processes.python(program, *command), stdin=subprocess.DEVNULL, stdout=file,
                                 stderr=file, env=environment, **processes.own_group())  # fmt: skip
 
 
@@ -235,13 +225,13 @@ def _read(
     folder: Path, by_rank: list[int], per_node: int, *, script: str, codes: list[int | None], wall_s: float
 ) -> ScriptRun:
     ranks, restarts = [], 0
-    for number, node in enumerate(by_rank):
+    for place, node in enumerate(by_rank):
         attempts = sorted(folder.glob(f"{node}/*/attempt_*"), key=lambda path: int(path.name.rpartition("_")[2]))
         restarts = max(restarts, len(attempts) - 1)
         for local in range(per_node):
             output, errors = (_text(attempts[-1] / str(local) / file) if attempts else "" for file in
                               ("stdout.log", "stderr.log"))  # fmt: skip
-            ranks.append(RankOutput(rank=number * per_node + local, node=number, output=output, errors=errors))
+            ranks.append(RankOutput(rank=place * per_node + local, node=place, output=output, errors=errors))
     return ScriptRun(
         script=script, nodes=len(by_rank), ranks_per_node=per_node, exit_code=next((code for code in codes if code), 0),
         restarts=max(0, restarts), wall_s=wall_s, ranks=tuple(ranks),
@@ -259,8 +249,8 @@ def _error(run: ScriptRun, limit_s: float | None) -> TorchrunError:
     if limit_s is None and not codes:
         message = f"{run.script} did not run (exit code {run.exit_code}):\n{run.log[-3000:].rstrip()}"
         return TorchrunError(message, None, states, False, run)
-    found = failures.error(states, limit_s=limit_s, outcome="All ranks were ended.")
-    return TorchrunError(f"{run.script}: {found}", found.rank, states, limit_s is not None, run)
+    error = failures.error(states, limit_s=limit_s, outcome="All ranks were ended.")
+    return TorchrunError(f"{run.script}: {error}", error.rank, states, limit_s is not None, run)
 
 
 def _state(rank: RankOutput, code: int | None, *, timed_out: bool) -> failures.RankState:

@@ -72,3 +72,25 @@ def receive(joined: Connection) -> dict[str, Any]:
 def _as_connection(opened: socket.socket) -> Connection:
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Connection(opened.detach())
+
+
+def loopback_interface() -> str | None:
+    """Return the name of the loopback's network interface, such as ``lo``, None where it has another name.
+
+    Given to gloo and nccl, it keeps them from looking up the name of this machine.
+    """
+    return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
+
+
+def open_store() -> Any:
+    """Return the store through which ranks find each other, on the loopback at a port that the system chose.
+
+    Raises RuntimeError where PyTorch lacks torch.distributed or gloo.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_gloo_available():
+        raise RuntimeError("this PyTorch was built without torch.distributed or gloo; install one that has both")
+    listening = listen()
+    return dist.TCPStore(LOOPBACK, listening.getsockname()[1], is_master=True, wait_for_workers=False,
+                         master_listen_fd=listening.detach())  # fmt: skip

@@ -15,13 +15,13 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from helpers.isolation import child
-from helpers.ranks import processes, wire
+from helpers import processes
+from helpers.ranks import wire
 
 # The files of the pool's folder, by rank.
 TASK, VALUE, OUTPUT, STACK = "task.pickle", "value-{}.pickle", "output-{}.txt", "stack-{}.txt"
@@ -40,7 +40,7 @@ def serve(order: dict[str, Any]) -> None:
     For the library itself.
     """
     global current_rank
-    processes.end_with_parent(os.getppid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+    processes.end_with_parent(os.getppid())
     current_rank = rank = order["rank"]
     folder = Path(order["folder"])
     _capture(folder / OUTPUT.format(rank))
@@ -82,7 +82,7 @@ def _join(order: dict[str, Any]) -> None:
     torch.set_num_threads(order["threads"])
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
     os.environ.update({name: str(value) for name, value in names.items()})
-    if loopback := processes.loopback_interface():
+    if loopback := wire.loopback_interface():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback)
     backend = "gloo"
@@ -136,7 +136,7 @@ def dump(value: Any, file: Any) -> None:
     """
     import torch
 
-    base = child.pickler().Pickler
+    base = processes.pickler().Pickler
 
     class Pickler(base):
         def reducer_override(self, item: Any) -> Any:
@@ -205,8 +205,4 @@ def _headline(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    reader: Callable[[BaseException], str] = str
-    try:
-        return reader(error)[:_LONGEST_MESSAGE]
-    except Exception as second:
-        return f"(its message cannot be read: {type(second).__name__})"
+    return processes.message_of(error)[:_LONGEST_MESSAGE]

@@ -8,8 +8,6 @@ from .ensembles import (
     train_stacked as train_stacked,
 )
 from .four import cost_on_link as cost_on_link, sources_of_parallelism as sources_of_parallelism
-from .lanes import count_lanes as count_lanes, lane_calls as lane_calls
-from .local import sweep_local as sweep_local, train_local as train_local
 from .problems import least_squares as least_squares
 from .races import count_lost_updates as count_lost_updates, interleave_additions as interleave_additions
 from .servers import run_hogwild as run_hogwild, run_server as run_server, simulate_server as simulate_server
@@ -18,14 +16,17 @@ from .updates import (
     growth_factor as growth_factor,
     largest_curvature as largest_curvature,
     stability_limit as stability_limit,
+    sweep_local as sweep_local,
     sweep_stale as sweep_stale,
+    train_local as train_local,
     train_stale as train_stale,
 )
 from .within_layer import (
     WAYS as WAYS,
     combine as combine,
+    count_lanes as count_lanes,
+    lane_calls as lane_calls,
     model_split as model_split,
     partial_products as partial_products,
-    split_product as split_product,
     sweep_threads as sweep_threads,
 )

@@ -8,57 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from helpers import console, timing
-from helpers.checks import whole_number
-from helpers.hardware.limits.results import MachineLimits
+from helpers.checks import number, whole_number
 from helpers.models import BasicFCModel
-from helpers.operations import profile_ops
+from helpers.parallel.execution import RankPool
 from helpers.results import Result
-from helpers.sources.problems import (
-    Examples,
-    batch_indices,
-    chosen,
-    descend,
-    device_of,
-    examples_of,
-    gradient,
-    loss_of,
-    own_copy,
-    positive,
-    trainable,
-)
-
-
-class Pool(Protocol):
-    """What :class:`helpers.ranks.ranks.Ranks` is used for here. For the library itself."""
-
-    def run(self, function: Any, *args: Any) -> Sequence[Any]:
-        """Call ``function(rank, world_size, *args)`` on every rank; return the results in rank order."""
-
-
-@dataclass(frozen=True)
-class EnsembleModel(Result):
-    """The modelled time of one step of ``nets`` networks, in a loop and stacked.
-
-    ``calls`` are the operators of one network's step, ``net_overhead_s`` and ``stack_overhead_s`` what a step of a
-    network and of a stack costs beyond its work, ``work_s`` what one network's arithmetic and bytes take at the limits.
-    ``stacked_ratio`` is stacked over loop, below 1 where stacking pays. Lesson 03.
-    """
-
-    nets: int
-    calls: int
-    net_overhead_s: float
-    stack_overhead_s: float
-    work_s: float
-    loop_s: float
-    stacked_s: float
-    stacked_ratio: float
+from helpers.sources import problems
+from helpers.sources.problems import Examples, chosen
 
 
 @dataclass(frozen=True)
@@ -128,7 +90,7 @@ def train_in_loop(
     TypeError or ValueError for what is not accepted. Lesson 03.
     """
     team, examples, rates = _prepared(models, data, rate)
-    batches = batch_indices(len(examples.inputs), batch_size, seed=seed)
+    batches = problems.batch_indices(len(examples.inputs), batch_size, seed=seed)
     for _ in range(whole_number("steps", steps, at_least=1)):
         loop_step(team, chosen(examples, next(batches)), rates)
     return team
@@ -147,7 +109,7 @@ def train_stacked(
     """
     team, examples, rates = _prepared(models, data, rate)
     stacked = stack_weights(team)
-    batches = batch_indices(len(examples.inputs), batch_size, seed=seed)
+    batches = problems.batch_indices(len(examples.inputs), batch_size, seed=seed)
     for _ in range(whole_number("steps", steps, at_least=1)):
         stacked_step(team[0], stacked, chosen(examples, next(batches)), rates)
     with torch.no_grad():
@@ -158,7 +120,7 @@ def train_stacked(
 
 
 def train_in_processes(
-    pool: Pool, models: Sequence[nn.Module], data: Any, *, rate: float | Sequence[float], steps: int,
+    pool: RankPool, models: Sequence[nn.Module], data: Any, *, rate: float | Sequence[float], steps: int,
     batch_size: int | None = 64, seed: int = 0,
 ) -> tuple[list[nn.Module], float]:  # fmt: skip
     """Return what :func:`train_in_loop` returns, each process training a share, and the slowest one's seconds a step.
@@ -170,7 +132,7 @@ def train_in_processes(
     Raises what :func:`train_in_loop` and the pool raise. For the library itself.
     """
     team, examples, rates = _prepared(models, data, rate)
-    device = device_of(team[0])
+    device = problems.device_of(team[0])
     settings = {"steps": steps, "batch_size": batch_size, "seed": seed}
     answers = pool.run(_train_share, [model.cpu() for model in team], Examples(*(part.cpu() for part in examples)),
                        rates.tolist(), settings)  # fmt: skip
@@ -200,8 +162,8 @@ def _train_share(
 def loop_step(models: Sequence[nn.Module], batch: Examples, rates: Tensor) -> None:
     """Take one SGD step of each model in place, one after another. For the library itself."""
     for model, rate in zip(models, rates.tolist(), strict=True):
-        _, slopes = gradient(model, batch)
-        descend(model, slopes, rate)
+        _, slopes = problems.gradient(model, batch)
+        problems.descend(model, slopes, rate)
 
 
 def stack_weights(models: Sequence[nn.Module]) -> dict[str, Tensor]:
@@ -228,7 +190,7 @@ def stacked_step(template: nn.Module, stacked: dict[str, Tensor], batch: Example
     """Take one SGD step of all networks in place, each operator once for all. For the library itself."""
 
     def loss(weights: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
-        return loss_of(functional_call(template, weights, (inputs,)), targets)
+        return problems.loss_of(functional_call(template, weights, (inputs,)), targets)
 
     weights = {name: weight.requires_grad_() for name, weight in stacked.items()}
     with torch.enable_grad():
@@ -251,84 +213,34 @@ def largest_difference(models: Sequence[nn.Module], others: Sequence[nn.Module])
     return max(float((a.detach() - b.detach().to(a)).abs().max()) for a, b in pairs) / scale if scale else 0.0
 
 
-def model_ensemble_step(
-    model: nn.Module, batch: Examples, *, nets: int, limits: MachineLimits, overheads: Overheads | None = None
-) -> EnsembleModel:
-    """Return the modelled time of one SGD step of ``nets`` such models on ``batch``, in a loop and stacked.
-
-    The operators of forward, loss, backward and update are counted by :func:`helpers.profile_ops`. Their work is the
-    longer of FLOPs at the peak of float32 and bytes at the bandwidth of the memory level that holds them all. A loop
-    pays the overhead of a step for every network, a stack pays one and does the same work: ``nets (o + w)`` against
-    ``o + nets w``. On CUDA the host only launches, so the longer of overhead and work counts in place of the sum.
-
-    The overhead is that of :func:`measure_overheads`; without ``overheads`` it is ``limits.call_overhead_s`` a call, a
-    bound from below, since autograd and Python add to it. Left out is that a batched product may run further below the
-    peak than a single one, which is how a stack of large networks loses to the loop.
-
-    Raises ValueError for limits that lack the peak of float32. Lesson 03.
-    """
-    nets = whole_number("nets", nets, at_least=1)
-    if "float32" not in limits.peak_flops:
-        raise ValueError(f"the limits have no peak for float32; they have {', '.join(limits.peak_flops) or 'none'}")
-    profile = profile_ops(_WithLoss(own_copy(model)), inputs=tuple(batch), optimizer=torch.optim.SGD)
-    counted = [row for row in profile.operators if row.treatment == "counted"]
-    moved = sum(row.read_bytes + row.written_bytes for row in counted)
-    bandwidth = limits.level_of(moved * nets).bandwidth_bytes_per_s
-    work_s = sum(
-        max(row.flops / limits.peak_flops["float32"],
-            (row.read_bytes + row.written_bytes) / bandwidth if bandwidth else 0.0)
-        for row in counted
-    )  # fmt: skip
-    calls = sum(row.calls for row in counted)
-    bound_s = calls * limits.call_overhead_s
-    net_s, stack_s = (overheads.net_s, overheads.stack_s) if overheads else (bound_s, bound_s)
-    together = (lambda host_s, device_s: host_s + device_s) if limits.device.startswith("cpu") else max
-    loop_s = nets * together(net_s, work_s)
-    stacked_s = together(stack_s, nets * work_s)
-    return EnsembleModel(nets, calls, net_s, stack_s, work_s, loop_s, stacked_s, stacked_s / loop_s)
-
-
-class _WithLoss(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        return loss_of(self.model(inputs), targets)
-
-
 def sweep_crossover(
     data: Any, *, nets: int = 64, sizes: Sequence[tuple[int, int]] = ((16, 32), (64, 64), (256, 256)),
-    layers: int = 2, limits: MachineLimits | None = None, pool: Pool | None = None, budget_s: float = 1.0,
+    layers: int = 2, pool: RankPool | None = None, budget_s: float = 1.0,
     device: str | torch.device | None = None,
 ) -> Crossover:  # fmt: skip
     """Return the time of a training step of ``nets`` networks, in a loop and stacked, for each (hidden, batch) size.
 
-    The two are run in turns by :func:`helpers.timing.compare`, ``budget_s`` for each size. With ``limits`` the model's
-    ratio (:func:`model_ensemble_step`, with overheads measured first) stands beside, with ``pool`` (a
-    :class:`helpers.parallel.Ranks`) the time of its processes, whose thread setting is the pool's own. Nothing here is
-    true of every machine: draw it.
+    The two are run in turns by :func:`helpers.timing.compare`, ``budget_s`` for each size. With ``pool`` (a
+    :class:`helpers.parallel.Ranks`) the time of its processes stands beside, whose thread setting is the pool's own.
+    ``modelled_ratio`` is left to who has a model. Nothing here is true of every machine: draw it.
 
     Raises TypeError or ValueError for what is not accepted. Lesson 03.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    examples = examples_of(data, device)
+    examples = problems.examples_of(data, device)
     inputs = examples.inputs[0].numel()
     outputs = examples.targets.shape[1] if examples.targets.is_floating_point() else int(examples.targets.max()) + 1
-    overheads = None if limits is None else measure_overheads(layers=layers, device=device)
     points = []
     for hidden, batch_size in console.track(list(sizes), "sizes", unit="size"):
         models = make_ensemble(nets, hidden=hidden, inputs=inputs, outputs=outputs, layers=layers, device=device)
-        batch = chosen(examples, next(batch_indices(len(examples.inputs), batch_size, seed=0)))
-        points.append(_point(models, batch, hidden=hidden, limits=limits, overheads=overheads,
-                             pool=pool, budget_s=budget_s))  # fmt: skip
+        batch = chosen(examples, next(problems.batch_indices(len(examples.inputs), batch_size, seed=0)))
+        points.append(_point(models, batch, hidden=hidden, pool=pool, budget_s=budget_s))
     return Crossover(str(device), torch.get_num_threads(), tuple(points))
 
 
 def _point(
-    models: list[nn.Module], batch: Examples, *, hidden: int, limits: MachineLimits | None,
-    overheads: Overheads | None, pool: Pool | None, budget_s: float,
-) -> CrossoverPoint:  # fmt: skip
+    models: list[nn.Module], batch: Examples, *, hidden: int, pool: RankPool | None, budget_s: float
+) -> CrossoverPoint:
     # The rate is small, so that however many steps are timed the numbers stay ordinary.
     rates = torch.full((len(models),), 1e-6, device=batch.inputs.device)
     stacked = stack_weights(models)
@@ -342,9 +254,6 @@ def _point(
     if pool is not None:
         steps = max(3, round(budget_s / loop.median_s))
         _, processes_s = train_in_processes(pool, models, batch, rate=1e-6, steps=steps, batch_size=None)
-    modelled = None
-    if limits is not None:
-        modelled = model_ensemble_step(models[0], batch, nets=len(models), limits=limits, overheads=overheads)
     return CrossoverPoint(
         nets=len(models),
         hidden=hidden,
@@ -356,7 +265,7 @@ def _point(
         high_ratio=row.high_ratio,
         verdict=row.verdict,
         stable=found.stable,
-        modelled_ratio=None if modelled is None else modelled.stacked_ratio,
+        modelled_ratio=None,
         processes_s=processes_s,
         processes_ratio=None if processes_s is None else processes_s / loop.median_s,
     )
@@ -380,12 +289,12 @@ def measure_overheads(*, layers: int = 2, nets: int = 4, budget_s: float = 0.3, 
 def _prepared(
     models: Sequence[nn.Module], data: Any, rate: float | Sequence[float]
 ) -> tuple[list[nn.Module], Examples, Tensor]:
-    team = [own_copy(model) for model in models]
+    team = [problems.own_copy(model) for model in models]
     if not team:
         raise ValueError("models is empty; give at least one, such as make_ensemble(4, hidden=16)")
     rates = [rate] * len(team) if isinstance(rate, int | float) else list(rate)
     if len(rates) != len(team):
         raise ValueError(f"{len(rates)} rates for {len(team)} models; give one for all, or one each")
-    device = device_of(team[0])
-    values = [positive(value, "rate") for value in rates]
-    return team, examples_of(data, device), torch.tensor(values, dtype=trainable(team[0])[0].dtype, device=device)
+    weight = problems.trainable(team[0])[0]
+    values = [number("rate", value, above=0) for value in rates]
+    return team, problems.examples_of(data, weight.device), weight.detach().new_tensor(values)

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from helpers.checks import number
 from helpers.operations import profile_ops
 from helpers.results import Result
-from helpers.sources.problems import own_copy, parameter_bytes, positive
+from helpers.sources.problems import own_copy, parameter_bytes
 
 _NORMS = (nn.modules.batchnorm._BatchNorm,)
 
@@ -133,9 +134,8 @@ def cost_on_link(
     ``compute_s`` is the computing of a worker in one step. Work over update iterations waits for nobody, but its bytes
     must still pass: they share the link. Raises TypeError or ValueError for a number that is not above 0. Lesson 03.
     """
-    compute_s = positive(compute_s, "compute_s")
-    bandwidth = positive(bandwidth_bytes_per_s, "bandwidth_bytes_per_s")
-    latency_s = positive(latency_s, "latency_s")
+    compute_s, latency_s = number("compute_s", compute_s, above=0), number("latency_s", latency_s, above=0)
+    bandwidth = number("bandwidth_bytes_per_s", bandwidth_bytes_per_s, above=0)
     rows = []
     for row in sources.rows:
         wait_s = row.synchronisations * latency_s + row.payload_bytes / bandwidth

@@ -9,7 +9,6 @@ import copy
 import hashlib
 import itertools
 import math
-import numbers
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,9 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from helpers.checks import whole_number
+from helpers.checks import number, whole_number
 from helpers.training.batches import iterable, seeded
 
+_BLOWN_UP = 3  # times the first loss
 _DATA_ACCEPTED = "give a pair of tensors (inputs, targets) of equal length, or a loader of such batches"
 
 
@@ -65,11 +65,9 @@ def least_squares(
     """
     features = whole_number("features", features, at_least=1)
     examples = whole_number("examples", examples, at_least=features)
-    condition = positive(condition, "condition")
-    if condition < 1 or (features == 1 and condition != 1):
-        raise ValueError(f"condition={condition}: give 1 or more, and 1 for one feature (it is largest over smallest)")
-    if noise != 0:
-        noise = positive(noise, "noise")
+    condition, noise = number("condition", condition, at_least=1), number("noise", noise, at_least=0)
+    if features == 1 and condition != 1:
+        raise ValueError(f"condition={condition:g}: give 1 for one feature (it is largest over smallest)")
     generator = torch.Generator().manual_seed(whole_number("seed", seed, at_least=0))
     draw = {"generator": generator, "dtype": torch.float64}
     left, _ = torch.linalg.qr(torch.randn(examples, features, **draw))
@@ -198,12 +196,6 @@ def descend(model: nn.Module, gradients: Sequence[Tensor], rate: float) -> None:
             parameter.add_(slope, alpha=-rate)
 
 
-def whole_loss(model: nn.Module, examples: Examples) -> float:
-    """Return the loss over all examples. For the library itself."""
-    with torch.no_grad():
-        return loss_of(model(examples.inputs), examples.targets).item()
-
-
 def weights_digest(model: nn.Module) -> str:
     """Return a hash of the bytes of all trainable parameters: two models with one digest are equal bit for bit.
 
@@ -220,13 +212,47 @@ def parameter_bytes(model: nn.Module) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in trainable(model))
 
 
-def positive(value: float, name: str) -> float:
-    """Return ``value`` as a float; raise TypeError or ValueError unless it is a finite number above 0.
+class Training:
+    """A training of lesson 03: a copy of the model, all examples, a stream of batches, and the losses so far.
 
-    For the library itself.
+    Raises TypeError or ValueError for an argument that is not accepted.
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give a number above 0")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name}={value} is not accepted; give a finite number above 0")
-    return float(value)
+
+    def __init__(self, model: nn.Module, data: Any, *, rate: float, batch_size: int | None, seed: int) -> None:
+        self.rate, self.seed = number("rate", rate, above=0), whole_number("seed", seed, at_least=0)
+        self.model = own_copy(model)
+        self.examples = examples_of(data, device_of(self.model))
+        self.batches = batch_indices(len(self.examples.inputs), batch_size, seed=self.seed)
+        self.first_loss = self.whole_loss()
+        self.losses: list[float] = []
+
+    def next_batch(self) -> Examples:
+        """Return the next batch of the stream."""
+        return chosen(self.examples, next(self.batches))
+
+    def whole_loss(self) -> float:
+        """Return the model's loss over all examples."""
+        with torch.no_grad():
+            return loss_of(self.model(self.examples.inputs), self.examples.targets).item()
+
+    def note(self, loss: float) -> bool:
+        """Note a batch's loss; return whether it is finite, so that the training goes on."""
+        self.losses.append(loss)
+        return math.isfinite(loss)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the fields that the result of every training has."""
+        final_loss = self.whole_loss()
+        return {"rate": self.rate, "first_loss": self.first_loss, "final_loss": final_loss,
+                "diverged": has_diverged(self.losses, self.first_loss, final_loss),
+                "weights": weights_digest(self.model), "losses": tuple(self.losses)}  # fmt: skip
+
+
+def has_diverged(losses: Sequence[float], first_loss: float, final_loss: float) -> bool:
+    """Return True when a training blew up: a loss not finite or above 3 times the first, or the final above the first.
+
+    A network that blew up may come back to the loss of guessing and stay there, so the end alone does not tell.
+    """
+    if not all(math.isfinite(loss) for loss in (*losses, final_loss)):
+        return True
+    return max(losses) > _BLOWN_UP * first_loss or final_loss > first_loss

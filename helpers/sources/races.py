@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from helpers.checks import whole_number
+from helpers.checks import choice, whole_number
 from helpers.results import Result
 from helpers.sources.servers import run_threads
 
@@ -100,8 +100,7 @@ def count_lost_updates(
     """
     workers = whole_number("workers", workers, at_least=1)
     additions = whole_number("additions", additions, at_least=1)
-    if how not in HOW:
-        raise ValueError(f"how={how!r} is not known; use {' or '.join(repr(name) for name in HOW)}")
+    choice("how", how, HOW)
     shared = torch.zeros(whole_number("elements", elements, at_least=1), dtype=torch.int64)
     guard = threading.Lock() if with_lock else nullcontext()
 

@@ -17,22 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.checks import whole_number
+from helpers.checks import numbers, whole_number
 from helpers.results import Result
-from helpers.sources.problems import (
-    batch_indices,
-    chosen,
-    descend,
-    device_of,
-    examples_of,
-    gradient,
-    own_copy,
-    positive,
-    trainable,
-    weights_digest,
-    whole_loss,
-)
-from helpers.sources.updates import has_diverged
+from helpers.sources.problems import Training, descend, gradient, own_copy, trainable
 
 
 @dataclass(frozen=True)
@@ -94,7 +81,7 @@ def simulate_server(
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 03.
     """
-    durations_s = [positive(duration, "compute_s") for duration in compute_s]
+    durations_s = numbers("compute_s", compute_s, above=0)
     if not durations_s:
         raise ValueError("compute_s is empty; give one time in seconds for each worker, such as (1.0, 1.0)")
     updates = whole_number("updates", updates, at_least=1)
@@ -132,8 +119,7 @@ def run_server(
     Raises TypeError or ValueError for an argument that is not accepted; an exception in a worker passes unchanged.
     Lesson 03.
     """
-    workers, updates = (whole_number(name, value, at_least=1)
-                        for value, name in ((workers, "workers"), (updates, "updates")))  # fmt: skip
+    workers, updates = whole_number("workers", workers), whole_number("updates", updates)
     run = _Run(model, data, rate=rate, batch_size=batch_size, seed=seed)
     lock = threading.Lock()
     replicas = [own_copy(run.model) for _ in range(workers)]
@@ -199,11 +185,11 @@ def run_hogwild(
                 begun[0] += 1
             if not math.isfinite(loss):
                 with counting:
-                    run.note(worker, staleness, loss)
+                    run.note_update(worker, staleness, loss)
                 return
             descend(replicas[worker], slopes, run.rate)
             with counting:
-                run.note(worker, staleness, loss)
+                run.note_update(worker, staleness, loss)
 
     run_threads(work, workers)
     return run.result("Hogwild, threads without a lock", workers=workers)
@@ -233,37 +219,27 @@ def run_threads(work: Callable[[int], None], workers: int) -> None:
         raise failures[0]
 
 
-class _Run:
-    """The state that the three trainings share: the server's model, the stream of batches, and the books."""
+class _Run(Training):
+    """A training by several workers: the server's model, and which worker's update was how stale."""
 
-    def __init__(self, model: nn.Module, data: Any, *, rate: float, batch_size: int | None, seed: int) -> None:
-        self.rate = positive(rate, "rate")
-        self.model = own_copy(model)
-        self._examples = examples_of(data, device_of(self.model))
-        seed = whole_number("seed", seed, at_least=0)
-        self._batches = batch_indices(len(self._examples.inputs), batch_size, seed=seed)
-        self._first_loss = whole_loss(self.model, self._examples)
+    def __init__(self, model: nn.Module, data: Any, **settings: Any) -> None:
+        super().__init__(model, data, **settings)
         self._notes: list[tuple[int, int]] = []
-        self.losses: list[float] = []
         self._stopped = False
-
-    def next_batch(self) -> Any:
-        return chosen(self._examples, next(self._batches))
 
     def gradient(self, model: nn.Module) -> tuple[float, tuple[Tensor, ...]]:
         return gradient(model, self.next_batch())
 
     def apply(self, worker: int, version: int, loss: float, slopes: tuple[Tensor, ...]) -> bool:
         """Apply a gradient and note its staleness; False, and the end, at a loss that is not finite."""
-        self.note(worker, len(self.losses) - version, loss)
+        self.note_update(worker, len(self.losses) - version, loss)
         if not self._stopped:
             descend(self.model, slopes, self.rate)
         return not self._stopped
 
-    def note(self, worker: int, staleness: int, loss: float) -> None:
+    def note_update(self, worker: int, staleness: int, loss: float) -> None:
         self._notes.append((worker, staleness))
-        self.losses.append(loss)
-        self._stopped = self._stopped or not math.isfinite(loss)
+        self._stopped = not self.note(loss) or self._stopped
 
     def is_over(self, updates: int) -> bool:
         return self._stopped or len(self.losses) >= updates
@@ -281,23 +257,17 @@ class _Run:
         return replica
 
     def result(self, how: str, *, workers: int, simulated_s: float | None = None) -> ServerRun:
-        final_loss = whole_loss(self.model, self._examples)
         counts = Counter(staleness for _, staleness in self._notes)
         return ServerRun(
             how=how,
             workers=workers,
-            rate=self.rate,
             updates=len(self.losses),
-            first_loss=self._first_loss,
-            final_loss=final_loss,
-            diverged=has_diverged(self.losses, self._first_loss, final_loss),
             mean_staleness=sum(staleness for _, staleness in self._notes) / len(self._notes),
             largest_staleness=max(counts),
             staleness_counts=dict(sorted(counts.items())),
             simulated_s=simulated_s,
             shares=tuple(self._share(worker) for worker in range(workers)),
-            weights=weights_digest(self.model),
-            losses=tuple(self.losses),
+            **self.summary(),
         )
 
     def _share(self, worker: int) -> WorkerShare:

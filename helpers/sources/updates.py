@@ -18,25 +18,10 @@ import torch
 from torch import nn
 
 from helpers import console
-from helpers.checks import whole_number
+from helpers.checks import number, numbers, whole_number
+from helpers.parallel.collectives import collective
 from helpers.results import Result
-from helpers.sources.problems import (
-    Examples,
-    batch_indices,
-    chosen,
-    descend,
-    device_of,
-    examples_of,
-    gradient,
-    loss_of,
-    own_copy,
-    positive,
-    trainable,
-    weights_digest,
-    whole_loss,
-)
-
-_BLOWN_UP = 3  # times the first loss
+from helpers.sources import problems
 
 
 @dataclass(frozen=True)
@@ -44,7 +29,8 @@ class StaleRun(Result):
     """One training with stale gradients: ``losses`` are those of each batch before its update was computed.
 
     ``first_loss`` and ``final_loss`` are over all examples, ``largest_loss`` is the largest of a batch. ``diverged``
-    is what :func:`has_diverged` says; a loss that is not finite ends the run, so ``steps`` may be smaller than asked.
+    is what :func:`problems.has_diverged` says; a loss that is not finite ends the run, so ``steps`` may be smaller than
+    asked.
     ``weights`` is a hash of the final weights' bytes. Lesson 03.
     """
 
@@ -124,42 +110,23 @@ def train_stale(
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 03.
     """
-    delay = whole_number("delay", delay, at_least=0)
-    steps = whole_number("steps", steps, at_least=1)
-    seed = whole_number("seed", seed, at_least=0)
-    rate = positive(rate, "rate")
-    trained = own_copy(model)
-    device = device_of(trained)
-    examples = examples_of(data, device)
-    first_loss = whole_loss(trained, examples)
+    delay, steps = whole_number("delay", delay, at_least=0), whole_number("steps", steps)
+    training = problems.Training(model, data, rate=rate, batch_size=batch_size, seed=seed)
+    device = training.examples.inputs.device
     waiting: deque = deque()
-    losses: list[float] = []
     updates = 0
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        batches = batch_indices(len(examples.inputs), batch_size, seed=seed)
+        torch.manual_seed(training.seed)
         for _ in range(steps):
-            loss, slopes = gradient(trained, chosen(examples, next(batches)))
-            losses.append(loss)
-            if not math.isfinite(loss):
+            loss, slopes = problems.gradient(training.model, training.next_batch())
+            if not training.note(loss):
                 break
             waiting.append(slopes)
             if len(waiting) > delay:
-                descend(trained, waiting.popleft(), rate)
+                problems.descend(training.model, waiting.popleft(), training.rate)
                 updates += 1
-    final_loss = whole_loss(trained, examples)
-    return StaleRun(
-        delay=delay,
-        rate=rate,
-        steps=len(losses),
-        updates=updates,
-        first_loss=first_loss,
-        final_loss=final_loss,
-        largest_loss=max(losses),
-        diverged=has_diverged(losses, first_loss, final_loss),
-        weights=weights_digest(trained),
-        losses=tuple(losses),
-    )
+    return StaleRun(delay=delay, steps=len(training.losses), updates=updates, largest_loss=max(training.losses),
+                    **training.summary())  # fmt: skip
 
 
 def sweep_stale(
@@ -182,8 +149,8 @@ def sweep_stale(
     if not delays or not rates:
         raise ValueError("there is nothing to sweep: give at least one delay and one rate")
     delays = [whole_number("delays", delay, at_least=0) for delay in delays]
-    rates = [positive(rate, "rates") for rate in rates]
-    examples = examples_of(data, device_of(own_copy(model)))
+    rates = numbers("rates", rates, above=0)
+    examples = problems.examples_of(data, problems.device_of(problems.own_copy(model)))
     curvature = largest_curvature(model, examples)
     pairs = [(delay, rate) for rate in rates for delay in delays]
     shared = {"steps": steps, "batch_size": batch_size, "seed": seed}
@@ -201,17 +168,6 @@ def sweep_stale(
 def _limit(delay: int, curvature: float) -> StabilityLimit:
     limit = stability_limit(delay)
     return StabilityLimit(delay, limit, limit / curvature if curvature > 0 else None)
-
-
-def has_diverged(losses: Sequence[float], first_loss: float, final_loss: float) -> bool:
-    """Return True when a training blew up: a loss not finite or above 3 times the first, or the final above the first.
-
-    A network that blew up may come back to the loss of guessing and stay there, so the end alone does not tell.
-    For the library itself.
-    """
-    if not all(math.isfinite(loss) for loss in (*losses, final_loss)):
-        return True
-    return max(losses) > _BLOWN_UP * first_loss or final_loss > first_loss
 
 
 def stability_limit(delay: int) -> float:
@@ -237,7 +193,7 @@ def growth_factor(rate_times_curvature: float, *, delay: int) -> float:
     coefficients = np.zeros(delay + 2)
     coefficients[0] = 1.0
     coefficients[1] -= 1.0
-    coefficients[-1] += positive(rate_times_curvature, "rate_times_curvature")
+    coefficients[-1] += number("rate_times_curvature", rate_times_curvature, above=0)
     return float(np.abs(np.roots(coefficients)).max())
 
 
@@ -246,7 +202,7 @@ def descend_quadratic(curvature: float, *, rate: float, delay: int, steps: int, 
 
     The queue is that of :func:`train_stale`: nothing is applied in the first ``delay`` steps. Lesson 03.
     """
-    curvature, rate = positive(curvature, "curvature"), positive(rate, "rate")
+    curvature, rate = number("curvature", curvature, above=0), number("rate", rate, above=0)
     delay, steps = whole_number("delay", delay, at_least=0), whole_number("steps", steps, at_least=1)
     path = [float(start)]
     for step in range(steps):
@@ -261,9 +217,9 @@ def largest_curvature(model: nn.Module, data: Any, *, iterations: int = 50, seed
     Power iteration on Hessian-vector products finds the eigenvalue of the Hessian that is largest in size, from below;
     it stops when an iteration changes it by under one part in a million. The model stays as it is. Lesson 03.
     """
-    copied = own_copy(model)
-    examples = examples_of(data, device_of(copied))
-    weights = trainable(copied)
+    copied = problems.own_copy(model)
+    examples = problems.examples_of(data, problems.device_of(copied))
+    weights = problems.trainable(copied)
     generator = torch.Generator().manual_seed(seed)
     vector = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
     curvature = 0.0
@@ -279,10 +235,133 @@ def largest_curvature(model: nn.Module, data: Any, *, iterations: int = 50, seed
     return curvature
 
 
-def _hessian_times(model: nn.Module, examples: Examples, direction: list[torch.Tensor]) -> list[torch.Tensor]:
-    weights = trainable(model)
+def _hessian_times(model: nn.Module, examples: problems.Examples, direction: list[torch.Tensor]) -> list[torch.Tensor]:
+    weights = problems.trainable(model)
     with torch.enable_grad():
-        loss = loss_of(model(examples.inputs), examples.targets)
+        loss = problems.loss_of(model(examples.inputs), examples.targets)
         slopes = torch.autograd.grad(loss, weights, create_graph=True)
         along = sum((slope * part).sum() for slope, part in zip(slopes, direction, strict=True))
         return list(torch.autograd.grad(along, weights, materialize_grads=True))
+
+
+# Local SGD: workers that train alone for some steps and then average their weights.
+
+
+@dataclass(frozen=True)
+class LocalRun(Result):
+    """A training by local SGD: how often the workers synchronised, what that moved, and how well they learnt.
+
+    ``sent_bytes`` is what the busiest worker sends in all: counted in the messages of a ring all-reduce of the weights,
+    one a synchronisation. They are not carried, because the workers run in one process. ``largest_distance`` is the
+    greatest Euclidean distance of a worker's weights from their mean just before a synchronisation. ``losses`` are the
+    workers' mean batch losses, step by step. Lesson 03.
+    """
+
+    workers: int
+    synchronise_every: int
+    rate: float
+    steps: int
+    synchronisations: int
+    sent_bytes: int
+    first_loss: float
+    final_loss: float
+    diverged: bool
+    largest_distance: float
+    weights: str = field(repr=False)
+    losses: tuple[float, ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class LocalSweep(Result):
+    """Trainings by local SGD that differ in how often they synchronise. Lesson 03."""
+
+    runs: tuple[LocalRun, ...]
+
+
+def train_local(
+    model: nn.Module,
+    data: Any,
+    *,
+    workers: int,
+    synchronise_every: int,
+    rate: float,
+    steps: int,
+    batch_size: int | None = 64,
+    seed: int = 0,
+) -> LocalRun:
+    """Train copies of ``model`` on ``workers`` parts of the data and average them every ``synchronise_every`` steps.
+
+    Worker i takes examples i, i + W, i + 2 W, ... and batches of ``batch_size`` of them. All take a step, and after
+    each ``synchronise_every`` steps every worker goes on from the mean of their weights; the end synchronises too, so
+    there are ``ceil(steps / synchronise_every)`` synchronisations. Synchronising after every step is data parallelism:
+    the mean of weights that one step changed is one step with the mean gradient. The workers run one after another in
+    this process, so the same call gives the same bits. ``model`` stays as it is. After Stich, "Local SGD Converges
+    Fast and Communicates Little" (2018).
+
+    Raises TypeError or ValueError for an argument that is not accepted. For the library itself.
+    """
+    workers, steps = whole_number("workers", workers), whole_number("steps", steps)
+    every = whole_number("synchronise_every", synchronise_every)
+    training = problems.Training(model, data, rate=rate, batch_size=None, seed=seed)
+    examples = training.examples
+    if len(examples.inputs) < workers:
+        raise ValueError(f"{len(examples.inputs)} examples are fewer than {workers} workers; give each at least one")
+    team = [training.model, *(problems.own_copy(model) for _ in range(workers - 1))]
+    shards = [problems.Examples(*(part[worker::workers] for part in examples)) for worker in range(workers)]
+    streams = [problems.batch_indices(len(shard.inputs), batch_size, seed=seed + worker)
+               for worker, shard in enumerate(shards)]  # fmt: skip
+    synchronisations, largest_distance, is_finite = 0, 0.0, True
+    for step in range(1, steps + 1):
+        loss = 0.0
+        for member, shard, stream in zip(team, shards, streams, strict=True):
+            own_loss, slopes = problems.gradient(member, problems.chosen(shard, next(stream)))
+            problems.descend(member, slopes, training.rate)
+            loss += own_loss / workers
+        is_finite = training.note(loss)
+        if step % every == 0 or step == steps or not is_finite:
+            largest_distance = max(largest_distance, _average(team))
+            synchronisations += 1
+        if not is_finite:
+            break
+    elements = sum(weight.numel() for weight in problems.trainable(training.model))
+    ring = collective("all_reduce", "ring", world_size=workers, length=elements,
+                      element_bytes=problems.parameter_bytes(training.model) // elements)  # fmt: skip
+    return LocalRun(
+        workers=workers,
+        synchronise_every=every,
+        steps=len(training.losses),
+        synchronisations=synchronisations,
+        sent_bytes=synchronisations * max(rank.sent_bytes for rank in ring.ranks()),
+        largest_distance=largest_distance,
+        **training.summary(),
+    )
+
+
+def sweep_local(
+    model: nn.Module, data: Any, *, workers: int, every: Sequence[int], rate: float, steps: int,
+    batch_size: int | None = 64, seed: int = 0,
+) -> LocalSweep:  # fmt: skip
+    """Train as :func:`train_local` once for each interval in ``every``, from the same weights.
+
+    Raises what :func:`train_local` raises. Lesson 03.
+    """
+    if not every:
+        raise ValueError("every is empty; give at least one number of steps between synchronisations")
+    examples = problems.examples_of(data, problems.device_of(problems.own_copy(model)))
+    return LocalSweep(tuple(
+        train_local(model, examples, workers=workers, synchronise_every=interval, rate=rate, steps=steps,
+                    batch_size=batch_size, seed=seed)
+        for interval in console.track(list(every), "intervals", unit="run")
+    ))  # fmt: skip
+
+
+def _average(team: Sequence[nn.Module]) -> float:
+    """Give every member the mean of all weights; return the greatest distance that one had from it."""
+    squares = [0.0] * len(team)
+    with torch.no_grad():
+        for weights in zip(*(problems.trainable(member) for member in team), strict=True):
+            mean = torch.stack(list(weights)).mean(0)
+            for member, weight in enumerate(weights):
+                squares[member] += float((weight - mean).square().sum())
+                weight.copy_(mean)
+    return math.sqrt(max(squares))

@@ -1,4 +1,4 @@
-"""Parallelism within a layer: a matrix product split by rows, by columns, over the inner dimension; threads.
+"""Parallelism within a layer: a matrix product split by rows, by columns, over the inner dimension; threads; lanes.
 
 Lesson 03.
 """
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers import console, timing
-from helpers.checks import whole_number
+from helpers import console, native, timing
+from helpers.checks import choice, whole_number
 from helpers.results import Result
 
 WAYS = ("rows", "columns", "inner")
@@ -135,22 +135,10 @@ def combine(pieces: Sequence[Tensor], *, by: str) -> Tensor:
 
     Lesson 03.
     """
-    _known(by)
+    choice("by", by, WAYS)
     if by == "inner":
         return torch.stack(list(pieces)).sum(0)
     return torch.cat(list(pieces), dim=0 if by == "rows" else 1)
-
-
-def split_product(a: Tensor, b: Tensor, *, by: str, parts: int) -> tuple[Tensor, ProductSplit]:
-    """Return ``a @ b`` computed in ``parts``, and what the split means (:func:`model_split`).
-
-    Rows and columns change no sum, the inner dimension changes the order in which products are added: the last digits
-    may differ (they may for the others too, where the library picks another algorithm for a smaller size). Raises what
-    :func:`partial_products` raises. For the library itself.
-    """
-    m, k, n = _shape(a, b)
-    described = model_split(m, k, n, by=by, parts=parts, itemsize=a.element_size())
-    return combine(partial_products(a, b, by=by, parts=parts), by=by), described
 
 
 def sweep_threads(
@@ -193,15 +181,132 @@ def _shape(a: Tensor, b: Tensor) -> tuple[int, int, int]:
     return a.shape[0], a.shape[1], b.shape[1]
 
 
-def _known(by: str) -> None:
-    if by not in WAYS:
-        raise ValueError(f"by={by!r} is not known; use {', '.join(repr(way) for way in WAYS)}")
-
-
 def _sizes(lengths: dict[str, int], by: str, parts: int) -> list[int]:
-    _known(by)
+    choice("by", by, WAYS)
     length, parts = lengths[by], whole_number("parts", parts, at_least=1)
     if parts > length:
         what = {"rows": "rows", "columns": "columns", "inner": "inner elements"}[by]
         raise ValueError(f"parts={parts} is more than the {length} {what} to split; give at most {length}")
     return [length // parts + (part < length % parts) for part in range(parts)]
+
+
+# SIMD: what one instruction does. Two C++ loops compiled with one lane and with many, counted and run.
+
+DECLARATIONS = {
+    "scaled_add": "void scaled_add(float a, const float* x, float* y, int64_t n)",
+    "total": "float total(const float* x, int64_t n)",
+}
+
+_BASE = ("-O3", "-march=native", "-std=c++17")
+_ONE_LANE = ("-fno-tree-vectorize", "-fno-unroll-loops")
+_REORDER = ("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fno-math-errno")
+FLAGS = {
+    "one lane": (*_BASE, *_ONE_LANE),
+    "vectors": (*_BASE, "-ftree-vectorize"),
+    "vectors, sums reordered": (*_BASE, "-ftree-vectorize", *_REORDER),
+}
+
+
+@dataclass(frozen=True)
+class LaneCount(Result):
+    """The arithmetic that a compiler put into one function, counted in its program, each instruction once.
+
+    ``one_lane`` instructions multiply or add one number, ``packed`` ones ``lanes`` (the widest register of
+    ``vector_bits``, over the 32 bits of a float). Lesson 03.
+    """
+
+    function: str
+    variant: str
+    fmas: int
+    multiplies: int
+    adds: int
+    one_lane: int
+    packed: int
+    vector_bits: int
+    lanes: int
+
+
+@dataclass(frozen=True)
+class LaneCensus(Result):
+    """One source, compiled in several ways: what became of its loops. Lesson 03."""
+
+    compiler: str
+    rows: tuple[LaneCount, ...]
+
+    def row(self, function: str, variant: str) -> LaneCount:
+        """Return the row of a function and a variant; ValueError where there is none."""
+        for row in self.rows:
+            if (row.function, row.variant) == (function, variant):
+                return row
+        raise ValueError(f"no row ({function!r}, {variant!r}); functions: {', '.join(DECLARATIONS)}; "
+                         f"variants: {', '.join(FLAGS)}")  # fmt: skip
+
+
+def compile_lanes() -> dict[str, native.Library]:
+    """Return ``lanes.cpp`` compiled three ways (:data:`FLAGS`): one lane, vectors, vectors with sums reordered.
+
+    ``scaled_add`` has independent iterations, so the compiler puts several into one instruction. ``total`` adds into
+    one number, and the sum's order is part of the program's meaning: it may not be changed unless a flag allows it.
+    Where the compiler cannot, nothing happens and nothing is said: count (:func:`count_lanes`).
+
+    Raises what :func:`helpers.native.compile_cpp` raises, MissingToolError without a compiler. Lesson 03.
+    """
+    source = native.read_source(__package__, "lanes.cpp")
+    return {variant: native.compile_cpp(source, flags=flags) for variant, flags in FLAGS.items()}
+
+
+def count_lanes(libraries: dict[str, native.Library] | None = None) -> LaneCensus:
+    """Return how many arithmetic instructions of each width stand in each function of each variant.
+
+    Raises NativeError for a processor that is not x86-64, MissingToolError without a compiler or a disassembler.
+    Lesson 03.
+    """
+    libraries = compile_lanes() if libraries is None else libraries
+    rows = [_counted(function, variant, library) for function in DECLARATIONS for variant, library in libraries.items()]
+    return LaneCensus(compiler=next(iter(libraries.values())).compiler, rows=tuple(rows))
+
+
+def _counted(function: str, variant: str, library: native.Library) -> LaneCount:
+    found = native.census(library, function=function)
+    one_lane = found.scalar_fmas + found.scalar_multiplies + found.scalar_adds
+    packed = found.packed_fmas + found.packed_multiplies + found.packed_adds
+    return LaneCount(
+        function=function,
+        variant=variant,
+        fmas=found.multiply_adds,
+        multiplies=found.scalar_multiplies + found.packed_multiplies,
+        adds=found.scalar_adds + found.packed_adds,
+        one_lane=one_lane,
+        packed=packed,
+        vector_bits=found.vector_bits,
+        lanes=max(1, found.vector_bits // 32) if packed else 1,
+    )
+
+
+def lane_calls(
+    function: str, n: int = 4096, *, variants: Sequence[str] = ("one lane", "vectors", "vectors, sums reordered")
+) -> dict[str, Callable[[], object]]:
+    """Return one call a variant of ``function`` on ``n`` floats, for :func:`helpers.timing.compare`.
+
+    The default, 4,096 floats an array, stays in the first caches, so that arithmetic and not memory is timed.
+    ``scaled_add`` is given a = 0, which leaves y as it is however often it is called. ``ctypes`` takes about as long
+    as some hundred additions. Raises what :func:`compile_lanes` raises, ValueError for another function. Lesson 03.
+    """
+    choice("function", function, DECLARATIONS)
+    n = whole_number("n", n, at_least=1)
+    libraries = compile_lanes()
+    x, y = torch.ones(n), torch.ones(n)
+    calls: dict[str, Callable[[], object]] = {}
+    for variant in variants:
+        choice("variant", variant, libraries)
+        raw = libraries[variant].function(DECLARATIONS[function]).raw
+        arguments = (0.0, x.data_ptr(), y.data_ptr(), n) if function == "scaled_add" else (x.data_ptr(), n)
+        calls[variant] = _keeping(raw, arguments, (x, y))
+    return calls
+
+
+def _keeping(raw: Callable[..., object], arguments: tuple, tensors: tuple) -> Callable[[], object]:
+    def call(_alive: tuple = tensors) -> object:  # the default keeps the tensors whose addresses are handed over
+        return raw(*arguments)
+
+    return call

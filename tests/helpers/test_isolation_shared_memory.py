@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from helpers import isolation
-from helpers.isolation import caller, shared_memory
+from helpers import isolation, processes
+from helpers.isolation import caller
 
 MIB = 2**20
 
@@ -25,7 +25,7 @@ def the_plain_process(monkeypatch):
 def private():
     """Skip where the system allows no private /dev/shm; it is tried in a test, not by each process that reads this."""
     try:
-        shared_memory.entrance(MIB)
+        caller._shared_memory_entrance(MIB)
     except RuntimeError as error:
         pytest.skip(str(error))
 
@@ -104,17 +104,17 @@ def test_with_both_limits_each_holds():
 def test_the_ways_are_tried_in_turn(monkeypatch):
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux has the ways")
-    monkeypatch.setattr(shared_memory.shutil, "which", lambda tool: f"/bin/{tool}")
-    monkeypatch.setattr(shared_memory, "_tried", lambda command: "not permitted" if "--user" in command else "")
-    words = shared_memory.entrance(MIB)
+    monkeypatch.setattr(processes.shutil, "which", lambda tool: f"/bin/{tool}")
+    monkeypatch.setattr(processes, "refusal", lambda command: "not permitted" if "--user" in command else "")
+    words = caller._shared_memory_entrance(MIB)
     assert words[:2] == ["unshare", "--mount"]
     assert f"size={MIB} " in words[4]
 
 
 def test_where_no_way_works_each_reason_is_told(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(shared_memory.shutil, "which", lambda tool: f"/bin/{tool}")
-    monkeypatch.setattr(shared_memory, "_tried", lambda command: "not permitted")
+    monkeypatch.setattr(processes.shutil, "which", lambda tool: f"/bin/{tool}")
+    monkeypatch.setattr(processes, "refusal", lambda command: "not permitted")
     with pytest.raises(RuntimeError, match=r"--map-root-user --mount: not permitted; unshare --mount: not permitted"):
         isolation.run_limited(room, shared_memory_bytes=MIB)
 
@@ -122,9 +122,9 @@ def test_where_no_way_works_each_reason_is_told(monkeypatch):
 @pytest.mark.parametrize(("platform", "found", "told"), [("darwin", "x", "this is darwin"), ("linux", None, "unshare")])
 def test_other_systems_and_missing_tools_are_named(monkeypatch, platform, found, told):
     monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setattr(shared_memory.shutil, "which", lambda tool: found)
+    monkeypatch.setattr(processes.shutil, "which", lambda tool: found)
     with pytest.raises(RuntimeError, match=told):
-        shared_memory.entrance(MIB)
+        caller._shared_memory_entrance(MIB)
 
 
 @pytest.mark.parametrize("size", [0, -1, 0.5, float("inf")])

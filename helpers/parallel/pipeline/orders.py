@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain, zip_longest
 
-from helpers.checks import whole_number
+from helpers.checks import choice, whole_number
 
 FORWARD, BACKWARD, BACKWARD_WEIGHT = "forward", "backward", "backward-weight"
 
@@ -25,8 +25,7 @@ def rank_order(name: str, *, rank: int, ranks: int, microbatches: int, chunks: i
     For the library itself.
     """
     check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank {rank} is not one of {ranks}: ranks count from 0 to {ranks - 1}")
+    whole_number("rank", rank, at_least=0, at_most=ranks - 1)
     return list(SCHEDULES[name](rank, ranks, microbatches, chunks))
 
 
@@ -35,8 +34,7 @@ def check(name: str, *, ranks: int, microbatches: int, chunks: int) -> None:
 
     For the library itself.
     """
-    if name not in SCHEDULES:
-        raise ValueError(f"the schedule {name!r} is not known; give one of {', '.join(SCHEDULES)}")
+    choice("schedule", name, SCHEDULES)
     for what, number in (("ranks", ranks), ("microbatches", microbatches), ("chunks", chunks)):
         whole_number(what, number)
     if name == "interleaved" and chunks < 2:

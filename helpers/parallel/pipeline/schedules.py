@@ -9,10 +9,11 @@ same dataclass, and what it says of bubbles and memory is computed from its acti
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
+from helpers.checks import number, numbers, whole_number
 from helpers.links import Activity, Timeline
 from helpers.parallel.pipeline import orders as pipeline_orders
 from helpers.parallel.pipeline.orders import BACKWARD, BACKWARD_WEIGHT, FORWARD
@@ -132,12 +133,10 @@ def pipeline_schedule(
 
 
 def _a_stage(what: str, times_s: Times, stages: int) -> list[float]:
-    given = [times_s] * stages if isinstance(times_s, numbers.Real) else list(times_s)
+    given = [times_s] * stages if isinstance(times_s, Real) else list(times_s)
     if len(given) != stages:
         raise ValueError(f"{what} must be one number, or one for each of the {stages} stages; got {len(given)}")
-    if not all(isinstance(each, numbers.Real) and 0 <= each < math.inf for each in given):
-        raise ValueError(f"{what} must be finite seconds of at least 0; got {times_s!r}")
-    return [float(each) for each in given]
+    return numbers(what, given, at_least=0)
 
 
 def _timed(
@@ -258,9 +257,7 @@ def bubble_share(ratio: float) -> float:
 
     For the library itself.
     """
-    if not ratio >= 0:
-        raise ValueError(f"a ratio of idle to busy time is at least 0; got {ratio!r}")
-    return ratio / (1 + ratio)
+    return number("ratio", ratio, at_least=0) / (1 + ratio)
 
 
 def live_activations(name: str, *, rank: int, ranks: int, microbatches: int, chunks: int = 1) -> int:
@@ -271,8 +268,7 @@ def live_activations(name: str, *, rank: int, ranks: int, microbatches: int, chu
     gradient (Qi et al., 2024). Raises ValueError as :func:`pipeline_schedule`. Lesson 05.
     """
     pipeline_orders.check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank {rank} is not one of {ranks}: ranks count from 0 to {ranks - 1}")
+    whole_number("rank", rank, at_least=0, at_most=ranks - 1)
     if name == "gpipe":
         return microbatches
     if name == "1f1b":

@@ -7,15 +7,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers.checks import whole_number
-from helpers.links import sleep_until
-from helpers.parallel.devices import SleepingLayer
+from helpers.checks import number, whole_number
+from helpers.links import sleep_for
+from helpers.parallel.devices import Nap, SleepingLayer
+from helpers.parallel.differences import Loss, RankPass, gradients_of, relative_difference
 from helpers.parallel.execution import RankPool, rank_device
 from helpers.parallel.pipeline import orders, schedules
 from helpers.results import Result
@@ -23,8 +25,6 @@ from helpers.results import Result
 # ScheduleInterleavedZeroBubble with one stage a rank is ZB-H1.
 _CLASSES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B",
             "zero_bubble": "ScheduleInterleavedZeroBubble"}  # fmt: skip
-
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,6 @@ class _Job:
     repeats: int
 
 
-@dataclass(frozen=True)
-class _RankRun:
-    actions: list[list[schedules.PipelineAction]]  # a list a repeat
-    loss: float
-    outputs: torch.Tensor | None
-    gradients: dict[str, torch.Tensor]
-
-
 class SplitSleepingLayer(nn.Module):
     """A :class:`SleepingLayer` whose backward pass comes in two: the input's gradient and, by itself, the weight's.
 
@@ -89,29 +81,19 @@ class SplitSleepingLayer(nn.Module):
 
     def __init__(self, forward_s: float, input_s: float, weight_s: float) -> None:
         super().__init__()
-        if min(forward_s, input_s, weight_s) < 0:
-            raise ValueError(f"a device cannot take less than 0 s; got {forward_s!r}, {input_s!r} and {weight_s!r}")
-        self.forward_s, self.input_s, self.weight_s = forward_s, input_s, weight_s
+        self.forward_s = number("forward_s", forward_s, at_least=0)
+        self.input_s = number("input_s", input_s, at_least=0)
+        self.weight_s = number("weight_s", weight_s, at_least=0)
         self.weight = nn.Parameter(torch.zeros(1))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Sleep for ``forward_s`` and return ``inputs`` plus the weight. For the library itself."""
         if not inputs.requires_grad:  # the first stage takes as long for its input as the others
             inputs = inputs.detach().requires_grad_()
-        sleep_until(time.perf_counter() + self.forward_s)
-        return _Nap.apply(inputs, self.input_s) + _Nap.apply(self.weight, self.weight_s)
-
-
-class _Nap(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, backward_s: float) -> torch.Tensor:
-        ctx.backward_s = backward_s
-        return value.view_as(value)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        sleep_until(time.perf_counter() + ctx.backward_s)
-        return gradient, None
+        sleep_for(self.forward_s)
+        return Nap.apply(inputs, partial(sleep_for, self.input_s)) + Nap.apply(
+            self.weight, partial(sleep_for, self.weight_s)
+        )
 
 
 def sleeping_net(stages: int, *, forward_s: float, backward_s: float, weight_s: float | None = None) -> nn.Sequential:
@@ -163,19 +145,19 @@ def execute_schedule(
         raise ValueError(f"a batch of {len(inputs)} rows does not divide into {microbatches} equal microbatches; "
                          "give a multiple")  # fmt: skip
     job = _Job(name, parts, inputs, targets, loss, microbatches, repeats)
-    told = ranks.run(_run, job, timeout_s=timeout_s)
+    passes = ranks.run(_run, job, timeout_s=timeout_s)
     measured = [
-        schedules.schedule_of(name, [action for each in told for action in each.actions[repeat]],
+        schedules.schedule_of(name, [action for own in passes for action in own.counted["actions"][repeat]],
                               ranks=ranks.world_size, stages=len(parts), microbatches=microbatches)
         for repeat in range(repeats)
     ]  # fmt: skip
-    gradients = {key: value for each in told for key, value in each.gradients.items()}
+    gradients = {key: value for own in passes for key, value in own.gradients.items()}
     return PipelineRun(
         name=name,
         repeats=repeats,
-        loss=told[-1].loss,
+        loss=passes[-1].counted["loss"],
         schedule=min(measured, key=lambda each: each.duration_s),
-        outputs=told[-1].outputs,
+        outputs=passes[-1].outputs,
         gradients={key: gradients[key] for key, each in net.named_parameters() if each.requires_grad},
     )
 
@@ -226,29 +208,19 @@ def compare_with_one_process(
     Each difference is the largest of any element over the largest magnitude in the tensor here. ``net`` keeps the
     gradients that it has. Lesson 05.
     """
-    parameters = {name: each for name, each in net.named_parameters() if each.requires_grad}
-    outputs = net(inputs)
-    mean = loss(outputs, targets)
-    alone = dict(zip(parameters, torch.autograd.grad(mean, list(parameters.values())), strict=True))
-    apart = {name: _apart(run.gradients.get(name), wanted) for name, wanted in alone.items()}
+    outputs, alone = gradients_of(net, inputs, targets, loss)
+    apart = {name: relative_difference(run.gradients.get(name), wanted) for name, wanted in alone.items()}
     worst = max(apart, key=apart.__getitem__)
-    loss_apart = _apart(torch.tensor(run.loss), mean.detach().float())
-    output_apart = _apart(run.outputs, outputs.detach())
+    loss_apart = relative_difference(torch.tensor(run.loss), loss(outputs, targets).float())
+    output_apart = relative_difference(run.outputs, outputs)
     equal = max(loss_apart, output_apart, apart[worst]) <= tolerance
     return PipelineEquality(run.name, equal, tolerance, loss_apart, output_apart, apart[worst], worst)
-
-
-def _apart(one: torch.Tensor | None, other: torch.Tensor) -> float:
-    if one is None or one.shape != other.shape:
-        return math.inf
-    scale = other.abs().max().item() or 1.0
-    return (one.cpu() - other.cpu()).abs().nan_to_num(nan=math.inf, posinf=math.inf).max().item() / scale
 
 
 # What runs on a rank.
 
 
-def _run(rank: int, world_size: int, job: _Job) -> _RankRun:
+def _run(rank: int, world_size: int, job: _Job) -> RankPass:
     import torch.distributed.pipelining as pipelining
 
     device, total = rank_device(), len(job.parts)
@@ -273,13 +245,10 @@ def _run(rank: int, world_size: int, job: _Job) -> _RankRun:
         dist.barrier()
         outputs = schedule.step(*given, **wanted, losses=losses)
         actions.append(list(notes))
-    return _RankRun(
-        actions[1:],
-        torch.stack(losses).mean().item() if wanted else math.nan,
-        outputs.detach().cpu() if wanted else None,
-        {name: each.grad.cpu() for part in mine.values() for name, each in part.named_parameters()
-         if each.grad is not None},
-    )  # fmt: skip
+    gradients = {name: own.grad.cpu() for part in mine.values() for name, own in part.named_parameters()
+                 if own.grad is not None}  # fmt: skip
+    loss = torch.stack(losses).mean().item() if wanted else math.nan
+    return RankPass(outputs.detach().cpu() if wanted else None, gradients, {"actions": actions[1:], "loss": loss})
 
 
 def _noting_stage(rank: int, notes: list[schedules.PipelineAction], *, split: bool) -> type:

@@ -119,11 +119,14 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch, two_ranks) -> None:
         (lambda: Setup("GPU", 3, 64), "batch_size=64 cannot be shared by 3 devices"),
         (lambda: Setup("GPU", 2, 64, True, 101), "examples=101 cannot be shared by 2 devices"),
         (lambda: Setup(epochs=0), "epochs=0 is too small"),
-        (lambda: SetupCosts(-1, 0), "step_s=-1 is no time"),
-        (lambda: SetupCosts(0, 0, gradient_bytes=1), "less than one float32"),
+        (lambda: SetupCosts(-1, 0), "step_s=-1; give a finite number, 0 or more"),
+        (lambda: SetupCosts(0, 0, gradient_bytes=1), "gradient_bytes=1 is too small"),
         (lambda: SetupCosts(0, 0, link_bandwidth_bytes_per_s=0), "must be a number above 0"),
         (lambda: feeding.compare_setups([(Setup(), 1.0)]), "1 setups are nothing to compare"),
-        (lambda: feeding.compare_setups([(Setup(), 1.0), (Setup(), math.nan)]), "nan is no time"),
+        (
+            lambda: feeding.compare_setups([(Setup(), 1.0), (Setup(), math.nan)]),
+            "1 x CPU=nan; give a finite number",
+        ),
         (lambda: feeding.run_sleeping_setup(Setup("GPU", 2, 64), COSTS), "2 devices need as many ranks, and none"),
     ],
 )

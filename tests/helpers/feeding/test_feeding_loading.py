@@ -16,7 +16,7 @@ from process_watch import wait_until
 from torch.utils.data import Dataset
 
 from helpers import feeding
-from helpers.feeding import LoaderSettings, fairness, images, items, loading
+from helpers.feeding import LoaderSettings, fairness, items, loading
 from helpers.parallel import Link
 
 
@@ -55,7 +55,7 @@ def test_items_are_refused_where_they_are_not() -> None:
     assert len(list(free)) == 3  # iterating ends by IndexError
     with pytest.raises(IndexError, match="0 to 2"):
         free[3]
-    with pytest.raises(ValueError, match="seconds, 0 or more"):
+    with pytest.raises(ValueError, match="wait_s=-1; give a finite number, 0 or more"):
         feeding.WaitingItems(3, wait_s=-1)
     with pytest.raises(ValueError, match="too small"):
         feeding.FreeItems(0)
@@ -120,13 +120,13 @@ def test_images_are_refused_with_what_to_do(tmp_path, pictures, monkeypatch) -> 
         feeding.DecodedImages(pictures, crop=16, seed=-1)
     with pytest.raises(TypeError, match=r"disk is a helpers\.parallel\.Link"):
         feeding.FilesOnOneDisk(pictures, 1e6)
-    with pytest.raises(ValueError, match="'jpeg' or 'png'"):
+    with pytest.raises(ValueError, match="'jpeg', 'png'"):
         feeding.write_images(tmp_path, file_format="gif")
     with pytest.raises(FileNotFoundError, match="make it first"):
         feeding.write_images(tmp_path / "no")
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ModuleNotFoundError, match="Pillow, which comes with torchvision"):
-        images.DecodedImages(pictures)
+        items.DecodedImages(pictures)
 
 
 # Settings: one factor at a time.

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from helpers import results
-from helpers.feeding import recordings
-from helpers.feeding.recordings import CopyingTable, measure_copying
+from helpers.feeding import starvation
+from helpers.feeding.starvation import CopyingTable, measure_copying
 
 
 def test_each_way_that_the_device_has_is_recorded_and_read_again(monkeypatch):
-    monkeypatch.setattr(recordings, "_STEPS", 8)  # 4 of them are warm-up
+    monkeypatch.setattr(starvation, "_RECORDED_STEPS", 8)  # 4 of them are warm-up
     table = measure_copying()
     has_cuda = torch.cuda.is_available()
     assert [row.copying for row in table.rows] == (["blocking", "non_blocking", "ahead"] if has_cuda else ["blocking"])

@@ -221,11 +221,11 @@ def test_the_allocators_of_two_real_ranks_agree_within_two_per_cent(
 @pytest.mark.parametrize(("layout", "more", "message"), [
     (Layout(tensor=3), {}, "the 256 outputs of '0.up' do not divide by 3 tensor ranks"),
     (Layout(pipeline=3), {}, "4 layers do not divide into 3 stages"),
-    (Layout(3), {}, r"shape \(16, 64\) does not divide among 3 data ranks"),
+    (Layout(3), {}, "16 rows does not divide among 3 data ranks"),
     (Layout(pipeline=4), {"microbatches": 3}, "does not divide among 1 data ranks and 3 microbatches"),
     (Layout(pipeline=4), {"microbatches": 2}, "at least as many microbatches as ranks"),
     (Layout(pipeline=4), {"schedule": "interleaved"}, "here a rank has one stage"),
-    (Layout(2), {"ranks": (2,)}, "rank 2 is not one of 2"),
+    (Layout(2), {"ranks": (2,)}, "rank=2 is too large; give a whole number, 0 to 1"),
     (Layout(2), {"ranks": ()}, "at least one"),
     (Layout(2), {"inputs": (16, 63)}, r"does not run on a rank's rows, \(8, 63\)"),
     (Layout(2), {"inputs": (0, 64)}, r"inputs\[0\]=0 is too small"),
@@ -239,7 +239,7 @@ def test_what_cannot_be_laid_out_is_refused(layout: Layout, more: dict, message:
 
 
 def test_a_layout_a_measurement_and_a_scalar_parameter_are_refused_with_a_reason(two_ranks: Ranks) -> None:
-    with pytest.raises(ValueError, match="give one of nothing, optimizer, gradients, parameters"):
+    with pytest.raises(ValueError, match="give one of 'nothing', 'optimizer', 'gradients', 'parameters'"):
         Layout(sharded="all")
     with pytest.raises(ValueError, match="tensor=0 is too small; give a whole number, 1 or more"):
         Layout(tensor=0)

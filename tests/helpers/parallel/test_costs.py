@@ -90,7 +90,7 @@ def test_buckets_are_the_ones_that_ddp_makes() -> None:
         assert [[len(elements) - 1 - layer for layer in bucket] for bucket in ours] == theirs
     assert costs.FIRST_BUCKET_BYTES == dist._DEFAULT_FIRST_BUCKET_BYTES
     assert costs.bucket_layers([4, 0, 4], bucket_bytes=100) == ((2, 0),)
-    with pytest.raises(ValueError, match="at least 1 byte"):
+    with pytest.raises(ValueError, match="bucket_bytes=0 is too small"):
         costs.bucket_layers([4], bucket_bytes=0)
 
 
@@ -114,7 +114,7 @@ def test_the_buckets_queue_for_the_link_by_hand() -> None:
     assert (frozen.step_s, frozen.buckets) == (3, ())
     assert len(step.activities()) == 4
     for wrong in ((-1.0, 2.0, 3), (1.0, float("nan"), 3), (1.0, 2.0, float("inf"))):
-        with pytest.raises(ValueError, match="of a layer is"):
+        with pytest.raises(ValueError, match="; give a finite number, 0 or more"):
             LayerCost(*wrong)
     for wrong in ({"micro_batches": 0}, {"wire_share": 0.0}, {"wire_share": 2.0}):
         with pytest.raises(ValueError, match="micro_batches must"):

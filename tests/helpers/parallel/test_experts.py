@@ -128,7 +128,7 @@ def test_routing_gives_first_choices_the_first_places() -> None:
     torch.testing.assert_close(routing.gates.sum(1), torch.ones(3))
 
 
-@pytest.mark.parametrize(("experts", "message"), [(3, "3 experts cannot give each of 4 ranks one"),
+@pytest.mark.parametrize(("experts", "message"), [(3, "3 experts do not divide among 4 ranks; take a multiple of 4"),
                                                   (6, "6 experts do not divide among 4 ranks")])  # fmt: skip
 def test_experts_that_do_not_go_round_are_refused(four_ranks, experts, message) -> None:
     with pytest.raises(ValueError, match=message):
@@ -138,9 +138,9 @@ def test_experts_that_do_not_go_round_are_refused(four_ranks, experts, message) 
 def test_other_things_that_cannot_be_are_refused(four_ranks) -> None:
     with pytest.raises(ValueError, match="50 tokens do not divide among 4 ranks"):
         compare_experts(four_ranks, made(), tokens(50))
-    with pytest.raises(ValueError, match="cannot choose 9 of 8 experts"):
+    with pytest.raises(ValueError, match="chosen=9 is too large; give a whole number, 1 to 8"):
         made(9)
-    with pytest.raises(ValueError, match="capacity_factor is 0"):
+    with pytest.raises(ValueError, match="capacity_factor=0; give a finite number above 0"):
         made(1, 0.0)
     for factor in ("1.5", True, float("nan")):
         with pytest.raises(ValueError, match="give a number above 0, or None"):
@@ -154,5 +154,5 @@ def test_other_things_that_cannot_be_are_refused(four_ranks) -> None:
         model_expert_traffic(made(), tokens=0, ranks=4)
     with pytest.raises(ValueError, match=r"give \(n, 6\)"):
         made()(torch.zeros(2, 3, 6))
-    with pytest.raises(ValueError, match="rank 4 is not one of 4"):
+    with pytest.raises(ValueError, match="rank=4 is too large; give a whole number, 0 to 3"):
         made().part(4, ranks=4)

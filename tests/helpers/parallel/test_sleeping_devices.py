@@ -67,13 +67,13 @@ def test_a_sleeping_layer_sleeps_both_ways_and_its_gradients_are_exact() -> None
 
 
 def test_bad_devices_and_links_are_refused() -> None:
-    with pytest.raises(ValueError, match="less than 0 s"):
+    with pytest.raises(ValueError, match="forward_s=-1; give a finite number, 0 or more"):
         devices.SleepingLayer(-1, 0)
-    with pytest.raises(ValueError, match="at least 1 parameter"):
+    with pytest.raises(ValueError, match="parameters=0 is too small"):
         devices.SleepingLayer(0, 0, parameters=0)
     with pytest.raises(TypeError, match="needs a DistributedDataParallel; got a Linear"):
         devices.slow_link(nn.Linear(1, 1), SLOW)
-    with pytest.raises(ValueError, match="repeats must be"):
+    with pytest.raises(ValueError, match="repeats=0 is too small"):
         devices.step_times(lambda: None, repeats=0)
 
 
@@ -330,8 +330,8 @@ def test_a_parameter_that_is_no_number_on_one_rank_is_not_equal(broken) -> None:
 
 def test_what_cannot_be_compared_is_refused_before_a_rank_runs(four_ranks) -> None:
     for how, said in (
-        ({"way": "dp"}, "give one of ddp, fsdp"),
-        ({"steps": 0}, "at least 1"),
+        ({"way": "dp"}, "give one of 'ddp', 'fsdp'"),
+        ({"steps": 0}, "steps=0 is too small"),
         ({"sizes": (12, 0, 0, 0)}, "12 together"),
         ({"micro_batches": 4}, "the smallest has 3"),
     ):
@@ -348,7 +348,7 @@ def test_shards_make_up_the_batch() -> None:
     assert shard(batch, 1, world_size=3, sizes=(2, 5, 3)).tolist() == [2, 3, 4, 5, 6]
     with pytest.raises(ValueError, match="2 rows cannot give each of 3 ranks one"):
         shard(batch[:2], 0, world_size=3)
-    with pytest.raises(ValueError, match="rank 3 is not one of 3"):
+    with pytest.raises(ValueError, match="rank=3 is too large; give a whole number, 0 to 2"):
         shard(batch, 3, world_size=3)
     with pytest.raises(ValueError, match="10 together"):
         shard(batch, 0, world_size=2, sizes=(5, 6))

@@ -152,7 +152,7 @@ def test_bad_input_is_refused(script, tmp_path):
         torchrun(path, nproc_per_node=1, nnodes=1.5)
     with pytest.raises(ValueError, match="max_restarts=-1 is too small"):
         torchrun(path, nproc_per_node=1, max_restarts=-1)
-    with pytest.raises(ValueError, match="timeout_s is 0"):
+    with pytest.raises(ValueError, match="timeout_s=0"):
         torchrun(path, nproc_per_node=1, timeout_s=0)
 
 

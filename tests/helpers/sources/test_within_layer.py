@@ -11,7 +11,7 @@ from torch import nn
 from helpers import native, timing
 from helpers.models import BasicFCModel, LeNet
 from helpers.results import from_dict
-from helpers.sources import four as sources, lanes, within_layer
+from helpers.sources import four as sources, within_layer
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 needs_census = pytest.mark.skipif(
@@ -29,9 +29,9 @@ def whole_numbers(rows, columns, seed):
 @pytest.mark.parametrize("parts", [1, 2, 3, 7])
 def test_a_split_product_is_the_product_and_its_bytes_are_those_of_its_tensors(by, parts):
     a, b = whole_numbers(23, 17, 1), whole_numbers(17, 11, 2)
-    product, split = within_layer.split_product(a, b, by=by, parts=parts)
-    assert torch.equal(product, torch.from_numpy(a.numpy() @ b.numpy()))
+    split = within_layer.model_split(23, 17, 11, by=by, parts=parts)
     pieces = within_layer.partial_products(a, b, by=by, parts=parts)
+    assert torch.equal(within_layer.combine(pieces, by=by), torch.from_numpy(a.numpy() @ b.numpy()))
     assert [piece.nbytes for piece in pieces] == [part.output_bytes for part in split.work]
     assert sum(part.macs for part in split.work) == 23 * 17 * 11
     assert split.received_bytes == sum(piece.nbytes for piece in pieces[1:])
@@ -63,13 +63,13 @@ def test_the_inner_split_of_ordinary_numbers_is_right_to_rounding():
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(64, 64, generator=generator) for _ in range(2))
     exact = a.double() @ b.double()
-    found, _ = within_layer.split_product(a, b, by="inner", parts=4)
+    found = within_layer.combine(within_layer.partial_products(a, b, by="inner", parts=4), by="inner")
     # Higham's bound: the error of a sum of k products is at most about k u |a| |b|, however it is grouped.
     assert ((found - exact).abs() <= 64 * 2**-24 * (a.double().abs() @ b.double().abs())).all()
 
 
 @pytest.mark.parametrize(("arguments", "problem"), [
-    ({"by": "depth"}, "by='depth' is not known; use 'rows', 'columns', 'inner'"),
+    ({"by": "depth"}, "by='depth' is not known; give one of 'rows', 'columns', 'inner'"),
     ({"parts": 0}, "parts=0 is too small"),
     ({"parts": 5}, "parts=5 is more than the 4 rows"),
 ])  # fmt: skip
@@ -77,7 +77,7 @@ def test_wrong_splits_are_refused(arguments, problem):
     with pytest.raises(ValueError, match=problem):
         within_layer.model_split(4, 4, 4, **({"by": "rows", "parts": 2} | arguments))
     with pytest.raises(ValueError, match=r"shapes \(2, 3\) and \(2, 3\) have no product"):
-        within_layer.split_product(torch.ones(2, 3), torch.ones(2, 3), by="rows", parts=1)
+        within_layer.partial_products(torch.ones(2, 3), torch.ones(2, 3), by="rows", parts=1)
 
 
 def test_a_thread_sweep_uses_the_threads_it_reports_and_gives_them_back():
@@ -97,8 +97,8 @@ def test_a_thread_sweep_uses_the_threads_it_reports_and_gives_them_back():
 
 @needs_census
 def test_independent_additions_are_packed_and_a_sum_only_when_it_may_be_reordered():
-    found = lanes.count_lanes()
-    for function in lanes.DECLARATIONS:
+    found = within_layer.count_lanes()
+    for function in within_layer.DECLARATIONS:
         alone = found.row(function, "one lane")
         assert (alone.packed, alone.lanes) == (0, 1)
         assert alone.one_lane >= 1
@@ -116,11 +116,11 @@ def test_every_variant_computes_the_same_and_reordering_changes_the_last_digits_
     generator = torch.Generator().manual_seed(0)
     x, start = (torch.randn(n, generator=generator) for _ in range(2))
     results, totals = {}, {}
-    for variant, library in lanes.compile_lanes().items():
+    for variant, library in within_layer.compile_lanes().items():
         y = start.clone()
-        library.function(lanes.DECLARATIONS["scaled_add"])(3.0, x, y, n)
+        library.function(within_layer.DECLARATIONS["scaled_add"])(3.0, x, y, n)
         results[variant] = y
-        totals[variant] = library.function(lanes.DECLARATIONS["total"])(x, n)
+        totals[variant] = library.function(within_layer.DECLARATIONS["total"])(x, n)
     assert torch.equal(results["one lane"], results["vectors"])
     assert results["one lane"].numpy() == pytest.approx((3.0 * x.double() + start.double()).numpy(), rel=1e-6, abs=1e-6)
     assert totals["one lane"] == totals["vectors"] == np.cumsum(x.numpy())[-1]  # one after another, in float32
@@ -131,8 +131,8 @@ def test_every_variant_computes_the_same_and_reordering_changes_the_last_digits_
 @needs_compiler
 @pytest.mark.timed
 def test_lanes_save_time_and_a_planted_copy_of_one_lane_does_not(monkeypatch):
-    calls = lanes.lane_calls("total", 4096)
-    assert {name: call() for name, call in calls.items()} == dict.fromkeys(lanes.FLAGS, 4096.0)
+    calls = within_layer.lane_calls("total", 4096)
+    assert {name: call() for name, call in calls.items()} == dict.fromkeys(within_layer.FLAGS, 4096.0)
     chosen = {"one lane": calls["one lane"], "reordered": calls["vectors, sums reordered"]}
     assert timing.compare(chosen, budget_s=0.5).candidate("reordered").time_ratio < 0.8
     with monkeypatch.context() as patch:
@@ -140,16 +140,16 @@ def test_lanes_save_time_and_a_planted_copy_of_one_lane_does_not(monkeypatch):
         slower = timing.compare(chosen, budget_s=0.5)
     assert slower.candidate("reordered").time_ratio > 1
     with pytest.raises(ValueError, match="function='mean' is not known"):
-        lanes.lane_calls("mean")
-    with pytest.raises(ValueError, match="variant 'wide' is not known"):
-        lanes.lane_calls("total", variants=("wide",))
+        within_layer.lane_calls("mean")
+    with pytest.raises(ValueError, match="variant='wide' is not known"):
+        within_layer.lane_calls("total", variants=("wide",))
 
 
 def test_a_machine_without_a_compiler_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(native.MissingToolError):
-        lanes.compile_lanes()
+        within_layer.compile_lanes()
 
 
 def test_the_four_sources_of_a_fully_connected_network_are_as_by_hand():
@@ -191,5 +191,5 @@ def test_the_cost_on_a_link_is_latency_and_bytes():
     assert examples.compute_share == pytest.approx(0.01 / (0.01 + 1e-3 + found.rows[1].payload_bytes / 1e6))
     assert updates.synchronise_s == pytest.approx(found.rows[2].payload_bytes / 1e6)
     assert (models.synchronise_s, models.compute_share) == (0, 1)
-    with pytest.raises(ValueError, match="latency_s=0 is not accepted"):
+    with pytest.raises(ValueError, match="latency_s=0; give a finite number above 0"):
         sources.cost_on_link(found, link="test", compute_s=0.01, bandwidth_bytes_per_s=1e6, latency_s=0)
