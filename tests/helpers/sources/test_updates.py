@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers import data, parallel, sources
+from helpers import data, sources
 from helpers.models import BasicFCModel
 from helpers.results import from_dict
 from helpers.sources import problems, races, servers, updates
@@ -356,5 +356,5 @@ def test_wrong_models_and_data_are_refused(quadratic, model):
         servers.simulate_server(model, quadratic.examples, compute_s=(), rate=0.1, updates=1)
     with pytest.raises(ValueError, match=r"condition=0\.5; give a finite number, 1 or more"):
         problems.least_squares(8, 2, condition=0.5)
-    assert {"train_stale", "run_hogwild", "train_local"} <= set(dir(parallel))
+    assert {"train_stale", "run_hogwild", "train_local"} <= set(dir(sources))
     assert sources.train_stale is updates.train_stale
