@@ -100,7 +100,7 @@ class Experts(nn.Module):
         self.experts = whole_number("experts", experts)
         self.chosen = whole_number("chosen", chosen, at_most=self.experts)
         if capacity_factor is not None:
-            number("capacity_factor", capacity_factor, above=0)
+            number("capacity_factor (None drops nothing)", capacity_factor, above=0)
         self.capacity_factor = capacity_factor
         self.router = nn.Linear(width, experts, bias=False)
         self.up = nn.Parameter(torch.empty(experts, width, hidden).uniform_(-1, 1) / math.sqrt(width))
