@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import ast
+import copy
 import io
 import linecache
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
+
 from helpers.results import Result
 from tools.authoring.lesson import Cell
 from tools.exercises.sheets import Sheet, released, sections_of
+
+_GIVEN: dict[tuple[str, ...], dict[str, Any]] = {}  # the names that given cells leave, by the cells' texts
+_RELEASED: dict[tuple[str, ...], dict[str, str]] = {}  # the texts of released cells by id, by the texts of the sheet's
 
 
 @dataclass(frozen=True)
@@ -52,27 +59,48 @@ def attempt(sheet: Sheet, exercise: str, answer: str) -> Attempt:
 
 
 def answered(sheet: Sheet, exercise: str, answer: str) -> dict[str, Any]:
-    """Return the names that stand when the given cells and ``answer`` have run, and the checks have not."""
-    names: dict[str, Any] = {"__name__": "__main__"}
+    """Return the names that stand when the given cells and ``answer`` have run, and the checks have not.
+
+    The given cells before the answer run once for all answers: most of their time goes into figures.
+    """
+    beginning, *sections = sections_of(sheet.lesson.cells)
+    own = next(cells for cells in sections if any(cell.metadata.get("answer") == exercise for cell in cells))
+    place = next(index for index, cell in enumerate(own) if cell.metadata.get("answer") == exercise)
+    names = {name: _own_copy(value) for name, value in _given((*beginning, *own[:place])).items()}
     with redirect_stdout(io.StringIO()):
-        for cell in _leading(sheet, exercise):
-            if cell.metadata.get("answer") == exercise:
-                _run(answer, f"answer to {exercise}", names)
-            elif cell.kind == "code" and "checks" not in cell.metadata:
-                _run(cell.source, f"cell at line {cell.line}", names)
+        _run(answer, f"answer to {exercise}", names)
+        _run_given(own[place + 1 :], names)
     return names
 
 
-def _leading(sheet: Sheet, exercise: str) -> Iterable[Cell]:
-    beginning, *sections = sections_of(sheet.lesson.cells)
-    own = next(cells for cells in sections if any(cell.metadata.get("answer") == exercise for cell in cells))
-    return [*beginning, *own]
+def _given(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Return the names that stand after these cells, which no caller may change."""
+    key = tuple(cell.source for cell in cells)
+    if key not in _GIVEN:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        with redirect_stdout(io.StringIO()):
+            _run_given(cells, names)
+        _GIVEN[key] = names
+    return _GIVEN[key]
+
+
+def _run_given(cells: Iterable[Cell], names: dict[str, Any]) -> None:
+    for cell in cells:
+        if cell.kind == "code" and not {"answer", "checks"} & set(cell.metadata):
+            _run(cell.source, f"cell at line {cell.line}", names)
+
+
+def _own_copy(value: Any) -> Any:
+    """Return a copy of data, which an answer may change; anything else as it is."""
+    return copy.deepcopy(value) if isinstance(value, list | dict | set | np.ndarray | torch.Tensor) else value
 
 
 def _released(sheet: Sheet, exercise: str, *, grade: bool) -> str:
-    name = f"{exercise}_checks" if grade else exercise
-    cells = (cell for cell in released(sheet).cells if cell.metadata.get("nbgrader", {}).get("grade_id") == name)
-    return next(cells).source
+    key = tuple(cell.source for cell in sheet.lesson.cells)
+    if key not in _RELEASED:
+        cells = released(sheet).cells
+        _RELEASED[key] = {cell.metadata.get("nbgrader", {}).get("grade_id", ""): cell.source for cell in cells}
+    return _RELEASED[key][f"{exercise}_checks" if grade else exercise]
 
 
 def _run(source: str, title: str, names: dict[str, Any]) -> Any:
