@@ -100,7 +100,7 @@ def test_real_ranks_train_on_all_examples(two_ranks, tmp_path) -> None:
             assert sorted(seen) == sorted(2 * list(range(40)))
     with pytest.raises(ValueError, match="not the 64 examples"):
         feeding.run_setup(Setup("CPU", 1, 16, True, 64), small, images, labels)
-    with pytest.raises(ValueError, match="'CPU' or 'GPU'"):
+    with pytest.raises(ValueError, match="'CPU', 'GPU'"):
         feeding.run_setup(Setup("TPU", 1, 16, True, 16), small, images, labels)
 
 
