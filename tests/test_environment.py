@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import re
 import shutil
@@ -22,6 +23,8 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 CONDA_NAMES = {"torch": "pytorch", "jupyter-client": "jupyter_client"}
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+# torch brings Triton where it runs; the next two are looked for and done without; the last is written on the server.
+NOT_DECLARED = {"triton", "deepspeed", "pynvml", "course_exchange"}
 STUDENT_PACKAGES = {"jupyterlab", "torch", "torchvision", "matplotlib", "ipywidgets", "thop"}
 
 
@@ -56,6 +59,44 @@ def locked() -> dict[str, list[Requirement]]:
             requirement = Requirement(line)
             pinned.setdefault(canonicalize_name(requirement.name), []).append(requirement)
     return pinned
+
+
+def declared(*groups: str) -> set[str]:
+    """Return what the library, its extra and some groups declare, groups within groups included."""
+    known = project()["dependency-groups"]
+
+    def of(group: str) -> set[str]:
+        lines = known[group]
+        names = {canonicalize_name(Requirement(line).name) for line in lines if isinstance(line, str)}
+        return names.union(*(of(line["include-group"]) for line in lines if isinstance(line, dict)))
+
+    return {canonicalize_name(requirement.name) for requirement in student_requirements()}.union(*map(of, groups))
+
+
+def imported_by(folder: str) -> set[str]:
+    """Return the top-level names that the modules of a folder import, its own left out."""
+    found, own = set(), {"helpers", "slides", "tools", "tests"}
+    for path in (ROOT / folder).rglob("*.py"):
+        own |= {path.stem, path.parent.name}
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                found.add(node.module.partition(".")[0])
+    return found - own - sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    ("folder", "groups"),
+    [("helpers", ["peers"]), ("slides", ["teach"]), ("tools", ["test"]), ("tests", ["test", "peers"])],
+)
+def test_what_is_imported_is_declared_by_itself(folder, groups):
+    """And does not merely come along with something else, which may let it go."""
+    bringing = {"cpuinfo": ["py-cpuinfo"], **importlib.metadata.packages_distributions()}  # a peer need not be here
+    known = declared(*groups)
+    undeclared = [name for name in imported_by(folder) - NOT_DECLARED
+                  if known.isdisjoint(map(canonicalize_name, bringing.get(name, [name])))]  # fmt: skip
+    assert undeclared == []
 
 
 def test_conda_environment_has_the_projects_names_and_ranges():
