@@ -173,7 +173,7 @@ def _dumped(text: str) -> list[Step]:
     """Return the frames in the last stack of what faulthandler wrote, the outermost first."""
     last = re.split(r"^(?:Stack|Current thread|Thread) .*$", text, flags=re.MULTILINE)[-1]
     steps = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(last)]
-    ours = (str(Path(_HELPERS, "parallel", name)) for name in ("worker.py", "keeper.py"))
+    ours = (str(Path(_HELPERS, "ranks", name)) for name in ("worker.py", "keeper.py"))
     skipped = {*ours, "<string>"}  # the program of the process is a string
     return [step for step in reversed(steps) if step[0] not in skipped]
 

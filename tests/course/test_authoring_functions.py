@@ -57,10 +57,10 @@ def test_a_cell_that_is_not_python_is_named(small):
 def test_every_public_function_is_listed_as_a_notebook_calls_it(small):
     assert [(entry.call, entry.taught, entry.own) for entry in functions.entries(small)] == [
         ("counting.halves", "90", True),
-        ("counting.never_shown", None, False),
+        ("counting.never_shown", "90", False),
         ("counting.pretended_time_s", "90", True),
-        ("dice.faces", None, False),
-        ("lazy.thirds", None, False),
+        ("dice.faces", "90", False),
+        ("lazy.thirds", "90", False),
         ("toy.pairs", "90", True),
     ]
 
@@ -83,26 +83,20 @@ def test_a_good_library_has_no_fault(small):
 
 
 def test_a_function_that_its_lesson_does_not_use_is_a_fault(small):
-    assert faults(small, "no lesson shows. For the library itself.", "no lesson shows. Lesson 90.") == [
+    assert faults(small, "no lesson shows.", "no lesson shows. Lesson 90.") == [
         "counting.never_shown names lesson 90, which does not use it"
     ]
 
 
 def test_a_function_of_a_lazy_package_that_its_lesson_does_not_use_is_a_fault(small):
-    old = "add up to ``number``. For the library itself."
+    old = "add up to ``number``."
     assert faults(small, old, "add up to ``number``. Lesson 90.", file="lazy/parts.py") == [
         "lazy.thirds names lesson 90, which does not use it"
     ]
 
 
-def test_a_function_of_the_library_itself_that_a_lesson_uses_is_a_fault(small):
-    assert faults(small, "the larger one last. Lesson 90.", "the larger one last. For the library itself.") == [
-        "counting.halves says 'For the library itself.', but lesson 90 uses it"
-    ]
-
-
 def test_a_function_of_a_lesson_to_come_is_no_fault(small):
-    assert faults(small, "no lesson shows. For the library itself.", "no lesson shows. Lesson 95.") == []
+    assert faults(small, "no lesson shows.", "no lesson shows. Lesson 95.") == []
 
 
 def test_a_function_without_a_lesson_has_that_of_its_module(small):
@@ -137,7 +131,8 @@ def test_the_page_has_what_an_exercise_uses(built):
     folder.mkdir(parents=True)
     (folder / "90_small_counts_exercises.py").write_text("# %%\nfrom toy import lazy\n\nlazy.thirds(3)\n")
     page = functions.page(built, built.lessons())
-    assert next(line for line in page.splitlines() if "`lazy.thirds`" in line).endswith("|  | exercises 90 |")
+    row = next(line for line in page.splitlines() if "`lazy.thirds`" in line)
+    assert row.endswith("| [90](90_small_counts.ipynb) | exercises 90 |")
 
 
 LESSONS = HERE.lessons()

@@ -261,10 +261,10 @@ def test_a_dataset_that_cannot_go_to_a_worker_is_one_clear_error(monkeypatch) ->
         loading.loader_iterator(5)
 
 
-def test_every_public_name_is_there_and_documented_with_its_lesson() -> None:
+def test_every_public_name_is_there_and_documented() -> None:
     for name in feeding.__all__:
         value = getattr(feeding, name)
         if name != "LECTURE_SETUPS":
-            assert value.__doc__.rstrip().endswith(("Lesson 06.", "For the library itself.")), name
+            assert value.__doc__, name
     with pytest.raises(AttributeError, match="no attribute 'fed'; it has"):
         feeding.fed  # noqa: B018

@@ -23,7 +23,6 @@ from tools.authoring.course import Course
 from tools.authoring.lesson import AuthoringError, Cell, Lesson, cells_of
 from tools.authoring.problem import Problem
 
-INNER = "For the library itself."
 _TAUGHT = re.compile(r"Lesson (\d\d)\.\s*\Z")
 _MENTIONED = re.compile(r"`([A-Za-z_][\w.]*)(?:\(.*?\))?`")
 
@@ -42,7 +41,6 @@ class Entry:
     taught: str | None
     own: bool
     is_function: bool
-    is_inner: bool
 
 
 @dataclass(frozen=True)
@@ -121,8 +119,7 @@ def _entry(course: Course, call: str, thing: Callable) -> Entry:
     module = importlib.import_module(thing.__module__)
     text, module_text = inspect.getdoc(thing) or "", inspect.getdoc(module) or ""
     own = _TAUGHT.search(text)
-    inherited = None if text.endswith(INNER) else _TAUGHT.search(module_text)
-    taught = own or inherited
+    taught = own or _TAUGHT.search(module_text)
     sentence = re.split(r"(?<=[.:;])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(":;")
     return Entry(
         call=call,
@@ -132,7 +129,6 @@ def _entry(course: Course, call: str, thing: Callable) -> Entry:
         taught=taught[1] if taught else None,
         own=own is not None,
         is_function=not inspect.isclass(thing),
-        is_inner=text.endswith(INNER),
     )
 
 
@@ -201,32 +197,21 @@ def _resolve(dotted: str, package: str) -> tuple[str, str] | None:
 
 
 def check(course: Course, lessons: Sequence[Lesson]) -> list[Problem]:
-    """Return a problem for each function that names no lesson, or names one that does not use it.
-
-    A function that no reader calls says so in place of the lesson: its docstring ends with :data:`INNER`.
-    """
+    """Return a problem for each function of a lesson that names none, and for each that names one not using it."""
     known = uses(course, lessons)
     problems = []
     for entry in entries(course, known.keys):
         users = [number for number, keys in known.lessons.items() if entry.key in keys]
         if not entry.is_function:
             continue
-        if entry.is_inner:
-            what = (
-                f"{entry.call} says '{INNER}', but lesson {', '.join(users)} uses it; name the lesson" if users else ""
-            )
-        elif entry.taught is None:
-            what = f"{entry.call} names no lesson; end its docstring, or its module's, with 'Lesson NN.' or '{INNER}'"
+        if users and entry.taught is None:
+            what = f"{entry.call} names no lesson; end its docstring, or its module's, with 'Lesson {users[0]}.'"
         elif entry.own and entry.taught in known.lessons and entry.taught not in users:
             elsewhere = f" (lesson {', '.join(users)} does)" if users else ""
-            what = (
-                f"{entry.call} names lesson {entry.taught}, which does not use it{elsewhere}; mend either, "
-                f"or end with '{INNER}'"
-            )
+            what = f"{entry.call} names lesson {entry.taught}, which does not use it{elsewhere}; mend either"
         else:
-            what = ""
-        if what:
-            problems.append(Problem(entry.file, None, what))
+            continue
+        problems.append(Problem(entry.file, None, what))
     return problems
 
 
