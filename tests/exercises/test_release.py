@@ -90,15 +90,21 @@ def pages_are_true(tree):
     }
 
 
+@pytest.fixture(scope="module")
+def problems():
+    """The problems of all exercises of this course."""
+    return sheets.problems(HERE)
+
+
 @pytest.mark.parametrize("sheet", [pytest.param(sheet, id=sheet.lesson.name) for sheet in SHEETS])
-def test_what_git_would_hand_on_is_what_the_source_gives(sheet):
-    assert [problem for problem in sheets.problems(HERE) if problem.where.startswith(sheet.lesson.name)] == []
+def test_what_git_would_hand_on_is_what_the_source_gives(sheet, problems):
+    assert [problem for problem in problems if problem.where.startswith(sheet.lesson.name)] == []
 
 
-def test_git_would_hand_on_no_notebook_without_a_source():
+def test_git_would_hand_on_no_notebook_without_a_source(problems):
     names = tuple(sheet.lesson.name for sheet in SHEETS)
     assert names
-    assert [problem for problem in sheets.problems(HERE) if not problem.where.startswith(names)] == []
+    assert [problem for problem in problems if not problem.where.startswith(names)] == []
 
 
 def test_a_secret_is_found_by_its_content(built, tmp_path):
