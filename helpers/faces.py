@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
-import lazy_loader
+try:
+    import lazy_loader
+except ModuleNotFoundError:  # a Python in which nothing of the library is installed
+    remedy = "run `make setup` in the course's folder and use .venv/bin/python"
+    raise ModuleNotFoundError(f"lazy-loader is not installed in {sys.prefix}; {remedy}", name="lazy_loader") from None
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:

@@ -2,7 +2,7 @@
 
 One JSON file a lesson in course/recorded/ holds what :data:`RECORDERS` names for it, with the machine, the
 versions, the date, the commit and the command that made it. ``python -m helpers.recorded 00`` writes lesson
-00's on the machine at hand; it needs torch, numpy, pandas and matplotlib, no Jupyter. Lesson 07's needs
+00's on the machine at hand; it needs what the library itself does, no Jupyter. Lesson 07's needs
 torchvision too.
 
 Lesson 00.

@@ -457,3 +457,11 @@ def test_without_any_package_it_still_says_so(tmp_path):
     assert "torch is not installed" in done.stdout
     assert "Machine card\n  unknown" in done.stdout
     assert "the check itself broke" not in done.stdout
+
+
+def test_a_python_in_which_nothing_was_installed_is_named_with_what_to_do(tmp_path):
+    done = run("-c", BARE, "lazy_loader", home=tmp_path)
+    assert done.stderr.splitlines()[-1] == (
+        f"ModuleNotFoundError: lazy-loader is not installed in {sys.prefix}; "
+        "run `make setup` in the course's folder and use .venv/bin/python"
+    )
