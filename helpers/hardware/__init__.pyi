@@ -3,9 +3,10 @@ from .devices import (
     Device as Device,
     device as device,
     known_device as known_device,
+    memory_inversion as memory_inversion,
+    published_errors as published_errors,
     ridge_flops_per_byte as ridge_flops_per_byte,
 )
-from .devices_tables import memory_inversion as memory_inversion, published_errors as published_errors
 from .history import (
     doubling_time as doubling_time,
     energy_cost as energy_cost,
@@ -16,7 +17,7 @@ from .history import (
     training_compute as training_compute,
 )
 from .limits.bandwidth import compiled_triad as compiled_triad
-from .limits.changepoints import find_change_points as find_change_points
+from .limits.levels import find_change_points as find_change_points
 from .limits.probing import probe as probe
 from .limits.results import (
     BandwidthPoint as BandwidthPoint,

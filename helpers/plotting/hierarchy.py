@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from helpers import units
 from helpers.access.copies import Link
 from helpers.checks import members
-from helpers.hardware.devices_tables import OnChipMemory
+from helpers.hardware.devices import OnChipMemory
 from helpers.hardware.limits.results import MemoryLevel
 from helpers.plotting.labels import label_points
 from helpers.plotting.style import MEASURED, STYLE_FILE, figure, ink_on, unit_axis
@@ -103,7 +103,7 @@ def draw_inversion(
 ) -> Figure:
     """Return a line a processor over the levels of on-chip memory, from the cores outwards; bytes are logarithmic.
 
-    ``processors`` are rows of :func:`helpers.hardware.devices_tables.memory_inversion`: the bytes of all instances of a
+    ``processors`` are rows of :func:`helpers.hardware.devices.memory_inversion`: the bytes of all instances of a
     level together. "L1, shared" is the larger of the two, which on many GPUs are one memory. GPUs are solid lines,
     others dashed; what is unknown leaves a gap. A line that rises is a pyramid, one that falls stands on its head.
 

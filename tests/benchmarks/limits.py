@@ -24,7 +24,7 @@ from torch.utils import benchmark
 from helpers import hardware, native, results
 from helpers.hardware import MachineLimits, probe
 from helpers.hardware.limits import bandwidth, chase, levels as probe_levels, peak
-from helpers.hardware.limits.repeats import fastest_s
+from helpers.hardware.limits.peak import fastest_s
 
 CPU = torch.device("cpu")
 RUNS = 9

@@ -43,7 +43,7 @@ MUTATIONS = (
     ),
     Mutation(
         "01",
-        "helpers/hardware/limits/changepoints.py",
+        "helpers/hardware/limits/levels.py",
         "return tuple(sizes[peak] for peak",
         "return tuple(sizes[peak + 1] for peak",
         "a cache as large as the first buffer that it does not hold",

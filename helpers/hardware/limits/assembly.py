@@ -11,7 +11,7 @@ import torch
 
 from helpers.hardware.limits.bandwidth import KERNELS
 from helpers.hardware.limits.levels import CacheLevel, latency_point
-from helpers.hardware.limits.repeats import Key, agree
+from helpers.hardware.limits.peak import Key, agree
 from helpers.hardware.limits.results import BandwidthPoint, LatencyPoint, MachineLimits, MemoryLevel
 
 _UNSTABLE_SHARE = 0.1

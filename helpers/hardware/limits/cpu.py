@@ -15,7 +15,7 @@ from helpers.hardware.card import MachineCard
 from helpers.hardware.limits import bandwidth, chase, levels as levels_of, peak
 from helpers.hardware.limits.assembly import Measured, assembled, curve_of, memory_level, triads_of
 from helpers.hardware.limits.levels import CacheLevel
-from helpers.hardware.limits.repeats import Key, Stage, fastest_s, in_passes
+from helpers.hardware.limits.peak import Key, Stage, fastest_s, in_passes
 from helpers.hardware.limits.results import MachineLimits
 from helpers.hardware.machine import machine_card
 from helpers.results import cell

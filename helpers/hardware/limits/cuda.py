@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 
 from helpers import native
 from helpers.hardware.card import Gpu
-from helpers.hardware.limits import bandwidth, chase_cuda, levels as levels_of, peak
+from helpers.hardware.limits import bandwidth, chase, levels as levels_of, peak
 from helpers.hardware.limits.assembly import Measured, assembled, curve_of, memory_level
 from helpers.hardware.limits.cpu import Plan, curve_stage, peak_stage, track, triad_stage
 from helpers.hardware.limits.levels import CacheLevel
-from helpers.hardware.limits.repeats import Key, Stage, in_passes
+from helpers.hardware.limits.peak import Key, Stage, in_passes
 from helpers.hardware.limits.results import MachineLimits
 from helpers.hardware.machine import machine_card
+from helpers.timing.runs import run
 
 _LINE_BYTES = 128
 _LEAST_BYTES, _LEAST_CURVE_BYTES = 2**14, 2**20
@@ -61,14 +62,14 @@ def _latencies(
     device: torch.device, plan: Plan, most: int, end_s: float, notes: list[str]
 ) -> tuple[dict[Key, list[float]], dict[str, str]]:
     try:
-        walk_s, compiler = chase_cuda.cuda_walk(device)
+        walk_s, compiler = cuda_walk(device)
     except native.NativeError as error:
         notes.append(f"no latency was measured: {error.problem.splitlines()[0]}")
         return {}, {}
     host = torch.zeros(most // 8, dtype=torch.int64).view(torch.uint64)
 
     def stage(size_bytes: int) -> dict[Key, float]:
-        return {("latency", size_bytes): walk_s(chase_cuda.linked_on(device, host, size_bytes, line_bytes=_LINE_BYTES))}
+        return {("latency", size_bytes): walk_s(linked_on(device, host, size_bytes, line_bytes=_LINE_BYTES))}
 
     sizes = levels_of.grid(plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=most)
     stages = [functools.partial(stage, size // _LINE_BYTES * _LINE_BYTES) for size in sizes]
@@ -103,3 +104,47 @@ def _compute_stages(device: torch.device, plan: Plan, reasons: dict[str, str]) -
         lambda: {("bus", "host_to_device"): 1 / peak.bus_bytes_per_s(device, to_device=True)},
         lambda: {("bus", "device_to_host"): 1 / peak.bus_bytes_per_s(device, to_device=False)},
     ]
+
+
+DECLARATION = "void chase(const uint64_t* next, uint64_t* state, uint64_t steps)"
+
+_STEPS = 10_000
+_RUNS = 5
+
+
+def source() -> str:
+    """Return the kernel's text."""
+    return native.read_source(__package__, "chase.cu")
+
+
+def cuda_walk(device: torch.device) -> tuple[Callable[[torch.Tensor], float], str]:
+    """Return a function from a linked buffer on ``device`` (uint64) to the seconds of one load, and the compiler.
+
+    Each call takes the fastest of its runs between two CUDA events, after one that does not count; every run goes on
+    where the last one stopped, so that a buffer beyond the caches is not walked on lines that they still hold. Link
+    the buffer anew before another call. Raises NativeError where the kernel cannot be compiled or loaded. Lesson 01.
+    """
+    cubin = native.compile_cuda(source(), architecture=native.gpu_architecture(device))
+    kernel = cubin.load(device).function(DECLARATION)
+
+    def walk_s(buffer: torch.Tensor) -> float:
+        state = torch.zeros(1, dtype=torch.int64, device=device).view(torch.uint64)
+        times_s = [run(lambda: kernel(buffer, state, _STEPS, grid=1, block=1), 1, device, time.perf_counter).device_s
+                   for _ in range(1 + _RUNS)]  # fmt: skip
+        return min(times_s[1:]) / _STEPS
+
+    return walk_s, cubin.compiler
+
+
+def linked_on(device: torch.device, buffer: torch.Tensor, working_set_bytes: int, *, line_bytes: int) -> torch.Tensor:
+    """Return a cycle over ``working_set_bytes``, linked in the host's ``buffer`` (uint64) and copied to ``device``.
+
+    Its lines are then read once in the order of the walk: what fits into the caches is there, and of what does not
+    they hold the end of the round, as after a whole one. Raises ValueError as
+    :func:`helpers.hardware.limits.chase.link` does.
+    For the library itself.
+    """
+    places = torch.from_numpy(chase.link(buffer.numpy(), working_set_bytes, line_bytes=line_bytes))
+    there = buffer[: working_set_bytes // 8].to(device)
+    there.view(torch.int64).index_select(0, places.to(device))
+    return there

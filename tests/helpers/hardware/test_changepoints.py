@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.hardware import LatencyPoint, find_change_points, machine_card
-from helpers.hardware.limits import changepoints, chase, levels as probe_levels
+from helpers.hardware.limits import chase, levels as changepoints, levels as probe_levels
 from helpers.simulators import CacheLevel, simulate_latency
 
 KIB, MIB = 2**10, 2**20
@@ -131,7 +131,7 @@ def mean_latency(working_set: int, lines: tuple[int, ...], latencies_s: tuple[fl
 def test_a_finder_that_tells_less_apart_is_seen(monkeypatch):
     caches, memory_s = HIERARCHIES["server"]
     points = curve(caches, memory_s, sizes_to(128 * MIB), in_a_cycle=False)
-    monkeypatch.setattr(changepoints, "_TOLD_APART", 1.0)
+    monkeypatch.setattr(changepoints, "_JUMP_TOLD_APART", 1.0)
     assert find_change_points(points) != tuple(size for size, _ in caches)
 
 

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from helpers.hardware import Gpu, MachineCard, devices, devices_tables
+from helpers.hardware import Gpu, MachineCard, devices, devices as devices_tables
 from helpers.hardware.devices import (
     DTYPES,
     FIGURES,

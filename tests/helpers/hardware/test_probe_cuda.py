@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from helpers.hardware import Gpu, MachineCard, probe
-from helpers.hardware.limits import bandwidth, chase, chase_cuda, cpu as probe_cpu, cuda as probe_cuda, levels, peak
+from helpers.hardware.limits import (
+    bandwidth,
+    chase,
+    cpu as probe_cpu,
+    cuda as chase_cuda,
+    cuda as probe_cuda,
+    levels,
+    peak,
+)
 from helpers.native import census, compile_cuda, cubin as cubin_file, driver
 from helpers.native.signatures import parse_signature
 from helpers.native.tools import MissingToolError

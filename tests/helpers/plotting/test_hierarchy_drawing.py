@@ -8,7 +8,7 @@ import pytest
 from drawing_samples import KIB, LEVELS, MIB, overlapping, settle
 
 from helpers.access.copies import Link
-from helpers.hardware.devices_tables import OnChipMemory, memory_inversion
+from helpers.hardware.devices import OnChipMemory, memory_inversion
 from helpers.hardware.limits.results import MemoryLevel
 from helpers.plotting.hierarchy import draw_hierarchy, draw_inversion, draw_links
 
