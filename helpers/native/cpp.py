@@ -19,7 +19,7 @@ from helpers import storage
 from helpers.checks import members, one_of
 from helpers.native import cache
 from helpers.native.signatures import Signature, parse_signature, to_c
-from helpers.native.tools import CompilationError, MissingToolError, NativeError, find_compiler, run_tool
+from helpers.native.tools import CompilationError, MissingToolError, NativeError, find_compiler, refused_line, run_tool
 
 CPP_FLAGS = ("-O3", "-march=native", "-std=c++17")
 
@@ -124,17 +124,15 @@ def _compile(command: Sequence[str], flags: Sequence[str], source: str, target: 
 
 def _refusal(compiler: str, source: str, log: str, status: int) -> CompilationError:
     """Return the error for what the compiler printed: its first error, and the source's line that it is about."""
-    lines, errors = source.splitlines(), list(_ERROR.finditer(log))
+    errors = list(_ERROR.finditer(log))
     found = next((one for one in errors if one["place"].endswith(_FILE) and one["line"]), None)
-    if found is None or not 1 <= int(found["line"]) <= len(lines):
+    if found is None or not 1 <= int(found["line"]) <= len(source.splitlines()):
         linker = _LINK_ERROR.search(log)
         reason = linker.group() if linker else errors[0]["message"] if errors else log.strip().partition("\n")[0]
         return CompilationError(
             f"{compiler} fails: {reason or f'exit status {status}'}", "read the compiler's whole output in .log", log
         )
-    number = int(found["line"])
-    problem = f"{compiler} refuses line {number}: {found['message']}\n    {number} | {lines[number - 1].rstrip()}"
-    return CompilationError(problem, f"correct line {number} of the source (.log has every message)", log)
+    return refused_line(compiler, source, int(found["line"]), found["message"], log)
 
 
 def _loaded(path: Path) -> ctypes.CDLL:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.native import cache, cubin
-from helpers.native.tools import CompilationError, MissingToolError, NativeError, package_folders
+from helpers.native.tools import CompilationError, MissingToolError, NativeError, package_folders, refused_line
 
 if TYPE_CHECKING:
     from helpers.native.driver import Module
@@ -151,14 +151,12 @@ def _text(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
 
 
 def _refusal(library: ctypes.CDLL, status: int, source: str, log: str) -> CompilationError:
-    found, lines = _FIRST_ERROR.search(log), source.splitlines()
-    if found is None or not 1 <= int(found["line"]) <= len(lines):
+    found = _FIRST_ERROR.search(log)
+    if found is None or not 1 <= int(found["line"]) <= len(source.splitlines()):
         words = re.search(r"error\s*: (.*)", log)
         reason = words[1] if words else library.nvrtcGetErrorString(status).decode()
         return CompilationError(f"NVRTC refuses: {reason}", "read the compiler's whole output in .log", log)
-    number = int(found["line"])
-    problem = f"NVRTC refuses line {number}: {found['message']}\n    {number} | {lines[number - 1].rstrip()}"
-    return CompilationError(problem, f"correct line {number} of the source (.log has every message)", log)
+    return refused_line("NVRTC", source, int(found["line"]), found["message"], log)
 
 
 def _call(library: ctypes.CDLL, name: str, *arguments: Any) -> None:

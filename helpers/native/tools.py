@@ -50,6 +50,13 @@ class CompilationError(NativeError):
         self.log = log
 
 
+def refused_line(compiler: str, source: str, number: int, message: str, log: str) -> CompilationError:
+    """Return the error of a compiler that refuses a line of ``source`` (the first is 1), with that line's text."""
+    line = source.splitlines()[number - 1].rstrip()
+    problem = f"{compiler} refuses line {number}: {message}\n    {number} | {line}"
+    return CompilationError(problem, f"correct line {number} of the source (.log has every message)", log)
+
+
 def package_folders(package: str) -> list[Path]:
     """Return the folders of a top-level package without importing it; none where it is not installed."""
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import re
 from collections.abc import Sequence
@@ -22,7 +21,6 @@ from helpers.studies.constant_weights.network import (
     network_of,
     pruned,
     random_network,
-    standard_network,
 )
 from helpers.studies.constant_weights.programs import CudaProgram, build
 
@@ -261,20 +259,6 @@ def recorded_counts(*, current: bool = False) -> PlacementCounts:
         raise FileNotFoundError(f"the recorded census {path.name} is not there; it is in the course's "
                                 "repository, under course/recorded/constant_weights")  # fmt: skip
     return from_dict(PlacementCounts, json.loads(path.read_text(encoding="utf-8")))
-
-
-def record_current_counts() -> PlacementCounts:
-    """Count ``standard_network(0)`` for :data:`CURRENT_ARCHITECTURES` here, and write what recorded_counts gives.
-
-    Raises as :func:`count_placements` does. For the library itself.
-    """
-    network = standard_network()
-    found = [count_placements(network, architectures=CURRENT_ARCHITECTURES, precision=precision)
-             for precision in ("fp32", "fp16")]  # fmt: skip
-    note = f"{found[0].compiler}, {datetime.datetime.now(datetime.UTC).date().isoformat()}"
-    joined = dataclasses.replace(found[0], counts=found[0].counts + found[1].counts, note=note)
-    storage.write_atomically(recorded_file(CURRENT_ARCHITECTURES), joined.to_json() + "\n")
-    return joined
 
 
 def recorded_file(architectures: Sequence[str]) -> Path:

@@ -153,46 +153,38 @@ def _offsets(network: Network) -> Iterator[tuple[int, Dense, int, int]]:
         place += layer.outputs + layer.weights.size
 
 
-def _source_of_numbers(placement: str) -> str:
-    return "" if placement in BY_POINTER else "    parameters = constants;\n"
-
-
 def _evaluate_one(network: Network, placement: str) -> str:
     unused = "" if placement in BY_POINTER else "[[maybe_unused]] "
-    lines = [f"\nINLINE void evaluate_one(const float* x0, float* outputs, {unused}const float* parameters) {{\n",
-             _source_of_numbers(placement)]  # fmt: skip
-    for number, layer, bias, weights in _offsets(network):
-        y = f"x{number}"
-        lines.append(f"    alignas(64) float {y}[padded({layer.outputs})];\n")
-        lines.append(f"    dense<{layer.inputs}, {layer.outputs}>(x{number - 1}, parameters + {weights}, "
-                     f"parameters + {bias}, {y});\n")  # fmt: skip
-        if layer.activation == "softmax":
-            lines.append(f"    softmax<{layer.outputs}>({y});\n")
-        elif layer.activation != "identity":
-            lines.append(f"    apply<{layer.outputs}, {layer.activation}>({y});\n")
-    return "".join([*lines, f"    memcpy(outputs, x{len(network.layers)}, sizeof(float) * OUTPUTS);\n}}\n"])
+    return "".join([
+        f"\nINLINE void evaluate_one(const float* x0, float* outputs, {unused}const float* parameters) {{\n",
+        *_layers(network, placement, "    alignas(64) float {}[padded({})];\n"),
+        f"    memcpy(outputs, x{len(network.layers)}, sizeof(float) * OUTPUTS);\n}}\n",
+    ])  # fmt: skip
 
 
 def _evaluate_lanes(network: Network, placement: str) -> str:
-    lines = ["\ntemplate <int WIDTH>\n",
-             "INLINE void evaluate_lanes(const Lanes (*x0)[WIDTH], Lanes (*y)[WIDTH], const float* parameters) {\n",
-             _source_of_numbers(placement)]  # fmt: skip
+    return "".join([
+        "\ntemplate <int WIDTH>\n",
+        "INLINE void evaluate_lanes(const Lanes (*x0)[WIDTH], Lanes (*y)[WIDTH], const float* parameters) {\n",
+        *_layers(network, placement, "    Lanes {}[{}][WIDTH];\n", width=", WIDTH", last="y"),
+        "}\n",
+    ])  # fmt: skip
+
+
+def _layers(network: Network, placement: str, declaration: str, *, width: str = "", last: str = "") -> Iterator[str]:
+    """Yield the layers' calls; ``last`` is what the last one writes to where that is declared already."""
+    if placement not in BY_POINTER:
+        yield "    parameters = constants;\n"
     for number, layer, bias, weights in _offsets(network):
-        y = "y" if number == len(network.layers) else f"x{number}"
-        if y != "y":
-            lines.append(f"    Lanes {y}[{layer.outputs}][WIDTH];\n")
-        lines.append(f"    dense<{layer.inputs}, {layer.outputs}, WIDTH>(x{number - 1}, parameters + {weights}, "
-                     f"parameters + {bias}, {y});\n")  # fmt: skip
-        lines += _activation_on_lanes(layer, y)
-    return "".join([*lines, "}\n"])
-
-
-def _activation_on_lanes(layer: Dense, y: str) -> list[str]:
-    if layer.activation == "softmax":
-        return [f"    softmax<{layer.outputs}, WIDTH>({y});\n"]
-    if layer.activation == "identity":
-        return []
-    return [f"    apply<{layer.outputs}, {layer.activation}, WIDTH>({y});\n"]
+        y = last if last and number == len(network.layers) else f"x{number}"
+        if y != last:
+            yield declaration.format(y, layer.outputs)
+        yield (f"    dense<{layer.inputs}, {layer.outputs}{width}>(x{number - 1}, parameters + {weights}, "
+               f"parameters + {bias}, {y});\n")  # fmt: skip
+        if layer.activation == "softmax":
+            yield f"    softmax<{layer.outputs}{width}>({y});\n"
+        elif layer.activation != "identity":
+            yield f"    apply<{layer.outputs}, {layer.activation}{width}>({y});\n"
 
 
 def _straight_line(network: Network) -> Iterator[str]:

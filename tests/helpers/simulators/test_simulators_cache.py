@@ -10,7 +10,7 @@ import product_streams
 import pytest
 
 from helpers import results
-from helpers.simulators import cache, lru, streams
+from helpers.simulators import cache, streams
 from helpers.simulators.cache import CacheLevel, simulate_caches, simulate_latency
 from helpers.simulators.streams import AddressStream
 
@@ -88,7 +88,7 @@ def some_streams() -> dict[str, AddressStream]:
 @pytest.mark.parametrize("name", some_streams())
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_numba)])
 def test_every_count_is_the_oracles(kind, name, compiled, monkeypatch):
-    monkeypatch.setattr(lru, "COMPILED_FROM", 0 if compiled else 10**9)
+    monkeypatch.setattr(cache, "_COMPILED_FROM", 0 if compiled else 10**9)
     levels, stream = HIERARCHIES[kind], some_streams()[name]
     oracle = Oracle(levels)
     oracle.run(stream)
@@ -211,14 +211,14 @@ def test_without_numba_the_counts_are_the_same(monkeypatch):
 
     stream, levels = some_streams()["random"], HIERARCHIES["three levels"]
     expected = simulate_caches(stream, levels)
-    monkeypatch.setattr(lru, "COMPILED_FROM", 0)
+    monkeypatch.setattr(cache, "_COMPILED_FROM", 0)
     monkeypatch.setitem(sys.modules, "numba", None)
-    lru._compiled_walk.cache_clear()
+    cache._compiled_walk.cache_clear()
     try:
         assert simulate_caches(stream, levels) == expected
-        assert lru._compiled_walk() is None
+        assert cache._compiled_walk() is None
     finally:
-        lru._compiled_walk.cache_clear()
+        cache._compiled_walk.cache_clear()
 
 
 def test_an_empty_stream_counts_nothing():
