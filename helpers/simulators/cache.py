@@ -242,18 +242,14 @@ def _without_repetitions(lines: np.ndarray, writes: np.ndarray) -> _Touches:
     return _Touches(lines[starts], writes[starts], np.logical_or.reduceat(writes, starts))
 
 
-def _walk(
-    touches: _Touches, *, sets: int, ways: int, fetches_before_writing: bool, compiled: bool | None = None
-) -> _Walk:
+def _walk(touches: _Touches, *, sets: int, ways: int, fetches_before_writing: bool) -> _Walk:
     """Return what a level of ``sets`` x ``ways`` lines does with ``touches``, empty at first.
 
     A line stands in the set of its number modulo ``sets``. A miss asks the next level for the line (a missed write
     only if ``fetches_before_writing``), then writes the line that it replaces to the next level if that is dirty.
-    ``compiled=None`` takes numba where it is installed and the touches are many.
+    numba walks where it is installed and the touches are many, else Python; both do the same.
     """
-    compiled_walk = (
-        _compiled_walk() if compiled or (compiled is None and touches.lines.size >= _COMPILED_FROM) else None
-    )
+    compiled_walk = _compiled_walk() if touches.lines.size >= _COMPILED_FROM else None
     if compiled_walk is None:
         return _walk_in_python(touches, sets, ways, fetches_before_writing)
     numbers, lines = _numbered(touches.lines)

@@ -35,62 +35,38 @@ _FUNCTIONS = {  # the program in which each stands, and what it takes
 
 
 def bias_relu(x: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> None:
-    """Write relu(x + bias) to ``out``, of x's dense layout, which may be ``x`` itself. For the library itself."""
-    dtype = _dtype(x, DTYPES)
-    if x.numel():
-        function = _function("bias_relu", dtype)
-        bias = bias.contiguous()
-        function(x.data_ptr(), bias.data_ptr(), out.data_ptr(), *layouts.split(x), _threads(x, 2))
+    """Write relu(x + bias) to ``out``, of x's dense layout, which may be ``x`` itself."""
+    _run("bias_relu", x, (x, bias.contiguous(), out), layouts.split(x), passes=2)
 
 
 def bias_gradient(grad: torch.Tensor) -> torch.Tensor:
-    """Return the sums (C,) of a dense ``grad``. For the library itself."""
-    dtype = _dtype(grad, DTYPES)
+    """Return the sums (C,) of a dense ``grad``."""
     total = _sums(grad)
-    if grad.numel():
-        function = _function("bias_gradient", dtype)
-        function(grad.data_ptr(), total.data_ptr(), *layouts.split(grad), _threads(grad, 1))
+    _run("bias_gradient", grad, (grad, total), layouts.split(grad), passes=1)
     return total
 
 
 def relu_bias_backward(grad: torch.Tensor, y: torch.Tensor, grad_x: torch.Tensor) -> torch.Tensor:
     """Write to ``grad_x`` what of ``grad`` passes the ReLU whose output is ``y``; return its sums (C,).
 
-    All three have one dense layout. For the library itself.
+    All three have one dense layout.
     """
-    dtype = _dtype(grad, DTYPES)
     total = _sums(grad)
-    if grad.numel():
-        function = _function("relu_bias_backward", dtype)
-        addresses = (grad.data_ptr(), y.data_ptr(), grad_x.data_ptr(), total.data_ptr())
-        function(*addresses, *layouts.split(grad), _threads(grad, 3))
+    _run("relu_bias_backward", grad, (grad, y, grad_x, total), layouts.split(grad), passes=3)
     return total
 
 
 def bias_relu_pool(x: torch.Tensor, bias: torch.Tensor, out: torch.Tensor, place: torch.Tensor) -> None:
-    """Write the 2 x 2 maxima of relu(x + bias) to ``out`` and the place of each (0 to 3, 4: zero) to ``place``.
-
-    For the library itself.
-    """
-    dtype = _dtype(x, POOL_DTYPES)
-    if out.numel():
-        function = _function("bias_relu_pool", dtype)
-        bias = bias.contiguous()
-        addresses = (x.data_ptr(), bias.data_ptr(), out.data_ptr(), place.data_ptr())
-        function(*addresses, *x.shape, layouts.is_channels_last(x), _threads(x, 1))
+    """Write the 2 x 2 maxima of relu(x + bias) to ``out`` and the place of each (0 to 3, 4: zero) to ``place``."""
+    sizes = (*x.shape, layouts.is_channels_last(x))
+    _run("bias_relu_pool", x, (x, bias.contiguous(), out, place), sizes, passes=1, accepted=POOL_DTYPES)
 
 
 def bias_relu_pool_backward(grad: torch.Tensor, place: torch.Tensor, grad_x: torch.Tensor) -> torch.Tensor:
-    """Write the gradient of :func:`bias_relu_pool` to ``grad_x``; return that of the bias (C,).
-
-    For the library itself.
-    """
-    dtype = _dtype(grad_x, POOL_DTYPES)
-    total = _sums(grad_x)
-    if grad_x.numel():
-        function = _function("bias_relu_pool_backward", dtype)
-        addresses = (grad.data_ptr(), place.data_ptr(), grad_x.data_ptr(), total.data_ptr())
-        function(*addresses, *grad_x.shape, layouts.is_channels_last(grad_x), _threads(grad_x, 1))
+    """Write the gradient of :func:`bias_relu_pool` to ``grad_x``; return that of the bias (C,)."""
+    total, sizes = _sums(grad_x), (*grad_x.shape, layouts.is_channels_last(grad_x))
+    tensors = (grad, place, grad_x, total)
+    _run("bias_relu_pool_backward", grad_x, tensors, sizes, passes=1, accepted=POOL_DTYPES)
     return total
 
 
@@ -105,16 +81,31 @@ def convolution(
 ) -> None:
     """Write what :func:`bias_relu_pool` would of the 3 x 3 convolution of ``x`` to ``out`` and ``place`` (if not None).
 
-    ``x``, ``out`` and ``place`` lie channels-last, ``weight`` in any way. For the library itself.
+    ``x``, ``out`` and ``place`` lie channels-last, ``weight`` in any way.
     """
-    dtype = _dtype(x, POOL_DTYPES)
-    if out.numel():
-        function = _function("convolution", dtype)
-        bias = bias.contiguous()
-        addresses = (x.data_ptr(), weight.data_ptr(), bias.data_ptr(), out.data_ptr(), place.data_ptr() if place is not
-                     None else 0)  # fmt: skip
-        sizes = (*x.shape, len(weight), *weight.stride())
-        function(*addresses, *sizes, tiled, min(len(x), _threads(x, 1 + len(weight))))
+    sizes = (*x.shape, len(weight), *weight.stride(), tiled)
+    tensors = (x, weight, bias.contiguous(), out, place)
+    _run("convolution", x, tensors, sizes, passes=1 + len(weight), most_threads=len(x), accepted=POOL_DTYPES)
+
+
+def _run(
+    name: str,
+    tensor: torch.Tensor,
+    tensors: tuple[torch.Tensor | None, ...],
+    sizes: tuple[int, ...],
+    *,
+    passes: int,
+    most_threads: int | None = None,
+    accepted: dict[str, str] = DTYPES,
+) -> None:
+    """Run a kernel of the dtype of ``tensor`` on the addresses of ``tensors``, unless there is nothing to do."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in accepted:
+        raise TypeError(f"the C++ kernel takes {', '.join(accepted)}, not {dtype}; convert with x.float()")
+    if tensor.numel():
+        addresses = (0 if each is None else each.data_ptr() for each in tensors)
+        threads = _threads(tensor, passes)
+        _function(name, dtype)(*addresses, *sizes, min(threads, most_threads or threads))
 
 
 @functools.cache
@@ -140,13 +131,6 @@ def _function(name: str, dtype: str) -> Callable[..., None]:
 def function_of(library: native.Library, name: str) -> Callable[..., None]:
     """Return a kernel of a program that was compiled, as a bare function of addresses."""
     return library.function(f"void {name}({_FUNCTIONS[name][1]})").raw
-
-
-def _dtype(tensor: torch.Tensor, accepted: dict[str, str]) -> str:
-    name = str(tensor.dtype).removeprefix("torch.")
-    if name not in accepted:
-        raise TypeError(f"the C++ kernel takes {', '.join(accepted)}, not {name}; convert with x.float()")
-    return name
 
 
 def _sums(grad: torch.Tensor) -> torch.Tensor:

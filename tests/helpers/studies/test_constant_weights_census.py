@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 from helpers import native
-from helpers.native import cubin as cubin_file, tools
-from helpers.studies.constant_weights import counting, old_architectures
+from helpers.native import tools
+from helpers.studies.constant_weights import counting
 from helpers.studies.constant_weights.counting import (
     PlacementCounts,
     WeightCensus,
@@ -216,29 +216,6 @@ def test_every_census_has_the_fields_in_whole_numbers_and_each_multiply_add_is_f
         assert found.global_loads + found.constant_loads == found.loads > 0
         assert found.constant_loads > 0
         assert found.multiply_adds == found.scalar_fmas + found.packed_fmas
-
-
-def test_a_listing_of_sm_60_is_read_in_todays_words():
-    listing = """
-\t.section\t.text.evaluate,"ax",@progbits
-.text.evaluate:
-        /*0008*/                   MOV R1, c[0x0][0x20] ;
-        /*0010*/         {         FFMA32I R0, R3, 0.25, R0 ;
-        /*0018*/                   LDG.E.CI R8, [R4+0x24]         }
-        /*0028*/         {    @!P0 FFMA R0, R3, c[0x3][0x4], R0 ;
-        /*0030*/                   LDS.U.32 R8, [R4]         }
-        /*0038*/                   EXIT ;
-        /*0048*/                   BRA `(.L_1) ;
-"""
-    (kernel,) = cubin_file.parse(old_architectures.as_of_today(listing)).values()
-    row = old_architectures._counted(kernel, "const", "sm_60")
-    assert (row.total, row.multiply_adds, row.immediate, row.constant_bank) == (7, 2, 1, 1)
-    assert (row.global_loads, row.shared_loads) == (1, 1)
-
-
-def test_the_old_compiler_that_is_missing_is_named_with_the_command_that_fetches_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"uv pip install --target .* nvidia-cuda-nvrtc-cu12==12\.8"):
-        old_architectures.count_old(tmp_path)
 
 
 def test_what_is_built_can_be_read_and_what_is_not_is_refused(monkeypatch, tmp_path):

@@ -1,18 +1,20 @@
-"""Count the placements for sm_60 and sm_70, where the rule changed, and record them with their compiler.
+"""Record the census of the placements: by the compiler that is here, or by the last one for sm_60 and sm_70.
 
-Neither NVRTC nor nvdisasm of CUDA 13 knows sm_60 and sm_70. Two wheels bring the last that do; unpacked into a folder
-of their own they touch nothing that is installed::
+Neither NVRTC nor nvdisasm of CUDA 13 knows sm_60 and sm_70, where the rule changed. Two wheels bring the last that do;
+unpacked into a folder of their own they touch nothing that is installed::
 
+    python -m tools.authoring.recorded_counts
     uv pip install --target old --no-deps nvidia-cuda-nvrtc-cu12==12.8.93 triton==3.3.1
-    python -m helpers.studies.constant_weights.old_architectures old
+    python -m tools.authoring.recorded_counts old
 
-This writes what :func:`counting.recorded_counts` reads. Lesson 11.
+Each writes one of the two files that :func:`counting.recorded_counts` reads.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import dataclasses
 import datetime
 import re
 import tempfile
@@ -21,7 +23,14 @@ from pathlib import Path
 
 from helpers import storage
 from helpers.native import cubin, nvrtc, tools
-from helpers.studies.constant_weights.counting import OLD_ARCHITECTURES, PlacementCount, PlacementCounts, recorded_file
+from helpers.studies.constant_weights.counting import (
+    CURRENT_ARCHITECTURES,
+    OLD_ARCHITECTURES,
+    PlacementCount,
+    PlacementCounts,
+    count_placements,
+    recorded_file,
+)
 from helpers.studies.constant_weights.cuda_sources import CUDA_PLACEMENTS, cuda_source
 from helpers.studies.constant_weights.network import Network, standard_network
 
@@ -34,8 +43,7 @@ def count_old(folder: Path, *, network: Network | None = None) -> PlacementCount
     """Return the census of ``network`` (the standard one) for every placement, by the compiler in ``folder``.
 
     ``folder`` holds the wheels nvidia-cuda-nvrtc-cu12 and triton, unpacked. Raises FileNotFoundError, with the command
-    that fetches them, where it does not, and NativeError for a source that the compiler refuses. For the library
-    itself.
+    that fetches them, where it does not, and NativeError for a source that the compiler refuses.
     """
     network = standard_network() if network is None else network
     library = nvrtc._library(_found(folder, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"))
@@ -48,7 +56,7 @@ def count_old(folder: Path, *, network: Network | None = None) -> PlacementCount
             source = cuda_source(network, placement=placement)
             image, _ = nvrtc._compiled(library, source, (f"--gpu-architecture={architecture}",))
             rows.append(_counted(_kernel(image, nvdisasm, architecture), placement, architecture))
-    note = (f"Recorded on {datetime.date.today()} by python -m helpers.studies.constant_weights.old_architectures, "
+    note = (f"Recorded on {datetime.date.today()} by python -m tools.authoring.recorded_counts, "
             f"with {_version(nvdisasm)}. CUDA 13 no longer compiles for these architectures. On sm_60 an FFMA32I "
             "counts as an FFMA with an immediate; __grid_constant__ parameters begin with sm_70.")  # fmt: skip
     compiler = f"NVRTC {_nvrtc_version(library)}"
@@ -94,7 +102,7 @@ def as_of_today(listing: str) -> str:
     """Return a listing of sm_60 in the words that :func:`helpers.native.cubin.parse` reads.
 
     Two instructions that are issued together stand in braces there, the second without its semicolon, and a
-    multiply-add with an immediate of 32 bits is named FFMA32I. For the library itself.
+    multiply-add with an immediate of 32 bits is named FFMA32I.
     """
     plain = re.sub(r"(\*/\s+)\{", r"\1 ", listing)
     plain = re.sub(r"\}\s*$", ";", plain, flags=re.M)
@@ -111,12 +119,22 @@ def _counted(kernel: cubin.Function, placement: str, architecture: str) -> Place
     )  # fmt: skip
 
 
+def count_current() -> PlacementCounts:
+    """Return the census of the standard network for :data:`CURRENT_ARCHITECTURES`, in both precisions."""
+    single, half = (count_placements(standard_network(), architectures=CURRENT_ARCHITECTURES, precision=precision)
+                    for precision in ("fp32", "fp16"))  # fmt: skip
+    note = f"{single.compiler}, {datetime.datetime.now(datetime.UTC).date().isoformat()}"
+    return dataclasses.replace(single, counts=single.counts + half.counts, note=note)
+
+
 def main() -> None:
-    """Count with the compiler in the folder that is named, and write the file."""
+    """Count with the compiler that is here, or in the folder that is named, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where the two wheels are unpacked")
-    found = count_old(parser.parse_args().folder)
-    storage.write_atomically(recorded_file(OLD_ARCHITECTURES), found.to_json() + "\n")
+    parser.add_argument("folder", type=Path, nargs="?", help="where the two wheels are unpacked")
+    folder = parser.parse_args().folder
+    found = count_old(folder) if folder else count_current()
+    path = recorded_file(OLD_ARCHITECTURES if folder else CURRENT_ARCHITECTURES)
+    storage.write_atomically(path, found.to_json() + "\n")
     print(found)
 
 
