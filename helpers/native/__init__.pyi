@@ -15,11 +15,11 @@ from .nvrtc import (
     nvrtc_version as nvrtc_version,
     supported_architectures as supported_architectures,
 )
-from .sources import read_source as read_source
 from .tools import (
     CompilationError as CompilationError,
     MissingToolError as MissingToolError,
     NativeError as NativeError,
     find_nvdisasm as find_nvdisasm,
     find_objdump as find_objdump,
+    read_source as read_source,
 )

@@ -1,14 +1,16 @@
-"""The programs and packages that compile and disassemble: finding them, running them, saying what is missing."""
+"""What compiling takes: sources in files, the programs that compile and disassemble, and what to say without them."""
 
 from __future__ import annotations
 
+import importlib.resources
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 _PLATFORM = "darwin" if sys.platform == "darwin" else "win32" if sys.platform == "win32" else "linux"
@@ -23,6 +25,8 @@ _OBJDUMP_REMEDY = {
     "linux": "install it: `sudo apt install binutils` (Debian, Ubuntu) or `sudo dnf install binutils`",
 }[_PLATFORM]
 _NVDISASM_REMEDY = "install a CUDA build of torch (no GPU needed), whose Triton brings nvdisasm"
+_INCLUDE = re.compile(r'#include "(?P<name>.+)"\n')
+_ONCE = "#pragma once\n"
 
 
 class NativeError(RuntimeError):
@@ -48,6 +52,31 @@ class CompilationError(NativeError):
         super().__init__(problem, remedy)
         self.args = (problem, remedy, log)  # what pickle builds it from again
         self.log = log
+
+
+def read_source(package: str, name: str, *, generated: Mapping[str, str] | None = None) -> str:
+    """Return the program of the file ``name`` of ``package`` as one text, which needs no other file of the course.
+
+    In the place of an ``#include "name"`` stands the file of that name in the same folder, each the first time that it
+    is named, or the text that ``generated`` has for it. Raises FileNotFoundError for a file that is not there.
+    Lesson 11.
+    """
+    texts = dict(generated or {})
+    folder, _, _ = name.rpartition("/")
+
+    def read(path: str) -> str:
+        text = importlib.resources.files(package).joinpath(folder, path).read_text(encoding="utf-8")
+        return "".join(included(line) for line in text.splitlines(keepends=True) if line != _ONCE)
+
+    def included(line: str) -> str:
+        match = _INCLUDE.fullmatch(line)
+        if match is None:
+            return line
+        text = texts.get(match["name"])
+        texts[match["name"]] = ""
+        return read(match["name"]) if text is None else text
+
+    return read(name.rpartition("/")[2])
 
 
 def refused_line(compiler: str, source: str, number: int, message: str, log: str) -> CompilationError:

@@ -7,7 +7,6 @@ its times flatter it. The raw calls, in rows of their own, hand ready addresses 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from helpers import timing
 from helpers.hardware.limits import peak
 from helpers.results import Result
+from helpers.studies import frameworks
 from helpers.studies.constant_weights.network import Network, error_bound, exact_outputs, standard_network
 from helpers.studies.constant_weights.programs import CppProgram, cpp_program
 from helpers.studies.constant_weights.specialised import Specialised
@@ -152,8 +152,7 @@ def _peers(network: Network, x: torch.Tensor, out: torch.Tensor, absent: dict[st
             way = make(network)
             found = way(x, out)
         except Exception as error:  # a peer that fails is a result
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            absent[name] = lines[0][:200]
+            absent[name] = frameworks.first_line(error)
             continue
         error = float((torch.as_tensor(found).double() - exact).abs().max())
         if not error <= _ENOUGH:
@@ -177,32 +176,12 @@ def _compiled(network: Network) -> Way:
 
 
 def _frozen(network: Network) -> Way:
-    from torch._inductor import config
-
-    run = _compiled(network)
-    compiled = False
-
-    def way(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        nonlocal compiled
-        if compiled:
-            return run(x, out)
-        with config.patch(freezing=True), torch.no_grad():  # the first call compiles
-            compiled = True
-            return run(x, out)
-
-    return way
+    return frameworks.frozen(_compiled(network))
 
 
 def _onnx(network: Network) -> Way:
-    missing = [name for name in ("onnxruntime", "onnx") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(f"{' and '.join(missing)} not installed; `make bench` installs the group peers")
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(onnx_model(network), options, providers=["CPUExecutionProvider"])
-    return lambda x, _: session.run(None, {"x": x.numpy()})[0]
+    run = frameworks.onnx_runtime(lambda: onnx_model(network))
+    return lambda x, _: run("x", x)
 
 
 def onnx_model(network: Network) -> bytes:
@@ -210,7 +189,7 @@ def onnx_model(network: Network) -> bytes:
 
     Needs the package onnx (group peers). Lesson 11.
     """
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper, numpy_helper
 
     names = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "softmax": "Softmax", "identity": "Identity"}
     nodes, constants = [], []
@@ -221,12 +200,7 @@ def onnx_model(network: Network) -> bytes:
                       numpy_helper.from_array(np.array(layer.bias), f"bias{number}")]  # fmt: skip
         nodes.append(helper.make_node("Gemm", [before, f"weights{number}", f"bias{number}"], [f"sum{number}"]))
         nodes.append(helper.make_node(names[layer.activation], [f"sum{number}"], [after]))
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", width])
-            for name, width in (("x", network.inputs), ("y", network.outputs))]  # fmt: skip
-    graph = helper.make_graph(nodes, "network", ends[:1], ends[1:], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 10
-    return model.SerializeToString()
+    return frameworks.onnx_model("network", nodes, constants, {"x": ["N", network.inputs], "y": ["N", network.outputs]})
 
 
 def _compare_raw(network: Network, ours: Specialised, budget_s: float) -> timing.Comparison:

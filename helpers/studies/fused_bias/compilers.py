@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import torch
 
 from helpers import timing
 from helpers.results import Result
+from helpers.studies import frameworks
 from helpers.studies.fused_bias import convnet
 
 EAGER, COMPILED, FROZEN, ONNX = "as written", "torch.compile", "torch.compile, frozen weights", "ONNX Runtime"
@@ -76,7 +76,7 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
                 way = make(net)
                 found = torch.as_tensor(way(images))
             except Exception as error:  # a way that does not run here is a result
-                absent.append(f"{name}: {(str(error).strip().splitlines() or [type(error).__name__])[0][:200]}")
+                absent.append(f"{name}: {frameworks.first_line(error)}")
                 continue
             prepared_s[name] = time.perf_counter() - begin_s
             off = float((found.double() - expected).abs().max() / expected.abs().max())
@@ -104,32 +104,12 @@ def _compiled(net: convnet.Convnet) -> Way:
 
 
 def _frozen(net: convnet.Convnet) -> Way:
-    """Compile with the weights as constants, which lets the compiler lay them out once for the convolutions."""
-    from torch._inductor import config
-
-    run, first = _compiled(net), True
-
-    def way(images: torch.Tensor) -> object:
-        nonlocal first
-        if not first:
-            return run(images)
-        first = False
-        with config.patch(freezing=True):  # it is read when the first call compiles
-            return run(images)
-
-    return way
+    return frameworks.frozen(_compiled(net))
 
 
 def _onnx(net: convnet.Convnet) -> Way:
-    missing = [name for name in ("onnxruntime", "onnx") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(f"{' and '.join(missing)} not installed; the group peers of pyproject.toml has them")
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(onnx_model(net), options, providers=["CPUExecutionProvider"])
-    return lambda images: session.run(None, {"images": images.numpy()})[0]
+    run = frameworks.onnx_runtime(lambda: onnx_model(net))
+    return lambda images: run("images", images)
 
 
 def onnx_model(net: convnet.Convnet) -> bytes:
@@ -137,7 +117,7 @@ def onnx_model(net: convnet.Convnet) -> bytes:
 
     Its input "images" is (N, 1, 28, 28), its output "logits" (N, 10). Lesson 12.
     """
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper, numpy_helper
 
     nodes, constants, last = [], [], "images"
 
@@ -156,9 +136,4 @@ def onnx_model(net: convnet.Convnet) -> bytes:
     dense = [constant("weight", net.dense.weight), constant("bias", net.dense.bias)]
     nodes.append(helper.make_node("Flatten", [last], ["flat"]))
     nodes.append(helper.make_node("Gemm", ["flat", *dense], ["logits"], transB=1))
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-            for name, shape in (("images", ["N", 1, 28, 28]), ("logits", ["N", 10]))]  # fmt: skip
-    graph = helper.make_graph(nodes, "convnet", ends[:1], ends[1:], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 10
-    return model.SerializeToString()
+    return frameworks.onnx_model("convnet", nodes, constants, {"images": ["N", 1, 28, 28], "logits": ["N", 10]})
