@@ -124,6 +124,13 @@ def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> Resul
     return result_type(**{name: _restore_field(result_type, name, hints[name], values[name]) for name in values})
 
 
+def derived(result_type: type[ResultType], *sources: Any, **own: Any) -> ResultType:
+    """Return a ``result_type`` with the fields ``own``; each other field is that of the first source that has it."""
+    names = [field.name for field in dataclasses.fields(result_type) if field.name not in own]
+    found = {name: getattr(source, name) for source in reversed(sources) for name in names if hasattr(source, name)}
+    return result_type(**found, **own)
+
+
 def label(name: str) -> str:
     """Return a field's name as a reader sees it: without the unit that the value prints, with spaces."""
     suffix = _suffix(name)

@@ -1,6 +1,8 @@
 """Rows as a tree that opens and closes, or as a table, each with a bar for its share: for a terminal and a notebook.
 
 HTML is without script and takes its colours from the page. A result that has such rows gives its cells as text.
+
+Lesson 07.
 """
 
 from __future__ import annotations

@@ -22,28 +22,8 @@ from helpers.memory.timeline import CATEGORIES, Event, LiveTensor, Timeline
 from helpers.steps import ModelError, sum_of_outputs
 
 __all__ = [
-    "CATEGORIES",
-    "AliveGroup",
-    "Event",
-    "Fit",
-    "LargestBatch",
-    "LayerMemory",
-    "LayerMemoryProfile",
-    "LayerWorkingSet",
-    "LiveTensor",
-    "MemoryProfile",
-    "MemoryShare",
-    "ModelError",
-    "PeakEstimate",
-    "PeakMeasurement",
-    "Timeline",
-    "WorkingSets",
-    "estimate_peak_memory",
-    "fits",
-    "max_batch_size",
-    "measure_peak_memory",
-    "profile_layer_alexnet",
-    "profile_layer_mem",
-    "profile_mem",
-    "sum_of_outputs",
-]
+    "CATEGORIES", "AliveGroup", "Event", "Fit", "LargestBatch", "LayerMemory", "LayerMemoryProfile", "LayerWorkingSet",
+    "LiveTensor", "MemoryProfile", "MemoryShare", "ModelError", "PeakEstimate", "PeakMeasurement", "Timeline",
+    "WorkingSets", "estimate_peak_memory", "fits", "max_batch_size", "measure_peak_memory", "profile_layer_alexnet",
+    "profile_layer_mem", "profile_mem", "sum_of_outputs",
+]  # fmt: skip

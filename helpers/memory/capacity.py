@@ -5,17 +5,16 @@ Lesson 07.
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
-import torch
 from torch import nn
 
 from helpers import steps
+from helpers.checks import number, whole_number
 from helpers.memory.peak import PeakEstimate, estimate_peak_memory
-from helpers.results import Result
+from helpers.results import Result, derived
 
 
 @dataclass(frozen=True)
@@ -62,32 +61,17 @@ def fits(
     model: nn.Module,
     inputs: steps.Inputs = None,
     memory_bytes: int | None = None,
-    *,
-    shape: steps.Inputs = None,
-    optimizer: steps.OptimizerFactory | None = None,
-    training: bool = True,
-    loss: steps.Loss | None = None,
-    autocast: torch.dtype | None = None,
-    target: str | torch.device | None = None,
+    **options: Unpack[steps.Options],
 ) -> Fit:
     """Return whether one step fits into ``memory_bytes`` of tensors, by the estimate.
 
     Python, PyTorch's code and, on CUDA, the context need memory as well: leave room for them (hundreds of MB). The
     other arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
     """
-    limit = _checked_bytes(memory_bytes)
-    estimate = estimate_peak_memory(
-        model, inputs, shape=shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast, target=target
-    )
-    return Fit(
-        fits=estimate.peak_bytes <= limit,
-        peak_bytes=estimate.peak_bytes,
-        memory_bytes=limit,
-        free_bytes=limit - estimate.peak_bytes,
-        device=estimate.device,
-        uncertain=estimate.uncertain,
-        left_out=estimate.left_out,
-    )
+    limit = int(number("memory_bytes", memory_bytes, at_least=0))
+    estimate = estimate_peak_memory(model, inputs, **options)
+    free_bytes = limit - estimate.peak_bytes
+    return derived(Fit, estimate, fits=free_bytes >= 0, memory_bytes=limit, free_bytes=free_bytes)
 
 
 def max_batch_size(
@@ -97,11 +81,7 @@ def max_batch_size(
     *,
     shape: steps.Inputs = None,
     at_most: int = 2**20,
-    optimizer: steps.OptimizerFactory | None = None,
-    training: bool = True,
-    loss: steps.Loss | None = None,
-    autocast: torch.dtype | None = None,
-    target: str | torch.device | None = None,
+    **options: Unpack[steps.Options],
 ) -> LargestBatch:
     """Return the largest batch whose step fits into ``memory_bytes`` of tensors, ``at_most`` at the most.
 
@@ -115,34 +95,29 @@ def max_batch_size(
     Raises ValueError when the inputs have no common batch, and what ``estimate_peak_memory`` raises; where no batch
     to begin with runs, the error of the batch of ``inputs``. Lesson 07.
     """
-    limit = _checked_bytes(memory_bytes)
-    if not isinstance(at_most, int) or isinstance(at_most, bool) or at_most < 1:
-        raise ValueError(f"at_most is {at_most!r}; give a whole number of at least 1")
+    limit = int(number("memory_bytes", memory_bytes, at_least=0))
+    whole_number("at_most", at_most)
     steps.check_model(model)
     given, resized = _with_batch(steps.arguments_of(model, inputs, shape))
     estimates: dict[int, PeakEstimate] = {}
 
     def peak(batch: int) -> int:
         if batch not in estimates:
-            estimates[batch] = estimate_peak_memory(
-                model, resized(batch), optimizer=optimizer, training=training, loss=loss, autocast=autocast,
-                target=target,
-            )  # fmt: skip
+            estimates[batch] = estimate_peak_memory(model, resized(batch), **options)
         return estimates[batch].peak_bytes
 
     smallest = _smallest_that_runs(peak, given, at_most)
     largest = largest_below(peak, limit, at_most, smallest=smallest)
     peaks = {batch: estimate.peak_bytes for batch, estimate in estimates.items()}
-    any_of_them = estimates[smallest]
-    return LargestBatch(
+    return derived(
+        LargestBatch,
+        estimates[smallest],
         batch_size=largest,
         peak_bytes=peaks.get(largest),
         next_peak_bytes=peaks.get(largest + 1),
         memory_bytes=limit,
         estimates=len(peaks),
-        device=any_of_them.device,
         uncertain=tuple(sorted({sentence for estimate in estimates.values() for sentence in estimate.uncertain})),
-        left_out=any_of_them.left_out,
         smallest_batch_size=smallest,
     )
 
@@ -196,13 +171,6 @@ def _beyond(peak: Callable[[int], int], low: int, high: int, limit: int) -> int:
 def _between(peak: Callable[[int], int], low: int, high: int, limit: int) -> int:
     share = (limit - peak(low)) / (peak(high) - peak(low))
     return min(max(low + int(share * (high - low)), low + 1), high - 1)
-
-
-def _checked_bytes(memory_bytes: int) -> int:
-    whole = isinstance(memory_bytes, numbers.Real) and not isinstance(memory_bytes, bool)
-    if not whole or memory_bytes != memory_bytes or memory_bytes < 0 or memory_bytes == float("inf"):
-        raise ValueError(f"memory_bytes is {memory_bytes!r}; give a number of bytes of at least 0, such as 2 * 10**9")
-    return int(memory_bytes)
 
 
 def _with_batch(arguments: steps.Arguments) -> tuple[int, Callable[[int], steps.Arguments]]:

@@ -5,12 +5,11 @@ Lesson 07.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -20,9 +19,10 @@ from helpers import steps
 from helpers.memory import attribution, probing, timeline, tracing
 from helpers.memory.peak import estimate_peak_memory
 from helpers.memory.trace import Operator, Trace
-from helpers.results import Result
+from helpers.results import Result, derived
 
 ALEXNET_INPUT = (1, 3, 224, 224)
+_OWNED = ("weight", "bias", "buffer", "gradient", "optimizer state")
 _OUTSIDE_KINDS = {attribution.OUTSIDE_MODEL["loss"]: "loss"}
 
 
@@ -113,14 +113,7 @@ class WorkingSets(Result):
 
 
 def profile_layer_mem(
-    model: nn.Module,
-    inputs: steps.Inputs = None,
-    *,
-    shape: steps.Inputs = None,
-    optimizer: steps.OptimizerFactory | None = None,
-    training: bool = True,
-    loss: steps.Loss | None = None,
-    autocast: torch.dtype | None = None,
+    model: nn.Module, inputs: steps.Inputs = None, **options: Unpack[steps.Options]
 ) -> LayerMemoryProfile:
     """Return what each layer takes in one step, to the byte, without running the step.
 
@@ -128,9 +121,7 @@ def profile_layer_mem(
     that runs an operator or owns parameters itself, so an identity has none; the path of the model itself is empty,
     and ``(loss)`` is the loss. Lesson 07.
     """
-    work = steps.step(
-        model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast, only_followed=True
-    )
+    work = steps.step(model, inputs, only_followed=True, **options)
     seen = _Seen()
     trace, probes = probing.followed(work, seen.watched)
     line = timeline.built(trace, probes, work.device)
@@ -138,7 +129,18 @@ def profile_layer_mem(
     found, workspace = _bytes_by_category(line), _workspace(line)
     kinds = {name: type(module).__name__ for name, module in model.named_modules()} | _OUTSIDE_KINDS
     layers = _layers_to_show(seen, trace, found, extra={layer for layer in saved | workspace if layer in kinds})
-    rows = [_row(layer, seen, kinds[layer], found, saved[layer], workspace.get(layer, 0)) for layer in layers]
+    rows = [
+        derived(
+            LayerMemory,
+            seen.calls.get(layer, _Calls()),
+            layer=layer,
+            kind=kinds[layer],
+            saved_bytes=saved[layer],
+            workspace_bytes=workspace.get(layer, 0),
+            **{f"{category.replace(' ', '_')}_bytes": found[category][layer] for category in _OWNED},
+        )
+        for layer in layers
+    ]
     return LayerMemoryProfile(
         parameter_bytes=found["parameter"].total(),
         gradient_bytes=found["gradient"].total(),
@@ -149,23 +151,12 @@ def profile_layer_mem(
     )
 
 
-def profile_mem(
-    model: nn.Module,
-    inputs: steps.Inputs = None,
-    *,
-    shape: steps.Inputs = None,
-    optimizer: steps.OptimizerFactory | None = None,
-    training: bool = True,
-    loss: steps.Loss | None = None,
-    autocast: torch.dtype | None = None,
-) -> MemoryProfile:
+def profile_mem(model: nn.Module, inputs: steps.Inputs = None, **options: Unpack[steps.Options]) -> MemoryProfile:
     """Return where the memory of one step goes, by category: the lecture's pie, for inference or for training.
 
     The arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
     """
-    estimate = estimate_peak_memory(
-        model, inputs, shape=shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast
-    )
+    estimate = estimate_peak_memory(model, inputs, **options)
     most = _most_bytes(estimate.timeline)
     whole = sum(most.values())
     shares = tuple(
@@ -215,7 +206,7 @@ def _alexnet() -> nn.Module:
 
 @dataclass
 class _Calls:
-    count: int = 0
+    calls: int = 0
     input_bytes: int = 0
     output_bytes: int = 0
 
@@ -247,7 +238,7 @@ class _Seen:
         if layer is None or self._tracer.phase != "forward":
             return
         calls = self.calls.setdefault(layer, _Calls())
-        calls.count += 1
+        calls.calls += 1
         calls.input_bytes += _tensor_bytes((args, kwargs))
         calls.output_bytes += _tensor_bytes(outputs)
         self.parents.update(self._layers.around)
@@ -317,28 +308,9 @@ def _layers_to_show(seen: _Seen, trace: Trace, found: dict[str, Counter[str]], e
     return called + [layer for layer in sorted(owners | extra) if layer not in called]
 
 
-def _row(layer: str, seen: _Seen, kind: str, found: dict[str, Counter[str]], saved: int, workspace: int) -> LayerMemory:
-    calls = seen.calls.get(layer, _Calls())
-    return LayerMemory(
-        layer=layer,
-        kind=kind,
-        calls=calls.count,
-        input_bytes=calls.input_bytes,
-        output_bytes=calls.output_bytes,
-        weight_bytes=found["weight"][layer],
-        bias_bytes=found["bias"][layer],
-        buffer_bytes=found["buffer"][layer],
-        gradient_bytes=found["gradient"][layer],
-        optimizer_state_bytes=found["optimizer state"][layer],
-        saved_bytes=saved,
-        workspace_bytes=workspace,
-    )
-
-
 def _most_bytes(line: timeline.Timeline) -> dict[str, int]:
     """Return the most bytes that each category has alive at any one event."""
-    levels: dict[str, list[int]] = defaultdict(lambda: [0] * (len(line.events) + 1))
+    by_category: dict[str, list[timeline.LiveTensor]] = defaultdict(list)
     for tensor in line.tensors:
-        levels[tensor.category][tensor.start_event] += tensor.size_bytes
-        levels[tensor.category][tensor.end_event + 1] -= tensor.size_bytes
-    return {category: max(itertools.accumulate(changes)) for category, changes in levels.items()}
+        by_category[tensor.category].append(tensor)
+    return {name: max(timeline.live_bytes(tensors, len(line.events))) for name, tensors in by_category.items()}

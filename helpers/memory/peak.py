@@ -19,7 +19,7 @@ from torch import nn
 
 from helpers import steps
 from helpers.memory import allocations, probing, timeline
-from helpers.results import Result
+from helpers.results import Result, derived
 
 _LARGEST_GROUPS = 20
 LEFT_OUT = {
@@ -138,11 +138,10 @@ def _estimate(line: timeline.Timeline, uncertain: tuple[str, ...], device: torch
         others = ("others", "", sum(group[2] for group in rest), sum(group[3] for group in rest))
         named = [*named[:_LARGEST_GROUPS], others]
     groups = tuple(AliveGroup(*group, group[3] / max(peak.live_bytes, 1)) for group in named)
-    return PeakEstimate(
+    return derived(
+        PeakEstimate,
+        peak,
         peak_bytes=peak.live_bytes,
-        phase=peak.phase,
-        operator=peak.operator,
-        layer=peak.layer,
         peak_event=peak_event,
         category_bytes={name: categories[name] for name in timeline.CATEGORIES if categories[name]},
         device=str(device),

@@ -1,24 +1,32 @@
 """What an operator takes inside itself: each distinct operator of a step run once, alone, on zeros.
 
-A convolution of oneDNN pads LeNet's 6 channels to 16, a matrix product copies an operand it cannot read as it lies,
-a number becomes a tensor of 8 bytes: none of it shows in the tensors that come out. Running one operator at a time
+A convolution of oneDNN pads LeNet's 6 channels to 16, a matrix product copies an operand it cannot read as it lies, a
+number becomes a tensor of 8 bytes: none of it shows in the tensors that come out. Running one operator at a time
 needs the memory of one operator, not of the step, and a product or an elementwise operator on large tensors need not
-even that: what it takes inside is the same at two small sizes, and is taken for the large one (``smaller.py``).
+even that: what it takes inside is the same at two small sizes, and is taken for the large one.
+
+Such a product takes inside what the layout of its operands asks for (a copy of one that it cannot read as it lies).
+It is run at two small sizes with the same layout. Where it takes the same inside at both, that does not depend on the
+size; where it takes copies of the same operands at both, it copies them at its own size too; where neither holds, it
+is run as it is.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
 from helpers import steps
-from helpers.memory import allocations, inplace, smaller, tracing
-from helpers.memory.trace import Operator, TensorSpec, Trace, strides_of
+from helpers.memory import allocations, tracing
+from helpers.memory.trace import Operator, TensorSpec, Trace, as_without_mode, strides_of
 
 _FREE = (
     torch.ops.aten.lift_fresh.default,
@@ -54,7 +62,7 @@ def followed(work: steps.Step, observe: tracing.Observe = tracing.UNOBSERVED) ->
     """
     layouts: tracing.Layouts = {}
     while True:
-        trace = inplace.as_without_mode(tracing.traced(work, observe, layouts))
+        trace = as_without_mode(tracing.traced(work, observe, layouts))
         probes, found = probed(trace, work)
         if all(layouts.get(key) == strides for key, strides in found.items()):
             return trace, probes
@@ -78,7 +86,7 @@ def probed(trace: Trace, work: steps.Step) -> tuple[list[Probe | None], tracing.
             runner, record = _Runner(trace, device), None
             runs = [runner.run(event) for event in events]
         else:
-            runner = _Runner(trace, device, smaller.inside_bytes(events, trace))
+            runner = _Runner(trace, device, inside_bytes(events, trace))
             with allocations.recorded() as record:
                 runner.record = record
                 runs = [runner.run(event) for event in events]
@@ -191,7 +199,7 @@ class _Runner:
             values = torch.frombuffer(bytearray(spec.content), dtype=spec.dtype).reshape(spec.sizes)
             made = torch.empty_strided(spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device).copy_(values)
         else:
-            made = smaller.zeros(spec.sizes, spec.strides, spec.dtype, spec.device)
+            made = zeros(spec.sizes, spec.strides, spec.dtype, spec.device)
         made = made.conj() if spec.is_conj else made
         return torch._neg_view(made) if spec.is_neg else made
 
@@ -209,3 +217,146 @@ def _machine_bytes() -> float:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return math.inf
+
+
+# Large operators at small sizes.
+
+
+_LARGE_BYTES = 2**24  # what an operator writes, from which on it is run at small sizes
+_SMALL_SIZES = (96, 64)
+_ZERO_PAGES_FROM_BYTES = 2**20
+_BY_ROWS = frozenset({
+    "mm", "bmm", "addmm", "baddbmm", "_to_copy", "clone", "copy", "copy_", "zeros_like", "ones_like", "fill_",
+    "zero_", "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
+    "embedding_dense_backward",
+})  # fmt: skip
+
+
+def inside_bytes(events: Iterable[Any], trace: Trace) -> dict[Any, int]:
+    """Return, by key, what the large operators take inside, of those where the small sizes tell it."""
+    waiting = {event.key: event for event in events if isinstance(event, Operator) and _is_large(event, trace)}
+    tried: dict[Any, list[_SmallRun | None]] = {}
+    if not waiting:
+        return {}
+    with allocations.recorded() as record:
+        for key, event in waiting.items():
+            tried[key] = [_run_small(event, most, record) for most in _SMALL_SIZES]
+    found = {key: _at_full_size(waiting[key], runs, record) for key, runs in tried.items() if None not in runs}
+    return {key: inside for key, inside in found.items() if inside is not None}
+
+
+def _at_full_size(event: Operator, runs: list[_SmallRun], record: allocations.Record) -> int | None:
+    """Return what the operator takes inside at its own size, None where the small sizes leave it open."""
+    usages = [allocations.usage(record.window(run.mark)) for run in runs]
+    inside = [usage.peak_bytes - usage.kept_bytes for usage in usages]
+    if inside[0] == inside[1]:
+        return inside[0]
+    operands = list(zip(_operand_bytes(event.arguments), *(run.operand_bytes for run in runs), strict=True))
+    copied = {
+        sum(operand[0] for operand in chosen)
+        for count in range(1, len(operands) + 1)
+        for chosen in itertools.combinations(operands, count)
+        if inside == [sum(operand[1] for operand in chosen), sum(operand[2] for operand in chosen)]
+    }
+    return copied.pop() if len(copied) == 1 else None
+
+
+class _SmallRun(NamedTuple):
+    """One run at a small size: where its changes stand, and the bytes of its operands."""
+
+    mark: str
+    operand_bytes: list[int]
+
+
+def _operand_bytes(arguments: Any) -> list[int]:
+    leaves = pytree.tree_leaves(arguments)
+    sizes = [
+        (leaf.sizes if isinstance(leaf, TensorSpec) else leaf.shape, leaf.dtype) for leaf in leaves if _is_operand(leaf)
+    ]
+    return [math.prod(size) * dtype.itemsize for size, dtype in sizes]
+
+
+def _is_operand(leaf: Any) -> bool:
+    return isinstance(leaf, TensorSpec | torch.Tensor)
+
+
+def _is_large(event: Operator, trace: Trace) -> bool:
+    if event.function is None or event.only_views:
+        return False
+    elementwise = torch.Tag.pointwise in event.function.tags
+    random = torch.Tag.nondeterministic_seeded in event.function.tags
+    if random or not (elementwise or event.name in _BY_ROWS):
+        return False
+    made = sum(trace.storage_bytes[made.storage] for made in event.made)
+    written = sum(
+        math.prod(value.sizes) * value.dtype.itemsize
+        for argument, value in zip(event.function._schema.arguments, event.arguments[0], strict=False)
+        if isinstance(value, TensorSpec) and argument.alias_info is not None and argument.alias_info.is_write
+    )
+    return made + written > _LARGE_BYTES
+
+
+def _run_small(event: Operator, most: int, record: allocations.Record) -> _SmallRun | None:
+    """Run the operator with its large sizes about ``most``; return None where it cannot be run so."""
+    mark = str(record.marks)
+    smaller = _smaller_sizes(event.arguments, most)
+    try:
+        arguments, named = pytree.tree_map(lambda leaf: _scaled(leaf, smaller), event.arguments)
+    except ValueError:
+        return None
+    operand_bytes = _operand_bytes((arguments, named))
+    with torch.set_grad_enabled(event.grad_mode):
+        record.mark(mark)
+        try:
+            outputs = event.function(*arguments, **named)
+        except (RuntimeError, ValueError, IndexError, NotImplementedError):
+            return None
+        finally:
+            record.mark("between")
+    del outputs
+    return _SmallRun(mark, operand_bytes)
+
+
+def _smaller_sizes(arguments: Any, most: int) -> dict[int, int]:
+    """Return a smaller size for each large one: of the same alignment, and different from the others."""
+    leaves = pytree.tree_leaves(arguments)
+    sizes = {size for leaf in leaves if isinstance(leaf, TensorSpec) for size in leaf.sizes}
+    sizes |= {leaf for leaf in leaves if type(leaf) is int}  # an embedding's rows
+    large = sorted(size for size in sizes if size > 2 * max(_SMALL_SIZES))
+    return {size: most + 16 * rank + size % 16 for rank, size in enumerate(large)}
+
+
+def _scaled(leaf: Any, smaller: dict[int, int]) -> Any:
+    if isinstance(leaf, TensorSpec):
+        sizes = tuple(smaller.get(size, size) for size in leaf.sizes)
+        made = zeros(sizes, _strides(leaf, sizes), leaf.dtype, leaf.device)
+        made = made.conj() if leaf.is_conj else made
+        return torch._neg_view(made) if leaf.is_neg else made
+    return smaller.get(leaf, leaf) if type(leaf) is int else leaf
+
+
+def _strides(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of the same layout at other sizes: the same order of dimensions, the same gaps.
+
+    Raises ValueError for a layout that has none.
+    """
+    strides, reach, scaled = [0] * len(sizes), 1, 1
+    for place in sorted(range(len(sizes)), key=lambda place: (spec.strides[place], -place)):
+        if spec.strides[place] == 0 or spec.sizes[place] == 1:
+            strides[place] = 0 if spec.strides[place] == 0 else scaled
+            continue
+        gap, rest = divmod(spec.strides[place], reach)
+        if rest or gap < 1:
+            raise ValueError("the layout overlaps")
+        strides[place] = scaled * gap
+        reach, scaled = spec.strides[place] * spec.sizes[place], strides[place] * sizes[place]
+    return tuple(strides)
+
+
+def zeros(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return zeros; large ones on a CPU are pages that the system hands out without taking memory until a write."""
+    extent = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1 if 0 not in sizes else 0
+    if device.type != "cpu" or extent * dtype.itemsize < _ZERO_PAGES_FROM_BYTES:
+        return torch.empty_strided(sizes, strides, dtype=dtype, device=device).zero_()
+    pages = torch.from_numpy(np.zeros(extent * dtype.itemsize, dtype=np.uint8))
+    return pages.view(dtype).as_strided(sizes, strides)

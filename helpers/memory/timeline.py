@@ -7,14 +7,14 @@ last one before its release, both included, so the live bytes of an event are th
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import pandas as pd
 import torch
 
 from helpers.memory.probing import Probe
 from helpers.memory.trace import Operator, Release, Trace
-from helpers.results import Result
+from helpers.results import Result, derived
 
 CATEGORIES = (
     "parameter", "buffer", "input", "optimizer state", "saved activation", "activation", "gradient",
@@ -63,22 +63,10 @@ class Timeline(Result):
     tensors: tuple[LiveTensor, ...]
     events: tuple[Event, ...] = field(repr=False)
 
-    def table(self) -> pd.DataFrame:
-        """Return a row a tensor: name, category, layer, size_bytes, start_event, end_event."""
-        return _frame(self.tensors, LiveTensor)
-
-    def event_table(self) -> pd.DataFrame:
-        """Return a row an event: operator, layer, phase, live_bytes."""
-        return _frame(self.events, Event)
-
     def alive_at(self, event: int) -> tuple[LiveTensor, ...]:
         """Return the tensors that are alive at ``event``, the largest first."""
         found = [tensor for tensor in self.tensors if tensor.start_event <= event <= tensor.end_event]
         return tuple(sorted(found, key=lambda tensor: -tensor.size_bytes))
-
-
-def _frame(rows: tuple[Result, ...], row_type: type) -> pd.DataFrame:
-    return pd.DataFrame([row.to_dict() for row in rows], columns=list(row_type.__dataclass_fields__))
 
 
 @dataclass
@@ -135,16 +123,13 @@ class _Replay:
             category = _CATEGORY_OF_PHASE[operator.phase]
             life = self._born(storage, size_bytes, name=operator.name, category=category, layer=operator.layer)
             made_bytes += life.size_bytes
-            self._name_gradient(storage, life)
+            if storage in self._trace.gradients:
+                life.layer, life.name = self._trace.gradients[storage]
+                life.category = "gradient"
         workspace_bytes = probe.usage.peak_bytes - made_bytes
         if workspace_bytes > 0:
-            name, layer = operator.name, operator.layer
-            self._born(None, workspace_bytes, name=name, category="workspace", layer=layer).end = self._now
-
-    def _name_gradient(self, storage: int, life: _Life) -> None:
-        if storage in self._trace.gradients:
-            life.layer, life.name = self._trace.gradients[storage]
-            life.category = "gradient"
+            life = self._born(None, workspace_bytes, name=operator.name, category="workspace", layer=operator.layer)
+            life.end = self._now
 
     def release(self, storage: int) -> None:
         life = self._by_storage[storage]
@@ -156,20 +141,13 @@ class _Replay:
     def timeline(self) -> Timeline:
         last = self._now
         tensors = tuple(
-            LiveTensor(
-                life.name,
-                life.category,
-                life.layer,
-                life.size_bytes,
-                life.start,
-                last if life.end is None else life.end,
-            )
+            derived(LiveTensor, life, start_event=life.start, end_event=last if life.end is None else life.end)
             for life in self._lives
             if life.size_bytes
         )
         events = tuple(
-            Event(operator.name, operator.layer, operator.phase, live_bytes)
-            for operator, live_bytes in zip(self._operators, _live_bytes(tensors, len(self._operators)), strict=True)
+            Event(operator.name, operator.layer, operator.phase, level)
+            for operator, level in zip(self._operators, live_bytes(tensors, len(self._operators)), strict=True)
         )
         return Timeline(tensors, events)
 
@@ -182,10 +160,10 @@ _CATEGORY_OF_PHASE = {
 }
 
 
-def _live_bytes(tensors: tuple[LiveTensor, ...], events: int) -> list[int]:
+def live_bytes(tensors: Iterable[LiveTensor], events: int) -> list[int]:
+    """Return the bytes of these tensors that are alive at each event."""
     changes = [0] * (events + 1)
-    for tensor in tensors:
-        if events:
-            changes[tensor.start_event] += tensor.size_bytes
-            changes[tensor.end_event + 1] -= tensor.size_bytes
+    for tensor in tensors if events else ():
+        changes[tensor.start_event] += tensor.size_bytes
+        changes[tensor.end_event + 1] -= tensor.size_bytes
     return list(itertools.accumulate(changes))[:events]

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from helpers.operations.finite import everywhere
+from helpers.operations.shapes import everywhere
 
 MOST_ELEMENTS = 2**18  # of a tensor whose values are kept: a mask of 512 by 512
 

@@ -17,15 +17,6 @@ from helpers.operations.report import (
 from helpers.steps import ForwardError
 
 __all__ = [
-    "ForwardError",
-    "LayerOperations",
-    "LayerOperator",
-    "LectureLayer",
-    "LectureTable",
-    "OperationProfile",
-    "OperatorOperations",
-    "convention_table",
-    "profile_ops",
-    "register",
-    "work",
-]
+    "ForwardError", "LayerOperations", "LayerOperator", "LectureLayer", "LectureTable", "OperationProfile",
+    "OperatorOperations", "convention_table", "profile_ops", "register", "work",
+]  # fmt: skip

@@ -16,9 +16,102 @@ from math import prod
 from typing import Any
 
 from helpers import units
-from helpers.operations import conventions, movement
-from helpers.operations.specs import Call, Spec
-from helpers.operations.work import NOTHING, Rule, Work, option, summed, traffic
+from helpers.operations import conventions
+from helpers.operations.specs import NOTHING, Call, Rule, Spec, Work, option, summed, traffic
+
+# Operators that compute nothing and move data: what they read and write, and what their gradients cost.
+
+
+def _moved_back(call: Call) -> Work:
+    """Backward of moving data: each gradient is moved, and summed where its operand was broadcast or repeated."""
+    total = NOTHING
+    for spec in call.inputs:
+        if spec.needs_grad:
+            flops = call.output.numel if spec.numel < call.output.numel and call.name in _SUMMED_BACK else 0
+            total += Work(flops=flops) + traffic([call.output] if flops else [spec], [spec])
+    return total
+
+
+_SUMMED_BACK = frozenset({"where", "repeat", "repeat_interleave", "masked_fill"})
+
+
+def _filled(call: Call) -> Work:
+    return traffic([], [call.output])
+
+
+def _copied(call: Call) -> Work:
+    read = call.inputs[1:] if call.name == "copy" else call.inputs
+    return traffic(read, [call.output])
+
+
+def _gather(call: Call) -> Work:
+    source = call.inputs[0]
+    indices = [spec for spec in call.inputs[1:] if spec.kind == "i"]
+    return traffic([call.output._replace(is_weight=source.is_weight), *indices], [call.output])
+
+
+def _gather_back(call: Call) -> Work:
+    source = call.inputs[0]
+    if not source.needs_grad:
+        return NOTHING
+    indices = [spec for spec in call.inputs[1:] if spec.kind == "i"]
+    return Work(flops=call.output.numel) + traffic([call.output, *indices], [source])
+
+
+def _scattered(call: Call) -> Spec:
+    """What is put: the last floating-point tensor that is not the destination, else the destination."""
+    return next((spec for spec in reversed(call.inputs[1:]) if spec.kind != "i"), call.inputs[0])
+
+
+def _scatter(call: Call) -> Work:
+    is_adding = call.name in conventions.ACCUMULATING or (
+        "index_put" in call.name and bool(option(call, "accumulate", 3, False))
+    )
+    values = _scattered(call)
+    indices = [spec for spec in call.inputs[1:] if spec.kind == "i"]
+    flops = values.numel if is_adding and values.kind != "i" else 0
+    return Work(flops=flops) + traffic([values, *indices], [values])
+
+
+def _scatter_back(call: Call) -> Work:
+    wanted = [spec for spec in call.inputs if spec.needs_grad]
+    return traffic(wanted, wanted)
+
+
+def _bag(call: Call) -> Work:
+    weight, indices = call.args[0], call.args[1]
+    rows = indices.numel * prod(weight.shape[1:])
+    read = weight._replace(elements=rows)
+    return Work(flops=rows) + traffic([read, indices], [call.output])
+
+
+def _bag_back(call: Call) -> Work:
+    weight, indices = call.args[0], call.args[1]
+    if not weight.needs_grad:
+        return NOTHING
+    return Work(flops=indices.numel * prod(weight.shape[1:])) + traffic([call.output, indices], [weight])
+
+
+def _expanded_back(call: Call) -> Work:
+    """An expanded view costs nothing; its gradient is summed over what was expanded."""
+    source = call.inputs[0]
+    return summed(call.output._replace(elements=call.output.numel), source) if source.needs_grad else NOTHING
+
+
+def _no_work(_: Call) -> Work:
+    return NOTHING
+
+
+_MOVING: dict[str, Rule] = {
+    **{name: Rule(_filled, _no_work) for name in conventions.FILL},
+    **{name: Rule(_copied, _moved_back) for name in conventions.COPY},
+    **{name: Rule(_gather, _gather_back) for name in conventions.GATHER},
+    **{name: Rule(_scatter, _scatter_back) for name in conventions.SCATTER},
+    "im2col": Rule(_copied, _gather_back),  # its gradient is a fold: each element is added where it came from
+    "expand": Rule(_no_work, _expanded_back),
+    "_embedding_bag": Rule(_bag, _bag_back),
+    "_embedding_bag_forward_only": Rule(_bag, _bag_back),
+}
 
 
 def rule_for(name: str) -> Rule | None:
@@ -207,17 +300,17 @@ def _elementwise(name: str, convention: conventions.Elementwise) -> Rule:
             if not spec.needs_grad:
                 continue
             costs = rule.gradient_flops
-            each = costs if isinstance(costs, int) else costs[min(_argument_place(call, spec, place), len(costs) - 1)]
-            each *= 2 if spec.kind == "c" else 1
+            flops = costs if isinstance(costs, int) else costs[min(_argument_place(call, spec, place), len(costs) - 1)]
+            flops *= 2 if spec.kind == "c" else 1
             if name == "pow" and len(tensors) == 1 and call.args[1] == 2:
-                each = 2
+                flops = 2
             others = [other for other in tensors if other is not spec]
             saved = {"none": [], "own": [spec], "other": others, "one": [out]}[rule.saved]
-            if each:
-                total += Work(flops=each * out.numel) + traffic([out, *saved], [spec])
+            if flops:
+                total += Work(flops=flops * out.numel) + traffic([out, *saved], [spec])
             if spec.numel < out.numel:
                 total += Work(flops=out.numel)
-                total += NOTHING if each else traffic([out], [spec])
+                total += NOTHING if flops else traffic([out], [spec])
         return total
 
     return Rule(forward, backward)
@@ -250,8 +343,8 @@ def _pooling(*, adds: bool) -> Rule:
     def backward(call: Call) -> Work:
         if not call.inputs[0].needs_grad:
             return NOTHING
-        each = _window(call) if adds else 1
-        return Work(flops=call.output.numel * each) + traffic([call.output], [call.inputs[0]])
+        element_flops = _window(call) if adds else 1
+        return Work(flops=call.output.numel * element_flops) + traffic([call.output], [call.inputs[0]])
 
     return Rule(forward, backward)
 
@@ -290,19 +383,19 @@ def _normalisation(name: str) -> Rule:
     def forward(call: Call) -> Work:
         source, weight, bias, is_own = parts(call)
         costs = conventions.NORM_FLOPS
-        each = costs["own" if is_own else "stored"] + (weight is not None) * costs["weight"]
-        each += (bias is not None) * costs["bias"]
+        element_flops = costs["own" if is_own else "stored"] + (weight is not None) * costs["weight"]
+        element_flops += (bias is not None) * costs["bias"]
         running = [spec for spec in call.args[3:5] if isinstance(spec, Spec)] if is_batch and is_own else []
         written = call.output.bytes + sum(spec.bytes for spec in running)
-        return Work(flops=each * source.numel) + traffic(call.inputs, written)
+        return Work(flops=element_flops * source.numel) + traffic(call.inputs, written)
 
     def backward(call: Call) -> Work:
         source, weight, bias, is_own = parts(call)
         costs, total = conventions.NORM_GRADIENT_FLOPS, NOTHING
         if source.needs_grad:
-            each = costs["own" if is_own else "stored"] + (weight is not None) * costs["through_weight"]
+            element_flops = costs["own" if is_own else "stored"] + (weight is not None) * costs["through_weight"]
             read = [call.output, *([source] if is_own else []), *([weight] if weight is not None else [])]
-            total += Work(flops=each * source.numel) + traffic(read, [source])
+            total += Work(flops=element_flops * source.numel) + traffic(read, [source])
         if weight is not None and weight.needs_grad:
             total += Work(flops=costs["weight"] * source.numel) + traffic([call.output, source], [weight])
         if bias is not None and bias.needs_grad:
@@ -340,5 +433,5 @@ _RULES: dict[str, Rule] = {
     **{f"avg_pool{n}d": _pooling(adds=True) for n in (1, 2, 3)},
     **{name: _weighted(pair) for name, pair in conventions.INTERPOLATION.items()},
     **{name: _normalisation(name) for name in conventions.NORMS},
-    **movement.RULES,
+    **_MOVING,
 }

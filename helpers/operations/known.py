@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from helpers.operations.finite import everywhere
 from helpers.operations.recurrent import is_recurrence
-from helpers.operations.shapes import batch_sizes, result_of
+from helpers.operations.shapes import batch_sizes, everywhere, result_of
 from helpers.operations.specs import META, Operator, mapped, shape_only, tensors_in, written
 from helpers.operations.trace import Trace
 from helpers.steps import ForwardError

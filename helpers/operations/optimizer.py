@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from helpers import steps
 from helpers.operations.specs import Call, Operator, mapped, operator_of, shape_only, spec_of, storage_of, tensors_in
 
-Factory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
-
-def optimizer_calls(parameters: Sequence[Tensor], owners: Sequence[int], optimizer: Factory) -> list[Call]:
+def optimizer_calls(
+    parameters: Sequence[Tensor], owners: Sequence[int], optimizer: steps.OptimizerFactory
+) -> list[Call]:
     """Return the operators of the second step (state exists, every gradient is given), each with its owner.
 
-    Raises TypeError where ``optimizer`` is not a ``torch.optim`` class or a function from a list of parameters to
-    an optimizer, and ValueError where it cannot step on parameters without data.
+    Raises what :func:`helpers.steps.made_optimizer` raises, and ValueError where the optimizer cannot step on
+    parameters without data.
     """
     if not parameters:
         return []
     copies = [nn.Parameter(shape_only(parameter)) for parameter in parameters]
-    built = _built(optimizer, copies)
+    built = steps.made_optimizer(optimizer, copies)
     recorder = _StepRecorder(dict(zip(map(storage_of, copies), owners, strict=True)))
     try:
         for step in range(2):
@@ -38,7 +38,7 @@ def optimizer_calls(parameters: Sequence[Tensor], owners: Sequence[int], optimiz
                 _learn_state(built, recorder.owner_of)
                 recorder.calls.clear()
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
-        name, reason = type(built).__name__, _line(error)
+        name, reason = type(built).__name__, steps.first_line(error)
         if "supported devices" in reason:
             raise ValueError(
                 f"{name} cannot step on shapes with options for a device (fused, capturable); give it without them: "
@@ -46,29 +46,6 @@ def optimizer_calls(parameters: Sequence[Tensor], owners: Sequence[int], optimiz
             ) from error
         raise ValueError(f"{name} cannot step on shapes alone ({reason}); count the model without it") from error
     return recorder.calls
-
-
-def check_optimizer(optimizer: Any) -> None:
-    """Raise TypeError where ``optimizer`` cannot make an optimizer of a list of parameters."""
-    is_class = inspect.isclass(optimizer) and issubclass(optimizer, torch.optim.Optimizer)
-    if isinstance(optimizer, torch.optim.Optimizer) or not (is_class or callable(optimizer)):
-        raise TypeError(
-            f"optimizer is a {type(optimizer).__name__} object; pass a class such as torch.optim.Adam, or a function "
-            "from parameters to an optimizer, such as lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)"
-        )
-
-
-def _built(optimizer: Factory, copies: list[nn.Parameter]) -> torch.optim.Optimizer:
-    try:
-        built = optimizer(copies)
-    except TypeError as error:
-        raise TypeError(
-            f"the optimizer cannot be made from a list of parameters alone ({_line(error)}); "
-            "pass a function, such as lambda p: torch.optim.SGD(p, lr=0.1)"
-        ) from error
-    if not isinstance(built, torch.optim.Optimizer):
-        raise TypeError(f"the optimizer function returned a {type(built).__name__}, not a torch.optim.Optimizer")
-    return built
 
 
 def _learn_state(built: torch.optim.Optimizer, owner_of: dict[int, int]) -> None:
@@ -127,12 +104,8 @@ class _StepRecorder(TorchDispatchMode):
         """Note an operator over lists of tensors as one call of the plain operator for each."""
         name = operator.name.removeprefix("_foreach_")
         for place, tensor in enumerate(args[0]):
-            each = tuple(value[place] if isinstance(value, tuple) else value for value in specs)
+            own = tuple(value[place] if isinstance(value, tuple) else value for value in specs)
             owner = self.owner_of[storage_of(tensor)]
-            if name in ("addcmul", "addcdiv") and len(each) > 3:
-                options = {"value": each[3]}
-            self.calls.append(Call(operator._replace(name=name), each, options, [each[0]], owner))
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+            if name in ("addcmul", "addcdiv") and len(own) > 3:
+                options = {"value": own[3]}
+            self.calls.append(Call(operator._replace(name=name), own, options, [own[0]], owner))

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from helpers import steps, trees
-from helpers.operations import backward, conventions, formulas, optimizer as optimizers
+from helpers.operations import backward, conventions, formulas
 from helpers.operations.known import OnShapes
+from helpers.operations.optimizer import optimizer_calls
 from helpers.operations.recurrent import Recurrence
 from helpers.operations.report import LayerOperations, LayerOperator, OperationProfile, OperatorOperations
-from helpers.operations.specs import META, Call
+from helpers.operations.specs import META, NOTHING, Call, Work
 from helpers.operations.trace import Trace
-from helpers.operations.work import NOTHING, Work
+from helpers.results import derived
 
+_PHASES = ("forward", "backward", "optimizer")
+_AMOUNTS = ("macs", "useful_macs", "flops", "read_bytes", "written_bytes", "flops_per_byte")
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 # How torch.library names the function that it makes of the backward of an operator of one's own.
 _OF_LIBRARY = "GeneratedBackwardFor_"
@@ -29,7 +33,7 @@ def profile_ops(
     inputs: steps.Inputs = None,
     *,
     shape: steps.Inputs = None,
-    optimizer: optimizers.Factory | None = None,
+    optimizer: steps.OptimizerFactory | None = None,
     inputs_need_grad: bool = False,
     values: bool = False,
 ) -> OperationProfile:
@@ -71,8 +75,7 @@ def profile_ops(
     model = _unwrapped(model)
     steps.check_model(model, compiled=True)
     given = steps.arguments_of(model, inputs, shape)
-    if optimizer is not None:
-        optimizers.check_optimizer(optimizer)
+    steps.check_optimizer(optimizer)
     if values:
         _check_values(model)
     with torch.inference_mode(False), steps.preserved(model, given):
@@ -88,7 +91,7 @@ def profile_ops(
         tally = _Tally(trace, reached)
         if optimizer is not None:
             places = [trace.parameter_owner[id(p)] for p in trained]
-            tally.add_optimizer(optimizers.optimizer_calls(trained, places, optimizer))
+            tally.add_optimizer(optimizer_calls(trained, places, optimizer))
     shown = steps.described((*arguments.positional, *arguments.named.values()))
     return _profile(model, shown, _name_of(optimizer), trace, tally)
 
@@ -142,7 +145,7 @@ class _Costs:
         return self.lecture is None or any((*self.forward, *self.backward, *self.optimizer))
 
     def add(self, other: _Costs) -> None:
-        for phase in ("forward", "backward", "optimizer"):
+        for phase in _PHASES:
             work = getattr(other, phase)
             if work is not NOTHING:
                 setattr(self, phase, getattr(self, phase) + work)
@@ -250,15 +253,21 @@ class _Tally:
         for (_, *key), (calls, work) in self.cells.items():
             before, total = sums[tuple(key)]
             sums[tuple(key)] = before + calls, total + work
-        rows = [OperatorOperations(*key, **_columns(*counted)) for key, counted in sums.items()]
+        rows = [
+            derived(OperatorOperations, work, operator=operator, phase=phase, treatment=treatment, calls=calls)
+            for (operator, phase, treatment), (calls, work) in sums.items()
+        ]
         return sorted(rows, key=lambda row: (-row.flops, row.operator, row.phase))
 
     def layer_operators(self, names: Mapping[int, str]) -> list[LayerOperator]:
         """Return the rows of the operators of each layer; what is free is left out."""
         order = list(names)
         cells = sorted(self.cells, key=lambda cell: (order.index(cell.owner), cell.operator, cell.phase))
-        return [LayerOperator(names[cell.owner], *cell[1:], **_columns(*self.cells[cell]))
-                for cell in cells if cell.treatment != "free"]  # fmt: skip
+        return [
+            derived(LayerOperator, cell, self.cells[cell][1], layer=names[cell.owner], calls=self.cells[cell][0])
+            for cell in cells
+            if cell.treatment != "free"
+        ]
 
 
 def _lecture_operations(call: Call) -> int | None:
@@ -278,28 +287,13 @@ def _lecture_operations(call: Call) -> int | None:
 def _profile(model: nn.Module, given: str, optimizer: str | None, trace: Trace, tally: _Tally) -> OperationProfile:
     layers, names = _layers(trace, tally.costs())
     operators = tally.operators()
-    whole = layers[0]
-    return OperationProfile(
+    return derived(
+        OperationProfile,
+        layers[0],
         model=type(model).__name__,
         input=given,
         training=model.training,
-        parameters=whole.parameters,
-        forward_macs=whole.forward_macs,
-        forward_useful_macs=whole.forward_useful_macs,
-        forward_flops=whole.forward_flops,
-        forward_read_bytes=whole.forward_read_bytes,
-        forward_written_bytes=whole.forward_written_bytes,
-        forward_flops_per_byte=whole.forward_flops_per_byte,
-        backward_macs=whole.backward_macs,
-        backward_useful_macs=whole.backward_useful_macs,
-        backward_flops=whole.backward_flops,
-        backward_read_bytes=whole.backward_read_bytes,
-        backward_written_bytes=whole.backward_written_bytes,
-        backward_flops_per_byte=whole.backward_flops_per_byte,
         optimizer=optimizer,
-        optimizer_flops=whole.optimizer_flops,
-        optimizer_read_bytes=whole.optimizer_read_bytes,
-        optimizer_written_bytes=whole.optimizer_written_bytes,
         not_counted=tuple(sorted({row.operator for row in operators if row.treatment == "not counted"})),
         may_hold_products=tuple(sorted(tally.may_hold_products)),
         random_draws=tuple(sorted(trace.draws)),
@@ -307,17 +301,6 @@ def _profile(model: nn.Module, given: str, optimizer: str | None, trace: Trace, 
         operators=tuple(operators),
         layer_operators=tuple(tally.layer_operators(names)),
     )
-
-
-def _columns(calls: int, work: Work) -> dict[str, Any]:
-    return {
-        "calls": calls,
-        "macs": work.macs,
-        "flops": work.flops,
-        "read_bytes": work.input_bytes + work.weight_bytes,
-        "written_bytes": work.output_bytes,
-        "flops_per_byte": _intensity(work),
-    }
 
 
 def _layers(trace: Trace, costs: Mapping[int, _Costs]) -> tuple[tuple[LayerOperations, ...], dict[int, str]]:
@@ -330,59 +313,30 @@ def _layers(trace: Trace, costs: Mapping[int, _Costs]) -> tuple[tuple[LayerOpera
     def visit(path: str, depth: int) -> _Costs:
         row = rows[path]
         own, total, place = costs.get(row, _Costs()), _Costs(), len(made)
+        module, calls = trace.modules[row], trace.module_calls[row]
         made.append(None)
         names[row] = path
         for child in children[path]:
             total.add(visit(child, depth + 1))
         if children[path] and own.is_something:
             names[row] = f"{path}.{trees.FUNCTIONAL}" if path else trees.FUNCTIONAL
-            made.append(_layer_row(names[row], "operators", depth + 1, trace.module_calls[row], 0, "", own))
+            made.append(_layer_row(own, layer=names[row], kind="operators", depth=depth + 1, calls=calls, parameters=0,
+                                   output_shape=""))  # fmt: skip
         total.add(own)
-        module = trace.modules[row]
-        parameters = sum(p.numel() for p in module.parameters())
-        calls, output = trace.module_calls[row], trace.outputs.get(row, "")
-        made[place] = _layer_row(path, type(module).__name__, depth, calls, parameters, output, total)
+        parameters = sum(parameter.numel() for parameter in module.parameters())
+        made[place] = _layer_row(total, layer=path, kind=type(module).__name__, depth=depth, calls=calls,
+                                 parameters=parameters, output_shape=trace.outputs.get(row, ""))  # fmt: skip
         return total
 
     visit("", 0)
     return tuple(made), names
 
 
-def _layer_row(
-    path: str, kind: str, depth: int, calls: int, parameters: int, output_shape: str, costs: _Costs
-) -> LayerOperations:
-    ahead, back, step = costs.forward, costs.backward, costs.optimizer
-    return LayerOperations(
-        layer=path,
-        kind=kind,
-        depth=depth,
-        calls=calls,
-        output_shape=output_shape,
-        parameters=parameters,
-        forward_macs=ahead.macs,
-        forward_useful_macs=ahead.useful_macs,
-        forward_flops=ahead.flops,
-        input_bytes=ahead.input_bytes,
-        weight_bytes=ahead.weight_bytes,
-        output_bytes=ahead.output_bytes,
-        forward_flops_per_byte=_intensity(ahead),
-        backward_macs=back.macs,
-        backward_useful_macs=back.useful_macs,
-        backward_flops=back.flops,
-        backward_read_bytes=back.input_bytes + back.weight_bytes,
-        backward_written_bytes=back.output_bytes,
-        backward_flops_per_byte=_intensity(back),
-        optimizer_flops=step.flops,
-        optimizer_read_bytes=step.input_bytes + step.weight_bytes,
-        optimizer_written_bytes=step.output_bytes,
-        lecture_operations=costs.lecture,
-    )
-
-
-def _intensity(work: Work) -> float | None:
-    """Return the arithmetic intensity in FLOP a byte, None where nothing is moved."""
-    moved = work.input_bytes + work.weight_bytes + work.output_bytes
-    return work.flops / moved if moved else None
+def _layer_row(costs: _Costs, **own: Any) -> LayerOperations:
+    """Return a module's row: ``own`` are the fields that its costs do not have."""
+    phases = {phase: getattr(costs, phase) for phase in _PHASES}
+    amounts = {f"{phase}_{name}": getattr(work, name) for phase, work in phases.items() for name in _AMOUNTS}
+    return derived(LayerOperations, SimpleNamespace(**amounts), costs.forward, lecture_operations=costs.lecture, **own)
 
 
 def _explained(

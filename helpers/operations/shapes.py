@@ -1,12 +1,18 @@
-"""Shapes of the commonest results, without torch's own rules.
+"""Results without data: shapes of the commonest operators without torch's own rules, and answers that need no values.
 
 On the meta device torch works the results of many small operators out in Python, by a long way round: counting with
 these rules takes less time than the model's own forward on shapes. Each rule gives exactly what torch's would, and
 :func:`result_of` leaves to torch every case that is not plain.
+
+A forward that asks whether its activations are finite numbers is told yes, as in a run that works. DETR and T5 ask it
+of what they compute, to clamp what has overflowed; such a question has one answer for every element, so that no
+values are needed to reduce it to one.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -14,6 +20,7 @@ from torch import Tensor
 
 _UNARY = frozenset({"relu", "sigmoid", "tanh", "silu", "gelu", "exp", "neg", "sqrt", "rsqrt", "hardswish",
                     "hardsigmoid", "hardtanh", "elu", "leaky_relu", "abs", "log", "sin", "cos", "erf"})  # fmt: skip
+MATRIX_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"})
 _BINARY = frozenset({"add", "sub", "mul", "div"})
 
 
@@ -73,13 +80,20 @@ def _grouped(
 
 
 def check_positions(positions: Tensor) -> None:
-    """Raise where a real embedding would: until torch 2.13, one on shapes takes positions of any type.
-
-    For the library itself.
-    """
+    """Raise where a real embedding would: until torch 2.13, one on shapes takes positions of any type."""
     if positions.dtype not in (torch.int64, torch.int32):
         name = str(positions.dtype).removeprefix("torch.")
         raise RuntimeError(f"an embedding is given {name} for its indices, which are int64 or int32")
+
+
+def check_types(operator: Any, tensors: Iterable[Tensor]) -> None:
+    """Raise where a real matrix product would: one on shapes multiplies float32 by float64 without a word."""
+    types = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})
+    if len(types) > 1:
+        raise RuntimeError(
+            f"{operator} is given {' and '.join(types)}; a matrix product needs one type: give inputs of the model's "
+            "type, such as x.to(model.weight.dtype)"
+        )
 
 
 def batch_sizes(data: Tensor, lengths: Tensor, batch_first: bool) -> list[int]:
@@ -102,3 +116,29 @@ def _fits(data: Tensor, other: Any) -> bool:
         return (other.dtype == data.dtype and other.shape == data.shape and other.stride() == data.stride()
                 and other.dim() > 0)  # fmt: skip
     return isinstance(other, int | float)
+
+
+_BOTH = frozenset({"mul", "logical_and", "bitwise_and", "__and__"})
+_EITHER = frozenset({"logical_or", "bitwise_or", "__or__"})
+
+
+def everywhere(name: str, args: tuple, answers: Callable[[Tensor], bool | None]) -> bool | None:
+    """Return what every element of an operator's result is, None where nothing is known of it.
+
+    ``answers`` tells it of an operand. PyTorch takes ``isfinite`` apart: x == x and abs(x) != inf. Only activations are
+    taken to be finite, which need a gradient: a mask of the caller's may hold infinities.
+    """
+    first, second = (*args, None, None)[:2]
+    if not isinstance(first, Tensor):
+        return None
+    if name in ("isnan", "isinf", "eq", "ne") and first.requires_grad:
+        if name in ("isnan", "isinf"):
+            return False
+        if second is first or (isinstance(second, float) and second == math.inf):
+            return (second is first) == (name == "eq")
+    if name in ("all", "any"):
+        return answers(first) if first.numel() else None
+    if (name in _BOTH or name in _EITHER) and isinstance(second, Tensor):
+        pair = (answers(first), answers(second))
+        return None if None in pair else all(pair) if name in _BOTH else any(pair)
+    return None

@@ -27,13 +27,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from helpers.operations import recurrent
-from helpers.operations.shapes import check_positions
+from helpers.operations.shapes import MATRIX_PRODUCTS, check_positions, check_types
 from helpers.operations.specs import Call, Operator, mapped, operator_of, spec_of, storage_of, tensors_in, written
 from helpers.steps import described
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_MATRIX_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"})
 
 
 class Trace:
@@ -214,8 +213,8 @@ class Trace:
         noted = functools.partial(spec_of, weights=self._weights, grad=grad)
         specs = [mapped(value, noted) for value in args]
         keyword_specs = {key: mapped(value, noted) for key, value in kwargs.items()}
-        if operator.name in _MATRIX_PRODUCTS:
-            _check_types(operator, args)
+        if operator.name in MATRIX_PRODUCTS:
+            check_types(operator.text, tensors_in(args))
         if operator.name == "embedding":
             check_positions(args[1])
         if 0 in operator.writes and grad and isinstance(args[0], Tensor) and args[0]._is_view():
@@ -307,11 +306,3 @@ def shapes_in(values: Any) -> str:
         return str(tuple(values.shape))
     items = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
     return ", ".join(filter(None, map(shapes_in, items)))
-
-
-def _check_types(operator: Operator, args: tuple) -> None:
-    """Raise where a real run would: the meta device multiplies float32 by float64 without a word."""
-    types = {tensor.dtype for tensor in tensors_in(args)}
-    if len(types) > 1:
-        names = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in types))
-        raise RuntimeError(f"{operator.text} is given {names}; a matrix product needs one type")

@@ -8,8 +8,7 @@ Lesson 07.
 
 from helpers.profiling.estimate import OperatorEstimate, StepTimeEstimate, estimate_step_time
 from helpers.profiling.kernels import KernelTable, KernelTime, kernel_table
-from helpers.profiling.layers import profile_time
-from helpers.profiling.report import LayerTime, OperatorTime, TimeProfile
+from helpers.profiling.layers import LayerTime, OperatorTime, TimeProfile, profile_time
 from helpers.steps import ModelError
 
 __all__ = [

@@ -23,8 +23,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import results, steps, trees
+from helpers.checks import number
 from helpers.results import Result
-from helpers.timing.runs import Clock, check_budget, run, watch_waiting, why_disturbed
+from helpers.timing.runs import Clock, run, watch_waiting, why_disturbed
 
 _FEWEST_ROUNDS = 5
 _MOST_ROUNDS = 500
@@ -141,7 +142,7 @@ def estimate_step_time(
 
     Raises as :func:`profile_time` does. Lesson 07.
     """
-    check_budget(budget_s)
+    number("budget_s", budget_s, above=0)
     with steps.warm_step(model, inputs, shape, training=training, loss=loss, optimizer=optimizer) as work:
         recorder = record_step(work)
         timed = [_alone(call) for call in recorder.calls]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import html
 import math
-import numbers
 import os
 import statistics
 from collections import defaultdict
@@ -13,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from helpers import results, trees
+from helpers.checks import whole_number
 from helpers.results import Result
 from helpers.timing.runs import check_function, chosen_device, device_in_use
 
@@ -63,10 +62,6 @@ class KernelTable(Result):
         title = f"<b>{html.escape(self._title())}</b>"
         return f"<div style='font-size:.9em;overflow-x:auto'>{title}{trees.rows_html(_TITLES, self._cells())}</div>"
 
-    def table(self) -> pd.DataFrame:
-        """Return a DataFrame of plain numbers, one row a kernel."""
-        return pd.DataFrame([row.to_dict() for row in self.kernels])
-
     def _title(self) -> str:
         kind = "operators, time of their own" if self.device == "cpu" else "kernels"
         runs = "1 run" if self.runs == 1 else f"{self.runs:,} runs"
@@ -74,8 +69,8 @@ class KernelTable(Result):
 
     def _cells(self) -> list[tuple[tuple[str, ...], float]]:
         def cells(row: KernelTime) -> tuple[str, ...]:
-            each = [results.cell(name, getattr(row, name)) for name in ("average_s", "minimum_s", "maximum_s")]
-            calls = (f"{row.calls:,}", *each) if row.calls else ("", "", "", "")
+            times = [results.cell(name, getattr(row, name)) for name in ("average_s", "minimum_s", "maximum_s")]
+            calls = (f"{row.calls:,}", *times) if row.calls else ("", "", "", "")
             return (row.name, results.cell("share", row.share), results.cell("total_s", row.total_s), *calls)
 
         return [(cells(row), row.share) for row in self.kernels]
@@ -94,13 +89,12 @@ def kernel_table(fn: Callable[[], object], *, runs: int = 1, device: str | torch
     asked for and absent; an exception in ``fn`` passes unchanged. Lesson 07.
     """
     check_function("fn", fn)
-    if isinstance(runs, bool) or not isinstance(runs, numbers.Integral) or runs < 1:
-        raise ValueError(f"runs must be a whole number of at least 1; got {runs!r}")
+    runs = whole_number("runs", runs)
     chosen = chosen_device(device)
     _refuse_nested()
     fn()
     chosen = chosen or device_in_use()
-    on_cuda, recorded = chosen.type == "cuda", _recorded(fn, chosen, int(runs))
+    on_cuda, recorded = chosen.type == "cuda", _recorded(fn, chosen, runs)
     seconds: dict[str, list[float]] = defaultdict(list)
     for event in (event for events, _ in recorded for event in events):
         is_kernel = event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
@@ -112,7 +106,7 @@ def kernel_table(fn: Callable[[], object], *, runs: int = 1, device: str | torch
     return KernelTable(
         device=str(chosen),
         threads=torch.get_num_threads(),
-        runs=int(runs),
+        runs=runs,
         whole_s=whole_s,
         kernels=table_rows(seconds, whole_s),
     )

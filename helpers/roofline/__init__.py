@@ -6,10 +6,8 @@ measures nothing. :func:`place` times a function and :func:`roofline` a model's 
 Lesson 02.
 """
 
-from helpers.roofline.datasheet import DatasheetRoof, datasheet_roof
-from helpers.roofline.layers import LayerPlacement, RooflineProfile, roofline, workload_of
-from helpers.roofline.modelling import RooflinePoint, Workload, model
-from helpers.roofline.placing import Placement, place
+from helpers.roofline.modelling import DatasheetRoof, RooflinePoint, Workload, datasheet_roof, model
+from helpers.roofline.placing import LayerPlacement, Placement, RooflineProfile, place, roofline, workload_of
 
 __all__ = [
     "DatasheetRoof", "LayerPlacement", "Placement", "RooflinePoint", "RooflineProfile", "Workload", "datasheet_roof",

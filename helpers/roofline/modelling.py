@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import dataclass
 
+from helpers.checks import number
+from helpers.hardware.devices import Device, require_device
 from helpers.hardware.limits.results import MachineLimits, MemoryLevel
-from helpers.results import Result
+from helpers.results import Result, derived
 
 COMPUTE_BOUND, MEMORY_BOUND, OVERHEAD_BOUND = "compute-bound", "memory-bound", "overhead-bound"
 
@@ -32,7 +33,8 @@ class Workload(Result):
 
     def __post_init__(self) -> None:
         for field, least in (("flops", 0), ("moved_bytes", 0), ("working_set_bytes", 0), ("calls", 1)):
-            _check(self.name, field, getattr(self, field), least)
+            if field != "working_set_bytes" or self.working_set_bytes is not None:
+                number(f"{field} of {self.name!r}", getattr(self, field), at_least=least)
         if self.calls != int(self.calls):
             raise ValueError(f"calls of {self.name!r} must be a whole number, got {self.calls!r}")
         if self.moved_bytes == 0:
@@ -112,12 +114,9 @@ def model(workload: Workload, limits: MachineLimits, *, level: str | None = None
     overhead_s, longer_s = workload.calls * limits.call_overhead_s, max(compute_s, memory_s)
     overlaps = limits.device.startswith("cuda")
     busy = COMPUTE_BOUND if compute_s >= memory_s else MEMORY_BOUND
-    return RooflinePoint(
-        name=workload.name,
-        dtype=workload.dtype,
-        flops=workload.flops,
-        moved_bytes=workload.moved_bytes,
-        intensity_flops_per_byte=workload.intensity_flops_per_byte,
+    return derived(
+        RooflinePoint,
+        workload,
         level=memory.name,
         bandwidth_bytes_per_s=bandwidth,
         peak_flops_per_s=peak,
@@ -168,10 +167,47 @@ def _why(limits: MachineLimits) -> str:
     return f" ({'; '.join(limits.notes)})" if limits.notes else ""
 
 
-def _check(name: str, field: str, value: object, least: int) -> None:
-    if value is None and field == "working_set_bytes":
-        return
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{field} of {name!r} must be a number, not {value!r}")
-    if not least <= value < math.inf:
-        raise ValueError(f"{field} of {name!r} must be a finite number from {least}; got {value!r}")
+# What a maker promises: the two numbers of a datasheet that the measured roofs are drawn beside.
+
+
+@dataclass(frozen=True)
+class DatasheetRoof(Result):
+    """A device's promised peak in ``dtype`` (dense, without sparsity) and memory bandwidth. Lesson 02.
+
+    Raises ValueError for a number that is not above 0 and finite.
+    """
+
+    name: str
+    dtype: str
+    peak_flops_per_s: float
+    bandwidth_bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        for field in ("peak_flops_per_s", "bandwidth_bytes_per_s"):
+            value = getattr(self, field)
+            if value is None or not 0 < value < math.inf:
+                raise ValueError(f"the {field} of {self.name} must be a number above 0, got {value!r}")
+
+    @property
+    def ridge_flops_per_byte(self) -> float:
+        """Where the promised slope and the promised peak meet."""
+        return self.peak_flops_per_s / self.bandwidth_bytes_per_s
+
+
+def datasheet_roof(device: Device, dtype: str = "float32", *, unit: str | None = None) -> DatasheetRoof:
+    """Return the roofs that the table of devices has for ``device``: dense peak in ``dtype``, memory bandwidth.
+
+    ``unit`` is "vector" or "matrix", by default whichever is faster. Raises TypeError for what is no device, ValueError
+    where the table does not know the peak or the bandwidth, with the dtypes whose dense peak it does know. Lesson 02.
+    """
+    require_device(device)
+    peak = device.peak(dtype, unit=unit)
+    if peak is None or peak.dense_flops_per_s is None:
+        known = list(dict.fromkeys(row.dtype for row in device.peaks if row.dense_flops_per_s is not None))
+        raise ValueError(
+            f"the dense peak of {device.name} in {dtype}{f' on its {unit} units' if unit else ''} is unknown; known "
+            f"are {', '.join(known) or 'none'}"
+        )
+    if device.memory_bandwidth_bytes_per_s is None:
+        raise ValueError(f"the memory bandwidth of {device.name} is unknown, so its datasheet gives no slope")
+    return DatasheetRoof(device.name, dtype, peak.dense_flops_per_s, device.memory_bandwidth_bytes_per_s)

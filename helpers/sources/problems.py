@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.checks import number, whole_number
-from helpers.training.batches import iterable, seeded
+from helpers.training.loop import iterable, seeded
 
 _BLOWN_UP = 3  # times the first loss
 _DATA_ACCEPTED = "give a pair of tensors (inputs, targets) of equal length, or a loader of such batches"

@@ -1,4 +1,4 @@
-"""What a model is given: shapes and tensors as the caller wrote them, and what is said where they are none."""
+"""What a model is given: shapes and tensors as the caller wrote them, and what refuses them. Lesson 07."""
 
 from __future__ import annotations
 

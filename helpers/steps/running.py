@@ -1,6 +1,8 @@
 """One step of a model, the same for the estimate and for the measurement: what is run, on what, and in which order.
 
 Everything here works on a copy of the model, so that the caller's model is never touched.
+
+Lesson 07.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import nn
@@ -38,6 +40,17 @@ PARTS = {
     "backward": "backward pass",
     "optimizer": "optimizer's step",
 }
+
+
+class Options(TypedDict, total=False):
+    """What else a step is told: :func:`helpers.memory.estimate_peak_memory` says what each means."""
+
+    shape: Inputs
+    optimizer: OptimizerFactory | None
+    training: bool
+    loss: Loss | None
+    autocast: torch.dtype | None
+    target: str | torch.device | None
 
 
 @dataclass(frozen=True)
@@ -90,11 +103,9 @@ def step(
         raise TypeError(f"training is {training!r:.80}; give True for a training step, False for inference")
     if not training and (optimizer is not None or loss is not None):
         raise ValueError("inference has neither a loss nor an optimizer: leave them out, or set training=True")
-    for name, value in (("optimizer", optimizer), ("loss", loss)):
-        if isinstance(value, torch.optim.Optimizer) or not (value is None or callable(value)):
-            accepted = "torch.optim.Adam, or a callable from parameters to an optimizer" if name == "optimizer" else (
-                "a callable from the model's outputs to one number")  # fmt: skip
-            raise TypeError(f"{name} is {type(value).__name__}; give {accepted}")
+    check_optimizer(optimizer)
+    if not (loss is None or callable(loss)):
+        raise TypeError(f"loss is {type(loss).__name__}; give a callable from the model's outputs to one number")
     if autocast is not None and not (isinstance(autocast, torch.dtype) and autocast.is_floating_point):
         raise TypeError(f"autocast is {autocast!r}; give a floating-point dtype, such as torch.bfloat16")
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
@@ -185,7 +196,7 @@ def copied(work: Step, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -
     try:
         model = copy.deepcopy(work.model, {id(tensor): copy_tensor(_detached(tensor)) for tensor in kept})
     except Exception as error:
-        raise ModelError(f"the model cannot be copied (copy.deepcopy: {_first_line(error)})") from error
+        raise ModelError(f"the model cannot be copied (copy.deepcopy: {first_line(error)})") from error
     model.train(work.training)
 
     def copy_leaf(leaf: torch.Tensor | Shape) -> torch.Tensor:
@@ -214,15 +225,32 @@ def with_optimizer(work: Step) -> Step:
     """
     if work.make_optimizer is None:
         return work
+    return replace(work, optimizer=made_optimizer(work.make_optimizer, list(work.model.parameters())))
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raise TypeError where ``optimizer`` is neither None nor what makes an optimizer of a list of parameters."""
+    if isinstance(optimizer, torch.optim.Optimizer) or not (optimizer is None or callable(optimizer)):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__} object; give a class such as torch.optim.Adam, or a function "
+            "from a list of parameters to an optimizer, such as lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)"
+        )
+
+
+def made_optimizer(factory: OptimizerFactory, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer of these parameters.
+
+    Raises ModelError when it cannot be made, or is one that runs the model several times in a step.
+    """
     try:
-        optimizer = work.make_optimizer(work.model.parameters())
+        optimizer = factory(parameters)
     except Exception as error:
-        raise ModelError(f"the optimizer could not be made from the parameters: {_first_line(error)}") from error
+        raise ModelError(f"the optimizer could not be made from the parameters: {first_line(error)}") from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer(parameters) gave {type(optimizer).__name__}; it must give a torch.optim.Optimizer")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ModelError("LBFGS runs the model several times in one step; give an optimizer with one pass a step")
-    return replace(work, optimizer=optimizer)
+    return optimizer
 
 
 def kept_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -298,14 +326,14 @@ def _given(arguments: Arguments) -> str:
     return f" (inputs of shape {', '.join(map(str, shapes))})"
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an exception's message, or its type's name when it has none."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_first_line(error)}" if str(error).strip() else type(error).__name__
+    return f"{type(error).__name__}: {first_line(error)}" if str(error).strip() else type(error).__name__
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from helpers.checks import whole_number
+from helpers.checks import number, whole_number
 from helpers.results import Result, cell
 from helpers.timing.measuring import imprecise, median_interval, too_few
 from helpers.timing.runs import (
@@ -20,7 +20,6 @@ from helpers.timing.runs import (
     Function,
     Run,
     calibrate,
-    check_budget,
     check_clock,
     check_function,
     chosen_device,
@@ -155,7 +154,7 @@ def compare(
     nothing of a candidate; an exception in a candidate passes unchanged. Lesson 00.
     """
     first = _check_candidates(candidates, baseline)
-    check_budget(budget_s)
+    number("budget_s", budget_s, above=0)
     check_clock(clock)
     if seed is not None:
         whole_number("seed", seed, at_least=0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from helpers.checks import number
 from helpers.results import Result, cell
 from helpers.timing.runs import (
     ADVICE,
@@ -18,7 +19,6 @@ from helpers.timing.runs import (
     Function,
     Run,
     calibrate,
-    check_budget,
     check_clock,
     check_function,
     chosen_device,
@@ -90,7 +90,7 @@ def measure(
     ``fn`` passes unchanged. Lesson 00.
     """
     check_function("fn", fn)
-    check_budget(budget_s)
+    number("budget_s", budget_s, above=0)
     check_clock(clock)
     chosen = chosen_device(device)
     cold_s = run(fn, 1, chosen, clock).host_s

@@ -9,7 +9,6 @@ import ctypes
 import gc
 import itertools
 import math
-import numbers
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -104,14 +103,6 @@ def check_function(what: str, fn: object) -> None:
     if not callable(fn):
         hint = "; write lambda: a * b, not a * b" if isinstance(fn, torch.Tensor) else ""
         raise TypeError(f"{what} must be a function without arguments, not {type(fn).__name__}{hint}")
-
-
-def check_budget(budget_s: float) -> None:
-    """Raise TypeError or ValueError when ``budget_s`` is no positive, finite number of seconds."""
-    if isinstance(budget_s, bool) or not isinstance(budget_s, numbers.Real):
-        raise TypeError(f"budget_s must be a number of seconds; got {budget_s!r}")
-    if not 0 < budget_s < math.inf:
-        raise ValueError(f"budget_s must be a number of seconds above 0 and finite; got {budget_s!r}")
 
 
 def check_clock(clock: object) -> None:

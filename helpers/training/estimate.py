@@ -18,9 +18,20 @@ from torch.utils.data import DataLoader
 from helpers import console
 from helpers.checks import whole_number
 from helpers.data import make_MNIST_loader
-from helpers.results import Result
-from helpers.training.batches import Batches, iterable, now_s, prepared, refuse_empty, seeded
-from helpers.training.loop import LEARNING_RATE, adam, refuse_without_cuda, trainable_device, training_steps
+from helpers.results import Result, derived
+from helpers.training.loop import (
+    LEARNING_RATE,
+    Batches,
+    adam,
+    iterable,
+    now_s,
+    prepared,
+    refuse_empty,
+    refuse_without_cuda,
+    seeded,
+    trainable_device,
+    training_steps,
+)
 
 HIDDEN_SIZES = (128, 256, 512, 1024, 2048, 4096, 6144)
 
@@ -153,10 +164,10 @@ def _size_estimate(hidden: int, trials: Sequence[_Trial], epochs: int, steps_per
         return epochs * (first_batch_s + steps_per_epoch * step_s)
 
     median_s = statistics.median(steps_s)
-    return SizeEstimate(
+    return derived(
+        SizeEstimate,
+        trials[0],
         hidden=hidden,
-        parameters=trials[0].parameters,
-        parameter_bytes=trials[0].parameter_bytes,
         step_s=median_s,
         estimated_s=training_s(median_s),
         low_s=training_s(min(steps_s)),

@@ -1,10 +1,9 @@
-"""Training a model with a clock beside it, and its accuracy. Lesson 00."""
+"""Training a model with a clock beside it, its batches checked and moved, and its accuracy. Lesson 00."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import numbers
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,10 +14,100 @@ import torch
 from torch import nn
 
 from helpers import console
-from helpers.checks import whole_number
+from helpers.checks import number, whole_number
 from helpers.results import Result
 from helpers.timing.runs import watch_waiting, why_disturbed
-from helpers.training.batches import Batch, Batches, iterable, now_s, prepared, refuse_empty, seeded
+
+Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
+
+_BATCHES_ACCEPTED = (
+    "give a DataLoader, or a list, of batches (images, labels): tensors of equal length, the labels whole numbers"
+)
+
+
+class Batch(NamedTuple):
+    """A batch on the model's device; its labels were looked at before they went there, where that costs no wait."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    lowest_label: int
+    highest_label: int
+
+
+def prepared(loader: Iterable, device: torch.device) -> Iterator[Batch]:
+    """Yield the loader's batches, checked, on ``device``."""
+    for batch in loader:
+        images, labels = _pair(batch)
+        labels = labels.long()
+        lowest, highest = torch.aminmax(labels)
+        yield Batch(_moved(images, device), _moved(labels, device), int(lowest), int(highest))
+
+
+def _pair(batch: object) -> tuple[torch.Tensor, torch.Tensor]:
+    pair = isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(item, torch.Tensor) for item in batch)
+    if not pair:
+        raise TypeError(f"the loader gave a {type(batch).__name__}; {_BATCHES_ACCEPTED}")
+    images, labels = batch
+    if labels.ndim != 1 or len(labels) == 0 or images.ndim == 0 or len(images) != len(labels):
+        raise ValueError(
+            f"the loader gave images of shape {tuple(images.shape)} and labels of shape {tuple(labels.shape)}; "
+            + _BATCHES_ACCEPTED
+        )
+    if labels.dtype == torch.bool or labels.is_floating_point() or labels.is_complex():
+        raise TypeError(f"the loader gave labels of {labels.dtype}; {_BATCHES_ACCEPTED}")
+    return images, labels
+
+
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return tensor.to(device, non_blocking=device.type == "cuda" and tensor.is_pinned())
+
+
+def iterable(loader: object) -> Iterable:
+    """Return ``loader``; raise TypeError for what gives no batches, such as a dataset."""
+    if not isinstance(loader, Iterable):
+        raise TypeError(f"loader is a {type(loader).__name__}; {_BATCHES_ACCEPTED}")
+    return loader
+
+
+def refuse_empty(examples: int, epoch: int = 1) -> None:
+    """Raise ValueError where an epoch held no example."""
+    if examples == 0:
+        once = "; a generator can be read once only: give a DataLoader or a list" if epoch > 1 else ""
+        raise ValueError(f"the loader gave no batch in epoch {epoch}{once or '; give one with digits in it'}")
+
+
+def now_s(device: torch.device) -> float:
+    """Return the clock once the device has finished what it was given."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+    return time.perf_counter()
+
+
+@contextlib.contextmanager
+def seeded(loader: object, device: torch.device, seed: int) -> Iterator[None]:
+    """Seed the generators of the CPU, of ``device`` and of the loader; afterwards each is as it was."""
+    generators = [torch.default_generator, *_generators(loader)]
+    states = [generator.get_state() for generator in generators]
+    cuda_state = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    try:
+        for generator in generators:
+            generator.manual_seed(seed)
+        if cuda_state is not None:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        if cuda_state is not None:
+            torch.cuda.set_rng_state(cuda_state, device)
+
+
+def _generators(loader: object) -> list[torch.Generator]:
+    holders = (loader, getattr(loader, "sampler", None))
+    found = [getattr(holder, "generator", None) for holder in holders]
+    return [generator for generator in found if isinstance(generator, torch.Generator)]
+
 
 LEARNING_RATE = 0.002
 
@@ -167,7 +256,7 @@ def training_steps(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], epoch: int
 ) -> Iterator[_Step]:
     """Train on each batch and yield what it gave: one step for the training and for its estimate."""
-    for number, batch in enumerate(batches, start=1):
+    for step, batch in enumerate(batches, start=1):
         _refuse_other_type(model, batch)
         with torch.enable_grad():
             logits = model(batch.images)
@@ -175,7 +264,7 @@ def training_steps(
             loss = nn.functional.cross_entropy(logits, batch.labels)
             # On an accelerator the host would wait here at every step: there _epoch_row looks, after the epoch.
             if loss.device.type == "cpu":
-                _refuse_not_finite(loss.item(), epoch, number)
+                _refuse_not_finite(loss.item(), epoch, step)
             optimizer.zero_grad()
             loss.backward()
         optimizer.step()
@@ -194,8 +283,8 @@ def _epoch_row(epoch: int, time_s: float, steps: Sequence[_Step]) -> EpochRow:
     examples = sum(step.examples for step in steps)
     refuse_empty(examples, epoch)
     losses = torch.stack([step.loss for step in steps]).tolist()
-    for number, loss in enumerate(losses, start=1):
-        _refuse_not_finite(loss, epoch, number)
+    for step, loss in enumerate(losses, start=1):
+        _refuse_not_finite(loss, epoch, step)
     correct = int(torch.stack([step.correct for step in steps]).sum())
     loss = math.fsum(loss * step.examples for loss, step in zip(losses, steps, strict=True)) / examples
     return EpochRow(epoch=epoch, time_s=time_s, loss=loss, accuracy_share=correct / examples)
@@ -203,11 +292,7 @@ def _epoch_row(epoch: int, time_s: float, steps: Sequence[_Step]) -> EpochRow:
 
 def adam(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
     """Return Adam over the parameters that are not frozen."""
-    accepted = f"give a number above 0, such as {LEARNING_RATE}"
-    if isinstance(learning_rate, bool) or not isinstance(learning_rate, numbers.Real):
-        raise TypeError(f"learning_rate={learning_rate!r} is a {type(learning_rate).__name__}; {accepted}")
-    if not 0 < learning_rate < math.inf:
-        raise ValueError(f"learning_rate={learning_rate} is not accepted; {accepted}")
+    number("learning_rate", learning_rate, above=0)
     # foreach: all weights change in one call, so an interrupt finds them either before an update or after it.
     return torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=learning_rate, foreach=True)
 

@@ -17,7 +17,7 @@ from helpers.operations import profile_ops
 from helpers.profiling import LayerTime, TimeProfile
 from helpers.results import from_dict
 from helpers.roofline import DatasheetRoof, RooflinePoint, Workload, datasheet_roof, model, place, roofline, workload_of
-from helpers.roofline.layers import count, join
+from helpers.roofline.placing import count, join
 from helpers.timing import fixed_threads, measure
 
 SOURCE = Source("made up for a test", "", "reference", "2026-01-01")
@@ -123,15 +123,15 @@ def test_errors_name_what_there_is():
         model(Workload("w", 1, 1), limits(), level="L7")
     with pytest.raises(ValueError, match="'w' moves no bytes, so it has no arithmetic intensity"):
         Workload("w", 1, 0)
-    with pytest.raises(ValueError, match="flops of 'w' must be a finite number from 0; got -1"):
+    with pytest.raises(ValueError, match="flops of 'w'=-1; give a finite number, 0 or more"):
         Workload("w", -1, 1)
-    with pytest.raises(ValueError, match="got inf"):
+    with pytest.raises(ValueError, match="flops of 'w'=inf"):
         Workload("w", math.inf, 1)
-    with pytest.raises(ValueError, match="calls of 'w' must be a finite number from 1"):
+    with pytest.raises(ValueError, match="calls of 'w'=0; give a finite number, 1 or more"):
         Workload("w", 1, 1, calls=0)
     with pytest.raises(ValueError, match="each byte of the working set moves at least once"):
         Workload("w", 1, 10, working_set_bytes=11)
-    with pytest.raises(TypeError, match="moved_bytes of 'w' must be a number, not '3 MB'"):
+    with pytest.raises(TypeError, match="moved_bytes of 'w'='3 MB' is text"):
         Workload("w", 1, "3 MB")
     with pytest.raises(TypeError, match="works on a Workload, not on LeNet"):
         model(LeNet(), limits())

@@ -209,7 +209,7 @@ def test_measure_wants_a_function(arguments: tuple, error: type[Exception], word
 def test_a_budget_is_a_positive_number_of_seconds(budget_s: object) -> None:
     for call in (lambda: timing.measure(len, budget_s=budget_s),
                  lambda: timing.compare({"a": len, "b": len}, budget_s=budget_s)):  # fmt: skip
-        with pytest.raises((TypeError, ValueError), match="budget_s must be a number of seconds"):
+        with pytest.raises((TypeError, ValueError), match=r"budget_s=.*; give a finite number above 0"):
             call()
 
 

@@ -9,7 +9,7 @@ from memory_models import CONFIGURATIONS, Adam, Picks, Residual, SelfAttention, 
 from torch import nn
 
 from helpers import steps
-from helpers.memory import estimate_peak_memory, inplace, measure_peak_memory, tracing
+from helpers.memory import estimate_peak_memory, measure_peak_memory, trace as records, tracing
 from helpers.memory.allocations import Usage
 from helpers.memory.attribution import SavedNumbers
 from helpers.models import LeNet
@@ -199,7 +199,7 @@ def test_without_workspace_lenet_would_be_far_off(monkeypatch):
 def test_without_accumulation_in_place_attention_would_be_off(monkeypatch):
     model = SelfAttention(64, 4, weights=False)
     exact = assert_exact(model, (4, 32, 64))
-    monkeypatch.setattr(inplace, "_in_place", lambda *_: None)
+    monkeypatch.setattr(records, "_in_place", lambda *_: None)
     out_of_place = estimate_peak_memory(model, (4, 32, 64))
     assert len(out_of_place.timeline.tensors) == len(exact.timeline.tensors) + 2  # queries, keys, values: three sums
 

@@ -7,7 +7,7 @@ import torch
 from memory_models import CONFIGURATIONS, Adam
 from torch import nn
 
-from helpers.memory import ModelError, estimate_peak_memory, measure_peak_memory, smaller, tracing
+from helpers.memory import ModelError, estimate_peak_memory, measure_peak_memory, probing, tracing
 
 MASK = torch.ones(4, 16, dtype=torch.long)
 HALF = MASK.clone()
@@ -153,16 +153,16 @@ def test_at_small_sizes_operators_take_what_they_take_at_their_own(name, monkeyp
     configuration = next(each for each in CONFIGURATIONS if each.name == name)
     make, shape = configuration.light or (configuration.make, configuration.shape)
     how = {"optimizer": Adam}
-    monkeypatch.setattr(smaller, "_LARGE_BYTES", 2**60)
+    monkeypatch.setattr(probing, "_LARGE_BYTES", 2**60)
     as_they_are = estimate_peak_memory(make(), shape, **how)
-    monkeypatch.setattr(smaller, "_LARGE_BYTES", -1)
+    monkeypatch.setattr(probing, "_LARGE_BYTES", -1)
     assert estimate_peak_memory(make(), shape, **how) == as_they_are
 
 
 def test_a_large_product_that_copies_an_operand_is_known_to(monkeypatch):
     """The gradient of a sum is one number for every element: the product copies it before it reads it."""
     expected = measure_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes
-    monkeypatch.setattr(smaller, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(probing, "_LARGE_BYTES", 0)
     assert estimate_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes == expected
-    monkeypatch.setattr(smaller, "_at_full_size", lambda *_: 0)
+    monkeypatch.setattr(probing, "_at_full_size", lambda *_: 0)
     assert estimate_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes < expected

@@ -127,9 +127,9 @@ def test_a_running_profiler_is_refused_and_left_running():
     ("fn", "options", "error", "message"),
     [
         (torch.ones(2), {}, TypeError, "write lambda"),
-        (print, {"runs": 0}, ValueError, "at least 1; got 0"),
-        (print, {"runs": True}, ValueError, "got True"),
-        (print, {"runs": 1.5}, ValueError, "got 1.5"),
+        (print, {"runs": 0}, ValueError, "runs=0 is too small; give a whole number, 1 or more"),
+        (print, {"runs": True}, TypeError, "runs=True is a bool"),
+        (print, {"runs": 1.5}, TypeError, "runs=1.5 is a float"),
         (print, {"device": "meta"}, ValueError, "'cpu' or 'cuda'"),
     ],
 )
