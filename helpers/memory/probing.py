@@ -269,15 +269,9 @@ class _SmallRun(NamedTuple):
 
 
 def _operand_bytes(arguments: Any) -> list[int]:
-    leaves = pytree.tree_leaves(arguments)
-    sizes = [
-        (leaf.sizes if isinstance(leaf, TensorSpec) else leaf.shape, leaf.dtype) for leaf in leaves if _is_operand(leaf)
-    ]
-    return [math.prod(size) * dtype.itemsize for size, dtype in sizes]
-
-
-def _is_operand(leaf: Any) -> bool:
-    return isinstance(leaf, TensorSpec | torch.Tensor)
+    operands = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, TensorSpec | torch.Tensor)]
+    shapes = [operand.sizes if isinstance(operand, TensorSpec) else operand.shape for operand in operands]
+    return [math.prod(shape) * operand.dtype.itemsize for shape, operand in zip(shapes, operands, strict=True)]
 
 
 def _is_large(event: Operator, trace: Trace) -> bool:

@@ -35,10 +35,6 @@ def _moved_back(call: Call) -> Work:
 _SUMMED_BACK = frozenset({"where", "repeat", "repeat_interleave", "masked_fill"})
 
 
-def _filled(call: Call) -> Work:
-    return traffic([], [call.output])
-
-
 def _copied(call: Call) -> Work:
     read = call.inputs[1:] if call.name == "copy" else call.inputs
     return traffic(read, [call.output])
@@ -103,7 +99,7 @@ def _no_work(_: Call) -> Work:
 
 
 _MOVING: dict[str, Rule] = {
-    **{name: Rule(_filled, _no_work) for name in conventions.FILL},
+    **{name: Rule(lambda call: traffic([], [call.output]), _no_work) for name in conventions.FILL},
     **{name: Rule(_copied, _moved_back) for name in conventions.COPY},
     **{name: Rule(_gather, _gather_back) for name in conventions.GATHER},
     **{name: Rule(_scatter, _scatter_back) for name in conventions.SCATTER},
@@ -224,10 +220,6 @@ def _grouped_macs(call: Call) -> int:
     left, right = call.args[:2]
     is_spread = len(left.shape) == 3 and len(right.shape) == 2  # each column of the right belongs to one group
     return left.numel * right.shape[-1] // (max(1, left.shape[0]) if is_spread else 1)
-
-
-def _outer() -> Rule:
-    return _product_rule(lambda call: call.output.numel, lambda call: (call.args[1], call.args[2]))
 
 
 def _convolution_macs(call: Call) -> int:
@@ -423,7 +415,7 @@ _RULES: dict[str, Rule] = {
     **{name: _dotted(0) for name in ("mm", "bmm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm")},
     **{name: _dotted(1) for name in ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation")},
     "_grouped_mm": _product_rule(_grouped_macs, lambda call: call.args[:2]),
-    "addr": _outer(),
+    "addr": _product_rule(lambda call: call.output.numel, lambda call: call.args[1:3]),
     "convolution": _product_rule(_convolution_macs, lambda call: (call.args[0], call.args[1])),
     "_trilinear": _trilinear(),
     "_cdist_forward": _distance(),

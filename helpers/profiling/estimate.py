@@ -25,10 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from helpers import results, steps, trees
 from helpers.checks import number
 from helpers.results import Result
-from helpers.timing.runs import Clock, run, watch_waiting, why_disturbed
+from helpers.timing.runs import Clock, rounds, run, watch_waiting, why_disturbed
 
-_FEWEST_ROUNDS = 5
-_MOST_ROUNDS = 500
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
 _CALLS_PER_RUN = {"cpu": 1, "cuda": 20}  # on CUDA one call is shorter than the wait for it
 _TITLES = ("operator", "phase", "on", "calls", "one call", "all calls", "share")
@@ -149,7 +147,7 @@ def estimate_step_time(
         not_timed = tuple(sorted({str(call.function) for call, works in zip(recorder.calls, timed, strict=True)
                                   if works is None}))  # fmt: skip
         waiting = watch_waiting(clock)
-        medians_s, rounds = _medians(timed, work.device, budget_s, clock)
+        medians_s, done = _medians(timed, work.device, budget_s, clock)
         waiting_share = waiting()
         rows = _rows(recorder, medians_s)
         phases_s = [math.fsum(row.total_s for row in rows if row.phase == phase) for phase in _PHASES]
@@ -159,7 +157,7 @@ def estimate_step_time(
             device=str(work.device),
             threads=torch.get_num_threads(),
             training=training,
-            rounds=rounds,
+            rounds=done,
             distinct=len(recorder.calls),
             calls=sum(recorder.counts.values()),
             not_timed=not_timed,
@@ -262,14 +260,14 @@ def _medians(
     """Return the median seconds of one call of each, taking turns, and the rounds; 0 for what cannot run alone."""
     calls = _CALLS_PER_RUN[device.type]
     seconds: list[list[float]] = [[] for _ in timed]
-    rounds, begin_s = 0, clock()
+    done = 0
     with torch.no_grad():
-        while rounds < _FEWEST_ROUNDS or (clock() - begin_s < budget_s and rounds < _MOST_ROUNDS):
+        for _ in rounds(budget_s, clock):
+            done += 1
             for again, spent_s in zip(timed, seconds, strict=True):
                 if again is not None:
                     spent_s.append(run(again, calls, device, clock).host_s / calls)
-            rounds += 1
-    return [statistics.median(spent_s) if spent_s else 0.0 for spent_s in seconds], rounds
+    return [statistics.median(spent_s) if spent_s else 0.0 for spent_s in seconds], done
 
 
 def _rows(recorder: StepRecorder, medians_s: Sequence[float]) -> tuple[OperatorEstimate, ...]:

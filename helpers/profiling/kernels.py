@@ -23,6 +23,7 @@ from helpers.timing.runs import check_function, chosen_device, device_in_use
 
 UNACCOUNTED = "(unaccounted)"
 _CALL = "helpers.profiling: one call"
+_BOOKKEEPING = ("[memory]", "ProfilerStep", "PyTorch Profiler")
 _ENGINE = "autograd::engine::evaluate_function: "
 _TITLES = ("name", "share", "time", "calls", "average", "minimum", "maximum")
 
@@ -186,7 +187,7 @@ def _recorded(fn: Callable[[], object], device: torch.device, runs: int) -> list
                 fn()
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
-    events = [event for event in recorder.events() if not _is_bookkeeping(event)]
+    events = [event for event in recorder.events() if not event.name.startswith(_BOOKKEEPING)]
     calls = [event.time_range for event in events if event.name == _CALL and event.device_type == DeviceType.CPU]
     calls.sort(key=lambda call: call.start)
     starts = [call.start for call in calls]
@@ -196,10 +197,6 @@ def _recorded(fn: Callable[[], object], device: torch.device, runs: int) -> list
         if place >= 0 and event.time_range.start <= calls[place].end and event.name != _CALL:
             inside[place].append(event)
     return [(own, call.elapsed_us() / 1e6) for own, call in zip(inside, calls, strict=True)]
-
-
-def _is_bookkeeping(event: Any) -> bool:
-    return event.name == "[memory]" or event.name.startswith(("ProfilerStep", "PyTorch Profiler"))
 
 
 def _refuse_nested() -> None:

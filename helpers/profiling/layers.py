@@ -18,10 +18,11 @@ from helpers.checks import number
 from helpers.profiling import kernels
 from helpers.profiling.marks import OUTSIDE, Marks, Stamps, StepTimes
 from helpers.results import Result
-from helpers.timing.runs import Clock
+from helpers.timing.runs import Clock, rounds
 
 FUNCTIONAL_KIND = "operators, Python"
 OUTSIDE_KIND = "loss, Python, autograd"
+_PROFILED_STEPS = 5
 
 _TIMES = {"forward": "forward_s", "backward": "backward_s", "total": "total_s", "share": "share"}
 _LAYOUT = trees.Layout(
@@ -151,11 +152,6 @@ def _summary(profile: TimeProfile) -> list[str]:
     ]
 
 
-_FEWEST_ROUNDS = 5
-_MOST_ROUNDS = 500
-_PROFILED_STEPS = 5
-
-
 def profile_time(
     model: nn.Module,
     inputs: steps.Inputs = None,
@@ -228,8 +224,7 @@ def _rounds(
         way()
     plain_s.clear()
     hooked.clear()
-    begin_s = clock()
-    while len(hooked) < _FEWEST_ROUNDS or (clock() - begin_s < budget_s and len(hooked) < _MOST_ROUNDS):
+    for _ in rounds(budget_s, clock):
         for way in ways:
             way()
         ways.reverse()

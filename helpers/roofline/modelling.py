@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from helpers.checks import number
@@ -174,7 +173,7 @@ def _why(limits: MachineLimits) -> str:
 class DatasheetRoof(Result):
     """A device's promised peak in ``dtype`` (dense, without sparsity) and memory bandwidth. Lesson 02.
 
-    Raises ValueError for a number that is not above 0 and finite.
+    Raises TypeError for what is no number, ValueError for one that is not above 0 and finite.
     """
 
     name: str
@@ -184,9 +183,7 @@ class DatasheetRoof(Result):
 
     def __post_init__(self) -> None:
         for field in ("peak_flops_per_s", "bandwidth_bytes_per_s"):
-            value = getattr(self, field)
-            if value is None or not 0 < value < math.inf:
-                raise ValueError(f"the {field} of {self.name} must be a number above 0, got {value!r}")
+            number(f"the {field} of {self.name}", getattr(self, field), above=0)
 
     @property
     def ridge_flops_per_byte(self) -> float:

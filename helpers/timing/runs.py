@@ -28,6 +28,7 @@ Clock = Callable[[], float]
 _RUN_S = {"cpu": 1e-4, "cuda": 2e-3}
 _REPEATED_BELOW_S = 1e-2
 _MOST_CALLS = 100_000
+_FEWEST_ROUNDS, _MOST_ROUNDS = 5, 500
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,15 @@ def calibrate(fn: Function, device: torch.device, clock: Clock) -> tuple[int, Ru
             return calls, last
         growth = 1.2 * wanted_s / last.host_s if last.host_s > 0 else math.inf
         calls = min(_MOST_CALLS, math.ceil(calls * min(10, growth)))
+
+
+def rounds(budget_s: float, clock: Clock) -> Iterator[int]:
+    """Count rounds until ``budget_s`` is spent: 5 in any case, 500 at most."""
+    begin_s = clock()
+    for done in range(_MOST_ROUNDS):
+        if done >= _FEWEST_ROUNDS and clock() - begin_s >= budget_s:
+            return
+        yield done
 
 
 def device_in_use() -> torch.device:

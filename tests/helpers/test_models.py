@@ -300,7 +300,9 @@ def test_the_profilers_take_a_models_own_example(profile, model):
     assert profile(model) == profile(model, model.example_shape)
 
 
-@pytest.mark.parametrize("profile", [profile_layer_mem, profile_mem, profile_time])
+@pytest.mark.parametrize("profile", [profile_ops, profile_layer_mem, profile_mem, profile_time])
 def test_a_model_without_an_example_needs_inputs(profile):
-    with pytest.raises(TypeError, match=r"^no inputs are given, and Linear has no example_shape; give a shape such as"):
+    with pytest.raises(
+        TypeError, match=r"^neither a shape nor inputs are given, and Linear has no example_shape; give a shape such as"
+    ):
         profile(nn.Linear(2, 3))

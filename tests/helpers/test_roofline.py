@@ -146,7 +146,7 @@ def test_a_point_prints_its_units_and_comes_back_from_a_dictionary():
 
 def test_a_datasheet_roof_needs_both_numbers():
     assert DatasheetRoof("d", "float32", 8e12, 2e12).ridge_flops_per_byte == 4
-    with pytest.raises(ValueError, match="bandwidth_bytes_per_s of d must be a number above 0, got None"):
+    with pytest.raises(TypeError, match="the bandwidth_bytes_per_s of d=None is None; give a finite number above 0"):
         DatasheetRoof("d", "float32", 8e12, None)
 
 
