@@ -144,7 +144,6 @@ def count_with_peers() -> PeerTable:
 
     The peers are thop, fvcore, torchinfo, DeepSpeed's profiler and torch's ``FlopCounterMode``, each on a copy of the
     model, since some change it. Raises ModuleNotFoundError without torchvision, before anything is counted.
-    For the library itself.
     """
     _torchvision()
     counts, missing = [], []

@@ -130,16 +130,13 @@ def model(workload: Workload, limits: MachineLimits, *, level: str | None = None
 
 
 def require_limits(given: object) -> None:
-    """Raise TypeError unless ``given`` are the limits of a machine. For the library itself."""
+    """Raise TypeError unless ``given`` are the limits of a machine."""
     if not isinstance(given, MachineLimits):
         raise TypeError(f"limits are what helpers.probe() returns, not {type(given).__name__} {given!r:.40}")
 
 
 def peak_of(limits: MachineLimits, dtype: str) -> float:
-    """Return the measured peak in FLOP/s; ValueError, with the dtypes that were measured, for another.
-
-    For the library itself.
-    """
+    """Return the measured peak in FLOP/s; ValueError, with the dtypes that were measured, for another."""
     if dtype not in limits.peak_flops:
         measured = ", ".join(limits.peak_flops) or "none"
         raise ValueError(f"no peak was measured for {dtype!r} on this machine; there is one for {measured}")

@@ -68,7 +68,7 @@ def place(
 
 
 def beside(point: RooflinePoint, timing: Timing) -> Placement:
-    """Return a modelled point and the timing of the same work as one result. For the library itself."""
+    """Return a modelled point and the timing of the same work as one result."""
     return derived(
         Placement,
         point,
@@ -84,7 +84,7 @@ def beside(point: RooflinePoint, timing: Timing) -> Placement:
 def check_limits(limits: MachineLimits, device: torch.device | None = None) -> None:
     """Raise ValueError when ``limits`` are not those of ``device`` (None: theirs, if it is here) with its threads now.
 
-    On CUDA the number of CPU threads does not matter. Raises TypeError for what are no limits. For the library itself.
+    On CUDA the number of CPU threads does not matter. Raises TypeError for what are no limits.
     """
     require_limits(limits)
     theirs = torch.device(limits.device)
@@ -174,7 +174,7 @@ def workload_of(
     is one operator call a time forward, and two more (the gradients of input and weights) backward; for a module that
     calls several operators itself it is too few.
 
-    Raises TypeError for anything else and ValueError where nothing is moved. For the library itself.
+    Raises TypeError for anything else and ValueError where nothing is moved.
     """
     if isinstance(counted, OperatorOperations):
         moved = counted.read_bytes + counted.written_bytes
@@ -239,7 +239,7 @@ def join(
 ) -> RooflineProfile:
     """Put the counts and the times of the same layers together with the model; measures nothing.
 
-    Raises ValueError where nothing moves bytes, or the two are not of the same model. For the library itself.
+    Raises ValueError where nothing moves bytes, or the two are not of the same model.
     """
     rows = {row.layer: row for row in counted.layers}
     placed, left_out, left_out_s = [], [], 0.0

@@ -237,7 +237,7 @@ def accuracy(model: nn.Module, loader: Batches) -> float:
     """Return the share of the loader's digits that ``model`` gives its largest output to the right label for.
 
     The model runs in evaluation mode on its own device and comes back in the mode it was in. Raises what
-    :func:`train` raises for a model or loader that is not accepted. For the library itself.
+    :func:`train` raises for a model or loader that is not accepted.
     """
     device = _device(model)
     right, examples = [], 0
