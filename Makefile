@@ -11,7 +11,7 @@ SERVER_PYTHON ?= /usr/bin/python3
 # Every fresh process (a kernel, a rank) loads PyTorch from compiled modules: they must be kept the first time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lab test lessons slides lecture student grade server bench soak lock
+.PHONY: help setup lab check test lessons slides lecture student grade server bench soak lock
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -24,6 +24,12 @@ lab: setup  ## open JupyterLab at lesson 00, on localhost, with a token
 
 test: .venv/test.stamp  ## run every test and every lesson
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+
+check: .venv/test.stamp  ## check the style, the import contracts and the quick tests (under two minutes)
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 2 -m "not slow and not timed" @tests/quick.txt
 
 lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (LESSONS="00 07", default all)
 	$(BIN)/python -m tools.authoring build $(LESSONS)

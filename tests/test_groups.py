@@ -27,8 +27,13 @@ GROUPED = """
 """
 
 
-def test_the_files_that_are_grouped_by_lesson_exist():
-    assert [name for name in BY_LESSON if not (planted.ROOT / name).is_file()] == []
+QUICK = (planted.ROOT / "tests" / "quick.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("names", [BY_LESSON, QUICK], ids=["by lesson", "quick"])
+def test_the_files_that_are_named_exist(names):
+    assert names
+    assert [name for name in names if not (planted.ROOT / name).is_file()] == []
 
 
 @pytest.fixture(scope="module")
