@@ -104,7 +104,7 @@ def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
 
 
 def choice(name: str, value: Any, accepted: Iterable[str]) -> Any:
-    """Return ``value``; raise ValueError unless it is one of ``accepted``. For the library itself."""
+    """Return ``value``; raise ValueError unless it is one of ``accepted``."""
     known = list(accepted)
     if value not in known:
         raise ValueError(f"{name}={short(value)} is not known; give one of {', '.join(map(repr, known))}")

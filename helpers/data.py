@@ -27,7 +27,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from helpers import console, storage
-from helpers.checks import whole_number
+from helpers.checks import choice, whole_number
 
 SOURCES = ("packaged", "torchvision")
 SPLITS = ("train", "test")
@@ -65,8 +65,8 @@ def make_MNIST_loader(
     batch_size = whole_number("batch_size", batch_size, at_least=1)
     num_workers = whole_number("num_workers", num_workers, at_least=0)
     seed = whole_number("seed", seed, at_least=0)
-    _refuse_unknown(source, "source", SOURCES)
-    _refuse_unknown(split, "split", SPLITS)
+    choice("source", source, SOURCES)
+    choice("split", split, SPLITS)
     pixels, labels = _packaged_split(split) if source == "packaged" else _torchvision_split(split)
     if batch_size > len(labels):
         console.notice(f"batch_size={batch_size} is above the {len(labels)} digits: an epoch is one batch of them all")
@@ -77,11 +77,6 @@ def make_MNIST_loader(
         num_workers=num_workers,
         generator=torch.Generator().manual_seed(seed),
     )
-
-
-def _refuse_unknown(value: str, name: str, accepted: tuple[str, ...]) -> None:
-    if value not in accepted:
-        raise ValueError(f"{name}={value!r} is not known; use {' or '.join(repr(item) for item in accepted)}")
 
 
 def _normalised(pixels: np.ndarray) -> torch.Tensor:

@@ -18,7 +18,7 @@ import math
 import torch
 from torch import nn
 
-from helpers.checks import whole_number
+from helpers.checks import choice, whole_number
 
 VARIANTS = ("standard", "lecture")
 
@@ -43,7 +43,7 @@ class LeNet(nn.Module):
     def __init__(self, hidden: int = 120, *, variant: str = "standard") -> None:
         super().__init__()
         self.hidden = whole_number("hidden", hidden, at_least=2)
-        self.variant = _known_variant(variant)
+        self.variant = choice("variant", variant, VARIANTS)
         self.conv1 = nn.Conv2d(1, 6, kernel_size=5)
         self.relu1 = nn.ReLU()
         self.pool1 = nn.MaxPool2d(2)
@@ -91,7 +91,7 @@ class BasicFCModel(nn.Module):
         self.hidden = whole_number("hidden", hidden, at_least=1)
         self.outputs = whole_number("outputs", outputs, at_least=1)
         self.layers = whole_number("layers", layers, at_least=1)
-        self.variant = _known_variant(variant)
+        self.variant = choice("variant", variant, VARIANTS)
         self.flatten = nn.Flatten()
         widths = [self.inputs, *[self.hidden] * (self.layers - 1), self.outputs]
         for number, (width, next_width) in enumerate(itertools.pairwise(widths), start=1):
@@ -221,12 +221,6 @@ def _alexnet_side(size: int) -> int:
 
 
 _ALEXNET_SMALLEST = next(size for size in range(7, 224) if _alexnet_side(size) > 0)
-
-
-def _known_variant(variant: str) -> str:
-    if variant not in VARIANTS:
-        raise ValueError(f"variant={variant!r} is not known; use {' or '.join(repr(name) for name in VARIANTS)}")
-    return variant
 
 
 # torch.fx records a call of a wrapped function as it is: a traced model checks its images too.

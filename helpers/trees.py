@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from helpers.checks import choice
 from helpers.results import Result
 
 FUNCTIONAL = "(functional)"
@@ -60,9 +61,7 @@ class LayerProfile(Result):
     def table(self, by: str = "layer") -> pd.DataFrame:
         """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator (``by="operator"``)."""
         rows = {"layer": self.layers, "operator": self.operators}
-        if by not in rows:
-            raise ValueError(f"by={by!r} is not known; use 'layer' or 'operator'")
-        return pd.DataFrame([row.to_dict() for row in rows[by]])
+        return pd.DataFrame([row.to_dict() for row in rows[choice("by", by, rows)]])
 
     def layer(self, path: str) -> Any:
         """Return the row of the module at ``path``; the model itself is ``""``.

@@ -137,8 +137,8 @@ def test_batch_size_above_the_digits_is_one_batch_and_said(notices):
         ({"batch_size": None}, TypeError, "batch_size=None is None"),
         ({"batch_size": 8, "num_workers": -1}, ValueError, "num_workers=-1 is too small; give a whole number, 0"),
         ({"batch_size": 8, "num_workers": 1.5}, TypeError, "num_workers=1.5 is a float"),
-        ({"batch_size": 8, "source": "kaggle"}, ValueError, "source='kaggle' is not known; use 'packaged' or"),
-        ({"batch_size": 8, "split": "all"}, ValueError, "split='all' is not known; use 'train' or 'test'"),
+        ({"batch_size": 8, "source": "kaggle"}, ValueError, "source='kaggle' is not known; give one of 'packaged', "),
+        ({"batch_size": 8, "split": "all"}, ValueError, "split='all' is not known; give one of 'train', 'test'"),
         ({"batch_size": 8, "seed": -1}, ValueError, "seed=-1 is too small"),
     ],
 )

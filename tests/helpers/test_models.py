@@ -163,7 +163,7 @@ def test_basic_model_refuses_zero(name):
 @pytest.mark.parametrize("model_class", [LeNet, BasicFCModel])
 @pytest.mark.parametrize("variant", ["Lecture", None, ["lecture"]])
 def test_models_name_the_variants_they_know(model_class, variant):
-    with pytest.raises(ValueError, match="use 'standard' or 'lecture'"):
+    with pytest.raises(ValueError, match="give one of 'standard', 'lecture'"):
         model_class(variant=variant)
 
 

@@ -60,7 +60,7 @@ def test_tables_and_json(profile):
     assert len(profile.table()) == len(profile.layers)
     assert profile.table()["forward_macs"].iloc[0] == profile.forward_macs
     assert set(profile.table("operator")["treatment"]) == {"counted", "free"}
-    with pytest.raises(ValueError, match="by='module' is not known; use 'layer' or 'operator'"):
+    with pytest.raises(ValueError, match="by='module' is not known; give one of 'layer', 'operator'"):
         profile.table("module")
     assert from_dict(OperationProfile, json.loads(profile.to_json())) == profile
 
