@@ -37,15 +37,15 @@ RECORDERS: dict[str, dict[str, str]] = {
     },
     "01": {"limits": "helpers.hardware:probe", "links": "helpers.access:measure_links"},
     "02": {"matrix products": "helpers.studies.matrix_product:measure_products"},
-    "06": {"copying": "helpers.feeding.starvation:measure_copying"},
-    "07": {"peers": "helpers.operations.peers:count_with_peers"},
+    "06": {"copying": "helpers.feeding:measure_copying"},
+    "07": {"peers": "helpers.operations:count_with_peers"},
     "12": {"story": "helpers.studies.fused_bias:measure_story"},
-    "12-cpu": {"compilers": "helpers.studies.fused_bias.compilers:measure_compilers"},
+    "12-cpu": {"compilers": "helpers.studies.fused_bias:measure_compilers"},
     "11": {
-        "placements on CUDA": "helpers.studies.constant_weights.cuda_timing:measure_cuda",
-        "growing networks on CUDA": "helpers.studies.constant_weights.cuda_timing:measure_growth",
+        "placements on CUDA": "helpers.studies.constant_weights:measure_cuda",
+        "growing networks on CUDA": "helpers.studies.constant_weights:measure_growth",
     },
-    "11-cpu": {"peers": "helpers.studies.constant_weights.peers:measure_peers"},
+    "11-cpu": {"peers": "helpers.studies.constant_weights:measure_peers"},
 }
 _SIDE = 1024
 _BUDGET_S = 5.0
@@ -183,10 +183,13 @@ def _result_type(place: str) -> type[results.Result]:
 
 
 def _public_name(kind: type) -> str:
-    """Return 'module:Class' by the module that hands the class on, so that a package may move its parts about."""
-    package = ".".join(kind.__module__.split(".")[:2])
-    public = getattr(importlib.import_module(package), kind.__name__, None) is kind
-    return f"{package if public else kind.__module__}:{kind.__name__}"
+    """Return 'package:Class' by the package whose face has the class, so that it may move its parts about."""
+    package = kind.__module__
+    while "." in package:
+        package = package.rpartition(".")[0]
+        if getattr(importlib.import_module(package), kind.__name__, None) is kind:
+            return f"{package}:{kind.__name__}"
+    return f"{kind.__module__}:{kind.__name__}"
 
 
 def _device_name() -> str:

@@ -61,6 +61,7 @@ from .starvation import (
     FeedingRun as FeedingRun,
     FeedingSweep as FeedingSweep,
     feed as feed,
+    measure_copying as measure_copying,
     measure_handover as measure_handover,
     sweep_feeding as sweep_feeding,
 )

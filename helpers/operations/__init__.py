@@ -5,6 +5,7 @@ Lesson 07.
 
 from helpers.operations.conventions import convention_table
 from helpers.operations.formulas import register, work
+from helpers.operations.peers import PeerTable, count_with_peers
 from helpers.operations.profile import profile_ops
 from helpers.operations.report import (
     LayerOperations,
@@ -18,5 +19,5 @@ from helpers.steps import ForwardError
 
 __all__ = [
     "ForwardError", "LayerOperations", "LayerOperator", "LectureLayer", "LectureTable", "OperationProfile",
-    "OperatorOperations", "convention_table", "profile_ops", "register", "work",
+    "OperatorOperations", "PeerTable", "convention_table", "count_with_peers", "profile_ops", "register", "work",
 ]  # fmt: skip
