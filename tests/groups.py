@@ -9,18 +9,49 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 # Long files whose tests of one lesson need nothing of those of another: several processes share them.
-BY_LESSON = {"tests/course/test_lessons.py", "tests/exercises/test_answers.py", "tests/slides/test_slide_decks.py"}
+BY_LESSON = {"tests/slides/test_slide_decks.py"}
+
+# Files that use what takes a process seconds to start, and then all tests in it share.
+TOGETHER = {
+    "the ranks of conftest.py": (
+        "tests/helpers/feeding/test_feeding_fairness.py",
+        "tests/helpers/layouts/test_choosing.py",
+        "tests/helpers/layouts/test_footprint.py",
+        "tests/helpers/layouts/test_strategy_costs.py",
+        "tests/helpers/parallel/test_collectives.py",
+        "tests/helpers/parallel/test_costs.py",
+        "tests/helpers/parallel/test_equal.py",
+        "tests/helpers/parallel/test_experts.py",
+        "tests/helpers/parallel/test_ring.py",
+        "tests/helpers/parallel/test_schedules.py",
+        "tests/helpers/parallel/test_sleeping_devices.py",
+        "tests/helpers/parallel/test_tensor_parallel.py",
+        "tests/helpers/parallel/test_towers.py",
+        "tests/helpers/sources/test_ensembles.py",
+    ),
+    "the process from which those that mark are forked": (
+        "tests/course/test_grading_class.py",
+        "tests/course/test_grading_hostile.py",
+        "tests/course/test_grading_oddities.py",
+    ),
+    "the warm kernels": ("tests/course/test_authoring_mutation.py", "tests/course/test_lessons.py"),
+    "transformers": (
+        "tests/helpers/memory/test_memory_peer_models.py",
+        "tests/helpers/operations/test_operations_zoo.py",
+    ),
+}
+_GROUP = {path: group for group, paths in TOGETHER.items() for path in paths}
 
 
 def group_of(nodeid: str) -> str:
-    """Return what of the tests stays in one process, in its order: a file, in ``BY_LESSON`` a lesson's tests of it.
+    """Return what of the tests stays in one process, in its order: a file, a lesson's tests of it, or several files.
 
     Not ``xdist_group``: pytest-xdist 3.8 loses these marks under pytest 9.2 (its issue 1386), and then scatters a
     notebook's cells.
     """
     path, _, test = nodeid.partition("::")
     lesson = re.search(r"[\[-](\d\d)[-_]", test) if path in BY_LESSON else None
-    return f"{path}, lesson {lesson[1]}" if lesson else path
+    return f"{path}, lesson {lesson[1]}" if lesson else _GROUP.get(path, path)
 
 
 class ByGroup(LoadScopeScheduling):

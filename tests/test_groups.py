@@ -1,4 +1,4 @@
-"""Among the processes of a run a file stays in one, unless it is of ``BY_LESSON``; groups of slow tests come first."""
+"""Among the processes of a run a file, or files ``TOGETHER``, stay in one, unless ``BY_LESSON``; slow ones come first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import nbformat
 import pytest
 
 from tests import planted
-from tests.groups import BY_LESSON
+from tests.groups import BY_LESSON, TOGETHER
 
 SHARED = """
     import pytest
@@ -25,22 +25,32 @@ GROUPED = """
 
     def test_other(): pass
 """
+ALONE = "def test_alone(): pass"
 
 
 QUICK = (planted.ROOT / "tests" / "quick.txt").read_text().splitlines()
 
 
-@pytest.mark.parametrize("names", [BY_LESSON, QUICK], ids=["by lesson", "quick"])
+@pytest.mark.parametrize("names", [BY_LESSON, QUICK, *TOGETHER.values()], ids=["by lesson", "quick", *TOGETHER])
 def test_the_files_that_are_named_exist(names):
     assert names
     assert [name for name in names if not (planted.ROOT / name).is_file()] == []
+
+
+def test_the_files_that_use_the_ranks_are_together():
+    folder = planted.ROOT / "tests" / "helpers"
+    texts = {path.relative_to(planted.ROOT).as_posix(): path.read_text() for path in folder.rglob("test_*.py")}
+    assert {path for path, text in texts.items() if re.search("two_ranks|four_ranks", text)} == set(
+        TOGETHER["the ranks of conftest.py"]
+    )
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory) -> list[tuple[str, str]]:
     """The process that ran each planted test, in the order in which the tests ended."""
     folder = tmp_path_factory.mktemp("planted")
-    planted.plant(folder, {"test_shared.py": SHARED, min(BY_LESSON): GROUPED})
+    together = TOGETHER["the warm kernels"]
+    planted.plant(folder, {"test_shared.py": SHARED, min(BY_LESSON): GROUPED, **dict.fromkeys(together, ALONE)})
     cells = [nbformat.v4.new_code_cell(source) for source in ("state = 1", "state += 1", "assert state == 2")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "notebook.ipynb")
     text = planted.run(folder, "-v", "--numprocesses=2", "--nbval-lax", "--nbval-current-env",
@@ -54,12 +64,12 @@ def processes(ran: list[tuple[str, str]], words: str) -> set[str]:
     return set(found)
 
 
-GROUPS = [r"\[00", r"\[01", "notebook", "test_shared", "test_other"]
+GROUPS = [r"\[00", r"\[01", "notebook", "test_shared", "test_other", "test_alone"]
 
 
 @pytest.mark.parametrize("words", GROUPS)
 def test_a_group_stays_in_one_process_in_its_order(ran, words):
-    assert len(ran) == 8 + 3 + 6 + 1
+    assert len(ran) == 8 + 3 + 6 + 1 + 2
     assert len(processes(ran, words)) == 1
     tests = [test for _, test in ran if re.search(words, test)]
     assert tests == sorted(tests)
