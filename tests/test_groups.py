@@ -1,4 +1,4 @@
-"""Among the processes of a run a file, or files ``TOGETHER``, stay in one, unless ``BY_LESSON``; slow ones come first."""
+"""Among the processes a file stays in one, or several do, unless it is ``BY_LESSON``; slow groups come first."""
 
 from __future__ import annotations
 
