@@ -64,8 +64,8 @@ def fetch(key: str, suffix: str, build: Callable[[Path], None], *, folder: Path 
 
 def _unkept(error: OSError, folder: Path) -> OSError:
     remedy = "free some space, or set HELPERS_CACHE (and TMPDIR) to a folder that you may write to, with free space"
-    told = f"a compiled program could not be kept ({error.strerror or error}); {remedy}"
-    return OSError(error.errno, told, str(folder))
+    problem = f"a compiled program could not be kept ({error.strerror or error}); {remedy}"
+    return OSError(error.errno, problem, str(folder))
 
 
 def _built(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -> Path:

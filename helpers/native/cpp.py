@@ -125,7 +125,7 @@ def _compile(command: Sequence[str], flags: Sequence[str], source: str, target: 
 def _refusal(compiler: str, source: str, log: str, status: int) -> CompilationError:
     """Return the error for what the compiler printed: its first error, and the source's line that it is about."""
     errors = list(_ERROR.finditer(log))
-    found = next((one for one in errors if one["place"].endswith(_FILE) and one["line"]), None)
+    found = next((error for error in errors if error["place"].endswith(_FILE) and error["line"]), None)
     if found is None or not 1 <= int(found["line"]) <= len(source.splitlines()):
         linker = _LINK_ERROR.search(log)
         reason = linker.group() if linker else errors[0]["message"] if errors else log.strip().partition("\n")[0]

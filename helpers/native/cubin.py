@@ -211,10 +211,11 @@ class Function:
         for label, offset in self.labels:
             places.setdefault(offset, []).append(f"{label}:")
         lines = [f"{self.name}:"]
-        for one in self.instructions:
-            lines += places.get(one.offset, [])
-            words = " ".join(filter(None, (f"{one.predicate:>5}", one.opcode, ", ".join(one.operands))))
-            lines.append(f"  {one.offset:04x} {words}")
+        for instruction in self.instructions:
+            lines += places.get(instruction.offset, [])
+            operands = ", ".join(instruction.operands)
+            words = " ".join(filter(None, (f"{instruction.predicate:>5}", instruction.opcode, operands)))
+            lines.append(f"  {instruction.offset:04x} {words}")
         return "\n".join(lines)
 
 

@@ -300,8 +300,8 @@ def _counts(function: cubin.Function) -> dict[str, int | tuple[KindCount, ...] |
 
 def _kinds(instructions: Iterable[cubin.Instruction]) -> tuple[KindCount, ...]:
     operands: dict[str, Counter[str | None]] = {}
-    for one in instructions:
-        operands.setdefault(one.kind, Counter())[one.operand_kind] += 1
+    for instruction in instructions:
+        operands.setdefault(instruction.kind, Counter())[instruction.operand_kind] += 1
     ordered = sorted(operands.items(), key=lambda item: (-item[1].total(), item[0]))
     return tuple(
         KindCount(kind, found.total(), *(found[name] for name in cubin.OPERAND_KINDS)) for kind, found in ordered
@@ -316,9 +316,9 @@ def _by_space(item: tuple[tuple[str, str, int | None], int]) -> tuple[str, str, 
 def host_census(function: x86.Function) -> HostCensus:
     """Return the census of an x86-64 function that was read. Lesson 11."""
     instructions = function.instructions
-    forms = Counter(form for one in instructions if (form := one.form))
-    kinds = Counter(one.mnemonic for one in instructions)
-    packed = [one.vector_bits for one in instructions if one.form and one.form[1] == "packed"]
+    forms = Counter(form for instruction in instructions if (form := instruction.form))
+    kinds = Counter(instruction.mnemonic for instruction in instructions)
+    packed = (instruction for instruction in instructions if instruction.form and instruction.form[1] == "packed")
     return HostCensus(
         function=function.name,
         architecture="x86-64",
@@ -330,11 +330,11 @@ def host_census(function: x86.Function) -> HostCensus:
         packed_multiplies=forms["multiply", "packed"],
         scalar_adds=forms["add", "scalar"],
         packed_adds=forms["add", "packed"],
-        vector_bits=max(packed, default=0),
-        loads=sum(one.loads for one in instructions),
-        constant_loads=sum(one.loads_constant for one in instructions),
-        stores=sum(one.stores for one in instructions),
-        branches=sum(one.is_branch for one in instructions),
+        vector_bits=max((instruction.vector_bits for instruction in packed), default=0),
+        loads=sum(instruction.loads for instruction in instructions),
+        constant_loads=sum(instruction.loads_constant for instruction in instructions),
+        stores=sum(instruction.stores for instruction in instructions),
+        branches=sum(instruction.is_branch for instruction in instructions),
         kinds=tuple(
             MnemonicCount(kind, count) for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
         ),

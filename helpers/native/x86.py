@@ -100,8 +100,10 @@ class Function:
     def text(self) -> str:
         """Return the listing: a line an instruction with its offset from the function's start."""
         start = self.instructions[0].offset if self.instructions else 0
-        lines = [f"  {one.offset - start:04x}  {one.mnemonic} {', '.join(one.operands)}".rstrip()
-                 for one in self.instructions]  # fmt: skip
+        lines = [
+            f"  {instruction.offset - start:04x}  {instruction.mnemonic} {', '.join(instruction.operands)}".rstrip()
+            for instruction in self.instructions
+        ]
         return "\n".join([f"{self.name}:", *lines])
 
 
@@ -117,8 +119,8 @@ def parse(listing: str) -> dict[str, Function]:
             name = label[1] if in_text and not _RUNTIME.fullmatch(label[1]) else ""
             if name:
                 found[name] = []
-        elif instruction and name and (one := _instruction(int(instruction[1], 16), instruction[2])):
-            found[name].append(one)
+        elif instruction and name and (parsed := _instruction(int(instruction[1], 16), instruction[2])):
+            found[name].append(parsed)
     return {name: Function(name, tuple(instructions)) for name, instructions in found.items()}
 
 
@@ -130,6 +132,6 @@ def _instruction(offset: int, text: str) -> Instruction | None:
     return Instruction(offset, mnemonic, operands) if mnemonic else None
 
 
-def _is_filler(one: Instruction) -> bool:
-    same = one.mnemonic == "xchg" and len(set(one.operands)) == 1
-    return one.mnemonic in ("nop", "nopw", "nopl", "int3") or same
+def _is_filler(instruction: Instruction) -> bool:
+    same = instruction.mnemonic == "xchg" and len(set(instruction.operands)) == 1
+    return instruction.mnemonic in ("nop", "nopw", "nopl", "int3") or same

@@ -239,7 +239,7 @@ def run_block(kernel: Kernel, place: tuple[int, int], tile: int, matrices: tuple
             if _reaches_a_barrier(steps):
                 still.append((thread, steps))
         if still and len(still) < threads:
-            ended = next(thread for thread, _ in waiting if thread not in {one for one, _ in still})
+            ended = next(thread for thread, _ in waiting if thread not in {waiter for waiter, _ in still})
             raise KernelError(f"{named(still[0][0])} waits at a barrier, and {named(ended)} has ended; every "
                               "thread of a block passes every barrier: let no if or return skip a yield")  # fmt: skip
         waiting = still

@@ -169,9 +169,9 @@ def census(built: Any) -> WeightCensus | CppCensus:
         raise TypeError(f"a census is taken of what build() returns, not of {type(built).__name__}")
     function = machine_code.host_function(library, "evaluate")
     host = machine_code.host_census(function)
-    fused = [one for one in function.instructions if one.form and one.form[0] == "fma"]
-    immediate = sum(any(_IMMEDIATE.fullmatch(operand) for operand in one.operands) for one in fused)
-    constant = sum(one.loads_constant for one in fused)
+    fused = [instruction for instruction in function.instructions if instruction.form and instruction.form[0] == "fma"]
+    immediate = sum(any(_IMMEDIATE.fullmatch(operand) for operand in instruction.operands) for instruction in fused)
+    constant = sum(instruction.loads_constant for instruction in fused)
     return CppCensus(
         **{field.name: getattr(host, field.name) for field in dataclasses.fields(host)}, immediate=immediate,
         constant_bank=constant, uniform_register=0, register=len(fused) - immediate - constant,

@@ -95,8 +95,8 @@ def context_of(network: Network, placement: str) -> tuple[object, ...]:
         return ()
     numbers, widths = packed(network), np.array(network.widths, np.int64)
     kinds = np.array([ACTIVATIONS.index(layer.activation) for layer in network.layers], np.int64)
-    told = RuntimeSizes(len(network.layers), max(network.widths), *(a.ctypes.data for a in (widths, kinds, numbers)))
-    return (told, widths, kinds, numbers)
+    sizes = RuntimeSizes(len(network.layers), max(network.widths), *(a.ctypes.data for a in (widths, kinds, numbers)))
+    return (sizes, widths, kinds, numbers)
 
 
 class RuntimeSizes(ctypes.Structure):

@@ -107,8 +107,8 @@ class Convnet(nn.Module):
             raise ValueError(f"images are (N, 1, 28, 28), not {tuple(images.shape)}")
         chosen = _RUNGS[self.rung]
         x = images.contiguous(memory_format=torch.channels_last) if chosen.channels_last else images
-        for each in self.convolutions:
-            x = chosen.block(x, each.weight, each.bias)
+        for convolution in self.convolutions:
+            x = chosen.block(x, convolution.weight, convolution.bias)
         return self.dense(x.flatten(1))
 
 

@@ -103,7 +103,7 @@ def _run(
     if dtype not in accepted:
         raise TypeError(f"the C++ kernel takes {', '.join(accepted)}, not {dtype}; convert with x.float()")
     if tensor.numel():
-        addresses = (0 if each is None else each.data_ptr() for each in tensors)
+        addresses = (0 if operand is None else operand.data_ptr() for operand in tensors)
         threads = _threads(tensor, passes)
         _function(name, dtype)(*addresses, *sizes, min(threads, most_threads or threads))
 

@@ -373,9 +373,9 @@ def _keep_layer(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, t
 def _backward_of_layer(ctx: Any, grad: torch.Tensor, _: object) -> tuple[torch.Tensor | None, ...]:
     x, weight, place = ctx.saved_tensors
     passed, grad_bias = _bias_relu_pool_backward(grad, place, *x.shape[2:])
-    mask, one = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False], [1, 1]
+    mask, ones = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False], [1, 1]
     grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
-        passed, x, weight, None, one, one, one, False, [0, 0], 1, mask
+        passed, x, weight, None, ones, ones, ones, False, [0, 0], 1, mask
     )
     return grad_x, grad_weight, grad_bias, None, None
 

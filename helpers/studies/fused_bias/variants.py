@@ -119,8 +119,8 @@ def missing(variant: str, device: str | torch.device = "cpu") -> str:
     layer(variant)
     on_cpu = torch.device(device).type == "cpu"
     if variant == "post-op":
-        there = torch.backends.mkldnn.is_available() if on_cpu else torch.backends.cudnn.is_available()
-        return "" if there else f"this torch has no {'oneDNN' if on_cpu else 'cuDNN'}"
+        available = torch.backends.mkldnn.is_available() if on_cpu else torch.backends.cudnn.is_available()
+        return "" if available else f"this torch has no {'oneDNN' if on_cpu else 'cuDNN'}"
     if variant in ("broadcast", "compiled", "one-pass"):
         try:
             if on_cpu:
@@ -174,11 +174,11 @@ class _PostOp(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        pad, one = [_PAD, _PAD], [1, 1]
+        pad, ones = [_PAD, _PAD], [1, 1]
         if x.device.type == "cuda":
-            y = torch.cudnn_convolution_relu(x, weight, bias, one, pad, one, 1)
+            y = torch.cudnn_convolution_relu(x, weight, bias, ones, pad, ones, 1)
         else:
-            y = torch.ops.mkldnn._convolution_pointwise(x, weight, bias, pad, one, one, 1, "relu", [], "")
+            y = torch.ops.mkldnn._convolution_pointwise(x, weight, bias, pad, ones, ones, 1, "relu", [], "")
         ctx.save_for_backward(x, weight, y)
         return y
 
@@ -186,9 +186,9 @@ class _PostOp(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         x, weight, y = ctx.saved_tensors
         passed = torch.ops.aten.threshold_backward(grad, y, 0)
-        pad, one, mask = [_PAD, _PAD], [1, 1], [ctx.needs_input_grad[0], True, True]
+        pad, ones, mask = [_PAD, _PAD], [1, 1], [ctx.needs_input_grad[0], True, True]
         return torch.ops.aten.convolution_backward(
-            passed, x, weight, [len(weight)], one, pad, one, False, [0, 0], 1, mask
+            passed, x, weight, [len(weight)], ones, pad, ones, False, [0, 0], 1, mask
         )
 
 
