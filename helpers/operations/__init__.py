@@ -15,9 +15,10 @@ from helpers.operations.report import (
     OperationProfile,
     OperatorOperations,
 )
-from helpers.steps import ForwardError
+from helpers.steps import ForwardError, ModelError
 
 __all__ = [
-    "ForwardError", "LayerOperations", "LayerOperator", "LectureLayer", "LectureTable", "OperationProfile",
-    "OperatorOperations", "PeerTable", "convention_table", "count_with_peers", "profile_ops", "register", "work",
+    "ForwardError", "LayerOperations", "LayerOperator", "LectureLayer", "LectureTable", "ModelError",
+    "OperationProfile", "OperatorOperations", "PeerTable", "convention_table", "count_with_peers", "profile_ops",
+    "register", "work",
 ]  # fmt: skip

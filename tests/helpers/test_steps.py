@@ -126,4 +126,4 @@ def test_every_function_refuses_with_the_same_sentence(case):
 def test_a_forward_that_cannot_be_followed_is_an_error_of_the_model():
     assert issubclass(ForwardError, ModelError)
     assert operations.ForwardError is ForwardError
-    assert memory.ModelError is profiling.ModelError is ModelError
+    assert operations.ModelError is memory.ModelError is profiling.ModelError is ModelError
