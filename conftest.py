@@ -26,8 +26,11 @@ MAY_SKIP_IN_CI = {
     "what the machine's owner forbids": r"\bnamespaces?\b|\bunshare\b|\bkeyring\b",
 }
 
-_cache = tempfile.mkdtemp(prefix="helpers-test-cache-")
-atexit.register(shutil.rmtree, _cache, ignore_errors=True)
+# The processes of one run share a cache: what one has compiled or measured no other does again.
+_cache = os.environ.get("HELPERS_CACHE", "") if "PYTEST_XDIST_WORKER" in os.environ else ""
+if not _cache:
+    _cache = tempfile.mkdtemp(prefix="helpers-test-cache-")
+    atexit.register(shutil.rmtree, _cache, ignore_errors=True)
 _switch = headless(cache_folder=_cache)
 if os.environ.get("COURSE_TEST_CUDA"):
     del _switch["CUDA_VISIBLE_DEVICES"]
