@@ -72,7 +72,7 @@ class SleepingAccelerator:
         """Return the seconds that the copy of ``batch`` takes. Lesson 06."""
         choice("copying", copying, COPYING)
         link = self.pageable if copying == "blocking" else self.pinned
-        return link.transfer_s(sum(each.numel() * each.element_size() for each in tensors(batch)))
+        return link.transfer_s(sum(tensor.nbytes for tensor in tensors(batch)))
 
     def copy(self, batch: Any, *, copying: str) -> Copied:
         """Start the copy of ``batch``; with "blocking" come back when it has ended. For the library itself."""
@@ -219,7 +219,7 @@ class CudaCopies:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.device(self.device), torch.cuda.stream(stream):
             start.record(stream)
-            moved = mapped(batch, lambda each: each.to(self.device, non_blocking=copying != "blocking"))
+            moved = mapped(batch, lambda tensor: tensor.to(self.device, non_blocking=copying != "blocking"))
             end.record(stream)
         return Copied(moved, end), start, end
 
@@ -227,9 +227,9 @@ class CudaCopies:
         """Return the batch for the current stream, which waits for the copy; the host does not."""
         stream = torch.cuda.current_stream(self.device)
         stream.wait_event(copied.ready)
-        for each in tensors(copied.batch):
+        for tensor in tensors(copied.batch):
             # Else the allocator hands the memory to the next copy while this stream still reads it.
-            each.record_stream(stream)
+            tensor.record_stream(stream)
         return copied.batch
 
 
@@ -274,7 +274,7 @@ def mapped(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 def _refuse_pageable(batch: Any, copying: str) -> None:
-    if not all(each.is_pinned() or each.is_cuda for each in tensors(batch)):
+    if not all(tensor.is_pinned() or tensor.is_cuda for tensor in tensors(batch)):
         raise ValueError(f"copying={copying!r} needs batches in pinned memory, else the host waits for each copy all "
                          "the same; make the loader with LoaderSettings(pin_memory=True)")  # fmt: skip
 

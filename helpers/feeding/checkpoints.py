@@ -50,8 +50,8 @@ def state_bytes(state: object) -> int:
 
     They may be on the meta device. A view counts with all that it is a view of, which ``torch.save`` writes. Lesson 06.
     """
-    storages = (each.untyped_storage() for each in tensors(state))
-    return sum({each._cdata: each.nbytes() for each in storages}.values())
+    storages = (tensor.untyped_storage() for tensor in tensors(state))
+    return sum({stored._cdata: stored.nbytes() for stored in storages}.values())
 
 
 def snapshot(state: Any) -> Any:
@@ -70,7 +70,7 @@ def snapshot(state: Any) -> Any:
         return torch.empty(0, dtype=tensor.dtype).set_(copies[storage].untyped_storage(), offset, size, stride)
 
     kept = mapped(state, copied)
-    for device in {each.device for each in tensors(state) if each.is_cuda}:
+    for device in {tensor.device for tensor in tensors(state) if tensor.is_cuda}:
         torch.cuda.current_stream(device).synchronize()
     return kept
 
@@ -151,13 +151,13 @@ class Checkpointer:
 
         Raises FileNotFoundError, naming the steps that there are. Lesson 06.
         """
-        found = (_STEP.fullmatch(each.name) for each in self.folder.iterdir())
-        there = sorted(int(each[1]) for each in found if each is not None)
-        if not there or (step is not None and step not in there):
-            steps = ", ".join(map(str, there)) or "none"
+        matches = (_STEP.fullmatch(file.name) for file in self.folder.iterdir())
+        saved = sorted(int(match[1]) for match in matches if match is not None)
+        if not saved or (step is not None and step not in saved):
+            steps = ", ".join(map(str, saved)) or "none"
             raise FileNotFoundError(f"no checkpoint of {'any step' if step is None else f'step {step}'} in "
                                     f"{str(self.folder)!r}; there are those of: {steps}")  # fmt: skip
-        return torch.load(self.path(there[-1] if step is None else step), map_location="cpu", weights_only=True)
+        return torch.load(self.path(saved[-1] if step is None else step), map_location="cpu", weights_only=True)
 
     def _write_or_keep_error(self, state: Mapping[str, Any], path: Path) -> None:
         try:
@@ -258,7 +258,7 @@ class StallTable(Result):
 
     def row(self, way: str) -> StallRow:
         """Return the row of ``way``; ValueError for one that is not there. Lesson 06."""
-        rows = {each.way: each for each in self.rows}
+        rows = {row.way: row for row in self.rows}
         if way not in rows:
             raise ValueError(f"no row of {way!r}; there are {', '.join(map(repr, rows))}")
         return rows[way]
@@ -350,7 +350,7 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, step_s: float) -> 
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
-    if torch.cuda.is_available() and any(each.is_cuda for each in model.parameters()):
+    if torch.cuda.is_available() and any(parameter.is_cuda for parameter in model.parameters()):
         torch.cuda.synchronize()
     sleep_until(end_s)
 

@@ -251,9 +251,9 @@ def _training_rank(
     def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for _ in range(setup.epochs):
             for batch in loader:
-                yield tuple(each.to(device) for each in batch)
+                yield tuple(part.to(device) for part in batch)
 
-    first = tuple(each.to(device) for each in next(iter(loader)))
+    first = tuple(part.to(device) for part in next(iter(loader)))
     ready = batches() if setup.loading_in_clock else list(batches())
     return _clocked(world_size, lambda: [train(first) for _ in range(_WARM_UPS)], train, ready, device=device)
 

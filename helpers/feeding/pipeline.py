@@ -181,7 +181,7 @@ def _batch_times(produce_s: float | Sequence[float], steps: int | None) -> list[
         if steps is None:
             raise ValueError("one produce_s for all batches needs steps, the number of batches; give it")
         return [float(produce_s)] * whole_number("steps", steps, at_least=1)
-    times_s = [float(each) for each in produce_s]
+    times_s = [float(seconds) for seconds in produce_s]
     if not times_s or (steps is not None and steps != len(times_s)):
         raise ValueError(f"produce_s holds {len(times_s)} batches and steps={steps}; give at least one batch, "
                          "and no steps beside them")  # fmt: skip

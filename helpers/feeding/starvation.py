@@ -164,7 +164,7 @@ def _under_way(loader: Iterable) -> int:
 def _row(
     epoch: int, elapsed_s: float, skipped: int, waits: Sequence[Activity], activities: Sequence[Activity]
 ) -> EpochFeeding:
-    computing = [each for each in activities if each.lane == DEVICE]
+    computing = [bar for bar in activities if bar.lane == DEVICE]
     marked = computing[skipped:]
     marked_s = marked[-1].start_s - marked[0].start_s
     return EpochFeeding(
@@ -174,8 +174,8 @@ def _row(
         elapsed_s=elapsed_s,
         first_batch_s=waits[0].duration_s,
         step_s=marked_s / (len(marked) - 1),
-        busy_share=sum(each.duration_s for each in marked[:-1]) / marked_s,
-        waiting_share=sum(each.duration_s for each in waits[skipped + 1 :]) / marked_s,
+        busy_share=sum(bar.duration_s for bar in marked[:-1]) / marked_s,
+        waiting_share=sum(bar.duration_s for bar in waits[skipped + 1 :]) / marked_s,
     )
 
 
@@ -195,7 +195,7 @@ def measure_handover(batch_bytes: int, settings: LoaderSettings, *, batches: int
     dataset = FreeItems(settings.batch_size * whole_number("batches", batches, at_least=2), shape=(elements,))
     with workers_end(make_loader(dataset, settings)) as loader:
         fed = feed(loader, SleepingAccelerator(_LONG_STEP_S), warm_up=0)
-    waits = [each.duration_s for each in fed.timeline.activities if each.lane == HOST]
+    waits = [bar.duration_s for bar in fed.timeline.activities if bar.lane == HOST]
     return statistics.median(waits[1:])
 
 
@@ -241,15 +241,15 @@ def sweep_feeding(
         given = " and ".join(names) or "none"
         raise ValueError(f"the settings differ in {given}; a sweep is of one factor: make them with vary(...)")
     rows = []
-    for each in console.track(settings, f"one {names[0]} after the other", unit="loop"):
-        loader: DataLoader = make_loader(dataset, each)
-        fed = accelerator if not callable(accelerator) else accelerator(each)
+    for setting in console.track(settings, f"one {names[0]} after the other", unit="loop"):
+        loader: DataLoader = make_loader(dataset, setting)
+        fed = accelerator if not callable(accelerator) else accelerator(setting)
         try:
             last = feed(loader, fed, steps=steps, epochs=epochs, warm_up=warm_up).last
         finally:
             end_workers(loader)
-        per_s = each.batch_size / last.step_s
-        rows.append(SweepRow(str(getattr(each, names[0])), last.first_batch_s, last.step_s, per_s, last.busy_share,
+        per_s = setting.batch_size / last.step_s
+        rows.append(SweepRow(str(getattr(setting, names[0])), last.first_batch_s, last.step_s, per_s, last.busy_share,
                              last.waiting_share))  # fmt: skip
     return FeedingSweep(factor=names[0], rows=tuple(rows))
 

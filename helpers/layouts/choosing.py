@@ -84,7 +84,7 @@ class Choice(Result):
 
     def fitting(self) -> tuple[Strategy, ...]:
         """Return the rows that fit, the fastest first. Lesson 05."""
-        return tuple(each for each in self.rows if each.fits)
+        return tuple(row for row in self.rows if row.fits)
 
 
 def choose(
@@ -136,7 +136,7 @@ def choose(
     rows = sorted((_row(layout, asked) for layout in layouts), key=_rank)
     if not rows[0].fits:
         raise ValueError(_nothing_fits(rows, devices, limit))
-    alone = next(each for each in rows if each.layout.ranks == 1)
+    alone = next(row for row in rows if row.layout.ranks == 1)
     gained = alone.step_s / rows[0].step_s if alone.step_s else None
     return Choice(rows[0].strategy, rows[0].step_s, gained, devices, limit, tuple(rows))
 
@@ -147,10 +147,10 @@ def layouts_of(devices: int) -> Iterator[Layout]:
     For the library itself.
     """
     whole_number("devices", devices)
-    dividing = [each for each in range(1, devices + 1) if devices % each == 0]
+    dividing = [divisor for divisor in range(1, devices + 1) if devices % divisor == 0]
     for ranks in dividing:
-        for data in (each for each in dividing if ranks % each == 0):
-            for tensor in (each for each in dividing if (ranks // data) % each == 0):
+        for data in (divisor for divisor in dividing if ranks % divisor == 0):
+            for tensor in (divisor for divisor in dividing if (ranks // data) % divisor == 0):
                 for sharded in SHARDED if data > 1 else SHARDED[:1]:
                     yield Layout(data, tensor, ranks // data // tensor, sharded)
 
@@ -191,7 +191,7 @@ def _row(layout: Layout, asked: _Asked) -> Strategy:
             raise ValueError("no two nn.Linear follow each other that tensor ranks could split; give a plan")
         check_pairs(asked.model, asked.plan if layout.tensor > 1 else {}, layout.pipeline)
         kept = count_footprint(asked.model, layout, plan=asked.plan, optimizer=asked.optimizer)
-        steps = [_step(layout, each, asked) for each in _microbatches(layout, asked)]
+        steps = [_step(layout, number, asked) for number in _microbatches(layout, asked)]
         step, largest = _fastest_that_fits(layout, steps, kept, asked)
     except ValueError as error:
         return Strategy(name, False, None, None, None, None, None, None, None, str(error), layout)
@@ -211,7 +211,7 @@ def _fastest_that_fits(
     """
     tried: list[tuple[StrategyStep, int]] = []
     refused: list[ValueError] = []
-    for step in sorted(steps, key=lambda each: (_rounded(each.step_s), each.microbatches)):
+    for step in sorted(steps, key=lambda step: (_rounded(step.step_s), step.microbatches)):
         try:
             tried.append((step, _largest_bytes(layout, step.microbatches, kept, asked)))
         except ValueError as error:
@@ -221,7 +221,7 @@ def _fastest_that_fits(
             return tried[-1]
     if not tried:
         raise refused[0]
-    return min(tried, key=lambda each: each[1])
+    return min(tried, key=lambda trial: trial[1])
 
 
 def described(layout: Layout) -> str:
@@ -241,7 +241,7 @@ def _microbatches(layout: Layout, asked: _Asked) -> list[int]:
         return [asked.microbatches]
     check_rows(rows, layout, 1)
     most = min(_MOST_MICROBATCHES * layout.pipeline, rows // layout.data)
-    found = [each for each in range(layout.pipeline, most + 1) if (rows // layout.data) % each == 0]
+    found = [number for number in range(layout.pipeline, most + 1) if (rows // layout.data) % number == 0]
     if not found:
         raise ValueError(f"the {rows // layout.data} rows of a data rank do not divide into {layout.pipeline} or more "
                          "equal microbatches, one for each stage")  # fmt: skip
@@ -258,19 +258,19 @@ def _largest_bytes(layout: Layout, microbatches: int, kept: Footprint, asked: _A
     live = [schedules.live_activations(asked.schedule, rank=stage, ranks=layout.pipeline, microbatches=microbatches)
             for stage in range(layout.pipeline)]  # fmt: skip
     moment = [_moment_bytes(part, layout, asked.bucket_bytes) for part in cut(asked.layers, layout.pipeline)]
-    return max(each.total_bytes + live[each.stage] * saved[each.stage] + moment[each.stage] for each in kept.ranks)
+    return max(rank.total_bytes + live[rank.stage] * saved[rank.stage] + moment[rank.stage] for rank in kept.ranks)
 
 
 def _moment_bytes(layers: Sequence[LayerWork], layout: Layout, bucket_bytes: int) -> int:
     """Return what a rank holds whole for a moment: a bucket of gradients, or gathered layers and one's gradients."""
     if layout.data == 1 or layout.sharded in ("nothing", "optimizer"):
         return 0
-    gradients = [each.gradients_of(layout.tensor) for each in layers]
+    gradients = [layer.gradients_of(layout.tensor) for layer in layers]
     if layout.sharded == "gradients":
         buckets = bucket_layers(gradients, bucket_bytes=bucket_bytes)
-        return max((sum(gradients[each] for each in inside) for inside in buckets), default=0)
-    whole = [each.parameters_of(layout.tensor) for each in layers]
-    return max(one + other for one, other in pairwise([0, *whole])) + max(gradients)
+        return max((sum(gradients[place] for place in inside) for inside in buckets), default=0)
+    whole = [layer.parameters_of(layout.tensor) for layer in layers]
+    return max(before + after for before, after in pairwise([0, *whole])) + max(gradients)
 
 
 # In words.

@@ -97,7 +97,7 @@ class StepTraffic(Result):
 
         Lesson 05.
         """
-        return sum(each.sent_bytes for each in self.rows if each.over == over)
+        return sum(row.sent_bytes for row in self.rows if row.over == over)
 
 
 @dataclass(frozen=True)
@@ -151,31 +151,31 @@ def strategy_traffic(
     parts = cut(layers, layout.pipeline)
     whole_number("stage", stage, at_least=0, at_most=layout.pipeline - 1)
     m = whole_number("microbatches", microbatches)
-    mine = parts[stage]
-    found = _tensor_traffic(mine, layout, m, sequence)
-    found += _data_traffic(mine, layout, m, reshard_after_forward, bucket_bytes)
+    own = parts[stage]
+    traffic = _tensor_traffic(own, layout, m, sequence)
+    traffic += _data_traffic(own, layout, m, reshard_after_forward, bucket_bytes)
     before = parts[stage - 1][-1].output_bytes if stage else 0
-    after = mine[-1].output_bytes if stage < layout.pipeline - 1 else 0
+    after = own[-1].output_bytes if stage < layout.pipeline - 1 else 0
     for collective, size in (("send forward", after), ("send backward", before)):
         if size:
-            found.append(Traffic("pipeline", collective, 2, m, size // layout.data, size / layout.data))
-    return StepTraffic(stage, sum(each.sent_bytes for each in found), tuple(found))
+            traffic.append(Traffic("pipeline", collective, 2, m, size // layout.data, size / layout.data))
+    return StepTraffic(stage, sum(row.sent_bytes for row in traffic), tuple(traffic))
 
 
-def _tensor_traffic(mine: Sequence[LayerWork], layout: Layout, microbatches: int, sequence: bool) -> list[Traffic]:
-    sums = [size // layout.data for each in mine for size in each.forward_sum_bytes + each.backward_sum_bytes]
+def _tensor_traffic(own: Sequence[LayerWork], layout: Layout, microbatches: int, sequence: bool) -> list[Traffic]:
+    sums = [size // layout.data for layer in own for size in layer.forward_sum_bytes + layer.backward_sum_bytes]
     kinds = ("all-gather", "reduce-scatter") if sequence else ("all-reduce",)
     return [_ring("tensor", kind, layout.tensor, microbatches * len(sums), sum(sums)) for kind in kinds
             if layout.tensor > 1 and sums]  # fmt: skip
 
 
 def _data_traffic(
-    mine: Sequence[LayerWork], layout: Layout, microbatches: int, reshard: bool, bucket_bytes: int
+    own: Sequence[LayerWork], layout: Layout, microbatches: int, reshard: bool, bucket_bytes: int
 ) -> list[Traffic]:
     if layout.data == 1:
         return []
-    gradients = [each.gradients_of(layout.tensor) for each in mine]
-    parameters = [each.parameters_of(layout.tensor) for each in mine]
+    gradients = [layer.gradients_of(layout.tensor) for layer in own]
+    parameters = [layer.parameters_of(layout.tensor) for layer in own]
     times = microbatches if layout.sharded in _EACH_MICROBATCH else 1
     if layout.sharded == "parameters":
         learn, passes = sum(map(bool, gradients)), times * (2 if reshard else 1)
@@ -236,10 +236,10 @@ def strategy_step(
         orders.rank_order(schedule, rank=rank, ranks=layout.pipeline, microbatches=microbatches)
         for rank in range(layout.pipeline)
     ]
-    arrived_s: dict[tuple[str, int, int], float] = {(FORWARD, 0, each): 0.0 for each in range(microbatches)}
-    arrived_s |= {(BACKWARD, layout.pipeline - 1, each): 0.0 for each in range(microbatches)}
+    arrived_s: dict[tuple[str, int, int], float] = {(FORWARD, 0, microbatch): 0.0 for microbatch in range(microbatches)}
+    arrived_s |= {(BACKWARD, layout.pipeline - 1, microbatch): 0.0 for microbatch in range(microbatches)}
     done = [0] * layout.pipeline
-    while any(done[each] < len(order) for each, order in enumerate(by_rank)):
+    while any(done[place] < len(order) for place, order in enumerate(by_rank)):
         for place, order in enumerate(by_rank):
             while done[place] < len(order) and order[done[place]] in arrived_s:
                 kind, _, microbatch = order[done[place]]
@@ -249,9 +249,9 @@ def strategy_step(
                     boundary = stages[min(place, beyond)].layers[-1].output_bytes / (layout.data * microbatches)
                     arrived_s[kind, beyond, microbatch] = stages[place].send(boundary)
                 done[place] += 1
-    for each in stages:
-        each.finish()
-    last = max(stages, key=lambda each: each.now_s)
+    for stage in stages:
+        stage.finish()
+    last = max(stages, key=lambda stage: stage.now_s)
     return StrategyStep(
         data=layout.data, tensor=layout.tensor, pipeline=layout.pipeline, sharded=layout.sharded,
         microbatches=microbatches, step_s=last.now_s, compute_s=last.spent["compute"], tensor_s=last.spent["tensor"],
@@ -267,7 +267,7 @@ class _Stage:
         bucket_bytes: int, reshard: bool,
     ) -> None:  # fmt: skip
         self.layers, self.link = layers, link
-        self.work = {kind: [_work(each, kind, layout, link, microbatches) for each in layers]
+        self.work = {kind: [_work(layer, kind, layout, link, microbatches) for layer in layers]
                      for kind in (FORWARD, BACKWARD)}  # fmt: skip
         self.orders = {FORWARD: range(len(layers)), BACKWARD: range(len(layers) - 1, -1, -1)}
         self.now_s = self.link_free_s = self.port_free_s = self.link_s = 0.0
@@ -282,16 +282,16 @@ class _Stage:
         def taken_s(collective: str, size_bytes: int) -> float:
             return _RINGS[collective](layout.data, size_bytes, link=link)
 
-        gradients = [each.gradients_of(layout.tensor) for each in self.layers]
+        gradients = [layer.gradients_of(layout.tensor) for layer in self.layers]
         sharded = layout.sharded == "parameters"
         cap = 1 if sharded else bucket_bytes  # fully_shard: a unit a layer
         buckets = bucket_layers(gradients, bucket_bytes=cap) if layout.data > 1 else ()
         reduction = "all-reduce" if layout.sharded == "nothing" else "reduce-scatter"
-        self.reduce_s = {min(inside): taken_s(reduction, sum(gradients[each] for each in inside))
+        self.reduce_s = {min(inside): taken_s(reduction, sum(gradients[place] for place in inside))
                          for inside in buckets}  # fmt: skip
         self.reduces_from = 0 if layout.sharded in _EACH_MICROBATCH else microbatches - 1
         self.gathering = {FORWARD: sharded and layout.data > 1, BACKWARD: sharded and layout.data > 1 and reshard}
-        sizes = [each.parameters_of(layout.tensor) for each in self.layers] if self.gathering[FORWARD] else []
+        sizes = [layer.parameters_of(layout.tensor) for layer in self.layers] if self.gathering[FORWARD] else []
         self.gather_s = [taken_s("all-gather", size) if size else None for size in sizes]
         ends_with_gather = buckets and layout.sharded in ("optimizer", "gradients")
         self.last_gather_s = taken_s("all-gather", sum(gradients)) if ends_with_gather else None

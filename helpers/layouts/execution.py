@@ -213,11 +213,11 @@ class _Member:
         )
         self.incoming = torch.empty_like(handed_on(stages[: self.stage], self.batches[0]), device="cpu")
         self.gathers = layout.sharded == "parameters" and layout.data > 1
-        own = [list(layer.parameters()) for layer in self.layers]
-        sizes = [sum(parameter.nbytes for parameter in parameters) for parameters in own]
-        buckets = bucket_layers(sizes, bucket_bytes=1 if self.gathers else job.bucket_bytes)
-        self.buckets = {min(inside): _Bucket([each for place in inside for each in own[place]], layout, self.data_rank)
-                        for inside in buckets}  # fmt: skip
+        sizes = [sum(parameter.nbytes for parameter in layer.parameters()) for layer in self.layers]
+        self.buckets: dict[int, _Bucket] = {}  # by the layer whose gradients come last
+        for inside in bucket_layers(sizes, bucket_bytes=1 if self.gathers else job.bucket_bytes):
+            parameters = [parameter for place in inside for parameter in self.layers[place].parameters()]
+            self.buckets[min(inside)] = _Bucket(parameters, layout, self.data_rank)
         for bucket in self.buckets.values() if self.gathers else ():
             bucket.part = bucket.part.clone()
             bucket.forget()

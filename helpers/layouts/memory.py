@@ -122,7 +122,7 @@ def measure_footprint(
                          "give another layout, or other ranks")  # fmt: skip
     if schedule not in ("gpipe", "1f1b"):
         raise ValueError(f"schedule is {schedule!r}, and 'gpipe' and '1f1b' are run here; give one of these")
-    if any(each.is_meta for each in net.parameters()):
+    if any(parameter.is_meta for parameter in net.parameters()):
         raise ValueError("the net is on the meta device and holds no values; make it on a real one to measure it")
     jobs = _jobs(net, layout, inputs, plan, optimizer, schedule, microbatches)
     found = ranks.run(_measured, jobs, timeout_s=timeout_s)
@@ -216,8 +216,8 @@ def _estimated(job: _Job, rank: int, live: int) -> RankFootprint:
             loss = part(batch).sum()
         if loss.requires_grad:  # not where everything is frozen
             loss.backward()
-        learning = [each for each in part.parameters() if each.requires_grad]
-        gradients = _bytes([each.grad for each in learning if each.grad is not None])
+        learning = [parameter for parameter in part.parameters() if parameter.requires_grad]
+        gradients = _bytes([parameter.grad for parameter in learning if parameter.grad is not None])
         states = _state_bytes(_stepped(part, job.optimizer))
         kept = [_bytes(list(part.parameters())), _bytes(list(part.buffers())), gradients, states]
     if layout.sharded in ("optimizer", "gradients"):
@@ -254,8 +254,8 @@ class _Storages:
 
 def _storages(tensors: Sequence[Any]) -> dict[int, int]:
     """Return the bytes of each distinct storage below ``tensors`` on this rank, by its address in PyTorch."""
-    local = [getattr(each, "_local_tensor", each) for each in tensors]
-    return {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in local}
+    local = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
+    return {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in local}
 
 
 def _bytes(tensors: Sequence[Any]) -> int:
@@ -283,7 +283,7 @@ def _measured(rank: int, _world_size: int, jobs: list[_Job]) -> RankFootprint:
     finally:
         gc.unfreeze()
     # A release in a thread of gloo's is not recorded: that makes a level too high, and never too low.
-    built, gradients, activations, states = (min(each) for each in zip(*repeats, strict=True))
+    built, gradients, activations, states = (min(level) for level in zip(*repeats, strict=True))
     return footprints.rank_footprint(rank, stage, built, 0, gradients, states, activation_bytes=activations)
 
 
@@ -390,7 +390,7 @@ def _levels_on_cuda(member: _Member) -> list[int]:
 
 def _stepped(part: nn.Module, optimizer: OptimizerFactory | None) -> torch.optim.Optimizer | None:
     """Return the optimizer after its step; its state is alive as long as it is."""
-    learning = [each for each in part.parameters() if each.requires_grad]
+    learning = [parameter for parameter in part.parameters() if parameter.requires_grad]
     if optimizer is None or not learning:
         return None
     stepping = optimizer(learning)

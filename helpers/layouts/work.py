@@ -30,7 +30,7 @@ def tensor_plan(model: nn.Sequential) -> dict[str, str]:
     its own. Lesson 05.
     """
     plan: dict[str, str] = {}
-    nested = any(isinstance(each, nn.Sequential) for each in model)
+    nested = any(isinstance(layer, nn.Sequential) for layer in model)
     for name, part in model.named_children() if nested else [("", model)]:
         column = None
         for path, layer in _leaves(part, name):
@@ -48,8 +48,8 @@ def _leaves(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     if not isinstance(module, nn.Sequential):
         yield name, module
         return
-    for inner, each in module.named_children():
-        yield from _leaves(each, f"{name}.{inner}" if name else inner)
+    for inner, child in module.named_children():
+        yield from _leaves(child, f"{name}.{inner}" if name else inner)
 
 
 def layer_work(
@@ -78,7 +78,7 @@ def layer_work(
         number("flops_per_s", flops_per_s, above=0)
     if layer_costs is not None and len(layer_costs) != len(model):
         raise ValueError(f"the model has {len(model)} layers and layer_costs {len(layer_costs)}; give one for each")
-    wrong = next((each for each in layer_costs or () if not isinstance(each, LayerCost)), None)
+    wrong = next((cost for cost in layer_costs or () if not isinstance(cost, LayerCost)), None)
     if wrong is not None:
         raise TypeError("layer_costs are helpers.parallel.LayerCost(forward_s, backward_s, gradient_bytes), one for "
                         f"each layer, not {short(wrong)}")  # fmt: skip
@@ -94,8 +94,8 @@ def layer_work(
             name=name,
             forward_s=row.forward_flops / rate,
             backward_s=row.backward_flops / rate,
-            parameter_bytes=sum(each.nbytes for each in layer.parameters()),
-            gradient_bytes=sum(each.nbytes for each in layer.parameters() if each.requires_grad),
+            parameter_bytes=sum(parameter.nbytes for parameter in layer.parameters()),
+            gradient_bytes=sum(parameter.nbytes for parameter in layer.parameters() if parameter.requires_grad),
             output_bytes=outputs[place],
             **reading.split(layer, name, counted),
         )
@@ -117,11 +117,11 @@ class _Reading:
         """Return what tensor ranks divide of a layer, and what they sum."""
         flops = parameter_bytes = gradient_bytes = 0
         entering, leaving = [], []
-        for path, each in layer.named_modules(prefix=name):
+        for path, module in layer.named_modules(prefix=name):
             way = self.plan.get(path)
             if way == "row" and not self.inside:
                 raise ValueError(f"the plan splits {path!r} by rows, and no column split stands open before it")
-            if way is not None or (self.inside and not list(each.children())):
+            if way is not None or (self.inside and not list(module.children())):
                 flops += counted[path].forward_flops + counted[path].backward_flops
             if way == "column":
                 self.inside = True
@@ -130,7 +130,7 @@ class _Reading:
             elif way == "row":
                 self.inside = False
                 leaving.append(counted[path].output_bytes)
-            for kind, parameter in each.named_parameters(recurse=False):
+            for kind, parameter in module.named_parameters(recurse=False):
                 if way == "column" or (way == "row" and kind == "weight"):
                     parameter_bytes += parameter.nbytes
                     gradient_bytes += parameter.nbytes if parameter.requires_grad else 0
@@ -186,7 +186,7 @@ def saved_by_layer(net: nn.Sequential, inputs: Sequence[int], *, tensor: int = 1
     """
     value = torch.empty(tuple(inputs), dtype=number_type(net), device="meta")
     found, outputs = [], [value]
-    fixed = {each.untyped_storage()._cdata for each in (*net.parameters(), *net.buffers(), value)}
+    fixed = {tensor.untyped_storage()._cdata for tensor in (*net.parameters(), *net.buffers(), value)}
     for layer in net:
         saved: dict[int, int] = {}
 
@@ -197,7 +197,7 @@ def saved_by_layer(net: nn.Sequential, inputs: Sequence[int], *, tensor: int = 1
             return each
 
         try:
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each):
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 value = layer(value)
         except RuntimeError as error:
             if tensor == 1:
@@ -234,7 +234,7 @@ def rank_net(model: nn.Sequential, plan: Plan | None, tensor: int) -> nn.Sequent
         columns, rows = (tensor, 1) if way == "column" else (1, tensor)
         part = nn.Linear(whole.in_features // rows, whole.out_features // columns, bias=whole.bias is not None,
                          device="meta", dtype=whole.weight.dtype)  # fmt: skip
-        for kind, each in whole.named_parameters():
-            getattr(part, kind).requires_grad_(each.requires_grad)
+        for kind, parameter in whole.named_parameters():
+            getattr(part, kind).requires_grad_(parameter.requires_grad)
         setattr(own.get_submodule(parent), last, part)
     return own

@@ -106,7 +106,7 @@ def _scheduled(planned: Collective, link: Link) -> Iterator[Activity]:
     ready = [0.0] * planned.world_size
     for step in range(planned.steps):
         after = list(ready)
-        for m in (each for each in planned.messages if each.step == step):
+        for m in (message for message in planned.messages if message.step == step):
             start_s = max(ready[m.source], ready[m.target])
             end_s = start_s + link.transfer_s(m.size_bytes)
             after[m.source], after[m.target] = max(after[m.source], end_s), max(after[m.target], end_s)

@@ -51,11 +51,11 @@ class CollectiveCounts(Result):
 
     def calls(self, collective: str) -> int:
         """Return how often ``collective`` ("all_reduce", "all_gather", ...) was called: 0 if never. Lesson 04."""
-        return sum(each.calls for each in self.collectives if each.collective == collective)
+        return sum(call.calls for call in self.collectives if call.collective == collective)
 
     def size_bytes(self, collective: str) -> int:
         """Return the bytes of the whole buffers of all calls of ``collective``: 0 if never called. Lesson 04."""
-        return sum(each.size_bytes for each in self.collectives if each.collective == collective)
+        return sum(call.size_bytes for call in self.collectives if call.collective == collective)
 
 
 class CollectiveCounter:
@@ -102,11 +102,11 @@ class _Watch(TorchDispatchMode):
                 self.counter.add(_NO_DATA[name], 0)
             else:
                 given = [*args, *(kwargs or {}).values(), result]
-                self.counter.add(_NAMES.get(name, name), max((_tensor_bytes(each) for each in given), default=0))
+                self.counter.add(_NAMES.get(name, name), max((_tensor_bytes(value) for value in given), default=0))
         return result
 
 
 def _tensor_bytes(value: Any) -> int:
     if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
+        return value.nbytes
     return sum(map(_tensor_bytes, value)) if isinstance(value, tuple | list) else 0

@@ -61,7 +61,7 @@ def average_gradients(
     learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not learning:
         raise ValueError("no parameter of this model requires a gradient: there is nothing to average")
-    grads = [each.grad if each.grad is not None else torch.zeros_like(each) for each in learning]
+    grads = [parameter.grad if parameter.grad is not None else torch.zeros_like(parameter) for parameter in learning]
     flat = torch.cat([grad.detach().flatten() for grad in grads])
     if by == "all_reduce":
         dist.all_reduce(flat)
@@ -71,7 +71,7 @@ def average_gradients(
         )
         flat = execute(planned, flat, link=link, recorder=recorder)
     flat /= dist.get_world_size()
-    for parameter, mean in zip(learning, flat.split([each.numel() for each in learning]), strict=True):
+    for parameter, mean in zip(learning, flat.split([parameter.numel() for parameter in learning]), strict=True):
         parameter.grad = mean.view_as(parameter).to(parameter.dtype).clone()
 
 
@@ -162,8 +162,8 @@ def equal_to_single_process(
                 micro_batches, seed, seeds_differ)  # fmt: skip
     before, alone = _trained_alone(plan, inputs, targets)
     together = ranks.run(_trained, plan, inputs, targets, timeout_s=timeout_s)
-    worst = max(alone, key=lambda name: max(_apart(each[name], alone[name]) for each in together))
-    difference = max(_apart(each[worst], alone[worst]) for each in together)
+    worst = max(alone, key=lambda name: max(_apart(trained[name], alone[name]) for trained in together))
+    difference = max(_apart(trained[worst], alone[worst]) for trained in together)
     return Equality(
         way=way,
         world_size=ranks.world_size,
@@ -171,7 +171,7 @@ def equal_to_single_process(
         equal=difference <= tolerance,
         tolerance=tolerance,
         largest_difference=difference,
-        between_ranks=max(_apart(each[name], together[0][name]) for each in together for name in alone),
+        between_ranks=max(_apart(trained[name], together[0][name]) for trained in together for name in alone),
         largest_update=max(_apart(alone[name], before[name]) for name in alone),
         parameter=worst,
     )
@@ -192,7 +192,7 @@ def _trained_alone(
     plan: Plan, inputs: torch.Tensor, targets: torch.Tensor
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     model = _seeded_model(plan, plan.seed).to(inputs.device)
-    before = {name: each.detach().cpu().clone() for name, each in model.named_parameters()}
+    before = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
     after = train_alone(model, inputs=inputs, targets=targets, loss=plan.loss, steps=plan.steps,
                         learning_rate=plan.learning_rate)  # fmt: skip
     return before, {name: trained.cpu() for name, trained in after.items()}
@@ -220,25 +220,25 @@ def _trained(
 ) -> dict[str, torch.Tensor]:
     """Train this rank's shard as ``plan`` says, and return its parameters on the CPU."""
     device = rank_device()
-    mine = [shard(each, rank, world_size=world_size, sizes=plan.sizes).to(device) for each in (inputs, targets)]
-    weight = batch_weight(len(mine[0]), len(inputs), world_size=world_size) if plan.weighted else 1.0
+    own = [shard(whole, rank, world_size=world_size, sizes=plan.sizes).to(device) for whole in (inputs, targets)]
+    weight = batch_weight(len(own[0]), len(inputs), world_size=world_size) if plan.weighted else 1.0
     model = _seeded_model(plan, plan.seed + rank * plan.seeds_differ).to(device)
     wrapped = _wrapped(model, plan.way, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=plan.learning_rate)
     for _ in range(plan.steps):
         optimizer.zero_grad()
-        parts = list(zip(*(each.tensor_split(plan.micro_batches) for each in mine), strict=True))
+        parts = list(zip(*(rows.tensor_split(plan.micro_batches) for rows in own), strict=True))
         for place, (part, wanted) in enumerate(parts):
             last = place == len(parts) - 1
             if plan.way == "fsdp":
                 wrapped.set_requires_gradient_sync(last)
             with nullcontext() if last or plan.way != "ddp" else wrapped.no_sync():
-                share = len(part) / len(mine[0])  # the mean of means would be wrong where the parts are not equal
+                share = len(part) / len(own[0])  # the mean of means would be wrong where the parts are not equal
                 (plan.loss(wrapped(part), wanted) * (weight * share)).backward()
         if plan.way not in ("ddp", "fsdp"):
             average_gradients(model, by=plan.way)
         optimizer.step()
-    return {name: _whole(each.detach()).cpu() for name, each in model.named_parameters()}
+    return {name: _whole(parameter.detach()).cpu() for name, parameter in model.named_parameters()}
 
 
 def _wrapped(model: nn.Module, way: str, device: torch.device) -> nn.Module:

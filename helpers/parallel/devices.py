@@ -110,7 +110,7 @@ class SlowReducer:
         sent = buffer if self.wire_dtype in (None, buffer.dtype) else buffer.to(self.wire_dtype)
         world_size = dist.get_world_size(self.group)
         sent.div_(world_size)
-        self.bucket_bytes.append(sent.numel() * sent.element_size())
+        self.bucket_bytes.append(sent.nbytes)
         work = dist.all_reduce(sent, group=self.group, async_op=True)
         devices = [buffer.device] if buffer.is_cuda else None
         done: torch.futures.Future = torch.futures.Future(devices=devices)
@@ -132,7 +132,7 @@ class SlowReducer:
             if sent.is_cuda:
                 torch.cuda.current_stream(sent.device).synchronize()
             start_s = max(time.perf_counter(), self._free_s)
-            size_bytes = sent.numel() * sent.element_size()
+            size_bytes = sent.nbytes
             self._free_s = start_s + self.all_reduce_s(world_size, size_bytes, link=self.link)
             sleep_until(self._free_s)
             if self.recorder is not None:

@@ -55,10 +55,11 @@ def agreement(
 
     For the library itself.
     """
-    least = _LEAST_SHARE * max((_largest(each) for each in wanted.values() if each.isfinite().all()), default=0.0)
-    apart = {name: relative_difference(gradients.get(name), each, least=least) for name, each in wanted.items()}
+    finite = (gradient for gradient in wanted.values() if gradient.isfinite().all())
+    least = _LEAST_SHARE * max(map(_largest, finite), default=0.0)
+    apart = {name: relative_difference(gradients.get(name), gradient, least=least) for name, gradient in wanted.items()}
     worst = max(apart, key=apart.__getitem__)
-    output_apart = max(relative_difference(each, expected) for each in outputs)
+    output_apart = max(relative_difference(output, expected) for output in outputs)
     return Agreement(max(output_apart, apart[worst]) <= tolerance, tolerance, output_apart, apart[worst], worst)
 
 
@@ -88,12 +89,12 @@ def gradients_of(
 
     A parameter that the loss does not depend on has a gradient of zeros. For the library itself.
     """
-    learning = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not learning:
         raise ValueError("no parameter of this model requires a gradient: there is nothing to compare")
     outputs = model(inputs)
     found = torch.autograd.grad(loss(outputs, targets), list(learning.values()), allow_unused=True)
     return outputs.detach(), {
-        name: torch.zeros_like(each) if grad is None else grad.detach()
-        for (name, each), grad in zip(learning.items(), found, strict=True)
+        name: torch.zeros_like(parameter) if grad is None else grad.detach()
+        for (name, parameter), grad in zip(learning.items(), found, strict=True)
     }

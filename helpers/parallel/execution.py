@@ -161,7 +161,7 @@ def measure_message_overhead(ranks: RankPool, *, repeats: int = 60) -> MessageOv
         raise ValueError(f"a message needs 2 ranks and at least 1 repeat; got {ranks.world_size} ranks and "
                          f"{repeats!r} repeats")  # fmt: skip
     times = ranks.run(_exchange_times, (_SMALL_ELEMENTS, _LARGE_ELEMENTS), repeats)
-    small_s, large_s = ([max(each) for each in zip(*column, strict=True)] for column in zip(*times, strict=True))
+    small_s, large_s = (list(map(max, *column)) for column in zip(*times, strict=True))
     element_bytes = torch.float32.itemsize
     apart_bytes = (_LARGE_ELEMENTS - _SMALL_ELEMENTS) * element_bytes
     per_byte_s = max(0.0, min(large_s) - min(small_s)) / apart_bytes

@@ -126,8 +126,8 @@ class Experts(nn.Module):
         token = torch.arange(len(tokens), device=tokens.device)[:, None].expand_as(routing.chosen)[routing.kept]
         queues = tokens.new_zeros(self.experts * places, self.width).index_copy(0, row, tokens[token])
         queues = queues.view(self.experts, places, self.width)
-        there, back = exchange or (_stay, _stay)
-        answers = back((there(queues) @ self.up).relu() @ self.down).flatten(0, 1)[row]
+        outward, back = exchange or (_stay, _stay)
+        answers = back((outward(queues) @ self.up).relu() @ self.down).flatten(0, 1)[row]
         return torch.zeros_like(tokens).index_add(0, token, answers * routing.gates[routing.kept][:, None])
 
     def part(self, rank: int, *, ranks: int) -> Experts:
@@ -137,9 +137,9 @@ class Experts(nn.Module):
         """
         check_experts(self.experts, ranks)
         whole_number("rank", rank, at_least=0, at_most=ranks - 1)
-        mine = slice(*chunk(rank, ranks, length=self.experts))
+        owned = slice(*chunk(rank, ranks, length=self.experts))
         own = copy.deepcopy(self)
-        own.up, own.down = (nn.Parameter(each.detach()[mine].clone()) for each in (self.up, self.down))
+        own.up, own.down = (nn.Parameter(weights.detach()[owned].clone()) for weights in (self.up, self.down))
         return own
 
     def _check(self, tokens: torch.Tensor) -> None:
@@ -189,14 +189,14 @@ def exchange_of(group: dist.ProcessGroup | None = None) -> tuple[Exchange, Excha
     """
     ranks = dist.get_world_size(group)
 
-    def there(queues: torch.Tensor) -> torch.Tensor:
+    def outward(queues: torch.Tensor) -> torch.Tensor:
         arrived = _AllToAll.apply(queues, group)  # p blocks of (experts / p, capacity, width), one from each rank
         return torch.cat(arrived.chunk(ranks), dim=1)
 
     def back(answers: torch.Tensor) -> torch.Tensor:
         return _AllToAll.apply(torch.cat(answers.chunk(ranks, dim=1)), group)
 
-    return there, back
+    return outward, back
 
 
 class _AllToAll(torch.autograd.Function):
@@ -288,20 +288,20 @@ def _run(
 ) -> RankPass:  # fmt: skip
     device = rank_device()
     own = net.part(rank, ranks=world_size).to(device)
-    mine = shard(tokens, rank, world_size=world_size).to(device).requires_grad_()
+    rank_tokens = shard(tokens, rank, world_size=world_size).to(device).requires_grad_()
     with count_collectives() as forward:
-        outputs = own(mine, exchange=exchange())
-    leaves = {"router.weight": own.router.weight, "up": own.up, "down": own.down, "tokens": mine}
+        outputs = own(rank_tokens, exchange=exchange())
+    leaves = {"router.weight": own.router.weight, "up": own.up, "down": own.down, "tokens": rank_tokens}
     with count_collectives() as backward:
         found = torch.autograd.grad(outputs, list(leaves.values()),
                                     shard(weights, rank, world_size=world_size).to(device))  # fmt: skip
-    routing = route(own.router(mine), chosen=net.chosen, capacity=net.capacity(len(mine)))
+    routing = route(own.router(rank_tokens), chosen=net.chosen, capacity=net.capacity(len(rank_tokens)))
     queued = torch.bincount(routing.chosen.flatten(), minlength=net.experts)
     dropped = torch.bincount(routing.chosen[~routing.kept], minlength=net.experts)
     sent = ExpertTraffic(_sent_bytes(forward, world_size), _sent_bytes(backward, world_size))
-    counted = {"parameters": sum(each.numel() for each in own.parameters()), "queued": queued.cpu(),
+    counted = {"parameters": sum(parameter.numel() for parameter in own.parameters()), "queued": queued.cpu(),
                "dropped": dropped.cpu(), "sent": sent}  # fmt: skip
-    gradients = {name: each.cpu() for name, each in zip(leaves, found, strict=True)}
+    gradients = {name: gradient.cpu() for name, gradient in zip(leaves, found, strict=True)}
     return RankPass(outputs.detach().cpu(), gradients, counted)
 
 

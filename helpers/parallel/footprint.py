@@ -132,7 +132,7 @@ def count_footprint(
     check_plan(net, plan or {}, layout.tensor)
     for stage, part in enumerate(split_stages(net, layout.pipeline)):
         local = local_parameters(part, plan or {}, layout.tensor)
-        buffers = sum(each.numel() * each.element_size() for each in part.buffers())
+        buffers = sum(buffer.nbytes for buffer in part.buffers())
         each_its_own = layout.sharded == "parameters"  # a layer's last rows are fewer; else all data ranks keep as much
         kept = [_kept(local, layout, place, optimizer) for place in range(layout.data if each_its_own else 1)]
         first = stage * layout.data * layout.tensor
@@ -148,7 +148,7 @@ def footprint_of(
     """Return the footprints of ``ranks`` as one. For the library itself."""
     given = tuple(ranks)
     return Footprint(layout.data, layout.tensor, layout.pipeline, layout.sharded, schedule, microbatches,
-                     max(each.total_bytes for each in given), given)  # fmt: skip
+                     max(rank.total_bytes for rank in given), given)  # fmt: skip
 
 
 def rank_footprint(
@@ -157,7 +157,7 @@ def rank_footprint(
 ) -> RankFootprint:  # fmt: skip
     """Return a rank's footprint with its sum. For the library itself."""
     parts = (parameter_bytes, buffer_bytes, gradient_bytes, optimizer_bytes, activation_bytes)
-    return RankFootprint(rank, stage, *parts, sum(each or 0 for each in parts))
+    return RankFootprint(rank, stage, *parts, sum(part or 0 for part in parts))
 
 
 def check_plan(net: nn.Module, plan: Plan, ranks: int) -> None:
@@ -201,14 +201,14 @@ def local_parameters(part: nn.Module, plan: Plan, ranks: int) -> list[LocalParam
     split is whole everywhere (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053). For the library itself.
     """
     local = []
-    for name, each in part.named_parameters():
+    for name, parameter in part.named_parameters():
         layer, _, kind = name.rpartition(".")
-        shape = list(each.shape)
+        shape = list(parameter.shape)
         if plan.get(layer) == "column":
             shape[0] //= ranks
         elif plan.get(layer) == "row" and kind == "weight":
             shape[1] //= ranks
-        local.append(LocalParameter(name, tuple(shape), each.dtype, each.requires_grad))
+        local.append(LocalParameter(name, tuple(shape), parameter.dtype, parameter.requires_grad))
     return local
 
 
@@ -216,14 +216,15 @@ def _kept(
     local: list[LocalParameter], layout: Layout, data_rank: int, optimizer: OptimizerFactory | None
 ) -> tuple[int, int, int]:
     """Return the bytes of parameters, gradients and optimizer states of a data rank."""
-    learning = [each for each in local if each.learns]
-    whole, learned = sum(each.size_bytes for each in local), sum(each.size_bytes for each in learning)
+    learning = [parameter for parameter in local if parameter.learns]
+    whole, learned = (sum(parameter.size_bytes for parameter in some) for some in (local, learning))
     if layout.sharded == "parameters":
         _check_rows(local)
-        mine = tuple((_rows(each.shape, layout.data, data_rank), each.dtype) for each in learning)
-        return _padded(local, layout.data), _padded(learning, layout.data), state_bytes(mine, optimizer)
+        kinds = tuple((_rows(parameter.shape, layout.data, data_rank), parameter.dtype) for parameter in learning)
+        return _padded(local, layout.data), _padded(learning, layout.data), state_bytes(kinds, optimizer)
     if layout.sharded == "nothing":
-        return whole, learned, state_bytes(tuple((each.shape, each.dtype) for each in learning), optimizer)
+        kinds = tuple((parameter.shape, parameter.dtype) for parameter in learning)
+        return whole, learned, state_bytes(kinds, optimizer)
     parts = flat_parts(learning, layout.data)
     state = state_bytes(parts, optimizer)
     shared = sum(math.prod(shape) * dtype.itemsize for shape, dtype in parts)
@@ -236,13 +237,13 @@ def flat_parts(learning: Iterable[LocalParameter], ranks: int) -> tuple[tuple[tu
     For the library itself.
     """
     numbers: dict[torch.dtype, int] = {}
-    for each in learning:
-        numbers[each.dtype] = numbers.get(each.dtype, 0) + math.prod(each.shape)
+    for parameter in learning:
+        numbers[parameter.dtype] = numbers.get(parameter.dtype, 0) + math.prod(parameter.shape)
     return tuple(((math.ceil(number / ranks),), dtype) for dtype, number in numbers.items())
 
 
 def _check_rows(local: Iterable[LocalParameter]) -> None:
-    flat = next((each.name for each in local if not each.shape), None)
+    flat = next((parameter.name for parameter in local if not parameter.shape), None)
     if flat is not None:
         raise ValueError(f"the parameter {flat!r} is one number without a dimension, and fully_shard cuts by the first "
                          "dimension: give it the shape (1,)")  # fmt: skip
@@ -250,7 +251,8 @@ def _check_rows(local: Iterable[LocalParameter]) -> None:
 
 def _padded(parameters: Iterable[LocalParameter], ranks: int) -> int:
     return sum(
-        math.ceil(each.shape[0] / ranks) * math.prod(each.shape[1:]) * each.dtype.itemsize for each in parameters
+        math.ceil(parameter.shape[0] / ranks) * math.prod(parameter.shape[1:]) * parameter.dtype.itemsize
+        for parameter in parameters
     )
 
 
@@ -287,4 +289,4 @@ def _state_bytes_of(shape: tuple[int, ...], dtype: torch.dtype, optimizer: Optim
             "an optimizer whose step() takes nothing, such as torch.optim.Adam"
         ) from error
     tensors = [value for state in stepping.state.values() for value in state.values() if torch.is_tensor(value)]
-    return sum(each.numel() * each.element_size() for each in tensors)
+    return sum(tensor.nbytes for tensor in tensors)

@@ -144,11 +144,11 @@ def compare_ring_attention(
     """
     _check_shapes(query, key, value)
     split_sequence(query, 0, ranks=ranks.world_size)
-    leaves = [each.detach().clone().requires_grad_() for each in (query, key, value)]
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in (query, key, value)]
     weights = torch.linspace(-1, 1, query.numel(), dtype=query.dtype, device=query.device).view_as(query)
     expected = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=causal)
     wanted = dict(zip(_NAMES, torch.autograd.grad(expected, leaves, weights), strict=True))
-    passes = ranks.run(_run, [each.detach() for each in leaves], weights, causal, merge, timeout_s=timeout_s)
+    passes = ranks.run(_run, [tensor.detach() for tensor in leaves], weights, causal, merge, timeout_s=timeout_s)
     gradients = {name: torch.cat([own.gradients[name] for own in passes], dim=2) for name in _NAMES}
     outputs = torch.cat([own.outputs for own in passes], dim=2)
     return RingRun(
@@ -172,7 +172,7 @@ def _check_lengths(query: torch.Tensor, group: dist.ProcessGroup | None) -> None
     shapes = torch.empty(dist.get_world_size(group), 4, dtype=torch.int64, device=query.device)
     dist.all_gather(list(shapes.unbind()), torch.tensor(query.shape, device=query.device), group=group)
     if (shapes != shapes[0]).any():
-        given = ", ".join(str(tuple(each)) for each in shapes.tolist())
+        given = ", ".join(str(tuple(shape)) for shape in shapes.tolist())
         raise ValueError(f"the ranks' parts of the sequence have the shapes {given}; give all the same, and pad the "
                          "sequence until it divides")  # fmt: skip
 
@@ -265,7 +265,7 @@ def _run(
     def own(whole: torch.Tensor) -> torch.Tensor:
         return split_sequence(whole, rank, ranks=world_size).contiguous().to(rank_device())
 
-    leaves = [own(each).requires_grad_() for each in tensors]
+    leaves = [own(tensor).requires_grad_() for tensor in tensors]
     with count_collectives() as forward:
         outputs = ring_attention(*leaves, causal=causal, merge=merge)
     with count_collectives() as backward:

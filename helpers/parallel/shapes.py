@@ -14,9 +14,10 @@ def without_values(net: nn.Module, device: str | torch.device = "meta") -> nn.Mo
 
     For the library itself.
     """
-    copies: dict[int, torch.Tensor] = {id(each): torch.empty_like(each, device=device) for each in net.buffers()}
-    for each in net.parameters():
-        copies[id(each)] = nn.Parameter(torch.empty_like(each, device=device), requires_grad=each.requires_grad)
+    copies: dict[int, torch.Tensor] = {id(buffer): torch.empty_like(buffer, device=device) for buffer in net.buffers()}
+    for parameter in net.parameters():
+        empty = torch.empty_like(parameter, device=device)
+        copies[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
     return copy.deepcopy(net, copies)
 
 
@@ -34,4 +35,4 @@ def number_type(net: nn.Module) -> torch.dtype:
 
     For the library itself.
     """
-    return next((each.dtype for each in net.parameters()), torch.get_default_dtype())
+    return next((parameter.dtype for parameter in net.parameters()), torch.get_default_dtype())

@@ -183,7 +183,7 @@ def model_tensor_traffic(
     """
     check_split(net, plan, tensor, sequence=sequence)
     inputs = batch_shape(inputs)
-    first = next((each for each in net.modules() if isinstance(each, nn.Linear)), None)
+    first = next((layer for layer in net.modules() if isinstance(layer, nn.Linear)), None)
     if first is not None and first.in_features != inputs[-1]:
         raise ValueError(f"the first nn.Linear reads {first.in_features} numbers a token, and inputs of shape {inputs} "
                          f"have {inputs[-1]}; give the shape (rows, ..., {first.in_features})")  # fmt: skip
@@ -197,7 +197,7 @@ def model_tensor_traffic(
             for step, collective, size in _collectives(plan.get(name), sizes, sequence=sequence):
                 if step == "forward" or learned or collective == "all_gather":
                     called[step].append((collective, size))
-        learned = learned or any(each.requires_grad for each in own)
+        learned = learned or any(parameter.requires_grad for parameter in own)
     if sequence:
         called["forward"].append(("all_gather", tokens * width * itemsize))
     if tensor == 1:
@@ -242,7 +242,7 @@ class FlopCount(TorchDispatchMode):
         from torch.distributed.tensor import DTensor
         from torch.utils.flop_counter import flop_registry
 
-        if any(issubclass(each, DTensor) for each in types):
+        if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # DTensor calls the operators of the parts, and they come by here
         result = operator(*args, **(kwargs or {}))
         formula = flop_registry.get(operator._overloadpacket)
@@ -290,8 +290,8 @@ def compare_tensor_parallel(
         data=data,
         tensor=parts,
         sequence=sequence,
-        agreement=max(several, key=lambda each: max(each.output_difference, each.gradient_difference)),
-        parameters=sum(each.numel() for each in net.parameters()),
+        agreement=max(several, key=lambda compared: max(compared.output_difference, compared.gradient_difference)),
+        parameters=sum(parameter.numel() for parameter in net.parameters()),
         rank_parameters=tuple(own.counted.pop("parameters") for own in passes),
         **passes[0].counted,
     )
@@ -309,22 +309,26 @@ def _run(
     device = rank_device()
     mesh = make_mesh(data=sizes[0], tensor=sizes[1])
     place = mesh["data"].get_local_rank()
-    mine = [shard(each, place, world_size=sizes[0]).to(device) for each in (inputs, targets)]
+    batch = [shard(whole, place, world_size=sizes[0]).to(device) for whole in (inputs, targets)]
     split = split_layers(net.to(device), plan, mesh, sequence=sequence)
     split.zero_grad()
     with count_collectives() as forward:
-        outputs = split(mine[0]).clone()  # what is still on its way arrives before it is cloned
+        outputs = split(batch[0]).clone()  # what is still on its way arrives before it is cloned
     with count_collectives() as backward:
-        loss(outputs, mine[1]).backward()
+        loss(outputs, batch[1]).backward()
     traffic = TensorTraffic(forward.counts, backward.counts)
     with count_collectives() as averaged:
         _average(split, mesh["data"].get_group())
-    gradients = {name: _whole(each.grad, each).cpu() for name, each in split.named_parameters() if each.requires_grad}
+    gradients = {
+        name: _whole(parameter.grad, parameter).cpu()
+        for name, parameter in split.named_parameters()
+        if parameter.requires_grad
+    }
     own, theirs = FlopCount(), FlopCounterMode(display=False)
     for counter in (own, theirs):
         with counter:
-            loss(split(mine[0]), mine[1]).backward()
-    held = sum(_local(each).numel() for each in split.parameters())
+            loss(split(batch[0]), batch[1]).backward()
+    held = sum(_local(parameter).numel() for parameter in split.parameters())
     counted = {"parameters": held, "rank_flops": own.flops, "flop_counter_flops": theirs.get_total_flops(),
                "averaged_bytes": averaged.counts.size_bytes("all_reduce"), "traffic": traffic}  # fmt: skip
     return RankPass(outputs.detach().cpu(), gradients, counted)
@@ -332,14 +336,14 @@ def _run(
 
 def _average(net: nn.Module, group: dist.ProcessGroup) -> None:
     """Replace what this rank has of each gradient by its mean over the data ranks in ``group``, as one flat buffer."""
-    own = [_local(each.grad) for each in net.parameters() if each.grad is not None]
+    own = [_local(parameter.grad) for parameter in net.parameters() if parameter.grad is not None]
     if dist.get_world_size(group) == 1 or not own:
         return
-    flat = torch.cat([each.flatten() for each in own])
+    flat = torch.cat([gradient.flatten() for gradient in own])
     dist.all_reduce(flat, group=group)
     flat /= dist.get_world_size(group)
-    for each, mean in zip(own, flat.split([each.numel() for each in own]), strict=True):
-        each.copy_(mean.view_as(each))
+    for gradient, mean in zip(own, flat.split([gradient.numel() for gradient in own]), strict=True):
+        gradient.copy_(mean.view_as(gradient))
 
 
 def _whole(gradient: torch.Tensor | None, parameter: torch.Tensor) -> torch.Tensor:

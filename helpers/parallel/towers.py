@@ -167,13 +167,13 @@ def model_towers(
     """
     _check(model)
     whole_number("batch", batch)
-    if not any(each.requires_grad for each in model.parameters()):
+    if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("no parameter of this net requires a gradient: a step saves nothing, and any batch would fit")
     moved: dict[str, int] = {}
 
     def gather(values: torch.Tensor, place: str) -> torch.Tensor:
         gathered = torch.cat([values] * model.towers, dim=1)
-        moved[place] = (model.towers - 1) * gathered.numel() * gathered.element_size()
+        moved[place] = (model.towers - 1) * gathered.nbytes
         return gathered
 
     model = without_values(model)
@@ -188,12 +188,12 @@ def model_towers(
                    moved.get(name, 0) + (moved[LOGITS] if name == last else 0))
         for name in model._modules
     )  # fmt: skip
-    activations = {name: sum(each.values()) for name, each in saved.items()}
+    activations = {name: sum(by_layer.values()) for name, by_layer in saved.items()}
     return TowerModel(
         towers=model.towers,
         batch=batch,
-        parameters=sum(each.numel() for each in model.parameters()),
-        rank_parameters=sum(each.numel() for each in tower.parameters()),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        rank_parameters=sum(parameter.numel() for parameter in tower.parameters()),
         whole_bytes=kept["whole"] + activations["whole"],
         rank_bytes=kept["rank"] + activations["rank"],
         card_bytes=card_bytes,
@@ -244,7 +244,7 @@ def compare_towers(
         batch=len(inputs),
         agreement=agreement([own.outputs for own in passes], outputs, together, alone, tolerance=tolerance),
         rank_parameters=tuple(own.counted["parameters"] for own in passes),
-        moved_bytes=sum(each.moved_bytes for each in gathered),
+        moved_bytes=sum(row.moved_bytes for row in gathered),
         returned_bytes=sum(own.counted["returned_bytes"] for own in passes),
         gathered=gathered,
     )
@@ -272,8 +272,8 @@ def _own_rows(layer: nn.Module, rank: int, towers: int) -> nn.Module:
         own = nn.Conv2d(inputs, outputs, layer.kernel_size, layer.stride, layer.padding, device="meta")
     else:
         own = nn.Linear(inputs, outputs, device="meta")
-    for name, each in layer.named_parameters():
-        setattr(own, name, nn.Parameter(each.detach()[rows].clone(), requires_grad=each.requires_grad))
+    for name, parameter in layer.named_parameters():
+        setattr(own, name, nn.Parameter(parameter.detach()[rows].clone(), requires_grad=parameter.requires_grad))
     return own
 
 
@@ -288,7 +288,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        parts = [each.contiguous() for each in gradient.chunk(ctx.ranks, dim=1)]
+        parts = [part.contiguous() for part in gradient.chunk(ctx.ranks, dim=1)]
         if not ctx.summed:
             return parts[ctx.rank], None, None
         own = torch.empty_like(parts[0])
@@ -300,21 +300,21 @@ class _Gather(torch.autograd.Function):
 
 
 def _owned_by_layer(model: nn.Module) -> Counter[str]:
-    return Counter({name: sum(each.numel() * each.element_size() for each in layer.parameters())
+    return Counter({name: sum(parameter.nbytes for parameter in layer.parameters())
                     for name, layer in model.named_children()})  # fmt: skip
 
 
 def _kept_bytes(model: nn.Module, optimizer: OptimizerFactory | None) -> int:
     """Return the bytes of parameters, gradients and the optimizer's state."""
-    learning = [each for each in model.parameters() if each.requires_grad]
-    state = state_bytes(tuple((tuple(each.shape), each.dtype) for each in learning), optimizer)
-    return sum(each.numel() * each.element_size() for each in (*model.parameters(), *learning)) + state
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    state = state_bytes(tuple((tuple(parameter.shape), parameter.dtype) for parameter in learning), optimizer)
+    return sum(parameter.nbytes for parameter in (*model.parameters(), *learning)) + state
 
 
 def _saved_by_layer(model: nn.Module, whole: AlexNet, batch: int) -> Counter[str]:
     """Return the bytes that autograd saves in each layer of ``model``, besides parameters, and no storage twice."""
     running, saved = [""], Counter()
-    seen = {each.untyped_storage()._cdata: each.untyped_storage() for each in model.parameters()}
+    seen = {parameter.untyped_storage()._cdata: parameter.untyped_storage() for parameter in model.parameters()}
     hooks = [layer.register_forward_pre_hook(lambda *_, name=name: running.append(name))
              for name, layer in model.named_children()]  # fmt: skip
 
@@ -373,12 +373,12 @@ def _tower_run(
     tower = AlexNetTower(model, rank, gather=counted).to(device)
     with count_collectives() as counter:
         outputs, gradients = gradients_of(tower, inputs.to(device), targets.to(device), loss)
-    counted = {"parameters": sum(each.numel() for each in tower.parameters()), "received_bytes": received,
+    counted = {"parameters": sum(parameter.numel() for parameter in tower.parameters()), "received_bytes": received,
                "returned_bytes": _received_bytes(counter, model.towers) - sum(received.values())}  # fmt: skip
-    return RankPass(outputs.cpu(), {name: each.cpu() for name, each in gradients.items()}, counted)
+    return RankPass(outputs.cpu(), {name: gradient.cpu() for name, gradient in gradients.items()}, counted)
 
 
 def _received_bytes(counter: CollectiveCounter, ranks: int) -> int:
     """Return what this rank received in all-gathers and reduce-scatters: all of the buffers but its own part."""
     counts = counter.counts
-    return sum(counts.size_bytes(each) for each in ("all_gather", "reduce_scatter")) * (ranks - 1) // ranks
+    return sum(counts.size_bytes(name) for name in ("all_gather", "reduce_scatter")) * (ranks - 1) // ranks

@@ -147,14 +147,14 @@ def _train_share(
     rank: int, world_size: int, models: list[nn.Module], examples: Examples, rates: list[float], settings: dict
 ) -> tuple[list[dict[str, Tensor]], float]:
     """Train this rank's share in a loop; return its weights, on the CPU, and the seconds a step."""
-    mine, device = models[rank::world_size], torch.device("cpu")
+    share, device = models[rank::world_size], torch.device("cpu")
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         if torch.distributed.get_backend() == "nccl":
             device = torch.device("cuda", torch.cuda.current_device())
-        mine = [model.to(device) for model in mine]
+        share = [model.to(device) for model in share]
         torch.distributed.barrier()
     begun_s = time.perf_counter()
-    done = train_in_loop(mine, examples, rate=rates[rank::world_size], **settings) if mine else []
+    done = train_in_loop(share, examples, rate=rates[rank::world_size], **settings) if share else []
     states = [model.cpu().state_dict() for model in done]  # which waits for the device
     return states, (time.perf_counter() - begun_s) / settings["steps"]
 
@@ -207,8 +207,8 @@ def largest_difference(models: Sequence[nn.Module], others: Sequence[nn.Module])
 
     Raises ValueError when the two lists do not correspond. Lesson 03.
     """
-    pairs = [(a, b) for one, other in zip(models, others, strict=True)
-             for a, b in zip(one.parameters(), other.parameters(), strict=True)]  # fmt: skip
+    pairs = [(a, b) for model, other in zip(models, others, strict=True)
+             for a, b in zip(model.parameters(), other.parameters(), strict=True)]  # fmt: skip
     scale = max(float(a.detach().abs().max()) for a, _ in pairs)
     return max(float((a.detach() - b.detach().to(a)).abs().max()) for a, b in pairs) / scale if scale else 0.0
 

@@ -209,7 +209,7 @@ def weights_digest(model: nn.Module) -> str:
 
 def parameter_bytes(model: nn.Module) -> int:
     """Return the bytes of the trainable parameters. For the library itself."""
-    return sum(parameter.numel() * parameter.element_size() for parameter in trainable(model))
+    return sum(parameter.nbytes for parameter in trainable(model))
 
 
 class Training:

@@ -196,8 +196,8 @@ MUTATIONS = (
     Mutation(
         "05",
         "helpers/parallel/footprint.py",
-        "return sum(each.numel() * each.element_size() for each in tensors)",
-        "return sum(each.numel() * each.element_size() for each in tensors) // 2",
+        "return sum(tensor.nbytes for tensor in tensors)",
+        "return sum(tensor.nbytes for tensor in tensors) // 2",
         "half of the optimizer's state forgotten",
         '[one] = footprints["one device"].ranks',
     ),

@@ -52,8 +52,8 @@ def check(name: str, *, ranks: int, microbatches: int, chunks: int) -> None:
 
 
 def _gpipe(rank: int, _ranks: int, microbatches: int, _chunks: int) -> Iterator[Step]:
-    yield from ((FORWARD, rank, each) for each in range(microbatches))
-    yield from ((BACKWARD, rank, each) for each in range(microbatches))
+    yield from ((FORWARD, rank, microbatch) for microbatch in range(microbatches))
+    yield from ((BACKWARD, rank, microbatch) for microbatch in range(microbatches))
 
 
 def _alternating(forwards: list[Step], backwards: list[Step], *, warm_up: int) -> Iterator[Step]:
@@ -63,8 +63,8 @@ def _alternating(forwards: list[Step], backwards: list[Step], *, warm_up: int) -
 
 
 def _one_forward_one_backward(rank: int, ranks: int, microbatches: int, _chunks: int) -> Iterator[Step]:
-    forwards = [(FORWARD, rank, each) for each in range(microbatches)]
-    backwards = [(BACKWARD, rank, each) for each in range(microbatches)]
+    forwards = [(FORWARD, rank, microbatch) for microbatch in range(microbatches)]
+    backwards = [(BACKWARD, rank, microbatch) for microbatch in range(microbatches)]
     yield from _alternating(forwards, backwards, warm_up=ranks - 1 - rank)
 
 
@@ -93,7 +93,7 @@ def _zero_bubble(rank: int, ranks: int, microbatches: int, chunks: int) -> Itera
         if kind == BACKWARD and microbatch >= rank:  # `rank` weight gradients wait, to fill the rank's last gaps
             yield BACKWARD_WEIGHT, stage, written
             written += 1
-    yield from ((BACKWARD_WEIGHT, rank, each) for each in range(written, microbatches))
+    yield from ((BACKWARD_WEIGHT, rank, microbatch) for microbatch in range(written, microbatches))
 
 
 SCHEDULES: dict[str, Callable[[int, int, int, int], Iterator[Step]]] = {

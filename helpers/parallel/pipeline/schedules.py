@@ -85,12 +85,12 @@ class PipelineSchedule(Result):
             return f"{each.kind}, stage {chunk + 1}" if chunk else each.kind
 
         return Timeline(self.duration_s, tuple(
-            Activity(f"rank {each.rank}", each.start_s, each.end_s, kind(each), f"{each.microbatch}")
-            for each in self.actions))  # fmt: skip
+            Activity(f"rank {action.rank}", action.start_s, action.end_s, kind(action), f"{action.microbatch}")
+            for action in self.actions))  # fmt: skip
 
     def order(self, rank: int) -> list[pipeline_orders.Step]:
         """Return what ``rank`` did, in order: (kind, stage, microbatch). Lesson 05."""
-        return [(each.kind, each.stage, each.microbatch) for each in self.actions if each.rank == rank]
+        return [(action.kind, action.stage, action.microbatch) for action in self.actions if action.rank == rank]
 
 
 def pipeline_schedule(
@@ -120,7 +120,7 @@ def pipeline_schedule(
         raise ValueError(f"only 'zero_bubble' splits the backward pass; leave weight_s out for {name!r}")
     stages = ranks * chunks
     forward, backward = _a_stage("forward_s", forward_s, stages), _a_stage("backward_s", backward_s, stages)
-    weight = [each / 2 for each in backward] if weight_s is None else _a_stage("weight_s", weight_s, stages)
+    weight = [whole_s / 2 for whole_s in backward] if weight_s is None else _a_stage("weight_s", weight_s, stages)
     if name == "zero_bubble":
         if any(part > whole for part, whole in zip(weight, backward, strict=True)):
             raise ValueError(f"weight_s is a part of backward_s and cannot be more; got {weight} of {backward}")
@@ -152,9 +152,9 @@ def _timed(
             while done[rank] < len(order):
                 step = order[done[rank]]
                 needs = list(_needs(step, stages))
-                if not all(each in ended_s for each in needs):
+                if not all(need in ended_s for need in needs):
                     break
-                ready_s = [ended_s[each] + (transfer_s if each[1] % ranks != rank else 0.0) for each in needs]
+                ready_s = [ended_s[need] + (transfer_s if need[1] % ranks != rank else 0.0) for need in needs]
                 start_s = max([free_s[rank], *ready_s])
                 ended_s[step] = free_s[rank] = start_s + durations_s[step[0]][step[1]]
                 actions.append(PipelineAction(rank, start_s, free_s[rank], *step))
@@ -187,14 +187,14 @@ def schedule_of(
     given = list(actions)
     if not given:
         raise ValueError("no actions: a schedule needs at least one")
-    zero_s = min(each.start_s for each in given)
+    zero_s = min(action.start_s for action in given)
     # The sort is stable, so that passes that take no time stay in their order.
-    given.sort(key=lambda each: (each.rank, each.start_s))
-    moved = tuple(PipelineAction(each.rank, each.start_s - zero_s, each.end_s - zero_s, each.kind, each.stage,
-                                 each.microbatch) for each in given)  # fmt: skip
-    duration_s = max(each.end_s for each in moved)
-    loads = tuple(_load([each for each in moved if each.rank == rank], rank, duration_s) for rank in range(ranks))
-    busy_s, whole_s = math.fsum(each.busy_s for each in loads), ranks * duration_s
+    given.sort(key=lambda action: (action.rank, action.start_s))
+    moved = tuple(PipelineAction(action.rank, action.start_s - zero_s, action.end_s - zero_s, action.kind, action.stage,
+                                 action.microbatch) for action in given)  # fmt: skip
+    duration_s = max(action.end_s for action in moved)
+    loads = tuple(_load([action for action in moved if action.rank == rank], rank, duration_s) for rank in range(ranks))
+    busy_s, whole_s = math.fsum(load.busy_s for load in loads), ranks * duration_s
     return PipelineSchedule(
         name=name,
         ranks=ranks,
@@ -209,13 +209,13 @@ def schedule_of(
 
 
 def _load(actions: list[PipelineAction], rank: int, duration_s: float) -> RankLoad:
-    busy_s = math.fsum(each.end_s - each.start_s for each in actions)
-    last = BACKWARD_WEIGHT if any(each.kind == BACKWARD_WEIGHT for each in actions) else BACKWARD
+    busy_s = math.fsum(action.end_s - action.start_s for action in actions)
+    last = BACKWARD_WEIGHT if any(action.kind == BACKWARD_WEIGHT for action in actions) else BACKWARD
     live = most = 0
-    for each in actions:
-        live += (each.kind == FORWARD) - (each.kind == last)
+    for action in actions:
+        live += (action.kind == FORWARD) - (action.kind == last)
         most = max(most, live)
-    stages = ", ".join(str(stage) for stage in sorted({each.stage for each in actions}))
+    stages = ", ".join(str(stage) for stage in sorted({action.stage for action in actions}))
     return RankLoad(rank, stages, busy_s, 1 - busy_s / duration_s if duration_s else 0.0, most)
 
 

@@ -156,9 +156,9 @@ def execute_schedule(
         name=name,
         repeats=repeats,
         loss=passes[-1].counted["loss"],
-        schedule=min(measured, key=lambda each: each.duration_s),
+        schedule=min(measured, key=lambda timed: timed.duration_s),
         outputs=passes[-1].outputs,
-        gradients={key: gradients[key] for key, each in net.named_parameters() if each.requires_grad},
+        gradients={key: gradients[key] for key, parameter in net.named_parameters() if parameter.requires_grad},
     )
 
 
@@ -224,20 +224,22 @@ def _run(rank: int, world_size: int, job: _Job) -> RankPass:
     import torch.distributed.pipelining as pipelining
 
     device, total = rank_device(), len(job.parts)
-    mine = {index: job.parts[index].to(device) for index in range(rank, total, world_size)}
+    own_parts = {index: job.parts[index].to(device) for index in range(rank, total, world_size)}
     notes: list[schedules.PipelineAction] = []
     kind = _noting_stage(rank, notes, split=job.name == "zero_bubble")
-    stages = [kind(part, index, total, device) for index, part in mine.items()]
+    stages = [kind(part, index, total, device) for index, part in own_parts.items()]
     several = job.name in ("interleaved", "zero_bubble")
     schedule = getattr(pipelining, _CLASSES[job.name])(
         stages if several else stages[0], n_microbatches=job.microbatches, loss_fn=job.loss
     )
-    given = (job.inputs.to(device),) if 0 in mine else ()
-    wanted = {"target": job.targets.to(device)} if total - 1 in mine else {}
-    before = {index: {name: each.clone() for name, each in part.state_dict().items()} for index, part in mine.items()}
+    given = (job.inputs.to(device),) if 0 in own_parts else ()
+    wanted = {"target": job.targets.to(device)} if total - 1 in own_parts else {}
+    before = {
+        index: {name: value.clone() for name, value in part.state_dict().items()} for index, part in own_parts.items()
+    }
     actions = []
     for _ in range(1 + job.repeats):
-        for index, part in mine.items():  # running statistics and gradients are those of one step
+        for index, part in own_parts.items():  # running statistics and gradients are those of one step
             part.load_state_dict(before[index])
             part.zero_grad()
         notes.clear()
@@ -245,7 +247,7 @@ def _run(rank: int, world_size: int, job: _Job) -> RankPass:
         dist.barrier()
         outputs = schedule.step(*given, **wanted, losses=losses)
         actions.append(list(notes))
-    gradients = {name: own.grad.cpu() for part in mine.values() for name, own in part.named_parameters()
+    gradients = {name: own.grad.cpu() for part in own_parts.values() for name, own in part.named_parameters()
                  if own.grad is not None}  # fmt: skip
     loss = torch.stack(losses).mean().item() if wanted else math.nan
     return RankPass(outputs.detach().cpu() if wanted else None, gradients, {"actions": actions[1:], "loss": loss})
