@@ -224,22 +224,22 @@ def _run(rank: int, world_size: int, job: _Job) -> RankPass:
     import torch.distributed.pipelining as pipelining
 
     device, total = rank_device(), len(job.parts)
-    own_parts = {index: job.parts[index].to(device) for index in range(rank, total, world_size)}
+    owned = {index: job.parts[index].to(device) for index in range(rank, total, world_size)}
     notes: list[schedules.PipelineAction] = []
     kind = _noting_stage(rank, notes, split=job.name == "zero_bubble")
-    stages = [kind(part, index, total, device) for index, part in own_parts.items()]
+    stages = [kind(part, index, total, device) for index, part in owned.items()]
     several = job.name in ("interleaved", "zero_bubble")
     schedule = getattr(pipelining, _CLASSES[job.name])(
         stages if several else stages[0], n_microbatches=job.microbatches, loss_fn=job.loss
     )
-    given = (job.inputs.to(device),) if 0 in own_parts else ()
-    wanted = {"target": job.targets.to(device)} if total - 1 in own_parts else {}
+    given = (job.inputs.to(device),) if 0 in owned else ()
+    wanted = {"target": job.targets.to(device)} if total - 1 in owned else {}
     before = {
-        index: {name: value.clone() for name, value in part.state_dict().items()} for index, part in own_parts.items()
+        index: {name: value.clone() for name, value in part.state_dict().items()} for index, part in owned.items()
     }
     actions = []
     for _ in range(1 + job.repeats):
-        for index, part in own_parts.items():  # running statistics and gradients are those of one step
+        for index, part in owned.items():  # running statistics and gradients are those of one step
             part.load_state_dict(before[index])
             part.zero_grad()
         notes.clear()
@@ -247,7 +247,7 @@ def _run(rank: int, world_size: int, job: _Job) -> RankPass:
         dist.barrier()
         outputs = schedule.step(*given, **wanted, losses=losses)
         actions.append(list(notes))
-    gradients = {name: own.grad.cpu() for part in own_parts.values() for name, own in part.named_parameters()
+    gradients = {name: own.grad.cpu() for part in owned.values() for name, own in part.named_parameters()
                  if own.grad is not None}  # fmt: skip
     loss = torch.stack(losses).mean().item() if wanted else math.nan
     return RankPass(outputs.detach().cpu() if wanted else None, gradients, {"actions": actions[1:], "loss": loss})
