@@ -259,9 +259,7 @@ class StallTable(Result):
     def row(self, way: str) -> StallRow:
         """Return the row of ``way``; ValueError for one that is not there. Lesson 06."""
         rows = {row.way: row for row in self.rows}
-        if way not in rows:
-            raise ValueError(f"no row of {way!r}; there are {', '.join(map(repr, rows))}")
-        return rows[way]
+        return rows[choice("way", way, rows)]
 
 
 def modelled_stall_s(way: str, *, save_s: float, snapshot_s: float, interval_s: float) -> float:

@@ -31,7 +31,7 @@ from helpers.parallel.data_parallel import LEARNING_RATE, shard, train_alone as 
 from helpers.parallel.devices import fastest_step_s, step_times
 from helpers.parallel.differences import Loss
 from helpers.parallel.execution import RankPool, execute
-from helpers.parallel.footprint import Layout, Plan, check_plan, check_rows
+from helpers.parallel.footprint import Layout, Plan, check_plan, check_rows, cut_linear
 from helpers.parallel.pipeline import orders
 from helpers.parallel.pipeline.orders import FORWARD
 from helpers.parallel.pipeline.stages import split_stages
@@ -391,12 +391,9 @@ def _split_linears(part: nn.Module, plan: dict[str, str], member: _Member) -> No
     for name, layer in part.named_modules():
         if name not in plan:
             continue
-        by_column = plan[name] == "column"
-        for kind, whole in list(layer.named_parameters()):
-            if by_column or kind == "weight":
-                own = whole.detach().chunk(member.layout.tensor, dim=0 if by_column else 1)[member.tensor_rank]
-                setattr(layer, kind, nn.Parameter(own.clone()))
-        layer.forward = partial(_column_forward if by_column else _row_forward, layer, member)
+        cut_linear(layer, plan[name], ranks=member.layout.tensor, rank=member.tensor_rank)
+        forward = _column_forward if plan[name] == "column" else _row_forward
+        layer.forward = partial(forward, layer, member)
 
 
 def _column_forward(layer: nn.Linear, member: _Member, inputs: torch.Tensor) -> torch.Tensor:

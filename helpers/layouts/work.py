@@ -13,7 +13,7 @@ from helpers.checks import batch_shape, number, short
 from helpers.layouts.costs import LayerWork
 from helpers.operations import profile_ops
 from helpers.parallel.costs import LayerCost
-from helpers.parallel.footprint import Plan, check_plan
+from helpers.parallel.footprint import Plan, check_plan, cut_dimension, cut_linear
 from helpers.parallel.pipeline.stages import layers_of, split_stages
 from helpers.parallel.shapes import number_type, without_values
 
@@ -131,7 +131,7 @@ class _Reading:
                 self.inside = False
                 leaving.append(counted[path].output_bytes)
             for kind, parameter in module.named_parameters(recurse=False):
-                if way == "column" or (way == "row" and kind == "weight"):
+                if cut_dimension(way, kind) is not None:
                     parameter_bytes += parameter.nbytes
                     gradient_bytes += parameter.nbytes if parameter.requires_grad else 0
                 self.learned |= parameter.requires_grad
@@ -230,11 +230,5 @@ def rank_net(model: nn.Sequential, plan: Plan | None, tensor: int) -> nn.Sequent
         return own
     check_plan(model, plan or {}, tensor)
     for name, way in (plan or {}).items():
-        whole, (parent, _, last) = own.get_submodule(name), name.rpartition(".")
-        columns, rows = (tensor, 1) if way == "column" else (1, tensor)
-        part = nn.Linear(whole.in_features // rows, whole.out_features // columns, bias=whole.bias is not None,
-                         device="meta", dtype=whole.weight.dtype)  # fmt: skip
-        for kind, parameter in whole.named_parameters():
-            getattr(part, kind).requires_grad_(parameter.requires_grad)
-        setattr(own.get_submodule(parent), last, part)
+        cut_linear(own.get_submodule(name), way, ranks=tensor)
     return own

@@ -107,7 +107,7 @@ class Equality(Result):
 
 
 @dataclass(frozen=True)
-class Plan:
+class _Plan:
     """How :func:`equal_to_single_process` trains; picklable, for it goes to the ranks. For the library itself."""
 
     make_model: Callable[[], nn.Module]
@@ -158,7 +158,7 @@ def equal_to_single_process(
     rows = [len(shard(inputs, rank, world_size=ranks.world_size, sizes=sizes)) for rank in range(ranks.world_size)]
     if min(rows) < micro_batches:
         raise ValueError(f"{micro_batches} micro-batches need as many rows on each rank; the smallest has {min(rows)}")
-    plan = Plan(make_model, loss, way, steps, learning_rate, None if sizes is None else tuple(sizes), weighted,
+    plan = _Plan(make_model, loss, way, steps, learning_rate, None if sizes is None else tuple(sizes), weighted,
                 micro_batches, seed, seeds_differ)  # fmt: skip
     before, alone = _trained_alone(plan, inputs, targets)
     together = ranks.run(_trained, plan, inputs, targets, timeout_s=timeout_s)
@@ -182,14 +182,14 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
     return (one - other).abs().nan_to_num(nan=math.inf, posinf=math.inf).max().item() if one.numel() else 0.0
 
 
-def _seeded_model(plan: Plan, seed: int) -> nn.Module:
+def _seeded_model(plan: _Plan, seed: int) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return plan.make_model()
 
 
 def _trained_alone(
-    plan: Plan, inputs: torch.Tensor, targets: torch.Tensor
+    plan: _Plan, inputs: torch.Tensor, targets: torch.Tensor
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     model = _seeded_model(plan, plan.seed).to(inputs.device)
     before = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
@@ -216,7 +216,7 @@ def train_alone(
 
 
 def _trained(
-    rank: int, world_size: int, plan: Plan, inputs: torch.Tensor, targets: torch.Tensor
+    rank: int, world_size: int, plan: _Plan, inputs: torch.Tensor, targets: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """Train this rank's shard as ``plan`` says, and return its parameters on the CPU."""
     device = rank_device()

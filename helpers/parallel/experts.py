@@ -135,7 +135,7 @@ class Experts(nn.Module):
 
         Raises ValueError for experts that do not divide, and for a rank that is not there. Lesson 05.
         """
-        check_experts(self.experts, ranks)
+        _check_experts(self.experts, ranks)
         whole_number("rank", rank, at_least=0, at_most=ranks - 1)
         owned = slice(*chunk(rank, ranks, length=self.experts))
         own = copy.deepcopy(self)
@@ -152,11 +152,8 @@ class Experts(nn.Module):
             )
 
 
-def check_experts(experts: int, ranks: int) -> None:
-    """Raise ValueError unless each of ``ranks`` gets equally many of ``experts``, at least one.
-
-    For the library itself.
-    """
+def _check_experts(experts: int, ranks: int) -> None:
+    """Raise ValueError unless each of ``ranks`` gets equally many of ``experts``, at least one."""
     whole_number("ranks", ranks)
     if experts % ranks:
         raise ValueError(f"{experts} experts do not divide among {ranks} ranks; take a multiple of {ranks}")
@@ -218,7 +215,7 @@ def model_expert_traffic(net: Experts, *, tokens: int, ranks: int) -> ExpertTraf
     The queues are experts x capacity x width numbers, full or not: their size is the same for any tokens, and grows
     with the capacity. Raises ValueError for experts that do not divide. Lesson 05.
     """
-    check_experts(net.experts, ranks)
+    _check_experts(net.experts, ranks)
     tokens = whole_number("tokens", tokens)
     queues = net.experts * net.capacity(tokens) * net.width * net.up.element_size()
     sent = 2 * (queues - queues // ranks)
@@ -243,7 +240,7 @@ def compare_experts(
 
     Raises ValueError for experts or tokens that do not divide among the ranks. Lesson 05.
     """
-    check_experts(net.experts, ranks.world_size)
+    _check_experts(net.experts, ranks.world_size)
     net._check(tokens)
     if len(tokens) % ranks.world_size:
         raise ValueError(f"{len(tokens)} tokens do not divide among {ranks.world_size} ranks; give a multiple of "

@@ -96,7 +96,7 @@ class Footprint(Result):
 
 
 @dataclass(frozen=True)
-class LocalParameter:
+class _LocalParameter:
     """One parameter as a rank has it after tensor parallelism, before data ranks shard it. For the library itself."""
 
     name: str
@@ -131,7 +131,7 @@ def count_footprint(
     ranks = []
     check_plan(net, plan or {}, layout.tensor)
     for stage, part in enumerate(split_stages(net, layout.pipeline)):
-        local = local_parameters(part, plan or {}, layout.tensor)
+        local = _local_parameters(part, plan or {}, layout.tensor)
         buffers = sum(buffer.nbytes for buffer in part.buffers())
         each_its_own = layout.sharded == "parameters"  # a layer's last rows are fewer; else all data ranks keep as much
         kept = [_kept(local, layout, place, optimizer) for place in range(layout.data if each_its_own else 1)]
@@ -194,26 +194,39 @@ def check_rows(rows: int, layout: Layout, microbatches: int) -> int:
     return rows // parts
 
 
-def local_parameters(part: nn.Module, plan: Plan, ranks: int) -> list[LocalParameter]:
-    """Return the parameters of ``part`` as each of ``ranks`` tensor ranks has them.
+def cut_dimension(way: str | None, kind: str) -> int | None:
+    """Return by which dimension ``way`` divides a parameter of an nn.Linear among tensor ranks, None where by none.
 
     A column split divides the outputs (rows of the weight, and the bias), a row split the inputs; the bias of a row
-    split is whole everywhere (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053). For the library itself.
+    split is whole everywhere (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053).
     """
+    return {("column", "weight"): 0, ("column", "bias"): 0, ("row", "weight"): 1}.get((way, kind))
+
+
+def cut_linear(layer: nn.Linear, way: str, *, ranks: int, rank: int = 0) -> None:
+    """Leave of ``layer``, in place, the part that tensor rank ``rank`` of ``ranks`` has."""
+    for kind, whole in list(layer.named_parameters()):
+        dimension = cut_dimension(way, kind)
+        if dimension is not None:
+            own = whole.detach().chunk(ranks, dim=dimension)[rank].clone()
+            setattr(layer, kind, nn.Parameter(own, requires_grad=whole.requires_grad))
+
+
+def _local_parameters(part: nn.Module, plan: Plan, ranks: int) -> list[_LocalParameter]:
+    """Return the parameters of ``part`` as each of ``ranks`` tensor ranks has them."""
     local = []
     for name, parameter in part.named_parameters():
         layer, _, kind = name.rpartition(".")
         shape = list(parameter.shape)
-        if plan.get(layer) == "column":
-            shape[0] //= ranks
-        elif plan.get(layer) == "row" and kind == "weight":
-            shape[1] //= ranks
-        local.append(LocalParameter(name, tuple(shape), parameter.dtype, parameter.requires_grad))
+        dimension = cut_dimension(plan.get(layer), kind)
+        if dimension is not None:
+            shape[dimension] //= ranks
+        local.append(_LocalParameter(name, tuple(shape), parameter.dtype, parameter.requires_grad))
     return local
 
 
 def _kept(
-    local: list[LocalParameter], layout: Layout, data_rank: int, optimizer: OptimizerFactory | None
+    local: list[_LocalParameter], layout: Layout, data_rank: int, optimizer: OptimizerFactory | None
 ) -> tuple[int, int, int]:
     """Return the bytes of parameters, gradients and optimizer states of a data rank."""
     learning = [parameter for parameter in local if parameter.learns]
@@ -225,13 +238,13 @@ def _kept(
     if layout.sharded == "nothing":
         kinds = tuple((parameter.shape, parameter.dtype) for parameter in learning)
         return whole, learned, state_bytes(kinds, optimizer)
-    parts = flat_parts(learning, layout.data)
+    parts = _flat_parts(learning, layout.data)
     state = state_bytes(parts, optimizer)
     shared = sum(math.prod(shape) * dtype.itemsize for shape, dtype in parts)
     return whole, shared if layout.sharded == "gradients" else learned, state
 
 
-def flat_parts(learning: Iterable[LocalParameter], ranks: int) -> tuple[tuple[tuple[int], torch.dtype], ...]:
+def _flat_parts(learning: Iterable[_LocalParameter], ranks: int) -> tuple[tuple[tuple[int], torch.dtype], ...]:
     """Return the (shape, dtype) of a rank's equal part of all parameters end to end, one a dtype.
 
     For the library itself.
@@ -242,14 +255,14 @@ def flat_parts(learning: Iterable[LocalParameter], ranks: int) -> tuple[tuple[tu
     return tuple(((math.ceil(number / ranks),), dtype) for dtype, number in numbers.items())
 
 
-def _check_rows(local: Iterable[LocalParameter]) -> None:
+def _check_rows(local: Iterable[_LocalParameter]) -> None:
     flat = next((parameter.name for parameter in local if not parameter.shape), None)
     if flat is not None:
         raise ValueError(f"the parameter {flat!r} is one number without a dimension, and fully_shard cuts by the first "
                          "dimension: give it the shape (1,)")  # fmt: skip
 
 
-def _padded(parameters: Iterable[LocalParameter], ranks: int) -> int:
+def _padded(parameters: Iterable[_LocalParameter], ranks: int) -> int:
     return sum(
         math.ceil(parameter.shape[0] / ranks) * math.prod(parameter.shape[1:]) * parameter.dtype.itemsize
         for parameter in parameters

@@ -179,7 +179,7 @@ def test_batch_norm_adds_its_statistics_and_frozen_weights_send_nothing():
     model[3].requires_grad_(False)
     frozen = sources.sources_of_parallelism(model, (4, 1, 28, 28)).row("over examples")
     assert row.payload_bytes - frozen.payload_bytes == 4 * (8 * 26 * 26 * 10 + 10)
-    with pytest.raises(ValueError, match="no source 'luck'"):
+    with pytest.raises(ValueError, match="source='luck' is not known; give one of 'within a layer'"):
         sources.sources_of_parallelism(model, (4, 1, 28, 28)).row("luck")
 
 
