@@ -106,6 +106,15 @@ def packed(
         ) from None
 
 
+def psutil(purpose: str) -> ModuleType:
+    """Return the package psutil; raise RuntimeError, with its ``purpose``, where it is not installed."""
+    try:
+        import psutil
+    except ModuleNotFoundError as error:
+        raise RuntimeError(f"{purpose} psutil, which is not installed; install it") from error
+    return psutil
+
+
 def message_of(error: BaseException) -> str:
     """Return the text of ``error``, also where it has none that can be read."""
     try:

@@ -78,11 +78,6 @@ class Traffic(Result):
     size_bytes: int
     sent_bytes: float
 
-    def link_s(self, link: Link) -> float:
-        """Return the seconds that ``link`` is busy with it, one call after the other. Lesson 05."""
-        steps = _RING_STEPS.get(self.collective, 0) * (self.ranks - 1) or 1
-        return self.calls * steps * link.latency_s + self.sent_bytes / link.bandwidth_bytes_per_s
-
 
 @dataclass(frozen=True)
 class StepTraffic(Result):

@@ -302,11 +302,7 @@ def free_bytes(root: Path = Path("/")) -> int:
 
     Raises RuntimeError without psutil. For the library itself.
     """
-    try:
-        import psutil
-    except ModuleNotFoundError as error:
-        raise RuntimeError("how much memory is free is read with psutil, which is not installed; install it") from error
-    free = psutil.virtual_memory().available
+    free = processes.psutil("how much memory is free is read with").virtual_memory().available
     limit = read_memory_limit(root)
     used = next((int(path.read_text()) for name in _USAGE_FILES if (path := root / name).exists()), None)
     if limit is None or used is None:

@@ -52,6 +52,7 @@ finally:
     if os.getppid() != {parent}:  # which would have removed it
         shutil.rmtree({folder!r}, ignore_errors=True)
 """
+_PURPOSE = "torchrun ends what a script started with"
 _PARENT_ENDS_S = 20.0  # to give its memory back, with gigabytes of tensors in it
 _POLL_S = 0.05
 _SETTLE_S = 5.0  # after one node has failed, for the others to notice
@@ -131,7 +132,7 @@ def torchrun(
     nodes, per_node = whole_number("nnodes", nnodes), whole_number("nproc_per_node", nproc_per_node)
     restarts = whole_number("max_restarts", max_restarts, at_least=0)
     limit_s = number("timeout_s", timeout_s, above=0)
-    _psutil()
+    processes.psutil(_PURPOSE)
     with tempfile.TemporaryDirectory(prefix="torchrun-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         begun = time.monotonic()
@@ -156,16 +157,6 @@ def torchrun(
     if run.exit_code or None in codes:
         raise _error(run, None if run.exit_code else limit_s)
     return run
-
-
-def _psutil() -> Any:
-    try:
-        import psutil
-    except ModuleNotFoundError as error:
-        raise RuntimeError(
-            "torchrun ends what a script started with psutil, which is not installed; install it"
-        ) from error
-    return psutil
 
 
 def _environment(ranks: int) -> dict[str, str]:
@@ -197,7 +188,7 @@ def _wait(agents: list[subprocess.Popen[bytes]], end_s: float) -> None:
 
 def _end(agents: list[subprocess.Popen[bytes]]) -> None:
     """End agents that still run and all that they started; they first stand still, so that they restart nothing."""
-    psutil = _psutil()
+    psutil = processes.psutil(_PURPOSE)
     running = [psutil.Process(agent.pid) for agent in agents if agent.poll() is None]
     for agent in running:
         agent.suspend()
