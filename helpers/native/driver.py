@@ -182,7 +182,7 @@ def module_in_current_context(driver: Driver, image: bytes, *, device: str, stre
 def gpu_architecture(device: Any = None) -> str:
     """Return the architecture of a CUDA device, ``"sm_90"``: what to compile for here.
 
-    Raises NativeError without a GPU. For the library itself.
+    Raises NativeError without a GPU.
     """
     import torch
 

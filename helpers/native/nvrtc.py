@@ -71,7 +71,7 @@ def compile_cuda(
     installed (``cuda_fp16.h``). The same program is compiled once and then read from the cache (or from ``folder``).
 
     Raises CompilationError with the first error and the source's line, ValueError for an architecture that this NVRTC
-    does not know, MissingToolError without NVRTC, TypeError for other arguments. For the library itself.
+    does not know, MissingToolError without NVRTC, TypeError for other arguments.
     """
     if not isinstance(source, str):
         raise TypeError(f"source is the text of a CUDA C++ program, not {type(source).__name__}")
@@ -110,10 +110,7 @@ def nvrtc_version() -> str:
 
 
 def supported_architectures() -> tuple[str, ...]:
-    """Return the architectures that this NVRTC compiles for, ``"sm_75"`` and up. Raises MissingToolError.
-
-    For the library itself.
-    """
+    """Return the architectures that this NVRTC compiles for, ``"sm_75"`` and up. Raises MissingToolError."""
     library = _library(find_nvrtc())
     count = ctypes.c_int()
     _call(library, "nvrtcGetNumSupportedArchs", ctypes.byref(count))

@@ -117,10 +117,7 @@ def find_compiler() -> list[str]:
 
 
 def find_objdump() -> str:
-    """Return objdump's path: GNU's, LLVM's, or the one of a conda environment. Raises MissingToolError.
-
-    For the library itself.
-    """
+    """Return objdump's path: GNU's, LLVM's, or the one of a conda environment. Raises MissingToolError."""
     path = _first_tool(("objdump", "llvm-objdump", "x86_64-conda-linux-gnu-objdump"), ())
     if path is None:
         raise MissingToolError("objdump is not on the PATH", _OBJDUMP_REMEDY)

@@ -24,7 +24,7 @@ class KernelError(ValueError):
 
 @dataclass
 class Tally:
-    """Accesses counted so far. For the library itself."""
+    """Accesses counted so far."""
 
     reads: int = 0
     writes: int = 0
@@ -32,10 +32,7 @@ class Tally:
 
 @dataclass(eq=False)
 class Running:
-    """The thread that runs now, as (block row, block column, thread row, thread column), and the barriers passed.
-
-    For the library itself.
-    """
+    """The thread that runs now, as (block row, block column, thread row, thread column), and the barriers passed."""
 
     thread: tuple[int, int, int, int] = (0, 0, 0, 0)
     barriers: int = 0
@@ -46,7 +43,7 @@ class Running:
 
 
 def named(thread: tuple[int, int, int, int]) -> str:
-    """Return a thread in words. For the library itself."""
+    """Return a thread in words."""
     return f"thread ({thread[2]}, {thread[3]}) of block ({thread[0]}, {thread[1]})"
 
 
@@ -102,7 +99,7 @@ class Matrix:
 
 
 class OutputMatrix(Matrix):
-    """C: empty at first, and each element belongs to the one thread that writes it. For the library itself."""
+    """C: empty at first, and each element belongs to the one thread that writes it."""
 
     def __init__(self, name: str, shape: tuple[int, int], tally: Tally, running: Running) -> None:
         super().__init__(name, np.full(shape, np.nan), tally, running)
@@ -126,10 +123,7 @@ class OutputMatrix(Matrix):
 
 
 class SharedMatrix(Matrix):
-    """A block's shared matrix: empty at first; two threads meet at an element only with a barrier between them.
-
-    For the library itself.
-    """
+    """A block's shared matrix: empty at first; two threads meet at an element only with a barrier between them."""
 
     def __init__(self, name: str, shape: tuple[int, int], tally: Tally, running: Running) -> None:
         super().__init__(name, np.full(shape, np.nan), tally, running)
@@ -196,7 +190,7 @@ class Thread:
 
 @dataclass(eq=False)
 class Block:
-    """One thread block: its shared matrices by name, and the barriers that it has passed. For the library itself."""
+    """One thread block: its shared matrices by name, and the barriers that it has passed."""
 
     tally: Tally
     running: Running
@@ -221,7 +215,7 @@ class Block:
 def run_block(kernel: Kernel, place: tuple[int, int], tile: int, matrices: tuple[Matrix, ...], block: Block) -> int:
     """Run the ``tile`` x ``tile`` threads of the block at ``place`` from barrier to barrier; return the barriers.
 
-    Raises KernelError when some threads end while others wait at a barrier. For the library itself.
+    Raises KernelError when some threads end while others wait at a barrier.
     """
     block.running.barriers = 0
     waiting: list[tuple[tuple[int, int, int, int], Generator]] = []

@@ -100,7 +100,6 @@ def pointer_chase(working_set_bytes: int, *, step_bytes: int = 64, laps: int = 1
     """Return the loads of a pointer chase: every ``step_bytes`` of the working set once a lap, in one random order.
 
     A load reads 8 bytes, the address of the next. Raises ValueError for a working set without a whole step.
-    For the library itself.
     """
     whole_number("step_bytes", step_bytes, at_least=8)
     whole_number("working_set_bytes", working_set_bytes, at_least=step_bytes)
@@ -116,14 +115,14 @@ def _require_few(accesses: int, what: str) -> None:
 
 
 def require_stream(given: object) -> None:
-    """Raise TypeError unless ``given`` is an address stream. For the library itself."""
+    """Raise TypeError unless ``given`` is an address stream."""
     if not isinstance(given, AddressStream):
         raise TypeError(f"this takes an address stream, such as sequential(100) or AddressStream(addresses), not "
                         f"{type(given).__name__} {given!r:.40}")  # fmt: skip
 
 
 def list_of(name: str, given: object, what: str) -> list:
-    """Return ``given`` as a list; TypeError when it is one thing instead of several. For the library itself."""
+    """Return ``given`` as a list; TypeError when it is one thing instead of several."""
     try:
         return list(given)  # type: ignore[call-overload]
     except TypeError:

@@ -160,7 +160,7 @@ def census(built: Any) -> WeightCensus | CppCensus:
     Both have ``multiply_adds``, ``immediate``, ``constant_bank``, ``uniform_register``, ``register``,
     ``global_loads``, ``shared_loads`` and ``total``, whole numbers; a program that :func:`cpp_program` made will do.
     Raises TypeError for anything else, MissingToolError, with what to install, without a disassembler, and NativeError
-    for C++ on a processor that is not x86-64. For the library itself.
+    for C++ on a processor that is not x86-64.
     """
     if isinstance(built, CudaProgram):
         return _weight_census(native.census(built.cubin, function="evaluate"), built.cubin.compiler)

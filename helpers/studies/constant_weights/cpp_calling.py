@@ -62,7 +62,7 @@ def caller(evaluate: Any, context: tuple[object, ...], *, inputs: int, outputs: 
 
     It declines whatever is not two plain float32 CPU tensors (N, inputs) and (N, outputs) that do not overlap; without
     torch's exchange table, always. ``evaluate`` is a loaded program's raw function, ``context`` as
-    :func:`cpp_sources.context_of` gives it; both are kept alive. For the library itself.
+    :func:`cpp_sources.context_of` gives it; both are kept alive.
     """
     view = _view_address()
     if view is None:
@@ -85,7 +85,7 @@ _REQUIRES_GRAD = sys.intern("requires_grad")
 
 
 def address_of(context: tuple[object, ...]) -> int | None:
-    """Return the address that a program gets as its context. For the library itself."""
+    """Return the address that a program gets as its context."""
     if not context:
         return None
     first: Any = context[0]

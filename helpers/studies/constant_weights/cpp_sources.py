@@ -87,7 +87,7 @@ def context_of(network: Network, placement: str) -> tuple[object, ...]:
     """Return what ``evaluate`` is told as its context, first, and then what that points to; keep all of it alive.
 
     A ctypes structure for "runtime_sizes", the packed numbers for a pointer placement, nothing for the
-    others. For the library itself.
+    others.
     """
     if placement in BY_POINTER:
         return (packed(network),)
@@ -100,7 +100,7 @@ def context_of(network: Network, placement: str) -> tuple[object, ...]:
 
 
 class RuntimeSizes(ctypes.Structure):
-    """The struct Network of the program "runtime_sizes". For the library itself."""
+    """The struct Network of the program "runtime_sizes"."""
 
     _fields_ = (
         ("layers", ctypes.c_int64), ("widest", ctypes.c_int64), ("widths", ctypes.c_void_p),

@@ -109,7 +109,7 @@ def measure_cuda(*, candidates: int = CANDIDATES, budget_s: float = 30.0) -> Cud
     The network is :func:`standard_network`; kernels read columns unless their name says rows. PyTorch has its input as
     rows, its floats "highest". Each program's outputs are checked against float64 first. On a GPU whose memory is too
     small for them, candidates are fewer. Without a GPU no row comes back, and a note. Raises RuntimeError when a
-    program is wrong. For the library itself.
+    program is wrong.
     """
     if not torch.cuda.is_available():
         return _nothing(standard_network())
@@ -130,7 +130,7 @@ def measure_growth(*, candidates: int = 1_000_000, budget_s: float = 10.0) -> Cu
     """Return the times of growing networks whose weights are constants: where the code outgrows the instruction cache.
 
     Networks of 23 -> w -> w -> 1 for the widths w of :data:`GROWING_WIDTHS`, each a row named by its width; the model
-    knows of no instruction cache, so the times leave it there. Without a GPU no row comes back. For the library itself.
+    knows of no instruction cache, so the times leave it there. Without a GPU no row comes back.
     """
     if not torch.cuda.is_available():
         return _nothing(standard_network())

@@ -167,7 +167,7 @@ def network_of(model: nn.Module | Network) -> Network:
     The weights are copied; the model stays as it is.
 
     Raises TypeError for what is neither, ValueError for a model that is anything else than a chain of nn.Linear with
-    ReLU, tanh, sigmoid or softmax, saying at what, and for weights that float32 does not hold. For the library itself.
+    ReLU, tanh, sigmoid or softmax, saying at what, and for weights that float32 does not hold.
     """
     if isinstance(model, Network):
         return model

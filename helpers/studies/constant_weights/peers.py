@@ -85,7 +85,6 @@ def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> P
 
     Each comparison (batch of 1, batch of 4,096, raw calls) has ``budget_s``. Every way's result is checked against
     float64 first. Raises AssertionError for a wrong result, MissingToolError without a C++ compiler.
-    For the library itself.
     """
     network = standard_network() if network is None else network
     with timing.fixed_threads(1), torch.inference_mode():

@@ -198,7 +198,7 @@ def cuda_function(
     """Return ``model`` compiled for the GPU ``device`` (torch's current one) and loaded there, its weights in place.
 
     The other arguments are those of :func:`generate`. It is compiled once and then read from the cache. Raises what
-    :func:`generate` and :func:`build` raise, and NativeError where there is no GPU. For the library itself.
+    :func:`generate` and :func:`build` raise, and NativeError where there is no GPU.
     """
     network = pruned(network_of(model), prune)
     source = cuda_source(network, placement=placement, precision=precision, layout=layout)

@@ -144,10 +144,7 @@ class Specialised:
 
 
 def best_placement(network: Network) -> str:
-    """Return the C++ placement that is fastest for ``network``: "pruned" with few weights left, else "lanes".
-
-    For the library itself.
-    """
+    """Return the C++ placement that is fastest for ``network``: "pruned" with few weights left, else "lanes"."""
     return "pruned" if network.nonzero_weights <= STRAIGHT_LINE_SHARE * network.macs else "lanes"
 
 

@@ -55,7 +55,7 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
     On the CPU with one thread; all but ``prepared_s`` is the thread's own processor time, in which other programs do
     not count. torch.compile starts with an empty cache. Before it is timed, each way's result is compared with the net
     in float64: RuntimeError when it is off by more than 1e-4 of the largest logit. Raises ValueError for a batch under
-    1. For the library itself.
+    1.
     """
     from torch._inductor.utils import fresh_cache
 

@@ -28,7 +28,7 @@ _PRECISION = 0.1
 
 @dataclass(frozen=True)
 class Rung:
-    """One program for a layer with its pooling, and whether the tensors lie channels-last. For the library itself."""
+    """One program for a layer with its pooling, and whether the tensors lie channels-last."""
 
     block: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
     channels_last: bool

@@ -24,12 +24,12 @@ def is_dense(x: torch.Tensor) -> bool:
 
 
 def memory_format(x: torch.Tensor) -> torch.memory_format:
-    """Return channels-last where ``x`` lies so, else the contiguous format. For the library itself."""
+    """Return channels-last where ``x`` lies so, else the contiguous format."""
     return _CHANNELS_LAST[x.dim()] if is_channels_last(x) else torch.contiguous_format
 
 
 def dense_like(x: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
-    """Return ``x``, or its copy where it does not lie in memory as the dense ``model``. For the library itself."""
+    """Return ``x``, or its copy where it does not lie in memory as the dense ``model``."""
     return x.contiguous(memory_format=memory_format(model))
 
 
@@ -43,19 +43,13 @@ def split(x: torch.Tensor) -> tuple[int, int, int]:
 
 
 def check(x: torch.Tensor, bias: torch.Tensor) -> None:
-    """Raise TypeError or ValueError unless ``bias`` (C,) can be added to the channels of ``x`` (N, C, ...).
-
-    For the library itself.
-    """
+    """Raise TypeError or ValueError unless ``bias`` (C,) can be added to the channels of ``x`` (N, C, ...)."""
     check_values(x, "x")
     check_bias(bias, x, channels=x.shape[1])
 
 
 def check_bias(bias: torch.Tensor, x: torch.Tensor, *, channels: int) -> None:
-    """Raise TypeError or ValueError unless ``bias`` has ``channels`` numbers of x's dtype, on its device.
-
-    For the library itself.
-    """
+    """Raise TypeError or ValueError unless ``bias`` has ``channels`` numbers of x's dtype, on its device."""
     if not isinstance(bias, torch.Tensor):
         raise TypeError(f"bias is a tensor (C,), not {type(bias).__name__}")
     if bias.dim() != 1 or len(bias) != channels:
@@ -66,7 +60,7 @@ def check_bias(bias: torch.Tensor, x: torch.Tensor, *, channels: int) -> None:
 
 
 def check_values(x: torch.Tensor, what: str) -> None:
-    """Raise TypeError or ValueError unless ``x`` is a floating-point tensor (N, C, ...). For the library itself."""
+    """Raise TypeError or ValueError unless ``x`` is a floating-point tensor (N, C, ...)."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{what} is a tensor (N, C, ...), not {type(x).__name__}")
     if x.layout != torch.strided:
@@ -78,10 +72,7 @@ def check_values(x: torch.Tensor, what: str) -> None:
 
 
 def check_layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    """Raise TypeError or ValueError unless a 3 x 3 convolution takes ``x`` (N, C, H, W) with weight and bias.
-
-    For the library itself.
-    """
+    """Raise TypeError or ValueError unless a 3 x 3 convolution takes ``x`` (N, C, H, W) with weight and bias."""
     for name, tensor in (("x", x), ("weight", weight)):
         check_values(tensor, name)
         if tensor.dim() != 4:

@@ -136,7 +136,6 @@ def measure_layer(
     All are timed in turns with the bare convolution as the baseline; "compiled" is left out. "Fused" is "post-op".
     Call ``steady_allocator()`` first on a CPU; ``clock`` as in :func:`timing.compare`, here and below. Raises
     ValueError for an unknown layer or batch, RuntimeError where "post-op" cannot run, whose ratio is the point.
-    For the library itself.
     """
     if index not in range(3):
         raise ValueError(f"the net has the layers 0, 1 and 2, not {index!r}")
@@ -244,7 +243,7 @@ def measure_story(
     The story's: 2.61 for convolution, bias and activation, 2.31 for the forward pass, on an unnamed GPU. By default on
     CUDA if there is one. The images are random, the weights new; ``budget_s`` is for each comparison. The profile is
     of ten forward passes of the "broadcast" net at the first batch size. cuDNN computes in float32, as the story's did:
-    TF32, its default, is off meanwhile. For the library itself.
+    TF32, its default, is off meanwhile.
     """
     chosen = _device(device)
     with _without_tf32():

@@ -22,7 +22,7 @@ PROGRAMS = 1024  # that a sum is divided among, about
 
 
 def bias_relu(x: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> None:
-    """Write relu(x + bias) to ``out``, of x's dense layout, which may be ``x`` itself. For the library itself."""
+    """Write relu(x + bias) to ``out``, of x's dense layout, which may be ``x`` itself."""
     _check_device(x)
     _, channels, inner = layouts.split(x)
     if x.numel():
@@ -33,14 +33,14 @@ def bias_relu(x: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def bias_gradient(grad: torch.Tensor) -> torch.Tensor:
-    """Return the sums (C,) of a dense ``grad``. For the library itself."""
+    """Return the sums (C,) of a dense ``grad``."""
     return _sums(grad, None, None)
 
 
 def relu_bias_backward(grad: torch.Tensor, y: torch.Tensor, grad_x: torch.Tensor) -> torch.Tensor:
     """Write to ``grad_x`` what of ``grad`` passes the ReLU whose output is ``y``; return its sums (C,).
 
-    All three have one dense layout. For the library itself.
+    All three have one dense layout.
     """
     return _sums(grad, y, grad_x)
 
@@ -70,7 +70,7 @@ def _sums(grad: torch.Tensor, y: torch.Tensor | None, grad_x: torch.Tensor | Non
 def parts_of(outer: int, channels: int, inner: int) -> int:
     """Return among how many programs the sum of a channel (or block of channels) is divided, at most :data:`PROGRAMS`.
 
-    About :data:`PROGRAMS` programs in all, and none without a block to read. For the library itself.
+    About :data:`PROGRAMS` programs in all, and none without a block to read.
     """
     if inner > 1:
         wanted, blocks = PROGRAMS // channels, math.ceil(outer * inner / BLOCK)

@@ -70,7 +70,6 @@ def gradients(
     """Return the gradients of ``variant`` for the gradient of its output, (N, C_out, H, W).
 
     The gradient of x is None where x requires none, as in a network's first layer. Raises as :func:`layer`.
-    For the library itself.
     """
     weight, bias = (tensor.detach().requires_grad_() for tensor in (weight, bias))
     inputs = [weight, bias, *([x] if x.requires_grad else [])]

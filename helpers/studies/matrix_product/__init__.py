@@ -165,7 +165,6 @@ def make_product(name: str, *, tile: int | None = None, device: str | torch.devi
 
     The function raises TypeError or ValueError for anything but two float32 matrices there that fit together. Raises
     ValueError for an unknown name or tile, and as :mod:`helpers.native` where nothing can be compiled.
-    For the library itself.
     """
     chosen = _device(device)
     names = CUDA_PRODUCTS if chosen.type == "cuda" else CPU_PRODUCTS
@@ -268,7 +267,7 @@ def error_share(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> float:
 
     In whatever order the k products of an element are added, its error is at most k u / (1 - k u) times the sum of
     their absolute values, with u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, 3.5).
-    So above 1 the program is wrong, or computes with fewer bits. NaN gives infinity. For the library itself.
+    So above 1 the program is wrong, or computes with fewer bits. NaN gives infinity.
     """
     wide_a, wide_b = a.double(), b.double()
     rounding = a.shape[1] * _UNIT_ROUNDOFF
