@@ -68,7 +68,7 @@ def missing(*finders):
 
 
 no_gpu_code = missing(native.nvrtc_version, native.find_nvdisasm)
-no_cpu_code = missing(native.tools.find_compiler)
+no_cpu_code = missing(native.find_compiler)
 print("code for a GPU:", no_gpu_code or "can be compiled and read here")
 print("C++:", no_cpu_code or "can be compiled here")
 

@@ -836,7 +836,7 @@ best_ratio
 # %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 wanted = ["separate", "native", "one-pass", "one-pass with pooling"]
 wanted += ["channels-last, one-pass with pooling", "one kernel a layer, Winograd"]
-rungs = [name for name in wanted if name in fused_bias.convnet.default_rungs(device)]
+rungs = [name for name in wanted if name in fused_bias.default_rungs(device)]
 ladder = fused_bias.measure_ladder(images, labels, rungs=rungs, model=net, budget_s=2)
 speedups = {rung.rung: rung.speedup for rung in ladder.rungs}
 drawn = plotting.draw_bars(speedups, unit="", title="Speedup of the forward pass")

@@ -19,6 +19,7 @@ from .tools import (
     CompilationError as CompilationError,
     MissingToolError as MissingToolError,
     NativeError as NativeError,
+    find_compiler as find_compiler,
     find_nvdisasm as find_nvdisasm,
     find_objdump as find_objdump,
     read_source as read_source,

@@ -23,7 +23,7 @@ import torch
 from helpers import hardware, profiling, results, timing
 from helpers.data import make_MNIST_loader
 from helpers.studies import fused_bias
-from helpers.studies.fused_bias import convnet
+from helpers.studies.fused_bias import convnet, measuring
 
 LARGE = (1000, 16, 28, 28)  # 50 MB of float32: the first layer's activation at batch 1,000
 BEYOND_L2 = (100, 16, 28, 28)  # 5 MB
@@ -138,7 +138,7 @@ def main() -> None:
     print(limits)
     with torch.no_grad():
         show("Kernels", list(kernels(arguments.seconds, clock)))
-    for batch in fused_bias.measuring.STORY_BATCHES:
+    for batch in measuring.STORY_BATCHES:
         for index in range(3):
             times = fused_bias.measure_layer(index, batch=batch, device="cpu", budget_s=arguments.seconds, clock=clock)
             print(f"\n{times}", flush=True)

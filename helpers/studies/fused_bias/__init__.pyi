@@ -8,6 +8,7 @@ from .convnet import (
     Convnet as Convnet,
     Ladder as Ladder,
     RungTime as RungTime,
+    default_rungs as default_rungs,
     measure_ladder as measure_ladder,
 )
 from .counting import (
