@@ -284,40 +284,34 @@ def _check_compiler() -> str:
     return f"{library.compiler} compiled a library that loads and runs"
 
 
-@_check("NVRTC", "compiling CUDA C++ without a GPU in lessons 02 and 11")
+@_check("GPU compiler", "a GPU's instructions, counted without one, in lessons 02 and 11")
 def _check_nvrtc() -> str:
-    """Compile a kernel into a cubin with the NVRTC of torch's wheels."""
-    cubin = _cubin()
-    return f"{cubin.compiler} compiled a kernel for {cubin.architecture}: {len(cubin.image):,} bytes"
-
-
-@_check("GPU disassembler", "counting GPU instructions in lesson 11")
-def _check_gpu_disassembler() -> str:
-    """Disassemble what NVRTC compiles; without NVRTC only start the disassembler."""
+    """Compile a kernel with the NVRTC of torch's wheels, and disassemble it."""
+    _imported("torch")
     native = _imported("helpers.native")
-    with _mended():
-        tool = native.find_nvdisasm()
-    try:
-        cubin = _cubin()
-    except _DoesNotWorkError:
-        _run([tool, "--version"], f"install a CUDA build of torch: {_SETUP}")
-        return "nvdisasm starts; without NVRTC there is nothing to disassemble"
-    with _mended():
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _mended():
+        cubin = native.compile_cuda(_CUDA_PROGRAM, folder=Path(folder))
         counted = native.census(cubin)
-    return f"nvdisasm lists the {counted.total - counted.padding} instructions of a kernel"
+    instructions = counted.total - counted.padding
+    return (
+        f"{cubin.compiler} compiled a kernel for {cubin.architecture}, nvdisasm lists its {instructions} instructions"
+    )
 
 
 @_check("disassembler", "reading a processor's instructions in lessons 11 and 12")
 def _check_disassembler() -> str:
     """Start objdump."""
-    native = _imported("helpers.native")
+    tools = _imported("helpers.native.tools")
     with _mended():
-        tool = native.find_objdump()
-    return _first_line(_run([tool, "--version"], "install binutils again"))
+        done = tools.run_tool([tools.find_objdump(), "--version"], limit_s=10)
+    if done.returncode != 0:
+        reason = _first_line(done.stderr) or f"exit status {done.returncode}"
+        raise _DoesNotWorkError(f"objdump fails: {reason}", "install binutils again")
+    return _first_line(done.stdout)
 
 
 _CHECKS = (_check_card, _check_torch, _check_packages, _check_torchvision, _check_digits, _check_kernel, _check_threads,
-           _check_cuda, _check_compiler, _check_nvrtc, _check_gpu_disassembler, _check_disassembler)  # fmt: skip
+           _check_cuda, _check_compiler, _check_nvrtc, _check_disassembler)  # fmt: skip
 
 
 def _spec(name: str) -> ModuleSpec | None:
@@ -356,28 +350,6 @@ def _imported(name: str, remedy: str = _SETUP) -> Any:
         raise _DoesNotWorkError(f"{error.name or name} is not installed", remedy) from error
     except Exception as error:
         raise _DoesNotWorkError(f"{name} does not import: {_first_line(str(error))}", remedy) from error
-
-
-def _run(command: list[str], remedy: str) -> str:
-    """Return what ``command`` prints; a command that cannot run, fails or takes over 10 s does not work."""
-    name = Path(command[0]).name
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
-                              timeout=10, check=False)  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise _DoesNotWorkError(f"{name} does not run: {type(error).__name__}", remedy) from error
-    if done.returncode != 0:
-        reason = _first_line(done.stderr) or f"exit status {done.returncode}"
-        raise _DoesNotWorkError(f"{name} fails: {reason}", remedy)
-    return done.stdout
-
-
-def _cubin() -> Any:
-    """Return a small kernel that NVRTC compiled here and now."""
-    _imported("torch")
-    native = _imported("helpers.native")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, _mended():
-        return native.compile_cuda(_CUDA_PROGRAM, folder=Path(folder))
 
 
 @contextlib.contextmanager
