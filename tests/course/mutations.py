@@ -55,7 +55,7 @@ MUTATIONS = (
         "for _, input_bytes in cut[1:])",
         "for _, input_bytes in cut)",
         "the gradient of the first layer's input counted, which nobody asks for",
-        "sources = parallel.sources_of_parallelism(helpers.LeNet()",
+        "four = sources.sources_of_parallelism(helpers.LeNet(), (64",
     ),
     Mutation(
         "03",
@@ -63,7 +63,7 @@ MUTATIONS = (
         "received_bytes=sum(part.output_bytes for part in work[1:])",
         "received_bytes=sum(part.output_bytes for part in work)",
         "a part receives what it has already",
-        "splits = {by: parallel.model_split(",
+        "splits = {by: sources.model_split(",
     ),
     Mutation(
         "06",
