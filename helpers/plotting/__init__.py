@@ -1,13 +1,20 @@
 """Draws the library's results; measures nothing. One style for all, and no figure without an alt text."""
 
 from helpers.plotting.bars import draw_bars, draw_three
-from helpers.plotting.curves import draw_curves
+from helpers.plotting.curves import draw_bandwidths, draw_curves, draw_latencies
 from helpers.plotting.gantt import Span, gantt
 from helpers.plotting.hierarchy import draw_hierarchy, draw_inversion, draw_links
 from helpers.plotting.history import Doubling, doubling_line, draw_energy, draw_growth, draw_trends
 from helpers.plotting.images import draw_images
-from helpers.plotting.layers import draw_layers, draw_shares
-from helpers.plotting.mountains import draw_bandwidths, draw_latencies
+from helpers.plotting.layers import (
+    draw_epoch_times,
+    draw_layer_memory,
+    draw_layers,
+    draw_memory,
+    draw_operations,
+    draw_shares,
+    draw_working_sets,
+)
 from helpers.plotting.parallel import draw_crossover, draw_limits, draw_losses, draw_speedup, draw_split, draw_stale
 from helpers.plotting.processors import (
     MEMORY_SPACES,
@@ -16,13 +23,6 @@ from helpers.plotting.processors import (
     MemorySpace,
     draw_dies,
     draw_memory_spaces,
-)
-from helpers.plotting.profiles import (
-    draw_epoch_times,
-    draw_layer_memory,
-    draw_memory,
-    draw_operations,
-    draw_working_sets,
 )
 from helpers.plotting.roofline import draw_roofline, roofline_alt
 from helpers.plotting.style import MEASURED, MODELLED, PREDICTED, figure, png, show, unit_axis

@@ -8,7 +8,7 @@ import pytest
 from drawing_samples import KIB, MIB, limits, overlapping, settle
 
 from helpers.hardware.limits.results import LatencyPoint
-from helpers.plotting.mountains import draw_bandwidths, draw_latencies
+from helpers.plotting.curves import draw_bandwidths, draw_latencies
 
 CACHES = {"L1d": 32 * KIB, "L2": MIB}
 
