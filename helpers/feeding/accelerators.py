@@ -32,10 +32,7 @@ _END = object()
 
 @dataclass(frozen=True)
 class Copied:
-    """A batch on its way to a device: ``ready`` is when it is there (seconds, or a CUDA event; None: it is).
-
-    For the library itself.
-    """
+    """A batch on its way to a device: ``ready`` is when it is there (seconds, or a CUDA event; None: it is)."""
 
     batch: Any
     ready: Any
@@ -63,7 +60,7 @@ class SleepingAccelerator:
         return f"SleepingAccelerator(step_s={self.step_s:g})"
 
     def begin(self) -> None:
-        """Forget what was done before. For the library itself."""
+        """Forget what was done before."""
         self._done: list[Activity] = []
         self._counts = {DEVICE: 0, COPIES: 0}
         self._computing_until_s = self._copying_until_s = -math.inf
@@ -75,7 +72,7 @@ class SleepingAccelerator:
         return link.transfer_s(sum(tensor.nbytes for tensor in tensors(batch)))
 
     def copy(self, batch: Any, *, copying: str) -> Copied:
-        """Start the copy of ``batch``; with "blocking" come back when it has ended. For the library itself."""
+        """Start the copy of ``batch``; with "blocking" come back when it has ended."""
         duration_s = self.copy_s(batch, copying=copying)
         with self._lock:
             start_s = max(time.perf_counter(), self._copying_until_s)
@@ -91,18 +88,18 @@ class SleepingAccelerator:
         return Copied(batch, end_s)
 
     def step(self, copied: Copied) -> None:
-        """Queue one training step with a batch. For the library itself."""
+        """Queue one training step with a batch."""
         with self._lock:
             start_s = max(time.perf_counter(), self._computing_until_s, copied.ready)
             self._computing_until_s = start_s + self.step_s
             self._note(DEVICE, start_s, self._computing_until_s, "computing")
 
     def wait(self) -> None:
-        """Sleep until the device has done what was queued. For the library itself."""
+        """Sleep until the device has done what was queued."""
         sleep_until(self._computing_until_s)
 
     def activities(self) -> list[Activity]:
-        """Return what the device and its copy engine did. For the library itself."""
+        """Return what the device and its copy engine did."""
         return list(self._done)
 
     def _note(self, lane: str, start_s: float, end_s: float, kind: str) -> None:
@@ -132,7 +129,7 @@ class TrainingAccelerator:
         return f"TrainingAccelerator(device='{self.device}')"
 
     def begin(self) -> None:
-        """Forget what was done before, and set the zero of the device's clock. For the library itself."""
+        """Forget what was done before, and set the zero of the device's clock."""
         self._spans: list[tuple[str, str, Any, Any]] = []
         self._zero: tuple[Any, float] = (None, 0.0)
         if self.device.type == "cuda":
@@ -144,7 +141,7 @@ class TrainingAccelerator:
             self._zero = (event, time.perf_counter())
 
     def copy(self, batch: Any, *, copying: str) -> Copied:
-        """Start the copy of ``batch`` to the device. For the library itself."""
+        """Start the copy of ``batch`` to the device."""
         choice("copying", copying, COPYING)
         if self.device.type == "cpu":
             if copying != "blocking":
@@ -158,7 +155,7 @@ class TrainingAccelerator:
         return copied
 
     def step(self, copied: Copied) -> None:
-        """Train on a batch. For the library itself."""
+        """Train on a batch."""
         if self.device.type == "cpu":
             start_s = time.perf_counter()
             self.train(copied.batch)
@@ -173,12 +170,12 @@ class TrainingAccelerator:
         self._spans.append((DEVICE, "computing", start, end))
 
     def wait(self) -> None:
-        """Wait until the device has done what was queued. For the library itself."""
+        """Wait until the device has done what was queued."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def activities(self) -> list[Activity]:
-        """Return what the device and its copy engine did; on CUDA call :meth:`wait` first. For the library itself."""
+        """Return what the device and its copy engine did; on CUDA call :meth:`wait` first."""
         counts: dict[str, int] = {}
         done = []
         for lane, kind, start, end in self._spans:
@@ -192,10 +189,7 @@ class TrainingAccelerator:
 
 
 def cpu_or_cuda(device: str | torch.device) -> torch.device:
-    """Return ``device``. Raises ValueError for another kind of device, RuntimeError for CUDA where torch sees none.
-
-    For the library itself.
-    """
+    """Return ``device``. Raises ValueError for another kind of device, RuntimeError for CUDA where torch sees none."""
     chosen = torch.device(device)
     if chosen.type not in ("cpu", "cuda"):
         raise ValueError(f"device={str(device)!r} cannot be fed here; give 'cpu' or a CUDA device such as 'cuda'")
@@ -205,7 +199,7 @@ def cpu_or_cuda(device: str | torch.device) -> torch.device:
 
 
 class CudaCopies:
-    """Copies of batches to a CUDA device, on the current stream or on one of their own. For the library itself."""
+    """Copies of batches to a CUDA device, on the current stream or on one of their own."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -250,7 +244,7 @@ def training_step(model: nn.Module, *, learning_rate: float = 0.01) -> Callable[
 
 
 def tensors(batch: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a batch: of one tensor, of a tuple, a list or a dictionary. For the library itself."""
+    """Yield the tensors of a batch: of one tensor, of a tuple, a list or a dictionary."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, dict | list | tuple):
@@ -259,10 +253,7 @@ def tensors(batch: object) -> Iterator[torch.Tensor]:
 
 
 def mapped(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return a batch like ``batch`` with what ``function`` makes of each of its :func:`tensors`.
-
-    For the library itself.
-    """
+    """Return a batch like ``batch`` with what ``function`` makes of each of its :func:`tensors`."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if isinstance(batch, dict):
@@ -290,7 +281,7 @@ def copied_ahead(batches: Iterable, copy: Callable[[Any], Any], *, depth: int = 
     to ``depth`` batches beside the one it computes with. An exception of the loader or of the copy is raised where the
     loop asks for its next batch. The thread ends with the block: it finishes the batch at hand, no more.
 
-    Raises ValueError for a depth below 1. For the library itself.
+    Raises ValueError for a depth below 1.
     """
     room = threading.Semaphore(whole_number("depth", depth, at_least=1))
     filled: queue.SimpleQueue = queue.SimpleQueue()

@@ -58,7 +58,6 @@ def snapshot(state: Any) -> Any:
     """Return a copy of ``state`` on the CPU that no later step changes; tensors of one storage share one again.
 
     From CUDA the copies go through pinned memory, queued one after the other and waited for once.
-    For the library itself.
     """
     copies: dict[int, torch.Tensor] = {}
 
@@ -172,7 +171,7 @@ class Checkpointer:
 
 
 def serialised(state: Mapping[str, Any]) -> io.BytesIO:
-    """Return what ``torch.save`` makes of ``state``, in memory. For the library itself."""
+    """Return what ``torch.save`` makes of ``state``, in memory."""
     content = io.BytesIO()
     torch.save(state, content)
     return content

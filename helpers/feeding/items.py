@@ -1,4 +1,4 @@
-"""Datasets whose items have a known cost, and what an item of any dataset costs: time, and how much of it computing.
+"""Datasets whose items have a known cost, image files, and what an item of any dataset costs: time, and of what kind.
 
 They live in a module, not in a cell, so that a spawned worker (macOS, Windows, CUDA) can import them.
 

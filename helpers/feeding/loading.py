@@ -99,7 +99,7 @@ def _more_workers_than_cores_are_meant() -> Iterator[None]:
 def loader_iterator(loader: Iterable) -> Iterator:
     """Return ``iter(loader)``; a dataset that cannot go to a worker is one error, before a batch is asked for.
 
-    Raises TypeError for it, and for what gives no batches. For the library itself.
+    Raises TypeError for it, and for what gives no batches.
     """
     if not isinstance(loader, Iterable):
         raise TypeError(f"loader is a {type(loader).__name__}, which gives no batches; give a DataLoader or a list")
@@ -174,7 +174,7 @@ def end_workers(loader: object) -> None:
     """End the workers that ``loader``, or an iterator over one, still has; nothing happens where there are none.
 
     A loader's workers live as long as its iterator, and in a notebook the last exception's traceback, or Out[n], keeps
-    that alive. For the library itself.
+    that alive.
     """
     iterator = getattr(loader, "_iterator", None) if isinstance(loader, DataLoader) else loader
     shut_down = getattr(iterator, "_shutdown_workers", None)

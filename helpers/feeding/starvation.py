@@ -280,7 +280,7 @@ def measure_copying() -> CopyingTable:
     """Return a small convolution's training on CUDA with each way of copying; on a CPU, the one way that it has.
 
     Batches are 64 float32 images of 3 x 96 x 96, there already, handed over by two workers; "blocking" copies from
-    pageable, the others from pinned memory. ``python -m helpers.recorded 06`` calls it. For the library itself.
+    pageable, the others from pinned memory. ``python -m helpers.recorded 06`` calls it.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     items = FreeItems(_RECORDED_BATCH * _RECORDED_STEPS, shape=_RECORDED_SHAPE)

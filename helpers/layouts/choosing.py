@@ -142,10 +142,7 @@ def choose(
 
 
 def layouts_of(devices: int) -> Iterator[Layout]:
-    """Yield every layout whose ranks divide ``devices``; what is sharded matters only among several data ranks.
-
-    For the library itself.
-    """
+    """Yield every layout whose ranks divide ``devices``; what is sharded matters only among several data ranks."""
     whole_number("devices", devices)
     dividing = [divisor for divisor in range(1, devices + 1) if devices % divisor == 0]
     for ranks in dividing:
@@ -225,7 +222,7 @@ def _fastest_that_fits(
 
 
 def described(layout: Layout) -> str:
-    """Return the layout in words: "one device", "data 2 (FSDP) x tensor 2". For the library itself."""
+    """Return the layout in words: "one device", "data 2 (FSDP) x tensor 2"."""
     names = {"nothing": "", "optimizer": " (ZeRO-1)", "gradients": " (ZeRO-2)", "parameters": " (FSDP)"}
     kinds = {"data": layout.data, "tensor": layout.tensor, "pipeline": layout.pipeline}
     parts = [f"{kind} {ranks}{names[layout.sharded] if kind == 'data' else ''}" for kind, ranks in kinds.items()

@@ -55,11 +55,11 @@ class LayerWork(Result):
     backward_sum_bytes: tuple[int, ...] = ()
 
     def parameters_of(self, tensor: int) -> int:
-        """Return the bytes of the parameters on each of ``tensor`` ranks. For the library itself."""
+        """Return the bytes of the parameters on each of ``tensor`` ranks."""
         return self.parameter_bytes - self.split_parameter_bytes + self.split_parameter_bytes // tensor
 
     def gradients_of(self, tensor: int) -> int:
-        """Return the bytes of the gradients on each of ``tensor`` ranks. For the library itself."""
+        """Return the bytes of the gradients on each of ``tensor`` ranks."""
         return self.gradient_bytes - self.split_gradient_bytes + self.split_gradient_bytes // tensor
 
 
@@ -189,7 +189,7 @@ def _ring(over: str, collective: str, ranks: int, calls: int, size_bytes: int) -
 
 
 def cut(layers: Sequence[LayerWork], stages: int) -> list[Sequence[LayerWork]]:
-    """Return the layers of each of ``stages`` equally long stages. For the library itself."""
+    """Return the layers of each of ``stages`` equally long stages."""
     if not layers:
         raise ValueError("a step needs at least one layer")
     if len(layers) % stages:
@@ -218,8 +218,9 @@ def strategy_step(
     :func:`strategy_traffic` counts. Overlap: buckets of gradients go while the last (or each) backward pass goes on, as
     in DDP; sharded parameters are gathered one layer ahead within a pass, as ``fully_shard`` does; the all-gather after
     the optimizer, and all-reduces of tensor ranks, are waited for.
+
     Raises ValueError for layers that do not divide by the stages, for fewer microbatches than stages ("1f1b") and for
-    another schedule. For the library itself.
+    another schedule.
     """
     choice("schedule", schedule, ONE_BY_ONE)
     orders.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)

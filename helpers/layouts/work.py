@@ -169,10 +169,7 @@ def activation_bytes(
 
 
 def of_stages(saved: Saved, stages: int) -> list[int]:
-    """Return the bytes of each stage from those of each layer: a storage counts once a stage.
-
-    For the library itself.
-    """
+    """Return the bytes of each stage from those of each layer: a storage counts once a stage."""
     each = len(saved) // stages
     merged = [{key: size for layer in saved[start : start + each] for key, size in layer.items()}
               for start in range(0, len(saved), each)]  # fmt: skip
@@ -182,7 +179,7 @@ def of_stages(saved: Saved, stages: int) -> list[int]:
 def saved_by_layer(net: nn.Sequential, inputs: Sequence[int], *, tensor: int = 1) -> Saved:
     """Return the storages that each layer of a :func:`rank_net` saves, as {name of the storage: bytes}.
 
-    Raises ValueError for inputs on which it does not run. For the library itself.
+    Raises ValueError for inputs on which it does not run.
     """
     value = torch.empty(tuple(inputs), dtype=number_type(net), device="meta")
     found, outputs = [], [value]
@@ -212,7 +209,7 @@ def saved_by_layer(net: nn.Sequential, inputs: Sequence[int], *, tensor: int = 1
 
 
 def check_pairs(model: nn.Sequential, plan: Plan, stages: int) -> None:
-    """Raise ValueError where a stage ends between layers that tensor ranks split together. For the library itself."""
+    """Raise ValueError where a stage ends between layers that tensor ranks split together."""
     for part in split_stages(model, stages):
         ways = [plan[name] for name, _ in part.named_modules() if name in plan]
         if ways and (ways[0] == "row" or ways[-1] == "column"):
@@ -223,7 +220,7 @@ def check_pairs(model: nn.Sequential, plan: Plan, stages: int) -> None:
 def rank_net(model: nn.Sequential, plan: Plan | None, tensor: int) -> nn.Sequential:
     """Return a copy of ``model`` without values, its split layers as wide as each of ``tensor`` ranks has them.
 
-    Raises ValueError for widths that do not divide. For the library itself.
+    Raises ValueError for widths that do not divide.
     """
     own = without_values(model)
     if tensor == 1:

@@ -134,19 +134,19 @@ def collective(operation: str, algorithm: str, *, world_size: int, length: int, 
 
 
 def input_bounds(planned: Collective, rank: int) -> tuple[int, int]:
-    """Return where the elements that ``rank`` brings start and stop in the whole buffer. For the library itself."""
+    """Return where the elements that ``rank`` brings start and stop in the whole buffer."""
     gathers = planned.operation == "all_gather"
     return chunk(rank, planned.world_size, length=planned.length) if gathers else (0, planned.length)
 
 
 def result_bounds(planned: Collective, rank: int) -> tuple[int, int]:
-    """Return where the elements that ``rank`` ends with start and stop in the whole buffer. For the library itself."""
+    """Return where the elements that ``rank`` ends with start and stop in the whole buffer."""
     scatters = planned.operation == "reduce_scatter"
     return chunk(rank, planned.world_size, length=planned.length) if scatters else (0, planned.length)
 
 
 def check_input(planned: Collective, rank: int, shape: tuple[int, ...]) -> None:
-    """Raise ValueError when ``shape`` is not what ``rank`` has to bring. For the library itself."""
+    """Raise ValueError when ``shape`` is not what ``rank`` has to bring."""
     start, stop = input_bounds(planned, rank)
     if tuple(shape) != (stop - start,):
         raise ValueError(f"rank {rank} brings {stop - start} elements in one dimension to this {planned.operation} of "

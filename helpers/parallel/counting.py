@@ -66,7 +66,7 @@ class CollectiveCounter:
         self._bytes: Counter[str] = Counter()
 
     def add(self, name: str, size_bytes: int) -> None:
-        """Count one call. For the library itself."""
+        """Count one call."""
         self._calls[name] += 1
         self._bytes[name] += size_bytes
 

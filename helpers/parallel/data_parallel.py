@@ -108,7 +108,7 @@ class Equality(Result):
 
 @dataclass(frozen=True)
 class _Plan:
-    """How :func:`equal_to_single_process` trains; picklable, for it goes to the ranks. For the library itself."""
+    """How :func:`equal_to_single_process` trains; picklable, for it goes to the ranks."""
 
     make_model: Callable[[], nn.Module]
     loss: Loss

@@ -46,7 +46,7 @@ class SleepingLayer(nn.Module):
         self.weight = nn.Parameter(torch.zeros(whole_number("parameters", parameters)))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Sleep for ``forward_s`` and return ``inputs`` plus the mean of the weight. For the library itself."""
+        """Sleep for ``forward_s`` and return ``inputs`` plus the mean of the weight."""
         self._sleep(self.forward_s, "forward")
         return Nap.apply(inputs + self.weight.mean(), partial(self._sleep, self.backward_s, "backward"))
 
@@ -62,7 +62,7 @@ class SleepingLayer(nn.Module):
             self.recorder.add(self.lane, start_s, time.perf_counter(), kind=kind, label=self.name)
 
     def extra_repr(self) -> str:
-        """Return what ``print`` shows between the brackets. For the library itself."""
+        """Return what ``print`` shows between the brackets."""
         return f"forward_s={self.forward_s}, backward_s={self.backward_s}, parameters={self.weight.numel()}"
 
 

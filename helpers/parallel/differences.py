@@ -51,10 +51,7 @@ def agreement(
     *,
     tolerance: float,
 ) -> Agreement:
-    """Return how far the ``outputs`` (one or several, each against ``expected``) and the ``gradients`` are away.
-
-    For the library itself.
-    """
+    """Return how far the ``outputs`` (one or several, each against ``expected``) and the ``gradients`` are away."""
     finite = (gradient for gradient in wanted.values() if gradient.isfinite().all())
     least = _LEAST_SHARE * max(map(_largest, finite), default=0.0)
     apart = {name: relative_difference(gradients.get(name), gradient, least=least) for name, gradient in wanted.items()}
@@ -67,7 +64,6 @@ def relative_difference(one: torch.Tensor | None, other: torch.Tensor, *, least:
     """Return the largest difference of any element over the largest magnitude in ``other``, or over ``least`` if more.
 
     Where both are 0 it is the difference itself; infinite without a value, and where either holds NaN or an infinity.
-    For the library itself.
     """
     if one is None or one.shape != other.shape or not (one.isfinite().all() and other.isfinite().all()):
         return math.inf
@@ -87,7 +83,7 @@ def gradients_of(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return the outputs and the gradient of each parameter that learns, by name; ``.grad`` stays as it is.
 
-    A parameter that the loss does not depend on has a gradient of zeros. For the library itself.
+    A parameter that the loss does not depend on has a gradient of zeros.
     """
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not learning:

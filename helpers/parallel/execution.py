@@ -22,7 +22,7 @@ _WARM_UPS = 3
 
 
 class RankPool(Protocol):
-    """What is needed of ``helpers.parallel.Ranks``. For the library itself."""
+    """What is needed of ``helpers.parallel.Ranks``."""
 
     world_size: int
 
@@ -68,10 +68,7 @@ def execute(
 
 
 def rank_device() -> torch.device:
-    """Return the device that this rank's collectives run on: its current CUDA device with nccl, else the CPU.
-
-    For the library itself.
-    """
+    """Return the device that this rank's collectives run on: its current CUDA device with nccl, else the CPU."""
     nccl = "nccl" in str(dist.get_backend_config())
     return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 

@@ -163,7 +163,7 @@ def route(logits: torch.Tensor, *, chosen: int, capacity: int) -> Routing:
     """Return where tokens with the router's ``logits``, (tokens, experts), go: see :class:`Experts`.
 
     Only ``gates`` has a gradient; a choice by itself has none. Raises ValueError for logits of another shape, and for
-    more choices than experts. For the library itself.
+    more choices than experts.
     """
     if logits.ndim != 2 or not 1 <= chosen <= logits.shape[1]:
         raise ValueError(f"{chosen} of the experts cannot be chosen by logits of shape {tuple(logits.shape)}; give "
@@ -182,7 +182,7 @@ def exchange_of(group: dist.ProcessGroup | None = None) -> tuple[Exchange, Excha
     """Return what takes a rank's queues to the experts' ranks, and what brings the answers back: an all_to_all each.
 
     The first makes of (experts, capacity, width) the rank's own experts' queues of all ranks, (experts / p, p x
-    capacity, width); the second undoes it. Gradients go the opposite way. For the library itself.
+    capacity, width); the second undoes it. Gradients go the opposite way.
     """
     ranks = dist.get_world_size(group)
 

@@ -97,7 +97,7 @@ class Footprint(Result):
 
 @dataclass(frozen=True)
 class _LocalParameter:
-    """One parameter as a rank has it after tensor parallelism, before data ranks shard it. For the library itself."""
+    """One parameter as a rank has it after tensor parallelism, before data ranks shard it."""
 
     name: str
     shape: tuple[int, ...]
@@ -106,7 +106,7 @@ class _LocalParameter:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all its elements. For the library itself."""
+        """The bytes of all its elements."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -126,7 +126,6 @@ def count_footprint(
     Raises ValueError for layers that do not divide by the stages or stand in two places, for widths that do not divide
     by the tensor ranks, and for a plan that names no nn.Linear; TypeError for a net that is not an nn.Sequential, for a
     plan that is no mapping, and for an optimizer that cannot be called or does not step by itself.
-    For the library itself.
     """
     ranks = []
     check_plan(net, plan or {}, layout.tensor)
@@ -145,7 +144,7 @@ def count_footprint(
 def footprint_of(
     layout: Layout, ranks: Iterable[RankFootprint], *, schedule: str | None = None, microbatches: int | None = None
 ) -> Footprint:
-    """Return the footprints of ``ranks`` as one. For the library itself."""
+    """Return the footprints of ``ranks`` as one."""
     given = tuple(ranks)
     return Footprint(layout.data, layout.tensor, layout.pipeline, layout.sharded, schedule, microbatches,
                      max(rank.total_bytes for rank in given), given)  # fmt: skip
@@ -155,16 +154,13 @@ def rank_footprint(
     rank: int, stage: int, parameter_bytes: int, buffer_bytes: int, gradient_bytes: int, optimizer_bytes: int,
     activation_bytes: int | None = None,
 ) -> RankFootprint:  # fmt: skip
-    """Return a rank's footprint with its sum. For the library itself."""
+    """Return a rank's footprint with its sum."""
     parts = (parameter_bytes, buffer_bytes, gradient_bytes, optimizer_bytes, activation_bytes)
     return RankFootprint(rank, stage, *parts, sum(part or 0 for part in parts))
 
 
 def check_plan(net: nn.Module, plan: Plan, ranks: int) -> None:
-    """Raise ValueError unless every layer of ``plan`` is an nn.Linear that ``ranks`` divide, TypeError for no plan.
-
-    For the library itself.
-    """
+    """Raise ValueError unless every layer of ``plan`` is an nn.Linear that ``ranks`` divide, TypeError for no plan."""
     whole_number("tensor", ranks)
     if not isinstance(plan, Mapping):
         raise TypeError("a plan says how each layer is split, as in {'0.up': 'column', '0.down': 'row'}; got "
@@ -245,10 +241,7 @@ def _kept(
 
 
 def _flat_parts(learning: Iterable[_LocalParameter], ranks: int) -> tuple[tuple[tuple[int], torch.dtype], ...]:
-    """Return the (shape, dtype) of a rank's equal part of all parameters end to end, one a dtype.
-
-    For the library itself.
-    """
+    """Return the (shape, dtype) of a rank's equal part of all parameters end to end, one a dtype."""
     numbers: dict[torch.dtype, int] = {}
     for parameter in learning:
         numbers[parameter.dtype] = numbers.get(parameter.dtype, 0) + math.prod(parameter.shape)
@@ -279,7 +272,7 @@ def state_bytes(parameters: tuple[tuple[tuple[int, ...], torch.dtype], ...], opt
     """Return the bytes of the state that ``optimizer`` has after a step on parameters of these shapes and dtypes.
 
     What it keeps of a parameter is taken to depend on that one's shape and dtype alone, as in torch.optim: a step is
-    made on one of each kind. For the library itself.
+    made on one of each kind.
     """
     if optimizer is None:
         return 0

@@ -68,7 +68,6 @@ def ring_attention(
     keys and values that they belong to.
 
     Raises ValueError for tensors of other shapes, and for parts of the sequence that are not equally long.
-    For the library itself.
     """
     _check_shapes(query, key, value)
     _check_lengths(query, group)
@@ -82,7 +81,7 @@ def merge_blocks(
 
     Outputs are (..., tokens, d), ``log_sum`` is log sum exp(scores) over a set's keys, (..., tokens, 1). Each output
     counts by its share of the sum of both; logarithms keep exp from overflowing. A set of no keys has -inf; of two such
-    sets there is no attention: NaN. For the library itself.
+    sets there is no attention: NaN.
     """
     both = torch.logaddexp(log_sum, more_log_sum)
     return output * (log_sum - both).exp() + more * (more_log_sum - both).exp(), both
@@ -92,7 +91,6 @@ def split_sequence(tokens: torch.Tensor, rank: int, *, ranks: int, dim: int = 2)
     """Return the part of the sequence, dimension ``dim`` of ``tokens``, that ``rank`` of ``ranks`` has.
 
     Raises ValueError for a sequence that does not divide, and for a rank or a dimension that is not there.
-    For the library itself.
     """
     whole_number("ranks", ranks)
     if not -tokens.ndim <= dim < tokens.ndim:

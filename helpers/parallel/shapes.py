@@ -1,4 +1,4 @@
-"""A net's shapes without its values: a copy with empty tensors, and what layers hand on. For the library itself."""
+"""A net's shapes without its values: a copy with empty tensors, and what layers hand on."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from torch import nn
 
 
 def without_values(net: nn.Module, device: str | torch.device = "meta") -> nn.Module:
-    """Return a copy of ``net`` with empty parameters and buffers on ``device``; ties are kept, no value is copied.
-
-    For the library itself.
-    """
+    """Return a copy of ``net`` with empty parameters and buffers on ``device``; ties are kept, no value is copied."""
     copies: dict[int, torch.Tensor] = {id(buffer): torch.empty_like(buffer, device=device) for buffer in net.buffers()}
     for parameter in net.parameters():
         empty = torch.empty_like(parameter, device=device)
@@ -22,7 +19,7 @@ def without_values(net: nn.Module, device: str | torch.device = "meta") -> nn.Mo
 
 
 def handed_on(layers: Iterable[nn.Module], value: torch.Tensor) -> torch.Tensor:
-    """Return an empty meta tensor like what ``layers`` make of ``value``, in turn. For the library itself."""
+    """Return an empty meta tensor like what ``layers`` make of ``value``, in turn."""
     value = torch.empty_like(value, device="meta")
     with torch.no_grad():
         for layer in layers:
@@ -31,8 +28,5 @@ def handed_on(layers: Iterable[nn.Module], value: torch.Tensor) -> torch.Tensor:
 
 
 def number_type(net: nn.Module) -> torch.dtype:
-    """Return the type of the net's first parameter, and of its inputs; without one torch's default.
-
-    For the library itself.
-    """
+    """Return the type of the net's first parameter, and of its inputs; without one torch's default."""
     return next((parameter.dtype for parameter in net.parameters()), torch.get_default_dtype())

@@ -72,7 +72,7 @@ def make_mesh(*, data: int = 1, tensor: int = 1) -> Any:
     """Return the mesh of data x ``tensor`` ranks, dimensions "data" and "tensor"; every rank calls it.
 
     Tensor ranks are neighbours: they have the most to say to each other. Raises ValueError where these are not all
-    ranks, and RuntimeError outside of ranks. For the library itself.
+    ranks, and RuntimeError outside of ranks.
     """
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -83,7 +83,7 @@ def make_mesh(*, data: int = 1, tensor: int = 1) -> Any:
 
 
 def check_mesh(ranks: int, *, data: int, tensor: int) -> None:
-    """Raise ValueError unless data x ``tensor`` are all ``ranks``. For the library itself."""
+    """Raise ValueError unless data x ``tensor`` are all ``ranks``."""
     whole_number("data", data)
     whole_number("tensor", tensor)
     if data * tensor != ranks:
@@ -99,7 +99,7 @@ def split_layers(net: nn.Module, plan: Plan, mesh: Any, *, sequence: bool = Fals
     the layers are split by dimension 1, and what has parameters must be planned. The gradients of a "sequence" layer
     are DTensors too, of each rank's own tokens: their local part is a term of a sum, and ``full_tensor()`` adds it up.
 
-    Raises what :func:`check_split` raises. For the library itself.
+    Raises what :func:`check_split` raises.
     """
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (

@@ -83,7 +83,7 @@ def error(states: Sequence[RankState], *, limit_s: float | None, outcome: str = 
 
     First to fail is a rank whose process died, then the one that raised first; an exception that only tells of a
     lost connection to another rank comes after all others. Of ranks that hang, one that stands in a collective only
-    waits for one that does not. For the library itself.
+    waits for one that does not.
     """
     order = {"died": 0, "raised": 1, "running": 3, "returned": 5}
     first = min(states, key=lambda state: (order[state.status] + state.by_peers, state.raised_at_s, state.rank))
@@ -122,7 +122,7 @@ def _ranks(members: Sequence[int]) -> str:
 
 
 def raised(rank: int, answer: Mapping[str, Any], output: str) -> RankState:
-    """Return the state of a rank that answered with an exception. For the library itself."""
+    """Return the state of a rank that answered with an exception."""
     parts = []
     for cause in reversed(answer["causes"]):
         parts += [_traceback(cause["steps"], cause["headline"]), cause["link"]]
@@ -133,7 +133,7 @@ def raised(rank: int, answer: Mapping[str, Any], output: str) -> RankState:
 
 
 def died(rank: int, code: int | None, output: str) -> RankState:
-    """Return the state of a rank whose process ended; ``code`` is negative for a signal. For the library itself.
+    """Return the state of a rank whose process ended; ``code`` is negative for a signal.
 
     What Python wrote of a fatal signal, if anything, tells the line.
     """
@@ -148,7 +148,7 @@ def died(rank: int, code: int | None, output: str) -> RankState:
 
 
 def running(rank: int, stack: str, output: str) -> RankState:
-    """Return the state of a rank that had not answered; ``stack`` is faulthandler's text. For the library itself."""
+    """Return the state of a rank that had not answered; ``stack`` is faulthandler's text."""
     steps = _dumped(stack)
     what = "was still running" if steps else "was still running, and did not say where"
     waits = bool(steps) and _COLLECTIVES in Path(steps[-1][0]).as_posix()
@@ -157,7 +157,7 @@ def running(rank: int, stack: str, output: str) -> RankState:
 
 
 def printed(rank: int, text: str, output: str, *, by_peers: bool) -> RankState:
-    """Return the state of a rank that left a traceback as ``text``. For the library itself."""
+    """Return the state of a rank that left a traceback as ``text``."""
     steps = [(file, int(line), name) for file, line, name in _STACK_LINE.findall(text)]
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(" ")]
     return RankState(rank, "raised", f"raised {lines[-1]}", *_own_line(steps), traceback=text, output=output,
@@ -165,7 +165,7 @@ def printed(rank: int, text: str, output: str, *, by_peers: bool) -> RankState:
 
 
 def returned(rank: int, output: str) -> RankState:
-    """Return the state of a rank that was done. For the library itself."""
+    """Return the state of a rank that was done."""
     return RankState(rank, "returned", "returned", output=output)
 
 

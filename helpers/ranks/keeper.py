@@ -4,8 +4,6 @@ It imports PyTorch once and forks a rank in milliseconds. That is safe because i
 operation of PyTorch and none of CUDA, when it forks: fork copies only the calling thread, and a lock that another
 one held stays locked in the child (fork(2)). Where there is no fork that can be trusted (macOS, Windows), where it is
 forbidden, or importing started a thread, each rank is a fresh interpreter that imports PyTorch by itself.
-
-For the library itself.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ def keep(order: dict[str, Any]) -> None:
     """Carry out the notebook's commands until it is gone: the program of the keeper.
 
     Commands: ``start`` (ranks by their orders), ``end`` (all ranks), ``stop``. It tells the end of every rank with its
-    exit code, negative for a signal. The files of a notebook that was killed it removes. For the library itself.
+    exit code, negative for a signal. The files of a notebook that was killed it removes.
     """
     notebook = os.getppid()
     _load(order["modules"])  # also where it will not fork: what a process with PyTorch takes is measured here

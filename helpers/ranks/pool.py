@@ -1,7 +1,4 @@
-"""The notebook's side of a pool: start the keeper and the ranks, hold their connections, end them.
-
-For the library itself.
-"""
+"""The notebook's side of a pool: memory for the ranks, their start and the keeper's, their connections, their end."""
 
 from __future__ import annotations
 
@@ -38,17 +35,14 @@ _HEAVY_MODULES = ("torch._dynamo", "torch.distributed.tensor.parallel", "torch.d
 
 
 def may_fork() -> bool:
-    """Return whether ranks may be forked here: on Linux alone, where the keeper can count its threads.
-
-    For the library itself.
-    """
+    """Return whether ranks may be forked here: on Linux alone, where the keeper can count its threads."""
     return sys.platform == "linux"
 
 
 class Pool:
     """The processes of a :class:`helpers.parallel.Ranks`: at most one keeper, and one start of its ranks.
 
-    ``ranks`` maps a rank to its connection while the ranks run. For the library itself.
+    ``ranks`` maps a rank to its connection while the ranks run.
     """
 
     def __init__(self, world_size: int, *, threads: int, device: str) -> None:
@@ -70,7 +64,7 @@ class Pool:
     def start(self) -> None:
         """Start what does not run yet, so that every rank has joined the group.
 
-        Raises MemoryError when the ranks would not fit, RuntimeError when they do not start. For the library itself.
+        Raises MemoryError when the ranks would not fit, RuntimeError when they do not start.
         """
         if self.ranks:
             return
@@ -95,10 +89,7 @@ class Pool:
             raise
 
     def read_output(self, rank: int) -> str:
-        """Return what ``rank`` has printed since its function began, the middle left out if it is long.
-
-        For the library itself.
-        """
+        """Return what ``rank`` has printed since its function began, the middle left out if it is long."""
         path = self.folder / worker.OUTPUT.format(rank)
         if not path.exists():
             return ""
@@ -108,10 +99,7 @@ class Pool:
             return processes.joined_output(head, file.tell() - len(head), file.read())
 
     def stacks(self, ranks: list[int]) -> dict[int, str]:
-        """Ask ``ranks`` where they stand, and return what they wrote by rank, "" where nothing came.
-
-        For the library itself.
-        """
+        """Ask ``ranks`` where they stand, and return what they wrote by rank, "" where nothing came."""
         paths = {rank: self.folder / worker.STACK.format(rank) for rank in ranks}
         if hasattr(signal, "SIGUSR1"):
             for rank in ranks:
@@ -129,7 +117,7 @@ class Pool:
     def wait(self, waiting: set[int], limit_s: float) -> list[int]:
         """Return the ranks among ``waiting`` from which something came within ``limit_s``, and note ends of processes.
 
-        Raises RuntimeError when the keeper itself is gone. For the library itself.
+        Raises RuntimeError when the keeper itself is gone.
         """
         by_connection = {id(self.ranks[rank]): rank for rank in waiting}
         ready = connection.wait([*(self.ranks[rank] for rank in waiting), self._control], max(0.0, limit_s))
@@ -138,10 +126,7 @@ class Pool:
         return sorted(by_connection[id(item)] for item in ready if item is not self._control)
 
     def wait_for_code(self, rank: int) -> int | None:
-        """Return the exit code of a rank that has closed its connection, None if it is not told within ten seconds.
-
-        For the library itself.
-        """
+        """Return the exit code of a rank that has closed its connection, None if it is not told within ten seconds."""
         end_s = time.monotonic() + _CODE_LIMIT_S
         while rank not in self.codes and time.monotonic() < end_s:
             if self._control.poll(_POLL_S):
@@ -149,7 +134,7 @@ class Pool:
         return self.codes.get(rank)
 
     def end_ranks(self) -> None:
-        """End all ranks of this start; the keeper stays, and starts the next. For the library itself."""
+        """End all ranks of this start; the keeper stays, and starts the next."""
         for joined in self.ranks.values():
             joined.close()
         self.ranks, self.pids = {}, {}
@@ -167,7 +152,7 @@ class Pool:
         self._end_keeper()
 
     def close(self) -> None:
-        """End all processes and remove the files; again is no error. For the library itself."""
+        """End all processes and remove the files; again is no error."""
         self.end_ranks()
         self._end_keeper()
         self._store = None
@@ -300,7 +285,7 @@ class Pool:
 def free_bytes(root: Path = Path("/")) -> int:
     """Return the memory that new processes may take: the machine's, or the container's where that is less.
 
-    Raises RuntimeError without psutil. For the library itself.
+    Raises RuntimeError without psutil.
     """
     free = processes.psutil("how much memory is free is read with").virtual_memory().available
     limit = read_memory_limit(root)
@@ -315,15 +300,12 @@ def free_bytes(root: Path = Path("/")) -> int:
 
 
 def _require_room(world_size: int, rank_bytes: int, free: int) -> None:
-    """Raise MemoryError when ``world_size`` processes of ``rank_bytes`` need more than nine tenths of ``free`` bytes.
-
-    For the library itself.
-    """
+    """Raise MemoryError when ``world_size`` processes of ``rank_bytes`` need over nine tenths of ``free`` bytes."""
     most = int(free * (1 - _LEFT_SHARE)) // rank_bytes
     if world_size > most:
-        size, needed, there = (units.text(value, "B") for value in (rank_bytes, world_size * rank_bytes, free))
+        size, needed, left = (units.text(value, "B") for value in (rank_bytes, world_size * rank_bytes, free))
         advice = f"take at most {most} ranks, or close other programs" if most else "close other programs"
         raise MemoryError(
-            f"{world_size} ranks of {size} each, as a process with PyTorch was measured here, need {needed}; {there} "
+            f"{world_size} ranks of {size} each, as a process with PyTorch was measured here, need {needed}; {left} "
             f"of memory are free, of which a tenth stays so: {advice}"
         )

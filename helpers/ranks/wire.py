@@ -2,8 +2,6 @@
 
 Whoever connects says first who he is and shows the pool's token, so that another user of the machine is turned away.
 What may be long (functions, values, output) goes through files, so that no message ever waits for its reader.
-
-For the library itself.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ _HELLO_LIMIT_S = 10.0
 def listen() -> socket.socket:
     """Return a socket that listens on the loopback, at a port that the system chose.
 
-    Raises RuntimeError when the system gives none. For the library itself.
+    Raises RuntimeError when the system gives none.
     """
     try:
         return socket.create_server((LOOPBACK, 0), backlog=128)
@@ -34,7 +32,7 @@ def listen() -> socket.socket:
 
 
 def connect(port: int, hello: dict[str, Any]) -> Connection:
-    """Return a connection to the notebook after ``hello``, which holds the token. For the library itself."""
+    """Return a connection to the notebook after ``hello``, which holds the token."""
     opened = socket.create_connection((LOOPBACK, port), timeout=_HELLO_LIMIT_S)
     opened.settimeout(None)
     joined = _as_connection(opened)
@@ -43,10 +41,7 @@ def connect(port: int, hello: dict[str, Any]) -> Connection:
 
 
 def accept(server: socket.socket, token: str) -> tuple[Connection, dict[str, Any]] | None:
-    """Return the next connection and its hello, or None for one that does not show ``token``.
-
-    For the library itself.
-    """
+    """Return the next connection and its hello, or None for one that does not show ``token``."""
     opened, _ = server.accept()
     joined = _as_connection(opened)
     try:
@@ -60,12 +55,12 @@ def accept(server: socket.socket, token: str) -> tuple[Connection, dict[str, Any
 
 
 def send(joined: Connection, message: dict[str, Any]) -> None:
-    """Send ``message``. Raises OSError when the other side is gone. For the library itself."""
+    """Send ``message``. Raises OSError when the other side is gone."""
     joined.send_bytes(json.dumps(message).encode())
 
 
 def receive(joined: Connection) -> dict[str, Any]:
-    """Return the next message. Raises EOFError or OSError when the other side is gone. For the library itself."""
+    """Return the next message. Raises EOFError or OSError when the other side is gone."""
     return json.loads(joined.recv_bytes(_LONGEST_BYTES))
 
 

@@ -1,7 +1,4 @@
-"""A rank's side: join the group, run the function that comes, answer.
-
-For the library itself.
-"""
+"""A rank's side: join the group, run the function that comes, answer."""
 
 from __future__ import annotations
 
@@ -35,10 +32,7 @@ current_rank: int | None = None  # the rank that this process is, None in the no
 
 
 def serve(order: dict[str, Any]) -> None:
-    """Be one rank until the notebook ends the connection: the program of the process.
-
-    For the library itself.
-    """
+    """Be one rank until the notebook ends the connection: the program of the process."""
     global current_rank
     processes.end_with_parent(os.getppid())
     current_rank = rank = order["rank"]
@@ -125,14 +119,14 @@ def _pack(value: Any, path: Path) -> dict[str, Any]:
 
 
 def refusal(what: str) -> dict[str, Any]:
-    """Return the answer of a rank whose value did not come through. For the library itself."""
+    """Return the answer of a rank whose value did not come through."""
     return {"status": "raised", "what": what, "steps": [], "headline": "", "causes": [], "by_peers": False}
 
 
 def dump(value: Any, file: Any) -> None:
     """Write ``value`` to ``file`` with cloudpickle; tensors go as copies on the CPU, with their own elements alone.
 
-    A view would otherwise take its whole storage along. Raises what pickling raises. For the library itself.
+    A view would otherwise take its whole storage along. Raises what pickling raises.
     """
     import torch
 
@@ -156,7 +150,7 @@ def _is_far_or_view(tensor: Any) -> bool:
 
 
 def pack(value: Any) -> bytes:
-    """Return what :func:`dump` writes. For the library itself."""
+    """Return what :func:`dump` writes."""
     buffer = io.BytesIO()
     dump(value, buffer)
     return buffer.getvalue()

@@ -129,7 +129,7 @@ def train_in_processes(
     data there and back is outside the time; after they have come the ranks wait for one another once. A rank computes
     on its GPU where the pool has one for each (nccl), else on the CPU. The results are on the models' own device.
 
-    Raises what :func:`train_in_loop` and the pool raise. For the library itself.
+    Raises what :func:`train_in_loop` and the pool raise.
     """
     team, examples, rates = _prepared(models, data, rate)
     device = problems.device_of(team[0])
@@ -160,7 +160,7 @@ def _train_share(
 
 
 def loop_step(models: Sequence[nn.Module], batch: Examples, rates: Tensor) -> None:
-    """Take one SGD step of each model in place, one after another. For the library itself."""
+    """Take one SGD step of each model in place, one after another."""
     for model, rate in zip(models, rates.tolist(), strict=True):
         _, slopes = problems.gradient(model, batch)
         problems.descend(model, slopes, rate)
@@ -170,7 +170,6 @@ def stack_weights(models: Sequence[nn.Module]) -> dict[str, Tensor]:
     """Return every parameter of the models stacked, (nets, ...) each, detached from them.
 
     Raises ValueError for models that differ in structure, that hold buffers, or of which a part is frozen.
-    For the library itself.
     """
     shapes = [[(name, weight.shape) for name, weight in model.named_parameters()] for model in models]
     if any(other != shapes[0] for other in shapes) or len({type(model) for model in models}) > 1:
@@ -187,7 +186,7 @@ def stack_weights(models: Sequence[nn.Module]) -> dict[str, Tensor]:
 
 
 def stacked_step(template: nn.Module, stacked: dict[str, Tensor], batch: Examples, rates: Tensor) -> None:
-    """Take one SGD step of all networks in place, each operator once for all. For the library itself."""
+    """Take one SGD step of all networks in place, each operator once for all."""
 
     def loss(weights: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
         return problems.loss_of(functional_call(template, weights, (inputs,)), targets)

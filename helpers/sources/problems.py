@@ -92,7 +92,7 @@ def examples_of(data: Any, device: torch.device) -> Examples:
     """Return all examples of ``data``, a pair of tensors or a loader, on ``device``.
 
     A loader is read once, in the order of its seed 0, and its generator is as it was afterwards. Raises TypeError or
-    ValueError for data that is not accepted. For the library itself.
+    ValueError for data that is not accepted.
     """
     if _is_pair(data):
         found = Examples(*data)
@@ -119,7 +119,7 @@ def batch_indices(examples: int, batch_size: int | None, *, seed: int) -> Iterat
 
     The rest of an epoch that fills no batch is left out. None for ``batch_size`` yields None: every example, always.
 
-    Raises ValueError for a batch larger than the data. For the library itself.
+    Raises ValueError for a batch larger than the data.
     """
     if batch_size is None:
         yield from itertools.repeat(None)
@@ -133,7 +133,7 @@ def batch_indices(examples: int, batch_size: int | None, *, seed: int) -> Iterat
 
 
 def chosen(examples: Examples, indices: Tensor | None) -> Examples:
-    """Return the examples at ``indices``; None is all of them. For the library itself."""
+    """Return the examples at ``indices``; None is all of them."""
     if indices is None:
         return examples
     indices = indices.to(examples.inputs.device)
@@ -145,7 +145,7 @@ def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
 
     Half the squared error is summed over the outputs of an example, ``|outputs - targets|^2 / 2``.
 
-    Raises ValueError where outputs and targets do not fit. For the library itself.
+    Raises ValueError where outputs and targets do not fit.
     """
     if not targets.is_floating_point():
         return nn.functional.cross_entropy(outputs, targets)
@@ -160,7 +160,7 @@ def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
 def own_copy(model: nn.Module) -> nn.Module:
     """Return a copy of ``model`` in training mode for an experiment: the model itself stays as it is.
 
-    Raises TypeError for what is no module, ValueError for one without a trainable parameter. For the library itself.
+    Raises TypeError for what is no module, ValueError for one without a trainable parameter.
     """
     if not isinstance(model, nn.Module):
         given = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
@@ -172,17 +172,17 @@ def own_copy(model: nn.Module) -> nn.Module:
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that are not frozen, each once. For the library itself."""
+    """Return the parameters that are not frozen, each once."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Return the device of the first trainable parameter. For the library itself."""
+    """Return the device of the first trainable parameter."""
     return trainable(model)[0].device
 
 
 def gradient(model: nn.Module, batch: Examples) -> tuple[float, tuple[Tensor, ...]]:
-    """Return the loss on ``batch`` and its gradient, one tensor a trainable parameter. For the library itself."""
+    """Return the loss on ``batch`` and its gradient, one tensor a trainable parameter."""
     with torch.enable_grad():
         loss = loss_of(model(batch.inputs), batch.targets)
         gradients = torch.autograd.grad(loss, trainable(model))
@@ -190,17 +190,14 @@ def gradient(model: nn.Module, batch: Examples) -> tuple[float, tuple[Tensor, ..
 
 
 def descend(model: nn.Module, gradients: Sequence[Tensor], rate: float) -> None:
-    """Apply one update of plain SGD in place: ``w -= rate * gradient``. For the library itself."""
+    """Apply one update of plain SGD in place: ``w -= rate * gradient``."""
     with torch.no_grad():
         for parameter, slope in zip(trainable(model), gradients, strict=True):
             parameter.add_(slope, alpha=-rate)
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Return a hash of the bytes of all trainable parameters: two models with one digest are equal bit for bit.
-
-    For the library itself.
-    """
+    """Return a hash of the bytes of all trainable parameters: two models with one digest are equal bit for bit."""
     digest = hashlib.sha256()
     for parameter in trainable(model):
         digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
@@ -208,7 +205,7 @@ def weights_digest(model: nn.Module) -> str:
 
 
 def parameter_bytes(model: nn.Module) -> int:
-    """Return the bytes of the trainable parameters. For the library itself."""
+    """Return the bytes of the trainable parameters."""
     return sum(parameter.nbytes for parameter in trainable(model))
 
 

@@ -196,10 +196,7 @@ def run_hogwild(
 
 
 def run_threads(work: Callable[[int], None], workers: int) -> None:
-    """Call ``work(worker)`` in one thread a worker, all begun together; raise the first exception of any.
-
-    For the library itself.
-    """
+    """Call ``work(worker)`` in one thread a worker, all begun together; raise the first exception of any."""
     failures: list[BaseException] = []
     start = threading.Barrier(workers)
 

@@ -2,7 +2,7 @@
 
 A stale gradient is what every scheme that does not wait produces: a pipeline without flush, a parameter server, threads
 on shared weights. Here staleness is a plain queue, the same in every run bit for bit, so that delay and rate can be
-told apart from luck. Lesson 03.
+told apart from luck. And local SGD, whose workers train alone for some steps and then average their weights. Lesson 03.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ class StaleRun(Result):
 
     ``first_loss`` and ``final_loss`` are over all examples, ``largest_loss`` is the largest of a batch. ``diverged``
     is what :func:`problems.has_diverged` says; a loss that is not finite ends the run, so ``steps`` may be smaller than
-    asked.
-    ``weights`` is a hash of the final weights' bytes. Lesson 03.
+    asked. ``weights`` is a hash of the final weights' bytes. Lesson 03.
     """
 
     delay: int
@@ -298,7 +297,7 @@ def train_local(
     this process, so the same call gives the same bits. ``model`` stays as it is. After Stich, "Local SGD Converges
     Fast and Communicates Little" (2018).
 
-    Raises TypeError or ValueError for an argument that is not accepted. For the library itself.
+    Raises TypeError or ValueError for an argument that is not accepted.
     """
     workers, steps = whole_number("workers", workers), whole_number("steps", steps)
     every = whole_number("synchronise_every", synchronise_every)

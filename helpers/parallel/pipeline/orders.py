@@ -22,7 +22,6 @@ def rank_order(name: str, *, rank: int, ranks: int, microbatches: int, chunks: i
     2019), "1f1b" (PipeDream-Flush: Narayanan et al., 2021, arXiv 2104.04473), "interleaved" (the same paper, ``chunks``
     stages a rank) or "zero_bubble" (ZB-H1: Qi et al., 2024, arXiv 2401.10241), where "backward" is the gradient of the
     input alone. Raises as :func:`check`.
-    For the library itself.
     """
     check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
     whole_number("rank", rank, at_least=0, at_most=ranks - 1)
@@ -30,10 +29,7 @@ def rank_order(name: str, *, rank: int, ranks: int, microbatches: int, chunks: i
 
 
 def check(name: str, *, ranks: int, microbatches: int, chunks: int) -> None:
-    """Raise ValueError or TypeError for a schedule that does not exist, saying what to change.
-
-    For the library itself.
-    """
+    """Raise ValueError or TypeError for a schedule that does not exist, saying what to change."""
     choice("schedule", name, SCHEDULES)
     for what, number in (("ranks", ranks), ("microbatches", microbatches), ("chunks", chunks)):
         whole_number(what, number)
@@ -79,10 +75,7 @@ def _interleaved(rank: int, ranks: int, microbatches: int, chunks: int) -> Itera
 
 
 def interleaved_warm_up(rank: int, ranks: int, microbatches: int, chunks: int) -> int:
-    """Return how many forward passes ``rank`` makes before it alternates: Narayanan et al. (2021).
-
-    For the library itself.
-    """
+    """Return how many forward passes ``rank`` makes before it alternates: Narayanan et al. (2021)."""
     return min(microbatches * chunks, (chunks - 1) * ranks + 2 * (ranks - 1 - rank))
 
 

@@ -182,7 +182,7 @@ def schedule_of(
 ) -> PipelineSchedule:
     """Return the schedule of ``actions``, modelled or measured, moved to start at 0.
 
-    Raises ValueError where there are none. For the library itself.
+    Raises ValueError where there are none.
     """
     given = list(actions)
     if not given:
@@ -253,10 +253,7 @@ def bubble_ratio(
 
 
 def bubble_share(ratio: float) -> float:
-    """Return the share of the ranks' time that idles from the ratio of idle to busy time: r / (1 + r).
-
-    For the library itself.
-    """
+    """Return the share of the ranks' time that idles from the ratio of idle to busy time: r / (1 + r)."""
     return number("ratio", ratio, at_least=0) / (1 + ratio)
 
 

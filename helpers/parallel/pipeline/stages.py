@@ -87,7 +87,7 @@ class SplitSleepingLayer(nn.Module):
         self.weight = nn.Parameter(torch.zeros(1))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Sleep for ``forward_s`` and return ``inputs`` plus the weight. For the library itself."""
+        """Sleep for ``forward_s`` and return ``inputs`` plus the weight."""
         if not inputs.requires_grad:  # the first stage takes as long for its input as the others
             inputs = inputs.detach().requires_grad_()
         sleep_for(self.forward_s)
@@ -165,7 +165,7 @@ def execute_schedule(
 def layers_of(net: nn.Sequential) -> list[tuple[str, nn.Module]]:
     """Return the layers of ``net`` with their names. Raises ValueError for one that stands in two places.
 
-    PyTorch names such a layer once, so that it would be left out where it stands again. For the library itself.
+    PyTorch names such a layer once, so that it would be left out where it stands again.
     """
     names: dict[nn.Module, str] = {}
     for name, layer in net._modules.items():
