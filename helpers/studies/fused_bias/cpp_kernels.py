@@ -71,17 +71,11 @@ def bias_relu_pool_backward(grad: torch.Tensor, place: torch.Tensor, grad_x: tor
 
 
 def convolution(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    out: torch.Tensor,
-    place: torch.Tensor | None,
-    *,
-    tiled: bool,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor, place: torch.Tensor, *, tiled: bool
 ) -> None:
-    """Write what :func:`bias_relu_pool` would of the 3 x 3 convolution of ``x`` to ``out`` and ``place`` (if not None).
+    """Write what :func:`bias_relu_pool` would of the 3 x 3 convolution of ``x`` to ``out``, and to ``place`` if any.
 
-    ``x``, ``out`` and ``place`` lie channels-last, ``weight`` in any way.
+    ``x``, ``out`` and ``place`` lie channels-last, ``weight`` in any way; an empty ``place`` is not written to.
     """
     sizes = (*x.shape, len(weight), *weight.stride(), tiled)
     tensors = (x, weight, bias.contiguous(), out, place)
@@ -91,7 +85,7 @@ def convolution(
 def _run(
     name: str,
     tensor: torch.Tensor,
-    tensors: tuple[torch.Tensor | None, ...],
+    tensors: tuple[torch.Tensor, ...],
     sizes: tuple[int, ...],
     *,
     passes: int,
@@ -103,8 +97,8 @@ def _run(
     if dtype not in accepted:
         raise TypeError(f"the C++ kernel takes {', '.join(accepted)}, not {dtype}; convert with x.float()")
     if tensor.numel():
-        addresses = (0 if operand is None else operand.data_ptr() for operand in tensors)
         threads = _threads(tensor, passes)
+        addresses = map(torch.Tensor.data_ptr, tensors)  # of an empty tensor it is null
         _function(name, dtype)(*addresses, *sizes, min(threads, most_threads or threads))
 
 

@@ -279,7 +279,7 @@ def _conv_bias_relu_pool(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     pooled, place = _outputs_of_layer(x, weight, bias, tiled, places)
     x = x.contiguous(memory_format=torch.channels_last)
-    cpp_kernels.convolution(x, weight, bias, pooled, place if places else None, tiled=tiled)
+    cpp_kernels.convolution(x, weight, bias, pooled, place, tiled=tiled)
     return pooled, place
 
 
