@@ -24,8 +24,10 @@ from pathlib import Path
 NAME = "warm"
 PACKAGES = (
     "torch",
+    "torch._dynamo",
     "torch.distributed",
     "torch.utils.data",
+    "torch.utils.flop_counter",
     "numpy",
     "pandas",
     "matplotlib.pyplot",
@@ -35,6 +37,7 @@ PACKAGES = (
     "ipykernel.kernelapp",
     "ipywidgets",
     "psutil",
+    "PIL.JpegImagePlugin",
 )
 
 
