@@ -20,6 +20,7 @@ from torch import nn
 from helpers import steps
 from helpers.memory import allocations, probing, timeline
 from helpers.results import Result, derived
+from helpers.steps import ModelError as ModelError, sum_of_outputs as sum_of_outputs
 
 _LARGEST_GROUPS = 20
 LEFT_OUT = {

@@ -3,22 +3,6 @@
 Lesson 07.
 """
 
-from helpers.operations.conventions import convention_table
-from helpers.operations.formulas import register, work
-from helpers.operations.peers import PeerTable, count_with_peers
-from helpers.operations.profile import profile_ops
-from helpers.operations.report import (
-    LayerOperations,
-    LayerOperator,
-    LectureLayer,
-    LectureTable,
-    OperationProfile,
-    OperatorOperations,
-)
-from helpers.steps import ForwardError, ModelError
+from helpers import faces
 
-__all__ = [
-    "ForwardError", "LayerOperations", "LayerOperator", "LectureLayer", "LectureTable", "ModelError",
-    "OperationProfile", "OperatorOperations", "PeerTable", "convention_table", "count_with_peers", "profile_ops",
-    "register", "work",
-]  # fmt: skip
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -20,6 +20,7 @@ from helpers.operations.report import LayerOperations, LayerOperator, OperationP
 from helpers.operations.specs import META, NOTHING, Call, Work
 from helpers.operations.trace import Trace
 from helpers.results import derived
+from helpers.steps import ForwardError as ForwardError, ModelError as ModelError
 
 _PHASES = ("forward", "backward", "optimizer")
 _AMOUNTS = ("macs", "useful_macs", "flops", "read_bytes", "written_bytes", "flops_per_byte")

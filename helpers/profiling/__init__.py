@@ -6,12 +6,6 @@ kernels a function spends its time in, :func:`estimate_step_time` what a step ta
 Lesson 07.
 """
 
-from helpers.profiling.estimate import OperatorEstimate, StepTimeEstimate, estimate_step_time
-from helpers.profiling.kernels import KernelTable, KernelTime, kernel_table
-from helpers.profiling.layers import LayerTime, OperatorTime, TimeProfile, profile_time
-from helpers.steps import ModelError
+from helpers import faces
 
-__all__ = [
-    "KernelTable", "KernelTime", "LayerTime", "ModelError", "OperatorEstimate", "OperatorTime", "StepTimeEstimate",
-    "TimeProfile", "estimate_step_time", "kernel_table", "profile_time",
-]  # fmt: skip
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -18,6 +18,7 @@ from helpers.checks import number
 from helpers.profiling import kernels
 from helpers.profiling.marks import OUTSIDE, Marks, Stamps, StepTimes
 from helpers.results import Result
+from helpers.steps import ModelError as ModelError
 from helpers.timing.runs import Clock, rounds
 
 FUNCTIONAL_KIND = "operators, Python"

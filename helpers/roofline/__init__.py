@@ -6,10 +6,6 @@ measures nothing. :func:`place` times a function and :func:`roofline` a model's 
 Lesson 02.
 """
 
-from helpers.roofline.modelling import DatasheetRoof, RooflinePoint, Workload, datasheet_roof, model
-from helpers.roofline.placing import LayerPlacement, Placement, RooflineProfile, place, roofline, workload_of
+from helpers import faces
 
-__all__ = [
-    "DatasheetRoof", "LayerPlacement", "Placement", "RooflinePoint", "RooflineProfile", "Workload", "datasheet_roof",
-    "model", "place", "roofline", "workload_of",
-]  # fmt: skip
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -8,42 +8,6 @@ ValueError where the argument is wrong, and :class:`ModelError` where the model 
 Lesson 07.
 """
 
-from helpers.steps.inputs import (
-    Arguments,
-    ForwardError,
-    Inputs,
-    ModelError,
-    Shape,
-    arguments_of,
-    check_model,
-    described,
-    device_of,
-    dtype_of,
-    tensors_of,
-)
-from helpers.steps.preserve import preserved, undisturbed
-from helpers.steps.running import (
-    PARTS,
-    Loss,
-    OptimizerFactory,
-    Options,
-    Step,
-    check_optimizer,
-    copied,
-    drop_gradients,
-    first_line,
-    kept_tensors,
-    made_optimizer,
-    run,
-    step,
-    sum_of_outputs,
-    warm_step,
-    with_optimizer,
-)
+from helpers import faces
 
-__all__ = [
-    "PARTS", "Arguments", "ForwardError", "Inputs", "Loss", "ModelError", "OptimizerFactory", "Options", "Shape",
-    "Step", "arguments_of", "check_model", "check_optimizer", "copied", "described", "device_of", "drop_gradients",
-    "dtype_of", "first_line", "kept_tensors", "made_optimizer", "preserved", "run", "step", "sum_of_outputs",
-    "tensors_of", "undisturbed", "warm_step", "with_optimizer",
-]  # fmt: skip
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

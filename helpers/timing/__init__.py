@@ -13,11 +13,6 @@ Python's garbage collector is off during a run; between two runs it is as it was
 Lesson 00.
 """
 
-from helpers.timing.comparing import FALSE_POSITIVE_RATE, Candidate, ClaimContradicted, Comparison, claim, compare
-from helpers.timing.measuring import CudaTiming, Timing, measure
-from helpers.timing.runs import AllocatorSetting, fixed_threads, steady_allocator
+from helpers import faces
 
-__all__ = [
-    "FALSE_POSITIVE_RATE", "AllocatorSetting", "Candidate", "ClaimContradicted", "Comparison", "CudaTiming", "Timing",
-    "claim", "compare", "fixed_threads", "measure", "steady_allocator",
-]  # fmt: skip
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -6,10 +6,6 @@ holds loading and moving the data, forward, backward and the optimizer (Adam). T
 Lesson 00.
 """
 
-from helpers.training.estimate import HIDDEN_SIZES, SizeEstimate, TrainingEstimate, estimate_training_for
-from helpers.training.loop import EpochRow, TrainingRun, accuracy, gpu_train, train
+from helpers import faces
 
-__all__ = [
-    "EpochRow", "HIDDEN_SIZES", "SizeEstimate", "TrainingEstimate", "TrainingRun",
-    "accuracy", "estimate_training_for", "gpu_train", "train",
-]  # fmt: skip
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -1,0 +1,22 @@
+from .capacity import Fit as Fit, LargestBatch as LargestBatch, fits as fits, max_batch_size as max_batch_size
+from .layers import (
+    LayerMemory as LayerMemory,
+    LayerMemoryProfile as LayerMemoryProfile,
+    LayerWorkingSet as LayerWorkingSet,
+    MemoryProfile as MemoryProfile,
+    MemoryShare as MemoryShare,
+    WorkingSets as WorkingSets,
+    profile_layer_alexnet as profile_layer_alexnet,
+    profile_layer_mem as profile_layer_mem,
+    profile_mem as profile_mem,
+)
+from .peak import (
+    AliveGroup as AliveGroup,
+    ModelError as ModelError,
+    PeakEstimate as PeakEstimate,
+    PeakMeasurement as PeakMeasurement,
+    estimate_peak_memory as estimate_peak_memory,
+    measure_peak_memory as measure_peak_memory,
+    sum_of_outputs as sum_of_outputs,
+)
+from .timeline import CATEGORIES as CATEGORIES, Event as Event, LiveTensor as LiveTensor, Timeline as Timeline

@@ -1,0 +1,32 @@
+from .inputs import (
+    Arguments as Arguments,
+    ForwardError as ForwardError,
+    Inputs as Inputs,
+    ModelError as ModelError,
+    Shape as Shape,
+    arguments_of as arguments_of,
+    check_model as check_model,
+    described as described,
+    device_of as device_of,
+    dtype_of as dtype_of,
+    tensors_of as tensors_of,
+)
+from .preserve import preserved as preserved, undisturbed as undisturbed
+from .running import (
+    PARTS as PARTS,
+    Loss as Loss,
+    OptimizerFactory as OptimizerFactory,
+    Options as Options,
+    Step as Step,
+    check_optimizer as check_optimizer,
+    copied as copied,
+    drop_gradients as drop_gradients,
+    first_line as first_line,
+    kept_tensors as kept_tensors,
+    made_optimizer as made_optimizer,
+    run as run,
+    step as step,
+    sum_of_outputs as sum_of_outputs,
+    warm_step as warm_step,
+    with_optimizer as with_optimizer,
+)

@@ -1,0 +1,14 @@
+from .comparing import (
+    FALSE_POSITIVE_RATE as FALSE_POSITIVE_RATE,
+    Candidate as Candidate,
+    ClaimContradicted as ClaimContradicted,
+    Comparison as Comparison,
+    claim as claim,
+    compare as compare,
+)
+from .measuring import CudaTiming as CudaTiming, Timing as Timing, measure as measure
+from .runs import (
+    AllocatorSetting as AllocatorSetting,
+    fixed_threads as fixed_threads,
+    steady_allocator as steady_allocator,
+)

@@ -1,0 +1,13 @@
+from .estimate import (
+    HIDDEN_SIZES as HIDDEN_SIZES,
+    SizeEstimate as SizeEstimate,
+    TrainingEstimate as TrainingEstimate,
+    estimate_training_for as estimate_training_for,
+)
+from .loop import (
+    EpochRow as EpochRow,
+    TrainingRun as TrainingRun,
+    accuracy as accuracy,
+    gpu_train as gpu_train,
+    train as train,
+)
