@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import pandas as pd
 import torch
 
 from helpers.memory.probing import Probe
@@ -62,6 +63,10 @@ class Timeline(Result):
 
     tensors: tuple[LiveTensor, ...]
     events: tuple[Event, ...] = field(repr=False)
+
+    def event_table(self) -> pd.DataFrame:
+        """Return a row an event: operator, layer, phase, live_bytes."""
+        return pd.DataFrame([event.to_dict() for event in self.events])
 
     def alive_at(self, event: int) -> tuple[LiveTensor, ...]:
         """Return the tensors that are alive at ``event``, the largest first."""

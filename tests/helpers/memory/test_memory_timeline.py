@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 import torch
 from memory_models import Adam
@@ -20,7 +19,7 @@ def estimate():
 
 
 def test_the_live_bytes_are_the_sum_over_the_table(estimate):
-    table, events = estimate.timeline.table(), pd.DataFrame([event.to_dict() for event in estimate.timeline.events])
+    table, events = estimate.timeline.table(), estimate.timeline.event_table()
     assert list(table.columns) == ["name", "category", "layer", "size_bytes", "start_event", "end_event"]
     for event, live_bytes in enumerate(events.live_bytes):
         alive = table[(table.start_event <= event) & (table.end_event >= event)]
