@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NAME = "warm"
+_LOOK_S = 1.0
 PACKAGES = (
     "torch",
     "torch._dynamo",
@@ -121,12 +122,14 @@ def _end_with(connection: socket.socket) -> None:
 
 
 def _start(address: str, connection_file: str) -> None:
-    """Ask for a kernel and stay as long as it does."""
+    """Ask for a kernel, and stay as long as it and who started this do."""
+    parent = os.getppid()
     asked = {"environment": dict(os.environ), "folder": os.getcwd(), "connection_file": connection_file}
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         connection.sendall(json.dumps(asked).encode() + b"\n")
-        connection.recv(1)
+        while os.getppid() == parent and not select.select([connection], [], [], _LOOK_S)[0]:
+            pass
 
 
 if __name__ == "__main__":
