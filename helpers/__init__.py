@@ -3,7 +3,7 @@
 ``import helpers`` loads nothing heavy: a name is imported from its module when it is first used.
 """
 
-from helpers import faces
+from helpers import _faces as faces
 
 __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -301,7 +301,7 @@ def _check_nvrtc() -> str:
 @_check("disassembler", "reading a processor's instructions in lessons 11 and 12")
 def _check_disassembler() -> str:
     """Start objdump."""
-    tools = _imported("helpers.native.tools")
+    tools = _imported("helpers.native._tools")
     with _mended():
         done = tools.run_tool([tools.find_objdump(), "--version"], limit_s=10)
     if done.returncode != 0:

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from helpers import memory, models, operations, plotting, training, units
 from helpers.data import make_MNIST_loader
-from helpers.training.loop import refuse_without_cuda
+from helpers.training._loop import refuse_without_cuda
 
 __all__ = [
     "BasicFCModel", "LeNet", "MNIST_trainloader", "estimate_training_for", "gpu_train", "lenet", "make_MNIST_loader",

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from helpers.checks import short
+from helpers._checks import short
 from helpers.results import Result
 
 
@@ -46,7 +46,7 @@ class Link(Result):
 
 
 def checked_link(name: str, value: object) -> Link:
-    """Return ``value``. Raises TypeError unless it is a :class:`Link`. For the library itself."""
+    """Return ``value``. Raises TypeError unless it is a :class:`Link`."""
     if not isinstance(value, Link):
         raise TypeError(f"{name} is a helpers.parallel.Link(bandwidth_bytes_per_s, latency_s), not {short(value)}")
     return value
@@ -67,12 +67,12 @@ class Activity(Result):
 
     @property
     def start(self) -> float:
-        """The start in seconds. For the library itself."""
+        """The start in seconds."""
         return self.start_s
 
     @property
     def end(self) -> float:
-        """The end in seconds. For the library itself."""
+        """The end in seconds."""
         return self.end_s
 
     @property
@@ -148,7 +148,7 @@ def sleep_until(end_s: float) -> None:
     """Sleep until ``time.perf_counter()`` reads ``end_s``; return at once where it already does.
 
     A sleep ends late by the timer's slack (50 us on Linux) and what the scheduler adds, and never early: waiting for
-    a moment keeps that from adding up, as it would over sleeps for a duration. For the library itself.
+    a moment keeps that from adding up, as it would over sleeps for a duration.
     """
     while (left_s := end_s - time.perf_counter()) > 0:
         time.sleep(left_s)
@@ -169,7 +169,7 @@ class Port:
     def occupy(self, size_bytes: int, *, from_s: float) -> tuple[float, float]:
         """Return when a message that could start at ``from_s`` starts and ends, and keep the port busy until then.
 
-        Nothing is waited for here. For the library itself.
+        Nothing is waited for here.
         """
         start_s = max(from_s, self.free_s)
         self.free_s = start_s + self.link.transfer_s(size_bytes)

@@ -18,7 +18,7 @@ import math
 import torch
 from torch import nn
 
-from helpers.checks import choice, whole_number
+from helpers._checks import choice, whole_number
 
 VARIANTS = ("standard", "lecture")
 

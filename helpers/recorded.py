@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers import console, hardware, results, storage
-from helpers.checks import one_of, short
+from helpers import _console as console, hardware, results, storage
+from helpers._checks import one_of, short
 
 # What each lesson records: a name, and the function without arguments that measures it. To register a
 # measurement, add its line here; the function returns a results.Result.

@@ -12,7 +12,7 @@ from typing import Any
 
 from bs4 import BeautifulSoup
 
-from helpers.widgets.answers import NO_PREDICTION
+from helpers.widgets._answers import NO_PREDICTION
 from slides.markdown import plain_text
 
 

@@ -538,7 +538,7 @@ passes.claim(claim, "yours", **bounds) if repaired is not None else timing.claim
 # these programs wait for the same memory. What the library's kernel has beyond yours, several places in turns and an order from the
 # end, is for a network, where the layer before has just written (Part 4); in this loop it may even be slower than yours. In a cache it is another matter: there the instructions count, and so does the price of a call.
 #
-# On a GPU the idea is the same and the language is CUDA C++ or Triton, a Python for GPU kernels; `helpers.studies.fused_bias.triton_kernels` holds those
+# On a GPU the idea is the same and the language is CUDA C++ or Triton, a Python for GPU kernels; `helpers.studies.fused_bias._triton_kernels` holds those
 # kernels. To be of use in a network the function also needs a gradient.
 
 # %% [markdown] tags=["slide"] minutes=2

@@ -1,27 +1,27 @@
-from .channels import model_channels as model_channels, sweep_threads as sweep_threads
-from .copies import measure_copy_costs as measure_copy_costs, measure_links as measure_links
-from .disk import (
+from ._channels import model_channels as model_channels, sweep_threads as sweep_threads
+from ._copies import measure_copy_costs as measure_copy_costs, measure_links as measure_links
+from ._disk import (
     measure_disk as measure_disk,
     revolution_s as revolution_s,
     ring_bytes as ring_bytes,
     sweep_disk_cache as sweep_disk_cache,
 )
-from .mapped import (
+from ._mapped import (
     Window as Window,
     measure_mapped_weights as measure_mapped_weights,
     model_missed_layers as model_missed_layers,
 )
-from .network import (
+from ._network import (
     FIBRE_REFRACTIVE_INDEX as FIBRE_REFRACTIVE_INDEX,
     measure_loopback as measure_loopback,
     packet_overhead as packet_overhead,
     shortest_round_trip_s as shortest_round_trip_s,
 )
-from .order import (
+from ._order import (
     compare_alignment as compare_alignment,
     compare_direction as compare_direction,
     compare_order as compare_order,
     lines_touched as lines_touched,
     sweep_stride as sweep_stride,
 )
-from .pages import count_faults as count_faults, measure_fresh_pages as measure_fresh_pages
+from ._pages import count_faults as count_faults, measure_fresh_pages as measure_fresh_pages

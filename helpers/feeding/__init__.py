@@ -5,6 +5,6 @@ A name is imported from its module when it is first used: a loader's worker load
 Lesson 06.
 """
 
-from helpers import faces
+from helpers import _faces as faces
 
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -1,11 +1,11 @@
-from .accelerators import (
+from ._accelerators import (
     SleepingAccelerator as SleepingAccelerator,
     TrainingAccelerator as TrainingAccelerator,
     copied_ahead as copied_ahead,
     copy_ahead as copy_ahead,
     training_step as training_step,
 )
-from .checkpoints import (
+from ._checkpoints import (
     Checkpointer as Checkpointer,
     SaveCost as SaveCost,
     StallTable as StallTable,
@@ -16,7 +16,7 @@ from .checkpoints import (
     state_bytes as state_bytes,
     training_state as training_state,
 )
-from .fairness import (
+from ._fairness import (
     LECTURE_SETUPS as LECTURE_SETUPS,
     FairTable as FairTable,
     Setup as Setup,
@@ -26,14 +26,14 @@ from .fairness import (
     run_setup as run_setup,
     run_sleeping_setup as run_sleeping_setup,
 )
-from .intervals import (
+from ._intervals import (
     daly_interval_s as daly_interval_s,
     expected_run_s as expected_run_s,
     optimal_interval_s as optimal_interval_s,
     simulate_run_s as simulate_run_s,
     young_interval_s as young_interval_s,
 )
-from .items import (
+from ._items import (
     DecodedImages as DecodedImages,
     FilesOnOneDisk as FilesOnOneDisk,
     FreeItems as FreeItems,
@@ -42,7 +42,7 @@ from .items import (
     item_cost as item_cost,
     write_images as write_images,
 )
-from .loading import (
+from ._loading import (
     LoaderSettings as LoaderSettings,
     changed as changed,
     end_workers as end_workers,
@@ -50,13 +50,13 @@ from .loading import (
     vary as vary,
     workers_end as workers_end,
 )
-from .pipeline import (
+from ._pipeline import (
     FeedingModel as FeedingModel,
     SimulatedFeeding as SimulatedFeeding,
     model_feeding as model_feeding,
     simulate_feeding as simulate_feeding,
 )
-from .starvation import (
+from ._starvation import (
     EpochFeeding as EpochFeeding,
     FeedingRun as FeedingRun,
     FeedingSweep as FeedingSweep,

@@ -1,5 +1,5 @@
-from .card import Cache as Cache, Gpu as Gpu, MachineCard as MachineCard
-from .devices import (
+from ._card import Cache as Cache, Gpu as Gpu, MachineCard as MachineCard
+from ._devices import (
     Device as Device,
     device as device,
     known_device as known_device,
@@ -7,7 +7,7 @@ from .devices import (
     published_errors as published_errors,
     ridge_flops_per_byte as ridge_flops_per_byte,
 )
-from .history import (
+from ._history import (
     doubling_time as doubling_time,
     energy_cost as energy_cost,
     energy_costs as energy_costs,
@@ -16,13 +16,13 @@ from .history import (
     processors as processors,
     training_compute as training_compute,
 )
-from .limits.bandwidth import compiled_triad as compiled_triad
-from .limits.levels import find_change_points as find_change_points
-from .limits.probing import probe as probe
-from .limits.results import (
+from ._machine import machine_card as machine_card
+from .limits._bandwidth import compiled_triad as compiled_triad
+from .limits._levels import find_change_points as find_change_points
+from .limits._probing import probe as probe
+from .limits._results import (
     BandwidthPoint as BandwidthPoint,
     LatencyPoint as LatencyPoint,
     MachineLimits as MachineLimits,
     MemoryLevel as MemoryLevel,
 )
-from .machine import machine_card as machine_card

@@ -13,6 +13,6 @@ limit (macOS, Windows), the caller watches the resident memory with psutil and e
 Lesson 08.
 """
 
-from helpers import faces
+from helpers import _faces as faces
 
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -1,1 +1,1 @@
-from .caller import Outcome as Outcome, run_limited as run_limited
+from ._caller import Outcome as Outcome, run_limited as run_limited

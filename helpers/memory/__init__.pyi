@@ -1,5 +1,5 @@
-from .capacity import Fit as Fit, LargestBatch as LargestBatch, fits as fits, max_batch_size as max_batch_size
-from .layers import (
+from ._capacity import Fit as Fit, LargestBatch as LargestBatch, fits as fits, max_batch_size as max_batch_size
+from ._layers import (
     LayerMemory as LayerMemory,
     LayerMemoryProfile as LayerMemoryProfile,
     LayerWorkingSet as LayerWorkingSet,
@@ -10,7 +10,7 @@ from .layers import (
     profile_layer_mem as profile_layer_mem,
     profile_mem as profile_mem,
 )
-from .peak import (
+from ._peak import (
     AliveGroup as AliveGroup,
     ModelError as ModelError,
     PeakEstimate as PeakEstimate,
@@ -19,4 +19,4 @@ from .peak import (
     measure_peak_memory as measure_peak_memory,
     sum_of_outputs as sum_of_outputs,
 )
-from .timeline import CATEGORIES as CATEGORIES, Event as Event, LiveTensor as LiveTensor, Timeline as Timeline
+from ._timeline import CATEGORIES as CATEGORIES, Event as Event, LiveTensor as LiveTensor, Timeline as Timeline

@@ -4,6 +4,6 @@
 ``disassemble`` and ``census`` read what the compiler made of either. Nothing else in the course compiles. Lesson 11.
 """
 
-from helpers import faces
+from helpers import _faces as faces
 
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

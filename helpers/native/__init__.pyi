@@ -1,6 +1,6 @@
-from .cpp import CPP_FLAGS as CPP_FLAGS, Library as Library, compile_cpp as compile_cpp
-from .driver import Kernel as Kernel, Module as Module, gpu_architecture as gpu_architecture
-from .machine_code import (
+from ._cpp import CPP_FLAGS as CPP_FLAGS, Library as Library, compile_cpp as compile_cpp
+from ._driver import Kernel as Kernel, Module as Module, gpu_architecture as gpu_architecture
+from ._machine_code import (
     AccessCount as AccessCount,
     Census as Census,
     HostCensus as HostCensus,
@@ -9,13 +9,13 @@ from .machine_code import (
     census as census,
     disassemble as disassemble,
 )
-from .nvrtc import (
+from ._nvrtc import (
     Cubin as Cubin,
     compile_cuda as compile_cuda,
     nvrtc_version as nvrtc_version,
     supported_architectures as supported_architectures,
 )
-from .tools import (
+from ._tools import (
     CompilationError as CompilationError,
     MissingToolError as MissingToolError,
     NativeError as NativeError,

@@ -1,8 +1,8 @@
-from .conventions import convention_table as convention_table
-from .formulas import register as register, work as work
-from .peers import PeerTable as PeerTable, count_with_peers as count_with_peers
-from .profile import ForwardError as ForwardError, ModelError as ModelError, profile_ops as profile_ops
-from .report import (
+from ._conventions import convention_table as convention_table
+from ._formulas import register as register, work as work
+from ._peers import PeerTable as PeerTable, count_with_peers as count_with_peers
+from ._profile import ForwardError as ForwardError, ModelError as ModelError, profile_ops as profile_ops
+from ._report import (
     LayerOperations as LayerOperations,
     LayerOperator as LayerOperator,
     LectureLayer as LectureLayer,

@@ -1,16 +1,16 @@
-from .bars import draw_bars as draw_bars, draw_three as draw_three
-from .curves import draw_bandwidths as draw_bandwidths, draw_curves as draw_curves, draw_latencies as draw_latencies
-from .gantt import Span as Span, gantt as gantt
-from .hierarchy import draw_hierarchy as draw_hierarchy, draw_inversion as draw_inversion, draw_links as draw_links
-from .history import (
+from ._bars import draw_bars as draw_bars, draw_three as draw_three
+from ._curves import draw_bandwidths as draw_bandwidths, draw_curves as draw_curves, draw_latencies as draw_latencies
+from ._gantt import Span as Span, gantt as gantt
+from ._hierarchy import draw_hierarchy as draw_hierarchy, draw_inversion as draw_inversion, draw_links as draw_links
+from ._history import (
     Doubling as Doubling,
     doubling_line as doubling_line,
     draw_energy as draw_energy,
     draw_growth as draw_growth,
     draw_trends as draw_trends,
 )
-from .images import draw_images as draw_images
-from .layers import (
+from ._images import draw_images as draw_images
+from ._layers import (
     draw_epoch_times as draw_epoch_times,
     draw_layer_memory as draw_layer_memory,
     draw_layers as draw_layers,
@@ -19,7 +19,7 @@ from .layers import (
     draw_shares as draw_shares,
     draw_working_sets as draw_working_sets,
 )
-from .parallel import (
+from ._parallel import (
     draw_crossover as draw_crossover,
     draw_limits as draw_limits,
     draw_losses as draw_losses,
@@ -27,7 +27,7 @@ from .parallel import (
     draw_split as draw_split,
     draw_stale as draw_stale,
 )
-from .processors import (
+from ._processors import (
     MEMORY_SPACES as MEMORY_SPACES,
     SCHEMATIC_DIES as SCHEMATIC_DIES,
     Die as Die,
@@ -35,8 +35,8 @@ from .processors import (
     draw_dies as draw_dies,
     draw_memory_spaces as draw_memory_spaces,
 )
-from .roofline import draw_roofline as draw_roofline, roofline_alt as roofline_alt
-from .style import (
+from ._roofline import draw_roofline as draw_roofline, roofline_alt as roofline_alt
+from ._style import (
     MEASURED as MEASURED,
     MODELLED as MODELLED,
     PREDICTED as PREDICTED,

@@ -6,6 +6,6 @@ kernels a function spends its time in, :func:`estimate_step_time` what a step ta
 Lesson 07.
 """
 
-from helpers import faces
+from helpers import _faces as faces
 
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -6,6 +6,6 @@ measures nothing. :func:`place` times a function and :func:`roofline` a model's 
 Lesson 02.
 """
 
-from helpers import faces
+from helpers import _faces as faces
 
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -1,11 +1,11 @@
-from .modelling import (
+from ._modelling import (
     DatasheetRoof as DatasheetRoof,
     RooflinePoint as RooflinePoint,
     Workload as Workload,
     datasheet_roof as datasheet_roof,
     model as model,
 )
-from .placing import (
+from ._placing import (
     LayerPlacement as LayerPlacement,
     Placement as Placement,
     RooflineProfile as RooflineProfile,

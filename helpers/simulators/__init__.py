@@ -5,6 +5,6 @@ machine's latency by working set; ``count_traffic`` runs a kernel of the reader'
 reads and writes. Lesson 01.
 """
 
-from helpers import faces
+from helpers import _faces as faces
 
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

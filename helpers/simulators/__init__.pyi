@@ -1,5 +1,5 @@
-from .blocks import KernelError as KernelError, Matrix as Matrix, Thread as Thread
-from .cache import (
+from ._blocks import KernelError as KernelError, Matrix as Matrix, Thread as Thread
+from ._cache import (
     CacheLevel as CacheLevel,
     CacheRun as CacheRun,
     ChasePoint as ChasePoint,
@@ -8,14 +8,14 @@ from .cache import (
     simulate_caches as simulate_caches,
     simulate_latency as simulate_latency,
 )
-from .streams import (
+from ._streams import (
     AddressStream as AddressStream,
     join_streams as join_streams,
     pointer_chase as pointer_chase,
     sequential as sequential,
     strided as strided,
 )
-from .tiling import (
+from ._tiling import (
     Traffic as Traffic,
     count_traffic as count_traffic,
     naive_traffic as naive_traffic,

@@ -1,4 +1,4 @@
-from .ensembles import (
+from ._ensembles import (
     largest_difference as largest_difference,
     make_ensemble as make_ensemble,
     measure_overheads as measure_overheads,
@@ -7,11 +7,11 @@ from .ensembles import (
     train_in_processes as train_in_processes,
     train_stacked as train_stacked,
 )
-from .four import cost_on_link as cost_on_link, sources_of_parallelism as sources_of_parallelism
-from .problems import least_squares as least_squares
-from .races import count_lost_updates as count_lost_updates, interleave_additions as interleave_additions
-from .servers import run_hogwild as run_hogwild, run_server as run_server, simulate_server as simulate_server
-from .updates import (
+from ._four import cost_on_link as cost_on_link, sources_of_parallelism as sources_of_parallelism
+from ._problems import least_squares as least_squares
+from ._races import count_lost_updates as count_lost_updates, interleave_additions as interleave_additions
+from ._servers import run_hogwild as run_hogwild, run_server as run_server, simulate_server as simulate_server
+from ._updates import (
     descend_quadratic as descend_quadratic,
     growth_factor as growth_factor,
     largest_curvature as largest_curvature,
@@ -21,7 +21,7 @@ from .updates import (
     train_local as train_local,
     train_stale as train_stale,
 )
-from .within_layer import (
+from ._within_layer import (
     WAYS as WAYS,
     combine as combine,
     count_lanes as count_lanes,

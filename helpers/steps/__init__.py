@@ -8,6 +8,6 @@ ValueError where the argument is wrong, and :class:`ModelError` where the model 
 Lesson 07.
 """
 
-from helpers import faces
+from helpers import _faces as faces
 
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -1,4 +1,4 @@
-from .inputs import (
+from ._inputs import (
     Arguments as Arguments,
     ForwardError as ForwardError,
     Inputs as Inputs,
@@ -11,8 +11,8 @@ from .inputs import (
     dtype_of as dtype_of,
     tensors_of as tensors_of,
 )
-from .preserve import preserved as preserved, undisturbed as undisturbed
-from .running import (
+from ._preserve import preserved as preserved, undisturbed as undisturbed
+from ._running import (
     PARTS as PARTS,
     Loss as Loss,
     OptimizerFactory as OptimizerFactory,

@@ -13,6 +13,6 @@ Python's garbage collector is off during a run; between two runs it is as it was
 Lesson 00.
 """
 
-from helpers import faces
+from helpers import _faces as faces
 
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

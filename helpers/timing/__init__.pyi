@@ -1,4 +1,4 @@
-from .comparing import (
+from ._comparing import (
     FALSE_POSITIVE_RATE as FALSE_POSITIVE_RATE,
     Candidate as Candidate,
     ClaimContradicted as ClaimContradicted,
@@ -6,8 +6,8 @@ from .comparing import (
     claim as claim,
     compare as compare,
 )
-from .measuring import CudaTiming as CudaTiming, Timing as Timing, measure as measure
-from .runs import (
+from ._measuring import CudaTiming as CudaTiming, Timing as Timing, measure as measure
+from ._runs import (
     AllocatorSetting as AllocatorSetting,
     fixed_threads as fixed_threads,
     steady_allocator as steady_allocator,

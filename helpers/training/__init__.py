@@ -6,6 +6,6 @@ holds loading and moving the data, forward, backward and the optimizer (Adam). T
 Lesson 00.
 """
 
-from helpers import faces
+from helpers import _faces as faces
 
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -1,10 +1,10 @@
-from .estimate import (
+from ._estimate import (
     HIDDEN_SIZES as HIDDEN_SIZES,
     SizeEstimate as SizeEstimate,
     TrainingEstimate as TrainingEstimate,
     estimate_training_for as estimate_training_for,
 )
-from .loop import (
+from ._loop import (
     EpochRow as EpochRow,
     TrainingRun as TrainingRun,
     accuracy as accuracy,

@@ -1,5 +1,5 @@
 """What a reader touches: predictions that lock, answers that wait for them, figures with sliders."""
 
-from helpers import faces
+from helpers import _faces as faces
 
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

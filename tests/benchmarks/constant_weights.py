@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 
 from helpers.results import Result
-from helpers.studies.constant_weights.peers import (
+from helpers.studies.constant_weights._peers import (
     CONSTEXPR,
     EAGER,
     FROZEN,

@@ -23,7 +23,7 @@ import torch
 from helpers import hardware, profiling, results, timing
 from helpers.data import make_MNIST_loader
 from helpers.studies import fused_bias
-from helpers.studies.fused_bias import convnet, measuring
+from helpers.studies.fused_bias import _convnet as convnet, _measuring as measuring
 
 LARGE = (1000, 16, 28, 28)  # 50 MB of float32: the first layer's activation at batch 1,000
 BEYOND_L2 = (100, 16, 28, 28)  # 5 MB

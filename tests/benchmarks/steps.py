@@ -19,12 +19,12 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from helpers import console, results, steps, units
+from helpers import _console as console, results, steps, units
 from helpers.models import LeNet
 from helpers.operations import profile_ops
 from helpers.profiling import estimate_step_time
 from helpers.timing import steady_allocator
-from helpers.timing.runs import Clock, run
+from helpers.timing._runs import Clock, run
 
 CLOCKS = {"wall": time.perf_counter, "thread": time.thread_time}
 MEDIAN_ERROR, WORST_ERROR = 0.10, 0.25

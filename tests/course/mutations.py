@@ -35,7 +35,7 @@ MUTATIONS = (
     ),
     Mutation(
         "01",
-        "helpers/hardware/devices.py",
+        "helpers/hardware/_devices.py",
         "math.prod(value)",
         "value[0]",
         "KB taken for bytes",
@@ -43,7 +43,7 @@ MUTATIONS = (
     ),
     Mutation(
         "01",
-        "helpers/hardware/limits/levels.py",
+        "helpers/hardware/limits/_levels.py",
         "return tuple(sizes[peak] for peak",
         "return tuple(sizes[peak + 1] for peak",
         "a cache as large as the first buffer that it does not hold",
@@ -51,7 +51,7 @@ MUTATIONS = (
     ),
     Mutation(
         "03",
-        "helpers/sources/four.py",
+        "helpers/sources/_four.py",
         "for _, input_bytes in cut[1:])",
         "for _, input_bytes in cut)",
         "the gradient of the first layer's input counted, which nobody asks for",
@@ -59,7 +59,7 @@ MUTATIONS = (
     ),
     Mutation(
         "03",
-        "helpers/sources/within_layer.py",
+        "helpers/sources/_within_layer.py",
         "received_bytes=sum(part.output_bytes for part in work[1:])",
         "received_bytes=sum(part.output_bytes for part in work)",
         "a part receives what it has already",
@@ -67,7 +67,7 @@ MUTATIONS = (
     ),
     Mutation(
         "06",
-        "helpers/feeding/pipeline.py",
+        "helpers/feeding/_pipeline.py",
         "step_s = sum(longest.values())",
         "step_s = max(longest.values())",
         "what happens in turn takes as long as the longest part",
@@ -75,7 +75,7 @@ MUTATIONS = (
     ),
     Mutation(
         "06",
-        "helpers/feeding/loading.py",
+        "helpers/feeding/_loading.py",
         "if getattr(first, name) != getattr(second, name))",
         "if getattr(first, name) == getattr(second, name))",
         "what stayed the same named as what changed",
@@ -83,7 +83,7 @@ MUTATIONS = (
     ),
     Mutation(
         "07",
-        "helpers/operations/profile.py",
+        "helpers/operations/_profile.py",
         "return formulas.rule_for(call.name).forward(call).macs + call.output.numel",
         "return formulas.rule_for(call.name).forward(call).macs",
         "the lecture's bias forgotten",
@@ -91,7 +91,7 @@ MUTATIONS = (
     ),
     Mutation(
         "07",
-        "helpers/operations/formulas.py",
+        "helpers/operations/_formulas.py",
         "if wanted.needs_grad:\n                total += _product(call, macs(call)) + traffic([call.output, other]",
         "if True:\n                total += _product(call, macs(call)) + traffic([call.output, other]",
         "the gradient of the input counted, which nobody asks for",
@@ -99,7 +99,7 @@ MUTATIONS = (
     ),
     Mutation(
         "07",
-        "helpers/memory/layers.py",
+        "helpers/memory/_layers.py",
         "saved[layer] += 0 if storage in trace.carried else sizes[storage]",
         "saved[layer] += sizes[storage]",
         "parameters counted as saved for backward",
@@ -107,7 +107,7 @@ MUTATIONS = (
     ),
     Mutation(
         "07",
-        "helpers/memory/timeline.py",
+        "helpers/memory/_timeline.py",
         "last if life.end is None else life.end",
         "last",
         "no tensor is released before the end of the step",
@@ -115,7 +115,7 @@ MUTATIONS = (
     ),
     Mutation(
         "02",
-        "helpers/hardware/history.py",
+        "helpers/hardware/_history.py",
         "_slope(years, np.log2(values))",
         "_slope(years, np.log(values))",
         "growth by a factor of e called a doubling",
@@ -123,7 +123,7 @@ MUTATIONS = (
     ),
     Mutation(
         "02",
-        "helpers/hardware/history.py",
+        "helpers/hardware/_history.py",
         "/ math.log(wide.bits / narrow.bits)",
         "/ math.log2(wide.bits / narrow.bits)",
         "two kinds of logarithm in one exponent",
@@ -131,7 +131,7 @@ MUTATIONS = (
     ),
     Mutation(
         "08",
-        "helpers/training/estimate.py",
+        "helpers/training/_estimate.py",
         "confidence_share=1 - 2 * 0.5**timed_steps",
         "confidence_share=1 - 0.5**timed_steps",
         "an interval that can be missed on one side only",
@@ -139,7 +139,7 @@ MUTATIONS = (
     ),
     Mutation(
         "08",
-        "helpers/training/estimate.py",
+        "helpers/training/_estimate.py",
         "return len(loader.sampler) / batch_size",
         "return float(len(loader))",
         "the smaller last batch counted as a whole one",
@@ -147,7 +147,7 @@ MUTATIONS = (
     ),
     Mutation(
         "04",
-        "helpers/parallel/collectives.py",
+        "helpers/parallel/_collectives.py",
         'ports["in", message.target] += message.size_bytes',
         'ports["out", message.target] += message.size_bytes',
         "what a port receives counted as sent",
@@ -155,7 +155,7 @@ MUTATIONS = (
     ),
     Mutation(
         "04",
-        "helpers/parallel/data_parallel.py",
+        "helpers/parallel/_data_parallel.py",
         "    flat /= dist.get_world_size()\n",
         "",
         "gradients summed and not averaged",
@@ -163,7 +163,7 @@ MUTATIONS = (
     ),
     Mutation(
         "12",
-        "helpers/studies/fused_bias/counting.py",
+        "helpers/studies/fused_bias/_counting.py",
         "step.reads * whole + step.bias_reads * bias",
         "step.reads * whole",
         "the bias itself is read for nothing",
@@ -171,7 +171,7 @@ MUTATIONS = (
     ),
     Mutation(
         "12",
-        "helpers/studies/fused_bias/counting.py",
+        "helpers/studies/fused_bias/_counting.py",
         "return sum(kernel.written_bytes for kernel in self.kernels)",
         "return sum(kernel.written_bytes for kernel in self.kernels[-1:])",
         "only the last kernel writes",
@@ -179,7 +179,7 @@ MUTATIONS = (
     ),
     Mutation(
         "05",
-        "helpers/parallel/towers.py",
+        "helpers/parallel/_towers.py",
         '("all_gather", "reduce_scatter")) * (ranks - 1) // ranks',
         '("all_gather", "reduce_scatter"))',
         "a tower that receives what it has already",
@@ -187,7 +187,7 @@ MUTATIONS = (
     ),
     Mutation(
         "05",
-        "helpers/parallel/towers.py",
+        "helpers/parallel/_towers.py",
         "saved[running[-1]] += storage.nbytes()",
         "saved[running[-1]] += tensor.numel()",
         "elements of a saved tensor taken for bytes",
@@ -195,7 +195,7 @@ MUTATIONS = (
     ),
     Mutation(
         "05",
-        "helpers/parallel/footprint.py",
+        "helpers/parallel/_footprint.py",
         "return sum(tensor.nbytes for tensor in tensors)",
         "return sum(tensor.nbytes for tensor in tensors) // 2",
         "half of the optimizer's state forgotten",
@@ -203,7 +203,7 @@ MUTATIONS = (
     ),
     Mutation(
         "11",
-        "helpers/studies/constant_weights/network.py",
+        "helpers/studies/constant_weights/_network.py",
         "return sum(layer.weights.size for layer in self.layers)",
         "return sum(layer.weights.size + layer.bias.size for layer in self.layers)",
         "a bias counted as a multiply-add",
@@ -211,7 +211,7 @@ MUTATIONS = (
     ),
     Mutation(
         "11",
-        "helpers/native/cubin.py",
+        "helpers/native/_cubin.py",
         "return next((kind for kind in OPERAND_KINDS if kind in found), None)",
         "return next((kind for kind in reversed(OPERAND_KINDS) if kind in found), None)",
         "a register taken for what feeds a multiply-add with an immediate",

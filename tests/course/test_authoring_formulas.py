@@ -10,9 +10,9 @@ import pytest
 
 from helpers import access, feeding, simulators
 from helpers.links import Link
-from helpers.parallel import costs
-from helpers.parallel.pipeline import schedules
-from helpers.sources import updates
+from helpers.parallel import _costs as costs
+from helpers.parallel.pipeline import _schedules as schedules
+from helpers.sources import _updates as updates
 from tools.authoring import lesson
 from tools.authoring.course import HERE
 from tools.authoring.rules import formulas

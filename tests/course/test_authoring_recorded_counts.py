@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.native import cubin as cubin_file
+from helpers.native import _cubin as cubin_file
 from tools.authoring import recorded_counts
 
 

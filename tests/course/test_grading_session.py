@@ -163,7 +163,7 @@ def test_a_function_may_call_what_it_is_given_and_nothing_else_of_it(session):
 
 
 def test_of_a_matrix_only_counted_reads_are_allowed(session):
-    from helpers.simulators import blocks
+    from helpers.simulators import _blocks as blocks
 
     tally = blocks.Tally()
     matrix = blocks.Matrix("A", np.ones((2, 2)), tally, blocks.Running())

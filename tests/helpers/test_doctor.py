@@ -20,7 +20,7 @@ from helpers import doctor
 from helpers.__main__ import main
 from helpers.doctor import Check, Diagnosis
 from helpers.hardware import MachineCard
-from helpers.native import machine_code, nvrtc, tools
+from helpers.native import _machine_code as machine_code, _nvrtc as nvrtc, _tools as tools
 from helpers.results import from_dict
 
 ROOT = Path(__file__).parents[2]

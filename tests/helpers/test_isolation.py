@@ -25,7 +25,7 @@ import pytest
 from process_watch import is_running, wait_until
 
 from helpers import isolation
-from helpers.isolation import Outcome, caller, child, run_limited
+from helpers.isolation import Outcome, _caller as caller, _child as child, run_limited
 
 MB = 10**6
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def the_plain_process(monkeypatch):
 @pytest.fixture
 def unlimited_system(monkeypatch):
     """A system such as macOS, which does not hold a process to a memory limit: the caller has to watch."""
-    code = "\nimport helpers.isolation.child as child\nchild._held_limit = lambda memory_bytes: None\nserve(folder)\n"
+    code = "\nimport helpers.isolation._child as child\nchild._held_limit = lambda memory_bytes: None\nserve(folder)\n"
     monkeypatch.setattr(child, "BOOTSTRAP", child.BOOTSTRAP.replace("\nserve(folder)\n", code))
 
 
@@ -205,9 +205,8 @@ def test_below_the_limit_it_runs_and_above_it_is_out_of_memory():
 
 @on_linux
 def test_the_test_above_would_see_a_limit_that_is_not_set(monkeypatch):
-    code = (
-        "\nimport helpers.isolation.child as child\nchild._held_limit = lambda _: lambda: lambda: None\nserve(folder)\n"
-    )
+    unlimited = "child._held_limit = lambda _: lambda: lambda: None"
+    code = f"\nimport helpers.isolation._child as child\n{unlimited}\nserve(folder)\n"
     monkeypatch.setattr(child, "BOOTSTRAP", child.BOOTSTRAP.replace("\nserve(folder)\n", code))
     assert run_limited(lambda: len(b"x" * (110 * MB)), memory_bytes=100 * MB).status == "returned"
 

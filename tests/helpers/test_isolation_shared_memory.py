@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from helpers import isolation, processes
-from helpers.isolation import caller
+from helpers import _processes as processes, isolation
+from helpers.isolation import _caller as caller
 
 MIB = 2**20
 

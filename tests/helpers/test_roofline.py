@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.hardware.devices import Device, Peak, Source
-from helpers.hardware.limits.results import MachineLimits, MemoryLevel
+from helpers.hardware._devices import Device, Peak, Source
+from helpers.hardware.limits._results import MachineLimits, MemoryLevel
 from helpers.models import LeNet
 from helpers.operations import profile_ops
 from helpers.profiling import LayerTime, TimeProfile
 from helpers.results import from_dict
 from helpers.roofline import DatasheetRoof, RooflinePoint, Workload, datasheet_roof, model, place, roofline, workload_of
-from helpers.roofline.placing import count, join
+from helpers.roofline._placing import count, join
 from helpers.timing import fixed_threads, measure
 
 SOURCE = Source("made up for a test", "", "reference", "2026-01-01")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from helpers import memory, operations, profiling, roofline
-from helpers.hardware.limits.results import MachineLimits, MemoryLevel
+from helpers.hardware.limits._results import MachineLimits, MemoryLevel
 from helpers.results import Result
 from helpers.steps import ForwardError, ModelError
 

@@ -20,7 +20,7 @@ import torch
 from scipy import signal, stats
 
 from helpers import results, timing
-from helpers.timing import comparing, measuring, runs
+from helpers.timing import _comparing as comparing, _measuring as measuring, _runs as runs
 
 
 class FakeMachine:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from helpers.data import make_MNIST_loader
 from helpers.models import BasicFCModel, LeNet
-from helpers.training import accuracy, estimate, estimate_training_for, gpu_train, loop, train
+from helpers.training import _estimate as estimate, _loop as loop, accuracy, estimate_training_for, gpu_train, train
 
 
 def batches(count=4, *, size=8, classes=10, seed=0):

@@ -11,8 +11,8 @@ from matplotlib.text import Text
 from slide_samples import code_cell, displayed, figure_output, notebook_of, printed, text_cell
 
 from helpers import hardware, plotting, sources
-from helpers.hardware.limits.results import LatencyPoint, MachineLimits, MemoryLevel
-from helpers.plotting.style import STYLE_FILE
+from helpers.hardware.limits._results import LatencyPoint, MachineLimits, MemoryLevel
+from helpers.plotting._style import STYLE_FILE
 from slides import browser, build, check, pdf
 
 LESSONS = sorted(path for path in build.COURSE.glob("*.ipynb") if re.match(r"\d\d_", path.name))

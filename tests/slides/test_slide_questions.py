@@ -9,7 +9,7 @@ from nbformat import NotebookNode
 from slide_samples import code_cell, displayed, figure_output, notebook_of, printed, text_cell
 
 from helpers.widgets import Answer
-from helpers.widgets.answers import NO_PREDICTION
+from helpers.widgets._answers import NO_PREDICTION
 from slides import build, questions
 from slides.cells import Deck, SlideError, read_deck
 from slides.markdown import plain_text

@@ -22,8 +22,8 @@ from collections import Counter
 from pathlib import Path
 
 from helpers import storage
-from helpers.native import cubin, nvrtc, tools
-from helpers.studies.constant_weights.counting import (
+from helpers.native import _cubin as cubin, _nvrtc as nvrtc, _tools as tools
+from helpers.studies.constant_weights._counting import (
     CURRENT_ARCHITECTURES,
     OLD_ARCHITECTURES,
     PlacementCount,
@@ -31,8 +31,8 @@ from helpers.studies.constant_weights.counting import (
     count_placements,
     recorded_file,
 )
-from helpers.studies.constant_weights.cuda_sources import CUDA_PLACEMENTS, cuda_source
-from helpers.studies.constant_weights.network import Network, standard_network
+from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, cuda_source
+from helpers.studies.constant_weights._network import Network, standard_network
 
 _BYTES = {"sm_60": 32 / 3, "sm_70": 16}  # an instruction: on sm_60 three, and what schedules them, take 32
 _PARAMETER_FROM = "sm_70"  # __grid_constant__ needs it
@@ -99,7 +99,7 @@ def _kernel(image: bytes, nvdisasm: str, architecture: str) -> cubin.Function:
 
 
 def as_of_today(listing: str) -> str:
-    """Return a listing of sm_60 in the words that :func:`helpers.native.cubin.parse` reads.
+    """Return a listing of sm_60 in the words that :func:`helpers.native._cubin.parse` reads.
 
     Two instructions that are issued together stand in braces there, the second without its semicolon, and a
     multiply-add with an immediate of 32 bits is named FFMA32I.

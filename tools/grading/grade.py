@@ -30,7 +30,7 @@ import nbformat
 from nbgrader.utils import parse_utc
 from sqlalchemy.exc import OperationalError
 
-from helpers import console, storage
+from helpers import _console as console, storage
 from helpers.results import Result
 from tools.authoring.course import HERE
 from tools.authoring.environment import headless
@@ -56,7 +56,7 @@ class Graded(Result):
     """What a run did: ``new`` submissions were marked, ``kept`` had been before; ``strange`` names what was none.
 
     ``waiting`` says which written answers have no marks of a person yet, ``files`` names what a system for courses
-    imports, or why it gets none. For the library itself.
+    imports, or why it gets none.
     """
 
     submissions: int
@@ -350,7 +350,7 @@ def _none(one: Submission, why: str) -> Marks:
 
 @functools.cache
 def all_sheets() -> dict[str, Sheet]:
-    """Return the exercises of every lesson, by the name of their notebook; read once. For the library itself."""
+    """Return the exercises of every lesson, by the name of their notebook; read once."""
     return {sheet.lesson.name: sheet for sheet in sheets.load(HERE)}
 
 

@@ -47,7 +47,7 @@ _FOR_STUDENTS = ", hidden not run"  # ends what the checks say where a student r
 
 
 class GradingError(Exception):
-    """What stops the grading of a class, and what to do. For the library itself."""
+    """What stops the grading of a class, and what to do."""
 
 
 class _Record(Autograde):
@@ -60,7 +60,7 @@ class _Record(Autograde):
 
 
 class Book:
-    """The folder of a class, with nbgrader's gradebook in it; ``names`` are the students'. For the library itself."""
+    """The folder of a class, with nbgrader's gradebook in it; ``names`` are the students'."""
 
     def __init__(self, folder: Path, names: Mapping[str, str] | None = None) -> None:
         self.folder = folder.resolve()
@@ -216,7 +216,7 @@ class Book:
 
 
 def points_of(sheet: Sheet) -> dict[str, int]:
-    """Return the points of each exercise and written answer, in the order of the notebook. For the library itself."""
+    """Return the points of each exercise and written answer, in the order of the notebook."""
     cells = [cell.metadata for cell in sheet.lesson.cells if "points" in cell.metadata]
     return {str(cell.get("checks") or cell.get("written")): cell["points"] for cell in cells}
 
@@ -280,7 +280,7 @@ def with_marks(
 def as_text(answer: str) -> str:
     """Return Markdown that shows ``answer`` as it was typed: an element that no tag in it can end, for none can begin.
 
-    Markdown itself lets HTML, links of any kind and images of other hosts through. For the library itself.
+    Markdown itself lets HTML, links of any kind and images of other hosts through.
     """
     return f"{_OPEN}{html.escape(outputs.cut(answer.rstrip(), _MOST_OF_A_CELL), quote=False)}{_CLOSE}"
 

@@ -30,14 +30,14 @@ _OWN = "own"  # begins the grade_id of a cell that a student added
 
 
 class IntakeError(Exception):
-    """A file is not a notebook of the exercises; the text says why, for the student. For the library itself."""
+    """A file is not a notebook of the exercises; the text says why, for the student."""
 
 
 @dataclass(frozen=True)
 class Submission:
     """A file handed in: by whom, for which notebook, where it lies; ``came_as`` is its own name where that differs.
 
-    Not yet read. For the library itself.
+    Not yet read.
     """
 
     student: str
@@ -52,7 +52,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class Handed:
-    """What was handed in, put back together, and what a lecturer should know of it. For the library itself."""
+    """What was handed in, put back together, and what a lecturer should know of it."""
 
     notebook: nbformat.NotebookNode
     notes: tuple[str, ...]

@@ -28,7 +28,7 @@ class Mark(Result):
     """What an exercise got of ``points``; ``said`` is what the visible checks say, and ``goals`` what all say.
 
     ``goals`` names each goal with True where every check, hidden ones included, found it reached. ``stopped`` is True
-    where a limit ended it, it ended its own process, or the checks ended at what it gave. For the library itself.
+    where a limit ended it, it ended its own process, or the checks ended at what it gave.
     """
 
     exercise: str
@@ -45,7 +45,7 @@ class Marks(Result):
 
     ``disturbed`` is True when the machine, not the submission, may be what stopped it. ``notes`` are for the lecturer;
     ``outputs`` holds what the student's cells showed, by the cell's id; ``handed_in`` is when, in UTC, "" where nobody
-    says. For the library itself.
+    says.
     """
 
     student: str
@@ -184,7 +184,7 @@ def _checked(sheet: Sheet, exercise: str, session: Session, raised: Sequence[str
 def names_for(sheet: Sheet, exercise: str, function: Callable[[str], Callable[..., Any]]) -> dict[str, Any]:
     """Return the names with which an exercise's checks run: those of the given cells, and the answer's functions.
 
-    ``function`` gives, by its name, what stands for a function of the answer. For the library itself.
+    ``function`` gives, by its name, what stands for a function of the answer.
     """
     beginning, *sections = sections_of(sheet.lesson.cells)
     own = next(cells for cells in sections if any(cell.metadata.get("answer") == exercise for cell in cells))
@@ -198,7 +198,7 @@ def names_for(sheet: Sheet, exercise: str, function: Callable[[str], Callable[..
 
 
 def defined(cell: Cell) -> list[str]:
-    """Return the names of the functions that an answer's cell defines. For the library itself."""
+    """Return the names of the functions that an answer's cell defines."""
     return [one.name for one in ast.parse(cell.source).body if isinstance(one, ast.FunctionDef)]
 
 

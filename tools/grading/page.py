@@ -97,7 +97,7 @@ def _mathml(formula: str, *, as_block: bool) -> str:
 
 
 class PageExporter(HTMLExporter):
-    """Writes the page; ``student_name`` is "" where nobody knows it. For the library itself."""
+    """Writes the page; ``student_name`` is "" where nobody knows it."""
 
     student_name = Unicode("").tag(config=True)
 
@@ -114,7 +114,7 @@ class PageExporter(HTMLExporter):
 
 
 class Page(GenerateFeedback):
-    """nbgrader's feedback, without the hidden tests, on a page of our own. For the library itself."""
+    """nbgrader's feedback, without the hidden tests, on a page of our own."""
 
     preprocessors: ClassVar = [_NoHiddenTests, _NoMarkScheme, _Grades, CSSHTMLHeaderPreprocessor]
 
@@ -123,7 +123,7 @@ class Page(GenerateFeedback):
 
 
 def sources() -> list[bytes]:
-    """Return the files of the course by which a page is written. For the library itself."""
+    """Return the files of the course by which a page is written."""
     return [
         Path(__file__).read_bytes(),
         Path(outputs.__file__).read_bytes(),
@@ -132,7 +132,7 @@ def sources() -> list[bytes]:
 
 
 def configure(config: Config) -> None:
-    """Set in ``config`` what :class:`Page` needs. For the library itself."""
+    """Set in ``config`` what :class:`Page` needs."""
     config.HTMLExporter.template_name = "page"
     config.HTMLExporter.extra_template_basedirs = [str(TEMPLATES)]
     config.CSSHTMLHeaderPreprocessor.update({"enabled": True, "style": "default"})

@@ -43,7 +43,7 @@ _START = "import sys; sys.path.insert(0, '/grader'); import runner; runner.main(
 
 
 class SandboxError(Exception):
-    """There is no working sandbox here; the text says what to do. For the library itself."""
+    """There is no working sandbox here; the text says what to do."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Limits(Result):
 
     ``step_s`` is time of the processor, so that a loaded machine stops nobody; a step that waits is stopped after
     ``PATIENCE`` times as long on the clock. ``total_s`` is on the clock. ``memory_bytes`` and ``processes`` (threads of
-    the interpreter included) are those of all its processes together. For the library itself.
+    the interpreter included) are those of all its processes together.
     """
 
     step_s: float = 60.0
@@ -62,7 +62,7 @@ class Limits(Result):
 
 
 class Sandbox:
-    """A running sandbox; ``channel`` is the socket to the submission. For the library itself."""
+    """A running sandbox; ``channel`` is the socket to the submission."""
 
     def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket, limits: Limits) -> None:
         self.channel = channel

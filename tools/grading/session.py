@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from helpers import exercises
-from helpers.simulators import blocks
+from helpers.simulators import _blocks as blocks
 from tools.grading import outputs
 from tools.grading.sandbox import PATIENCE, Limits, Sandbox
 from tools.grading.student import wire
@@ -36,14 +36,11 @@ _ALLOWED: tuple[tuple[type, tuple[str, ...], tuple[str, ...], bool], ...] = (
 
 
 class Lost(BaseException):
-    """The submission's process has gone, or runs for too long; no except in the checks may take it for an answer.
-
-    For the library itself.
-    """
+    """The submission's process has gone, or runs for too long; no except in the checks may take it for an answer."""
 
 
 class Session:
-    """A submission that runs in ``sandbox``, until ``deadline`` (of ``time.monotonic``). For the library itself."""
+    """A submission that runs in ``sandbox``, until ``deadline`` (of ``time.monotonic``)."""
 
     def __init__(self, sandbox: Sandbox, limits: Limits, deadline: float) -> None:
         self._sandbox, self._limits, self._deadline = sandbox, limits, deadline

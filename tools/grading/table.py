@@ -231,7 +231,7 @@ class People:
 
 
 def waiting(rows: Sequence[Mapping[str, Any]], sheets: Mapping[str, Sheet]) -> tuple[str, ...]:
-    """Return a line on each written answer that some students gave and no person has marked. For the library itself."""
+    """Return a line on each written answer that some students gave and no person has marked."""
     lines = []
     for assignment in sorted({str(row["assignment"]) for row in rows}):
         here = [row for row in rows if row["assignment"] == assignment and row.get("answers_to_mark")]

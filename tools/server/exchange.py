@@ -31,14 +31,14 @@ _SECRET = re.compile(r"[0-9a-f]{128}")
 
 
 class Refused(Exception):
-    """A file is not the student's own plain file; the text says what it is instead. For the library itself."""
+    """A file is not the student's own plain file; the text says what it is instead."""
 
 
 class Collect(ExchangeCollect):
     """Collects the newest submission of each student that is theirs by the owner of its folder.
 
     Of it the notebook is taken, by its name, and the secret under which the page will be returned; no link is followed
-    and no file of another owner is read. For the library itself.
+    and no file of another owner is read.
     """
 
     owner_prefix = Unicode("", help="what stands before a student's name in the name of the local user").tag(
@@ -98,7 +98,7 @@ class Collect(ExchangeCollect):
 
 
 class ReleaseFeedback(ExchangeReleaseFeedback):
-    """Hands the pages of `make grade` back, each under the secret of the submission. For the library itself.
+    """Hands the pages of `make grade` back, each under the secret of the submission.
 
     A page whose submission did not come through the exchange stays where it is, and its student is named.
     """

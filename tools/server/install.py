@@ -30,14 +30,14 @@ NOT_FOR_STUDENTS = ("@jupyter/nbgrader:formgrader", "@jupyter/nbgrader:create-as
 
 
 class ServerError(Exception):
-    """What keeps a server from being set up, and what to do. For the library itself."""
+    """What keeps a server from being set up, and what to do."""
 
 
 @dataclass(frozen=True)
 class Place:
     """The folders of a class's server: ``folder`` (tree, environment, state) and nbgrader's ``exchange``.
 
-    ``environment`` is the virtual environment of the hub and of the students. For the library itself.
+    ``environment`` is the virtual environment of the hub and of the students.
     """
 
     folder: Path

@@ -6,6 +6,6 @@
 A name is imported from its module when it is first used. Lesson 11.
 """
 
-from helpers import faces
+from helpers import _faces as faces
 
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -1,4 +1,4 @@
-from .counting import (
+from ._counting import (
     CppCensus as CppCensus,
     PlacementCount as PlacementCount,
     PlacementCounts as PlacementCounts,
@@ -8,16 +8,16 @@ from .counting import (
     count_widths as count_widths,
     recorded_counts as recorded_counts,
 )
-from .cpp_sources import CPP_PLACEMENTS as CPP_PLACEMENTS
-from .cuda_sources import CUDA_PLACEMENTS as CUDA_PLACEMENTS
-from .cuda_timing import (
+from ._cpp_sources import CPP_PLACEMENTS as CPP_PLACEMENTS
+from ._cuda_sources import CUDA_PLACEMENTS as CUDA_PLACEMENTS
+from ._cuda_timing import (
     CudaTime as CudaTime,
     CudaTimes as CudaTimes,
     measure_cuda as measure_cuda,
     measure_growth as measure_growth,
 )
-from .files import load as load, save as save
-from .network import (
+from ._files import load as load, save as save
+from ._network import (
     ACTIVATIONS as ACTIVATIONS,
     Dense as Dense,
     Network as Network,
@@ -28,8 +28,8 @@ from .network import (
     random_network as random_network,
     standard_network as standard_network,
 )
-from .peers import PeerTimes as PeerTimes, measure_peers as measure_peers
-from .programs import (
+from ._peers import PeerTimes as PeerTimes, measure_peers as measure_peers
+from ._programs import (
     CppProgram as CppProgram,
     CudaFunction as CudaFunction,
     CudaProgram as CudaProgram,
@@ -38,4 +38,4 @@ from .programs import (
     cuda_function as cuda_function,
     generate as generate,
 )
-from .specialised import Serving as Serving, Specialised as Specialised, best_placement as best_placement
+from ._specialised import Serving as Serving, Specialised as Specialised, best_placement as best_placement

@@ -5,6 +5,6 @@ Variants of one layer behind :func:`layer`, one-pass kernels of our own (:func:`
 time that a machine's limits give them (:func:`model_time`), and a net like the story's (:class:`Convnet`). Lesson 12.
 """
 
-from helpers import faces
+from helpers import _faces as faces
 
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -1,9 +1,9 @@
-from .compilers import (
+from ._compilers import (
     CompilerTime as CompilerTime,
     CompilerTimes as CompilerTimes,
     measure_compilers as measure_compilers,
 )
-from .convnet import (
+from ._convnet import (
     RUNGS as RUNGS,
     Convnet as Convnet,
     Ladder as Ladder,
@@ -11,7 +11,7 @@ from .convnet import (
     default_rungs as default_rungs,
     measure_ladder as measure_ladder,
 )
-from .counting import (
+from ._counting import (
     KernelModel as KernelModel,
     KernelTraffic as KernelTraffic,
     RatioModel as RatioModel,
@@ -22,7 +22,7 @@ from .counting import (
     model_time as model_time,
     traffic as traffic,
 )
-from .measuring import (
+from ._measuring import (
     KernelComparison as KernelComparison,
     KernelComparisons as KernelComparisons,
     LayerTime as LayerTime,
@@ -34,7 +34,7 @@ from .measuring import (
     measure_reductions as measure_reductions,
     measure_story as measure_story,
 )
-from .operators import (
+from ._operators import (
     ALGORITHMS as ALGORITHMS,
     bias_gradient as bias_gradient,
     bias_relu as bias_relu,
@@ -43,7 +43,7 @@ from .operators import (
     conv_bias_relu_pool as conv_bias_relu_pool,
     relu_bias_backward as relu_bias_backward,
 )
-from .variants import (
+from ._variants import (
     REDUCTIONS as REDUCTIONS,
     VARIANTS as VARIANTS,
     Gradients as Gradients,

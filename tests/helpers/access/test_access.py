@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from helpers import native
-from helpers.access import kernels as access_kernels, order
-from helpers.hardware.card import Cache, MachineCard
+from helpers.access import _kernels as access_kernels, _order as order
+from helpers.hardware._card import Cache, MachineCard
 from helpers.timing import compare
 
 SMALL = 16 * 2**10  # in the first cache of every processor

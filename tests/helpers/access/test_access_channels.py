@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from helpers.access import channels
-from helpers.access.kernels import kernels
-from helpers.hardware.card import MachineCard
+from helpers.access import _channels as channels
+from helpers.access._kernels import kernels
+from helpers.hardware._card import MachineCard
 
 
 def used(starts, **changes):

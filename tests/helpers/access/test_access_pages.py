@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from helpers.access import pages as access_pages
+from helpers.access import _pages as access_pages
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="counts are getrusage's")
 

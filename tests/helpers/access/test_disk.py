@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from folders import skip_unless_on_disk
 
-from helpers.access import disk
+from helpers.access import _disk as disk
 
 MIB = 2**20
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mincore and posix_fadvise are Linux's here")

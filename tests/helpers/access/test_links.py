@@ -10,8 +10,8 @@ import pytest
 import torch
 from folders import skip_unless_on_disk
 
-from helpers.access import copies, disk
-from helpers.hardware.limits.results import MachineLimits, MemoryLevel
+from helpers.access import _copies as copies, _disk as disk
+from helpers.hardware.limits._results import MachineLimits, MemoryLevel
 
 MIB = 2**20
 BUS = ["host to device, pinned", "host to device, pageable", "device to host, pinned", "device to host, pageable"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from folders import skip_unless_on_disk
 
-from helpers.access import disk, mapped
+from helpers.access import _disk as disk, _mapped as mapped
 
 LAYER = mapped.LAYER_BYTES
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.access import network
+from helpers.access import _network as network
 
 
 def test_a_full_segment_reaches_the_known_rates_of_gigabit_ethernet():

@@ -13,7 +13,7 @@ from scipy import optimize, special
 from torch import nn
 
 from helpers import feeding, storage
-from helpers.feeding import checkpoints
+from helpers.feeding import _checkpoints as checkpoints
 from helpers.parallel import Link
 
 SLOW = Link(math.inf, 0.1)  # each write lasts at least 0.1 s

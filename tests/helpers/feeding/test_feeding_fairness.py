@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from helpers import feeding
-from helpers.feeding import Setup, SetupCosts, fairness
+from helpers.feeding import Setup, SetupCosts, _fairness as fairness
 
 CLOSE = 0.25
 LONGER = (1, 1, 1, 2, 2, 2, 4, 4, 4)  # what a busy machine adds to a sleep does not grow with the sleep

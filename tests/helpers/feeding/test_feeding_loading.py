@@ -16,7 +16,7 @@ from process_watch import wait_until
 from torch.utils.data import Dataset
 
 from helpers import feeding
-from helpers.feeding import LoaderSettings, fairness, items, loading
+from helpers.feeding import LoaderSettings, _fairness as fairness, _items as items, _loading as loading
 from helpers.parallel import Link
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from helpers import results
-from helpers.feeding import starvation
-from helpers.feeding.starvation import CopyingTable, measure_copying
+from helpers.feeding import _starvation as starvation
+from helpers.feeding._starvation import CopyingTable, measure_copying
 
 
 def test_each_way_that_the_device_has_is_recorded_and_read_again(monkeypatch):

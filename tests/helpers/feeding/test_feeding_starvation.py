@@ -13,7 +13,13 @@ import torch
 from torch import nn
 
 from helpers import feeding
-from helpers.feeding import LoaderSettings, SleepingAccelerator, TrainingAccelerator, pipeline, starvation
+from helpers.feeding import (
+    LoaderSettings,
+    SleepingAccelerator,
+    TrainingAccelerator,
+    _pipeline as pipeline,
+    _starvation as starvation,
+)
 from helpers.parallel import Link
 
 CLOSE = 0.2  # of the model: the project's bound for the simulated tier is 15 to 25 %

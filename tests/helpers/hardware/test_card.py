@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 
-from helpers.hardware import Cache, Gpu, MachineCard, card, linux, machine, machine_card
+from helpers.hardware import Cache, Gpu, MachineCard, _card as card, _linux as linux, _machine as machine, machine_card
 from helpers.results import from_dict
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -589,7 +589,7 @@ def test_the_card_is_read_where_pytorch_does_not_load():
     program = """
 import sys
 sys.modules["torch"] = None
-from helpers.hardware.linux import linux_card
+from helpers.hardware._linux import linux_card
 from helpers.hardware import Cache, MachineCard
 print(MachineCard.__name__, Cache.__name__, callable(linux_card))
 """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.hardware import LatencyPoint, find_change_points, machine_card
-from helpers.hardware.limits import chase, levels as changepoints, levels as probe_levels
+from helpers.hardware.limits import _chase as chase, _levels as changepoints, _levels as probe_levels
 from helpers.simulators import CacheLevel, simulate_latency
 
 KIB, MIB = 2**10, 2**20

@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from helpers.hardware import Gpu, MachineCard, devices, devices as devices_tables
-from helpers.hardware.devices import (
+from helpers.hardware import Gpu, MachineCard, _devices as devices, _devices as devices_tables
+from helpers.hardware._devices import (
     DTYPES,
     FIGURES,
     SOURCE_KINDS,

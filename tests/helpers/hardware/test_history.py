@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from helpers.hardware import history
-from helpers.hardware.devices import Source
-from helpers.hardware.history import (
+from helpers.hardware import _history as history
+from helpers.hardware._devices import Source
+from helpers.hardware._history import (
     QUANTITIES,
     doubling_time,
     energy_cost,

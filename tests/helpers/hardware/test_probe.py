@@ -13,12 +13,12 @@ import torch
 import helpers
 from helpers import hardware, storage
 from helpers.hardware import BandwidthPoint, Cache, LatencyPoint, MachineCard, MachineLimits, MemoryLevel, probe
-from helpers.hardware.limits import cpu as probe_cpu, levels as probe_levels, peak, peak as probe_repeats
-from helpers.hardware.limits.assembly import Measured, assembled, memory_level
-from helpers.hardware.limits.levels import CacheLevel
+from helpers.hardware.limits import _cpu as probe_cpu, _levels as probe_levels, _peak as peak, _peak as probe_repeats
+from helpers.hardware.limits._assembly import Measured, assembled, memory_level
+from helpers.hardware.limits._levels import CacheLevel
 from helpers.results import from_dict
 from helpers.timing import fixed_threads
-from helpers.timing.runs import MOST_WAITING, watch_waiting
+from helpers.timing._runs import MOST_WAITING, watch_waiting
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU = torch.device("cpu")

@@ -10,17 +10,17 @@ import torch
 
 from helpers.hardware import Gpu, MachineCard, probe
 from helpers.hardware.limits import (
-    bandwidth,
-    chase,
-    cpu as probe_cpu,
-    cuda as chase_cuda,
-    cuda as probe_cuda,
-    levels,
-    peak,
+    _bandwidth as bandwidth,
+    _chase as chase,
+    _cpu as probe_cpu,
+    _cuda as chase_cuda,
+    _cuda as probe_cuda,
+    _levels as levels,
+    _peak as peak,
 )
-from helpers.native import census, compile_cuda, cubin as cubin_file, driver
-from helpers.native.signatures import parse_signature
-from helpers.native.tools import MissingToolError
+from helpers.native import _cubin as cubin_file, _driver as driver, census, compile_cuda
+from helpers.native._signatures import parse_signature
+from helpers.native._tools import MissingToolError
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU = torch.device("cpu")

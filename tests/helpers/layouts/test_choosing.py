@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.layouts.choosing import Choice, choose, described, layouts_of
-from helpers.layouts.costs import strategy_step
-from helpers.layouts.execution import execute_strategies
-from helpers.layouts.work import activation_bytes, layer_work, tensor_plan
+from helpers.layouts._choosing import Choice, choose, described, layouts_of
+from helpers.layouts._costs import strategy_step
+from helpers.layouts._execution import execute_strategies
+from helpers.layouts._work import activation_bytes, layer_work, tensor_plan
 from helpers.parallel import Layout, Link, SleepingLayer, count_footprint, measure_message_overhead
 
 LINK = Link(10e6, 1e-3)

@@ -12,7 +12,7 @@ from torch import nn
 
 from helpers.layouts import estimate_footprint, measure_footprint
 from helpers.parallel import Layout, Ranks, count_footprint
-from helpers.parallel.footprint import state_bytes
+from helpers.parallel._footprint import state_bytes
 
 ADAM = torch.optim.Adam
 

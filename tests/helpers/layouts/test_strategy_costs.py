@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.layouts import execution
-from helpers.layouts.choosing import layouts_of
-from helpers.layouts.costs import LayerWork, Traffic, strategy_step, strategy_traffic
-from helpers.layouts.execution import execute_strategies, train_alone
-from helpers.layouts.work import activation_bytes, layer_work, tensor_plan
-from helpers.parallel import Layout, Link, costs
-from helpers.parallel.costs import LayerCost
-from helpers.parallel.pipeline import schedules
+from helpers.layouts import _execution as execution
+from helpers.layouts._choosing import layouts_of
+from helpers.layouts._costs import LayerWork, Traffic, strategy_step, strategy_traffic
+from helpers.layouts._execution import execute_strategies, train_alone
+from helpers.layouts._work import activation_bytes, layer_work, tensor_plan
+from helpers.parallel import Layout, Link, _costs as costs
+from helpers.parallel._costs import LayerCost
+from helpers.parallel.pipeline import _schedules as schedules
 
 WIDTH, HIDDEN, ROWS, DEPTH = 8, 32, 16, 4
 ACTIVATION = 4 * ROWS * WIDTH

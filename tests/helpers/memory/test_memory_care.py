@@ -191,9 +191,9 @@ def test_only_one_profiler_can_run():
 
 def test_an_operator_that_cannot_run_alone_is_named_and_what_needs_its_workspace_does_not_crash(monkeypatch):
     """The backward of oneDNN's LSTM ends the process when it is given no workspace of its forward."""
-    monkeypatch.setattr("helpers.memory.probing._machine_bytes", lambda: 0)
+    monkeypatch.setattr("helpers.memory._probing._machine_bytes", lambda: 0)
     estimate = estimate_peak_memory(nn.LSTM(8, 8), (4, 2, 8))
     assert any("cannot be run alone here" in sentence for sentence in estimate.uncertain)
-    monkeypatch.setattr("helpers.memory.probing._machine_bytes", lambda: 1e18)
-    monkeypatch.setattr("helpers.memory.probing._Runner._finished", lambda *_: None)
+    monkeypatch.setattr("helpers.memory._probing._machine_bytes", lambda: 1e18)
+    monkeypatch.setattr("helpers.memory._probing._Runner._finished", lambda *_: None)
     assert estimate_peak_memory(nn.LSTM(8, 8), (4, 2, 8)).peak_bytes > 0

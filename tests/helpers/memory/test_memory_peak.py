@@ -9,9 +9,9 @@ from memory_models import CONFIGURATIONS, Adam, Picks, Residual, SelfAttention, 
 from torch import nn
 
 from helpers import steps
-from helpers.memory import estimate_peak_memory, measure_peak_memory, trace as records, tracing
-from helpers.memory.allocations import Usage
-from helpers.memory.attribution import SavedNumbers
+from helpers.memory import _trace as records, _tracing as tracing, estimate_peak_memory, measure_peak_memory
+from helpers.memory._allocations import Usage
+from helpers.memory._attribution import SavedNumbers
 from helpers.models import LeNet
 
 TOKENS = torch.arange(128).reshape(8, 16) % 100
@@ -191,7 +191,7 @@ def test_adam_carries_two_moments_and_a_step_for_each_parameter():
 def test_without_workspace_lenet_would_be_far_off(monkeypatch):
     exact = estimate_peak_memory(LeNet(), (64, 1, 28, 28), training=False)
     assert exact.category_bytes["workspace"] > 0.4 * exact.peak_bytes
-    monkeypatch.setattr("helpers.memory.allocations.usage", lambda _changes: Usage(0, 0))
+    monkeypatch.setattr("helpers.memory._allocations.usage", lambda _changes: Usage(0, 0))
     blind = estimate_peak_memory(LeNet(), (64, 1, 28, 28), training=False)
     assert blind.peak_bytes < 0.9 * exact.peak_bytes
 
@@ -217,7 +217,7 @@ def test_without_the_numbers_that_a_product_keeps_it_would_be_eight_bytes_off(mo
 
 def test_no_kernel_of_the_step_runs_on_real_data(monkeypatch):
     """The trace alone computes nothing: it is done without any real tensor of the step's size."""
-    monkeypatch.setattr("helpers.memory.probing.probed", lambda trace, device: pytest.fail("stop here"))
+    monkeypatch.setattr("helpers.memory._probing.probed", lambda trace, device: pytest.fail("stop here"))
     trace = tracing.traced(steps.step(nn.Linear(1, 1), (10**12, 1)))
     assert max(trace.storage_bytes.values()) == 4 * 10**12
 

@@ -7,7 +7,13 @@ import torch
 from memory_models import CONFIGURATIONS, Adam
 from torch import nn
 
-from helpers.memory import ModelError, estimate_peak_memory, measure_peak_memory, probing, tracing
+from helpers.memory import (
+    ModelError,
+    _probing as probing,
+    _tracing as tracing,
+    estimate_peak_memory,
+    measure_peak_memory,
+)
 
 MASK = torch.ones(4, 16, dtype=torch.long)
 HALF = MASK.clone()

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from helpers import native
-from helpers.native import cache, cpp
+from helpers.native import _cache as cache, _cpp as cpp
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 posix = pytest.mark.skipif(os.name != "posix", reason="the stand-in compilers are shell scripts")

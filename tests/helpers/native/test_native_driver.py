@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers import native
-from helpers.native import driver, nvrtc
+from helpers.native import _driver as driver, _nvrtc as nvrtc
 
 SOURCE = """
 extern "C" {

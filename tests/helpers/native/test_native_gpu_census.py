@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers import native
-from helpers.native import cubin as cubin_file, machine_code, nvrtc, tools
+from helpers.native import _cubin as cubin_file, _machine_code as machine_code, _nvrtc as nvrtc, _tools as tools
 from helpers.results import from_dict
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")

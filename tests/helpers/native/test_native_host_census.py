@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from helpers import native
-from helpers.native import machine_code, x86
+from helpers.native import _machine_code as machine_code, _x86 as x86
 from helpers.results import from_dict
 
 pytestmark = pytest.mark.skipif(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers import native
-from helpers.native import cubin as cubin_file, nvrtc
+from helpers.native import _cubin as cubin_file, _nvrtc as nvrtc
 
 ADD = 'extern "C" __global__ void add(const float* x, float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] += *x; }'
 

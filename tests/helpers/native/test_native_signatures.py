@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.native.signatures import Parameter, Signature, parse_signature, to_c
+from helpers.native._signatures import Parameter, Signature, parse_signature, to_c
 
 
 @pytest.mark.parametrize(("declaration", "expected"), [

@@ -8,7 +8,7 @@ import pytest
 
 import helpers
 from helpers import native
-from helpers.native import nvrtc, tools
+from helpers.native import _nvrtc as nvrtc, _tools as tools
 
 HELPERS = Path(helpers.__file__).parent
 FILES = sorted(path.relative_to(HELPERS) for kind in ("cpp", "cu", "h") for path in HELPERS.rglob(f"*.{kind}"))

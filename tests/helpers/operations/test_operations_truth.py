@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.models import LeNet
-from helpers.operations import formulas, profile_ops
+from helpers.operations import _formulas as formulas, profile_ops
 
 torchvision_models = pytest.importorskip("torchvision.models")
 

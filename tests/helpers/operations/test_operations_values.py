@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers import operations
-from helpers.operations import ForwardError, formulas, profile_ops
+from helpers.operations import ForwardError, _formulas as formulas, profile_ops
 from helpers.steps import ModelError
 
 

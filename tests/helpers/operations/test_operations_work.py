@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers.models import LeNet
 from helpers.operations import convention_table, profile_ops
-from helpers.operations.shapes import result_of
+from helpers.operations._shapes import result_of
 
 torchvision_models = pytest.importorskip("torchvision.models")
 

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.operations import profile_ops
-from helpers.operations.backward import found_tensors
+from helpers.operations._backward import found_tensors
 
 
 def _flops_of_convolution_backward(grad, x, w, _bias, _stride, _padding, _dilation, transposed, _output_padding,

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.parallel import collectives, execution
-from helpers.parallel.collectives import ALGORITHMS, OPERATIONS, Collective, collective
+from helpers.parallel import _collectives as collectives, _execution as execution
+from helpers.parallel._collectives import ALGORITHMS, OPERATIONS, Collective, collective
 from helpers.plotting import gantt
 
 LENGTHS = (1, 3, 7, 8, 25)

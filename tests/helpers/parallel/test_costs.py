@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 
 from helpers.links import Activity, Link, Port, Recorder, Timeline, joined
-from helpers.parallel import costs, execution
-from helpers.parallel.collectives import ALGORITHMS, collective
-from helpers.parallel.costs import LayerCost
-from helpers.parallel.devices import fastest_step_s
+from helpers.parallel import _costs as costs, _execution as execution
+from helpers.parallel._collectives import ALGORITHMS, collective
+from helpers.parallel._costs import LayerCost
+from helpers.parallel._devices import fastest_step_s
 
 # A link slow enough that the machine's own time is small beside it, even with both cores busy elsewhere.
 SLOW = Link(bandwidth_bytes_per_s=10e6, latency_s=10e-3)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.parallel.differences import agreement, gradients_of, relative_difference
+from helpers.parallel._differences import agreement, gradients_of, relative_difference
 
 ONES = torch.ones(3)
 NONE = (torch.tensor([1.0, math.nan, 1.0]), torch.tensor([1.0, math.inf, 1.0]))

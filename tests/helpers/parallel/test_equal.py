@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from helpers.parallel import average_gradients, shard
-from helpers.parallel.data_parallel import batch_weight
+from helpers.parallel._data_parallel import batch_weight
 
 TOLERANCE, WRONG = 1e-12, 1e-6
 STEPS, RATE, MOMENTUM = 4, 0.1, 0.9

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.parallel import Experts, compare_experts, exchange_of, model_expert_traffic, route
-from helpers.parallel.experts import _AllToAll
+from helpers.parallel._experts import _AllToAll
 
 TOLERANCE, WRONG = 1e-12, 1e-3
 SETTINGS = [(1, None), (1, 1.0), (2, 1.25), (2, None), (3, 0.5)]

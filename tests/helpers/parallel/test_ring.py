@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from helpers import parallel
 from helpers.parallel import compare_ring_attention, merge_blocks, model_ring_traffic, ring_attention
-from helpers.parallel.ring import split_sequence
+from helpers.parallel._ring import split_sequence
 
 TOLERANCE, WRONG = 1e-12, 1e-3
 

@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from helpers.parallel import Ranks
-from helpers.parallel.pipeline import orders as pipeline_orders
-from helpers.parallel.pipeline.schedules import bubble_ratio, bubble_share, live_activations, pipeline_schedule
-from helpers.parallel.pipeline.stages import (
+from helpers.parallel.pipeline import _orders as pipeline_orders
+from helpers.parallel.pipeline._schedules import bubble_ratio, bubble_share, live_activations, pipeline_schedule
+from helpers.parallel.pipeline._stages import (
     SplitSleepingLayer,
     compare_with_one_process,
     execute_schedule,

@@ -15,11 +15,16 @@ import torch
 from torch import nn
 
 from helpers.links import Link, Recorder, joined, sleep_until
-from helpers.parallel import costs, counting, data_parallel, devices
-from helpers.parallel.collectives import collective
-from helpers.parallel.data_parallel import average_gradients, batch_weight, equal_to_single_process, shard
+from helpers.parallel import (
+    _costs as costs,
+    _counting as counting,
+    _data_parallel as data_parallel,
+    _devices as devices,
+)
+from helpers.parallel._collectives import collective
+from helpers.parallel._data_parallel import average_gradients, batch_weight, equal_to_single_process, shard
 from helpers.plotting import gantt
-from helpers.ranks import namespaces
+from helpers.ranks import _namespaces as namespaces
 
 SLOW = Link(bandwidth_bytes_per_s=5e6, latency_s=5e-3)
 CLOSE = 0.25

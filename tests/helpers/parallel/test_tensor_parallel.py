@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from helpers.parallel import FlopCount, compare_tensor_parallel, model_tensor_traffic, split_layers
-from helpers.parallel.tensor_parallel import check_mesh, make_mesh
+from helpers.parallel._tensor_parallel import check_mesh, make_mesh
 
 TOLERANCE = 1e-12
 PAIR = {"up": "column", "down": "row"}

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from helpers.models import AlexNet, LeNet
 from helpers.parallel import AlexNetTower, compare_towers, gather_towers, model_towers
-from helpers.parallel.towers import LOGITS
+from helpers.parallel._towers import LOGITS
 
 TOLERANCE = 1e-12
 SIZES = {

@@ -7,8 +7,8 @@ import itertools
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from helpers.hardware.limits.results import BandwidthPoint, LatencyPoint, MachineLimits, MemoryLevel
-from helpers.plotting.style import STYLE_FILE
+from helpers.hardware.limits._results import BandwidthPoint, LatencyPoint, MachineLimits, MemoryLevel
+from helpers.plotting._style import STYLE_FILE
 
 KIB, MIB = 2**10, 2**20
 LEVELS = (

@@ -7,10 +7,10 @@ import math
 import pytest
 from drawing_samples import KIB, LEVELS, MIB, overlapping, settle
 
-from helpers.access.copies import Link
-from helpers.hardware.devices import OnChipMemory, memory_inversion
-from helpers.hardware.limits.results import MemoryLevel
-from helpers.plotting.hierarchy import draw_hierarchy, draw_inversion, draw_links
+from helpers.access._copies import Link
+from helpers.hardware._devices import OnChipMemory, memory_inversion
+from helpers.hardware.limits._results import MemoryLevel
+from helpers.plotting._hierarchy import draw_hierarchy, draw_inversion, draw_links
 
 
 def words(axes) -> list[str]:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from drawing_samples import overlapping, settle
 
-from helpers.hardware.devices import Source
-from helpers.hardware.history import EnergyCost, Point, Series, doubling_time, energy_costs, training_compute
-from helpers.plotting.history import (
+from helpers.hardware._devices import Source
+from helpers.hardware._history import EnergyCost, Point, Series, doubling_time, energy_costs, training_compute
+from helpers.plotting._history import (
     Doubling,
     doubling_line,
     draw_energy,

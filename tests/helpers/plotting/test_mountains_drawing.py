@@ -7,8 +7,8 @@ import math
 import pytest
 from drawing_samples import KIB, MIB, limits, overlapping, settle
 
-from helpers.hardware.limits.results import LatencyPoint
-from helpers.plotting.curves import draw_bandwidths, draw_latencies
+from helpers.hardware.limits._results import LatencyPoint
+from helpers.plotting._curves import draw_bandwidths, draw_latencies
 
 CACHES = {"L1d": 32 * KIB, "L2": MIB}
 

@@ -10,10 +10,10 @@ from drawing_samples import overlapping, settle
 from matplotlib.colors import to_hex
 
 from helpers import sources
-from helpers.plotting.parallel import draw_crossover, draw_limits, draw_losses, draw_speedup, draw_split, draw_stale
-from helpers.sources.ensembles import Crossover, CrossoverPoint
-from helpers.sources.updates import StabilityLimit, StaleRun, StaleSweep
-from helpers.sources.within_layer import ThreadPoint, ThreadSweep
+from helpers.plotting._parallel import draw_crossover, draw_limits, draw_losses, draw_speedup, draw_split, draw_stale
+from helpers.sources._ensembles import Crossover, CrossoverPoint
+from helpers.sources._updates import StabilityLimit, StaleRun, StaleSweep
+from helpers.sources._within_layer import ThreadPoint, ThreadSweep
 
 GREY = "#dddddd"
 

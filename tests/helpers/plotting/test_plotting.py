@@ -10,8 +10,8 @@ import pytest
 from matplotlib.colors import to_rgb, to_rgba
 
 from helpers import plotting
-from helpers.plotting import bars
-from helpers.plotting.style import STYLE_FILE, ink_on, png
+from helpers.plotting import _bars as bars
+from helpers.plotting._style import STYLE_FILE, ink_on, png
 
 
 def sample(**changes):

@@ -10,7 +10,7 @@ import pytest
 from drawing_samples import overlapping, settle
 from matplotlib.transforms import Bbox
 
-from helpers.plotting.processors import (
+from helpers.plotting._processors import (
     MEMORY_SPACES,
     PARTS,
     SCHEMATIC_DIES,

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 from drawing_samples import limits, overlapping, settle
 
-from helpers.hardware.limits.results import MemoryLevel
-from helpers.plotting.labels import label_points
-from helpers.plotting.roofline import draw_roofline, roofline_alt
-from helpers.plotting.style import MEASURED, figure, png
+from helpers.hardware.limits._results import MemoryLevel
+from helpers.plotting._labels import label_points
+from helpers.plotting._roofline import draw_roofline, roofline_alt
+from helpers.plotting._style import MEASURED, figure, png
 from helpers.roofline import DatasheetRoof, Placement, Workload, model
 from helpers.timing import Timing
 

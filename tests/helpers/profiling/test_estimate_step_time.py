@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import steps
 from helpers.models import LeNet
-from helpers.profiling import ModelError, StepTimeEstimate, estimate as module, estimate_step_time
+from helpers.profiling import ModelError, StepTimeEstimate, _estimate as module, estimate_step_time
 from helpers.results import from_dict
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.profiler import record_function
 
 from helpers.profiling import KernelTable, kernel_table
-from helpers.profiling.kernels import table_rows
+from helpers.profiling._kernels import table_rows
 from helpers.results import from_dict
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.parallel import RankError, Ranks, torchrun
-from helpers.ranks import wire
+from helpers.ranks import _wire as wire
 
 CALLS = 100
 KILLS = int(os.environ.get("COURSE_SOAK_KILLS", "3"))

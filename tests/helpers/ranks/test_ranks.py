@@ -24,7 +24,7 @@ import torch
 from process_watch import is_running, wait_until
 
 from helpers.parallel import RankError, Ranks
-from helpers.ranks import failures, pool, wire, worker
+from helpers.ranks import _failures as failures, _pool as pool, _wire as wire, _worker as worker
 
 ROOT = Path(__file__).parents[3]
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
@@ -235,13 +235,13 @@ def test_an_exception_names_the_rank_and_the_cells_line(three):
     assert message.startswith("rank 1 of 3 raised ZeroDivisionError: division by zero\n  at line 4 of cell-1.py: ret")
     assert "ranks 0 and 2: was still running at line 8 of cell-1.py: dist.all_reduce(torch.ones(1))" in message
     assert 'File "cell-1.py", line 7, in f\n    ratio(rank - 1)' in message
-    assert "worker.py" not in message
+    assert "_worker.py" not in message
     assert [state.status for state in error.states] == ["running", "raised", "running"]
     assert error._render_traceback_() == [f"RankError: {message}"]
 
 
 def test_the_same_exception_on_all_ranks_is_told_once(three, monkeypatch):
-    monkeypatch.setattr("helpers.ranks.ranks._SETTLE_S", LIMIT_S)  # the last of them may be late to raise
+    monkeypatch.setattr("helpers.ranks._ranks._SETTLE_S", LIMIT_S)  # the last of them may be late to raise
     f = cell("def f(rank, world_size): return undefined_name")
     with pytest.raises(RankError, match=r"rank \d of 3 raised NameError") as caught:
         three.run(f)
@@ -554,7 +554,7 @@ NOTEBOOK = """
     {then}
 """
 HANG = "ranks.run(lambda rank, world_size: __import__('time').sleep(600), timeout_s=600)"
-FRESH = "import helpers.ranks.pool as pool; pool.may_fork = lambda: False"
+FRESH = "import helpers.ranks._pool as pool; pool.may_fork = lambda: False"
 
 
 @on_linux

@@ -10,9 +10,9 @@ import product_streams
 import pytest
 
 from helpers import results
-from helpers.simulators import cache, streams
-from helpers.simulators.cache import CacheLevel, simulate_caches, simulate_latency
-from helpers.simulators.streams import AddressStream
+from helpers.simulators import _cache as cache, _streams as streams
+from helpers.simulators._cache import CacheLevel, simulate_caches, simulate_latency
+from helpers.simulators._streams import AddressStream
 
 has_numba = importlib.util.find_spec("numba") is not None
 needs_numba = pytest.mark.skipif(not has_numba, reason="no numba")

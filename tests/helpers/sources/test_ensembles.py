@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from helpers import timing
-from helpers.sources import ensembles, problems
+from helpers.sources import _ensembles as ensembles, _problems as problems
 
 # The two compute the same sums, in products of another shape: a few roundings of float32 (6e-8) a step.
 TOLERANCE = 1e-5

@@ -12,7 +12,7 @@ from torch import nn
 from helpers import data, sources
 from helpers.models import BasicFCModel
 from helpers.results import from_dict
-from helpers.sources import problems, races, servers, updates
+from helpers.sources import _problems as problems, _races as races, _servers as servers, _updates as updates
 
 DELAYS = (0, 1, 2, 3, 5, 8, 16, 32)
 

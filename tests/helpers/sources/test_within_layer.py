@@ -11,7 +11,7 @@ from torch import nn
 from helpers import native, timing
 from helpers.models import BasicFCModel, LeNet
 from helpers.results import from_dict
-from helpers.sources import four as sources, within_layer
+from helpers.sources import _four as sources, _within_layer as within_layer
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 needs_census = pytest.mark.skipif(

@@ -9,9 +9,9 @@ import shutil
 import pytest
 
 from helpers import native
-from helpers.native import tools
-from helpers.studies.constant_weights import counting
-from helpers.studies.constant_weights.counting import (
+from helpers.native import _tools as tools
+from helpers.studies.constant_weights import _counting as counting
+from helpers.studies.constant_weights._counting import (
     PlacementCounts,
     WeightCensus,
     census,
@@ -19,9 +19,9 @@ from helpers.studies.constant_weights.counting import (
     count_widths,
     recorded_counts,
 )
-from helpers.studies.constant_weights.cuda_sources import CUDA_PLACEMENTS, cuda_source
-from helpers.studies.constant_weights.network import Network, random_network, standard_network
-from helpers.studies.constant_weights.programs import CudaProgram, build, generate
+from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, cuda_source
+from helpers.studies.constant_weights._network import Network, random_network, standard_network
+from helpers.studies.constant_weights._programs import CudaProgram, build, generate
 
 NETWORK = standard_network()
 SMALL = random_network((8, 12, 1), ("relu", "sigmoid"))  # a few hundred instructions: compiled in a tenth of a second

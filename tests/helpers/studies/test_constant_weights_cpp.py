@@ -15,9 +15,9 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from helpers import native, timing
-from helpers.studies.constant_weights import cpp_calling
-from helpers.studies.constant_weights.cpp_sources import CPP_PLACEMENTS, PADDING, context_of, cpp_source, packed
-from helpers.studies.constant_weights.network import (
+from helpers.studies.constant_weights import _cpp_calling as cpp_calling
+from helpers.studies.constant_weights._cpp_sources import CPP_PLACEMENTS, PADDING, context_of, cpp_source, packed
+from helpers.studies.constant_weights._network import (
     ACTIVATIONS,
     Dense,
     Network,
@@ -27,7 +27,7 @@ from helpers.studies.constant_weights.network import (
     random_network,
     standard_network,
 )
-from helpers.studies.constant_weights.programs import CppProgram, build, cpp_program
+from helpers.studies.constant_weights._programs import CppProgram, build, cpp_program
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 TINY = 2.0**-149  # the smallest float32

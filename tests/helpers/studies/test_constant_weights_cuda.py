@@ -14,10 +14,10 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from helpers import hardware, native, results, timing
-from helpers.native import cubin as cubin_file, tools
-from helpers.studies.constant_weights import cuda_timing
-from helpers.studies.constant_weights.counting import WeightCensus
-from helpers.studies.constant_weights.cuda_sources import (
+from helpers.native import _cubin as cubin_file, _tools as tools
+from helpers.studies.constant_weights import _cuda_timing as cuda_timing
+from helpers.studies.constant_weights._counting import WeightCensus
+from helpers.studies.constant_weights._cuda_sources import (
     CUDA_PLACEMENTS,
     LAYOUTS,
     PRECISIONS,
@@ -27,7 +27,7 @@ from helpers.studies.constant_weights.cuda_sources import (
     half_bits,
     packed_weights,
 )
-from helpers.studies.constant_weights.network import (
+from helpers.studies.constant_weights._network import (
     ACTIVATIONS,
     Dense,
     Network,
@@ -36,7 +36,7 @@ from helpers.studies.constant_weights.network import (
     pruned,
     random_network,
 )
-from helpers.studies.constant_weights.programs import build, cuda_function, generate
+from helpers.studies.constant_weights._programs import build, cuda_function, generate
 
 
 def _has_nvrtc() -> bool:

@@ -8,9 +8,9 @@ import struct
 import numpy as np
 import pytest
 
-from helpers.studies.constant_weights import files
-from helpers.studies.constant_weights.files import MAGIC, load, save
-from helpers.studies.constant_weights.network import Dense, Network, random_network, standard_network
+from helpers.studies.constant_weights import _files as files
+from helpers.studies.constant_weights._files import MAGIC, load, save
+from helpers.studies.constant_weights._network import Dense, Network, random_network, standard_network
 
 SMALL = random_network((2, 3, 1), ("tanh", "sigmoid"), seed=3)
 

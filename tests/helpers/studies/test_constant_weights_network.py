@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from helpers import models
-from helpers.studies.constant_weights.network import (
+from helpers.studies.constant_weights._network import (
     Dense,
     Network,
     network_of,

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from helpers import native, results
-from helpers.studies.constant_weights import peers
-from helpers.studies.constant_weights.network import ACTIVATIONS, Dense, Network, exact_outputs, random_network
-from helpers.studies.constant_weights.programs import cpp_program
+from helpers.studies.constant_weights import _peers as peers
+from helpers.studies.constant_weights._network import ACTIVATIONS, Dense, Network, exact_outputs, random_network
+from helpers.studies.constant_weights._programs import cpp_program
 from tests.benchmarks import constant_weights as benchmark
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")

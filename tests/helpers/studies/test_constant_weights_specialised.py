@@ -10,10 +10,10 @@ import torch
 from process_watch import wait_until
 
 from helpers import native
-from helpers.studies.constant_weights import specialised as module
-from helpers.studies.constant_weights.files import save
-from helpers.studies.constant_weights.network import error_bound, exact_outputs, random_network, standard_network
-from helpers.studies.constant_weights.specialised import Specialised, best_placement
+from helpers.studies.constant_weights import _specialised as module
+from helpers.studies.constant_weights._files import save
+from helpers.studies.constant_weights._network import error_bound, exact_outputs, random_network, standard_network
+from helpers.studies.constant_weights._specialised import Specialised, best_placement
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 NETWORK = random_network((6, 8, 2), ("relu", "sigmoid"), seed=3)

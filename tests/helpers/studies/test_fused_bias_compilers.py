@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.studies.fused_bias import compilers
+from helpers.studies.fused_bias import _compilers as compilers
 
 
 @pytest.fixture

@@ -9,7 +9,12 @@ import torch
 from torch.nn import functional
 
 from helpers import native, timing
-from helpers.studies.fused_bias import ALGORITHMS, conv_bias_relu_pool, cpp_kernels, operators
+from helpers.studies.fused_bias import (
+    ALGORITHMS,
+    _cpp_kernels as cpp_kernels,
+    _operators as operators,
+    conv_bias_relu_pool,
+)
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}

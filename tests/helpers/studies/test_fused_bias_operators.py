@@ -15,16 +15,16 @@ from torch.nn import functional
 
 from helpers import native, timing
 from helpers.studies.fused_bias import (
+    _cpp_kernels as cpp_kernels,
+    _layouts as layouts,
+    _operators as operators,
+    _triton_kernels as triton_kernels,
     bias_gradient,
     bias_relu,
     bias_relu_,
     bias_relu_pool,
     conv_bias_relu_pool,
-    cpp_kernels,
-    layouts,
-    operators,
     relu_bias_backward,
-    triton_kernels,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -375,7 +375,7 @@ def test_one_pass_is_not_slower_than_two():
 
 INTERPRETED = """
 import torch
-from helpers.studies.fused_bias import triton_kernels as kernels
+from helpers.studies.fused_bias import _triton_kernels as kernels
 whole, half = (torch.float32, 0), (torch.bfloat16, 2**-7)  # the interpreter cuts bfloat16 off, a GPU rounds
 for dtype, ulp in (whole, half, (torch.float64, 0)):
     for shape, last in (((2, 3, 5, 7), False), ((2, 33, 5, 7), True), ((1, 2, 40, 30), False))[: 3 if ulp == 0 else 1]:

@@ -14,18 +14,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import recorded, results, timing
 from helpers.data import make_MNIST_loader
-from helpers.hardware.limits.results import BandwidthPoint, MachineLimits, MemoryLevel
+from helpers.hardware.limits._results import BandwidthPoint, MachineLimits, MemoryLevel
 from helpers.studies import fused_bias
 from helpers.studies.fused_bias import (
     REDUCTIONS,
     RUNGS,
     VARIANTS,
     Convnet,
+    _convnet as convnet,
+    _cpp_kernels as cpp_kernels,
+    _variants as variants,
     bandwidth_at,
     bias_relu_,
     bias_relu_pool,
-    convnet,
-    cpp_kernels,
     gradients,
     layer,
     measure_kernels,
@@ -37,7 +38,6 @@ from helpers.studies.fused_bias import (
     model_time,
     reduction,
     traffic,
-    variants,
 )
 from helpers.training import train
 
@@ -325,7 +325,7 @@ def test_the_story_is_measured_without_tf32_which_comes_back_also_after_an_error
         seen.append(torch.backends.cudnn.allow_tf32)
         raise RuntimeError("stop here")
 
-    monkeypatch.setattr("helpers.studies.fused_bias.measuring._story_row", refuse)
+    monkeypatch.setattr("helpers.studies.fused_bias._measuring._story_row", refuse)
     for before in (True, False):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", before)
         with pytest.raises(RuntimeError, match="stop here"):

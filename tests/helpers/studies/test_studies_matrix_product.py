@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers import native, recorded, results, timing
-from helpers.native import nvrtc, tools
+from helpers.native import _nvrtc as nvrtc, _tools as tools
 from helpers.simulators import naive_traffic, tiled_traffic
 from helpers.studies import matrix_product
 from helpers.studies.matrix_product import count_instructions, error_share, make_product, measure_products

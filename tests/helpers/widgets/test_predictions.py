@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from helpers import widgets
-from helpers.widgets import predictions, store
-from helpers.widgets.answers import NO_PREDICTION, Answer, quantity, read_number
+from helpers.widgets import _predictions as predictions, _store as store
+from helpers.widgets._answers import NO_PREDICTION, Answer, quantity, read_number
 
 QUESTION = "How many times longer is b than a?"
 

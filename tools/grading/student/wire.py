@@ -24,12 +24,12 @@ _HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # may be half a surrogate pair, w
 
 
 class Broken(Exception):
-    """The other side has gone, or sent what is no message. For the library itself."""
+    """The other side has gone, or sent what is no message."""
 
 
 @dataclass(frozen=True)
 class Unsendable:
-    """Stands for a value that is no data; ``text`` shows it. It equals nothing. For the library itself."""
+    """Stands for a value that is no data; ``text`` shows it. It equals nothing."""
 
     text: str
 
@@ -46,7 +46,7 @@ SAME = object()  # stands for a value that the sender may not change
 
 
 def send(channel: Any, message: dict[str, Any]) -> None:
-    """Send one message. Raises Broken when it is too large or the other side has gone. For the library itself."""
+    """Send one message. Raises Broken when it is too large or the other side has gone."""
     try:
         data = json.dumps(message).encode("ascii")
     except (ValueError, TypeError, RecursionError) as error:
@@ -62,7 +62,7 @@ def send(channel: Any, message: dict[str, Any]) -> None:
 
 
 def receive(channel: Any) -> dict[str, Any]:
-    """Return the next message. Raises Broken for one that is too large or no JSON object. For the library itself."""
+    """Return the next message. Raises Broken for one that is too large or no JSON object."""
     (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
     if length > LARGEST_MESSAGE_BYTES:
         raise Broken(f"a message of {length} bytes, above the {LARGEST_MESSAGE_BYTES} allowed")
@@ -95,7 +95,7 @@ def _exactly(channel: Any, count: int) -> bytes:
 
 
 def encode(value: Any, keep: Callable[[Any], Any]) -> Any:
-    """Return ``value`` as JSON; ``keep`` is asked for the JSON of what is no data. For the library itself."""
+    """Return ``value`` as JSON; ``keep`` is asked for the JSON of what is no data."""
     if value is None or type(value) is bool:
         return value
     if isinstance(value, str):  # also what is made from it, such as NumPy's; and so below
@@ -142,7 +142,7 @@ def _packed(array: Any) -> list[Any]:
 
 
 def decode(data: Any, kept: Callable[[str, Any], Any]) -> Any:
-    """Return the value of JSON; ``kept`` gives that of other tags. Raises Broken. For the library itself."""
+    """Return the value of JSON; ``kept`` gives that of other tags. Raises Broken."""
     try:
         return _decode(data, kept)
     except Broken:

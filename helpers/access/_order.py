@@ -1,0 +1,266 @@
+"""How the order of addresses decides the time: order, stride, direction, alignment. Lesson 01.
+
+Every experiment reads the same bytes, or as many, with the same instructions: only the addresses differ. ``engine``
+"native" is a compiled loop (C++, or numba without a compiler), "torch" is ``torch.take`` with an index of the same
+places, which also reads the index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from helpers.access._kernels import kernels
+from helpers.hardware._card import MachineCard
+from helpers.hardware._machine import machine_card
+from helpers.native import MissingToolError
+from helpers.results import Result
+from helpers.timing import Comparison, compare
+
+ENGINES = ("native", "torch")
+ELEMENT_BYTES = 4
+STRIDES = (1, 2, 4, 8, 16, 32, 64)
+
+_LEAST_BYTES, _MOST_BYTES = 64 * 2**20, 256 * 2**20
+_USUAL_LINE_BYTES, _PAGE_BYTES = 64, 4096
+# Knuth and Lewis: a full period modulo every power of two (Press et al., Numerical Recipes, section 7.1).
+_SHUFFLE = (1_664_525, 1_013_904_223)
+_IN_SEQUENCE = (1, 1)
+_PRECISION = 0.1  # what is looked for here is a factor
+_LOADS = 4 * 200_000  # enough that the call itself, some 20 us, does not count
+
+
+@dataclass(frozen=True)
+class StrideRow(Result):
+    """One stride over the whole buffer: what the program reads, what the memory moves for it (whole lines), the time.
+
+    ``element_s`` is the time of one element read; ``moved_bytes_per_s`` the rate of the lines that must come.
+    ``used_share`` is the part of the moved bytes that the program reads. Lesson 01.
+    """
+
+    stride: int
+    elements: int
+    read_bytes: int
+    lines: int
+    moved_bytes: int
+    used_share: float
+    pass_s: float
+    element_s: float
+    read_bytes_per_s: float
+    moved_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class StrideSweep(Result):
+    """The time of an element and of a byte moved as the stride grows; ``reason`` says why it is not ``stable``.
+
+    Times are minima; the lines are counted, not measured. Lesson 01.
+    """
+
+    engine: str
+    buffer_bytes: int
+    element_bytes: int
+    line_bytes: int
+    stable: bool
+    reason: str
+    rows: tuple[StrideRow, ...]
+
+
+def beyond_caches_bytes(card: MachineCard | None = None) -> int:
+    """Return a buffer size, a power of two, that is twice the largest cache, from 64 MiB to 256 MiB.
+
+    Where the largest cache has over 128 MiB, 256 MiB do not hold twice of it: part of a walk then hits the cache.
+    Lesson 01.
+    """
+    sizes = [cache.size_bytes or 0 for cache in (card or machine_card()).caches or ()]
+    wanted = 2 * max(sizes, default=0)
+    return min(_MOST_BYTES, max(_LEAST_BYTES, 2 ** math.ceil(math.log2(max(wanted, 1)))))
+
+
+def line_size_bytes(card: MachineCard | None = None) -> int:
+    """Return the bytes of a cache line: the largest that the system names, 64 where it names none. Lesson 01."""
+    sizes = [cache.line_bytes for cache in (card or machine_card()).caches or () if cache.line_bytes]
+    return max(sizes, default=_USUAL_LINE_BYTES)
+
+
+def lines_touched(
+    elements: int, *, stride: int = 1, element_bytes: int = ELEMENT_BYTES, line_bytes: int = 64, offset_bytes: int = 0
+) -> int:
+    """Return how many distinct lines hold ``elements`` elements, ``stride`` elements apart, from ``offset_bytes`` on.
+
+    Counted exactly, also for elements that cross from one line into the next; ``stride`` may be negative (then they
+    end at the offset). Raises ValueError for a count or size below 1, a stride of 0 or a negative offset. Lesson 01.
+    """
+    for name, value in (("elements", elements), ("element_bytes", element_bytes), ("line_bytes", line_bytes)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; give a whole number of at least 1")
+    if stride == 0 or offset_bytes < 0:
+        raise ValueError(f"stride={stride}, offset_bytes={offset_bytes}: give a stride that is not 0 and an offset of "
+                         "at least 0")  # fmt: skip
+    step_bytes = abs(stride) * element_bytes
+    # After so many elements the places stand within their lines as before, so each further round adds as many lines.
+    around = line_bytes // math.gcd(line_bytes, step_bytes)
+    rounds, rest = divmod(elements - 1, around)
+
+    def lines(count: int) -> int:
+        starts = offset_bytes + np.arange(count, dtype=np.int64) * step_bytes
+        first, last = starts // line_bytes, (starts + element_bytes - 1) // line_bytes
+        # Both rows ascend, so a line is counted where it is new: past the last line of the element before.
+        before = np.concatenate(([-1], last[:-1]))
+        return int(np.maximum(last - np.maximum(first, before + 1) + 1, 0).sum())
+
+    return lines(rest + 1) + rounds * (lines(rest + 1 + around) - lines(rest + 1))
+
+
+def compare_order(*, engine: str = "native", buffer_bytes: int | None = None, budget_s: float = 3.0) -> Comparison:
+    """Return the time of reading a buffer once in random order against in sequence.
+
+    Each element of 4 bytes is read once in both; ``buffer_bytes`` (by default :func:`beyond_caches_bytes`) is rounded
+    up to a power of two. The addresses do not depend on what was read, so several misses are under way at once: the
+    latency of one alone is the probe's chase.
+
+    Raises ValueError for another engine or a buffer under 4 kB, MissingToolError without compiler and numba. Lesson 01.
+    """
+    data = _buffer(buffer_bytes, engine)
+    if engine == "torch":
+        tensor, places = _as_tensor(data), torch.arange(len(data))
+        shuffled = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
+        return _take({"in sequence": places, "random": shuffled}, tensor, budget_s)
+    loops, mask = kernels(), len(data) - 1
+    return compare(
+        {
+            "in sequence": lambda: loops.hop(data, mask, *_IN_SEQUENCE),
+            "random": lambda: loops.hop(data, mask, *_SHUFFLE),
+        },
+        budget_s=budget_s,
+        device="cpu",
+        precision=_PRECISION,
+    )
+
+
+def compare_direction(*, engine: str = "native", buffer_bytes: int | None = None, budget_s: float = 1.5) -> Comparison:
+    """Return the time of reading a buffer backwards against forwards, element by element.
+
+    NumPy cannot show it: it reads ``x[::-1].sum()`` forwards, since the order does not change the sum. Errors as in
+    :func:`compare_order`. Lesson 01.
+    """
+    data = _buffer(buffer_bytes, engine)
+    count = len(data)
+    if engine == "torch":
+        places = torch.arange(count)
+        return _take({"forwards": places, "backwards": places.flip(0)}, _as_tensor(data), budget_s)
+    loops = kernels()
+    return compare(
+        {
+            "forwards": lambda: loops.walk(data, 0, 1, count),
+            "backwards": lambda: loops.walk(data, count - 1, -1, count),
+        },
+        budget_s=budget_s,
+        device="cpu",
+        precision=_PRECISION,
+    )
+
+
+def sweep_stride(
+    strides: Sequence[int] = STRIDES,
+    *,
+    engine: str = "native",
+    buffer_bytes: int | None = None,
+    budget_s: float = 3.0,
+    card: MachineCard | None = None,
+) -> StrideSweep:
+    """Return what a pass over one buffer costs when only each ``stride``-th element of 4 bytes is read.
+
+    Up to the line's size fewer elements are read and the same lines move, so the time of an element doubles with the
+    stride; beyond it, lines are skipped. Strides are timed in turns (:func:`helpers.timing.compare`), minimum of many.
+
+    Raises ValueError for fewer than two strides or one below 1; else as :func:`compare_order`. Lesson 01.
+    """
+    if len(set(strides)) < 2 or any(not isinstance(stride, int) or stride < 1 for stride in strides):
+        raise ValueError(f"strides are {tuple(strides)}; give two or more different whole numbers of at least 1")
+    data, line_bytes = _buffer(buffer_bytes, engine), line_size_bytes(card)
+    counts = {stride: -(-len(data) // stride) for stride in sorted(set(strides))}
+    walks: dict[str, Callable[[], object]]
+    if engine == "torch":
+        tensor = _as_tensor(data)
+        indexes = {stride: torch.arange(0, len(data), stride) for stride in counts}
+        out = {stride: torch.empty(count, dtype=tensor.dtype) for stride, count in counts.items()}
+        walks = {str(s): lambda s=s: torch.take(tensor, indexes[s], out=out[s]) for s in counts}
+        used = "torch"
+    else:
+        loops = kernels()
+        walks = {str(s): lambda s=s: loops.walk(data, 0, s, counts[s]) for s in counts}
+        used = loops.engine
+    timed = compare(walks, budget_s=budget_s, device="cpu", precision=_PRECISION)
+    rows = tuple(
+        stride_row(stride, counts[stride], timed.candidate(str(stride)).minimum_s, line_bytes) for stride in counts
+    )
+    return StrideSweep(engine=used, buffer_bytes=data.nbytes, element_bytes=ELEMENT_BYTES, line_bytes=line_bytes,
+                       stable=timed.stable, reason=timed.reason, rows=rows)  # fmt: skip
+
+
+def stride_row(stride: int, elements: int, pass_s: float, line_bytes: int) -> StrideRow:
+    """Return the row of a pass over ``elements`` elements that took ``pass_s``: its lines counted, its rates."""
+    lines = lines_touched(elements, stride=stride, line_bytes=line_bytes)
+    read_bytes, moved_bytes = elements * ELEMENT_BYTES, lines * line_bytes
+    return StrideRow(stride=stride, elements=elements, read_bytes=read_bytes, lines=lines, moved_bytes=moved_bytes,
+                     used_share=read_bytes / moved_bytes, pass_s=pass_s, element_s=pass_s / elements,
+                     read_bytes_per_s=read_bytes / pass_s, moved_bytes_per_s=moved_bytes / pass_s)  # fmt: skip
+
+
+def compare_alignment(*, budget_s: float = 1.5) -> Comparison:
+    """Return the time of 800,000 loads of 8 bytes from the first cache, by where they stand.
+
+    "aligned" is at a multiple of 8; "misaligned" within one line; "across lines" has half of each load in the next
+    line; "end of a page" is aligned in the last 8 bytes of a page of 4 KiB; "across pages" has half in the next page.
+    All read four places over and over, so only the load itself is timed, not the way from memory.
+
+    Raises MissingToolError without a C++ compiler: numba cannot be kept from moving the loads out of the loop.
+    Lesson 01.
+    """
+    loops = kernels()
+    if loops.load_four is None:
+        raise MissingToolError("loads at odd addresses need C++, and no compiler works here", "install g++ or clang++")
+    data, line = _aligned_bytes(8 * _PAGE_BYTES, _PAGE_BYTES), line_size_bytes()
+    places = {
+        "aligned": (0, line),
+        "misaligned": (4, line),
+        "across lines": (line - 4, line),
+        "end of a page": (_PAGE_BYTES - 8, _PAGE_BYTES),
+        "across pages": (_PAGE_BYTES - 4, _PAGE_BYTES),
+    }
+    load, rounds = loops.load_four, _LOADS // 4
+    runs = {name: lambda o=offset, s=step: load(data, o, s, rounds) for name, (offset, step) in places.items()}
+    return compare(runs, budget_s=budget_s, device="cpu", precision=_PRECISION)
+
+
+def _take(indexes: dict[str, torch.Tensor], tensor: torch.Tensor, budget_s: float) -> Comparison:
+    out = torch.empty_like(tensor)
+    runs = {name: lambda places=places: torch.take(tensor, places, out=out) for name, places in indexes.items()}
+    return compare(runs, budget_s=budget_s, device="cpu", precision=_PRECISION)
+
+
+def _buffer(buffer_bytes: int | None, engine: str) -> np.ndarray:
+    """Return a written uint32 buffer of a power of two of elements; ValueError for a bad size or engine."""
+    if engine not in ENGINES:
+        raise ValueError(f"there is no engine {engine!r}; give one of {', '.join(map(repr, ENGINES))}")
+    size = beyond_caches_bytes() if buffer_bytes is None else buffer_bytes
+    if isinstance(size, bool) or not isinstance(size, int) or size < _PAGE_BYTES:
+        raise ValueError(f"buffer_bytes is {buffer_bytes!r}; give a whole number of bytes of at least {_PAGE_BYTES:,}")
+    return np.arange(2 ** math.ceil(math.log2(size / ELEMENT_BYTES)), dtype=np.uint32)
+
+
+def _as_tensor(data: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(data.view(np.int32))
+
+
+def _aligned_bytes(size: int, boundary: int) -> np.ndarray:
+    """Return ``size`` zero bytes, all written, whose first address is a multiple of ``boundary``."""
+    store = np.zeros(size + boundary, dtype=np.uint8)
+    store.fill(0)
+    first = -store.ctypes.data % boundary
+    return store[first : first + size]

@@ -1,0 +1,415 @@
+"""Known processors and accelerators as data: peaks, memory, caches, registers, each figure with where it was read.
+
+The figures stand in ``devices.toml`` beside this module. A figure that no source was found for is None and is shown as
+unknown. Peaks are kept dense and sparse apart: published tables mix the two, and are then wrong by a factor of two
+(:func:`helpers.hardware._devices.published_errors`). Lessons 01 and 02.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+import re
+import statistics
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from helpers import results
+from helpers.hardware._card import MachineCard
+from helpers.results import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNITS = ("vector", "matrix")
+DTYPES = ("float64", "float32", "tfloat32", "bfloat16", "float16", "float8", "float4", "int8", "int4")
+SOURCE_KINDS = ("vendor", "paper", "reference", "community")
+
+_MARKETING = ("nvidia", "geforce", "tesla", "amd", "instinct", "intel", "r", "tm", "processor", "cpu")
+_BITS_PER_BYTE = 8
+
+
+@dataclass(frozen=True)
+class Source(Result):
+    """Where a figure was read: ``kind`` is vendor, paper, reference (database, press) or community. Lesson 02."""
+
+    title: str
+    address: str
+    kind: str
+    read: str
+
+
+@dataclass(frozen=True)
+class Fact(Result):
+    """One figure of a device: its field, the value in the field's unit, the source and a note on it. Lesson 02."""
+
+    name: str
+    value: float | str
+    source: Source = field(repr=False)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Peak(Result):
+    """The most operations a second in one format; for int8 and int4 they are operations on whole numbers.
+
+    ``unit`` is vector (ordinary cores) or matrix (tensor or matrix cores, systolic arrays). ``dense_flops_per_s`` is
+    the rate for any matrix, ``sparse_flops_per_s`` the one for matrices with two zeros in every four values; a
+    multiply-add counts as two operations. None is unknown. Lesson 02.
+    """
+
+    dtype: str
+    unit: str
+    dense_flops_per_s: float | None
+    sparse_flops_per_s: float | None
+    source: Source = field(repr=False)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Device(Result):
+    """One processor or accelerator as published; None is unknown, and ``facts`` holds the source of every figure.
+
+    ``kind`` is gpu, cpu, tpu or soc, ``introduced`` a year. ``cores`` are the multiprocessors or compute units of a
+    GPU, the TensorCores of a TPU. What begins with ``core_`` is one core's: registers, first-level cache, and the most
+    of it (or beside it) that a program may use as shared memory. ``l3_bytes`` is the last level where it is not L2,
+    ``on_chip_bytes`` a TPU's memory on the chip. ``memory_bus_bits`` times ``memory_rate_per_s`` (transfers a second on
+    each wire) is eight times the bandwidth. Lessons 01 and 02.
+    """
+
+    name: str
+    kind: str
+    introduced: str | None = None
+    cores: int | None = None
+    core_register_bytes: int | None = None
+    core_l1_bytes: int | None = None
+    core_shared_bytes: int | None = None
+    l2_bytes: int | None = None
+    l3_bytes: int | None = None
+    on_chip_bytes: int | None = None
+    memory_bytes: int | None = None
+    memory_bus_bits: int | None = None
+    memory_rate_per_s: float | None = None
+    memory_bandwidth_bytes_per_s: float | None = None
+    tdp_w: float | None = None
+    peaks: tuple[Peak, ...] = ()
+    aliases: tuple[str, ...] = field(default=(), repr=False)
+    facts: tuple[Fact, ...] = field(default=(), repr=False)
+
+    @property
+    def year(self) -> int | None:
+        """The year it was introduced, as a number; None where it is unknown."""
+        return None if self.introduced is None else int(self.introduced)
+
+    @property
+    def register_bytes(self) -> int | None:
+        """Registers of all cores together; None where cores or their registers are unknown."""
+        return _product(self.cores, self.core_register_bytes)
+
+    @property
+    def l1_bytes(self) -> int | None:
+        """First-level data caches of all cores together (on NVIDIA's since Volta, with the shared memory in them)."""
+        return _product(self.cores, self.core_l1_bytes)
+
+    @property
+    def shared_bytes(self) -> int | None:
+        """The shared memory that all cores together can give to programs; None for what has none or is unknown."""
+        return _product(self.cores, self.core_shared_bytes)
+
+    @property
+    def bus_bandwidth_bytes_per_s(self) -> float | None:
+        """The bandwidth that bus width and data rate come to; None where one of them is unknown."""
+        bits_per_s = _product(self.memory_bus_bits, self.memory_rate_per_s)
+        return None if bits_per_s is None else bits_per_s / _BITS_PER_BYTE
+
+    def fact(self, name: str) -> Fact | None:
+        """Return the figure ``name`` with its source, None where it is unknown.
+
+        Raises ValueError for a name that is no figure of a device.
+        """
+        if name not in FIGURES:
+            raise ValueError(f"a device has no figure {name!r}; it has {', '.join(FIGURES)}")
+        return next((fact for fact in self.facts if fact.name == name), None)
+
+    def peak(self, dtype: str, *, unit: str | None = None) -> Peak | None:
+        """Return the peak in ``dtype`` of ``unit``, or of the faster unit; None where none is known.
+
+        Raises ValueError for a dtype that is not in :data:`DTYPES` or a unit that is not in :data:`UNITS`.
+        """
+        _require(dtype, DTYPES, "dtype")
+        if unit is not None:
+            _require(unit, UNITS, "unit")
+        known = [peak for peak in self.peaks if peak.dtype == dtype and unit in (None, peak.unit)]
+        return max(known, key=lambda peak: peak.dense_flops_per_s or 0.0, default=None)
+
+    def sources(self) -> pd.DataFrame:
+        """Return every figure and peak as printed, with the source's title, kind, address, date and note; one a row."""
+        import pandas as pd
+
+        rows = [(results.label(name), results.cell(name, getattr(self, name)), self.fact(name)) for name in FIGURES]
+        rows += [(f"{peak.dtype} {peak.unit} {state}", results.cell("flops_per_s", rate), peak)
+                 for peak in self.peaks
+                 for state, rate in (("dense", peak.dense_flops_per_s), ("sparse", peak.sparse_flops_per_s))
+                 if rate is not None]  # fmt: skip
+        return pd.DataFrame([{"figure": figure, "value": value, **_origin(fact)} for figure, value, fact in rows])
+
+
+FIGURES = tuple(
+    member.name for member in fields(Device) if member.name not in ("name", "kind", "peaks", "aliases", "facts")
+)
+
+
+@dataclass(frozen=True)
+class KnownDevice(Result):
+    """What the table has for a machine's device: the device, or None and the reason in words. Lesson 02."""
+
+    asked: str
+    device: Device | None
+    reason: str
+
+
+@functools.cache
+def devices() -> tuple[Device, ...]:
+    """Return every device of the table, in its order: GPUs, TPUs, processors, Apple's chips. Lesson 02."""
+    data = device_data()
+    return tuple(_device(entry, device_sources(data)) for entry in data["device"])
+
+
+def device(name: str) -> Device:
+    """Return the device called ``name``: the table's name, an alias, or what ``torch.cuda.get_device_name`` says.
+
+    Makers' names, case and punctuation do not count; everything else does, so an H200 is never taken for an H100, nor
+    an RTX 3090 Ti for an RTX 3090. Raises TypeError for what is no text, ValueError for a name that is unknown or that
+    several devices go by, with the names that are near. Lesson 02.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"device takes a name such as 'NVIDIA H200', not {name!r} ({type(name).__name__})")
+    asked = _normal(name)
+    for known in devices():
+        if asked and asked in {_normal(alias) for alias in (known.name, *known.aliases)}:
+            return known
+    near = _near(asked)
+    if len(near) > 1 and all(_normal(other)[: len(asked)] == asked for other in near):
+        raise ValueError(f"{name!r} may be {' or '.join(near)}, and they differ; say which")
+    listed = f"near it: {', '.join(near)}" if near else f"known: {', '.join(known.name for known in devices())}"
+    raise ValueError(f"{name!r} is not in the table of devices; {listed}")
+
+
+def known_device(machine: str | MachineCard) -> KnownDevice:
+    """Return what the table has for a device's name, or for a machine card's first GPU or else its processor.
+
+    Nothing is raised for a device that is not in the table: ``device`` is None then and ``reason`` says why, so a
+    roofline is drawn without data-sheet roofs. Raises TypeError for what is neither text nor a card. Lesson 02.
+    """
+    if not isinstance(machine, str | MachineCard):
+        raise TypeError(f"known_device takes a name or a machine card, not {machine!r:.40} ({type(machine).__name__})")
+    asked = machine if isinstance(machine, str) else _card_name(machine)
+    if not asked:
+        return KnownDevice("", None, "the system does not say what its processor is called")
+    try:
+        found = device(asked)
+    except ValueError as error:
+        return KnownDevice(asked, None, str(error))
+    return KnownDevice(asked, found, f"{asked!r} is {found.name} in the table")
+
+
+def ridge_flops_per_byte(device: Device, dtype: str, *, unit: str | None = None) -> float | None:
+    """Return the arithmetic intensity at which ``device`` is as busy computing as moving: dense peak over bandwidth.
+
+    None where the peak or the bandwidth is unknown. Raises TypeError for what is no device, ValueError as
+    :meth:`Device.peak`. The ridge point of the roofline model (Williams, Waterman and Patterson 2009). Lesson 02.
+    """
+    require_device(device)
+    peak = device.peak(dtype, unit=unit)
+    if peak is None or peak.dense_flops_per_s is None or device.memory_bandwidth_bytes_per_s is None:
+        return None
+    return peak.dense_flops_per_s / device.memory_bandwidth_bytes_per_s
+
+
+def require_device(given: object) -> None:
+    """Raise TypeError unless ``given`` is a device."""
+    if not isinstance(given, Device):
+        raise TypeError(f"this takes a device of the table, such as device('NVIDIA H200'), not {given!r:.40} "
+                        f"({type(given).__name__})")  # fmt: skip
+
+
+def _product(*factors: float | None) -> Any:
+    return None if None in factors else math.prod(factors)
+
+
+def _require(value: str, known: Sequence[str], what: str) -> None:
+    if value not in known:
+        raise ValueError(f"{what} {value!r} is not known; use one of {', '.join(known)}")
+
+
+def _origin(fact: Fact | Peak | None) -> dict[str, str]:
+    if fact is None:
+        return dict.fromkeys(("source", "kind", "address", "read", "note"), "")
+    source = fact.source
+    return {"source": source.title, "kind": source.kind, "address": source.address, "read": source.read,
+            "note": fact.note}  # fmt: skip
+
+
+@functools.cache
+def device_data() -> Mapping[str, Any]:
+    """Return ``devices.toml`` as it stands."""
+    return tomllib.loads(resources.files("helpers.hardware").joinpath("devices.toml").read_text(encoding="utf-8"))
+
+
+def device_sources(data: Mapping[str, Any]) -> dict[str, Source]:
+    """Return the sources of a data file by key."""
+    return {key: Source(*parts, read=data["read"]) for key, parts in data["sources"].items()}
+
+
+def _device(entry: Mapping[str, Any], sources: Mapping[str, Source]) -> Device:
+    facts = tuple(
+        Fact(name, amount(entry[name][0]), sources[entry[name][1]], *entry[name][2:])
+        for name in FIGURES
+        if name in entry
+    )
+    peaks = tuple(_peak(peak, sources[peak["source"]]) for peak in entry["peaks"])
+    values = {fact.name: fact.value for fact in facts}
+    return Device(entry["name"], entry["kind"], **values, peaks=peaks, aliases=tuple(entry["aliases"]), facts=facts)
+
+
+def _peak(entry: Mapping[str, Any], source: Source) -> Peak:
+    dense, sparse = (amount(entry[rate]) if rate in entry else None for rate in ("dense", "sparse"))
+    return Peak(entry["dtype"], entry["unit"], dense, sparse, source, entry.get("note", ""))
+
+
+def amount(value: Any) -> Any:
+    """Return a figure of a data file: a number, a product ``[6144, 1024]``, or a sum of products ``[[192, 8], ...]``.
+
+    A result that is whole comes back as an ``int``, text as it is.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        value = sum(map(amount, value)) if isinstance(value[0], list) else math.prod(value)
+    return int(value) if float(value).is_integer() else float(value)
+
+
+def _normal(name: str) -> str:
+    words = re.sub(r"\d+-core|@.*|[()]", " ", name.lower())
+    return "".join(word for word in re.findall(r"[a-z0-9.+]+", words) if word not in _MARKETING)
+
+
+def _near(asked: str) -> list[str]:
+    names = {_normal(alias): known.name for known in devices() for alias in (*known.aliases, known.name)}
+    begins = [original for normal, original in names.items() if asked and normal.startswith(asked)]
+    close = begins or [names[match] for match in difflib.get_close_matches(asked, names, n=3)]
+    return list(dict.fromkeys(close))
+
+
+def _card_name(card: MachineCard) -> str | None:
+    return card.gpus[0].name if card.gpus else card.model
+
+
+_EVEN_RATIO = 1.0
+
+
+@dataclass(frozen=True)
+class OnChipMemory(Result):
+    """One device's memory on the chip, all cores together, level by level; None is unknown or not there.
+
+    ``registers_to_l2_ratio`` above 1 is the inversion: more in registers than in the cache behind them. Lesson 01.
+    """
+
+    name: str
+    kind: str
+    introduced: str | None
+    register_bytes: int | None
+    l1_bytes: int | None
+    shared_bytes: int | None
+    l2_bytes: int | None
+    l3_bytes: int | None
+    registers_to_l2_ratio: float | None
+
+    @property
+    def inverted(self) -> bool | None:
+        """Whether the registers hold more than the second-level cache; None where one of the two is unknown."""
+        return None if self.registers_to_l2_ratio is None else self.registers_to_l2_ratio > _EVEN_RATIO
+
+
+@dataclass(frozen=True)
+class MemoryInversion(Result):
+    """Registers, first and second level of GPUs against processors; the medians are of the devices known. Lesson 01."""
+
+    gpu_median_ratio: float | None
+    cpu_median_ratio: float | None
+    devices: tuple[OnChipMemory, ...]
+
+
+@dataclass(frozen=True)
+class PublishedError(Result):
+    """A published table's rate beside ours; a ``claim_ratio`` near 2 is a sparse rate given for a dense one.
+
+    Lesson 02.
+    """
+
+    device: str
+    dtype: str
+    said: str
+    claimed_flops_per_s: float
+    dense_flops_per_s: float
+    claim_ratio: float
+    published_by: str
+    source: Source = field(repr=False)
+
+
+@dataclass(frozen=True)
+class PublishedErrors(Result):
+    """Rates that public tables call dense, or do not call sparse, held to ours. Lesson 02."""
+
+    median_ratio: float
+    claims: tuple[PublishedError, ...]
+
+
+def memory_inversion(names: Sequence[str] | None = None) -> MemoryInversion:
+    """Return the memory on the chips of the devices called ``names``, by default of all whose registers are known.
+
+    Raises TypeError for one name instead of a list, ValueError for an unknown or ambiguous name, as
+    :func:`helpers.hardware._devices.device`. Lesson 01.
+    """
+    if isinstance(names, str):
+        raise TypeError(f"names is a list of names, such as [{names!r}]")
+    if names is None:
+        chosen = [known for known in devices() if known.register_bytes is not None]
+    else:
+        chosen = [device(name) for name in names]
+    rows = tuple(_on_chip(one) for one in chosen)
+    return MemoryInversion(_median_ratio(rows, "gpu"), _median_ratio(rows, "cpu"), rows)
+
+
+def published_errors() -> PublishedErrors:
+    """Return the rates of public tables that this course found wrong, each with its ratio to the dense rate.
+
+    Every one was read in the table that it is laid to; the address is in the claim's ``source``. Lesson 02.
+    """
+    data = device_data()
+    sources = device_sources(data)
+    claims = tuple(_claim(entry, sources[entry["source"]]) for entry in data["claim"])
+    return PublishedErrors(statistics.median(claim.claim_ratio for claim in claims), claims)
+
+
+def _on_chip(one: Device) -> OnChipMemory:
+    known = one.register_bytes is not None and one.l2_bytes is not None
+    ratio = one.register_bytes / one.l2_bytes if known else None
+    return OnChipMemory(one.name, one.kind, one.introduced, one.register_bytes, one.l1_bytes, one.shared_bytes,
+                        one.l2_bytes, one.l3_bytes, ratio)  # fmt: skip
+
+
+def _median_ratio(rows: Sequence[OnChipMemory], kind: str) -> float | None:
+    ratios = [row.registers_to_l2_ratio for row in rows if row.kind == kind and row.registers_to_l2_ratio is not None]
+    return statistics.median(ratios) if ratios else None
+
+
+def _claim(entry: dict, source: Source) -> PublishedError:
+    claimed = amount(entry["flops_per_s"])
+    dense = device(entry["device"]).peak(entry["dtype"]).dense_flops_per_s
+    return PublishedError(entry["device"], entry["dtype"], entry["said"], claimed, dense, claimed / dense,
+                          source.title, source)  # fmt: skip

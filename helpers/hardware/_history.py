@@ -1,0 +1,291 @@
+"""How computing grew: training compute of landmark models, processors by year, and the energy of an operation.
+
+Small tables with their sources in ``history.toml`` beside this module, the growth fitted to them
+(:func:`doubling_time`), and the energy of an inference from its counts (:func:`inference_energy`). Lessons 01 and 02.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from helpers.hardware._devices import Source, device_sources
+from helpers.results import Result
+
+QUANTITIES = ("transistors", "clock_hz", "power_w", "single_thread", "cores")
+
+_PICO = 1e-12
+_FLOPS_PER_PETAFLOP = 10**15
+_LEAST_POINTS = 3
+_BITS_PER_BYTE = 8
+_QUANTILE_POINTS = 20_001
+
+
+@dataclass(frozen=True)
+class Point(Result):
+    """A quantity's ``value`` at a time, ``year`` with a fraction (2012.75 is the end of September). Lesson 02."""
+
+    name: str
+    year: float
+    value: float
+    source: Source = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Series(Result):
+    """A quantity over the years, in time's order; ``unit`` says what the values are. Lesson 02."""
+
+    quantity: str
+    unit: str
+    points: tuple[Point, ...]
+
+    def between(self, first: float, last: float) -> Series:
+        """Return the points with ``first <= year < last``."""
+        return Series(self.quantity, self.unit, tuple(point for point in self.points if first <= point.year < last))
+
+
+@dataclass(frozen=True)
+class DoublingTime(Result):
+    """How fast a series doubled: the slope of log2 of the value against the year, by least squares.
+
+    ``low`` and ``high`` bound the slope with ``confidence_share``; ``doubling_years`` is one over the slope (infinite
+    for a slope of 0, negative for what halves), and its bounds are None where the slope's interval holds 0: the series
+    then says nothing of a doubling time. ``annual_ratio`` is the growth in one year. Lesson 02.
+    """
+
+    doublings_per_year: float
+    low_doublings_per_year: float
+    high_doublings_per_year: float
+    doubling_years: float
+    shortest_doubling_years: float | None
+    longest_doubling_years: float | None
+    annual_ratio: float
+    confidence_share: float
+    points: int
+
+
+@dataclass(frozen=True)
+class EnergyCost(Result):
+    """The energy of one operation or of one access of ``bits``, in picojoules, least to most, on a ``process_nm`` chip.
+
+    Lesson 01.
+    """
+
+    name: str
+    kind: str
+    bits: int
+    least_pj: float
+    most_pj: float
+    process_nm: int
+    source: Source = field(repr=False)
+
+    @property
+    def least_j(self) -> float:
+        """The least, in joules."""
+        return self.least_pj * _PICO
+
+    @property
+    def most_j(self) -> float:
+        """The most, in joules."""
+        return self.most_pj * _PICO
+
+    @property
+    def middle_j(self) -> float:
+        """The middle of least and most, in joules."""
+        return (self.least_j + self.most_j) / 2
+
+
+@dataclass(frozen=True)
+class EnergyTable(Result):
+    """The energy of operations and accesses; one row a cost. Lesson 01."""
+
+    costs: tuple[EnergyCost, ...]
+
+
+@dataclass(frozen=True)
+class InferenceEnergy(Result):
+    """The energy of a run from its counts: a multiplication and an addition a MAC, and every access.
+
+    ``dram_least_j`` and ``dram_most_j`` bound the DRAM's part, ``dram_j`` is the middle; ``dram_share`` is its part of
+    ``total_j``. Instructions, clocks and leakage are not in it: a floor, not a bill. Lesson 01.
+    """
+
+    macs: int
+    dtype: str
+    arithmetic_j: float
+    cache_j: float
+    dram_j: float
+    dram_least_j: float
+    dram_most_j: float
+    total_j: float
+    dram_share: float
+
+
+@functools.cache
+def training_compute() -> Series:
+    """Return the operations that training landmark models took, 1957 to 2023, by Epoch AI's estimates.
+
+    In FLOP. Epoch expects most estimates to be right within a factor of 2, the latest within 5. Lesson 02.
+    """
+    data = _data()
+    source = device_sources(data)[data["training"]["source"]]
+    rows = data["training"]["rows"]
+    points = tuple(Point(name, year, petaflop * _FLOPS_PER_PETAFLOP, source) for name, year, petaflop in rows)
+    return Series("training compute", "FLOP", points)
+
+
+def processors(quantity: str) -> Series:
+    """Return one quantity of microprocessors by year: transistors, clock_hz, power_w, single_thread or cores.
+
+    One processor a calendar year, the first of Karl Rupp's list; ``single_thread`` is his SPECint x 1,000, ``cores``
+    counts as his list does (240 for a Xeon Phi). Raises ValueError for another quantity. Lesson 02.
+    """
+    if quantity not in QUANTITIES:
+        raise ValueError(f"quantity {quantity!r} is not in the table; use one of {', '.join(QUANTITIES)}")
+    data = _data()
+    source = device_sources(data)[data["processors"]["source"]]
+    table = data["processors"][quantity]
+    units = {"clock_hz": "Hz", "power_w": "W", "single_thread": "SPECint x 1,000"}
+    points = tuple(Point("", year, value * table["factor"], source) for year, value in table["rows"])
+    return Series(quantity, units.get(quantity, ""), points)
+
+
+def doubling_time(series: Series, *, confidence: float = 0.95) -> DoublingTime:
+    """Fit ``log2(value) = a + b * year`` by least squares and return b with its interval and the doubling time 1 / b.
+
+    The interval is Student's for the slope of a line with independent errors of one spread. Raises ValueError for fewer
+    than three points, points of one year, a value that is not positive and finite, or a confidence outside (0, 1).
+    Lesson 02.
+    """
+    years = np.array([point.year for point in series.points])
+    values = np.array([point.value for point in series.points])
+    if len(years) < _LEAST_POINTS or np.ptp(years) == 0:
+        raise ValueError(f"{series.quantity}: a growth rate with an interval needs at least {_LEAST_POINTS} points of "
+                         f"different years; there are {len(years)}")  # fmt: skip
+    if not np.all((values > 0) & (values < np.inf)):
+        raise ValueError(f"{series.quantity}: only positive finite values have a logarithm to fit; these go from "
+                         f"{values.min():g} to {values.max():g}")  # fmt: skip
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is a share between 0 and 1, such as 0.95, not {confidence!r}")
+    slope, error = _slope(years, np.log2(values))
+    half_width = _student_quantile((1 + confidence) / 2, len(years) - 2) * error
+    low, high = slope - half_width, slope + half_width
+    told = low > 0 or high < 0
+    bounds = sorted((1 / low, 1 / high), key=abs) if told else (None, None)
+    return DoublingTime(slope, low, high, 1 / slope if slope else math.inf, *bounds, 2**slope, confidence, len(years))
+
+
+@functools.cache
+def energy_costs() -> EnergyTable:
+    """Return the energy of additions, multiplications and accesses on a 45 nm chip: Horowitz, ISSCC 2014.
+
+    Lesson 01.
+    """
+    data = _data()
+    sources = device_sources(data)
+    nm = data["energy"]["process_nm"]
+    rows = data["energy"]["rows"]
+    return EnergyTable(tuple(EnergyCost(*figures, nm, sources[source]) for *figures, source in rows))
+
+
+def energy_cost(name: str) -> EnergyCost:
+    """Return the cost called ``name``, such as ``"float32 multiply"`` or ``"DRAM"``.
+
+    Raises ValueError for another name, with those there are. Lesson 01.
+    """
+    costs = energy_costs().costs
+    found = next((cost for cost in costs if cost.name == name), None)
+    if found is None:
+        raise ValueError(f"no energy is known for {name!r}; the table has {', '.join(cost.name for cost in costs)}")
+    return found
+
+
+def inference_energy(
+    macs: int, *, dtype: str = "float32", dram_bytes: int = 0, cache_bytes: int = 0, cache: str = "cache of 8 KB"
+) -> InferenceEnergy:
+    """Return the energy of ``macs`` multiply-accumulates and of the bytes that go to and from a cache and DRAM.
+
+    ``dtype`` is float32, float16 or int8 (int8 products are summed in int32, so its addition is the 32-bit one); an
+    access is counted by its bits, as if it used all of them. Raises ValueError for another dtype or cache and for a
+    negative count. Horowitz, Computing's Energy Problem, ISSCC 2014. Lesson 01.
+    """
+    counts = {"macs": macs, "dram_bytes": dram_bytes, "cache_bytes": cache_bytes}
+    for name, count in counts.items():
+        if count < 0:
+            raise ValueError(f"{name} is a count, so 0 or more, not {count}")
+    additions = {"float32": "float32 add", "float16": "float16 add", "int8": "int32 add"}
+    if dtype not in additions:
+        raise ValueError(f"no energy is known for products in {dtype!r}; use one of {', '.join(additions)}")
+    arithmetic = macs * (energy_cost(f"{dtype} multiply").middle_j + energy_cost(additions[dtype]).middle_j)
+    dram, near = energy_cost("DRAM"), _cache(cache)
+    in_cache = _bits_j(near, cache_bytes, near.middle_j)
+    least, middle, most = (_bits_j(dram, dram_bytes, joules) for joules in (dram.least_j, dram.middle_j, dram.most_j))
+    total = arithmetic + in_cache + middle
+    share = middle / total if total else 0.0
+    return InferenceEnergy(macs, dtype, arithmetic, in_cache, middle, least, most, total, share)
+
+
+def multiplier_exponent() -> float:
+    """Return how a multiplier's energy grows with its bits: the p of energy ~ bits^p, between 8 and 32 bits (about 2).
+
+    So a multiplier of twice the bits takes about 2^p = 4 times the energy: it adds up twice as many rows of partial
+    products that are twice as wide. Lesson 02.
+    """
+    narrow, wide = energy_cost("int8 multiply"), energy_cost("int32 multiply")
+    return math.log(wide.middle_j / narrow.middle_j) / math.log(wide.bits / narrow.bits)
+
+
+@functools.cache
+def _data() -> Mapping[str, Any]:
+    return tomllib.loads(resources.files("helpers.hardware").joinpath("history.toml").read_text(encoding="utf-8"))
+
+
+def _cache(name: str) -> EnergyCost:
+    caches = [cost.name for cost in energy_costs().costs if cost.kind == "access" and cost.name != "DRAM"]
+    if name not in caches:
+        raise ValueError(f"{name!r} is no cache; use one of {', '.join(caches)} (DRAM has its own dram_bytes)")
+    return energy_cost(name)
+
+
+def _bits_j(cost: EnergyCost, moved_bytes: int, joules: float) -> float:
+    return moved_bytes * _BITS_PER_BYTE / cost.bits * joules
+
+
+def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Return the least-squares slope and its standard error."""
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ (y - y.mean())) / spread
+    residuals = y - y.mean() - slope * centred
+    return slope, math.sqrt(float(residuals @ residuals) / (len(x) - 2) / spread)
+
+
+@functools.cache
+def _student_quantile(share: float, freedom: int) -> float:
+    """Return the quantile of Student's t for a share above one half, by integrating the density over an angle.
+
+    With t = sqrt(freedom) tan(angle) the density is proportional to cos(angle)^(freedom - 1), so the range is finite.
+    """
+    angles = np.linspace(0, math.pi / 2, _QUANTILE_POINTS)
+    density = np.cos(angles) ** (freedom - 1)
+    below = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
+    angle = float(np.interp(2 * share - 1, below / below[-1], angles))
+    return math.sqrt(freedom) * math.tan(angle)
+
+
+def series(quantity: str, years: Sequence[float], values: Sequence[float], *, source: Source, unit: str = "") -> Series:
+    """Return a series of a reader's own numbers, for :func:`doubling_time`.
+
+    Raises ValueError when there are not as many values as years. Lesson 02.
+    """
+    if len(years) != len(values):
+        raise ValueError(f"{quantity}: {len(years)} years and {len(values)} values; there must be one value a year")
+    points = sorted(zip(years, values, strict=True))
+    return Series(quantity, unit, tuple(Point("", year, value, source) for year, value in points))

@@ -1,0 +1,139 @@
+"""Bytes moved a second by the five kernels of the probe: PyTorch's operators, and a compiled triad for small caches.
+
+The operators write into tensors that are there (``out=``, in place), so no page is fresh and nothing is allocated; a
+rate holds the call's own overhead, which is what a caller gets. In a cache the call takes long beside the data (in an
+L1 longer than the data), so a cache's own bandwidth comes from a compiled triad, repeated inside one call. Inside an L1
+the loop itself counts: on an EPYC of Zen 3 the same five instructions move 148 GB/s where they stand badly and 278 on a
+line of their own, and unrolled 205 or 308 from one run to the next. So the loops begin on a line, there are three of
+them, unrolled or not, and the fastest counts, which comes within a tenth of the cache. Bytes are
+counted as STREAM counts them (McCalpin 1995): what the program reads and writes, not the line that a cache fetches
+before a write. Lesson 01.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from helpers import native
+
+KERNELS = ("read", "write", "copy", "triad", "scale")
+
+_FLOAT_BYTES = 4
+_ALIGNMENT = 64 // _FLOAT_BYTES
+_RUN_S = 4e-4
+_UNROLLED = ("1", "2", "4")
+_DECLARATION = ("void triad_{}(float* a, const float* b, const float* c, float s, int64_t n, int64_t repeats, "
+                "int32_t* arrived, int32_t threads, int64_t* times)")  # fmt: skip
+# With AVX-512 compilers choose vectors of half the length, which move half the bytes that an L1 can.
+_WIDEST = ("-mprefer-vector-width=512",) if platform.machine().lower() in ("x86_64", "amd64") else ()
+_FLAGS = (*native.CPP_FLAGS, "-falign-loops=64", *_WIDEST)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One kernel ready to be called: ``fn`` runs it once and moves ``moved_bytes``. Lesson 01."""
+
+    fn: Callable[[], object]
+    moved_bytes: int
+
+
+def pool(size_bytes: int, device: torch.device) -> torch.Tensor:
+    """Return float32 ones of ``size_bytes`` in all, every page written: what :func:`operators` cuts arrays from."""
+    return torch.ones(size_bytes // _FLOAT_BYTES, device=device)
+
+
+def arrays(pool: torch.Tensor, working_set_bytes: int, count: int) -> list[torch.Tensor]:
+    """Return ``count`` arrays of ``pool``, each on a line of its own, together at most ``working_set_bytes``.
+
+    Raises ValueError when the pool is smaller, or an array would be under a line.
+    """
+    length = working_set_bytes // _FLOAT_BYTES // count // _ALIGNMENT * _ALIGNMENT
+    if length == 0 or count * length > len(pool):
+        raise ValueError(f"{count} arrays do not fit: working_set_bytes={working_set_bytes:,} must be at least "
+                         f"{64 * count} and at most the pool's {_FLOAT_BYTES * len(pool):,}")  # fmt: skip
+    return [pool[index * length : (index + 1) * length] for index in range(count)]
+
+
+def operators(pool: torch.Tensor, working_set_bytes: int) -> dict[str, Operator]:
+    """Return the kernels of :data:`KERNELS` as PyTorch operators whose arrays together hold ``working_set_bytes``.
+
+    Read is a sum (n bytes of one array), write a fill (n), copy 2 n of two arrays, triad ``a = b + 1 c`` 3 n of
+    three, scale ``a *= 1`` 2 n of one. The factor 1 keeps every value, and no operator looks at it. Lesson 01.
+    """
+    (one,), (into, source), (a, b, c) = (arrays(pool, working_set_bytes, count) for count in (1, 2, 3))
+    total = torch.empty((), device=pool.device)
+
+    def moves(tensor: torch.Tensor, times: int) -> int:
+        return times * _FLOAT_BYTES * len(tensor)
+
+    return {
+        "read": Operator(lambda: torch.sum(one, 0, out=total), moves(one, 1)),
+        "write": Operator(lambda: one.fill_(1.0), moves(one, 1)),
+        "copy": Operator(lambda: into.copy_(source), moves(into, 2)),
+        "triad": Operator(lambda: torch.add(b, c, alpha=1.0, out=a), moves(a, 3)),
+        "scale": Operator(lambda: one.mul_(1.0), moves(one, 2)),
+    }
+
+
+CompiledTriad = Callable[[int], float]
+
+
+def _triads() -> str:
+    """Return the program with a triad for each number of steps that its loop is unrolled by."""
+    triad = native.read_source(__package__, "triad.cpp", generated={"clock.h": ""})
+    forms = (triad.replace("UNROLLED", steps) for steps in _UNROLLED)
+    return native.read_source(__package__, "clock.h") + "".join(forms)
+
+
+def compiled_triad(threads: int) -> CompiledTriad | str:
+    """Return a function from a working set in bytes to the bytes a second of the triad's fastest compiled form.
+
+    Each of the ``threads`` threads has arrays of its own, an equal part of the working set; the time is from the first
+    thread's begin to the last one's end. Where nothing can be compiled, the reason comes back instead, a line of text.
+    Lesson 01.
+    """
+    try:
+        library = native.compile_cpp(_triads(), flags=_FLAGS)
+    except native.NativeError as error:
+        return error.problem.splitlines()[0]
+    forms = [library.function(_DECLARATION.format(name)).raw for name in _UNROLLED]
+
+    def fastest(working_set_bytes: int) -> float:
+        share = working_set_bytes // threads
+        parts = [arrays(pool(share, torch.device("cpu")), share, 3) for _ in range(threads)]
+        return max(_bytes_per_s(raw, parts) for raw in forms)
+
+    return fastest
+
+
+def _bytes_per_s(raw: Callable[..., None], parts: Sequence[list[torch.Tensor]]) -> float:
+    """Run a compiled triad with as many repeats as make a run long enough for the clock; the fastest of ten runs."""
+    moved_bytes = sum(3 * _FLOAT_BYTES * len(part[0]) for part in parts)
+    repeats, taken_s = 2, _team_s(raw, parts, 2)
+    while taken_s < _RUN_S / 2:
+        repeats = max(2 * repeats, int(repeats * _RUN_S / max(taken_s, _RUN_S / 100)))
+        taken_s = _team_s(raw, parts, repeats)
+    return moved_bytes * repeats / min(taken_s, *(_team_s(raw, parts, repeats) for _ in range(9)))
+
+
+def _team_s(raw: Callable[..., None], parts: Sequence[list[torch.Tensor]], repeats: int) -> float:
+    arrived = torch.zeros(1, dtype=torch.int32)
+    times = torch.zeros(len(parts), 2, dtype=torch.int64)
+
+    def work(index: int) -> None:
+        a, b, c = parts[index]
+        raw(a.data_ptr(), b.data_ptr(), c.data_ptr(), 1.0, len(a), repeats, arrived.data_ptr(), len(parts),
+            times[index].data_ptr())  # fmt: skip
+
+    others = [threading.Thread(target=work, args=(index,)) for index in range(1, len(parts))]
+    for thread in others:
+        thread.start()
+    work(0)  # ctypes gives up Python's lock meanwhile
+    for thread in others:
+        thread.join()
+    return (int(times[:, 1].max()) - int(times[:, 0].min())) / 1e9

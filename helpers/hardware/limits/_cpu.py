@@ -1,0 +1,187 @@
+"""The limits of the processor at hand, measured: stages in passes, put together. Called by :mod:`probe`."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from helpers import _console as console
+from helpers.hardware._card import MachineCard
+from helpers.hardware._machine import machine_card
+from helpers.hardware.limits import _bandwidth as bandwidth, _chase as chase, _levels as levels_of, _peak as peak
+from helpers.hardware.limits._assembly import Measured, assembled, curve_of, memory_level, triads_of
+from helpers.hardware.limits._levels import CacheLevel
+from helpers.hardware.limits._peak import Key, Stage, fastest_s, in_passes
+from helpers.hardware.limits._results import MachineLimits
+from helpers.results import cell
+from helpers.timing._runs import MOST_WAITING, watch_waiting
+
+_CPU = torch.device("cpu")
+_OVERHEAD_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a probe may cost: seconds until the last pass begins, the points of its curves, seconds a kernel.
+
+    ``peaks`` is the budget of the matrix products, ``types`` what they are of, ``most_bytes`` the largest buffer.
+    """
+
+    latency_s: float = 6.0
+    whole_s: float = 14.0
+    per_octave: int = 4
+    least_bytes: int = 2**12
+    kernel_s: float = 0.006
+    most_bytes: int = levels_of.MOST_BYTES
+    peaks: peak.Budget = field(default_factory=peak.Budget)
+    types: Sequence[str] = peak.CPU_TYPES
+
+
+def measure_cpu(plan: Plan) -> MachineLimits:
+    """Return the limits of this processor with as many threads as PyTorch has now; some 7 seconds on 2 cores.
+
+    What cannot be measured is None, with a note.
+    """
+    begin_s, waiting = time.perf_counter(), watch_waiting(time.perf_counter)
+    threads, card = torch.get_num_threads(), machine_card()
+    walker = chase.find_walker()
+    named = levels_of.card_levels(card)
+    most = min(plan.most_bytes, levels_of.largest_bytes(named, threads, _free_bytes(card)))
+    line_bytes = max((cache.line_bytes or 0 for cache in card.caches or ()), default=0) or chase.LINE_BYTES
+    values, notes = _latencies(walker, plan, named, (most, line_bytes), begin_s + plan.latency_s)
+    latencies = curve_of(values)
+    levels = named or levels_of.curve_levels(latencies, threads)
+    if not named:
+        notes.append(_where_from(levels))
+    notes += levels_of.disagreements(named, latencies)
+    reasons: dict[str, str] = {}
+    stages = [*_bandwidth_stages(plan, levels, most, threads, notes), *_compute_stages(plan, reasons)]
+    values |= in_passes(stages, end_s=begin_s + plan.whole_s, track=track("bandwidth and compute"))
+    if named and ("level", named[-1].name) in values:
+        inside = 1 / min(values["level", named[-1].name])
+        levels, narrow = levels_of.narrowed(named, inside, triads_of(values), threads)
+        notes += narrow
+    notes += reasons.values()
+    notes += busy(waiting())
+    notes += levels_of.too_small(levels, most, threads)
+    measured = Measured("cpu", threads, walker.name, {"chase": walker.version} if walker.version else {}, values)
+    memory = memory_level("DRAM", card.ram_bytes, most)
+    return assembled(measured, levels=levels, memory=memory, notes=notes)
+
+
+def _free_bytes(card: MachineCard) -> int | None:
+    known = [size for size in (card.ram_bytes, card.ram_available_bytes, card.memory_limit_bytes) if size]
+    return min(known) if known else None
+
+
+def busy(waiting_share: float | None) -> tuple[str, ...]:
+    """Return a note when a thread waited for a processor for over a tenth of the probe."""
+    if waiting_share is None or waiting_share <= MOST_WAITING:
+        return ()
+    return (f"a thread waited for a processor during {cell('share', waiting_share)} of the time, so the limits are "
+            "those of a busy machine: stop other programs and call probe(refresh=True)",)  # fmt: skip
+
+
+def track(what: str) -> functools.partial:
+    """Return the progress bar of a part of the probe."""
+    return functools.partial(console.track, description=f"probe: {what}", unit="stage")
+
+
+def _where_from(levels: Sequence[CacheLevel]) -> str:
+    if not levels:
+        return "the system lists no caches and the latency curve shows none: main memory is the only level"
+    return "the system lists no caches: their sizes are read off the latency curve, good to a factor of two"
+
+
+def _latencies(
+    walker: chase.Walker, plan: Plan, named: Sequence[CacheLevel], sizes_bytes: tuple[int, int], end_s: float
+) -> tuple[dict[Key, list[float]], list[str]]:
+    """Return the seconds of a load by working set, and notes; ``sizes_bytes`` are the largest one and a line."""
+    notes, (most, line_bytes) = [], sizes_bytes
+    if walker.walk is None:
+        notes.append(f"no latency was measured, because a loop in Python hides the caches: {walker.reason}; "
+                     "install one of them and call probe(refresh=True)")  # fmt: skip
+        return {}, notes
+    if walker.reason:
+        notes.append(f"the chase runs in {walker.name}: {walker.reason}")
+    buffer = chase.chase_buffer(most)
+    if not chase.huge_pages(buffer):
+        notes.append("the chase runs in small pages (or the system does not tell): beyond the reach of the TLB a load "
+                     "holds a walk of the page table")  # fmt: skip
+    last = max(levels_of.UNKNOWN_LAST_CACHE_BYTES, named[-1].size_bytes if named else 0)
+    sizes = levels_of.grid(plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=last)
+    stages = [functools.partial(_latency_stage, walker.walk, buffer, size, line_bytes) for size in sizes]
+    return in_passes(stages, end_s=end_s, track=track("latency")), notes
+
+
+def _latency_stage(walk: chase.Walk, buffer: np.ndarray, size_bytes: int, line_bytes: int) -> dict[Key, float]:
+    chase.link(buffer, size_bytes, line_bytes=line_bytes)
+    return {("latency", size_bytes): chase.walk_s(walk, buffer)}
+
+
+def _bandwidth_stages(
+    plan: Plan, levels: Sequence[CacheLevel], most: int, threads: int, notes: list[str]
+) -> list[Stage]:
+    """Return a stage for each point of the curves and for each cache; note whose triad it is, or why there is none."""
+    pool = bandwidth.pool(most, _CPU)
+    sizes = levels_of.grid(2 ** max(14, plan.least_bytes.bit_length() - 1), most, per_octave=1, dense_until_bytes=0)
+    stages = [functools.partial(curve_stage, pool, size, _CPU, plan.kernel_s) for size in sizes]
+    compiled = bandwidth.compiled_triad(threads)
+    for index, level in enumerate(levels):
+        size = levels_of.triad_bytes(levels, index, threads)
+        if not isinstance(compiled, str):
+            stages.append(functools.partial(_compiled_stage, level.name, compiled, size))
+        elif 192 <= size <= most and _outlasts_a_call(pool, size):
+            stages.append(functools.partial(triad_stage, level.name, pool, size, _CPU, plan.kernel_s))
+        else:
+            notes.append(f"{level.name}: no bandwidth, because a call of PyTorch takes long beside the data there, "
+                         f"and {compiled}")  # fmt: skip
+    if levels and not isinstance(compiled, str):
+        team = f"{threads} thread{'s' * (threads > 1)}"
+        notes.append(f"the caches' bandwidth is a compiled triad's on {team}, main memory's that of PyTorch's, "
+                     "whose call takes long beside the data of a cache")  # fmt: skip
+    return stages
+
+
+def _outlasts_a_call(pool: torch.Tensor, size_bytes: int) -> bool:
+    taken_s = fastest_s(bandwidth.operators(pool, size_bytes)["triad"].fn, _CPU, budget_s=0)
+    return peak.call_overhead_s(_CPU, runs=10) < _OVERHEAD_SHARE * taken_s
+
+
+def curve_stage(pool: torch.Tensor, size_bytes: int, device: torch.device, budget_s: float) -> dict[Key, float]:
+    """Return the seconds a byte of every kernel at one working set."""
+    operators = bandwidth.operators(pool, size_bytes)
+    return {("bandwidth", size_bytes, name): fastest_s(each.fn, device, budget_s=budget_s) / each.moved_bytes
+            for name, each in operators.items()}  # fmt: skip
+
+
+def triad_stage(
+    name: str, pool: torch.Tensor, size_bytes: int, device: torch.device, budget_s: float
+) -> dict[Key, float]:
+    """Return the seconds a byte of PyTorch's triad inside the level ``name``."""
+    triad = bandwidth.operators(pool, size_bytes)["triad"]
+    return {("level", name): fastest_s(triad.fn, device, budget_s=budget_s) / triad.moved_bytes}
+
+
+def _compiled_stage(name: str, triad: bandwidth.CompiledTriad, size_bytes: int) -> dict[Key, float]:
+    return {("level", name): 1 / triad(size_bytes)}
+
+
+def _compute_stages(plan: Plan, reasons: dict[str, str]) -> list[Stage]:
+    peaks = [functools.partial(peak_stage, name, _CPU, plan.peaks, reasons) for name in plan.types]
+    return [*peaks, lambda: {("call",): peak.call_overhead_s(_CPU)}]
+
+
+def peak_stage(name: str, device: torch.device, budget: peak.Budget, reasons: dict[str, str]) -> dict[Key, float]:
+    """Return the seconds a FLOP of the type's best matrix product; a reason where there is none."""
+    rate = peak.peak_flops(name, device, budget=budget)
+    if isinstance(rate, str):
+        reasons[name] = rate
+        return {}
+    reasons.pop(name, None)
+    return {("peak", name): 1 / rate}

@@ -1,0 +1,340 @@
+"""The caller's side: send the function, watch its process, end it, and tell what became of it. Lesson 08."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import linecache
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from helpers import _processes as processes, results
+from helpers._checks import number, short
+from helpers.isolation import _child as child
+
+Status = Literal["returned", "raised", "out_of_memory", "timed_out", "died"]
+
+_START_LIMIT_S = 120.0  # for the interpreter, the imports and the function's data
+_SEND_LIMIT_S = 120.0
+_GRACE_S = 0.25  # the process writes down where it stands before it is ended
+_EXIT_LIMIT_S = 5.0  # for a process that has answered to end by itself
+_POLL_S = 0.01
+_READER_LIMIT_S = 2.0
+_LARGEST_LIMIT_BYTES = 2**62
+_BAD_ALLOC = "std::bad_alloc"
+_MOUNT = 'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
+
+
+@dataclass(frozen=True)
+class Outcome(results.Result):
+    """What became of a function that :func:`run_limited` ran; ``status`` says which of five things.
+
+    ``returned``: it returned ``value``. ``raised``: an exception (``error_type``, ``traceback``), also when its
+    value cannot be sent back. ``out_of_memory``: it asked for more than the limit or than the machine has.
+    ``timed_out``: it was ended; ``traceback`` says where it stood. ``died``: the process ended without an answer
+    (``exit_code``, or ``signal``). ``message`` is one sentence on it, ``output`` what was printed, in order, the
+    middle left out if it is long.
+
+    ``peak_bytes`` is the largest resident memory over the process's own before the function began (the kernel's
+    figure, within about a megabyte), None where the system does not tell. Lesson 08.
+    """
+
+    status: Status
+    message: str
+    elapsed_s: float
+    peak_bytes: int | None
+    value: Any = field(default=None, repr=False)
+    error_type: str | None = field(default=None, repr=False)
+    traceback: str = field(default="", repr=False)
+    output: str = field(default="", repr=False)
+    exit_code: int | None = field(default=None, repr=False)
+    signal: str | None = field(default=None, repr=False)
+
+    def unwrap(self) -> Any:
+        """Return the value of a function that returned.
+
+        Raises MemoryError when it was out of memory, TimeoutError when it timed out, and RuntimeError, with the
+        traceback of its process, when it raised or died.
+        """
+        if self.status == "returned":
+            return self.value
+        kinds = {"out_of_memory": MemoryError, "timed_out": TimeoutError}
+        details = self.traceback or self.output[-2000:]
+        raise kinds.get(self.status, RuntimeError)(f"{self.message}\n{details}".rstrip())
+
+
+def run_limited(
+    function: Callable[..., Any],
+    *args: Any,
+    memory_bytes: float | None = None,
+    shared_memory_bytes: float | None = None,
+    timeout_s: float = 60.0,
+) -> Outcome:
+    """Run ``function(*args)`` in a fresh process and return its :class:`Outcome`.
+
+    ``memory_bytes`` limits its memory over the process's own (see the module's text), None does not; ``timeout_s``
+    limits the function, not the start of its process, nor the sending of its value (two minutes each). At the end
+    the process and all that it started in its group are ended; so they are on Ctrl-C. ``shared_memory_bytes`` gives it
+    a /dev/shm of its own of that size (whole pages), as a container has; None leaves it the system's.
+
+    Raises TypeError when ``function`` is not callable or cannot be sent to another process, ValueError for limits
+    that are not positive numbers, and RuntimeError where memory can be neither limited nor watched, or where the
+    system does not allow a private /dev/shm (it needs Linux and a mount namespace).
+    Lesson 08.
+    """
+    task = processes.packed(function, args, caller="run_limited")
+    memory = memory_bytes
+    if memory is not None:
+        memory = min(int(number("memory_bytes", memory, at_least=1)), _LARGEST_LIMIT_BYTES)
+    limit_s = number("timeout_s", timeout_s, above=0)
+    entrance = []
+    if shared_memory_bytes is not None:
+        entrance = _shared_memory_entrance(int(number("shared_memory_bytes", shared_memory_bytes, at_least=1)))
+    with tempfile.TemporaryDirectory(prefix="isolated-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        _write_task(folder / child.TASK, task)
+        order = {
+            "path": [str(entry) for entry in sys.path],
+            "needs_torch": _has_torch(),
+            "memory_bytes": memory,
+            "timeout_s": limit_s,
+            "source": _source(function),
+        }
+        (folder / child.ORDER).write_text(json.dumps(order), encoding="utf-8")
+        return _run(folder, memory, limit_s, entrance)
+
+
+def _write_task(path: Path, task: bytes) -> None:
+    try:
+        path.write_bytes(task)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"the function and its arguments, {len(task):,} bytes, cannot be written for the new process "
+            f"({error.strerror}); free space in the folder of temporary files, or set TMPDIR to another one",
+        ) from error
+
+
+def _shared_memory_entrance(size_bytes: int) -> list[str]:
+    """Return the words before a command that give it a private, empty /dev/shm of ``size_bytes``.
+
+    They make a mount namespace (mount_namespaces(7)), as the user or as root, so that nobody else sees the mount and it
+    ends with the process. tmpfs rounds up to whole pages (tmpfs(5)). Each way is tried before it is given.
+
+    Raises RuntimeError where no way works, with the reason of each.
+    """
+    reasons = [processes.namespace_obstacle(("unshare", "mount", "sh"))]
+    for namespace in processes.namespace_entrances("--mount") if not reasons[0] else ():
+        words = [*namespace, "sh", "-c", _MOUNT.format(size=size_bytes), "sh"]
+        reason = processes.refusal([*words, "true"])
+        if not reason:
+            return words
+        reasons.append(f"{' '.join(namespace)}: {reason}")
+    raise RuntimeError(
+        f"this system gives no private /dev/shm ({'; '.join(filter(None, reasons))}); run it as root, or where "
+        "unprivileged user namespaces are allowed, or leave shared_memory_bytes out"
+    )
+
+
+def _has_torch() -> bool:
+    return "torch" in sys.modules
+
+
+def _source(function: Callable[..., Any]) -> dict[str, list[str]]:
+    """Return the lines of the notebook's cell that defines the function, which no file holds, for the traceback."""
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    return {file: linecache.getlines(file)} if file and not os.path.exists(file) else {}
+
+
+def _run(folder: Path, memory_bytes: int | None, timeout_s: float, entrance: list[str]) -> Outcome:
+    kills_before = _system_memory_kills()
+    process = subprocess.Popen(
+        [*entrance, *processes.python(child.BOOTSTRAP, str(folder))],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        bufsize=0,
+        **processes.own_group(),
+    )
+    captured = _Captured()
+    reader = threading.Thread(target=captured.drain, args=(process.stdout,), daemon=True)
+    try:
+        reader.start()
+        seen = _watch(process, folder, memory_bytes, timeout_s)
+    finally:
+        processes.end_group(process.pid)
+        process.wait()
+        reader.join(_READER_LIMIT_S)
+    kills = _system_memory_kills() - kills_before
+    return _outcome(seen, folder, captured.text(), code=process.returncode, kills=kills,
+                    memory_bytes=memory_bytes, timeout_s=timeout_s)  # fmt: skip
+
+
+class _Captured:
+    """The first and the last of what a process prints; the rest is read and dropped, so that it never waits."""
+
+    def __init__(self) -> None:
+        self._head, self._tail, self._dropped = bytearray(), bytearray(), 0
+
+    def drain(self, stream: IO[bytes]) -> None:
+        with stream:
+            while chunk := stream.read(1 << 16):
+                space = processes.KEPT_OUTPUT_BYTES - len(self._head)
+                self._head += chunk[:space]
+                self._tail += chunk[space:]
+                excess = max(0, len(self._tail) - processes.KEPT_OUTPUT_BYTES)
+                self._dropped += excess
+                del self._tail[:excess]
+
+    def text(self) -> str:
+        return processes.joined_output(bytes(self._head), self._dropped, bytes(self._tail))
+
+
+@dataclass
+class _Seen:
+    """What the caller saw of the running process."""
+
+    phase: Literal["starting", "running", "sending", "leaving"] = "starting"
+    start: dict[str, Any] | None = None
+    end: dict[str, Any] | None = None
+    answer: dict[str, Any] | None = None
+    elapsed_s: float = 0.0
+    peak_bytes: int | None = None
+    ended_for: Literal["time", "memory"] | None = None
+
+
+def _watch(process: subprocess.Popen[bytes], folder: Path, memory_bytes: int | None, timeout_s: float) -> _Seen:
+    """Wait until the process has ended or must be ended, and return what was seen of it."""
+    limits_s = {"starting": _START_LIMIT_S, "running": timeout_s + _GRACE_S, "sending": _SEND_LIMIT_S,
+                "leaving": _EXIT_LIMIT_S}  # fmt: skip
+    seen, since = _Seen(), time.monotonic()
+    while not _has_ended(process):
+        phase = seen.phase
+        _read_progress(seen, folder)
+        since = since if seen.phase == phase else time.monotonic()
+        if seen.phase == "running":
+            seen.elapsed_s = time.monotonic() - since
+            _look_at_memory(seen, process.pid, memory_bytes)
+        if time.monotonic() - since > limits_s[seen.phase]:
+            seen.ended_for = "time"
+        if seen.ended_for:
+            return seen
+    _read_progress(seen, folder)
+    return seen
+
+
+def _read_progress(seen: _Seen, folder: Path) -> None:
+    seen.start = seen.start or _read_json(folder / child.START)
+    seen.end = seen.end or _read_json(folder / child.END)
+    seen.answer = seen.answer or _read_json(folder / child.ANSWER)
+    phases = {"leaving": seen.answer, "sending": seen.end, "running": seen.start}
+    seen.phase = next((phase for phase, file in phases.items() if file is not None), "starting")
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(_POLL_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _look_at_memory(seen: _Seen, pid: int, memory_bytes: int | None) -> None:
+    """Note the peak, and where the system does not hold the limit, hold it."""
+    must_watch = memory_bytes is not None and not seen.start["is_limited"]
+    if must_watch and seen.start["baseline_bytes"] is None:
+        raise RuntimeError(
+            "this system does not limit a process's memory, and psutil, which could watch it, is not installed; "
+            "install psutil, or leave memory_bytes out"
+        )
+    resident = child.resident_bytes(pid)
+    if resident is None or seen.start["baseline_bytes"] is None:
+        return
+    now, peak = (amount - seen.start["baseline_bytes"] for amount in resident)
+    seen.peak_bytes = max(seen.peak_bytes or 0, peak)
+    if must_watch and now > memory_bytes:
+        seen.ended_for = "memory"
+
+
+def _system_memory_kills() -> int:
+    """Return how many processes the kernel has ended for want of memory since it started (Linux; else 0)."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def _outcome(
+    seen: _Seen, folder: Path, output: str, *, code: int, kills: int, memory_bytes: int | None, timeout_s: float
+) -> Outcome:
+    measured = seen.end or {"elapsed_s": seen.elapsed_s, "peak_bytes": None}
+    peak = seen.peak_bytes if measured["peak_bytes"] is None else measured["peak_bytes"]
+    common = {"elapsed_s": measured["elapsed_s"], "peak_bytes": peak, "output": output}
+    if seen.ended_for == "memory":
+        message = f"the function was ended: it held more than its limit of {memory_bytes:,} bytes"
+        return Outcome(status="out_of_memory", message=message, **common)
+    if measured["elapsed_s"] > timeout_s or (seen.ended_for == "time" and seen.phase != "leaving"):
+        return _timed_out(seen, folder, common, timeout_s)
+    if seen.answer is None:
+        return _died(code, kills, common)
+    if seen.answer["status"] != "returned":
+        return Outcome(**seen.answer, **common)
+    return _returned(folder, common)
+
+
+def _timed_out(seen: _Seen, folder: Path, common: dict[str, Any], timeout_s: float) -> Outcome:
+    if seen.phase == "starting":
+        message = f"the fresh process was not ready after {_START_LIMIT_S:.0f} s, and was ended"
+    elif common["elapsed_s"] <= timeout_s:
+        message = f"the function's value could not be sent within {_SEND_LIMIT_S:.0f} s, and the process was ended"
+    else:
+        message = f"the function ran longer than its limit of {timeout_s:g} s, and was ended"
+    trace = folder / child.TRACE
+    where = trace.read_text(encoding="utf-8", errors="replace") if trace.exists() else ""
+    return Outcome(status="timed_out", message=message, traceback=where, **common)
+
+
+def _returned(folder: Path, common: dict[str, Any]) -> Outcome:
+    try:
+        with open(folder / child.VALUE, "rb") as file:
+            value = pickle.load(file)
+    except Exception as error:
+        kind = type(error).__name__
+        message = f"the function returned, but its value cannot be loaded here: {kind}: {error}"
+        return Outcome(status="raised", message=message, error_type=kind, **common)
+    message = f"the function returned {' '.join(short(value).split())}"
+    return Outcome(status="returned", message=message, value=value, **common)
+
+
+def _died(code: int, kills: int, common: dict[str, Any]) -> Outcome:
+    """Tell how a process ended that left no answer; out of memory only where something shows it."""
+    if os.name == "posix" and code < 0:
+        name = processes.signal_name(code)
+        if name == "SIGKILL" and kills > 0:
+            message = "the system's memory ran out, and its kernel ended the process (SIGKILL)"
+            return Outcome(status="out_of_memory", message=message, signal=name, **common)
+        if name == "SIGABRT" and _BAD_ALLOC in common["output"]:
+            message = "the process was out of memory in C++ (std::bad_alloc) and aborted (SIGABRT)"
+            return Outcome(status="out_of_memory", message=message, signal=name, **common)
+        message = f"the process was ended by {name} before the function returned"
+        return Outcome(status="died", message=message, signal=name, **common)
+    message = f"the process ended with exit code {code} before the function returned"
+    return Outcome(status="died", message=message, exit_code=code, **common)
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """Return what the file holds, None while it is not there: the process renames it into place when it is whole."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None

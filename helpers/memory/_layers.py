@@ -1,0 +1,316 @@
+"""The memory of each layer: what goes in and out, what it owns, and what training adds.
+
+Lesson 07.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from helpers import steps
+from helpers.memory import _attribution as attribution, _probing as probing, _timeline as timeline, _tracing as tracing
+from helpers.memory._peak import estimate_peak_memory
+from helpers.memory._trace import Operator, Trace
+from helpers.results import Result, derived
+
+ALEXNET_INPUT = (1, 3, 224, 224)
+_OWNED = ("weight", "bias", "buffer", "gradient", "optimizer state")
+_OUTSIDE_KINDS = {attribution.OUTSIDE_MODEL["loss"]: "loss"}
+
+
+@dataclass(frozen=True)
+class LayerMemory(Result):
+    """The bytes of one layer in one step; ``calls`` is how often it ran, and input and output are of all its calls.
+
+    ``weight_bytes`` are the parameters that are no bias. A tensor that two layers own is counted at the first, and
+    so is one that two layers save: ``saved_bytes`` is what autograd keeps of the forward pass because of this layer,
+    without parameters, buffers and the model's own input, which are alive anyway. ``workspace_bytes`` is the most
+    that one of its operators takes over its results. Lesson 07.
+    """
+
+    layer: str
+    kind: str
+    calls: int
+    input_bytes: int
+    output_bytes: int
+    weight_bytes: int
+    bias_bytes: int
+    buffer_bytes: int
+    gradient_bytes: int
+    optimizer_state_bytes: int
+    saved_bytes: int
+    workspace_bytes: int
+
+
+@dataclass(frozen=True)
+class LayerMemoryProfile(Result):
+    """The memory of every layer, in the order in which they first run; ``table()`` has a row a layer.
+
+    The totals count each tensor once. ``uncertain`` is as in :class:`~helpers.memory.PeakEstimate`. Lesson 07.
+    """
+
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_state_bytes: int
+    saved_bytes: int
+    uncertain: tuple[str, ...]
+    layers: tuple[LayerMemory, ...]
+
+
+@dataclass(frozen=True)
+class MemoryShare(Result):
+    """One category: its most bytes at any moment of the step, its share of the whole, and its bytes at the peak.
+
+    Lesson 07.
+    """
+
+    category: str
+    size_bytes: int
+    whole_share: float
+    at_peak_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryProfile(Result):
+    """Where the memory of a step goes: the slices of a pie.
+
+    ``whole_bytes`` is the sum of each category's largest moment. They do not all come at once, so the peak, which
+    is what must fit, is not larger. Lesson 07.
+    """
+
+    whole_bytes: int
+    peak_bytes: int
+    shares: tuple[MemoryShare, ...]
+
+
+@dataclass(frozen=True)
+class LayerWorkingSet(Result):
+    """What one layer touches in inference: its input, its parameters, its output, and their sum. Lesson 07."""
+
+    layer: str
+    kind: str
+    input_bytes: int
+    parameter_bytes: int
+    output_bytes: int
+    working_set_bytes: int
+
+
+@dataclass(frozen=True)
+class WorkingSets(Result):
+    """The working set of each layer with parameters, in the order in which they run. Lesson 07."""
+
+    batch_bytes: int
+    parameter_bytes: int
+    layers: tuple[LayerWorkingSet, ...]
+
+
+def profile_layer_mem(
+    model: nn.Module, inputs: steps.Inputs = None, **options: Unpack[steps.Options]
+) -> LayerMemoryProfile:
+    """Return what each layer takes in one step, to the byte, without running the step.
+
+    The arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. A row is a module
+    that runs an operator or owns parameters itself, so an identity has none; the path of the model itself is empty,
+    and ``(loss)`` is the loss. Lesson 07.
+    """
+    work = steps.step(model, inputs, only_followed=True, **options)
+    seen = _Seen()
+    trace, probes = probing.followed(work, seen.watched)
+    line = timeline.built(trace, probes, work.device)
+    saved = _saved_by_layer(seen, trace, probes)
+    found, workspace = _bytes_by_category(line), _workspace(line)
+    kinds = {name: type(module).__name__ for name, module in model.named_modules()} | _OUTSIDE_KINDS
+    layers = _layers_to_show(seen, trace, found, extra={layer for layer in saved | workspace if layer in kinds})
+    rows = [
+        derived(
+            LayerMemory,
+            seen.calls.get(layer, _Calls()),
+            layer=layer,
+            kind=kinds[layer],
+            saved_bytes=saved[layer],
+            workspace_bytes=workspace.get(layer, 0),
+            **{f"{category.replace(' ', '_')}_bytes": found[category][layer] for category in _OWNED},
+        )
+        for layer in layers
+    ]
+    return LayerMemoryProfile(
+        parameter_bytes=found["parameter"].total(),
+        gradient_bytes=found["gradient"].total(),
+        optimizer_state_bytes=found["optimizer state"].total(),
+        saved_bytes=saved.total(),
+        uncertain=tuple(sorted(trace.uncertain)),
+        layers=tuple(rows),
+    )
+
+
+def profile_mem(model: nn.Module, inputs: steps.Inputs = None, **options: Unpack[steps.Options]) -> MemoryProfile:
+    """Return where the memory of one step goes, by category: the lecture's pie, for inference or for training.
+
+    The arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
+    """
+    estimate = estimate_peak_memory(model, inputs, **options)
+    most = _most_bytes(estimate.timeline)
+    whole = sum(most.values())
+    shares = tuple(
+        MemoryShare(category, most[category], most[category] / whole, estimate.category_bytes.get(category, 0))
+        for category in timeline.CATEGORIES
+        if most.get(category)
+    )
+    return MemoryProfile(whole_bytes=whole, peak_bytes=estimate.peak_bytes, shares=shares)
+
+
+def profile_layer_alexnet(model: nn.Module | None = None, inputs: steps.Inputs = ALEXNET_INPUT) -> WorkingSets:
+    """Return the working set of each layer of AlexNet that has parameters: input, parameters and output.
+
+    ``model`` is torchvision's AlexNet unless given, and may be any other; ``inputs`` is one image unless given.
+
+    Raises ModuleNotFoundError when torchvision is needed and missing, and what
+    :func:`~helpers.memory.estimate_peak_memory` raises. Lesson 07.
+    """
+    model = _alexnet() if model is None else model
+    work = steps.step(model, inputs, training=False, only_followed=True)
+    seen = _Seen()
+    trace = tracing.traced(work, seen.watched)
+    owned: Counter[str] = Counter()
+    for storage, (category, layer, _) in trace.names.items():
+        owned[layer] += trace.storage_bytes[storage] if category == "parameter" else 0
+    kinds = {name: type(module).__name__ for name, module in model.named_modules()}
+    rows = tuple(
+        LayerWorkingSet(
+            layer, kinds[layer], call.input_bytes, owned[layer], call.output_bytes,
+            call.input_bytes + owned[layer] + call.output_bytes,
+        )
+        for layer, call in seen.calls.items()
+        if owned[layer]
+    )  # fmt: skip
+    batch = sum(trace.storage_bytes[storage] for storage, names in trace.names.items() if names[0] == "input")
+    return WorkingSets(batch_bytes=batch, parameter_bytes=owned.total(), layers=rows)
+
+
+def _alexnet() -> nn.Module:
+    try:
+        from torchvision.models import alexnet
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("AlexNet comes with torchvision: install torchvision, or give a model") from error
+    with torch.random.fork_rng(devices=[]):
+        return alexnet()
+
+
+@dataclass
+class _Calls:
+    calls: int = 0
+    input_bytes: int = 0
+    output_bytes: int = 0
+
+
+class _Seen:
+    """What hooks see of the second step: the calls of each module, and what autograd saves while it runs."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, _Calls] = {}
+        self.parents: set[str] = set()  # modules in which another module ran
+        self.saved: dict[int, str] = {}  # storage: the layer that saved it first
+        self._tracer: tracing.Tracer | None = None
+        self._layers: attribution.Layers | None = None
+
+    @contextmanager
+    def watched(self, tracer: tracing.Tracer, layers: attribution.Layers) -> Iterator[None]:
+        """Look at the modules' calls and at what autograd saves, from now to the end of the context."""
+        self.__init__()
+        self._tracer, self._layers = tracer, layers
+        hook = torch.nn.modules.module.register_module_forward_hook(self._left, with_kwargs=True)
+        try:
+            with saved_tensors_hooks(self._save, lambda tensor: tensor):
+                yield
+        finally:
+            hook.remove()
+
+    def _left(self, module: nn.Module, args: Any, kwargs: Any, outputs: Any) -> None:
+        layer = self._layers.path_of(module)
+        if layer is None or self._tracer.phase != "forward":
+            return
+        calls = self.calls.setdefault(layer, _Calls())
+        calls.calls += 1
+        calls.input_bytes += _tensor_bytes((args, kwargs))
+        calls.output_bytes += _tensor_bytes(outputs)
+        self.parents.update(self._layers.around)
+
+    def _save(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note who saved the tensor first."""
+        storage = self._tracer.number(tensor)
+        if storage is not None:
+            self.saved.setdefault(storage, self._layers.running)
+        return tensor
+
+
+def _tensor_bytes(values: Any) -> int:
+    """Return the bytes of the distinct tensors in ``values``: elements times their size, whatever the storage."""
+    distinct = {
+        (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape)): tensor.nbytes
+        for tensor in steps.tensors_of(values)
+    }
+    return sum(distinct.values())
+
+
+def _saved_by_layer(seen: _Seen, trace: Trace, probes: list[probing.Probe | None]) -> Counter[str]:
+    """Return the bytes that each layer was the first to save, without what is alive anyway.
+
+    Added is what C++ keeps for backward and no hook sees: numbers, and the generator's states of checkpointing.
+    """
+    sizes = dict(trace.storage_bytes)
+    saved: Counter[str] = Counter()
+    for event, probe in zip(trace.events[trace.start :], probes, strict=True):
+        if isinstance(event, Operator):
+            sizes.update((storage, made) for (storage, _, _), made in zip(event.made, probe.made_bytes, strict=True))
+            if event.function is None and event.phase in ("forward", "loss"):
+                saved[event.layer] += sum(probe.made_bytes)
+    for storage, layer in seen.saved.items():
+        saved[layer] += 0 if storage in trace.carried else sizes[storage]
+    return saved
+
+
+def _bytes_by_category(line: timeline.Timeline) -> dict[str, Counter[str]]:
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for tensor in line.tensors:
+        category = tensor.category
+        if category == "parameter":
+            found["bias" if "bias" in tensor.name else "weight"][tensor.layer] += tensor.size_bytes
+        found[category][tensor.layer] += tensor.size_bytes
+    return found
+
+
+def _workspace(line: timeline.Timeline) -> dict[str, int]:
+    most: dict[str, int] = defaultdict(int)
+    for tensor in line.tensors:
+        if tensor.category == "workspace":
+            most[tensor.layer] = max(most[tensor.layer], tensor.size_bytes)
+    return most
+
+
+def _layers_to_show(seen: _Seen, trace: Trace, found: dict[str, Counter[str]], extra: set[str]) -> list[str]:
+    """Return the layers of the table: those that ran an operator, in order, then those that only own something."""
+    ran = [event for event in trace.events[trace.start :] if isinstance(event, Operator) and event.phase == "forward"]
+    with_views, without_views = {event.layer for event in ran}, {event.layer for event in ran if not event.only_views}
+    owners = set(found["parameter"]) | set(found["buffer"])
+    called = [
+        layer
+        for layer in seen.calls
+        if layer in without_views | owners or (layer not in seen.parents and layer in with_views)
+    ]
+    return called + [layer for layer in sorted(owners | extra) if layer not in called]
+
+
+def _most_bytes(line: timeline.Timeline) -> dict[str, int]:
+    """Return the most bytes that each category has alive at any one event."""
+    by_category: dict[str, list[timeline.LiveTensor]] = defaultdict(list)
+    for tensor in line.tensors:
+        by_category[tensor.category].append(tensor)
+    return {name: max(timeline.live_bytes(tensors, len(line.events))) for name, tensors in by_category.items()}

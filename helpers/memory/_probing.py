@@ -1,0 +1,356 @@
+"""What an operator takes inside itself: each distinct operator of a step run once, alone, on zeros.
+
+A convolution of oneDNN pads LeNet's 6 channels to 16, a matrix product copies an operand it cannot read as it lies, a
+number becomes a tensor of 8 bytes: none of it shows in the tensors that come out. Running one operator at a time
+needs the memory of one operator, not of the step, and a product or an elementwise operator on large tensors need not
+even that: what it takes inside is the same at two small sizes, and is taken for the large one.
+
+Such a product takes inside what the layout of its operands asks for (a copy of one that it cannot read as it lies).
+It is run at two small sizes with the same layout. Where it takes the same inside at both, that does not depend on the
+size; where it takes copies of the same operands at both, it copies them at its own size too; where neither holds, it
+is run as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from helpers import steps
+from helpers.memory import _allocations as allocations, _tracing as tracing
+from helpers.memory._trace import Operator, TensorSpec, Trace, as_without_mode, strides_of
+
+_FREE = (
+    torch.ops.aten.lift_fresh.default,
+    torch.ops.aten._local_scalar_dense.default,
+)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one operator takes, and the real sizes of the storages it made, in the order of ``Operator.made``."""
+
+    usage: allocations.Usage
+    made_bytes: tuple[int, ...]
+
+
+@dataclass
+class _Run:
+    """One distinct operator that was run: where its changes stand, and what it returned."""
+
+    mark: str
+    usage: allocations.Usage | None
+    output_bytes: dict[int, int]
+    output_strides: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    kept: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+def followed(work: steps.Step, observe: tracing.Observe = tracing.UNOBSERVED) -> tuple[Trace, list[Probe | None]]:
+    """Return the trace of ``work`` as autograd writes it without fake tensors, and a probe for each of its events.
+
+    Some of PyTorch's fake results lie otherwise in memory than the real ones (a layer norm's of a permuted operand),
+    and what follows then copies where a real run does not: a step whose probes find that is traced again with the
+    layouts that they found.
+    """
+    layouts: tracing.Layouts = {}
+    while True:
+        trace = as_without_mode(tracing.traced(work, observe, layouts))
+        probes, found = probed(trace, work)
+        if all(layouts.get(key) == strides for key, strides in found.items()):
+            return trace, probes
+        layouts |= found
+
+
+def probed(trace: Trace, work: steps.Step) -> tuple[list[Probe | None], tracing.Layouts]:
+    """Return a probe for every event of the second step, None for a release, and the layouts that are not the trace's.
+
+    Each distinct operator is run once on its device.
+
+    An operator that makes only views takes nothing and is not run. One that cannot run alone is taken to need what
+    it returns, and ``trace.uncertain`` then says so. Where a CPU stands in for a GPU, nothing is run.
+    """
+    events = trace.events[trace.start :]
+    if work.device.type != work.runs_on.type:
+        return [_probe(event, None, trace, None) for event in events], {}
+    device = work.device
+    with steps.undisturbed(), torch.autocast(device.type, enabled=False):
+        if device.type == "cuda":
+            runner, record = _Runner(trace, device), None
+            runs = [runner.run(event) for event in events]
+        else:
+            runner = _Runner(trace, device, inside_bytes(events, trace))
+            with allocations.recorded() as record:
+                runner.record = record
+                runs = [runner.run(event) for event in events]
+    return [_probe(event, run, trace, record) for event, run in zip(events, runs, strict=True)], runner.layouts
+
+
+def _probe(event: Any, run: _Run | None, trace: Trace, record: allocations.Record | None) -> Probe | None:
+    if not isinstance(event, Operator):
+        return None
+    fake_bytes = tuple(trace.storage_bytes[made.storage] for made in event.made)
+    if run is None:
+        return Probe(allocations.Usage(sum(fake_bytes), sum(fake_bytes)), fake_bytes)
+    usage = run.usage or allocations.usage(record.window(run.mark))
+    return Probe(usage, tuple(run.output_bytes[made.position] for made in event.made))
+
+
+class _Runner:
+    def __init__(self, trace: Trace, device: torch.device, inside_bytes: dict[Any, int] | None = None) -> None:
+        self.record: allocations.Record | None = None
+        self.layouts: tracing.Layouts = {}
+        self._trace, self._device, self._inside_bytes = trace, device, inside_bytes or {}
+        self._runs: dict[Any, _Run | None] = {}
+        self._opaque: dict[int, tuple[str, int, torch.Tensor]] = {}
+
+    def run(self, event: Any) -> _Run | None:
+        if not isinstance(event, Operator) or event.only_views or event.function in (None, *_FREE):
+            return None
+        key = self._key(event)
+        if key not in self._runs:
+            self._runs[key] = self._run_alone(event, str(len(self._runs)))
+        run = self._runs[key]
+        for made in event.made if run is not None else ():
+            if made.position in run.kept:
+                self._opaque[made.storage] = (run.mark, made.position, run.kept[made.position])
+            strides = run.output_strides.get(made.position, made.strides)
+            if strides != made.strides:
+                self.layouts.setdefault(event.key, {})[made.position] = strides
+        return run
+
+    def _key(self, event: Operator) -> Any:
+        """Return the operator's key, and which of its operands hold what another operator has made."""
+        specs = (leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec))
+        return event.key, tuple(self._opaque.get(spec.storage, ())[:2] for spec in specs)
+
+    def _run_alone(self, event: Operator, mark: str) -> _Run | None:
+        inside_bytes = self._inside_bytes.get(event.key)
+        if inside_bytes is not None:
+            made_bytes = {made.position: self._trace.storage_bytes[made.storage] for made in event.made}
+            kept_bytes = sum(made_bytes.values())
+            return _Run(mark, allocations.Usage(kept_bytes + inside_bytes, kept_bytes), made_bytes)
+        too_large = self._device.type == "cpu" and _needed_bytes(event, self._trace) > _machine_bytes() / 2
+        if too_large or self._lacks_workspace(event):
+            return self._not_run(event)
+
+        def call() -> Any:
+            with torch.set_grad_enabled(event.grad_mode):
+                return event.function(*arguments, **named)
+
+        usage = None
+        try:
+            arguments, named = pytree.tree_map_only(TensorSpec, self._made, event.arguments)
+            if self.record is None:
+                call()  # the libraries take at their first call what they keep
+                usage, outputs = allocations.cuda_usage(call, self._device)
+            else:
+                self.record.mark(mark)
+                try:
+                    outputs = call()
+                finally:
+                    self.record.mark("between")
+        except (RuntimeError, ValueError, IndexError, NotImplementedError, MemoryError):
+            return self._not_run(event)
+        return self._finished(event, mark, usage, pytree.tree_leaves(outputs))
+
+    def _lacks_workspace(self, event: Operator) -> bool:
+        """Return whether an operand is a workspace whose maker could not be run: without it a kernel may crash."""
+        return any(
+            isinstance(leaf, TensorSpec)
+            and leaf.dtype is torch.uint8
+            and 0 in leaf.sizes
+            and leaf.storage is not None
+            and leaf.storage not in self._opaque
+            and event.segment > 0
+            for leaf in pytree.tree_leaves(event.arguments)
+        )
+
+    def _not_run(self, event: Operator) -> None:
+        self._trace.uncertain.add(f"{event.function} cannot be run alone here: what it takes inside is not counted")
+
+    def _finished(self, event: Operator, mark: str, usage: allocations.Usage | None, outputs: list[Any]) -> _Run:
+        """Note the real sizes, and keep an output whose size only the operator knows: another may need its content."""
+        run = _Run(mark, usage, {position: self._bytes_of(output) for position, output in enumerate(outputs)})
+        for storage, position, _ in event.made:
+            output = outputs[position]
+            if isinstance(output, torch.Tensor) and output.numel() and output.storage_offset() == 0:
+                run.output_strides[position] = strides_of(output)
+            if run.output_bytes[position] not in (0, self._trace.storage_bytes[storage]):
+                run.kept[position] = output
+        return run
+
+    def _bytes_of(self, output: Any) -> int:
+        """Return the bytes of an output's storage, 0 on another device; a kernel may give None for what it promises."""
+        is_here = isinstance(output, torch.Tensor) and output.device.type == self._device.type
+        return output.untyped_storage().nbytes() if is_here else 0
+
+    def _made(self, spec: TensorSpec) -> torch.Tensor:
+        if spec.storage in self._opaque:
+            return self._opaque[spec.storage][2]
+        if spec.content is not None:
+            values = torch.frombuffer(bytearray(spec.content), dtype=spec.dtype).reshape(spec.sizes)
+            made = torch.empty_strided(spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device).copy_(values)
+        else:
+            made = zeros(spec.sizes, spec.strides, spec.dtype, spec.device)
+        made = made.conj() if spec.is_conj else made
+        return torch._neg_view(made) if spec.is_neg else made
+
+
+def _needed_bytes(event: Operator, trace: Trace) -> int:
+    """Return the bytes of the operator's own tensors, its operands' and its results'."""
+    specs = [leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec)]
+    given = sum(math.prod(spec.sizes) * spec.dtype.itemsize for spec in specs)
+    return given + sum(trace.storage_bytes[made.storage] for made in event.made)
+
+
+def _machine_bytes() -> float:
+    """Return the machine's memory, infinity where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return math.inf
+
+
+# Large operators at small sizes.
+
+
+_LARGE_BYTES = 2**24  # what an operator writes, from which on it is run at small sizes
+_SMALL_SIZES = (96, 64)
+_ZERO_PAGES_FROM_BYTES = 2**20
+_BY_ROWS = frozenset({
+    "mm", "bmm", "addmm", "baddbmm", "_to_copy", "clone", "copy", "copy_", "zeros_like", "ones_like", "fill_",
+    "zero_", "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data",
+    "embedding_dense_backward",
+})  # fmt: skip
+
+
+def inside_bytes(events: Iterable[Any], trace: Trace) -> dict[Any, int]:
+    """Return, by key, what the large operators take inside, of those where the small sizes tell it."""
+    waiting = {event.key: event for event in events if isinstance(event, Operator) and _is_large(event, trace)}
+    tried: dict[Any, list[_SmallRun | None]] = {}
+    if not waiting:
+        return {}
+    with allocations.recorded() as record:
+        for key, event in waiting.items():
+            tried[key] = [_run_small(event, most, record) for most in _SMALL_SIZES]
+    found = {key: _at_full_size(waiting[key], runs, record) for key, runs in tried.items() if None not in runs}
+    return {key: inside for key, inside in found.items() if inside is not None}
+
+
+def _at_full_size(event: Operator, runs: list[_SmallRun], record: allocations.Record) -> int | None:
+    """Return what the operator takes inside at its own size, None where the small sizes leave it open."""
+    usages = [allocations.usage(record.window(run.mark)) for run in runs]
+    inside = [usage.peak_bytes - usage.kept_bytes for usage in usages]
+    if inside[0] == inside[1]:
+        return inside[0]
+    operands = list(zip(_operand_bytes(event.arguments), *(run.operand_bytes for run in runs), strict=True))
+    copied = {
+        sum(operand[0] for operand in chosen)
+        for count in range(1, len(operands) + 1)
+        for chosen in itertools.combinations(operands, count)
+        if inside == [sum(operand[1] for operand in chosen), sum(operand[2] for operand in chosen)]
+    }
+    return copied.pop() if len(copied) == 1 else None
+
+
+class _SmallRun(NamedTuple):
+    """One run at a small size: where its changes stand, and the bytes of its operands."""
+
+    mark: str
+    operand_bytes: list[int]
+
+
+def _operand_bytes(arguments: Any) -> list[int]:
+    operands = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, TensorSpec | torch.Tensor)]
+    shapes = [operand.sizes if isinstance(operand, TensorSpec) else operand.shape for operand in operands]
+    return [math.prod(shape) * operand.dtype.itemsize for shape, operand in zip(shapes, operands, strict=True)]
+
+
+def _is_large(event: Operator, trace: Trace) -> bool:
+    if event.function is None or event.only_views:
+        return False
+    elementwise = torch.Tag.pointwise in event.function.tags
+    random = torch.Tag.nondeterministic_seeded in event.function.tags
+    if random or not (elementwise or event.name in _BY_ROWS):
+        return False
+    made = sum(trace.storage_bytes[made.storage] for made in event.made)
+    written = sum(
+        math.prod(value.sizes) * value.dtype.itemsize
+        for argument, value in zip(event.function._schema.arguments, event.arguments[0], strict=False)
+        if isinstance(value, TensorSpec) and argument.alias_info is not None and argument.alias_info.is_write
+    )
+    return made + written > _LARGE_BYTES
+
+
+def _run_small(event: Operator, most: int, record: allocations.Record) -> _SmallRun | None:
+    """Run the operator with its large sizes about ``most``; return None where it cannot be run so."""
+    mark = str(record.marks)
+    smaller = _smaller_sizes(event.arguments, most)
+    try:
+        arguments, named = pytree.tree_map(lambda leaf: _scaled(leaf, smaller), event.arguments)
+    except ValueError:
+        return None
+    operand_bytes = _operand_bytes((arguments, named))
+    with torch.set_grad_enabled(event.grad_mode):
+        record.mark(mark)
+        try:
+            outputs = event.function(*arguments, **named)
+        except (RuntimeError, ValueError, IndexError, NotImplementedError):
+            return None
+        finally:
+            record.mark("between")
+    del outputs
+    return _SmallRun(mark, operand_bytes)
+
+
+def _smaller_sizes(arguments: Any, most: int) -> dict[int, int]:
+    """Return a smaller size for each large one: of the same alignment, and different from the others."""
+    leaves = pytree.tree_leaves(arguments)
+    sizes = {size for leaf in leaves if isinstance(leaf, TensorSpec) for size in leaf.sizes}
+    sizes |= {leaf for leaf in leaves if type(leaf) is int}  # an embedding's rows
+    large = sorted(size for size in sizes if size > 2 * max(_SMALL_SIZES))
+    return {size: most + 16 * rank + size % 16 for rank, size in enumerate(large)}
+
+
+def _scaled(leaf: Any, smaller: dict[int, int]) -> Any:
+    if isinstance(leaf, TensorSpec):
+        sizes = tuple(smaller.get(size, size) for size in leaf.sizes)
+        made = zeros(sizes, _strides(leaf, sizes), leaf.dtype, leaf.device)
+        made = made.conj() if leaf.is_conj else made
+        return torch._neg_view(made) if leaf.is_neg else made
+    return smaller.get(leaf, leaf) if type(leaf) is int else leaf
+
+
+def _strides(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of the same layout at other sizes: the same order of dimensions, the same gaps.
+
+    Raises ValueError for a layout that has none.
+    """
+    strides, reach, scaled = [0] * len(sizes), 1, 1
+    for place in sorted(range(len(sizes)), key=lambda place: (spec.strides[place], -place)):
+        if spec.strides[place] == 0 or spec.sizes[place] == 1:
+            strides[place] = 0 if spec.strides[place] == 0 else scaled
+            continue
+        gap, rest = divmod(spec.strides[place], reach)
+        if rest or gap < 1:
+            raise ValueError("the layout overlaps")
+        strides[place] = scaled * gap
+        reach, scaled = spec.strides[place] * spec.sizes[place], strides[place] * sizes[place]
+    return tuple(strides)
+
+
+def zeros(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return zeros; large ones on a CPU are pages that the system hands out without taking memory until a write."""
+    extent = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1 if 0 not in sizes else 0
+    if device.type != "cpu" or extent * dtype.itemsize < _ZERO_PAGES_FROM_BYTES:
+        return torch.empty_strided(sizes, strides, dtype=dtype, device=device).zero_()
+    pages = torch.from_numpy(np.zeros(extent * dtype.itemsize, dtype=np.uint8))
+    return pages.view(dtype).as_strided(sizes, strides)

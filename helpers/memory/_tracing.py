@@ -1,0 +1,467 @@
+"""The life of every tensor of a step, found without computing anything.
+
+The step runs on fake tensors (torch._subclasses.FakeTensorMode): they have a shape, a type and a storage of their
+own, and no data. PyTorch's own Python, C++ and autograd engine decide when each is made and dropped, so the order
+of allocations and releases is theirs, not a model of it. What fake tensors cannot show is what an operator takes
+inside itself: that is :mod:`helpers.memory._probing`. Nor have they values: :mod:`helpers.memory._values` has those
+that a model may ask for.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from helpers import steps
+from helpers.memory import _attribution as attribution
+from helpers.memory._trace import Made, Operator, Release, TensorSpec, Trace, key_of, strides_of
+from helpers.memory._values import MOST_ELEMENTS, KnownValues
+from helpers.operations._shapes import MATRIX_PRODUCTS, check_positions, check_types
+
+_NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
+_CONSTANTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
+_WRITING_BY_MASK = (torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default)
+_GROUPED_PRODUCTS = ("_grouped_mm", "_scaled_grouped_mm")
+
+Observe = Callable[["Tracer", attribution.Layers], AbstractContextManager]
+UNOBSERVED: Observe = lambda _tracer, _layers: nullcontext()  # noqa: E731
+Layouts = dict[Any, dict[int, tuple[int, ...]]]  # by an operator's key: position of a result, its strides
+
+
+def traced(
+    work: steps.Step,
+    observe: Observe = UNOBSERVED,
+    layouts: Layouts | None = None,
+) -> Trace:
+    """Run two steps of ``work`` on fake copies and return the life of every tensor.
+
+    ``observe(tracer, layers)`` is a context around the second step, for those who want to see more of it.
+    ``layouts`` has the strides that an operator's results really have, where PyTorch's fake ones have others.
+
+    Raises ModelError when the step raises, or when what it does depends on the values of a tensor.
+    """
+    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    values = KnownValues()
+    with steps.undisturbed(), torch.inference_mode(False):
+        copying = _Copying(fake_mode, work.runs_on, values)
+        with copying, fake_mode:
+            fake = steps.copied(work, copy_tensor=copying.copied)
+        layers = attribution.Layers(fake.model)
+        tracer = Tracer(fake_mode, layers, work, values, layouts or {})
+        tracer.trace.uncertain.update(work.assumed)
+        with (
+            _quiet_fakes(), _hidden_fakes(), _foreach_as_real(work), _seen_generator_states(tracer),
+            fake_mode, tracer, layers.watched(),
+        ):  # fmt: skip
+            return _two_steps(fake, tracer, observe(tracer, layers))
+
+
+class _Copying(TorchFunctionMode):
+    """Copy tensors into fake ones on ``device``, wherever they lie, and keep the values of small integer tensors."""
+
+    def __init__(self, fake_mode: FakeTensorMode, device: torch.device, values: KnownValues) -> None:
+        super().__init__()
+        self._fake_mode, self._device, self._values = fake_mode, device, values
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch._C.TensorBase.clone:  # a parameter's deepcopy asks for one
+            return self._kept(self._fake(args[0]), args[0])
+        if function is torch.Tensor.__deepcopy__:
+            tensor, memo = args
+            if id(tensor) not in memo:
+                memo[id(tensor)] = self._kept(self._fake(tensor), tensor)
+            return memo[id(tensor)]
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*args, **(kwargs or {}))
+
+    def copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a fake copy in memory of its own."""
+        with torch._C.DisableTorchFunction():
+            return self._kept(self._fake(tensor).clone(), tensor)
+
+    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device == self._device:
+            return self._fake_mode.from_tensor(tensor, static_shapes=True)
+        strided = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=self._device)
+        return strided.requires_grad_(tensor.requires_grad)
+
+    def _kept(self, fake: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        has_values = not (isinstance(tensor, FakeTensor) or tensor.is_meta) and tensor.layout == torch.strided
+        is_index = not (tensor.is_floating_point() or tensor.is_complex())
+        if has_values and is_index and tensor.numel() <= MOST_ELEMENTS:
+            self._values.keep(fake, tensor)
+        return fake
+
+
+class Tracer(TorchDispatchMode):
+    """Write down each operator, the storages it made, and each release, in order."""
+
+    def __init__(
+        self,
+        fake_mode: FakeTensorMode,
+        layers: attribution.Layers,
+        work: steps.Step,
+        values: KnownValues,
+        layouts: Layouts,
+    ) -> None:
+        super().__init__()
+        self.trace = Trace()
+        self.phase = "preparation"
+        self._fake_mode, self._layers, self._values, self._layouts = fake_mode, layers, values, layouts
+        self._device, self._runs_on = work.device, work.runs_on
+        self._nodes, self._numbers = attribution.BackwardNodes(), attribution.SavedNumbers()
+        self._alive: dict[int, tuple[int, weakref.ref]] = {}
+        self._outside: dict[int, torch.UntypedStorage] = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        self._release(self._numbers.dropped_by(self._nodes.observe()))
+        if function.namespace in _NOT_OPERATORS:
+            return function(*args, **kwargs)
+        if function not in _CONSTANTS:
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._settled, (args, kwargs))
+        if torch.Tag.data_dependent_output in function.tags and not _is_known(args):
+            known = self._values.computed(function, args, kwargs)
+            self._note_draws(args, kwargs)
+            if self._values.takes_finite:
+                self.trace.uncertain.add("the model asks whether its activations are finite numbers: they are taken so")
+            return known[0] if known else self._unknown_value(function, args[0])
+        _check_types(function, args)
+        by_values = torch.Tag.dynamic_output_shape in function.tags or function in _WRITING_BY_MASK
+        describe = functools.partial(self._described, by_values=by_values) if by_values else self._described
+        described = pytree.tree_map_only(torch.Tensor, describe, (args, kwargs))
+        outputs = self._outputs(function, args, kwargs, described)
+        if function in _CONSTANTS:
+            self._values.keep(outputs, args[0])
+        else:
+            self._values.follow(function, args, kwargs, outputs)
+        made = tuple(
+            Made(self.add(leaf, on_host=self._is_on_host(leaf, function)), position, strides_of(leaf))
+            for position, leaf in enumerate(pytree.tree_leaves(outputs))
+            if isinstance(leaf, torch.Tensor) and not self.knows(leaf)
+        )
+        self.write(function, made, described)
+        number_bytes = self._numbers.saved_bytes(function, args)
+        if number_bytes and self._device.type == "cpu":
+            storage = self._new_storage(number_bytes)
+            self.write(None, (Made(storage),))
+            self._numbers.keep(storage)
+        return outputs
+
+    def _outputs(self, function: Any, args: Any, kwargs: Any, described: Any) -> Any:
+        """Return the operator's fake results: as many and as large as the known values make them, and as laid out."""
+        try:
+            outputs = self._fake_outputs(function, args, kwargs)
+        except (DynamicOutputShapeException, DataDependentOutputException) as error:
+            outputs = self._outputs_by_values(function, args, kwargs)
+            if outputs is None:
+                raise self._data_dependent(function) from error
+            self._note_draws(args, kwargs)
+        strides = self._layouts and self._layouts.get(key_of(function, torch.is_grad_enabled(), described))
+        if not strides:
+            return outputs
+        leaves, shape = pytree.tree_flatten(outputs)
+        for position, real in strides.items():
+            fake = leaves[position]
+            leaves[position] = torch.empty_strided(fake.size(), real, dtype=fake.dtype, device=fake.device)
+        return pytree.tree_unflatten(leaves, shape)
+
+    def _note_draws(self, args: Any, kwargs: Any) -> None:
+        if self._values.are_drawn(args, kwargs):
+            self.trace.uncertain.add("the step asks what a random draw gave: one draw was taken, another may differ")
+
+    def _fake_outputs(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Return what PyTorch says of the results; it speaks of grouped products in bfloat16 only."""
+        if function.__name__.partition(".")[0] not in _GROUPED_PRODUCTS or args[0].dtype == torch.bfloat16:
+            return function(*args, **kwargs)
+        halves = [operand.to(torch.bfloat16) for operand in args[:2]]
+        made = function(*halves, *args[2:], **kwargs)
+        return torch.empty_strided(made.size(), made.stride(), dtype=args[0].dtype, device=made.device)
+
+    def _outputs_by_values(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """Return fake results whose sizes hang on values that are known; None where they are not."""
+        found = self._values.computed(function, args, kwargs)
+        if found is not None:
+            return pytree.tree_map_only(torch.Tensor, self._like, found[0])
+        if function is not torch.ops.aten.index.Tensor:
+            return None
+        places = []
+        for index in args[1]:
+            is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)
+            known = self._values.of(index) if is_mask else None
+            if is_mask and known is None:
+                return None
+            places += map(self._like, _places(known)) if is_mask else [index]
+        return function(args[0], places)
+
+    def _like(self, real: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device=self._runs_on)
+
+    def write(self, function: Any, made: tuple[Made, ...], arguments: Any = ((), {})) -> None:
+        """Write down that ``function`` ran now and made these storages; None for what is no operator."""
+        self.trace.events.append(
+            Operator(
+                function=function,
+                arguments=arguments,
+                made=made,
+                phase=self.phase,
+                layer=self._layers.of_operator(),
+                grad_mode=torch.is_grad_enabled(),
+                segment=self._nodes.segment,
+                may_accumulate=self._nodes.may_accumulate,
+            )
+        )
+
+    def write_state(self, state: torch.Tensor) -> None:
+        """Write down that a state of the CPU's generator was made, which takes nothing of a GPU."""
+        self.write(None, (Made(self.add(state, on_host=self._device.type != "cpu")),))
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase of the step; what only the backward graph kept ends with it."""
+        if phase not in ("loss", "backward"):
+            self._release(self._numbers.dropped_at_end())
+        if self.phase in attribution.OUTSIDE_MODEL:
+            self._layers.pop()
+        if phase in attribution.OUTSIDE_MODEL:
+            self._layers.push(attribution.OUTSIDE_MODEL[phase])
+        self.phase = phase
+
+    def _unknown_value(self, function: Any, tensor: torch.Tensor) -> float:
+        """Answer an optimizer that reads a number it computed: it scales its update by it, whatever it is."""
+        if self.phase != "optimizer" or function is not torch.ops.aten._local_scalar_dense.default:
+            raise self._data_dependent(function)
+        self.trace.uncertain.add("the optimizer reads a value that only the step would compute: 1 was taken for it")
+        return 1.0 if tensor.is_floating_point() else 1
+
+    def _data_dependent(self, function: Any) -> steps.ModelError:
+        part = steps.PARTS.get(self.phase, "step")
+        return steps.ModelError(
+            f"the {part} looks at the values of a tensor ({function}), so what it stores depends on the data "
+            "and cannot be told beforehand; measure_peak_memory measures it on your inputs"
+        )
+
+    def _release(self, storages: list[int]) -> None:
+        self.trace.events.extend(Release(storage) for storage in storages)
+
+    def _settled(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor's fake twin; one that was there before the step is known to be no part of the count."""
+        twin = tensor if isinstance(tensor, FakeTensor) else self._fake_mode.from_tensor(tensor)
+        if not self.knows(twin):
+            self._outside[twin.untyped_storage()._cdata] = twin.untyped_storage()
+        return twin
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Return whether the tensor's storage has been seen."""
+        _check_dense(tensor)
+        key = tensor.untyped_storage()._cdata
+        return key in self._alive or key in self._outside
+
+    def number(self, tensor: torch.Tensor) -> int | None:
+        """Return the number of the tensor's storage, None for one that is not counted."""
+        known = self._alive.get(tensor.untyped_storage()._cdata)
+        return known[0] if known else None
+
+    def _is_on_host(self, tensor: torch.Tensor, function: Any) -> bool:
+        """Return whether the tensor takes nothing of a GPU: it is on the CPU, as an optimizer's count of steps is."""
+        if self._device.type == self._runs_on.type:
+            return tensor.device.type != self._device.type
+        return function in _CONSTANTS  # a CPU stands in for the GPU: the numbers that nobody moved there
+
+    def add(self, tensor: torch.Tensor, *, on_host: bool = False) -> int:
+        """Count the tensor's storage from now until its last reference is gone; return its number."""
+        storage = tensor.untyped_storage()
+        key, number = storage._cdata, self._new_storage(0 if on_host else storage.nbytes())
+
+        def gone(_: weakref.ref) -> None:
+            del self._alive[key]
+            self._values.forget(key)
+            self.trace.events.append(Release(number))
+
+        self._alive[key] = (number, weakref.ref(storage, gone))
+        return number
+
+    def _new_storage(self, size_bytes: int) -> int:
+        number = len(self.trace.storage_bytes)
+        self.trace.storage_bytes[number] = size_bytes
+        return number
+
+    def alive(self) -> list[int]:
+        """Return the numbers of the storages that are alive."""
+        return [number for number, _ in self._alive.values()]
+
+    def _described(self, tensor: torch.Tensor, *, by_values: bool = False) -> TensorSpec:
+        known = self._values.of(tensor) if by_values else None
+        return TensorSpec(
+            sizes=tuple(tensor.size()),
+            strides=tuple(tensor.stride()),
+            dtype=tensor.dtype,
+            device=tensor.device,
+            is_conj=tensor.is_conj(),
+            is_neg=tensor.is_neg(),
+            content=None if known is None else _content(known),
+            storage=self.number(tensor),
+            is_view=tensor._is_view(),
+        )
+
+
+def _places(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    with _disable_current_modes():
+        return mask.nonzero(as_tuple=True)
+
+
+def _content(known: torch.Tensor) -> bytes:
+    with _disable_current_modes():
+        return known.resolve_conj().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
+def _check_dense(tensor: torch.Tensor) -> None:
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise steps.ModelError(f"the step uses a tensor of layout {tensor.layout}; only dense tensors are handled")
+
+
+def _check_types(function: Any, args: tuple[Any, ...]) -> None:
+    """Raise where a real run would, and fake tensors do not."""
+    name, _, overload = function.__name__.partition(".")
+    if name == "embedding":
+        check_positions(args[1])
+    if name.rstrip("_") in MATRIX_PRODUCTS and overload == "default":
+        check_types(function, (leaf for leaf in args if isinstance(leaf, torch.Tensor)))
+
+
+def _is_known(args: tuple[Any, ...]) -> bool:
+    """Return whether a fake tensor's value is known nevertheless, as that of a constant is."""
+    return bool(args) and isinstance(args[0], FakeTensor) and args[0].constant is not None
+
+
+def _two_steps(fake: steps.Step, tracer: Tracer, second: AbstractContextManager) -> Trace:
+    trace = tracer.trace
+    _name_carried(fake, tracer)
+    fake = steps.with_optimizer(fake)
+
+    def enter(phase: str) -> None:
+        tracer.enter(phase)
+        if phase == "optimizer":
+            _name_gradients(fake.model, tracer)
+
+    for observed in (nullcontext(), second):
+        steps.drop_gradients(fake)
+        tracer.enter("preparation")
+        _name_optimizer_state(fake, tracer)
+        trace.gradients.clear()
+        trace.carried, trace.start = tracer.alive(), len(trace.events)
+        with observed:
+            steps.run(fake, enter)
+    _name_gradients(fake.model, tracer)
+    return replace(trace, events=list(trace.events))  # the copy's own releases, which follow, are no part of it
+
+
+def _name_carried(fake: steps.Step, tracer: Tracer) -> None:
+    groups = {
+        "parameter": fake.model.named_parameters(),
+        "buffer": fake.model.named_buffers(),
+        "other": steps.kept_tensors(fake.model).items(),
+    }
+    named = [(category, *_split(name), tensor) for category, pairs in groups.items() for name, tensor in pairs]
+    inputs = steps.tensors_of(fake.arguments)
+    named += [("input", "", f"input {position}", tensor) for position, tensor in enumerate(inputs)]
+    for category, layer, name, tensor in named:
+        if not tracer.knows(tensor):
+            tracer.trace.names[tracer.add(tensor)] = (category, layer, name)
+
+
+def _name_optimizer_state(fake: steps.Step, tracer: Tracer) -> None:
+    if fake.optimizer is None:
+        return
+    owners = {id(parameter): _split(name) for name, parameter in fake.model.named_parameters()}
+    for parameter, state in fake.optimizer.state.items():
+        layer, name = owners.get(id(parameter), ("", "parameter"))
+        for key, value in state.items():
+            number = tracer.number(value) if isinstance(value, torch.Tensor) else None
+            if number is not None:
+                tracer.trace.names.setdefault(number, ("optimizer state", layer, f"{name}: {key}"))
+
+
+def _name_gradients(model: nn.Module, tracer: Tracer) -> None:
+    for name, parameter in model.named_parameters():
+        number = None if parameter.grad is None else tracer.number(parameter.grad)
+        if number is not None:
+            tracer.trace.gradients.setdefault(number, _split(name))
+
+
+def _split(name: str) -> tuple[str, str]:
+    layer, _, leaf = name.rpartition(".")
+    return layer, leaf
+
+
+@contextmanager
+def _quiet_fakes() -> Iterator[None]:
+    """Keep PyTorch from logging the traceback of an error that is raised anyway."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    with mock.patch.object(logger, "disabled", True):
+        yield
+
+
+class _AskedByTorchOnly(type):
+    """Tell a model that no tensor is fake, because it would take the path of a traced run; PyTorch itself may ask."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        asker = sys._getframe(1).f_globals.get("__name__", "")
+        return asker.partition(".")[0] == "torch" and isinstance(value, FakeTensor)
+
+
+class _HiddenFakeTensor(metaclass=_AskedByTorchOnly):
+    pass
+
+
+def _hidden_fakes() -> AbstractContextManager:
+    """Let a model that looks whether it is traced (transformers) do what it does in a real run."""
+    return mock.patch.object(torch._subclasses, "FakeTensor", _HiddenFakeTensor)
+
+
+@contextmanager
+def _foreach_as_real(work: steps.Step) -> Iterator[None]:
+    """Let optimizers choose for fake parameters the implementation that they choose for real ones on the device."""
+    module = importlib.import_module("torch.optim.optimizer")  # torch.optim hides the module's name
+    devices = module._get_foreach_kernels_supported_devices()
+    if work.device.type in devices:
+        devices = [*devices, work.runs_on.type]
+    with (
+        mock.patch.object(module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor]),
+        mock.patch.object(module, "_get_foreach_kernels_supported_devices", return_value=devices),
+    ):
+        yield
+
+
+@contextmanager
+def _seen_generator_states(tracer: Tracer) -> Iterator[None]:
+    """See the states of the random generator that checkpointing keeps: no operator makes them."""
+    real = torch.get_rng_state
+
+    def get_rng_state() -> torch.Tensor:
+        with _disable_current_modes():
+            state = real()
+        tracer.write_state(state)
+        return state
+
+    with mock.patch.object(torch, "get_rng_state", get_rng_state):
+        yield

@@ -1,0 +1,261 @@
+"""What a cubin, a 64-bit ELF file, holds: kernels with their registers, stack and parameters, and machine code.
+
+The sections and their attributes are those of NVIDIA's ``.nv.info``; ``cuobjdump --dump-resource-usage`` reads the
+same ones. The machine code is read as nvdisasm prints it: an operand's kind is what the course asks about. An
+*immediate* stands in the instruction itself, a *constant bank* operand (``c[0x3][0x10]``) is read from constant memory
+by the instruction, a *uniform register* (``UR4``) is one for the whole warp, a *register* one a thread. Lesson 11.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+
+from helpers.native._tools import NativeError
+
+OPERAND_KINDS = ("immediate", "constant_bank", "uniform_register", "register")
+MULTIPLY_ADDS = ("FFMA", "FFMA2", "HFMA2", "DFMA")
+
+_CUDA_MACHINE = 190
+_SHIFTED_FLAGS = 8  # the ELF version since CUDA 13
+_FUNCTION, _ENTRY = 2, 0x10
+_REGISTERS, _FRAME, _PARAMETER_BYTES = 0x2F, 0x11, 0x19
+_REMEDY = "give a Cubin, or the path or bytes of a cubin that NVRTC or nvcc made (not PTX, not a fatbin)"
+_SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+)\s*,")
+_OTHER_SECTION = re.compile(r"\s*\.section\s")
+_LABEL = re.compile(r"(\S+):\s*$")
+_INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(@\S+\s+)?([A-Z][A-Z0-9_.a-z]*)\s*([^;]*);")
+# Besides comments: what nvdisasm 12.8 (that of torch 2.11's Triton) prints of the scheduling, as in "&req={2} ?trans1".
+_COMMENT = re.compile(r"\(\*.*?\*\)|(?<!\S)[&?]\w+(=\S+)?")
+_NUMBER = re.compile(r"[-+~]?(0x[0-9a-f]+|(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|INF|[QS]?NAN)", re.I)
+_BANK = re.compile(r"[-+~|!]*cx?\[")
+_UNIFORM = re.compile(r"[-+~|!]*UR\d+")
+_REGISTER = re.compile(r"[-+~|!]*(R\d+|U?RZ)\b")  # URZ is zero, as RZ is: no register is read
+_PREDICATE = re.compile(r"!?U?P(T|\d+)")
+_LOADS = {"LDG": "global", "LDS": "shared", "LDSM": "shared", "LDL": "local", "LDC": "constant", "ULDC": "constant",
+          "LDCU": "constant", "LD": "generic", "TEX": "texture", "TLD": "texture", "TLD4": "texture",
+          "SULD": "surface"}  # fmt: skip
+_STORES = {"STG": "global", "STS": "shared", "STSM": "shared", "STL": "local", "ST": "generic", "SUST": "surface"}
+_ATOMICS = {
+    "ATOM": "generic",
+    "ATOMG": "global",
+    "ATOMS": "shared",
+    "RED": "global",
+    "REDG": "global",
+    "REDS": "shared",
+}
+_MATRIX = ("LDSM", "STSM")
+_WIDTHS = {"U8": 8, "S8": 8, "8": 8, "U16": 16, "S16": 16, "16": 16, "64": 64, "F64": 64, "128": 128, "256": 256}
+INSTRUCTION_BYTES = 16  # on every architecture since sm_70
+_WORD_BITS = 32
+
+
+@dataclass(frozen=True)
+class Elf:
+    """Sections (name -> content), and symbols as (name, type, other, section's name, size)."""
+
+    sections: dict[str, bytes]
+    symbols: tuple[tuple[str, int, int, str, int], ...]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Registers a thread, bytes of stack a thread, bytes of parameters (None: not said)."""
+
+    registers: int | None
+    stack_bytes: int | None
+    parameter_bytes: int | None
+
+
+def read(image: bytes) -> Elf:
+    """Return the sections and symbols of a cubin. Raises NativeError for bytes that are none, or a part of one."""
+    if image[:6] != b"\x7fELF\x02\x01" or len(image) < 64:
+        raise NativeError("these bytes are no cubin", _REMEDY)
+    if struct.unpack_from("<H", image, 18)[0] != _CUDA_MACHINE:
+        raise NativeError("this ELF file is not for an NVIDIA GPU", _REMEDY)
+    try:
+        return _read(image)
+    except (struct.error, IndexError, ValueError) as error:
+        raise NativeError("the cubin is damaged or cut off", "compile it again") from error
+
+
+def _read(image: bytes) -> Elf:
+    table, size, count, names = (*struct.unpack_from("<Q", image, 40), *struct.unpack_from("<HHH", image, 58))
+    headers = [struct.unpack_from("<IIQQQQIIQQ", image, table + index * size) for index in range(count)]
+    bodies = [b"" if header[1] == 8 else image[header[4] : header[4] + header[5]] for header in headers]
+    labels = [_string(bodies[names], header[0]) for header in headers]
+    symbols = []
+    for header, body in zip(headers, bodies, strict=True):
+        if header[1] == 2:
+            for name, info, other, section, _, length in struct.iter_unpack("<IBBHQQ", body):
+                place = labels[section] if section < len(labels) else ""
+                symbols.append((_string(bodies[header[6]], name), info & 0xF, other, place, length))
+    return Elf(dict(zip(labels, bodies, strict=True)), tuple(symbols))
+
+
+def _string(table: bytes, start: int) -> str:
+    return table[start : table.index(b"\0", start)].decode("utf-8", "replace")
+
+
+def architecture(image: bytes) -> str:
+    """Return the architecture that a cubin is for, such as ``"sm_90"``, from its header's flags."""
+    flags, version = struct.unpack_from("<I", image, 48)[0], image[8]
+    return f"sm_{flags >> 8 & 0xFF if version >= _SHIFTED_FLAGS else flags & 0xFF}"
+
+
+def kernels(elf: Elf) -> tuple[str, ...]:
+    """Return the names of the kernels (global functions), sorted."""
+    return tuple(sorted(name for name, kind, other, _, _ in elf.symbols if kind == _FUNCTION and other & _ENTRY))
+
+
+def resources(elf: Elf, function: str) -> Resources:
+    """Return what the cubin says of the kernel ``function``."""
+    index = next(
+        (index for index, symbol in enumerate(elf.symbols) if symbol[0] == function and symbol[1] == _FUNCTION), -1
+    )
+    common = dict(_attributes(elf.sections.get(".nv.info", b""), index))
+    own = dict(_halfwords(elf.sections.get(f".nv.info.{function}", b"")))
+    return Resources(common.get(_REGISTERS), common.get(_FRAME), own.get(_PARAMETER_BYTES))
+
+
+def _attributes(info: bytes, symbol: int) -> list[tuple[int, int]]:
+    """Return (attribute, value) of the sized attributes that are a symbol's index and a number."""
+    return [(kind, struct.unpack("<II", body)[1]) for form, kind, body in _items(info)
+            if form == 4 and len(body) == 8 and struct.unpack("<II", body)[0] == symbol]  # fmt: skip
+
+
+def _halfwords(info: bytes) -> list[tuple[int, int]]:
+    return [(kind, struct.unpack("<H", body)[0]) for form, kind, body in _items(info) if form == 3]
+
+
+def _items(info: bytes) -> list[tuple[int, int, bytes]]:
+    """Return (form, attribute, content): form 4 has a size and content, the others carry two bytes."""
+    items, at = [], 0
+    while at + 4 <= len(info):
+        form, kind, value = struct.unpack_from("<BBH", info, at)
+        length = value if form == 4 else 0
+        body = info[at + 4 : at + 4 + length] if form == 4 else info[at + 2 : at + 4]
+        items.append((form, kind, body))
+        at += 4 + length
+    return items
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: where it stands, its predicate (or ""), its opcode with modifiers, its operands."""
+
+    offset: int
+    predicate: str
+    opcode: str
+    operands: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """The opcode without its modifiers: ``FFMA`` of ``FFMA.FTZ``."""
+        return self.opcode.partition(".")[0]
+
+    @property
+    def operand_kind(self) -> str | None:
+        """The first of :data:`OPERAND_KINDS` among what it reads, addresses and predicates apart; None: nothing."""
+        found = {kind for operand in _sources(self) if (kind := _operand_kind(operand))}
+        return next((kind for kind in OPERAND_KINDS if kind in found), None)
+
+    @property
+    def multiplies_and_adds(self) -> bool:
+        """True for FFMA, FFMA2, HFMA2, DFMA, but not where zero times zero is a way to move a constant."""
+        zeros = len(self.operands) > 2 and all(re.fullmatch(r"-?RZ(\.\w+)*", text) for text in self.operands[1:3])
+        return self.kind in MULTIPLY_ADDS and not zeros
+
+    @property
+    def accesses(self) -> tuple[tuple[str, str, int | None], ...]:
+        """What it does to memory: (``load``, ``store`` or ``atomic``; the space; bits a thread, None: not said)."""
+        if self.kind == "LDGSTS":  # a copy from global to shared memory, past the registers
+            return ("load", "global", self._width()), ("store", "shared", self._width())
+        for access, spaces in (("load", _LOADS), ("store", _STORES), ("atomic", _ATOMICS)):
+            if self.kind in spaces:
+                space = spaces[self.kind]
+                return ((access, space, None if space in ("texture", "surface") else self._width()),)
+        return ()
+
+    def _width(self) -> int:
+        modifiers = self.opcode.split(".")[1:]
+        if self.kind in _MATRIX:  # a register for each of 1, 2 or 4 matrices
+            return _WORD_BITS * (int(modifiers[-1]) if modifiers and modifiers[-1] in ("2", "4") else 1)
+        return next((_WIDTHS[modifier] for modifier in modifiers if modifier in _WIDTHS), _WORD_BITS)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A kernel's section: its instructions, called functions that stand in it included, and its labels' places."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+    labels: tuple[tuple[str, int], ...]
+
+    @property
+    def padding(self) -> int:
+        """How many instructions at the end are never reached: a jump to itself, and NOPs up to a full line."""
+        end = len(self.instructions)
+        while end and self.instructions[end - 1].kind == "NOP":
+            end -= 1
+        last = self.instructions[end - 1] if end else None
+        target = re.fullmatch(r"`\((\S+)\)", last.operands[0]) if last and last.operands else None
+        if last and last.kind == "BRA" and target and (target[1], last.offset) in self.labels:
+            end -= 1
+        return len(self.instructions) - end
+
+    def text(self) -> str:
+        """Return the listing: labels, and a line an instruction with its byte offset."""
+        places: dict[int, list[str]] = {}
+        for label, offset in self.labels:
+            places.setdefault(offset, []).append(f"{label}:")
+        lines = [f"{self.name}:"]
+        for instruction in self.instructions:
+            lines += places.get(instruction.offset, [])
+            operands = ", ".join(instruction.operands)
+            words = " ".join(filter(None, (f"{instruction.predicate:>5}", instruction.opcode, operands)))
+            lines.append(f"  {instruction.offset:04x} {words}")
+        return "\n".join(lines)
+
+
+def parse(listing: str) -> dict[str, Function]:
+    """Return every function in what ``nvdisasm -c`` printed, by its name."""
+    functions: dict[str, Function] = {}
+    name, instructions, labels, waiting = "", [], [], []
+    for line in [*listing.splitlines(), "\t.section\t.text.,"]:
+        section, found, label = _SECTION.match(line), _INSTRUCTION.match(line), _LABEL.match(line)
+        if section or _OTHER_SECTION.match(line):
+            if name:
+                functions[name] = Function(name, tuple(instructions), tuple(labels))
+            name, instructions, labels, waiting = section[1] if section else "", [], [], []
+        elif found and name:
+            offset = int(found[1], 16)
+            labels += [(text, offset) for text in waiting]
+            operands = tuple(part.strip() for part in _COMMENT.sub("", found[4]).split(",") if part.strip())
+            instructions.append(Instruction(offset, (found[2] or "").strip(), found[3], operands))
+            waiting = []
+        elif label and name and label[1] not in (name, f".text.{name}"):
+            waiting.append(label[1])
+    return functions
+
+
+def _sources(instruction: Instruction) -> tuple[str, ...]:
+    """Return the operands that are read: without the first where that is a register or predicate written to."""
+    operands = instruction.operands
+    first = operands[0] if operands else ""
+    written = bool(_REGISTER.match(first) or _UNIFORM.match(first) or _PREDICATE.fullmatch(first))
+    return operands[1:] if written else operands
+
+
+def _operand_kind(operand: str) -> str | None:
+    """Return the kind of one operand; None for an address, a predicate, a label or a special register."""
+    if _BANK.match(operand):
+        return "constant_bank"
+    if "[" in operand or _PREDICATE.fullmatch(operand):
+        return None
+    if _NUMBER.fullmatch(operand):
+        return "immediate"
+    if _UNIFORM.match(operand):
+        return "uniform_register"
+    return "register" if _REGISTER.match(operand) else None

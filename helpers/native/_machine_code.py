@@ -1,0 +1,341 @@
+"""Compiled programs read back as instructions, and counted: of each kind, what feeds them, what they load and store.
+
+nvdisasm reads a GPU's machine code, objdump this processor's. Counted are instructions as they stand in the program,
+each once, however often it runs. Lesson 11.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers import storage
+from helpers._checks import one_of
+from helpers.native import _cubin as cubin, _nvrtc as nvrtc, _x86 as x86
+from helpers.native._cpp import Library
+from helpers.native._nvrtc import Cubin
+from helpers.native._tools import NativeError, find_nvdisasm, find_objdump, run_tool
+from helpers.results import Result
+
+Compiled = Cubin | Library | bytes | str | os.PathLike[str]
+
+_LIMIT_S = 300
+_CUDA_MACHINE = b"\xbe\x00"
+
+
+@dataclass(frozen=True)
+class KindCount(Result):
+    """A GPU's instructions of one kind, by the nearest thing that they read: immediate first, register last.
+
+    What is left of ``count`` reads none of the four (a jump, a load by address). Lesson 11.
+    """
+
+    kind: str
+    count: int
+    immediate: int
+    constant_bank: int
+    uniform_register: int
+    register: int
+
+
+@dataclass(frozen=True)
+class AccessCount(Result):
+    """Loads, stores or atomics of one memory space and width, in bits a thread (None: not said). Lesson 11."""
+
+    access: str
+    space: str
+    width_bits: int | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Census(Result):
+    """A GPU function's instructions, counted in its program.
+
+    ``total`` are all, of which ``padding`` at the end are never reached. ``multiply_adds`` are FFMA, FFMA2, HFMA2 and
+    DFMA (two results an FFMA2 or HFMA2; those that only move a constant are left out), divided by what feeds them
+    into ``immediate`` + ``constant_bank`` + ``uniform_register`` + ``register``: the nearest of their operands.
+    Functions that are called and not inlined stand in the kernel's code and are counted. ``spill_*_bytes`` is
+    ptxas' word, so known of a Cubin alone: in the program a spill looks like any local array. Lesson 11.
+    """
+
+    function: str
+    architecture: str
+    total: int
+    padding: int
+    registers: int | None
+    stack_bytes: int | None
+    spill_store_bytes: int | None
+    spill_load_bytes: int | None
+    multiply_adds: int
+    immediate: int
+    constant_bank: int
+    uniform_register: int
+    register: int
+    global_loads: int
+    global_stores: int
+    shared_loads: int
+    shared_stores: int
+    local_loads: int
+    local_stores: int
+    constant_loads: int
+    kinds: tuple[KindCount, ...]
+    accesses: tuple[AccessCount, ...]
+
+
+@dataclass(frozen=True)
+class MnemonicCount(Result):
+    """A processor's instructions of one mnemonic. Lesson 11."""
+
+    mnemonic: str
+    count: int
+
+
+@dataclass(frozen=True)
+class HostCensus(Result):
+    """An x86-64 function's instructions, counted in its program.
+
+    ``total`` are all, of which ``padding`` at the end are never reached. Floating-point arithmetic is scalar or
+    packed (several numbers in a vector register, the widest of which has ``vector_bits``; 0: none). An instruction
+    that reads and writes memory counts as a load and a store. ``constant_loads`` are the loads that name a place in
+    the program itself, where the compiler keeps its constants. Functions that are called are not counted. Lesson 11.
+    """
+
+    function: str
+    architecture: str
+    total: int
+    padding: int
+    scalar_fmas: int
+    packed_fmas: int
+    scalar_multiplies: int
+    packed_multiplies: int
+    scalar_adds: int
+    packed_adds: int
+    vector_bits: int
+    loads: int
+    constant_loads: int
+    stores: int
+    branches: int
+    kinds: tuple[MnemonicCount, ...]
+
+    @property
+    def multiply_adds(self) -> int:
+        """Fused multiply-adds, scalar and packed."""
+        return self.scalar_fmas + self.packed_fmas
+
+
+@dataclass(frozen=True)
+class Program:
+    """Machine code that was read: its functions by their full names.
+
+    ``image`` are the bytes of a GPU's program, ``listing`` is objdump's of another one, ``form`` the file format that
+    it names.
+    """
+
+    functions: dict[str, cubin.Function] | dict[str, x86.Function]
+    image: bytes = b""
+    listing: str = ""
+
+    @property
+    def form(self) -> str:
+        match = re.search(r"file format (\S.*)", self.listing)
+        return match[1] if match else ""
+
+    def function(self, name: str | None) -> cubin.Function | x86.Function:
+        """Return the function ``name`` (the plain name of a C++ function will do), or the only one there is.
+
+        Raises ValueError, naming the functions, when there is none of this name, several, or several to choose from.
+        """
+        listed = ", ".join(sorted(self.functions)) or "none"
+        if name is None:
+            if len(self.functions) == 1:
+                return next(iter(self.functions.values()))
+            raise ValueError(f"say which function: function='...'; the program has {listed}")
+        plain = [full for full in self.functions if full in (name, f"_{name}")]
+        found = plain or [full for full in self.functions if full.startswith(f"_Z{len(name)}{name}")]
+        if len(found) != 1:
+            many = f"{len(found)} functions named" if found else "no function"
+            raise ValueError(f"the program has {many} {name!r}; it has {listed}")
+        return self.functions[found[0]]
+
+
+def disassemble(program: Compiled, *, function: str | None = None) -> str:
+    """Return the machine code of a Cubin, a Library, or the path or bytes of an object, as text.
+
+    It is that of one function, or of all: a line an instruction, with its offset in bytes; in nvdisasm's words for a
+    GPU, in Intel's for an x86-64 processor; for another processor the whole is objdump's own listing.
+
+    Raises NativeError for what holds no machine code, MissingToolError without the disassembler, ValueError for a
+    function that is not in it (with those that are), TypeError for another argument. Lesson 11.
+    """
+    if function is not None:
+        one_of("function", function, str, "a function's name")
+    read = read_program(program)
+    if function is not None:
+        return read.function(function).text()
+    if read.image or "x86-64" in read.form:
+        return "\n\n".join(body.text() for body in read.functions.values())
+    return read.listing.strip()
+
+
+def census(program: Compiled, *, function: str | None = None) -> Census | HostCensus:
+    """Return the census of one function of a Cubin, a Library, or the path or bytes of a compiled file.
+
+    A GPU's program gives a :class:`Census`, an x86-64 one a :class:`HostCensus`; ``function`` may be left out where
+    there is only one. Raises as :func:`disassemble` does, and NativeError for a processor that is not
+    x86-64. Lesson 02.
+    """
+    read = read_program(program)
+    if not read.image:
+        return host_census(_counted_form(read).function(function))
+    body = read.function(function)
+    resources = cubin.resources(cubin.read(read.image), body.name)
+    log = program.log if isinstance(program, Cubin) else ""
+    architecture = program.architecture if isinstance(program, Cubin) else cubin.architecture(read.image)
+    stores, loads = nvrtc.spills(log).get(body.name, (None, None))
+    return Census(
+        function=body.name, architecture=architecture, registers=resources.registers,
+        stack_bytes=resources.stack_bytes, spill_store_bytes=stores, spill_load_bytes=loads, **_counts(body),
+    )  # fmt: skip
+
+
+def read_program(program: Compiled) -> Program:
+    """Return a compiled program's functions. Raises as :func:`disassemble` does."""
+    if isinstance(program, Cubin):
+        return _read_gpu(program.image)
+    if isinstance(program, Library):
+        listing = _objdump(program.path)
+    else:
+        content = _content(program)
+        if content.startswith(b"\x7fELF") and content[18:20] == _CUDA_MACHINE:
+            return _read_gpu(content)
+        listing = _objdump(program)
+    return Program(x86.parse(listing), listing=listing)
+
+
+def host_function(library: Library, name: str) -> x86.Function:
+    """Return a function of an x86-64 library. Raises as :func:`census` does."""
+    return _counted_form(read_program(library)).function(name)
+
+
+def _counted_form(program: Program) -> Program:
+    if "x86-64" not in program.form:
+        raise NativeError(f"instructions are counted for x86-64, not for {program.form or 'this program'}",
+                          "read it with disassemble(), or count on an x86-64 machine")  # fmt: skip
+    return program
+
+
+@functools.lru_cache(maxsize=8)  # several kernels of one program are asked for one after another
+def _read_gpu(image: bytes) -> Program:
+    sizes = {name: len(body) for name, body in cubin.read(image).sections.items()}
+    tool = find_nvdisasm()
+    with storage.temporary_folder("disassemble-") as folder:
+        path = Path(folder, "program.cubin")
+        path.write_bytes(image)
+        functions = cubin.parse(_output([tool, "-c", str(path)]))
+    for section, size in sizes.items():
+        name = section.removeprefix(".text.")
+        listed = len(functions[name].instructions) if name in functions else 0
+        if section.startswith(".text.") and listed * cubin.INSTRUCTION_BYTES != size:
+            problem = f"{name} has {size:,} bytes of code, in which nvdisasm's listing shows {listed:,} instructions"
+            raise NativeError(
+                f"{problem} of {cubin.INSTRUCTION_BYTES} bytes", "use the nvdisasm that comes with torch's Triton"
+            )
+    return Program(functions, image=image)
+
+
+def _objdump(program: bytes | str | os.PathLike[str]) -> str:
+    tool = find_objdump()
+    if isinstance(program, bytes):
+        with storage.temporary_folder("disassemble-") as folder:
+            path = Path(folder, "program.o")
+            path.write_bytes(program)
+            return _objdump(path)
+    return _output([tool, "-d", "--no-show-raw-insn", "-M", "intel", os.fspath(program)])
+
+
+def _output(command: list[str]) -> str:
+    done = run_tool(command, limit_s=_LIMIT_S)
+    if done.returncode != 0:
+        reason = next(iter(done.stderr.strip().splitlines()), f"exit status {done.returncode}")
+        reason = reason.replace(command[-1], Path(command[-1]).name)
+        remedy = "give a Cubin, a Library, or a compiled file, for an architecture that this disassembler knows"
+        raise NativeError(f"{Path(command[0]).name} cannot read the program: {reason}", remedy)
+    return done.stdout
+
+
+def _content(program: bytes | str | os.PathLike[str]) -> bytes:
+    if isinstance(program, bytes):
+        return program
+    if not isinstance(program, str | os.PathLike):
+        raise TypeError(f"a Cubin, a Library, or a file's path or bytes is read, not {type(program).__name__}")
+    try:
+        return Path(program).read_bytes()
+    except OSError as error:
+        problem = f"the program {os.fspath(program)!r} cannot be read ({error.strerror})"
+        raise NativeError(problem, "give a Cubin, a Library, or the path of a compiled file") from error
+
+
+def _counts(function: cubin.Function) -> dict[str, int | tuple[KindCount, ...] | tuple[AccessCount, ...]]:
+    fed = Counter(instruction.operand_kind for instruction in function.instructions if instruction.multiplies_and_adds)
+    accesses = Counter(access for instruction in function.instructions for access in instruction.accesses)
+    spaces = Counter((access, space) for (access, space, _), count in accesses.items() for _ in range(count))
+    rows = tuple(AccessCount(*access, count) for access, count in sorted(accesses.items(), key=_by_space))
+    return {
+        "total": len(function.instructions),
+        "padding": function.padding,
+        "multiply_adds": fed.total(),
+        **{kind: fed[kind] for kind in cubin.OPERAND_KINDS},
+        **{f"{space}_loads": spaces["load", space] for space in ("global", "shared", "local", "constant")},
+        **{f"{space}_stores": spaces["store", space] for space in ("global", "shared", "local")},
+        "kinds": _kinds(function.instructions),
+        "accesses": rows,
+    }
+
+
+def _kinds(instructions: Iterable[cubin.Instruction]) -> tuple[KindCount, ...]:
+    operands: dict[str, Counter[str | None]] = {}
+    for instruction in instructions:
+        operands.setdefault(instruction.kind, Counter())[instruction.operand_kind] += 1
+    ordered = sorted(operands.items(), key=lambda item: (-item[1].total(), item[0]))
+    return tuple(
+        KindCount(kind, found.total(), *(found[name] for name in cubin.OPERAND_KINDS)) for kind, found in ordered
+    )
+
+
+def _by_space(item: tuple[tuple[str, str, int | None], int]) -> tuple[str, str, int]:
+    access, space, width = item[0]
+    return access, space, width or 0
+
+
+def host_census(function: x86.Function) -> HostCensus:
+    """Return the census of an x86-64 function that was read. Lesson 11."""
+    instructions = function.instructions
+    forms = Counter(form for instruction in instructions if (form := instruction.form))
+    kinds = Counter(instruction.mnemonic for instruction in instructions)
+    packed = (instruction for instruction in instructions if instruction.form and instruction.form[1] == "packed")
+    return HostCensus(
+        function=function.name,
+        architecture="x86-64",
+        total=len(instructions),
+        padding=function.padding,
+        scalar_fmas=forms["fma", "scalar"],
+        packed_fmas=forms["fma", "packed"],
+        scalar_multiplies=forms["multiply", "scalar"],
+        packed_multiplies=forms["multiply", "packed"],
+        scalar_adds=forms["add", "scalar"],
+        packed_adds=forms["add", "packed"],
+        vector_bits=max((instruction.vector_bits for instruction in packed), default=0),
+        loads=sum(instruction.loads for instruction in instructions),
+        constant_loads=sum(instruction.loads_constant for instruction in instructions),
+        stores=sum(instruction.stores for instruction in instructions),
+        branches=sum(instruction.is_branch for instruction in instructions),
+        kinds=tuple(
+            MnemonicCount(kind, count) for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
+        ),
+    )

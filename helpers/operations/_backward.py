@@ -1,0 +1,108 @@
+"""Which operators a backward pass visits, read from the graph that autograd built; nothing runs backward."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from helpers.operations._trace import Trace
+
+# Its node is joined to the inputs of the segment alone: the parameters inside are met only when it runs again.
+_REENTRANT = "CheckpointFunctionBackward"
+
+
+class Accumulation(NamedTuple):
+    """Gradients that meet: one tensor used in several places receives a gradient from each, and they are added."""
+
+    owner: int
+    additions: int
+    elements: int
+    itemsize: int
+
+
+class Reached(NamedTuple):
+    """What a backward pass from the outputs visits."""
+
+    sequences: frozenset[int]
+    parameters: frozenset[int]
+    custom: dict[int, str]
+    accumulations: list[Accumulation]
+    recurrences: dict[int, set[int]]
+
+    def trains(self, parameter: Tensor, stand_in: Tensor) -> bool:
+        """Tell whether a parameter gets a gradient; behind a reentrant checkpoint, all that need one may get it."""
+        if _REENTRANT in self.custom.values() and parameter.requires_grad:
+            return True
+        return bool(self.parameters & {id(parameter), id(stand_in)})
+
+
+def reached(outputs: Any, trace: Trace) -> Reached:
+    """Walk autograd's graph from ``outputs`` to the parameters.
+
+    ``sequences`` are the numbers autograd gave the operators' nodes, ``parameters`` the ids of the tensors that
+    receive a gradient, ``custom`` the ``torch.autograd.Function`` nodes, whose backward is code that is not counted
+    (their names by number),
+    ``recurrences`` the results of each recurrent layer (by its id) that are used.
+    """
+    roots = [(tensor.grad_fn, tensor.output_nr) for tensor in found_tensors(outputs) if tensor.grad_fn is not None]
+    leaves = {id(tensor) for tensor in found_tensors(outputs) if tensor.grad_fn is None and tensor.requires_grad}
+    uses: Counter = Counter(set(roots))
+    seen, waiting = {node for node, _ in roots}, [node for node, _ in dict.fromkeys(roots)]
+    waiting = list(dict.fromkeys(waiting))
+    sequences: set[int] = set()
+    custom: dict[int, str] = {}
+    recurrences: set = set()
+    while waiting:
+        node = waiting.pop()
+        if hasattr(node, "variable"):
+            leaves.add(id(node.variable))
+            continue
+        sequences.add(node._sequence_nr())
+        if hasattr(node, "recurrence"):
+            recurrences.add(node)
+        elif not type(node).__module__.startswith("torch._C") and hasattr(node, "saved_tensors"):
+            custom[node._sequence_nr()] = node.name()
+        for following, place in node.next_functions:
+            if following is None:
+                continue
+            uses[following, place] += 1
+            if following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    used = {id(node.recurrence): {place for user, place in uses if user is node} for node in recurrences}
+    return Reached(frozenset(sequences), frozenset(leaves), custom, list(_accumulations(uses, trace)), used)
+
+
+def _accumulations(uses: Counter, trace: Trace) -> Iterator[Accumulation]:
+    for (node, place), count in uses.items():
+        if count < 2:
+            continue
+        if hasattr(node, "variable"):
+            tensor, owner = node.variable, trace.parameter_owner.get(id(node.variable), 0)
+            yield Accumulation(owner, count - 1, tensor.numel(), tensor.dtype.itemsize)
+        else:
+            metadata = node._input_metadata[place]
+            elements = 1
+            for size in metadata.shape:
+                elements *= size
+            owner = trace.owner_of.get(node._sequence_nr(), 0)
+            yield Accumulation(owner, count - 1, elements, metadata.dtype.itemsize)
+
+
+def found_tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in a model's output: nested tuples, lists, mappings and dataclasses."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from found_tensors(item)
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            yield from found_tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from found_tensors(getattr(value, field.name))

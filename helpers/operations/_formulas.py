@@ -1,0 +1,429 @@
+"""The cost of one recorded operator, forward and backward, from its shapes.
+
+A multiply-accumulate is counted for every product of a convolution or matrix product that torch executes, padding
+included; a MAC is two FLOP (:func:`helpers.units.flops_from_macs`). The backward pass of a product is one product
+of the same size for each operand that needs a gradient. Bytes are the compulsory traffic: each operand read once,
+the result written once, nothing kept in a cache between operators; indices and statistics that an operator
+returns beside its result are left out. The per-element costs stand in :mod:`helpers.operations._conventions`.
+
+Lesson 07.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from helpers import units
+from helpers.operations import _conventions as conventions
+from helpers.operations._specs import NOTHING, Call, Rule, Spec, Work, option, summed, traffic
+
+# Operators that compute nothing and move data: what they read and write, and what their gradients cost.
+
+
+def _moved_back(call: Call) -> Work:
+    """Backward of moving data: each gradient is moved, and summed where its operand was broadcast or repeated."""
+    total = NOTHING
+    for spec in call.inputs:
+        if spec.needs_grad:
+            flops = call.output.numel if spec.numel < call.output.numel and call.name in _SUMMED_BACK else 0
+            total += Work(flops=flops) + traffic([call.output] if flops else [spec], [spec])
+    return total
+
+
+_SUMMED_BACK = frozenset({"where", "repeat", "repeat_interleave", "masked_fill"})
+
+
+def _copied(call: Call) -> Work:
+    read = call.inputs[1:] if call.name == "copy" else call.inputs
+    return traffic(read, [call.output])
+
+
+def _gather(call: Call) -> Work:
+    source = call.inputs[0]
+    indices = [spec for spec in call.inputs[1:] if spec.kind == "i"]
+    return traffic([call.output._replace(is_weight=source.is_weight), *indices], [call.output])
+
+
+def _gather_back(call: Call) -> Work:
+    source = call.inputs[0]
+    if not source.needs_grad:
+        return NOTHING
+    indices = [spec for spec in call.inputs[1:] if spec.kind == "i"]
+    return Work(flops=call.output.numel) + traffic([call.output, *indices], [source])
+
+
+def _scattered(call: Call) -> Spec:
+    """What is put: the last floating-point tensor that is not the destination, else the destination."""
+    return next((spec for spec in reversed(call.inputs[1:]) if spec.kind != "i"), call.inputs[0])
+
+
+def _scatter(call: Call) -> Work:
+    is_adding = call.name in conventions.ACCUMULATING or (
+        "index_put" in call.name and bool(option(call, "accumulate", 3, False))
+    )
+    values = _scattered(call)
+    indices = [spec for spec in call.inputs[1:] if spec.kind == "i"]
+    flops = values.numel if is_adding and values.kind != "i" else 0
+    return Work(flops=flops) + traffic([values, *indices], [values])
+
+
+def _scatter_back(call: Call) -> Work:
+    wanted = [spec for spec in call.inputs if spec.needs_grad]
+    return traffic(wanted, wanted)
+
+
+def _bag(call: Call) -> Work:
+    weight, indices = call.args[0], call.args[1]
+    rows = indices.numel * prod(weight.shape[1:])
+    read = weight._replace(elements=rows)
+    return Work(flops=rows) + traffic([read, indices], [call.output])
+
+
+def _bag_back(call: Call) -> Work:
+    weight, indices = call.args[0], call.args[1]
+    if not weight.needs_grad:
+        return NOTHING
+    return Work(flops=indices.numel * prod(weight.shape[1:])) + traffic([call.output, indices], [weight])
+
+
+def _expanded_back(call: Call) -> Work:
+    """An expanded view costs nothing; its gradient is summed over what was expanded."""
+    source = call.inputs[0]
+    return summed(call.output._replace(elements=call.output.numel), source) if source.needs_grad else NOTHING
+
+
+def _no_work(_: Call) -> Work:
+    return NOTHING
+
+
+_MOVING: dict[str, Rule] = {
+    **{name: Rule(lambda call: traffic([], [call.output]), _no_work) for name in conventions.FILL},
+    **{name: Rule(_copied, _moved_back) for name in conventions.COPY},
+    **{name: Rule(_gather, _gather_back) for name in conventions.GATHER},
+    **{name: Rule(_scatter, _scatter_back) for name in conventions.SCATTER},
+    "im2col": Rule(_copied, _gather_back),  # its gradient is a fold: each element is added where it came from
+    "expand": Rule(_no_work, _expanded_back),
+    "_embedding_bag": Rule(_bag, _bag_back),
+    "_embedding_bag_forward_only": Rule(_bag, _bag_back),
+}
+
+
+def rule_for(name: str) -> Rule | None:
+    """Return the rule of the operator ``name``, or None where the library has none."""
+    return _RULES.get(name)
+
+
+def is_registered(name: str) -> bool:
+    """Tell whether the rule of ``name`` was given by :func:`register`."""
+    return name in _REGISTERED
+
+
+def register(operator: Any, rule: Callable[[Call], Work], backward: Callable[[Call], Work] | None = None) -> None:
+    """Give an operator a rule of its own, for :func:`helpers.profile_ops` and all that counts with it.
+
+    ``operator`` is what ``torch.library.custom_op`` returns, one of ``torch.ops``, or its name ("course::scaled_tanh",
+    "aten::sort"). ``rule`` and ``backward`` take the call and return its work in one phase, most simply by
+    :func:`work`; without ``backward`` the gradient is taken to cost nothing. ``call.inputs`` and ``call.outputs`` are
+    its tensors in order (``.shape``, ``.numel``, ``.bytes``), ``call.output`` is the first result, ``call.args`` and
+    ``call.kwargs`` hold tensors and options as they were given::
+
+        operations.register(scaled_tanh, lambda call: operations.work(call, flops=3 * call.output.numel))
+
+    A second rule for the same operator replaces the first. Raises TypeError for what names no operator, or a rule
+    that cannot be called. Lesson 07.
+    """
+    name = operator if isinstance(operator, str) else getattr(operator, "_qualname", None) or _name_of(operator)
+    if name is None or not callable(rule) or not (backward is None or callable(backward)):
+        given = repr(operator) if name is None else f"the rule {rule!r}" if not callable(rule) else f"{backward!r}"
+        raise TypeError(
+            f"{given} cannot be used; pass an operator (torch.ops.aten.sort, what torch.library.custom_op returned, "
+            "or 'course::scaled_tanh') and functions from a call to operations.work(call, macs=..., flops=...)"
+        )
+    name = name.removeprefix("aten::")
+    _RULES[name] = Rule(rule, backward or (lambda _: NOTHING))
+    _REGISTERED.add(name)
+
+
+def _name_of(operator: Any) -> str | None:
+    schema = getattr(operator, "_schema", None)
+    return schema.name if schema is not None else getattr(operator, "_qualified_op_name", None)
+
+
+def work(call: Call, macs: int = 0, flops: int = 0) -> Work:
+    """Return the work of a call for a rule of one's own.
+
+    ``macs`` are the multiply-accumulates of its products, all of them useful; ``flops`` are the operations besides,
+    so that the FLOPs are 2 ``macs`` + ``flops``. Bytes: each operand is read once and each result written once.
+    Lesson 07.
+    """
+    return Work(macs, macs, units.flops_from_macs(macs) + flops) + traffic(call.inputs, call.outputs)
+
+
+# Products.
+
+
+def _product(call: Call, macs: int) -> Work:
+    """Return ``macs`` as work, four real ones a complex one, and the useful part under a causal mask."""
+    macs *= 4 if any(spec.kind == "c" for spec in call.inputs) else 1
+    useful = macs
+    if call.causal is not None:
+        rows, columns = call.causal
+        useful = macs // max(1, rows * columns) * sum(min(row + 1, columns) for row in range(rows))
+    return Work(macs, useful, units.flops_from_macs(macs))
+
+
+def _product_rule(macs: Callable[[Call], int], operands: Callable[[Call], tuple[Spec, Spec]]) -> Rule:
+    """Return the rule of an operator that multiplies two operands and may add a third to the result."""
+
+    def forward(call: Call) -> Work:
+        return _product(call, macs(call)) + _scaling(call) + traffic(call.inputs, [call.output])
+
+    def backward(call: Call) -> Work:
+        left, right = operands(call)
+        total = NOTHING
+        for wanted, other in ((left, right), (right, left)):
+            if wanted.needs_grad:
+                total += _product(call, macs(call)) + traffic([call.output, other], [wanted])
+        added = [spec for spec in call.inputs if spec is not left and spec is not right]
+        for bias in added:
+            if bias.needs_grad:
+                total += summed(call.output, bias)
+        return total
+
+    return Rule(forward, backward)
+
+
+def _scaling(call: Call) -> Work:
+    """``alpha`` and ``beta`` of addmm and its kind: one multiplication an element where they are not 1."""
+    scaled = sum(call.kwargs.get(name, 1) not in (0, 1) for name in ("alpha", "beta"))
+    return Work(flops=scaled * call.output.numel)
+
+
+def _dotted(place: int) -> Rule:
+    """Matrix product of the operands at ``place`` and after it: result elements times the length summed over."""
+
+    def operands(call: Call) -> tuple[Spec, Spec]:
+        return call.args[place], call.args[place + 1]
+
+    def macs(call: Call) -> int:
+        left, right = operands(call)
+        columns = right.shape[-1] if len(right.shape) > 1 else 1
+        return left.numel * columns
+
+    return _product_rule(macs, operands)
+
+
+def _grouped_macs(call: Call) -> int:
+    """Products of groups of rows (or of columns, or of what is summed over): every row is in one of the groups."""
+    left, right = call.args[:2]
+    is_spread = len(left.shape) == 3 and len(right.shape) == 2  # each column of the right belongs to one group
+    return left.numel * right.shape[-1] // (max(1, left.shape[0]) if is_spread else 1)
+
+
+def _convolution_macs(call: Call) -> int:
+    data, weight = call.args[0], call.args[1]
+    is_transposed = option(call, "transposed", 6, False)
+    spread = data.numel if is_transposed else call.output.numel
+    return spread * prod(weight.shape[1:])
+
+
+def _trilinear() -> Rule:
+    """``F.bilinear``: the outer product of the two inputs (element-wise), times the weight (MACs)."""
+
+    def sizes(call: Call) -> tuple[int, int]:
+        shapes = []
+        for spec, places in zip(call.args[:3], call.args[3:6], strict=True):
+            shape = list(spec.shape)
+            for place in sorted(places):
+                shape.insert(place, 1)
+            shapes.append(shape)
+        full = [max(column) if 0 not in column else 0 for column in zip(*shapes, strict=True)]
+        outer = [max(a, b) if a and b else 0 for a, b in zip(shapes[0], shapes[2], strict=True)]
+        return prod(full), prod(outer)
+
+    def forward(call: Call) -> Work:
+        full, outer = sizes(call)
+        return _product(call, full) + Work(flops=outer) + traffic(call.inputs, [call.output])
+
+    def backward(call: Call) -> Work:
+        full, outer = sizes(call)
+        first, weight, second = call.args[:3]
+        total = NOTHING
+        if weight.needs_grad:
+            total += _product(call, full) + Work(flops=outer) + traffic([call.output, first, second], [weight])
+        if first.needs_grad or second.needs_grad:
+            total += _product(call, full) + traffic([call.output, weight], 0)
+        for wanted, other in ((first, second), (second, first)):
+            if wanted.needs_grad:
+                total += _product(call, outer) + traffic([other], [wanted])
+        return total
+
+    return Rule(forward, backward)
+
+
+# Operators counted per element.
+
+
+def _floating(call: Call) -> bool:
+    return any(spec.kind != "i" for spec in (*call.inputs, *call.outputs))
+
+
+def _elementwise(name: str, convention: conventions.Elementwise) -> Rule:
+    def chosen(call: Call) -> conventions.Elementwise:
+        is_tanh = name == "gelu" and option(call, "approximate", 1, "none") == "tanh"
+        return conventions.GELU_TANH if is_tanh else convention
+
+    def forward(call: Call) -> Work:
+        if not _floating(call):
+            return traffic(call.inputs, [call.output])
+        flops = chosen(call).flops
+        if any(spec.kind == "c" for spec in call.inputs):
+            flops = conventions.COMPLEX_FLOPS.get(name, 2 * flops)
+        flops += sum(call.kwargs.get(option, 1) != 1 for option in ("alpha", "value"))
+        return Work(flops=flops * call.output.numel) + traffic(call.inputs, [call.output])
+
+    def backward(call: Call) -> Work:
+        total = NOTHING
+        rule, out = chosen(call), call.output
+        tensors = call.inputs
+        for place, spec in enumerate(tensors):
+            if not spec.needs_grad:
+                continue
+            costs = rule.gradient_flops
+            flops = costs if isinstance(costs, int) else costs[min(_argument_place(call, spec, place), len(costs) - 1)]
+            flops *= 2 if spec.kind == "c" else 1
+            if name == "pow" and len(tensors) == 1 and call.args[1] == 2:
+                flops = 2
+            others = [other for other in tensors if other is not spec]
+            saved = {"none": [], "own": [spec], "other": others, "one": [out]}[rule.saved]
+            if flops:
+                total += Work(flops=flops * out.numel) + traffic([out, *saved], [spec])
+            if spec.numel < out.numel:
+                total += Work(flops=out.numel)
+                total += NOTHING if flops else traffic([out], [spec])
+        return total
+
+    return Rule(forward, backward)
+
+
+def _argument_place(call: Call, spec: Spec, fallback: int) -> int:
+    return next((place for place, value in enumerate(call.args) if value is spec), fallback)
+
+
+def _reduction(convention: conventions.Reduction) -> Rule:
+    def forward(call: Call) -> Work:
+        source = call.inputs[0]
+        flops = convention.flops * source.numel * (0 if source.kind == "i" else 2 if source.kind == "c" else 1)
+        return Work(flops=flops) + traffic(call.inputs, [call.output])
+
+    def backward(call: Call) -> Work:
+        source = call.inputs[0]
+        if not source.needs_grad:
+            return NOTHING
+        read = [call.output] + [source] * convention.saved
+        return Work(flops=convention.gradient_flops * source.numel) + traffic(read, [source])
+
+    return Rule(forward, backward)
+
+
+def _pooling(*, adds: bool) -> Rule:
+    def forward(call: Call) -> Work:
+        return Work(flops=call.output.numel * _window(call)) + traffic([call.inputs[0]], [call.output])
+
+    def backward(call: Call) -> Work:
+        if not call.inputs[0].needs_grad:
+            return NOTHING
+        element_flops = _window(call) if adds else 1
+        return Work(flops=call.output.numel * element_flops) + traffic([call.output], [call.inputs[0]])
+
+    return Rule(forward, backward)
+
+
+def _window(call: Call) -> int:
+    size = call.args[1]
+    dimensions = int(call.name.split("pool")[1][0])
+    sizes = [size] if isinstance(size, int) else list(size)
+    return prod(sizes * dimensions if len(sizes) == 1 else sizes)
+
+
+def _weighted(pair: tuple[int, int]) -> Rule:
+    def forward(call: Call) -> Work:
+        return Work(flops=pair[0] * call.output.numel) + traffic(call.inputs, [call.output])
+
+    def backward(call: Call) -> Work:
+        wanted = [spec for spec in call.inputs if spec.needs_grad]
+        return Work(flops=pair[1] * call.output.numel * bool(wanted)) + (
+            traffic([call.output], wanted) if wanted else NOTHING
+        )
+
+    return Rule(forward, backward)
+
+
+def _normalisation(name: str) -> Rule:
+    is_batch = "batch_norm" in name
+
+    def parts(call: Call) -> tuple[Spec, Spec | None, Spec | None, bool]:
+        places = {"native_layer_norm": (2, 3)}.get(name, (1, 2))
+        weight, bias = (call.args[place] if len(call.args) > place else None for place in places)
+        is_own = not is_batch or name.startswith("_batch_norm_with") or (
+            "no_" not in name and bool(option(call, "training", 5, option(call, "train", 5, True)))
+        )  # fmt: skip
+        return call.args[0], weight, bias, is_own
+
+    def forward(call: Call) -> Work:
+        source, weight, bias, is_own = parts(call)
+        costs = conventions.NORM_FLOPS
+        element_flops = costs["own" if is_own else "stored"] + (weight is not None) * costs["weight"]
+        element_flops += (bias is not None) * costs["bias"]
+        running = [spec for spec in call.args[3:5] if isinstance(spec, Spec)] if is_batch and is_own else []
+        written = call.output.bytes + sum(spec.bytes for spec in running)
+        return Work(flops=element_flops * source.numel) + traffic(call.inputs, written)
+
+    def backward(call: Call) -> Work:
+        source, weight, bias, is_own = parts(call)
+        costs, total = conventions.NORM_GRADIENT_FLOPS, NOTHING
+        if source.needs_grad:
+            element_flops = costs["own" if is_own else "stored"] + (weight is not None) * costs["through_weight"]
+            read = [call.output, *([source] if is_own else []), *([weight] if weight is not None else [])]
+            total += Work(flops=element_flops * source.numel) + traffic(read, [source])
+        if weight is not None and weight.needs_grad:
+            total += Work(flops=costs["weight"] * source.numel) + traffic([call.output, source], [weight])
+        if bias is not None and bias.needs_grad:
+            total += Work(flops=costs["bias"] * source.numel) + traffic([call.output], [bias])
+        return total
+
+    return Rule(forward, backward)
+
+
+def _distance() -> Rule:
+    """``cdist``: subtract, power and add for each element of each pair."""
+
+    def pairs(call: Call) -> int:
+        return call.output.numel * call.args[0].shape[-1]
+
+    def backward(call: Call) -> Work:
+        wanted = [spec for spec in call.args[:2] if spec.needs_grad]
+        return Work(flops=4 * pairs(call) * len(wanted)) + traffic([call.output, *call.args[:2]], wanted)
+
+    return Rule(lambda call: Work(flops=3 * pairs(call)) + traffic(call.inputs, [call.output]), backward)
+
+
+_REGISTERED: set[str] = set()
+_RULES: dict[str, Rule] = {
+    **{name: _dotted(0) for name in ("mm", "bmm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm")},
+    **{name: _dotted(1) for name in ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation")},
+    "_grouped_mm": _product_rule(_grouped_macs, lambda call: call.args[:2]),
+    "addr": _product_rule(lambda call: call.output.numel, lambda call: call.args[1:3]),
+    "convolution": _product_rule(_convolution_macs, lambda call: (call.args[0], call.args[1])),
+    "_trilinear": _trilinear(),
+    "_cdist_forward": _distance(),
+    **{name: _elementwise(name, rule) for name, rule in conventions.ELEMENTWISE.items()},
+    **{name: _reduction(rule) for name, rule in conventions.REDUCTIONS.items()},
+    **{f"max_pool{n}d_with_indices": _pooling(adds=False) for n in (2, 3)},
+    **{f"avg_pool{n}d": _pooling(adds=True) for n in (1, 2, 3)},
+    **{name: _weighted(pair) for name, pair in conventions.INTERPOLATION.items()},
+    **{name: _normalisation(name) for name in conventions.NORMS},
+    **_MOVING,
+}

@@ -1,0 +1,280 @@
+"""What counting gives: one row a layer, one an operator, the totals, and the lecture's own table beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pandas as pd
+
+from helpers import _trees as trees, results
+from helpers.results import Result
+
+_SHAPE_LETTERS = 24
+_COLUMNS = {"forward MAC": "forward_macs", "forward FLOP": "forward_flops", "backward MAC": "backward_macs",
+            "forward B": "forward_traffic_bytes", "FLOP/B": "forward_flops_per_byte"}  # fmt: skip
+_LAYOUT = trees.Layout(
+    columns=(trees.Column("output"), trees.Column("calls", 5), *(trees.Column(title, 12) for title in _COLUMNS)),
+    bar_title="share of FLOP",
+    share_of="the forward FLOPs",
+    bar_letters=12,
+    grid="display:grid;grid-template-columns:minmax(0,1fr) 10em 3em repeat(5,7.6em) 8em;gap:0 .6em;align-items:center",
+    width="72em",
+)
+
+
+@dataclass(frozen=True)
+class LayerOperations(Result):
+    """The operations of one module, everything inside it included.
+
+    ``layer`` is the module's path in the model ("" is the model itself; a path that ends in "(functional)" holds
+    the operators that a module with children calls itself). ``forward_macs`` are executed, ``forward_useful_macs``
+    leave out what a causal mask throws away. ``output_shape`` is that of what its last call returned, the shapes of
+    several tensors side by side. ``input_bytes``, ``weight_bytes`` and ``output_bytes`` are the forward
+    traffic of its operators. Lesson 07.
+    """
+
+    layer: str
+    kind: str
+    depth: int
+    calls: int
+    output_shape: str
+    parameters: int
+    forward_macs: int
+    forward_useful_macs: int
+    forward_flops: int
+    input_bytes: int
+    weight_bytes: int
+    output_bytes: int
+    forward_flops_per_byte: float | None
+    backward_macs: int
+    backward_useful_macs: int
+    backward_flops: int
+    backward_read_bytes: int
+    backward_written_bytes: int
+    backward_flops_per_byte: float | None
+    optimizer_flops: int
+    optimizer_read_bytes: int
+    optimizer_written_bytes: int
+    lecture_operations: int | None = field(default=None, repr=False)
+
+    @property
+    def forward_read_bytes(self) -> int:
+        """Bytes of activations and weights that the forward reads."""
+        return self.input_bytes + self.weight_bytes
+
+    @property
+    def forward_written_bytes(self) -> int:
+        """Bytes of results that the forward writes."""
+        return self.output_bytes
+
+    @property
+    def forward_traffic_bytes(self) -> int:
+        """Bytes that the forward reads and writes."""
+        return self.forward_read_bytes + self.forward_written_bytes
+
+
+@dataclass(frozen=True)
+class OperatorOperations(Result):
+    """The operations of one of torch's operators over the whole model, in one phase.
+
+    ``phase`` is "forward", "backward" (of that operator's calls) or "optimizer". ``treatment`` is "counted", "free"
+    (nothing computed, nothing moved) or "not counted". Lesson 07.
+    """
+
+    operator: str
+    phase: str
+    treatment: str
+    calls: int
+    macs: int
+    flops: int
+    read_bytes: int
+    written_bytes: int
+    flops_per_byte: float | None
+
+
+@dataclass(frozen=True)
+class LayerOperator(Result):
+    """The operations of one operator that one module calls itself, in one phase; free operators have no row.
+
+    ``layer`` is the path of the module's row, or that of its row "(functional)". Lesson 07.
+    """
+
+    layer: str
+    operator: str
+    phase: str
+    treatment: str
+    calls: int
+    macs: int
+    flops: int
+    read_bytes: int
+    written_bytes: int
+    flops_per_byte: float | None
+
+
+@dataclass(frozen=True)
+class LectureLayer(Result):
+    """One row of the lecture's table."""
+
+    layer: str
+    kind: str
+    operations: int
+
+
+@dataclass(frozen=True)
+class LectureTable(Result):
+    """The lecture's own count, named "FLOPs" there: its rules are neither MACs nor FLOPs (lesson 07 shows why).
+
+    Convolution: outputs x (weights of one output + 1); linear: inputs x outputs; ReLU: 2 an element; pooling: 3 an
+    output. ``not_covered`` names the layers for which the lecture has no rule. Lesson 07.
+    """
+
+    total_operations: int
+    not_covered: tuple[str, ...]
+    layers: tuple[LectureLayer, ...]
+
+
+@dataclass(frozen=True)
+class OperationProfile(trees.LayerProfile):
+    """Operations of one forward, one backward and one optimizer step of a model, for one input.
+
+    A notebook shows it as a tree that opens and closes, with a bar a layer; ``print`` gives the tree as text
+    (``print(profile.to_depth(2))`` a part of it), :meth:`table` a DataFrame, ``to_json`` everything.
+
+    ``not_counted`` names the operators that have no rule: their FLOPs and bytes are missing. Of these
+    ``may_hold_products`` may hold multiply-accumulates too; where it is empty every MAC is counted.
+    ``random_draws`` names the layers whose forward asked what a random draw gave, and other generators that were used:
+    the count may be another for another draw. Lesson 07.
+    """
+
+    model: str
+    input: str
+    training: bool
+    parameters: int
+    forward_macs: int
+    forward_useful_macs: int
+    forward_flops: int
+    forward_read_bytes: int
+    forward_written_bytes: int
+    forward_flops_per_byte: float | None
+    backward_macs: int
+    backward_useful_macs: int
+    backward_flops: int
+    backward_read_bytes: int
+    backward_written_bytes: int
+    backward_flops_per_byte: float | None
+    optimizer: str | None
+    optimizer_flops: int
+    optimizer_read_bytes: int
+    optimizer_written_bytes: int
+    not_counted: tuple[str, ...]
+    may_hold_products: tuple[str, ...]
+    random_draws: tuple[str, ...]
+    layers: tuple[LayerOperations, ...]
+    operators: tuple[OperatorOperations, ...]
+    layer_operators: tuple[LayerOperator, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._rows())])
+
+    def _repr_html_(self) -> str:
+        return trees.html_tree(_LAYOUT, self._rows(), _summary(self))
+
+    def _rows(self) -> list[trees.Row]:
+        total = max((row.forward_flops for row in self.layers), default=0)
+        return [
+            trees.Row(
+                name=trees.last_name(row.layer, row.kind),
+                kind=row.kind if row.layer else "",
+                depth=row.depth,
+                cells=_cells(row),
+                share=row.forward_flops / total if total else 0.0,
+                is_faded=not row.calls,
+            )
+            for row in self.layers
+        ]
+
+    def table(self, by: str = "layer") -> pd.DataFrame:
+        """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator (``by="operator"``)."""
+        return super().table(by).drop(columns="lecture_operations", errors="ignore")
+
+    def cross_table(self, what: str = "macs", phase: str = "forward") -> pd.DataFrame:
+        """Return layer by operator: a row a layer without what is inside it, a column an operator, so all adds up.
+
+        ``what`` is "macs", "flops", "read_bytes", "written_bytes" or "calls", ``phase`` "forward", "backward" or
+        "optimizer". What is 0 throughout has no row and no column. Raises ValueError for another name. Lesson 07.
+        """
+        known = {"what": ("macs", "flops", "read_bytes", "written_bytes", "calls"),
+                 "phase": ("forward", "backward", "optimizer")}  # fmt: skip
+        for name, given in (("what", what), ("phase", phase)):
+            if given not in known[name]:
+                raise ValueError(f"{name}={given!r} is not known; use one of {', '.join(map(repr, known[name]))}")
+        rows = [row for row in self.layer_operators if row.phase == phase and getattr(row, what)]
+        frame = pd.DataFrame(
+            0, list(dict.fromkeys(row.layer for row in rows)), sorted({row.operator for row in rows}), dtype="int64"
+        )
+        for row in rows:
+            frame.loc[row.layer, row.operator] += getattr(row, what)
+        return frame
+
+    def to_depth(self, depth: int) -> OperationProfile:
+        """Return the profile without the rows deeper than ``depth`` (the model is 0); every row still holds all inside.
+
+        Raises ValueError for a negative depth. Lesson 07.
+        """
+        if depth < 0:
+            raise ValueError(f"depth is {depth}; 0 keeps the model's own row, 1 its layers, and so on")
+        return replace(self, layers=tuple(row for row in self.layers if row.depth <= depth))
+
+    def lecture_table(self) -> LectureTable:
+        """Return the lecture's table for this model: 295,700 for ``LeNet(variant="lecture")`` at (1, 1, 28, 28).
+
+        Source: the lecture "Hardware Ecosystem", its per-layer figures. Lesson 07.
+        """
+        parents = {row.layer.rpartition(".")[0] for row in self.layers if row.layer}
+        leaves = [row for row in self.layers if row.layer not in parents and row.calls]
+        known = [row for row in leaves if row.lecture_operations]
+        missing = [row.layer or row.kind for row in leaves if row.lecture_operations is None]
+        return LectureTable(
+            total_operations=sum(row.lecture_operations for row in known),
+            not_covered=tuple(missing),
+            layers=tuple(LectureLayer(row.layer, row.kind, row.lecture_operations) for row in known),
+        )
+
+
+def _summary(profile: OperationProfile) -> list[str]:
+    """Return the totals, a line each."""
+    short = {row.phase for row in profile.operators if row.treatment == "not counted"}
+    other = {phase: "at least " if phase in short else "" for phase in ("forward", "backward", "optimizer")}
+    product = other if profile.may_hold_products else dict.fromkeys(other, "")
+    rows = [
+        ("forward", profile.forward_macs, profile.forward_useful_macs, profile.forward_flops,
+         profile.forward_read_bytes + profile.forward_written_bytes),
+        ("backward", profile.backward_macs, profile.backward_useful_macs, profile.backward_flops,
+         profile.backward_read_bytes + profile.backward_written_bytes),
+    ]  # fmt: skip
+    lines = [f"{profile.model} for {profile.input}: {profile.parameters:,} parameters"]
+    for name, macs, useful, flops, moved in rows:
+        causal = f" ({useful:,} useful)" if useful != macs else ""
+        flops_and_bytes = f"{other[name]}{flops:,} FLOP, {other[name]}{moved:,} B"
+        lines.append(f"  {name:<9} {product[name]}{macs:,} MAC{causal}, {flops_and_bytes}")
+    if profile.optimizer is not None:
+        moved = profile.optimizer_read_bytes + profile.optimizer_written_bytes
+        flops_and_bytes = f"{other['optimizer']}{profile.optimizer_flops:,} FLOP, {other['optimizer']}{moved:,} B"
+        lines.append(f"  optimizer {profile.optimizer}: {flops_and_bytes}")
+    harmless = [name for name in profile.not_counted if name not in profile.may_hold_products]
+    if profile.may_hold_products:
+        lines.append(f"  no rule for {', '.join(profile.may_hold_products)}: may hold multiply-accumulates")
+    if harmless:
+        lines.append(f"  no rule for {', '.join(harmless)}: no multiply-accumulates")
+    if not profile.not_counted:
+        lines.append("  every operator is counted")
+    if profile.random_draws:
+        lines.append(f"  depends on a random draw: {', '.join(profile.random_draws)}")
+    return lines
+
+
+def _cells(row: LayerOperations) -> tuple[str, ...]:
+    shape = row.output_shape
+    shown = shape if len(shape) <= _SHAPE_LETTERS else f"{shape[: _SHAPE_LETTERS - 3]}..."
+    values = [(name, getattr(row, name)) for name in _COLUMNS.values()]
+    return (shown, str(row.calls), *("" if value is None else results.cell(name, value) for name, value in values))

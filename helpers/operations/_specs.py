@@ -1,0 +1,225 @@
+"""What is kept of an operator's call, the shapes and types of its tensors; and the work that it is counted as."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from helpers.operations._conventions import FREE, WITHOUT_PRODUCTS
+from helpers.steps import ForwardError
+
+META = torch.device("meta")
+
+_READING = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+# Looked at first: to ask of every number whether it is a tensor takes longer than all else that is noted of it.
+_PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
+
+
+class Spec(NamedTuple):
+    """What is known of a tensor that an operator reads or writes."""
+
+    shape: tuple[int, ...]
+    elements: int
+    """Distinct elements: a dimension that is expanded (stride 0) counts once."""
+    itemsize: int
+    kind: str
+    """"f" floating point, "c" complex, "i" integer or boolean."""
+    needs_grad: bool
+    is_weight: bool
+
+    @property
+    def numel(self) -> int:
+        return functools.reduce(int.__mul__, self.shape, 1)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * self.itemsize
+
+
+class Call:
+    """One operator as it was called: specs stand where tensors stood."""
+
+    __slots__ = ("args", "causal", "inputs", "kwargs", "may_multiply", "name", "operator", "outputs", "owner",
+                 "sequence")  # fmt: skip
+
+    def __init__(self, operator: Operator, args: tuple, kwargs: dict, outputs: list[Spec], owner: int,
+                 sequence: int | None = None, causal: tuple[int, int] | None = None) -> None:  # fmt: skip
+        self.operator, self.name, self.may_multiply = operator.text, operator.name, operator.may_multiply
+        self.args, self.kwargs, self.outputs = args, kwargs, outputs
+        self.owner, self.sequence, self.causal = owner, sequence, causal
+        self.inputs = list(_specs((*args, *[value for key, value in kwargs.items() if key != "out"])))
+
+    @property
+    def key(self) -> tuple:
+        """Equal for two calls that cost the same."""
+        return self.operator, self.args, tuple(self.kwargs.items()), tuple(self.outputs), self.causal
+
+    @property
+    def needs_grad(self) -> bool:
+        return any(spec.needs_grad for spec in self.inputs)
+
+    @property
+    def output(self) -> Spec:
+        return self.outputs[0]
+
+
+class Operator(NamedTuple):
+    """What never changes of an operator: its names, which of its arguments it writes, and what it depends on."""
+
+    text: str
+    name: str
+    is_free: bool
+    writes: tuple[int, ...]
+    takes_device: bool
+    is_random: bool
+    reads_values: bool
+    """Its result, or the shape of it, depends on the values of its operands."""
+    may_multiply: bool
+    """It may hold products of matrices: it is not known to hold none."""
+
+
+@functools.cache
+def operator_of(func: Any) -> Operator:
+    """Return what is known of ``func``; an in-place operator has the name of its plain one."""
+    schema = func._schema
+    name = schema.name.removeprefix("aten::")
+    writes = tuple(
+        place for place, argument in enumerate(schema.arguments) if argument.alias_info and argument.alias_info.is_write
+    )
+    if writes and name.endswith("_") and not name.endswith("__"):
+        name = name[:-1]
+    if "batch_norm" in name and len(schema.arguments) > 5:
+        writes = (3, 4)  # the running statistics, which most of the schemas do not mention
+    return Operator(
+        text=str(func),
+        name=name,
+        is_free=name in FREE,
+        writes=writes,
+        takes_device=any(argument.name == "device" for argument in schema.arguments),
+        is_random=torch.Tag.nondeterministic_seeded in func.tags,
+        reads_values=name != "_ctc_loss" and not _READING.isdisjoint(func.tags),
+        may_multiply=torch.Tag.pointwise not in func.tags and name not in WITHOUT_PRODUCTS,
+    )
+
+
+def written(operator: Operator, args: tuple) -> Iterator[Tensor]:
+    """Yield the tensors that an operator writes into."""
+    for place in operator.writes:
+        if place < len(args) and isinstance(args[place], Tensor):
+            yield args[place]
+
+
+def _specs(values: Any) -> Iterator[Spec]:
+    for value in values:
+        if isinstance(value, Spec):
+            yield value
+        elif type(value) is tuple:
+            yield from _specs(value)
+
+
+def tensors_in(values: Any) -> Iterator[Tensor]:
+    """Yield the tensors among an operator's arguments, those in lists too."""
+    for value in values:
+        kind = type(value)
+        if kind is list or kind is tuple:
+            yield from tensors_in(value)
+        elif kind not in _PLAIN and isinstance(value, Tensor):
+            yield value
+
+
+def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
+    """Apply ``function`` to the tensors of an operator's arguments; lists become tuples."""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return tuple([mapped(item, function) for item in value])
+    return function(value) if kind not in _PLAIN and isinstance(value, Tensor) else value
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Return a number that two tensors share when they share memory."""
+    return tensor.untyped_storage()._cdata
+
+
+def spec_of(tensor: Tensor, weights: set[int], *, grad: bool = False) -> Spec:
+    """Return the spec of ``tensor``; ``weights`` are the storages of parameters and buffers."""
+    try:
+        shape, elements, strides = tuple(tensor.shape), tensor.numel(), tensor.stride()
+        is_weight = storage_of(tensor) in weights
+    except (RuntimeError, NotImplementedError) as error:
+        raise ForwardError(f"a tensor of layout {tensor.layout} is met; only dense tensors are counted") from error
+    if 0 in strides:
+        elements = 1
+        for size, stride in zip(shape, strides, strict=True):
+            elements *= size if stride or not size else 1
+    kind = "f" if tensor.is_floating_point() else "c" if tensor.is_complex() else "i"
+    return Spec(shape, elements, tensor.dtype.itemsize, kind, grad and tensor.requires_grad, is_weight)
+
+
+def shape_only(tensor: Tensor, *, requires_grad: bool = False) -> Tensor:
+    """Return a tensor on the meta device with the shape, strides and type of ``tensor``."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=META,
+                               requires_grad=requires_grad)  # fmt: skip
+
+
+class Work(NamedTuple):
+    """MACs executed and useful, FLOPs, and bytes: activations read, weights read, results written."""
+
+    macs: int = 0
+    useful_macs: int = 0
+    flops: int = 0
+    input_bytes: int = 0
+    weight_bytes: int = 0
+    output_bytes: int = 0
+
+    @property
+    def read_bytes(self) -> int:
+        return self.input_bytes + self.weight_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        return self.output_bytes
+
+    @property
+    def flops_per_byte(self) -> float | None:
+        """The arithmetic intensity, None where nothing is moved."""
+        moved = self.read_bytes + self.written_bytes
+        return self.flops / moved if moved else None
+
+    def __add__(self, other: tuple) -> Work:
+        a, b, c, d, e, f = self
+        u, v, w, x, y, z = other
+        return Work(a + u, b + v, c + w, d + x, e + y, f + z)
+
+
+NOTHING = Work()
+
+
+class Rule(NamedTuple):
+    """How an operator is counted: a function for its forward and one for its backward pass."""
+
+    forward: Callable[[Call], Work]
+    backward: Callable[[Call], Work]
+
+
+def traffic(read: Sequence[Spec], written: Sequence[Spec] | int) -> Work:
+    """Return the bytes of reading each of ``read`` once and writing ``written`` (tensors, or bytes) once."""
+    weights = sum(spec.bytes for spec in read if spec.is_weight)
+    inputs = sum(spec.bytes for spec in read if not spec.is_weight)
+    out = written if isinstance(written, int) else sum(spec.bytes for spec in written)
+    return Work(input_bytes=inputs, weight_bytes=weights, output_bytes=out)
+
+
+def option(call: Call, name: str, place: int, default: object) -> object:
+    """Return an operator's option, given by keyword or by place."""
+    return call.kwargs.get(name, call.args[place] if len(call.args) > place else default)
+
+
+def summed(gradient: Spec, wanted: Spec) -> Work:
+    """The gradient of an operand that was broadcast: a sum over the result; nothing where shapes agree."""
+    if wanted.numel >= gradient.numel:
+        return NOTHING
+    return Work(flops=gradient.numel) + traffic([gradient], [wanted])

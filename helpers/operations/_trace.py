@@ -1,0 +1,308 @@
+"""Record every operator of a model's forward pass, with the module that called it.
+
+Two interception layers of torch work together. A function mode sees the functions of torch, above autograd; a
+dispatch mode below autograd sees every operator that is left, inside modules and outside, and notes its shapes.
+
+:class:`Trace` runs the forward on real tensors and puts back what it writes;
+:class:`~helpers.operations._known.OnShapes` runs it on shapes alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules import module as module_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from helpers.operations import _recurrent as recurrent
+from helpers.operations._shapes import MATRIX_PRODUCTS, check_positions, check_types
+from helpers.operations._specs import Call, Operator, mapped, operator_of, spec_of, storage_of, tensors_in, written
+from helpers.steps import described
+
+_ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+class Trace:
+    """The record of one forward pass on real tensors: calls, free calls, and the modules that made them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.calls: list[Call] = []
+        self.free: Counter[tuple[str, int]] = Counter()
+        self.recurrences: list[recurrent.Recurrence] = []
+        self.draws: set[str] = set()
+        self.owner_of: dict[int, int] = {}
+        self.causal: tuple[int, int, bool] | None = None
+        self.failure: tuple[BaseException, int, str] | None = None
+        self.paths: list[str] = []
+        self.modules: list[nn.Module] = []
+        self.module_calls: list[int] = []
+        self.outputs: dict[int, str] = {}
+        self.parameter_owner: dict[int, int] = {}
+        self._rows: dict[int, int] = {}
+        self._stack: list[int] = [0]
+        self._thread = threading.get_ident()
+        self._stand_ins: dict[int, Tensor] = {}
+        self._kept: list[Any] = []
+        self._weights: set[int] = set()
+        self._recorder = _DispatchRecorder(self)
+        self._restoring = ExitStack()
+        self._made: set[int] = set()
+        self._protected: set[int] = set()
+        for path, module in model.named_modules():
+            row = self._add_row(path, module)
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                if tensor is not None and id(tensor) not in self._stand_ins:
+                    self._add_weight(tensor, row)
+
+    def _add_row(self, path: str, module: nn.Module) -> int:
+        row = self._rows[id(module)] = len(self.paths)
+        self.paths.append(path)
+        self.modules.append(module)
+        self.module_calls.append(0)
+        return row
+
+    def _add_weight(self, tensor: Tensor, row: int) -> None:
+        stand_in = self._stand_ins[id(tensor)] = self._stand_in_of_weight(tensor)
+        self._kept.append(tensor)
+        self._weights.add(storage_of(stand_in))
+        self.parameter_owner[id(stand_in)] = self.parameter_owner[id(tensor)] = row
+
+    def _stand_in_of_weight(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    def stand_in(self, tensor: Tensor) -> Tensor:
+        """Return what computes in place of a parameter or buffer of the model."""
+        return self._stand_ins[id(tensor)]
+
+    def stand_in_of_input(self, tensor: Tensor, *, needs_grad: bool) -> Tensor:
+        """Return what computes in place of a tensor that the caller passes."""
+        stand_in = tensor.detach()
+        return stand_in.requires_grad_() if needs_grad and stand_in.is_floating_point() else stand_in
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what runs inside, with autograd on, whatever the caller's modes are; then put back what it wrote."""
+        python_draws, numpy_draws = random.getstate(), str(np.random.get_state())
+        with ExitStack() as stack:
+            stack.push(self._restoring)
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(torch.autocast("cpu", enabled=False))
+            if torch.cuda.is_available():
+                stack.enter_context(torch.autocast("cuda", enabled=False))
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+            torch.backends.mha.set_fastpath_enabled(False)
+            if "torch._dynamo" in sys.modules:  # else nothing was compiled, and importing it takes seconds
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            for handle in (
+                module_hooks.register_module_forward_pre_hook(self._enter),
+                module_hooks.register_module_forward_hook(self._leave, always_call=True),
+            ):
+                stack.callback(handle.remove)
+            stack.enter_context(self._recorder)
+            stack.enter_context(_FunctionRecorder(self))
+            yield
+        if random.getstate() != python_draws:
+            self.draws.add("Python's random")
+        if str(np.random.get_state()) != numpy_draws:
+            self.draws.add("numpy.random")
+
+    # The modules.
+
+    def _enter(self, module: nn.Module, _: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        row = self._rows.get(id(module))
+        if row is None:
+            parent = self.paths[self._stack[-1]]
+            name = f"({type(module).__name__} {len(self.paths)})"
+            row = self._add_row(f"{parent}.{name}" if parent else name, module)
+        self._stack.append(row)
+        self.module_calls[row] += 1
+
+    def _leave(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        row = self._rows[id(module)]
+        error = sys.exc_info()[1]
+        if error is not None and (self.failure is None or self.failure[0] is not error):
+            self.failure = (error, row, described(inputs))
+        self.outputs[row] = shapes_in(outputs)
+        while len(self._stack) > 1 and self._stack.pop() != row:
+            pass
+
+    def here(self) -> str:
+        """Return the path of the module whose forward runs now, as a report names it."""
+        row = self._stack[-1]
+        return self.paths[row] or type(self.modules[row]).__name__
+
+    # The functions of torch, above autograd.
+
+    def function(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
+        """Call ``func``; note where attention is causal, and take a recurrent layer for one operator."""
+        if name == "_nested_tensor_from_mask_left_aligned":
+            return False  # a padding mask may hold anything: the whole of every sequence is counted
+        if recurrent.is_recurrence(name, args):
+            return self._recurrence(func, args)
+        return self._attention(func, name, args, kwargs) if name in _ATTENTION else func(*args, **kwargs)
+
+    def _recurrence(self, func: Any, args: tuple) -> Any:
+        record = recurrent.Recurrence(func, args, self._stack[-1])
+
+        def short(shortened: tuple) -> tuple[Trace, Any]:
+            trace = Trace(nn.Module())
+            pairs = zip(tensors_in(args), tensors_in(shortened), strict=True)
+            trace._weights = {storage_of(new) for old, new in pairs if storage_of(old) in self._weights}
+            with trace._recorder:
+                return trace, func(*shortened)
+
+        with _disable_current_modes():
+            record.follow(short)
+        self.recurrences.append(record)
+        return record.result(lambda: self._recurrent_results(record))
+
+    def _recurrent_results(self, record: recurrent.Recurrence) -> Any:
+        return record.func(*record.args)
+
+    def _attention(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
+        """Call an attention function; under a causal mask note the shape of its scores, to tell useful work apart."""
+        is_multi_head = name == "multi_head_attention_forward"
+        is_causal = kwargs.get("is_causal", args[5] if len(args) > 5 and not is_multi_head else False)
+        if not is_causal:
+            return func(*args, **kwargs)
+        query = args[0] if args else kwargs["query"]
+        key = args[1] if len(args) > 1 else kwargs["key"]
+        before = self.causal
+        place = 0 if is_multi_head else -2
+        self.causal = (query.shape[place], key.shape[place], is_multi_head)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.causal = before
+
+    # The operators, below autograd.
+
+    def operator(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Run one operator and note it."""
+        if torch.is_inference_mode_enabled() and _is_composite(func):
+            with self._recorder:  # outside of inference mode autograd takes it apart before it comes here
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
+        operator = operator_of(func)
+        sequence = torch._C._autograd._get_sequence_nr() - 1
+        grad = torch.is_grad_enabled()
+        owner = self._stack[-1]
+        if grad:
+            self.owner_of[sequence] = owner
+        if operator.is_free:
+            self.free[operator.text, owner] += 1
+            return self._run(func, operator, args, kwargs)
+        noted = functools.partial(spec_of, weights=self._weights, grad=grad)
+        specs = [mapped(value, noted) for value in args]
+        keyword_specs = {key: mapped(value, noted) for key, value in kwargs.items()}
+        if operator.name in MATRIX_PRODUCTS:
+            check_types(operator.text, tensors_in(args))
+        if operator.name == "embedding":
+            check_positions(args[1])
+        if 0 in operator.writes and grad and isinstance(args[0], Tensor) and args[0]._is_view():
+            sequence = None  # autograd wraps it in another node: taken to be reached
+        result = self._run(func, operator, args, kwargs)
+        outputs = [spec_of(tensor, self._weights) for tensor in tensors_in((result,))]
+        self.calls.append(Call(operator, tuple(specs), keyword_specs, outputs, owner, sequence,
+                               self._scores(operator.name, specs)))  # fmt: skip
+        return result
+
+    def _scores(self, name: str, specs: list) -> tuple[int, int] | None:
+        """Return the shape of causal attention's scores where this product makes them or uses them."""
+        if self.causal is None or name not in ("mm", "bmm", "baddbmm"):
+            return None
+        rows, columns, is_multi_head = self.causal
+        left, right = specs[-2:]
+        if is_multi_head and name == "mm":
+            return None
+        makes = left.shape[-2] == rows and right.shape[-1] == columns
+        uses = left.shape[-2] == rows and left.shape[-1] == columns
+        return (rows, columns) if makes or uses else None
+
+    def _run(self, func: Any, operator: Operator, args: tuple, kwargs: dict) -> Any:
+        """Run on real tensors; a storage that was there before is put back at the end, if this operator writes it."""
+        for tensor in written(operator, args):
+            if storage_of(tensor) not in self._made:
+                self._protect(tensor)
+        given = list(tensors_in((*args, *kwargs.values())))
+        result = func(*args, **kwargs)
+        made = list(tensors_in((result,)))
+        self._made |= {storage_of(tensor) for tensor in made} - {storage_of(tensor) for tensor in given}
+        self._note_draws(operator, given, made)
+        return result
+
+    def _protect(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._protected:
+            self._protected.add(storage._cdata)
+            self._restoring.callback(storage.copy_, storage.clone())
+        # Each time: tensors that share memory need not share a counter.
+        self._restoring.enter_context(torch.autograd._unsafe_preserve_version_counter(tensor))
+
+    def _note_draws(self, operator: Operator, given: list[Tensor], made: list[Tensor]) -> None:
+        """Follow what was drawn at random through what is computed of it, until a value or a shape depends on it."""
+        drawn = [tensor for tensor in given if hasattr(tensor.untyped_storage(), "drawn")]
+        if not operator.is_random and not drawn:
+            return
+        if operator.name == "index":  # positions select as many whatever they are, a mask does not
+            drawn = [tensor for tensor in drawn if tensor.dtype in (torch.bool, torch.uint8)]
+        if operator.reads_values and drawn:
+            self.draws.add(self.here())
+        for tensor in made:
+            tensor.untyped_storage().drawn = True
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Tell whether torch makes ``func`` of other operators; its own kernel is meant, not a decomposition in Python."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE)
+
+
+class _DispatchRecorder(TorchDispatchMode):
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Say that nothing in here is compiled: torch would import its compiler to make sure."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        with torch._C.DisableTorchFunction():  # torch.from_numpy and torch.LongTensor come here by themselves
+            return self._trace.operator(func, args, kwargs or {})
+
+
+class _FunctionRecorder(TorchFunctionMode):
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return self._trace.function(func, getattr(func, "__name__", ""), args, kwargs or {})
+
+
+def shapes_in(values: Any) -> str:
+    """Return the shapes of the tensors that a module returned, as a report shows them."""
+    if isinstance(values, Tensor):
+        return str(tuple(values.shape))
+    items = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
+    return ", ".join(filter(None, map(shapes_in, items)))

@@ -1,0 +1,253 @@
+"""Collectives written out as messages: who sends which elements to whom in which step, and what comes of them.
+
+The algorithms are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
+MPICH" (2005), and Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
+In each step a rank sends at most one message and receives at most one; a step's messages all read what the step
+before left. Any number of ranks and any length: rank r owns chunk r of ``torch.tensor_split``, and a message that
+would be empty is not sent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from helpers._checks import choice, whole_number
+from helpers.links import Activity
+from helpers.results import Result
+
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather")
+
+_Steps = list[list[tuple[int, int, int, int, str]]]  # a step: (source, target, start, stop, action) of each message
+
+
+@dataclass(frozen=True)
+class Message(Result):
+    """One message: in ``step``, ``source`` sends its elements ``start`` to ``stop`` to ``target``.
+
+    The target adds them to its own (``action`` "reduce") or puts them in their place ("copy"). Lesson 04.
+    """
+
+    step: int
+    source: int
+    target: int
+    start: int
+    stop: int
+    size_bytes: int
+    action: str
+
+
+@dataclass(frozen=True)
+class RankTraffic(Result):
+    """What one rank sends and receives in a collective, and in how many messages. Lesson 04."""
+
+    rank: int
+    sent_messages: int
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True)
+class Collective(Result):
+    """A collective over ``world_size`` ranks on ``length`` elements of ``element_bytes``, as its messages.
+
+    ``steps`` counts the steps in which something is sent, ``total_bytes`` all bytes of all messages, and
+    ``busiest_port_bytes`` the most that one rank sends or receives. ``table()`` has a row a message. Lesson 04.
+    """
+
+    operation: str
+    algorithm: str
+    world_size: int
+    length: int
+    element_bytes: int
+    steps: int
+    total_bytes: int
+    busiest_port_bytes: int
+    messages: tuple[Message, ...]
+
+    def ranks(self) -> tuple[RankTraffic, ...]:
+        """Return the traffic of each rank, in rank order. Lesson 04."""
+        sent, received, count = Counter(), Counter(), Counter()
+        for message in self.messages:
+            sent[message.source] += message.size_bytes
+            received[message.target] += message.size_bytes
+            count[message.source] += 1
+        return tuple(RankTraffic(rank, count[rank], sent[rank], received[rank]) for rank in range(self.world_size))
+
+    def activities(self) -> tuple[Activity, ...]:
+        """Return each message as a bar one step long in its source's lane: ``gantt(..., unit="")`` draws them.
+
+        The label says to whom it goes. Lesson 04.
+        """
+        bars = (
+            Activity(f"rank {m.source}", m.step, m.step + 1, m.action, f"to {m.target}")
+            for m in sorted(self.messages, key=lambda m: (m.source, m.step))
+        )
+        return tuple(bars)
+
+
+def chunk(index: int, world_size: int, *, length: int) -> tuple[int, int]:
+    """Return where chunk ``index`` of ``length`` elements starts and stops: the first ones are one element longer.
+
+    These are the chunks of ``torch.tensor_split(tensor, world_size)``. Lesson 04.
+    """
+    base, longer = divmod(length, world_size)
+    start = index * base + min(index, longer)
+    return start, start + base + (index < longer)
+
+
+def collective(operation: str, algorithm: str, *, world_size: int, length: int, element_bytes: int = 4) -> Collective:
+    """Return ``operation`` ("all_reduce", "reduce_scatter" or "all_gather") by ``algorithm`` as its messages.
+
+    The algorithms: "ring" (a reduce-scatter round the ring, then an all-gather round it), "tree" (up a binomial tree
+    and down again), "halving_doubling" (recursive halving, then recursive doubling; a number of ranks that is not a
+    power of 2 first folds neighbours together) and "gather_broadcast" (everyone sends to rank 0, which answers each).
+    ``length`` counts the elements of the whole buffer, ``element_bytes`` is 4 for float32.
+
+    Raises ValueError for another operation or algorithm and for numbers that cannot be. Lesson 04.
+    """
+    whole_number("world_size", world_size)
+    whole_number("length", length, at_least=0)
+    whole_number("element_bytes", element_bytes)
+    choice("algorithm", algorithm, ALGORITHMS)
+    choice("operation", operation, OPERATIONS)
+    rounds = ALGORITHMS[algorithm](operation, world_size, length) if world_size > 1 else []
+    sent = [[piece for piece in pieces if piece[3] > piece[2]] for pieces in rounds]
+    messages = tuple(
+        Message(step, source, target, start, stop, (stop - start) * element_bytes, action)
+        for step, pieces in enumerate(filter(None, sent))
+        for source, target, start, stop, action in pieces
+    )
+    return Collective(
+        operation=operation,
+        algorithm=algorithm,
+        world_size=world_size,
+        length=length,
+        element_bytes=element_bytes,
+        steps=1 + messages[-1].step if messages else 0,
+        total_bytes=sum(message.size_bytes for message in messages),
+        busiest_port_bytes=_busiest(messages),
+        messages=messages,
+    )
+
+
+def input_bounds(planned: Collective, rank: int) -> tuple[int, int]:
+    """Return where the elements that ``rank`` brings start and stop in the whole buffer."""
+    gathers = planned.operation == "all_gather"
+    return chunk(rank, planned.world_size, length=planned.length) if gathers else (0, planned.length)
+
+
+def result_bounds(planned: Collective, rank: int) -> tuple[int, int]:
+    """Return where the elements that ``rank`` ends with start and stop in the whole buffer."""
+    scatters = planned.operation == "reduce_scatter"
+    return chunk(rank, planned.world_size, length=planned.length) if scatters else (0, planned.length)
+
+
+def check_input(planned: Collective, rank: int, shape: tuple[int, ...]) -> None:
+    """Raise ValueError when ``shape`` is not what ``rank`` has to bring."""
+    start, stop = input_bounds(planned, rank)
+    if tuple(shape) != (stop - start,):
+        raise ValueError(f"rank {rank} brings {stop - start} elements in one dimension to this {planned.operation} of "
+                         f"{planned.length}; got the shape {tuple(shape)}")  # fmt: skip
+
+
+def _busiest(messages: Sequence[Message]) -> int:
+    ports: Counter[tuple[str, int]] = Counter()
+    for message in messages:
+        ports["out", message.source] += message.size_bytes
+        ports["in", message.target] += message.size_bytes
+    return max(ports.values(), default=0)
+
+
+# The algorithms: each returns its steps, a step being a list of (source, target, start, stop, action).
+
+
+def _ring(operation: str, ranks: int, length: int) -> _Steps:
+    def around(offset: int, action: str) -> _Steps:
+        return [
+            [
+                (rank, (rank + 1) % ranks, *chunk((rank - step - offset) % ranks, ranks, length=length), action)
+                for rank in range(ranks)
+            ]
+            for step in range(ranks - 1)
+        ]
+
+    # In the first half rank r sends chunk r-1, then each chunk it has just added to: it ends with all of chunk r.
+    return _by_operation(operation, around(1, "reduce"), around(0, "copy"))
+
+
+def _gather_broadcast(operation: str, ranks: int, length: int) -> _Steps:
+    whole = (0, length)
+    chunks = [chunk(rank, ranks, length=length) for rank in range(ranks)]
+    up = chunks if operation == "all_gather" else [whole] * ranks
+    down = chunks if operation == "reduce_scatter" else [whole] * ranks
+    action = "copy" if operation == "all_gather" else "reduce"
+    return [[(rank, 0, *up[rank], action)] for rank in range(1, ranks)] + [
+        [(0, rank, *down[rank], "copy")] for rank in range(1, ranks)
+    ]
+
+
+def _tree(operation: str, ranks: int, length: int) -> _Steps:
+    def below(rank: int, distance: int) -> tuple[int, int]:
+        last = min(rank + distance, ranks) - 1  # the ranks of this subtree are neighbours, and so are their chunks
+        return chunk(rank, ranks, length=length)[0], chunk(last, ranks, length=length)[1]
+
+    distances = [1 << bit for bit in range((ranks - 1).bit_length())]
+    pairs = {distance: [(rank, rank - distance) for rank in range(distance, ranks, 2 * distance)]
+             for distance in distances}  # fmt: skip
+    gathers, scatters = operation == "all_gather", operation == "reduce_scatter"
+    up = [
+        [(child, parent, *(below(child, d) if gathers else (0, length)), "copy" if gathers else "reduce")
+         for child, parent in pairs[d]]
+        for d in distances
+    ]  # fmt: skip
+    down = [
+        [(parent, child, *(below(child, d) if scatters else (0, length)), "copy") for child, parent in pairs[d]]
+        for d in reversed(distances)
+    ]
+    return up + down
+
+
+def _halving_doubling(operation: str, ranks: int, length: int) -> _Steps:
+    cores = 1 << (ranks.bit_length() - 1)  # the largest power of 2 that is no more than the ranks
+    folded = ranks - cores  # so many cores stand for two neighbours each: 2c takes part, 2c+1 waits
+    rank_of = [2 * core if core < folded else core + folded for core in range(cores)]
+    waiting = [(2 * core + 1, 2 * core) for core in range(folded)]
+
+    def span(first: int, last: int) -> tuple[int, int]:
+        end = rank_of[last] + (last < folded)
+        return chunk(rank_of[first], ranks, length=length)[0], chunk(end, ranks, length=length)[1]
+
+    def exchange(distance: int, *, own: bool, action: str) -> list[tuple[int, int, int, int, str]]:
+        pieces = []
+        for core in range(cores):
+            partner = core ^ distance
+            first = (core if own else partner) // distance * distance
+            pieces.append((rank_of[core], rank_of[partner], *span(first, first + distance - 1), action))
+        return pieces
+
+    distances = [1 << bit for bit in range(cores.bit_length() - 1)]
+    halving = [exchange(distance, own=False, action="reduce") for distance in reversed(distances)]
+    doubling = [exchange(distance, own=True, action="copy") for distance in distances]
+    fold = [[(idle, core, 0, length, "reduce") for idle, core in waiting]]
+    bring = [[(idle, core, *chunk(idle, ranks, length=length), "copy") for idle, core in waiting]]
+    hand = [[(core, idle, *chunk(idle, ranks, length=length), "copy") for idle, core in waiting]]
+    unfold = [[(core, idle, 0, length, "copy") for idle, core in waiting]]
+    if operation == "all_reduce":
+        return fold + halving + doubling + unfold
+    return fold + halving + hand if operation == "reduce_scatter" else bring + doubling + unfold
+
+
+def _by_operation(operation: str, reduce_scatter: _Steps, all_gather: _Steps) -> _Steps:
+    halves = {"reduce_scatter": reduce_scatter, "all_gather": all_gather}
+    return halves[operation] if operation in halves else list(chain(reduce_scatter, all_gather))
+
+
+ALGORITHMS: dict[str, Callable[[str, int, int], _Steps]] = {
+    "ring": _ring,
+    "tree": _tree,
+    "halving_doubling": _halving_doubling,
+    "gather_broadcast": _gather_broadcast,
+}

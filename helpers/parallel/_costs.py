@@ -1,0 +1,249 @@
+"""What communication costs: alpha-beta models of collectives and of a data-parallel step.
+
+alpha is a link's latency, beta one over its bandwidth, p the ranks, n the bytes of the whole buffer. The arithmetic of
+a reduction is left out: it is small beside the network's beta. On slow links the models hold as they stand; what a
+message costs the machine itself, ``execution.measure_message_overhead`` measures, and its ``added_to(link)`` puts it
+into the link that the models are given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from helpers._checks import number, whole_number
+from helpers.links import Activity, Link, Timeline, joined
+from helpers.parallel._collectives import Collective
+from helpers.results import Result
+
+# What DistributedDataParallel takes unless told otherwise (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, and 25 MiB).
+FIRST_BUCKET_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20
+
+CollectiveModel = Callable[..., float]
+
+
+# Collectives in closed form.
+
+
+def ring_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> float:
+    """Return 2 (p - 1) alpha + 2 (p - 1) / p n beta seconds: n beta twice at most, however many ranks there are.
+
+    Patarasuk and Yuan (2009); no all-reduce can send fewer bytes. Lesson 04.
+    """
+    return ring_reduce_scatter_s(world_size, size_bytes, link=link) + ring_all_gather_s(
+        world_size, size_bytes, link=link
+    )
+
+
+def ring_reduce_scatter_s(world_size: int, size_bytes: float, *, link: Link) -> float:
+    """Return (p - 1) (alpha + n / p beta) seconds; ``size_bytes`` is the whole buffer, a rank keeps 1 / p of it.
+
+    Patarasuk and Yuan (2009). Lesson 04.
+    """
+    return (whole_number("world_size", world_size) - 1) * link.transfer_s(size_bytes / world_size)
+
+
+def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> float:
+    """Return (p - 1) (alpha + n / p beta) seconds; ``size_bytes`` is the whole buffer that every rank ends with.
+
+    Thakur, Rabenseifner and Gropp (2005). Lesson 04.
+    """
+    return (whole_number("world_size", world_size) - 1) * link.transfer_s(size_bytes / world_size)
+
+
+def tree_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> float:
+    """Return 2 ceil(log2 p) (alpha + n beta) seconds: up a binomial tree and down again, the whole buffer each time.
+
+    Thakur, Rabenseifner and Gropp (2005). Lesson 04.
+    """
+    return 2 * _tree_depth(world_size) * link.transfer_s(size_bytes)
+
+
+def halving_doubling_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> float:
+    """Return 2 log2 p alpha + 2 (p - 1) / p n beta seconds: the bytes of the ring in the steps of the tree.
+
+    Rabenseifner's algorithm: Thakur, Rabenseifner and Gropp (2005). Raises ValueError for a number of
+    ranks that is not a power of 2: there the folding adds steps that :func:`schedule` counts. Lesson 04.
+    """
+    if whole_number("world_size", world_size) & (world_size - 1):
+        raise ValueError(f"{world_size} ranks are not a power of 2, for which this formula holds; "
+                         "use schedule(collective('all_reduce', 'halving_doubling', ...), link)")  # fmt: skip
+    moved_s = 2 * (world_size - 1) / world_size * size_bytes / link.bandwidth_bytes_per_s
+    return 2 * _tree_depth(world_size) * link.latency_s + moved_s
+
+
+def gather_broadcast_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> float:
+    """Return 2 (p - 1) (alpha + n beta) seconds: rank 0's port carries every rank's whole buffer, in and out.
+
+    The star that a parameter server on one port makes: one message after the other at rank 0. Lesson 04.
+    """
+    return 2 * (whole_number("world_size", world_size) - 1) * link.transfer_s(size_bytes)
+
+
+ALL_REDUCE_MODELS: dict[str, CollectiveModel] = {
+    "ring": ring_all_reduce_s,
+    "tree": tree_all_reduce_s,
+    "halving_doubling": halving_doubling_all_reduce_s,
+    "gather_broadcast": gather_broadcast_all_reduce_s,
+}
+
+
+def schedule(planned: Collective, link: Link) -> Timeline:
+    """Return when each message of ``planned`` goes over ``link``, modelled: ``duration_s`` is the collective's time.
+
+    A message starts when its source and its target have ended their messages of the steps before, and takes the link's
+    time; nobody waits for a rank it has nothing to do with. Unlike the formulas this counts chunks that differ by an
+    element, and any number of ranks. Raises ValueError for a collective without messages. Lesson 04.
+    """
+    if not planned.messages:
+        raise ValueError(f"this {planned.operation} sends nothing (world size {planned.world_size}, "
+                         f"{planned.length} elements): it takes no time")  # fmt: skip
+    return joined(_scheduled(planned, link))
+
+
+def _scheduled(planned: Collective, link: Link) -> Iterator[Activity]:
+    ready = [0.0] * planned.world_size
+    for step in range(planned.steps):
+        after = list(ready)
+        for m in (message for message in planned.messages if message.step == step):
+            start_s = max(ready[m.source], ready[m.target])
+            end_s = start_s + link.transfer_s(m.size_bytes)
+            after[m.source], after[m.target] = max(after[m.source], end_s), max(after[m.target], end_s)
+            yield Activity(f"rank {m.source} sends", start_s, end_s, "send", f"to {m.target}")
+            yield Activity(f"rank {m.target} receives", start_s, end_s, "receive", f"from {m.source}")
+        ready = after
+
+
+# A data-parallel step.
+
+
+@dataclass(frozen=True)
+class LayerCost(Result):
+    """What a layer costs a rank: the seconds of its forward and its backward pass, and the bytes of its gradient.
+
+    Raises ValueError for one that is negative or not finite. Lesson 04.
+    """
+
+    forward_s: float
+    backward_s: float
+    gradient_bytes: int
+
+    def __post_init__(self) -> None:
+        for name in ("forward_s", "backward_s", "gradient_bytes"):
+            number(name, getattr(self, name), at_least=0)
+
+
+@dataclass(frozen=True)
+class BucketCost(Result):
+    """A bucket of gradients: its layers, its bytes, when it is ready, and when its all-reduce starts and ends.
+
+    Lesson 04.
+    """
+
+    layers: tuple[int, ...]
+    size_bytes: int
+    ready_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class DdpStep(Result):
+    """A modelled data-parallel step: ``step_s`` is ``compute_s`` and the communication that is not hidden behind it.
+
+    ``link_s`` is the time of all all-reduces, ``exposed_s`` what of it (and of waiting for it) comes after the
+    backward pass. ``table()`` has a row a bucket. Lesson 04.
+    """
+
+    step_s: float
+    compute_s: float
+    link_s: float
+    exposed_s: float
+    buckets: tuple[BucketCost, ...]
+
+    def activities(self) -> tuple[Activity, ...]:
+        """Return the compute and the buckets as bars of two lanes, for ``gantt``. Lesson 04."""
+        bars = [Activity("device", 0.0, self.compute_s, "compute", "forward, backward")]
+        bars += [
+            Activity("link", bucket.start_s, bucket.end_s, "all-reduce", f"bucket {place}")
+            for place, bucket in enumerate(self.buckets)
+        ]
+        return tuple(bars)
+
+
+def bucket_layers(
+    gradient_bytes: Sequence[int], *, bucket_bytes: int = BUCKET_BYTES, first_bucket_bytes: int | None = None
+) -> tuple[tuple[int, ...], ...]:
+    """Return which layers' gradients share a bucket, from the last layer to the first, as DDP fills them.
+
+    A bucket closes when it has reached ``bucket_bytes`` (the first one ``first_bucket_bytes``), so it may hold more.
+    Without ``first_bucket_bytes`` it is ``bucket_bytes`` for all, as DDP takes it when ``bucket_cap_mb`` is given;
+    with DDP's defaults the first is :data:`FIRST_BUCKET_BYTES`. One gradient a layer, all of one type; a layer without
+    a gradient (0 bytes) is in no bucket. Raises ValueError for a cap below 1 byte. Lesson 04.
+    """
+    caps = (bucket_bytes if first_bucket_bytes is None else first_bucket_bytes, bucket_bytes)
+    for cap in caps:
+        whole_number("bucket_bytes", cap)
+    buckets, current, filled = [], [], 0
+    for layer in reversed(range(len(gradient_bytes))):
+        if not gradient_bytes[layer]:
+            continue
+        current.append(layer)
+        filled += gradient_bytes[layer]
+        if filled >= caps[min(len(buckets), 1)]:
+            buckets.append(tuple(current))
+            current, filled = [], 0
+    return (*buckets, tuple(current)) if current else tuple(buckets)
+
+
+def ddp_step(
+    layers: Sequence[LayerCost],
+    *,
+    world_size: int,
+    link: Link,
+    bucket_bytes: int = BUCKET_BYTES,
+    first_bucket_bytes: int | None = None,
+    overlap: bool = True,
+    micro_batches: int = 1,
+    wire_share: float = 1.0,
+    all_reduce_s: CollectiveModel = ring_all_reduce_s,
+) -> DdpStep:
+    """Return the modelled step of data-parallel training on ``world_size`` ranks that compute equally fast.
+
+    The backward pass goes from the last layer to the first; a bucket is ready when its last gradient is, and the link
+    carries one bucket after the other, each for ``all_reduce_s``. ``overlap=False`` keeps the link idle until the
+    backward pass ends. ``micro_batches`` are accumulated, of which only the last is reduced (``no_sync``).
+    ``wire_share`` is the part of the bytes that is sent: 0.5 for float32 gradients sent as float16.
+
+    The queue is that of Li et al., "PyTorch Distributed", VLDB 2020. Raises ValueError for no layers, and
+    for numbers that cannot be. Lesson 04.
+    """
+    if not layers:
+        raise ValueError("a step needs at least one layer")
+    if micro_batches < 1 or not 0 < wire_share <= 1:
+        raise ValueError(f"micro_batches must be at least 1 and wire_share above 0 and at most 1; got {micro_batches} "
+                         f"and {wire_share}")  # fmt: skip
+    pass_s = sum(layer.forward_s + layer.backward_s for layer in layers)
+    moment_s = (micro_batches - 1) * pass_s + sum(layer.forward_s for layer in layers)
+    ready_s = {}
+    for place in reversed(range(len(layers))):
+        moment_s += layers[place].backward_s
+        ready_s[place] = moment_s
+    compute_s = micro_batches * pass_s
+    sizes = [layer.gradient_bytes for layer in layers]
+    members = bucket_layers(sizes, bucket_bytes=bucket_bytes, first_bucket_bytes=first_bucket_bytes)
+    buckets, free_s, link_s = [], 0.0, 0.0
+    for inside in members:
+        size_bytes = sum(sizes[place] for place in inside)
+        took_s = all_reduce_s(world_size, size_bytes * wire_share, link=link)
+        ready = max(ready_s[place] for place in inside)
+        start_s = max(ready if overlap else compute_s, free_s)
+        free_s, link_s = start_s + took_s, link_s + took_s
+        buckets.append(BucketCost(inside, size_bytes, ready, start_s, free_s))
+    step_s = max(compute_s, free_s)
+    return DdpStep(step_s, compute_s, link_s, step_s - compute_s, tuple(buckets))
+
+
+def _tree_depth(world_size: int) -> int:
+    return math.ceil(math.log2(whole_number("world_size", world_size)))

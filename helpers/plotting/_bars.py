@@ -1,0 +1,145 @@
+"""Bars: the three numbers of an experiment side by side, and candidates of one comparison."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+from matplotlib.ticker import NullFormatter
+
+from helpers import units
+from helpers._checks import members, named, number
+from helpers.plotting._style import FOUND, MEASURED, MODELLED, PREDICTED, figure, unit_axis
+
+_COLOURS = {"predicted": PREDICTED, "modelled": MODELLED, **dict.fromkeys(FOUND, MEASURED)}
+_GROUP_WIDTH = 0.9
+_LARGEST_PT, _SMALLEST_PT = 11, 9.5  # of the numbers above bars
+_APART_PT = 4  # between two of them that stand side by side, at least
+_BAR_IN, _LEAST_BAR_IN = 0.45, 0.22  # of height for each horizontal bar: what it has, what its name needs
+_AROUND_IN, _SLIDE_IN = 1.4, 4.0  # of height around the bars, and what a slide draws without making it much smaller
+
+
+def draw_three(
+    settings: Sequence[str],
+    numbers: Mapping[str, Sequence[float | None]],
+    *,
+    unit: str,
+    title: str,
+    xlabel: str,
+    log: bool = False,
+) -> Figure:
+    """Return grouped bars: for each of ``settings`` the predicted and modelled numbers and those that were found.
+
+    ``numbers`` maps 'predicted', 'modelled' and one of 'measured', 'counted', 'simulated', 'published' or 'stated' to
+    one value in ``unit`` a setting; None leaves the place free, as where the reader made no prediction.
+
+    Raises TypeError or ValueError for what cannot be drawn. Lesson 00.
+    """
+    settings = members("settings", settings, "names")
+    numbers = {name: members(f"numbers[{name!r}]", row, "numbers") for name, row in
+               named("numbers", numbers, "lists of numbers").items()}  # fmt: skip
+    if not settings or not numbers:
+        raise ValueError("nothing to draw: give at least one setting and one name with its numbers")
+    unknown = sorted(set(numbers) - set(_COLOURS))
+    if unknown:
+        raise ValueError(f"an experiment has the numbers {', '.join(_COLOURS)}, not {', '.join(unknown)}")
+    if len(found := [name for name in FOUND if name in numbers]) > 1:
+        raise ValueError(f"{' and '.join(found)} have one colour; draw one of them beside the model")
+    uneven = [name for name, values in numbers.items() if len(values) != len(settings)]
+    if uneven:
+        raise ValueError(f"{len(settings)} settings need as many numbers; {', '.join(uneven)} has another length")
+    numbers = {name: [None if value is None else number(f"numbers[{name!r}][{place}]", value)
+                      for place, value in enumerate(row)] for name, row in numbers.items()}  # fmt: skip
+    drawn, axes = figure(title=title)
+    given = {name: numbers[name] for name in _COLOURS if name in numbers and any(v is not None for v in numbers[name])}
+    width = _GROUP_WIDTH / max(1, len(given))
+    written: list[Annotation] = []
+    for place, (name, values) in enumerate(given.items()):
+        shift = (place - (len(given) - 1) / 2) * width
+        bars = axes.bar(
+            [index + shift for index in range(len(settings))],
+            [0 if value is None else value for value in values],
+            width=0.92 * width,
+            color=_COLOURS[name],
+            label=name,
+        )
+        texts = ["" if value is None else units.text(value, unit) for value in values]
+        written += axes.bar_label(bars, labels=texts, padding=2, fontsize=_LARGEST_PT, color="#222222")
+    if log:
+        axes.set_yscale("log")
+    unit_axis(axes, "y", unit)
+    axes.grid(axis="x", visible=False)
+    axes.margins(x=0.02, y=0.12)
+    axes.set_xticks(range(len(settings)), settings)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(_axis_name(unit))
+    drawn.legend(loc="outside lower left", ncols=3, fontsize=11, frameon=False)
+    if not _kept_apart(written, drawn):
+        for text in written:
+            text.set(rotation=90, fontsize=_LARGEST_PT)
+        axes.margins(y=0.35)
+    return drawn
+
+
+def _kept_apart(texts: Sequence[Annotation], drawn: Figure) -> bool:
+    """Write ``texts`` smaller, in half points, until all of them stand apart; return whether that was enough."""
+    beside = _APART_PT / 2 / 72 * drawn.dpi
+    for half_points in range(2 * _LARGEST_PT, int(2 * _SMALLEST_PT) - 1, -1):
+        for text in texts:
+            text.set_fontsize(half_points / 2)
+        drawn.draw_without_rendering()
+        boxes = [text.get_window_extent().padded(beside, 1) for text in texts if text.get_text()]
+        if not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2)):
+            return True
+    return False
+
+
+def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool = False) -> Figure:
+    """Return one horizontal line a name, in the given order from the top; ``values`` in ``unit``.
+
+    On a linear axis they are bars from zero. A logarithmic axis (``log=True``) has no zero for a bar to start
+    from, so there they are points. Raises TypeError or ValueError for what cannot be drawn. Lesson 00.
+    """
+    values = {name: number(f"values[{name!r}]", value) for name, value in named("values", values, "numbers").items()}
+    if not values:
+        raise ValueError("nothing to draw: give at least one name and value")
+    if log and min(values.values()) <= 0:
+        raise ValueError("a logarithmic axis shows numbers above zero only; draw these with log=False")
+    drawn, axes = figure(title=title, height_in=_height_in(len(values)))
+    places, numbers = range(len(values)), list(values.values())
+    if log:
+        axes.set_xscale("log")
+        axes.plot(numbers, places, "o", color=MEASURED, markersize=11)
+        axes.set_xlim(10 ** math.floor(math.log10(min(numbers))), 10 ** math.ceil(math.log10(2 * max(numbers))))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.barh(places, numbers, color=MEASURED, height=0.65)
+        axes.margins(x=0.15)
+    for place, value in zip(places, numbers, strict=True):
+        axes.annotate(
+            units.text(value, unit),
+            (value, place),
+            xytext=(10, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=11,
+        )
+    axes.set_yticks(places, list(values))
+    axes.set_ylim(len(values) - 0.5, -0.5)
+    unit_axis(axes, "x", unit)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(_axis_name(unit) + (" (each labelled line is ten times the one before)" if log else ""))
+    return drawn
+
+
+def _height_in(bars: int) -> float:
+    """Return the height of a figure of so many horizontal bars: up to a slide's, and above that what names need."""
+    return min(_AROUND_IN + _BAR_IN * bars, max(_SLIDE_IN, _AROUND_IN + _LEAST_BAR_IN * bars))
+
+
+def _axis_name(unit: str) -> str:
+    names = {"s": "time", "B": "bytes", "B/s": "bandwidth", "FLOP": "operations", "FLOP/s": "operations a second"}
+    return names.get(unit, unit)

@@ -1,0 +1,113 @@
+"""The one look of every figure: a style file, three fixed colours, and ``show``, which never forgets the alt text."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter
+from PIL import Image
+
+from helpers import units
+from helpers._checks import one_of
+
+STYLE_FILE = Path(__file__).with_name("course.mplstyle")
+
+# Predicted, modelled and what was found keep their colours in every figure of the course.
+PREDICTED, MODELLED, MEASURED = "#E69F00", "#0072B2", "#009E73"
+FOUND = ("measured", "counted", "simulated", "published", "stated")  # what an answer may rest on: one a figure
+_CSS_PIXELS_PER_INCH = 100
+_COLOURS = 128
+
+
+def figure(*, title: str, width_in: float = 7.2, height_in: float = 3.8) -> tuple[Figure, Axes]:
+    """Return a new figure in the course's style with one axes and a title; sizes in inches."""
+    with plt.style.context(STYLE_FILE):
+        drawn, axes = plt.subplots(figsize=(width_in, height_in))
+        axes.set_title(title)
+    return drawn, axes
+
+
+def unit_axis(axes: Axes, which: str, unit: str, *, binary: bool = False) -> None:
+    """Print the ticks of the axis ``which`` ('x' or 'y') as quantities in ``unit``, such as '10 us' or '1 MiB'."""
+    if which not in ("x", "y"):
+        raise ValueError(f"an axis is 'x' or 'y', not {which!r}")
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _short(units.text(value, unit, binary=binary))))
+
+
+def _short(quantity: str) -> str:
+    number, space, unit = quantity.partition(" ")
+    trimmed = number.rstrip("0").rstrip(".") if "." in number else number
+    return f"{trimmed}{space}{unit}"
+
+
+def png(drawn: Figure) -> bytes:
+    """Return the figure as PNG bytes: the same drawing gives the same bytes, for no version or date stands in them.
+
+    A palette of 128 colours, a third of the bytes: notebooks are kept with their figures.
+    """
+    with plt.style.context(STYLE_FILE), io.BytesIO() as rendered, io.BytesIO() as reduced:
+        drawn.set_dpi(plt.rcParams["savefig.dpi"])  # texts measure their boxes as they are saved
+        drawn.savefig(rendered, format="png")
+        if _broke_titles(drawn):
+            rendered.seek(0)
+            rendered.truncate()
+            drawn.savefig(rendered, format="png")
+        picture = Image.open(rendered).convert("RGB")
+        few = picture.quantize(_COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        few.save(reduced, format="png", optimize=True)
+        return reduced.getvalue()
+
+
+def _broke_titles(drawn: Figure) -> bool:
+    """Break each title that runs out of a figure that was drawn into lines that stay in it; whether there was one."""
+    broken = False
+    for axes in drawn.axes:
+        for text in (child for child in axes.get_children() if isinstance(child, Text)):
+            box, title = text.get_window_extent(), text.get_text()
+            if title and title == axes.get_title(loc="left") and box.x1 > drawn.bbox.x1:
+                fitting = len(title) * (drawn.bbox.x1 - box.x0) / box.width
+                lines = textwrap.wrap(title, int(0.95 * fitting))
+                text.set_text("\n".join(lines))
+                drawn.set_figheight(drawn.get_figheight() + (len(lines) - 1) * box.height / drawn.dpi)
+                broken = True
+    return broken
+
+
+def show(drawn: Figure, *, alt: str) -> None:
+    """Display ``drawn`` in a notebook with ``alt``, a sentence or two for those who do not see it, and close it.
+
+    The alt text is the output's ``text/plain`` and stands in the image's metadata, so that a screen reader, a
+    slide and the notebook's test all read it. Raises ValueError when it is empty, TypeError for no figure or no text.
+    Lesson 00.
+    """
+    one_of("drawn", drawn, Figure, "a figure, such as a draw_ function returns")
+    if not one_of("alt", alt, str, "a sentence that says what a reader should see").strip():
+        raise ValueError("a figure needs an alt text: say in a sentence what a reader should see in it")
+    from IPython.display import display
+
+    image = png(drawn)
+    width, height = (round(_CSS_PIXELS_PER_INCH * inches) for inches in drawn.get_size_inches())
+    display(
+        {"image/png": image, "text/plain": alt},
+        raw=True,
+        metadata={"image/png": {"alt": alt, "width": width, "height": height}},
+    )
+    plt.close(drawn)
+
+
+def ink_on(colour: str) -> str:
+    """Return black or white, whichever has more contrast with ``colour``, written '#RRGGBB'.
+
+    Contrast and relative luminance are those of WCAG 2.2.
+    """
+    parts = [int(colour.lstrip("#")[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    above_black = 0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05
+    return "black" if above_black / 0.05 > 1.05 / above_black else "white"

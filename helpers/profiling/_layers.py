@@ -1,0 +1,326 @@
+"""The time of a step by layer and by operator: many warm steps, with hooks and without, one after the other."""
+
+from __future__ import annotations
+
+import html
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from helpers import _trees as trees, results, steps
+from helpers._checks import number
+from helpers.profiling import _kernels as kernels
+from helpers.profiling._marks import OUTSIDE, Marks, Stamps, StepTimes
+from helpers.results import Result
+from helpers.steps import ModelError as ModelError
+from helpers.timing._runs import Clock, rounds
+
+FUNCTIONAL_KIND = "operators, Python"
+OUTSIDE_KIND = "loss, Python, autograd"
+_PROFILED_STEPS = 5
+
+_TIMES = {"forward": "forward_s", "backward": "backward_s", "total": "total_s", "share": "share"}
+_LAYOUT = trees.Layout(
+    columns=(trees.Column("calls", 5), *(trees.Column(title, 9) for title in _TIMES)),
+    bar_title="of the step",
+    share_of="the whole",
+    bar_letters=20,
+    grid="display:grid;grid-template-columns:minmax(14em,1fr) 3em repeat(3,6em) 4.5em 10em;gap:0 .6em;"
+    "align-items:center",
+    width="54em",
+)
+
+
+@dataclass(frozen=True)
+class LayerTime(Result):
+    """The time of one module in a step, everything inside it included.
+
+    ``layer`` is the module's path ("" is the model itself). A path that ends in "(functional)" is what a module with
+    children does itself: the operators it calls as functions, and its own Python. The row "(unaccounted)", the last
+    one, is what no module does: the loss, and Python and autograd around it. ``share`` is of the whole step.
+    Lesson 07.
+    """
+
+    layer: str
+    kind: str
+    depth: int
+    calls: int
+    forward_s: float
+    backward_s: float
+    total_s: float
+    share: float
+
+
+@dataclass(frozen=True)
+class OperatorTime(Result):
+    """The time that one of torch's operators spends itself, in one phase of a step, in all its calls.
+
+    ``phase`` is "forward", "backward" or, in the last row, "(unaccounted)", "both". ``share`` is of the step that the
+    profiler saw. Lesson 07.
+    """
+
+    operator: str
+    phase: str
+    calls: int
+    median_s: float
+    share: float
+
+
+@dataclass(frozen=True)
+class TimeProfile(trees.LayerProfile):
+    """Where the time of a model's step goes; the rows of ``layers`` add up to ``step_s``.
+
+    Every moment of a step belongs to one row. The times of the layers are medians over ``rounds`` steps, and
+    ``forward_s``, ``backward_s`` and ``step_s`` are sums of them; ``hooked_step_s`` is the median of the same steps as
+    wholes, which a busy machine moves away from ``step_s``. In each round the step also ran without any hook:
+    ``plain_step_s`` is the median of those, and ``overhead_ratio`` the median of what the hooks made of a step, the
+    setting of backward hooks included. The operators come from other steps, under torch's profiler, which costs more:
+    their rows add up to ``profiled_step_s``. Lesson 07.
+    """
+
+    model: str
+    input: str
+    device: str
+    threads: int
+    training: bool
+    rounds: int
+    step_s: float
+    forward_s: float
+    backward_s: float
+    hooked_step_s: float
+    plain_step_s: float
+    overhead_ratio: float
+    profiled_step_s: float
+    layers: tuple[LayerTime, ...]
+    operators: tuple[OperatorTime, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._rows())])
+
+    def _repr_html_(self) -> str:
+        operators = trees.rows_html(
+            ("operator", "phase", "calls", "time", "share"),
+            [((row.operator, row.phase, f"{row.calls:,}" if row.calls else "", results.cell("time_s", row.median_s),
+               results.cell("share", row.share)), row.share) for row in self.operators],
+        )  # fmt: skip
+        step = html.escape(results.cell("time_s", self.profiled_step_s))
+        below = ("<details style='margin-top:.5em'><summary style='cursor:pointer'>operators (under torch's profiler a "
+                 f"step takes {step})</summary>{operators}</details>")  # fmt: skip
+        return trees.html_tree(_LAYOUT, self._rows(), map(str.strip, _summary(self)), below)
+
+    def _rows(self) -> list[trees.Row]:
+        return [
+            trees.Row(
+                name=trees.last_name(row.layer, row.kind),
+                kind=row.kind,
+                depth=row.depth,
+                cells=(str(row.calls or ""), *(results.cell(name, getattr(row, name)) for name in _TIMES.values())),
+                share=row.share,
+            )
+            for row in self.layers
+        ]
+
+    def parts(self) -> tuple[LayerTime, ...]:
+        """Return the rows that hold no other row: their times add up to ``step_s`` and their shares to 1."""
+        following = (*self.layers[1:], None)
+        return tuple(row for row, after in zip(self.layers, following, strict=True)
+                     if after is None or after.depth <= row.depth)  # fmt: skip
+
+    def slowest(self) -> LayerTime:
+        """Return the module without children in which the step spends most of its time."""
+        modules = [row for row in self.parts() if row.kind not in (FUNCTIONAL_KIND, OUTSIDE_KIND)]
+        return max(modules, key=lambda row: row.total_s)
+
+
+def _summary(profile: TimeProfile) -> list[str]:
+    """Return what the step took, and what it cost to know, a line each."""
+    step, ahead, back, hooked, plain = (
+        results.cell("time_s", getattr(profile, name))
+        for name in ("step_s", "forward_s", "backward_s", "hooked_step_s", "plain_step_s")
+    )
+    what = f"a training step (forward {ahead}, backward {back})" if profile.training else "a forward pass"
+    threads = "1 thread" if profile.threads == 1 else f"{profile.threads} threads"
+    return [
+        f"{profile.model} for {profile.input} on {profile.device}, {threads}",
+        f"  {what}: {step}, from medians of {profile.rounds} steps",
+        f"  whole steps: {hooked} with the hooks, {plain} without; the hooks make one {profile.overhead_ratio:.2f}x",
+    ]
+
+
+def profile_time(
+    model: nn.Module,
+    inputs: steps.Inputs = None,
+    *,
+    shape: steps.Inputs = None,
+    training: bool = True,
+    loss: steps.Loss | None = None,
+    budget_s: float = 2.0,
+    clock: Clock = time.perf_counter,
+) -> TimeProfile:
+    """Return where the time of one step of ``model`` goes: layer by layer and operator by operator, there and back.
+
+    A step is forward, loss and backward in training mode; with ``training=False`` the forward alone, in evaluation
+    mode and without gradients. ``inputs`` (or ``shape``, of zeros) is as in :mod:`helpers.steps`; ``loss`` goes from
+    the model's outputs to one number, by default their sum. The gradients are None when a step begins, and the
+    optimizer is no part of it.
+
+    Everything runs on a copy, on the model's device: the model itself is never touched. Two warm-up steps come
+    first. Then rounds of one step with hooks and one without, in alternating order, for ``budget_s`` (5 rounds in
+    any case, 500 at most), and five steps under torch's profiler for the operators. The hooks set marks and touch no
+    tensor, so operators in place, modules used several times and checkpointing run as they always do. On CUDA the
+    marks are events on the current stream, on a CPU readings of ``clock``: on a machine that others use too,
+    ``time.thread_time`` leaves out the waiting (right for one thread only).
+
+    Every moment between two marks belongs to one module: the innermost one that runs, or in the backward pass the
+    one whose forward made the node of autograd's graph. Storing a parameter's gradient belongs to the layer that
+    made it; the backward pass inside a reentrant checkpoint belongs to the module that called it.
+
+    Raises TypeError or ValueError for an argument that is not accepted and ModelError for a model that cannot be
+    copied, raises, or hides its layers (compiled, TorchScript, quantised, lazy). Lesson 07.
+    """
+    number("budget_s", budget_s, above=0)
+    with steps.warm_step(model, inputs, shape, training=training, loss=loss) as work:
+        stamps = Stamps(work.device, clock)
+        modules = dict(work.model.named_modules())
+        plain_s, hooked = _rounds(work, list(modules.values()), stamps, budget_s, clock)
+        operators = kernels.profiled_operators(lambda: _fresh(work), work.device, _PROFILED_STEPS)
+        own_s = {phase: _own_medians(hooked, phase, len(modules)) for phase in ("forward", "backward")}
+        forward_s, backward_s = (math.fsum(own_s[phase].values()) for phase in ("forward", "backward"))
+        return TimeProfile(
+            model=type(model).__name__,
+            input=work.input_text,
+            device=str(work.device),
+            threads=torch.get_num_threads(),
+            training=training,
+            rounds=len(hooked),
+            step_s=forward_s + backward_s,
+            forward_s=forward_s,
+            backward_s=backward_s,
+            hooked_step_s=statistics.median(times.whole_s for times in hooked),
+            plain_step_s=statistics.median(plain_s),
+            overhead_ratio=_overhead(hooked, plain_s),
+            profiled_step_s=math.fsum(median_s for _, median_s in operators.values()),
+            layers=_layers(modules, own_s, hooked[-1].calls),
+            operators=_operators(operators),
+        )
+
+
+def _rounds(
+    work: steps.Step, modules: Sequence[nn.Module], stamps: Stamps, budget_s: float, clock: Clock
+) -> tuple[list[float], list[StepTimes]]:
+    """Run rounds for the budget; return the seconds of the steps without hooks, and the times of those with."""
+    plain_s: list[float] = []
+    hooked: list[StepTimes] = []
+    ways: list[Callable[[], None]] = [
+        lambda: plain_s.append(_plain_step(work, stamps)),
+        lambda: hooked.append(_hooked_step(work, modules, stamps)),
+    ]
+    for way in ways:  # what the hooks themselves do for the first time is over
+        way()
+    plain_s.clear()
+    hooked.clear()
+    for _ in rounds(budget_s, clock):
+        for way in ways:
+            way()
+        ways.reverse()
+    return plain_s, hooked
+
+
+def _fresh(work: steps.Step) -> None:
+    steps.drop_gradients(work)
+    steps.run(work)
+
+
+def _plain_step(work: steps.Step, stamps: Stamps) -> float:
+    steps.drop_gradients(work)
+    stamps.settle()
+    begin = stamps.now()
+    steps.run(work)
+    return stamps.seconds([begin, stamps.now()])[1]
+
+
+def _hooked_step(work: steps.Step, modules: Sequence[nn.Module], stamps: Stamps) -> StepTimes:
+    marks = Marks(modules, stamps)
+    made: list[torch.Tensor] = []
+
+    def seen_loss(outputs: Any) -> torch.Tensor:
+        made.append(work.loss(outputs))
+        return made[-1]
+
+    def enter(phase: str) -> None:
+        if phase == "backward":
+            marks.begin_backward(made.pop().grad_fn)
+
+    steps.drop_gradients(work)
+    seen = replace(work, loss=seen_loss)
+    with marks.hooked():
+        stamps.settle()
+        marks.begin()
+        steps.run(seen, enter)
+        marks.end()
+        return marks.times()
+
+
+def _overhead(hooked: Sequence[StepTimes], plain_s: Sequence[float]) -> float:
+    ratios = [times.whole_s / plain for times, plain in zip(hooked, plain_s, strict=True) if plain > 0]
+    return statistics.median(ratios) if ratios else math.nan
+
+
+def _own_medians(hooked: Sequence[StepTimes], phase: str, rows: int) -> dict[int, float]:
+    """Return each owner's median seconds in a phase, without what the modules inside it take."""
+    return {
+        row: statistics.median(times.phase_s(phase).get(row, 0.0) for times in hooked)
+        for row in (*range(rows), OUTSIDE)
+    }
+
+
+def _layers(
+    modules: dict[str, nn.Module], own_s: dict[str, dict[int, float]], calls: dict[int, int]
+) -> tuple[LayerTime, ...]:
+    """Return the rows in the order of the modules, each followed by its children, and what is unaccounted for."""
+    step_s = math.fsum(seconds for phase in own_s.values() for seconds in phase.values())
+    children = trees.children_of(modules)
+    rows = {path: row for row, path in enumerate(modules)}
+    made: list[LayerTime] = []
+
+    def add(layer: str, kind: str, depth: int, count: int, ahead_s: float, back_s: float) -> LayerTime:
+        total_s = ahead_s + back_s
+        share = total_s / step_s if step_s else 0.0
+        made.append(LayerTime(layer, kind, depth, count, ahead_s, back_s, total_s, share))
+        return made[-1]
+
+    def visit(path: str, depth: int) -> LayerTime:
+        row, place = rows[path], len(made)
+        own = (own_s["forward"][row], own_s["backward"][row])
+        count, kind = calls.get(row, 0), type(modules[path]).__name__
+        if not children[path]:
+            return add(path, kind, depth, count, *own)
+        inside = [visit(child, depth + 1) for child in children[path]]
+        if count or any(own):
+            name = f"{path}.{trees.FUNCTIONAL}" if path else trees.FUNCTIONAL
+            inside.append(add(name, FUNCTIONAL_KIND, depth + 1, count, *own))
+        whole = add(path, kind, depth, count, math.fsum(part.forward_s for part in inside),
+                    math.fsum(part.backward_s for part in inside))  # fmt: skip
+        made.insert(place, made.pop())
+        return whole
+
+    visit("", 0)
+    add(kernels.UNACCOUNTED, OUTSIDE_KIND, 0, 0, own_s["forward"][OUTSIDE], own_s["backward"][OUTSIDE])
+    return tuple(made)
+
+
+def _operators(medians: dict[tuple[str, str], tuple[int, float]]) -> tuple[OperatorTime, ...]:
+    """Return the rows, the longest first and what is unaccounted for last."""
+    step_s = math.fsum(median_s for _, median_s in medians.values())
+    rows = [
+        OperatorTime(operator, phase, calls, median_s, median_s / step_s if step_s else 0.0)
+        for (operator, phase), (calls, median_s) in medians.items()
+    ]
+    is_last = kernels.UNACCOUNTED
+    return tuple(sorted(rows, key=lambda row: (row.operator == is_last, -row.median_s, row.operator, row.phase)))

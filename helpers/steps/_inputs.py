@@ -1,0 +1,181 @@
+"""What a model is given: shapes and tensors as the caller wrote them, and what refuses them. Lesson 07."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree
+
+from helpers._checks import one_of, short
+
+Inputs = Any  # a shape, several, a tensor, a tuple of positional arguments, or a dict of keyword arguments
+_ACCEPTED = (
+    "give a shape such as (64, 1, 28, 28), a tuple of shapes, a tensor, a tuple of positional arguments with a tensor "
+    "among them, or a dict of keyword arguments"
+)
+
+
+class ModelError(RuntimeError):
+    """The model, its loss or its optimizer raised, or cannot be handled; the message says which, and why. Lesson 07."""
+
+
+class ForwardError(ModelError):
+    """The model's forward cannot be followed on shapes; the message says where and what to do. Lesson 07."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A tensor of the model's type, of which only the shape is given."""
+
+    shape: tuple[int, ...]
+
+
+class Arguments(NamedTuple):
+    """The arguments of a forward; a :class:`Shape` stands where only the sizes of a tensor are given."""
+
+    positional: tuple[Any, ...]
+    named: dict[str, Any]
+
+    @property
+    def is_from_shape(self) -> bool:
+        """Whether only shapes were given, and no tensor."""
+        return any(isinstance(value, Shape) for value in self.positional)
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The distinct tensors and shapes, in order."""
+        found: list[Any] = []
+        self.replaced(lambda leaf: found.append(leaf) or leaf)
+        return found
+
+    def replaced(self, function: Callable[[Any], Any]) -> Arguments:
+        """Return the arguments with ``function(leaf)`` for each tensor and shape.
+
+        One that stands in several places is replaced once: a model may ask whether two are the same.
+        """
+        made: dict[int, Any] = {}
+
+        def walk(value: Any) -> Any:
+            if isinstance(value, Tensor | Shape):
+                if id(value) not in made:
+                    made[id(value)] = function(value)
+                return made[id(value)]
+            if isinstance(value, tuple) and hasattr(value, "_fields"):
+                return tuple.__new__(type(value), map(walk, value))  # a packed sequence refuses lengths on meta
+            if isinstance(value, tuple | list):
+                return type(value)(map(walk, value))
+            if isinstance(value, Mapping):
+                items = {key: walk(item) for key, item in value.items()}
+                return type(value)(**items) if dataclasses.is_dataclass(value) else items
+            return value
+
+        return Arguments(tuple(map(walk, self.positional)), {key: walk(value) for key, value in self.named.items()})
+
+
+def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) -> Arguments:
+    """Return what ``inputs``, or ``shape``, or else the model's ``example_shape`` stands for.
+
+    Raises TypeError for what is neither a shape nor tensors, ValueError for both at once or a negative size.
+    """
+    if inputs is not None and shape is not None:
+        raise ValueError("both a shape and inputs are given; give one of them")
+    given = next((value for value in (inputs, shape, getattr(model, "example_shape", None)) if value is not None), None)
+    if given is None:
+        raise TypeError(f"neither a shape nor inputs are given, and {type(model).__name__} has no example_shape; "
+                        + _ACCEPTED)  # fmt: skip
+    if isinstance(given, Arguments):
+        return given
+    if isinstance(given, Tensor | PackedSequence):
+        return Arguments((given,), {})
+    if isinstance(given, Mapping) and given:
+        return Arguments((), {str(key): value for key, value in given.items()})
+    shapes = (given,) if _is_shape(given) else given
+    if isinstance(shapes, tuple | list) and shapes:
+        if all(map(_is_shape, shapes)):
+            return Arguments(tuple(map(_checked_shape, shapes)), {})
+        arguments = Arguments(tuple(shapes), {})
+        if arguments.leaves:
+            return arguments
+    raise TypeError(f"{short(given)} is neither a shape nor inputs; {_ACCEPTED}")
+
+
+def _is_shape(value: Any) -> bool:
+    is_numbers = isinstance(value, tuple | list) and value
+    return bool(is_numbers) and all(isinstance(size, Integral) and not isinstance(size, bool) for size in value)
+
+
+def _checked_shape(sizes: Any) -> Shape:
+    if min(sizes) < 0:
+        raise ValueError(f"shape {tuple(sizes)} has a negative size; every size is a whole number from 0")
+    return Shape(tuple(map(int, sizes)))
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """Return the tensors in nested tuples, lists and dicts, in order."""
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """Return the type of the model's first parameter that holds floating-point or complex numbers, else float32.
+
+    That is the type of an input of which only the shape is given.
+    """
+    types = (parameter.dtype for parameter in model.parameters())
+    return next((dtype for dtype in types if dtype.is_floating_point or dtype.is_complex), torch.float32)
+
+
+def device_of(model: nn.Module, arguments: Arguments | None = None) -> torch.device:
+    """Return the model's device; without parameters and buffers that of the inputs, and else CUDA if there is one."""
+    devices = [tensor.device for tensor in (*model.parameters(), *model.buffers(), *tensors_of(arguments))]
+    return devices[0] if devices else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def check_model(model: Any, *, compiled: bool = False) -> None:
+    """Raise TypeError for what is no model, ModelError for one whose operators or tensors cannot be seen.
+
+    A model that torch.compile has made is accepted where it is ``compiled`` all the same.
+    """
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        raise TypeError(f"{model.__name__} is a class; give a model made of it, {model.__name__}(...)")
+    one_of("model", model, nn.Module, "a torch.nn.Module")
+    for name, module in model.named_modules():
+        where = f"the module {name!r}" if name else "the model"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ModelError(f"{where} is a TorchScript module, whose operators cannot be seen; give the Python model")
+        is_compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        if is_compiled and not compiled:
+            raise ModelError(
+                f"{where} is compiled, and what the compiler fuses is neither stored nor run layer by layer; give the "
+                "model as it was before torch.compile (kernel_table times the compiled one)"
+            )
+        if "quantized" in type(module).__module__.split("."):
+            raise ModelError(
+                f"{where} is quantised ({type(module).__name__}): its packed weights are not tensors of PyTorch; "
+                "give the model as it was before quantisation"
+            )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise ModelError(f"{name} has no shape yet (a lazy module); run the model once on one batch first")
+        is_wrapper = torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor)
+        if tensor.layout != torch.strided or tensor.is_quantized or is_wrapper:
+            stored = type(tensor).__name__ if is_wrapper else f"{tensor.layout}, {tensor.dtype}"
+            raise ModelError(f"{name} is stored as {stored}; only dense tensors are handled")
+
+
+def described(values: Any) -> str:
+    """Return the shapes and types of a call's arguments, as a student would write them."""
+    if isinstance(values, Tensor):
+        return f"{tuple(values.shape)} {str(values.dtype).removeprefix('torch.')}"
+    if isinstance(values, Mapping):
+        return ", ".join(f"{key}={described(value)}" for key, value in values.items())
+    if isinstance(values, list | tuple):
+        return ", ".join(described(value) for value in values) or "nothing"
+    return type(values).__name__

@@ -1,0 +1,361 @@
+"""One step of a model, the same for the estimate and for the measurement: what is run, on what, and in which order.
+
+Everything here works on a copy of the model, so that the caller's model is never touched.
+
+Lesson 07.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from helpers.steps._inputs import (
+    Arguments,
+    Inputs,
+    ModelError,
+    Shape,
+    arguments_of,
+    check_model,
+    described,
+    device_of,
+    dtype_of,
+    tensors_of,
+)
+from helpers.steps._preserve import undisturbed
+
+Loss = Callable[[Any], torch.Tensor]
+OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
+_WARM_STEPS = 2
+PARTS = {
+    "forward": "model's forward pass",
+    "loss": "loss",
+    "backward": "backward pass",
+    "optimizer": "optimizer's step",
+}
+
+
+class Options(TypedDict, total=False):
+    """What else a step is told: :func:`helpers.memory.estimate_peak_memory` says what each means."""
+
+    shape: Inputs
+    optimizer: OptimizerFactory | None
+    training: bool
+    loss: Loss | None
+    autocast: torch.dtype | None
+    target: str | torch.device | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step runs: a model, its arguments, and for training a loss and an optimizer.
+
+    ``device`` is the one whose memory is meant, and ``runs_on`` the one that its operators run on: a CPU stands in for
+    a GPU that this machine does not have. ``assumed`` says what the caller did not.
+    """
+
+    model: nn.Module
+    arguments: Arguments
+    device: torch.device
+    runs_on: torch.device
+    assumed: tuple[str, ...]
+    training: bool
+    loss: Loss
+    make_optimizer: OptimizerFactory | None
+    autocast: torch.dtype | None
+    optimizer: torch.optim.Optimizer | None = None
+
+    @property
+    def input_text(self) -> str:
+        """The shapes and types of what the model is given."""
+        return ", ".join(described(part) for part in self.arguments if part)
+
+
+def step(
+    model: nn.Module,
+    inputs: Inputs = None,
+    shape: Inputs = None,
+    *,
+    optimizer: OptimizerFactory | None = None,
+    training: bool = True,
+    loss: Loss | None = None,
+    autocast: torch.dtype | None = None,
+    only_followed: bool = False,
+    target: str | torch.device | None = None,
+) -> Step:
+    """Return the step that these arguments describe, checked.
+
+    A step that is ``only_followed`` may have its model on meta and another device for its ``target``.
+
+    Raises TypeError or ValueError for an argument that is not accepted, and ModelError for a model that cannot be
+    handled.
+    """
+    check_model(model)
+    arguments = arguments_of(model, inputs, shape)
+    if not isinstance(training, bool):
+        raise TypeError(f"training is {training!r:.80}; give True for a training step, False for inference")
+    if not training and (optimizer is not None or loss is not None):
+        raise ValueError("inference has neither a loss nor an optimizer: leave them out, or set training=True")
+    check_optimizer(optimizer)
+    if not (loss is None or callable(loss)):
+        raise TypeError(f"loss is {type(loss).__name__}; give a callable from the model's outputs to one number")
+    if autocast is not None and not (isinstance(autocast, torch.dtype) and autocast.is_floating_point):
+        raise TypeError(f"autocast is {autocast!r}; give a floating-point dtype, such as torch.bfloat16")
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    if len(devices) > 1:
+        raise ModelError(f"the model lies on {', '.join(sorted(map(str, devices)))}; put it on one device")
+    own = device_of(model, arguments)
+    if own.type not in ("cpu", "cuda", "meta") or (own.type == "meta" and not only_followed):
+        raise ModelError(
+            f"the model is on the device {own}, and what runs needs cpu or cuda; estimate_peak_memory, fits and "
+            "max_batch_size take a model on meta"
+        )
+    device = _device_meant(own, target)
+    runs_on = device if _is_here(device) else torch.device("cpu")
+    return Step(
+        model=model,
+        arguments=arguments,
+        device=device,
+        runs_on=runs_on,
+        assumed=tuple(_assumed(own, device, runs_on, target, autocast)),
+        training=training,
+        loss=loss or sum_of_outputs,
+        make_optimizer=optimizer,
+        autocast=autocast,
+    )
+
+
+def _device_meant(own: torch.device, target: str | torch.device | None) -> torch.device:
+    """Return the device whose memory is meant: the target, else the model's own, else (on meta) the CPU.
+
+    Raises ValueError for a target that is neither a CPU nor a CUDA device.
+    """
+    if target is None:
+        return torch.device("cpu") if own.type == "meta" else own
+    try:
+        device = torch.device(target)
+    except (RuntimeError, TypeError):
+        device = None
+    if isinstance(target, int) or device is None or device.type not in ("cpu", "cuda"):
+        raise ValueError(f"target is {target!r:.80}; give 'cpu' or 'cuda', the device that the step would run on")
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0)
+    return device
+
+
+def _is_here(device: torch.device) -> bool:
+    return device.type == "cpu" or (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count())
+
+
+def _assumed(
+    own: torch.device, device: torch.device, runs_on: torch.device, target: Any, autocast: torch.dtype | None
+) -> Iterator[str]:
+    if own.type == "meta" and target is None:
+        yield "the model is on meta and no target is given: a CPU was assumed"
+    if device.type != runs_on.type:
+        yield (
+            "this machine has no CUDA device: the operators are those that PyTorch picks on a CPU (attention with "
+            "dropout keeps its scores there), and what a CUDA kernel takes inside is not counted (workspaces of cuDNN, "
+            "copies of operands)"
+        )
+        if autocast is not None:
+            yield "autocast casts what it casts on a CPU; on CUDA it keeps more operators in float32"
+
+
+def sum_of_outputs(outputs: Any) -> torch.Tensor:
+    """Return the sum of every floating-point tensor in ``outputs``: the loss where none is given.
+
+    Raises ModelError when there is none.
+    """
+    tensors = [tensor for tensor in tensors_of(outputs) if tensor.is_floating_point() or tensor.is_complex()]
+    if not tensors:
+        raise ModelError(f"the model returned {type(outputs).__name__} without a floating-point tensor; give a loss")
+    total = tensors[0].sum()
+    for tensor in tensors[1:]:
+        total = total + tensor.sum()
+    return total
+
+
+def copied(work: Step, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> Step:
+    """Return ``work`` on a copy of its model and inputs; ``copy_tensor`` copies one input.
+
+    An input that is a view of something larger becomes a tensor of its own size, and an input that is given twice
+    stays one tensor. The copy is in training or in evaluation mode throughout and has no gradients.
+
+    Raises ModelError when the model cannot be copied.
+    """
+    # A tensor that a module kept from an earlier forward pass (a cache, a weight made by a hook) cannot be deep-copied.
+    kept = [tensor for tensor in kept_tensors(work.model).values() if not tensor.is_leaf]
+    try:
+        model = copy.deepcopy(work.model, {id(tensor): copy_tensor(_detached(tensor)) for tensor in kept})
+    except Exception as error:
+        raise ModelError(f"the model cannot be copied (copy.deepcopy: {first_line(error)})") from error
+    model.train(work.training)
+
+    def copy_leaf(leaf: torch.Tensor | Shape) -> torch.Tensor:
+        if isinstance(leaf, torch.Tensor):
+            return copy_tensor(_detached(leaf)).requires_grad_(leaf.requires_grad)
+        try:
+            return torch.zeros(leaf.shape, dtype=dtype_of(work.model), device=work.runs_on)
+        except RuntimeError as error:
+            raise ValueError(f"inputs={leaf.shape} does not fit into memory; give a smaller shape") from error
+
+    copy_of_work = replace(work, model=model, arguments=work.arguments.replaced(copy_leaf))
+    drop_gradients(copy_of_work)
+    return copy_of_work
+
+
+def _detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor without its graph, as it is: under fake tensors, which copying makes, it still has values."""
+    with _disable_current_modes():
+        return tensor.detach()
+
+
+def with_optimizer(work: Step) -> Step:
+    """Return ``work`` with its optimizer, made from the parameters of its model.
+
+    Raises ModelError when it cannot be made, or is one that runs the model several times in a step.
+    """
+    if work.make_optimizer is None:
+        return work
+    return replace(work, optimizer=made_optimizer(work.make_optimizer, list(work.model.parameters())))
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Raise TypeError where ``optimizer`` is neither None nor what makes an optimizer of a list of parameters."""
+    if isinstance(optimizer, torch.optim.Optimizer) or not (optimizer is None or callable(optimizer)):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__} object; give a class such as torch.optim.Adam, or a function "
+            "from a list of parameters to an optimizer, such as lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)"
+        )
+
+
+def made_optimizer(factory: OptimizerFactory, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer of these parameters.
+
+    Raises ModelError when it cannot be made, or is one that runs the model several times in a step.
+    """
+    try:
+        optimizer = factory(parameters)
+    except Exception as error:
+        raise ModelError(f"the optimizer could not be made from the parameters: {first_line(error)}") from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"optimizer(parameters) gave {type(optimizer).__name__}; it must give a torch.optim.Optimizer")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ModelError("LBFGS runs the model several times in one step; give an optimizer with one pass a step")
+    return optimizer
+
+
+def kept_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the tensors that modules keep as plain attributes, by name: they are memory of the model as well."""
+    return {
+        f"{name}.{key}".lstrip("."): value
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def drop_gradients(work: Step) -> None:
+    """Set the gradients of parameters and inputs to None, as each step finds them."""
+    for tensor in (*work.model.parameters(), *tensors_of(work.arguments)):
+        if tensor.is_leaf:
+            tensor.grad = None
+
+
+def run(work: Step, enter: Callable[[str], None] = lambda _phase: None) -> None:
+    """Run one step; ``enter`` is told "forward", "loss", "backward" and "optimizer" as each begins.
+
+    The model's outputs are dropped as soon as the loss has been computed from them.
+
+    Raises ModelError, naming the part, when the model, the loss, the backward pass or the optimizer raises.
+    """
+    phase = "forward"
+
+    def begin(name: str) -> None:
+        nonlocal phase
+        phase = name
+        enter(name)
+
+    try:
+        with torch.inference_mode(False), torch.set_grad_enabled(work.training):
+            _run_phases(work, begin)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"the {PARTS[phase]} raised {_described(error)}{_given(work.arguments)}") from error
+
+
+def _run_phases(work: Step, enter: Callable[[str], None]) -> None:
+    positional, named = work.arguments
+    enter("forward")
+    if not work.training:
+        with _autocast(work):
+            work.model(*positional, **named)
+        return
+    with _autocast(work):
+        outputs = work.model(*positional, **named)
+        enter("loss")
+        loss = work.loss(outputs)
+    del outputs
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise ModelError(f"the loss must be a tensor with one number, and is {shape}")
+    if not loss.requires_grad:
+        raise ModelError("the loss depends on no parameter that is trained; use training=False, or unfreeze one")
+    enter("backward")
+    loss.backward()
+    if work.optimizer is not None:
+        enter("optimizer")
+        work.optimizer.step()
+
+
+def _autocast(work: Step) -> AbstractContextManager:
+    return torch.autocast(work.runs_on.type, dtype=work.autocast) if work.autocast is not None else nullcontext()
+
+
+def _given(arguments: Arguments) -> str:
+    shapes = [tuple(tensor.shape) for tensor in tensors_of(arguments)]
+    return f" (inputs of shape {', '.join(map(str, shapes))})"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, or its type's name when it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error)}" if str(error).strip() else type(error).__name__
+
+
+@contextmanager
+def warm_step(
+    model: nn.Module,
+    inputs: Inputs = None,
+    shape: Inputs = None,
+    *,
+    training: bool = True,
+    loss: Loss | None = None,
+    optimizer: OptimizerFactory | None = None,
+) -> Iterator[Step]:
+    """Give the step on a copy of ``model``, run twice so that what happens once (caches, optimizer state) is over.
+
+    Inside, the garbage collector is off; at the end the random generators are as they were.
+
+    Raises what :func:`step` raises, and ModelError where the step does.
+    """
+    work = step(model, inputs, shape, optimizer=optimizer, training=training, loss=loss)
+    with undisturbed(), torch.inference_mode(False):
+        work = with_optimizer(copied(work, copy_tensor=torch.clone))
+        for _ in range(_WARM_STEPS):
+            drop_gradients(work)
+            run(work)
+        yield work

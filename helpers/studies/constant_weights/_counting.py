@@ -1,0 +1,266 @@
+"""The census of a network's program: how its weights reach the multiply-adds, counted without any GPU. Lesson 11."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from helpers import _console as console, native, storage
+from helpers.native import _machine_code as machine_code
+from helpers.results import Result, from_dict
+from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, candidates_per_thread, cuda_source
+from helpers.studies.constant_weights._network import (
+    Network,
+    network_of,
+    pruned,
+    random_network,
+)
+from helpers.studies.constant_weights._programs import CudaProgram, build
+
+INSTRUCTION_BYTES = 16  # from sm_70 on
+_IMMEDIATE = re.compile(r"-?0x[0-9a-f]+")
+CURRENT_ARCHITECTURES = ("sm_80", "sm_90")
+OLD_ARCHITECTURES = ("sm_60", "sm_70")
+
+
+@dataclass(frozen=True)
+class WeightCensus(Result):
+    """A kernel's instructions, each counted once. Only "shared" loops, where a block's threads copy the weights: there
+    a thread runs a few more than it has; elsewhere it runs each one once, or passes it over.
+
+    ``total`` leaves out what is never reached at the end. ``multiply_adds`` are FFMA, FFMA2 and HFMA2, those of the
+    activations among them, parted by what feeds them: an ``immediate`` in the instruction, a ``constant_bank``
+    operand, a ``uniform_register`` or, of all operands, a ``register``. ``constant_loads`` bring
+    ``constant_load_bytes`` into registers first. ``fp16_multiply_adds`` are HFMA2. ``spill_load_bytes`` is None where
+    the compiler's word is not at hand. Lesson 11.
+    """
+
+    architecture: str
+    compiler: str
+    total: int
+    multiply_adds: int
+    immediate: int
+    constant_bank: int
+    uniform_register: int
+    register: int
+    global_loads: int
+    shared_loads: int
+    constant_loads: int
+    constant_load_bytes: int
+    fp16_multiply_adds: int
+    fp16_immediate: int
+    registers: int | None
+    spill_load_bytes: int | None
+
+
+@dataclass(frozen=True)
+class CppCensus(native.HostCensus):
+    """A C++ program's function ``evaluate``, counted as :class:`helpers.native.HostCensus` says, each instruction once.
+
+    The fields of :class:`WeightCensus` say what an x86-64 processor makes of them: ``multiply_adds``, fused ones, take
+    no ``immediate`` and have no ``uniform_register``; ``constant_bank`` are those that read the program's own data at
+    an address in the instruction, ``register`` all others, also those that read memory by a register's address.
+    ``global_loads`` are all loads but the ``constant_loads``; no memory is a ``shared`` one. Loops are not unrolled
+    here as on a GPU, so the counts are of the program, not of a run. Lesson 11.
+    """
+
+    immediate: int
+    constant_bank: int
+    uniform_register: int
+    register: int
+    global_loads: int
+    shared_loads: int
+
+
+@dataclass(frozen=True)
+class PlacementCount(Result):
+    """One placement's census: of a thread, which evaluates ``candidates`` at once. Fields as in WeightCensus.
+
+    Lesson 11.
+    """
+
+    placement: str
+    precision: str
+    architecture: str
+    candidates: int
+    total: int
+    multiply_adds: int
+    immediate: int
+    constant_bank: int
+    uniform_register: int
+    register: int
+    global_loads: int
+    shared_loads: int
+    constant_loads: int
+
+    @property
+    def instructions_per_candidate(self) -> float:
+        """Instructions that a thread runs, over the candidates that it evaluates."""
+        return self.total / self.candidates
+
+
+@dataclass(frozen=True)
+class PlacementCounts(Result):
+    """The census of several placements and architectures, for a network of ``widths``; ``note`` says what to know.
+
+    Lesson 11.
+    """
+
+    compiler: str
+    widths: tuple[int, ...]
+    weights: int
+    nonzero_weights: int
+    counts: tuple[PlacementCount, ...]
+    note: str = ""
+
+    def count(self, placement: str, *, architecture: str, precision: str = "fp32") -> PlacementCount:
+        """Return one row. Raises ValueError, with the rows that there are, when it was not counted."""
+        for row in self.counts:
+            if (row.placement, row.architecture, row.precision) == (placement, architecture, precision):
+                return row
+        known = ", ".join(f"{row.placement} {row.precision} {row.architecture}" for row in self.counts)
+        raise ValueError(f"{placement} {precision} {architecture} was not counted; these were: {known}")
+
+
+@dataclass(frozen=True)
+class WidthCount(Result):
+    """The program of a network 23 -> width -> width -> 1: ``code_bytes`` is what its instructions take in memory.
+
+    ``registers`` are a thread's, of at most 255; what does not fit is spilled. Lesson 11.
+    """
+
+    width: int
+    weights: int
+    total: int
+    code_bytes: int
+    immediate: int
+    registers: int | None
+    spill_load_bytes: int | None
+
+
+@dataclass(frozen=True)
+class WidthCounts(Result):
+    """How the program grows with the network, its weights constants, for one architecture. Lesson 11."""
+
+    compiler: str
+    architecture: str
+    rows: tuple[WidthCount, ...]
+
+
+def census(built: Any) -> WeightCensus | CppCensus:
+    """Return the census of what :func:`build` returned: a WeightCensus of a CUDA program, a CppCensus of a C++ one.
+
+    Both have ``multiply_adds``, ``immediate``, ``constant_bank``, ``uniform_register``, ``register``,
+    ``global_loads``, ``shared_loads`` and ``total``, whole numbers; a program that :func:`cpp_program` made will do.
+    Raises TypeError for anything else, MissingToolError, with what to install, without a disassembler, and NativeError
+    for C++ on a processor that is not x86-64.
+    """
+    if isinstance(built, CudaProgram):
+        return _weight_census(native.census(built.cubin, function="evaluate"), built.cubin.compiler)
+    library = built if isinstance(built, native.Library) else getattr(built, "library", None)
+    if not isinstance(library, native.Library):
+        raise TypeError(f"a census is taken of what build() returns, not of {type(built).__name__}")
+    function = machine_code.host_function(library, "evaluate")
+    host = machine_code.host_census(function)
+    fused = [instruction for instruction in function.instructions if instruction.form and instruction.form[0] == "fma"]
+    immediate = sum(any(_IMMEDIATE.fullmatch(operand) for operand in instruction.operands) for instruction in fused)
+    constant = sum(instruction.loads_constant for instruction in fused)
+    return CppCensus(
+        **{field.name: getattr(host, field.name) for field in dataclasses.fields(host)}, immediate=immediate,
+        constant_bank=constant, uniform_register=0, register=len(fused) - immediate - constant,
+        global_loads=host.loads - host.constant_loads, shared_loads=0,
+    )  # fmt: skip
+
+
+def _weight_census(found: native.Census | native.HostCensus, compiler: str) -> WeightCensus:
+    assert isinstance(found, native.Census)
+    constant = [row for row in found.accesses if (row.access, row.space) == ("load", "constant")]
+    halves = [row for row in found.kinds if row.kind == "HFMA2"]
+    return WeightCensus(
+        architecture=found.architecture, compiler=compiler, total=found.total - found.padding,
+        multiply_adds=found.multiply_adds, immediate=found.immediate, constant_bank=found.constant_bank,
+        uniform_register=found.uniform_register, register=found.register, global_loads=found.global_loads,
+        shared_loads=found.shared_loads, constant_loads=found.constant_loads,
+        constant_load_bytes=sum(row.count * (row.width_bits or 0) // 8 for row in constant),
+        fp16_multiply_adds=sum(row.count for row in halves), fp16_immediate=sum(row.immediate for row in halves),
+        registers=found.registers, spill_load_bytes=found.spill_load_bytes,
+    )  # fmt: skip
+
+
+def count_placements(
+    model: nn.Module | Network,
+    *,
+    architectures: Sequence[str] = ("sm_80", "sm_90"),
+    placements: Sequence[str] = CUDA_PLACEMENTS,
+    precision: str = "fp32",
+    prune: float = 0.0,
+) -> PlacementCounts:
+    """Return the census of ``model`` for every placement and architecture; each is compiled, no GPU is needed.
+
+    The network of 1,857 parameters takes a second or less with constants, several where every weight is loaded.
+    Raises as :func:`generate`, :func:`build` and :func:`census` do. Lesson 11.
+    """
+    for name, given in (("architectures", architectures), ("placements", placements)):
+        if isinstance(given, str) or not given:
+            raise TypeError(f"{name} is a list of at least one name, such as [{given or 'sm_90'!r}]")
+    network = pruned(network_of(model), prune)
+    chosen = [(placement, architecture) for architecture in architectures for placement in placements]
+    rows, compiler = [], ""
+    for placement, architecture in console.track(chosen, "compiling"):
+        source = cuda_source(network, placement=placement, precision=precision)
+        found = census(build(source, architecture=architecture))
+        compiler = found.compiler
+        rows.append(placement_count(found, placement, precision))
+    return PlacementCounts(compiler, network.widths, network.macs, network.nonzero_weights, tuple(rows))
+
+
+def count_widths(widths: Sequence[int] = (8, 16, 32, 48, 64), *, architecture: str = "sm_90") -> WidthCounts:
+    """Return the census of networks 23 -> w -> w -> 1 with ReLU, ReLU, sigmoid, for each w of ``widths``, as constants.
+
+    A width of 64 compiles in about a second, 128 in several. Raises as :func:`count_placements` does. Lesson 11.
+    """
+    rows, compiler = [], ""
+    for width in console.track(list(widths), "compiling"):
+        network = random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))
+        found = census(build(cuda_source(network), architecture=architecture))
+        assert isinstance(found, WeightCensus)
+        compiler = found.compiler
+        rows.append(WidthCount(width, network.macs, found.total, found.total * INSTRUCTION_BYTES, found.immediate,
+                               found.registers, found.spill_load_bytes))  # fmt: skip
+    if not rows:
+        raise ValueError("widths names at least one width, such as (16, 32, 64)")
+    return WidthCounts(compiler, architecture, tuple(rows))
+
+
+def placement_count(found: WeightCensus, placement: str, precision: str) -> PlacementCount:
+    """Return a kernel's census as a row of a table of placements. Lesson 11."""
+    names = ("total", "multiply_adds", "immediate", "constant_bank", "uniform_register", "register", "global_loads",
+             "shared_loads", "constant_loads")  # fmt: skip
+    return PlacementCount(placement, precision, found.architecture, candidates_per_thread(precision),
+                          **{name: getattr(found, name) for name in names})  # fmt: skip
+
+
+def recorded_counts(*, current: bool = False) -> PlacementCounts:
+    """Return the census for sm_60 and sm_70, which today's NVRTC no longer compiles for: recorded with its compiler.
+
+    ``current=True`` gives that of :data:`CURRENT_ARCHITECTURES`, in both precisions, for machines without NVRTC or
+    nvdisasm. The network is ``standard_network(0)``; the date and the tools stand in ``note``. Raises
+    FileNotFoundError where the library is installed without the course. Lesson 11.
+    """
+    path = recorded_file(CURRENT_ARCHITECTURES if current else OLD_ARCHITECTURES)
+    if not path.exists():
+        raise FileNotFoundError(f"the recorded census {path.name} is not there; it is in the course's "
+                                "repository, under course/recorded/constant_weights")  # fmt: skip
+    return from_dict(PlacementCounts, json.loads(path.read_text(encoding="utf-8")))
+
+
+def recorded_file(architectures: Sequence[str]) -> Path:
+    """Return where the census for ``architectures`` is recorded. Raises FileNotFoundError outside a course."""
+    return storage.course_file("recorded", "constant_weights", f"{'_and_'.join(architectures)}.json")

@@ -1,0 +1,216 @@
+"""A dense network written as C++: the same arithmetic, with less and less left for run time. Lesson 11.
+
+Every program exports ``evaluate(inputs, outputs, candidates, context)``; ``context`` is what it still has to be told:
+for "runtime_sizes" everything, for a pointer placement the numbers, for the others nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+
+import numpy as np
+
+from helpers import native
+from helpers.studies.constant_weights._cuda_sources import float_literal
+from helpers.studies.constant_weights._network import ACTIVATIONS, Dense, Network, pruned
+
+CPP_PLACEMENTS = {
+    "runtime_sizes": "sizes, activations and weights arrive with the call",
+    "pointer": "sizes stand in the program, weights behind a pointer; the outputs of a candidate on SIMD lanes",
+    "constexpr": "sizes and weights stand in the program; the outputs of a candidate on SIMD lanes",
+    "lanes_pointer": "sizes stand in the program, weights behind a pointer; candidates on SIMD lanes",
+    "lanes": "sizes and weights stand in the program; candidates on SIMD lanes",
+    "pruned": "straight-line code, one line for each weight that is not zero; candidates on SIMD lanes",
+}
+_PROGRAMS = {
+    "runtime_sizes": "cpp/any_sizes.cpp",
+    "pointer": "cpp/outputs_on_lanes.cpp",
+    "constexpr": "cpp/outputs_on_lanes.cpp",
+    "lanes_pointer": "cpp/candidates_on_lanes.cpp",
+    "lanes": "cpp/candidates_on_lanes.cpp",
+    "pruned": "cpp/straight_line.cpp",
+}
+BY_POINTER = ("pointer", "lanes_pointer")
+PADDING = 16  # floats that a register may read behind the last weight
+
+_MOST_STRAIGHT_LINES = 20_000
+_MOST_STACK_FLOATS = 2**18  # a thread's stack may be as small as 8 MiB, on macOS 512 KiB
+_NUMBERS_A_LINE = 8
+_LINE_BYTES = 64
+
+
+def cpp_source(network: Network, placement: str = "lanes", prune: float = 0.0) -> str:
+    """Return the C++ program that evaluates ``network``, its weights placed as :data:`CPP_PLACEMENTS` says.
+
+    ``prune`` is the share of every layer's weights, the ones nearest to zero, that are set to zero first; only the
+    placement "pruned" gains from it, since it leaves zeros out. (So an input that is infinite or NaN does not reach an
+    output through a weight of zero there.) Floats stand as hexadecimal literals, bit for bit.
+
+    Raises ValueError for an unknown placement, a share outside 0 to 1, or a network too large for the placement.
+    Lesson 11.
+    """
+    if placement not in CPP_PLACEMENTS:
+        raise ValueError(f"the placements in C++ are {', '.join(CPP_PLACEMENTS)}; there is no {placement!r:.40}")
+    network = pruned(network, prune)
+    if placement == "runtime_sizes":
+        return native.read_source(__package__, _PROGRAMS[placement])
+    _check_size(network, placement)
+    if placement == "pruned":
+        parts = [_sizes(network), *_straight_line(network)]
+    else:
+        parts = [_parameters(network, placement), _evaluate_one(network, placement)]
+        parts += [_evaluate_lanes(network, placement)] if placement in ("lanes", "lanes_pointer") else []
+    generated = {"network.h": "".join(parts)}
+    return _heading(network, placement) + native.read_source(__package__, _PROGRAMS[placement], generated=generated)
+
+
+def _check_size(network: Network, placement: str) -> None:
+    kept = network.nonzero_weights
+    if placement == "pruned" and kept > _MOST_STRAIGHT_LINES:
+        raise ValueError(f"straight-line code of {kept:,} weights is too long for the compiler and the instruction "
+                         f"cache; up to {_MOST_STRAIGHT_LINES:,} are written: prune more, or take 'lanes'")  # fmt: skip
+    widest = sum(sorted(network.widths)[-2:])
+    if widest * 64 > _MOST_STACK_FLOATS:
+        raise ValueError(f"two layers of {widest:,} numbers together do not fit a thread's stack for 64 candidates; "
+                         f"up to {_MOST_STACK_FLOATS // 64:,} do. For larger layers a matrix product is the tool: "
+                         "torch")  # fmt: skip
+
+
+def _heading(network: Network, placement: str) -> str:
+    chain = " ".join(f"-> {layer.outputs} {layer.activation}" for layer in network.layers)
+    return (f"// {network.inputs} {chain}; {network.nonzero_weights:,} of {network.macs:,} weights are not zero.\n"
+            f"// {placement}: {CPP_PLACEMENTS[placement]}.\n")  # fmt: skip
+
+
+def context_of(network: Network, placement: str) -> tuple[object, ...]:
+    """Return what ``evaluate`` is told as its context, first, and then what that points to; keep all of it alive.
+
+    A ctypes structure for "runtime_sizes", the packed numbers for a pointer placement, nothing for the
+    others.
+    """
+    if placement in BY_POINTER:
+        return (packed(network),)
+    if placement != "runtime_sizes":
+        return ()
+    numbers, widths = packed(network), np.array(network.widths, np.int64)
+    kinds = np.array([ACTIVATIONS.index(layer.activation) for layer in network.layers], np.int64)
+    sizes = RuntimeSizes(len(network.layers), max(network.widths), *(a.ctypes.data for a in (widths, kinds, numbers)))
+    return (sizes, widths, kinds, numbers)
+
+
+class RuntimeSizes(ctypes.Structure):
+    """The struct Network of the program "runtime_sizes"."""
+
+    _fields_ = (
+        ("layers", ctypes.c_int64), ("widest", ctypes.c_int64), ("widths", ctypes.c_void_p),
+        ("activations", ctypes.c_void_p), ("parameters", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+def packed(network: Network) -> np.ndarray:
+    """Return the network's numbers as a pointer placement reads them, flat float32, in the order of the layers.
+
+    Of each layer its biases, then its weights, a row an input; then :data:`PADDING` zeros. They begin at a multiple of
+    64 bytes, as constants in a program do: reads that cross cache lines would take longer. Lesson 11.
+    """
+    parts = [part.reshape(-1) for layer in network.layers for part in (layer.bias, layer.weights)]
+    numbers = np.concatenate([*parts, np.zeros(PADDING, np.float32)])
+    room = np.empty(numbers.size + _LINE_BYTES // numbers.itemsize, np.float32)
+    start = -room.ctypes.data % _LINE_BYTES // numbers.itemsize
+    aligned = room[start : start + numbers.size]
+    aligned[:] = numbers
+    return aligned
+
+
+def _sizes(network: Network) -> str:
+    return f"\nconstexpr int INPUTS = {network.inputs}, OUTPUTS = {network.outputs};\n"
+
+
+def _parameters(network: Network, placement: str) -> str:
+    if placement in BY_POINTER:
+        return _sizes(network)
+    lines = [_sizes(network), "alignas(64) static constexpr float constants[] = {\n"]
+    for number, layer in enumerate(network.layers, start=1):
+        lines += [f"    // layer {number}, biases\n", *_numbers(layer.bias)]
+        lines += [f"    // layer {number}, weights, {layer.inputs} rows of {layer.outputs}\n", *_numbers(layer.weights)]
+    return "".join([*lines, "    // read, and not used\n", *_numbers(np.zeros(PADDING, np.float32)), "};\n"])
+
+
+def _numbers(values: np.ndarray) -> Iterator[str]:
+    row = values.shape[-1]
+    flat = [float_literal(value) for value in values.reshape(-1).tolist()]
+    for start in range(0, len(flat), row):
+        for first in range(start, start + row, _NUMBERS_A_LINE):
+            yield f"    {', '.join(flat[first : min(first + _NUMBERS_A_LINE, start + row)])},\n"
+
+
+def _offsets(network: Network) -> Iterator[tuple[int, Dense, int, int]]:
+    """Yield of each layer its number, the layer, and where its biases and its weights begin."""
+    place = 0
+    for number, layer in enumerate(network.layers, start=1):
+        yield number, layer, place, place + layer.outputs
+        place += layer.outputs + layer.weights.size
+
+
+def _evaluate_one(network: Network, placement: str) -> str:
+    unused = "" if placement in BY_POINTER else "[[maybe_unused]] "
+    return "".join([
+        f"\nINLINE void evaluate_one(const float* x0, float* outputs, {unused}const float* parameters) {{\n",
+        *_layers(network, placement, "    alignas(64) float {}[padded({})];\n"),
+        f"    memcpy(outputs, x{len(network.layers)}, sizeof(float) * OUTPUTS);\n}}\n",
+    ])  # fmt: skip
+
+
+def _evaluate_lanes(network: Network, placement: str) -> str:
+    return "".join([
+        "\ntemplate <int WIDTH>\n",
+        "INLINE void evaluate_lanes(const Lanes (*x0)[WIDTH], Lanes (*y)[WIDTH], const float* parameters) {\n",
+        *_layers(network, placement, "    Lanes {}[{}][WIDTH];\n", width=", WIDTH", last="y"),
+        "}\n",
+    ])  # fmt: skip
+
+
+def _layers(network: Network, placement: str, declaration: str, *, width: str = "", last: str = "") -> Iterator[str]:
+    """Yield the layers' calls; ``last`` is what the last one writes to where that is declared already."""
+    if placement not in BY_POINTER:
+        yield "    parameters = constants;\n"
+    for number, layer, bias, weights in _offsets(network):
+        y = last if last and number == len(network.layers) else f"x{number}"
+        if y != last:
+            yield declaration.format(y, layer.outputs)
+        yield (f"    dense<{layer.inputs}, {layer.outputs}{width}>(x{number - 1}, parameters + {weights}, "
+               f"parameters + {bias}, {y});\n")  # fmt: skip
+        if layer.activation == "softmax":
+            yield f"    softmax<{layer.outputs}{width}>({y});\n"
+        elif layer.activation != "identity":
+            yield f"    apply<{layer.outputs}, {layer.activation}{width}>({y});\n"
+
+
+def _straight_line(network: Network) -> Iterator[str]:
+    yield "\ntemplate <int WIDTH>\n"
+    yield "INLINE void evaluate_lanes(const Lanes (*x0)[WIDTH], Lanes (*y)[WIDTH], const float*) {\n"
+    used = _used_units(network)
+    for number, layer in enumerate(network.layers, start=1):
+        y = "y" if number == len(network.layers) else f"x{number}"
+        function = "identity" if layer.activation == "softmax" else layer.activation
+        if y != "y":
+            yield f"    Lanes {y}[{layer.outputs}][WIDTH];\n"
+        for unit in used[number].tolist():
+            yield f"    {{\n        Unit<WIDTH> sum;\n        begin(sum, {float_literal(layer.bias[unit])});\n"
+            for row in np.flatnonzero(layer.weights[:, unit]).tolist():
+                yield f"        add(sum, x{number - 1}[{row}], {float_literal(layer.weights[row, unit])});\n"
+            yield f"        end<{function}>(sum, {y}[{unit}]);\n    }}\n"
+        if layer.activation == "softmax":
+            yield f"    softmax<{layer.outputs}, WIDTH>({y});\n"
+    yield "}\n"
+
+
+def _used_units(network: Network) -> list[np.ndarray]:
+    """Return of each layer, the inputs first, the units that reach an output through weights that are not zero."""
+    used = [np.arange(network.outputs)]
+    before = ("identity", *(layer.activation for layer in network.layers[:-1]))
+    for layer, activation in zip(reversed(network.layers), reversed(before), strict=True):
+        counts = np.any(layer.weights[:, used[-1]] != 0, axis=1)
+        used.append(np.flatnonzero(counts | (activation == "softmax")))  # every unit counts in a softmax's sum
+    return used[::-1]

@@ -1,0 +1,236 @@
+"""The generated programs beside each other and beside PyTorch and ONNX Runtime: one run, one thread. Lesson 11.
+
+**The boundary.** Called from Python, every way takes a tensor (N, inputs) and fills the caller's ``out`` (N, outputs),
+and checks both as it always does. ONNX Runtime, which would have to copy into ``out``, may return an array of its own:
+its times flatter it. The raw calls, in rows of their own, hand ready addresses to the compiled function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from helpers import timing
+from helpers.hardware.limits import _peak as peak
+from helpers.results import Result
+from helpers.studies import _frameworks as frameworks
+from helpers.studies.constant_weights._network import Network, error_bound, exact_outputs, standard_network
+from helpers.studies.constant_weights._programs import CppProgram, cpp_program
+from helpers.studies.constant_weights._specialised import Specialised
+
+BATCHES = (1, 4096)
+OURS = "specialised, weights from a file"
+EAGER, COMPILED, FROZEN = "torch eager", "torch.compile", "torch.compile, frozen weights"
+ONNX = "ONNX Runtime"
+RAW = {
+    "sizes at run time": ("runtime_sizes", 0.0),
+    "outputs on lanes, weights by pointer": ("pointer", 0.0),
+    "outputs on lanes, constexpr weights": ("constexpr", 0.0),
+    "candidates on lanes, weights by pointer": ("lanes_pointer", 0.0),
+    "candidates on lanes, constexpr weights": ("lanes", 0.0),
+    "straight line, 50 % of the weights": ("pruned", 0.5),
+    "straight line, 20 % of the weights": ("pruned", 0.8),
+    "straight line, 10 % of the weights": ("pruned", 0.9),
+}
+CONSTEXPR, SIZES, TENTH = (list(RAW)[place] for place in (4, 0, 7))
+_PRECISION = 0.05  # the ways lie further apart
+_ENOUGH = 1e-5  # PyTorch's and ONNX Runtime's difference from float64 that passes; ours has its own bound
+
+Way = Callable[[torch.Tensor, torch.Tensor], Any]
+
+
+@dataclass(frozen=True)
+class WayTime(Result):
+    """One way to evaluate the network: seconds a candidate, and how often as fast ours is (from runs in turns).
+
+    ``low_ratio`` to ``high_ratio`` is the interval of ``time_ratio``, the way's time over that of ours. Lesson 11.
+    """
+
+    way: str
+    called: str
+    candidates: int
+    candidate_s: float
+    minimum_s: float
+    time_ratio: float
+    low_ratio: float
+    high_ratio: float
+
+
+@dataclass(frozen=True)
+class PeerTimes(Result):
+    """Every way's time on one machine and one thread.
+
+    ``absent`` names the ways that could not be timed, each with why; ``unstable`` the comparisons that were disturbed.
+    ``peak_flops_per_s`` is the fastest float32 matrix product of one thread in the same run, ``reached_flops_per_s``
+    what constexpr weights on lanes reach, two operations a weight. Lesson 11.
+    """
+
+    widths: tuple[int, ...]
+    macs: int
+    threads: int
+    compile_s: float
+    peak_flops_per_s: float
+    reached_flops_per_s: float
+    absent: str
+    unstable: str
+    times: tuple[WayTime, ...]
+
+
+def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> PeerTimes:
+    """Time every way of evaluating ``network`` (the story's, by default) that is installed here, on one CPU thread.
+
+    Each comparison (batch of 1, batch of 4,096, raw calls) has ``budget_s``. Every way's result is checked against
+    float64 first. Raises AssertionError for a wrong result, MissingToolError without a C++ compiler.
+    """
+    network = standard_network() if network is None else network
+    with timing.fixed_threads(1), torch.inference_mode():
+        ours = _from_file(network)
+        compile_s = ours.wait().compile_s or 0.0
+        absent: dict[str, str] = {}
+        times, unstable = [], {}
+        for batch in BATCHES:
+            x, out = _tensors(network, batch)
+            ways = {OURS: ours, **_peers(network, x, out, absent)}
+            compared = timing.compare(
+                {name: _bound(way, x, out) for name, way in ways.items()},
+                budget_s=budget_s, device="cpu", precision=_PRECISION,
+            )  # fmt: skip
+            times += _rows(compared, f"from Python, {batch:,} at once", batch)
+            unstable.update({f"batch of {batch:,}": compared.reason} if not compared.stable else {})
+        peak_flops_per_s = _peak()
+        raw = _compare_raw(network, ours, budget_s)
+        peak_flops_per_s = max(peak_flops_per_s, _peak())
+    times += _rows(raw, "raw, ready addresses", BATCHES[-1])
+    unstable.update({"raw calls": raw.reason} if not raw.stable else {})
+    fastest_s = raw.candidate(CONSTEXPR).minimum_s / BATCHES[-1]
+    return PeerTimes(
+        widths=network.widths, macs=network.macs, threads=1, compile_s=compile_s, peak_flops_per_s=peak_flops_per_s,
+        reached_flops_per_s=2 * network.macs / fastest_s, absent=_listed(absent), unstable=_listed(unstable),
+        times=tuple(times),
+    )  # fmt: skip
+
+
+def _listed(reasons: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "nothing"
+
+
+def _from_file(network: Network) -> Specialised:
+    import tempfile
+    from pathlib import Path
+
+    from helpers.studies.constant_weights._files import save
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "network.bin")
+        save(network, path)
+        return Specialised.from_file(path)
+
+
+def _tensors(network: Network, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(batch)
+    return torch.randn(batch, network.inputs, generator=random), torch.empty(batch, network.outputs)
+
+
+def _bound(way: Way, x: torch.Tensor, out: torch.Tensor) -> Callable[[], Any]:
+    if isinstance(way, Specialised | CppProgram):
+        return lambda: way(x, out=out)
+    return lambda: way(x, out)
+
+
+def _peers(network: Network, x: torch.Tensor, out: torch.Tensor, absent: dict[str, str]) -> dict[str, Way]:
+    """Return the peers that work here, each checked on ``x``; what does not is named in ``absent``."""
+    makers = {EAGER: _eager, COMPILED: _compiled, FROZEN: _frozen, ONNX: _onnx}
+    exact = exact_outputs(network, x)
+    ways = {}
+    for name, make in makers.items():
+        try:
+            way = make(network)
+            found = way(x, out)
+        except Exception as error:  # a peer that fails is a result
+            absent[name] = frameworks.first_line(error)
+            continue
+        error = float((torch.as_tensor(found).double() - exact).abs().max())
+        if not error <= _ENOUGH:
+            raise AssertionError(f"{name} is {error:.2g} from float64, more than {_ENOUGH:g}")
+        ways[name] = way
+    return ways
+
+
+def _eager(network: Network) -> Way:
+    module = network.module()
+    first, last = module[:-1], module[-1]
+    in_place = {torch.nn.Sigmoid: torch.sigmoid, torch.nn.Tanh: torch.tanh}.get(type(last))
+    if in_place is None:
+        return lambda x, out: out.copy_(module(x))
+    return lambda x, out: in_place(first(x), out=out)
+
+
+def _compiled(network: Network) -> Way:
+    module = network.module()
+    return torch.compile(lambda x, out: out.copy_(module(x)), dynamic=False)
+
+
+def _frozen(network: Network) -> Way:
+    return frameworks.frozen(_compiled(network))
+
+
+def _onnx(network: Network) -> Way:
+    run = frameworks.onnx_runtime(lambda: onnx_model(network))
+    return lambda x, _: run("x", x)
+
+
+def onnx_model(network: Network) -> bytes:
+    """Return ``network`` as a serialised ONNX model: a Gemm a layer, then its activation; x (N, inputs) to y.
+
+    Needs the package onnx (group peers). Lesson 11.
+    """
+    from onnx import helper, numpy_helper
+
+    names = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "softmax": "Softmax", "identity": "Identity"}
+    nodes, constants = [], []
+    for number, layer in enumerate(network.layers):
+        before = "x" if number == 0 else f"y{number - 1}"
+        after = "y" if number + 1 == len(network.layers) else f"y{number}"
+        constants += [numpy_helper.from_array(np.array(layer.weights), f"weights{number}"),
+                      numpy_helper.from_array(np.array(layer.bias), f"bias{number}")]  # fmt: skip
+        nodes.append(helper.make_node("Gemm", [before, f"weights{number}", f"bias{number}"], [f"sum{number}"]))
+        nodes.append(helper.make_node(names[layer.activation], [f"sum{number}"], [after]))
+    return frameworks.onnx_model("network", nodes, constants, {"x": ["N", network.inputs], "y": ["N", network.outputs]})
+
+
+def _compare_raw(network: Network, ours: Specialised, budget_s: float) -> timing.Comparison:
+    """Compare the compiled functions alone, on the larger batch, ours first; every result is within its bound."""
+    x, out = _tensors(network, BATCHES[-1])
+    programs = {OURS: cpp_program(ours.network, ours.serving.placement)}
+    programs.update({name: cpp_program(network, place, prune=share) for name, (place, share) in RAW.items()})
+    for name, program in programs.items():
+        off = (program(x, out=out) - exact_outputs(program.network, x)).abs()
+        if not (off <= error_bound(program.network, x)).all():
+            raise AssertionError(f"{name} leaves its error bound")
+    arguments = (x.data_ptr(), out.data_ptr(), BATCHES[-1])
+    calls = {name: _raw_call(program, arguments) for name, program in programs.items()}
+    # x and out, whose addresses are used, live here
+    return timing.compare(calls, budget_s=budget_s, device="cpu", precision=_PRECISION)
+
+
+def _raw_call(program: CppProgram, arguments: tuple[int, int, int]) -> Callable[[], None]:
+    evaluate, context = program.evaluate, program.context
+    return lambda: evaluate(*arguments, context)
+
+
+def _peak() -> float:
+    found = peak.peak_flops("float32", torch.device("cpu"), budget=peak.Budget(size_s=0.3))
+    if isinstance(found, str):
+        raise RuntimeError(found)
+    return found
+
+
+def _rows(compared: timing.Comparison, called: str, batch: int) -> list[WayTime]:
+    return [WayTime(way=row.name, called=called, candidates=batch, candidate_s=row.median_s / batch,
+                    minimum_s=row.minimum_s / batch, time_ratio=row.time_ratio, low_ratio=row.low_ratio,
+                    high_ratio=row.high_ratio)
+            for row in compared.candidates]  # fmt: skip

@@ -1,0 +1,139 @@
+"""The study's convnet under compilers that fuse by themselves: what their first call costs, and what it brings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from helpers import timing
+from helpers.results import Result
+from helpers.studies import _frameworks as frameworks
+from helpers.studies.fused_bias import _convnet as convnet
+
+EAGER, COMPILED, FROZEN, ONNX = "as written", "torch.compile", "torch.compile, frozen weights", "ONNX Runtime"
+
+_AGREE = 1e-4
+_PRECISION = 0.05  # the ways lie further apart
+
+Way = Callable[[torch.Tensor], object]
+
+
+@dataclass(frozen=True)
+class CompilerTime(Result):
+    """One way to run the forward pass: ``prepared_s`` until its first result, then its time and speedup, warm.
+
+    ``low_speedup`` to ``high_speedup`` is the interval of the speedup, from runs in turns. Lesson 12.
+    """
+
+    way: str
+    prepared_s: float
+    median_s: float
+    speedup: float
+    low_speedup: float
+    high_speedup: float
+
+
+@dataclass(frozen=True)
+class CompilerTimes(Result):
+    """Every way that is there, for one batch; ``absent`` names the others, each with why. Lesson 12."""
+
+    batch: int
+    device: str
+    threads: int
+    absent: str
+    stable: bool
+    reason: str
+    ways: tuple[CompilerTime, ...]
+
+
+def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTimes:
+    """Time the forward pass of the separate net on random images by PyTorch, its compiler and ONNX Runtime.
+
+    On the CPU with one thread; all but ``prepared_s`` is the thread's own processor time, in which other programs do
+    not count. torch.compile starts with an empty cache. Before it is timed, each way's result is compared with the net
+    in float64: RuntimeError when it is off by more than 1e-4 of the largest logit. Raises ValueError for a batch under
+    1.
+    """
+    from torch._inductor.utils import fresh_cache
+
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise ValueError(f"batch is a whole number of at least 1, not {batch!r}")
+    net = convnet.Convnet("separate").eval()
+    images = torch.rand(batch, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    makers = {EAGER: lambda net: net, COMPILED: _compiled, FROZEN: _frozen, ONNX: _onnx}
+    ways: dict[str, Way] = {}
+    prepared_s, absent = {}, []
+    with timing.fixed_threads(1), torch.no_grad(), fresh_cache():
+        exact = convnet.Convnet("separate").double()
+        exact.load_state_dict(net.state_dict())
+        expected = exact(images.double())
+        for name, make in makers.items():
+            begin_s = time.perf_counter()
+            try:
+                way = make(net)
+                found = torch.as_tensor(way(images))
+            except Exception as error:  # a way that does not run here is a result
+                absent.append(f"{name}: {frameworks.first_line(error)}")
+                continue
+            prepared_s[name] = time.perf_counter() - begin_s
+            off = float((found.double() - expected).abs().max() / expected.abs().max())
+            if not off <= _AGREE:
+                raise RuntimeError(f"{name} is off by {off:.2g} of the largest logit, more than {_AGREE:g}; not timed")
+            ways[name] = way
+        compared = timing.compare(
+            {name: lambda way=way: way(images) for name, way in ways.items()},
+            device="cpu",
+            budget_s=budget_s,
+            precision=_PRECISION,
+            clock=time.thread_time,
+        )
+    rows = tuple(
+        CompilerTime(row.name, prepared_s[row.name], row.median_s, 1 / row.time_ratio, 1 / row.high_ratio,
+                     1 / row.low_ratio if row.low_ratio else float("inf"))
+        for row in compared.candidates
+    )  # fmt: skip
+    return CompilerTimes(batch, "cpu", 1, "; ".join(absent) or "nothing", compared.stable, compared.reason, rows)
+
+
+def _compiled(net: convnet.Convnet) -> Way:
+    torch.compiler.reset()
+    return torch.compile(net, dynamic=False)
+
+
+def _frozen(net: convnet.Convnet) -> Way:
+    return frameworks.frozen(_compiled(net))
+
+
+def _onnx(net: convnet.Convnet) -> Way:
+    run = frameworks.onnx_runtime(lambda: onnx_model(net))
+    return lambda images: run("images", images)
+
+
+def onnx_model(net: convnet.Convnet) -> bytes:
+    """Return ``net`` as a serialised ONNX model: Conv, Relu and MaxPool a layer, then Gemm; needs the package onnx.
+
+    Its input "images" is (N, 1, 28, 28), its output "logits" (N, 10). Lesson 12.
+    """
+    from onnx import helper, numpy_helper
+
+    nodes, constants, last = [], [], "images"
+
+    def constant(name: str, value: torch.Tensor) -> str:
+        constants.append(numpy_helper.from_array(value.detach().contiguous().numpy(), name))
+        return name
+
+    for number, layer in enumerate(net.convolutions):
+        weights = [constant(f"weight{number}", layer.weight), constant(f"bias{number}", layer.bias)]
+        nodes.append(helper.make_node("Conv", [last, *weights], [f"sum{number}"], pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Relu", [f"sum{number}"], [f"y{number}"]))
+        nodes.append(
+            helper.make_node("MaxPool", [f"y{number}"], [f"pooled{number}"], kernel_shape=[2, 2], strides=[2, 2])
+        )
+        last = f"pooled{number}"
+    dense = [constant("weight", net.dense.weight), constant("bias", net.dense.bias)]
+    nodes.append(helper.make_node("Flatten", [last], ["flat"]))
+    nodes.append(helper.make_node("Gemm", ["flat", *dense], ["logits"], transB=1))
+    return frameworks.onnx_model("convnet", nodes, constants, {"images": ["N", 1, 28, 28], "logits": ["N", 10]})

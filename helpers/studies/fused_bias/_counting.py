@@ -1,0 +1,243 @@
+"""The bytes that bias and ReLU move, counted kernel by kernel, and the time that a machine's limits give them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from helpers import roofline
+from helpers.hardware.limits._results import MachineLimits
+from helpers.results import Result
+from helpers.studies.fused_bias._variants import VARIANTS
+from helpers.units import flops_from_macs
+
+PHASES = ("forward", "backward")
+
+
+class _Step(NamedTuple):
+    """A kernel by what it reads and writes of the activation (in whole tensors) and of the bias (in whole vectors)."""
+
+    kernel: str
+    reads: int
+    writes: int
+    bias_reads: int = 0
+    bias_writes: int = 0
+    in_place: bool = False
+
+
+_BACKWARD = (_Step("ReLU backward", 2, 1), _Step("bias gradient", 1, 0, bias_writes=1))
+_ONE_BACKWARD = (_Step("ReLU backward and bias gradient", 2, 1, bias_writes=1),)
+_STEPS: dict[tuple[str, str], tuple[_Step, ...]] = {
+    ("separate", "forward"): (_Step("add bias", 1, 1, 1), _Step("ReLU", 1, 1)),
+    ("broadcast", "forward"): (_Step("bias and ReLU", 1, 1, 1),),
+    ("in-place", "forward"): (_Step("add bias", 1, 1, 1, in_place=True), _Step("ReLU", 1, 1, in_place=True)),
+    ("native", "forward"): (_Step("ReLU", 1, 1, in_place=True),),
+    ("post-op", "forward"): (),
+    ("compiled", "forward"): (_Step("bias and ReLU", 1, 1, 1, in_place=True),),
+    ("one-pass", "forward"): (_Step("bias and ReLU", 1, 1, 1, in_place=True),),
+    ("separate", "backward"): _BACKWARD,
+    ("broadcast", "backward"): _ONE_BACKWARD,
+    ("in-place", "backward"): _BACKWARD,
+    ("native", "backward"): _BACKWARD[:1],
+    ("post-op", "backward"): _BACKWARD[:1],
+    ("one-pass", "backward"): _ONE_BACKWARD,
+}
+
+
+@dataclass(frozen=True)
+class KernelTraffic(Result):
+    """What one kernel reads and writes; ``working_set_bytes`` are the distinct bytes of both. Lesson 12."""
+
+    kernel: str
+    read_bytes: int
+    written_bytes: int
+    working_set_bytes: int
+
+    @property
+    def moved_bytes(self) -> int:
+        """Read and written bytes together."""
+        return self.read_bytes + self.written_bytes
+
+
+@dataclass(frozen=True)
+class Traffic(Result):
+    """The kernels of a variant beside its convolution, in their order, for an activation of ``shape``. Lesson 12."""
+
+    variant: str
+    phase: str
+    shape: tuple[int, ...]
+    dtype: str
+    kernels: tuple[KernelTraffic, ...]
+
+    @property
+    def read_bytes(self) -> int:
+        """What all kernels read."""
+        return sum(kernel.read_bytes for kernel in self.kernels)
+
+    @property
+    def written_bytes(self) -> int:
+        """What all kernels write."""
+        return sum(kernel.written_bytes for kernel in self.kernels)
+
+    @property
+    def moved_bytes(self) -> int:
+        """What all kernels read and write."""
+        return self.read_bytes + self.written_bytes
+
+    @property
+    def working_set_bytes(self) -> int:
+        """The distinct bytes of all kernels: what the first one reads, and each result that has bytes of its own."""
+        first = self.kernels[0].read_bytes if self.kernels else 0
+        return first + sum(kernel.working_set_bytes - kernel.read_bytes for kernel in self.kernels)
+
+
+@dataclass(frozen=True)
+class KernelModel(Result):
+    """A kernel's modelled time: its bytes over ``bandwidth_bytes_per_s``, and ``overhead_s`` for the call.
+
+    ``measured_by`` is the kernel of the probe whose bandwidth it is. Lesson 12.
+    """
+
+    kernel: str
+    moved_bytes: int
+    measured_by: str
+    bandwidth_bytes_per_s: float
+    overhead_s: float
+    modelled_s: float
+
+
+@dataclass(frozen=True)
+class TrafficModel(Result):
+    """The modelled time of a variant's bias and ReLU on a device, kernel by kernel. Lesson 12."""
+
+    variant: str
+    phase: str
+    device: str
+    modelled_s: float
+    kernels: tuple[KernelModel, ...]
+
+
+@dataclass(frozen=True)
+class RatioModel(Result):
+    """What fusing is worth at one size, modelled: the separate layer's time over the fused one's. Lesson 12."""
+
+    batch: int
+    in_channels: int
+    out_channels: int
+    pixels: int
+    convolution_s: float
+    bias_s: float
+    separate_per_fused_ratio: float
+
+
+def traffic(
+    variant: str, shape: Sequence[int], dtype: torch.dtype = torch.float32, *, phase: str = "forward"
+) -> Traffic:
+    """Return what the bias and the ReLU of ``variant`` read and write for an activation of ``shape`` (N, C, ...).
+
+    Counted is what the program names: each kernel reads its operands once and writes its result once; the line that a
+    cache fetches before a write is left out, as in STREAM. The convolution is left out too, since all variants have
+    it, and with it the bias of "native" and "post-op", which it adds, and their bias gradient, which its backward
+    pass computes. ``phase`` is "forward", or "backward" for the ReLU's and the bias's gradients.
+
+    Raises ValueError for an unknown variant, phase or shape, and for the backward pass of "compiled", whose kernels
+    the compiler decides: profile it instead. Lesson 12.
+    """
+    if variant not in VARIANTS or phase not in PHASES:
+        raise ValueError(f"variant={variant!r}, phase={phase!r}: the variants are {', '.join(VARIANTS)}, the phases "
+                         f"{' and '.join(PHASES)}")  # fmt: skip
+    if (variant, phase) not in _STEPS:
+        raise ValueError(f"the compiler decides what {variant!r} moves in the {phase} pass; see profiling.kernel_table")
+    sizes = tuple(int(size) for size in shape)
+    if len(sizes) < 2 or min(sizes) < 0:
+        raise ValueError(f"shape is (N, C, ...), of sizes of 0 or more; got {tuple(shape)}")
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype is one of torch's, such as torch.float32; got {dtype!r}")
+    whole, bias = math.prod(sizes) * dtype.itemsize, sizes[1] * dtype.itemsize
+    kernels = tuple(_counted(step, whole, bias) for step in _STEPS[variant, phase])
+    return Traffic(variant, phase, sizes, str(dtype).removeprefix("torch."), kernels)
+
+
+def _counted(step: _Step, whole: int, bias: int) -> KernelTraffic:
+    read, written = step.reads * whole + step.bias_reads * bias, step.writes * whole + step.bias_writes * bias
+    return KernelTraffic(step.kernel, read, written, read if step.in_place else read + written)
+
+
+def model_time(counted: Traffic, limits: MachineLimits) -> TrafficModel:
+    """Return the time that the counted bytes take within the measured ``limits`` of a machine.
+
+    Each kernel moves its bytes at the bandwidth of the probe's kernel that moves bytes in the same way (a sum for
+    one that only reads, a scaling in place, a copy, a triad for two reads and a write), at the working set of the
+    whole variant, since in a loop a tensor comes back after all the others; between two measured working sets the
+    logarithm of the bandwidth is interpolated. So the model knows the caches. On a CPU the call overhead of an operator
+    is added; on CUDA a kernel takes at least the overhead of its launch, since launches run ahead. Pages that
+    are written for the first time are not in it: measure under ``steady_allocator()``.
+
+    Where a measurement is faster, the kernel does what the probe's operators do not: from 16 MiB on
+    :func:`relu_bias_backward` writes past the caches, which saves the read of each line before its write (a triad
+    moves four tensors for the three that are counted), and the one-pass kernels work on several places in turns, where
+    one stream waits at the end of each page. Where it is slower, other programs take a part of the caches or of the
+    memory's bandwidth since the probe ran: compare with ``scale_share``, which is timed in turns.
+
+    Raises TypeError for what are no limits, ValueError for limits without bandwidths. Lesson 12.
+    """
+    if not isinstance(limits, MachineLimits):
+        raise TypeError(f"limits are what helpers.probe() returns, not {type(limits).__name__}")
+    if not limits.bandwidths:
+        raise ValueError("these limits hold no bandwidths; measure them again with helpers.probe(refresh=True)")
+    kernels = tuple(_modelled(kernel, limits, counted.working_set_bytes) for kernel in counted.kernels)
+    total_s = sum(kernel.modelled_s for kernel in kernels)
+    return TrafficModel(counted.variant, counted.phase, limits.device, total_s, kernels)
+
+
+def model_ratio(batch: int, *, in_channels: int, out_channels: int, pixels: int, limits: MachineLimits) -> RatioModel:
+    """Return the modelled ratio separate : fused for a 3 x 3 layer with images of ``pixels`` x ``pixels``, forward.
+
+    The convolution, of batch C_in C_out 9 pixels^2 MACs, is one workload of the roofline (:func:`helpers.roofline.
+    model`: its bytes are its input, weight and output once), and a fused one takes as long; the separate layer takes
+    :func:`model_time` of "separate" longer. Libraries reach less than the peak with few channels, so the ratio that is
+    measured there is lower.
+
+    Raises ValueError for sizes under 1, TypeError for what are no limits. Lesson 12.
+    """
+    if min(batch, in_channels, out_channels, pixels) < 1:
+        raise ValueError(f"every size is at least 1; got {(batch, in_channels, out_channels, pixels)}")
+    size, area = torch.float32.itemsize, batch * pixels**2
+    moved_bytes = size * (area * (in_channels + out_channels) + in_channels * out_channels * 9)
+    flops = flops_from_macs(area * in_channels * out_channels * 9)
+    convolution_s = roofline.model(roofline.Workload("convolution", flops, moved_bytes), limits).modelled_s
+    bias_s = model_time(traffic("separate", (batch, out_channels, pixels, pixels)), limits).modelled_s
+    return RatioModel(batch, in_channels, out_channels, pixels, convolution_s, bias_s, 1 + bias_s / convolution_s)
+
+
+def _modelled(kernel: KernelTraffic, limits: MachineLimits, working_set_bytes: int) -> KernelModel:
+    by = _probe_kernel(kernel)
+    bandwidth = bandwidth_at(limits, working_set_bytes, by=by)
+    memory_s, overhead_s = kernel.moved_bytes / bandwidth, limits.call_overhead_s
+    modelled_s = max(memory_s, overhead_s) if limits.device.startswith("cuda") else memory_s + overhead_s
+    return KernelModel(kernel.kernel, kernel.moved_bytes, by, bandwidth, overhead_s, modelled_s)
+
+
+def _probe_kernel(kernel: KernelTraffic) -> str:
+    """Return the probe's kernel that moves bytes as this one does; in place the result is no bytes of its own."""
+    if kernel.working_set_bytes == kernel.read_bytes:
+        return "scale"
+    if kernel.written_bytes * 2 < kernel.read_bytes - kernel.written_bytes:
+        return "read"
+    return "triad" if kernel.read_bytes > 1.5 * kernel.written_bytes else "copy"
+
+
+def bandwidth_at(limits: MachineLimits, working_set_bytes: float, *, by: str) -> float:
+    """Return the bandwidth in bytes a second of the probe's kernel ``by`` at a working set, interpolated.
+
+    ``by`` is "read", "write", "copy", "triad" or "scale"; outside the measured sizes the nearest one counts. Lesson 12.
+    """
+    points = sorted(limits.bandwidths, key=lambda point: point.working_set_bytes)
+    sizes = np.log([point.working_set_bytes for point in points])
+    rates = np.log([getattr(point, f"{by}_bytes_per_s") for point in points])
+    return float(np.exp(np.interp(math.log(max(1, working_set_bytes)), sizes, rates)))

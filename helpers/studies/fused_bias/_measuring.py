@@ -1,0 +1,317 @@
+"""The study's measurements: layers, kernels beside their model, reductions, and the story's own figures."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from helpers import profiling, timing
+from helpers.hardware.limits._results import MachineLimits
+from helpers.results import Result
+from helpers.studies.fused_bias import _convnet as convnet, _operators as operators, _variants as variants
+from helpers.studies.fused_bias._counting import model_time, traffic
+
+STORY_BATCHES = (100, 1000)
+_TIMED = ("separate", "broadcast", "in-place", "native", "post-op", "one-pass")
+_FLOAT_BYTES = 4
+_PRECISION = 0.1  # as well as a ratio of the kernels must be known beside a model of their bytes
+_BIAS = 1e-3  # so small that a value which it is added to many thousand times stays finite
+
+
+@dataclass(frozen=True)
+class LayerTime(Result):
+    """One layer by one variant. ``convolution_ratio`` is its time over the bare convolution's, with its interval.
+
+    Lesson 12.
+    """
+
+    layer: str
+    batch: int
+    variant: str
+    median_s: float
+    convolution_ratio: float
+    low_ratio: float
+    high_ratio: float
+
+
+@dataclass(frozen=True)
+class LayerTimes(Result):
+    """A layer of :class:`Convnet`, forward: ``separate_per_fused_ratio`` is of "separate" over "post-op", in turns.
+
+    ``bias_share`` is the part of the separate layer that is not convolution: the bias and the ReLU. Lesson 12.
+    """
+
+    layer: str
+    batch: int
+    device: str
+    threads: int
+    convolution_s: float
+    separate_per_fused_ratio: float
+    bias_share: float
+    stable: bool
+    reason: str
+    variants: tuple[LayerTime, ...]
+
+
+@dataclass(frozen=True)
+class KernelComparison(Result):
+    """What follows the convolution, by one variant: the bytes counted, the time modelled and measured.
+
+    ``model_ratio`` is modelled over measured time. ``scale_share`` is the measured bandwidth over that of
+    ``y.mul_(1)`` on the same tensor, timed in turns: the machine's own in-place limit. Lesson 12.
+    """
+
+    variant: str
+    phase: str
+    moved_bytes: int
+    modelled_s: float
+    measured_s: float
+    model_ratio: float
+    bandwidth_bytes_per_s: float
+    scale_share: float
+
+
+@dataclass(frozen=True)
+class KernelComparisons(Result):
+    """The kernels beside the convolution for one activation; ``comparison`` has the intervals. Lesson 12."""
+
+    shape: tuple[int, ...]
+    device: str
+    stable: bool
+    reason: str
+    rows: tuple[KernelComparison, ...]
+    comparison: timing.Comparison
+
+    def row(self, variant: str, phase: str = "forward") -> KernelComparison:
+        """Return one row; ValueError for what was not measured."""
+        for row in self.rows:
+            if (row.variant, row.phase) == (variant, phase):
+                return row
+        raise ValueError(f"{variant!r}, {phase!r} was not measured here")
+
+
+@dataclass(frozen=True)
+class StoryRow(Result):
+    """The story's figures at one batch size, of the story's program: "broadcast" over "post-op". Lesson 12.
+
+    ``layers_ratio`` is of the three layers' convolution, bias and ReLU, ``forward_ratio`` of the whole forward pass
+    with pooling and the dense layer. The shares are of the busy time of a training step: the sums of autograd in the
+    separate net, and what the one-pass kernel takes beyond the ReLU's backward pass in the one-pass net (below 0: it
+    takes less).
+    """
+
+    batch: int
+    layers_ratio: float
+    forward_ratio: float
+    bias_gradient_share: float
+    one_pass_bias_gradient_share: float
+
+
+@dataclass(frozen=True)
+class StoryFigures(Result):
+    """The story's figures on one device, and the profile of its program's forward pass in its form. Lesson 12."""
+
+    device: str
+    threads: int
+    rows: tuple[StoryRow, ...]
+    profile: profiling.KernelTable
+
+
+def measure_layer(
+    index: int,
+    *,
+    batch: int,
+    device: str | torch.device | None = None,
+    budget_s: float = 3.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> LayerTimes:
+    """Return the forward times of layer ``index`` (0 to 2) of :class:`Convnet` by every variant that can run.
+
+    All are timed in turns with the bare convolution as the baseline; "compiled" is left out. "Fused" is "post-op".
+    Call ``steady_allocator()`` first on a CPU; ``clock`` as in :func:`timing.compare`, here and below. Raises
+    ValueError for an unknown layer or batch, RuntimeError where "post-op" cannot run, whose ratio is the point.
+    """
+    if index not in range(3):
+        raise ValueError(f"the net has the layers 0, 1 and 2, not {index!r}")
+    chosen = _device(device)
+    x, weight, bias = _layer_inputs(index, batch, chosen)
+    reason = variants.missing("post-op", chosen)
+    if reason:
+        raise RuntimeError(f"{reason}, so there is no fused convolution to compare with")
+    names = [name for name in _TIMED if not variants.missing(name, chosen)]
+    runs = {"convolution": functools.partial(functional.conv2d, x, weight, padding=1)}
+    runs |= {name: functools.partial(variants.layer(name), x, weight, bias) for name in names}
+    with torch.no_grad():
+        found = timing.compare(runs, device=chosen.type, budget_s=budget_s, clock=clock)
+        pair = timing.compare({name: runs[name] for name in ("post-op", "separate")}, device=chosen.type,
+                              budget_s=budget_s / 2, clock=clock)  # fmt: skip
+    layer = f"{convnet.CHANNELS[index]} to {convnet.CHANNELS[index + 1]}, {x.shape[2]} x {x.shape[3]}"
+    rows = tuple(LayerTime(layer, batch, row.name, row.median_s, row.time_ratio, row.low_ratio, row.high_ratio)
+                 for row in found.candidates if row.name != "convolution")  # fmt: skip
+    return LayerTimes(
+        layer=layer, batch=batch, device=found.device, threads=found.threads,
+        convolution_s=found.candidate("convolution").median_s,
+        separate_per_fused_ratio=pair.candidate("separate").time_ratio,
+        bias_share=1 - 1 / found.candidate("separate").time_ratio, stable=found.stable and pair.stable,
+        reason=found.reason or pair.reason, variants=rows,
+    )  # fmt: skip
+
+
+def measure_kernels(
+    shape: Sequence[int],
+    limits: MachineLimits,
+    *,
+    device: str | torch.device | None = None,
+    budget_s: float = 5.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> KernelComparisons:
+    """Return what follows the convolution, forward and backward, for an activation of ``shape`` (N, C, H, W).
+
+    float32, random, contiguous; modelled by :func:`model_time` from ``limits``, measured in turns with ``y.mul_(1)``,
+    each in its own caches as the limits were. Backward are the gradients of ReLU and bias. Raises ValueError for a
+    shape of other than four sizes. Lesson 12.
+    """
+    chosen = _device(device)
+    if len(shape) != 4:
+        raise ValueError(f"shape is (N, C, H, W), not {tuple(shape)}")
+    generator = torch.Generator().manual_seed(0)
+    y, grad = (torch.randn(*shape, generator=generator).to(chosen) for _ in range(2))
+    bias = torch.full((y.shape[1],), _BIAS, device=chosen)
+    column = bias.view(1, -1, 1, 1)
+    mask = torch.relu(y)
+    work = {
+        ("separate", "forward"): lambda: torch.relu(y + column),
+        ("broadcast", "forward"): lambda: operators.bias_relu(y, bias),
+        ("in-place", "forward"): lambda: y.add_(column).relu_(),
+        ("native", "forward"): lambda: y.relu_(),
+        ("one-pass", "forward"): lambda: operators.bias_relu_(y, bias),
+        ("separate", "backward"): lambda: torch.ops.aten.threshold_backward(grad, mask, 0).sum((0, 2, 3)),
+        ("one-pass", "backward"): lambda: operators.relu_bias_backward(grad, mask),
+    }
+    runs = {f"{variant}, {phase}": fn for (variant, phase), fn in work.items() if not variants.missing(variant, chosen)}
+    with torch.no_grad():
+        found = timing.compare({"scale": lambda: y.mul_(1.0), **runs}, device=chosen.type, budget_s=budget_s,
+                               own_caches=True, precision=_PRECISION, clock=clock)  # fmt: skip
+    scale_rate = 2 * y.numel() * _FLOAT_BYTES
+    rows = []
+    for variant, phase in work:
+        if f"{variant}, {phase}" in runs:
+            measured, counted = found.candidate(f"{variant}, {phase}"), traffic(variant, shape, phase=phase)
+            modelled_s = model_time(counted, limits).modelled_s
+            rows.append(KernelComparison(
+                variant=variant, phase=phase, moved_bytes=counted.moved_bytes, modelled_s=modelled_s,
+                measured_s=measured.median_s, model_ratio=modelled_s / measured.median_s,
+                bandwidth_bytes_per_s=counted.moved_bytes / measured.median_s,
+                scale_share=counted.moved_bytes / scale_rate / measured.time_ratio,
+            ))  # fmt: skip
+    return KernelComparisons(tuple(shape), found.device, found.stable, found.reason, tuple(rows), found)
+
+
+def measure_reductions(
+    shape: Sequence[int],
+    *,
+    channels_last: bool = False,
+    device: str | torch.device | None = None,
+    budget_s: float = 4.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> timing.Comparison:
+    """Return the times of every reduction of a random float32 gradient of ``shape`` (N, C, H, W), "sum" the baseline.
+
+    "one-pass" is left out where it cannot run. Raises ValueError for a shape of other than four sizes. Lesson 12.
+    """
+    chosen = _device(device)
+    grad = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(chosen)
+    if channels_last:
+        grad = grad.contiguous(memory_format=torch.channels_last)
+    names = [name for name in variants.REDUCTIONS if name != "one-pass" or not variants.missing(name, chosen)]
+    runs = {name: functools.partial(variants.reduction(name), grad) for name in names}
+    how = {"budget_s": budget_s, "precision": _PRECISION, "clock": clock}
+    return timing.compare(runs, baseline="sum", device=chosen.type, **how)
+
+
+def measure_story(
+    *, batches: Sequence[int] = STORY_BATCHES, device: str | torch.device | None = None, budget_s: float = 2.0
+) -> StoryFigures:
+    """Return the figures of the story on ``device``, of a net like its own (:class:`Convnet`).
+
+    The story's: 2.61 for convolution, bias and activation, 2.31 for the forward pass, on an unnamed GPU. By default on
+    CUDA if there is one. The images are random, the weights new; ``budget_s`` is for each comparison. The profile is
+    of ten forward passes of the "broadcast" net at the first batch size. cuDNN computes in float32, as the story's did:
+    TF32, its default, is off meanwhile.
+    """
+    chosen = _device(device)
+    with _without_tf32():
+        rows = tuple(_story_row(batch, chosen, budget_s) for batch in batches)
+        net = convnet.Convnet("broadcast").to(chosen)
+        images = torch.randn(batches[0], 1, 28, 28, device=chosen)
+        with torch.no_grad():
+            profile = profiling.kernel_table(lambda: net(images), runs=10, device=chosen)
+    return StoryFigures(str(chosen), torch.get_num_threads(), rows, profile)
+
+
+@contextlib.contextmanager
+def _without_tf32() -> Iterator[None]:
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
+def _story_row(batch: int, device: torch.device, budget_s: float) -> StoryRow:
+    inputs = [_layer_inputs(index, batch, device) for index in range(3)]
+
+    def layers(variant: str) -> Callable[[], object]:
+        layer = variants.layer(variant)
+        return lambda: [layer(*each) for each in inputs]
+
+    with torch.no_grad():
+        pair = timing.compare({name: layers(name) for name in ("post-op", "broadcast")}, device=device.type,
+                              budget_s=budget_s)  # fmt: skip
+    images, labels = inputs[0][0], torch.zeros(batch, dtype=torch.int64, device=device)
+    ladder = convnet.measure_ladder(images, labels, rungs=("post-op", "broadcast"), budget_s=budget_s)
+    busy_s = {name: _busy_s(convnet._training_step(convnet.Convnet(name).to(device), images, labels), device)
+              for name in ("separate", "one-pass")}  # fmt: skip
+    gradients = [torch.randn(batch, channels, pixels, pixels, device=device)
+                 for channels, pixels in zip(convnet.CHANNELS[1:], convnet.PIXELS, strict=True)]  # fmt: skip
+
+    def each(fn: Callable[[torch.Tensor], object]) -> float:
+        return _busy_s(lambda: [fn(grad) for grad in gradients], device)
+
+    sums_s = each(lambda grad: grad.sum((0, 2, 3)))
+    masks_s = each(lambda grad: torch.ops.aten.threshold_backward(grad, grad, 0))
+    fused_s = each(lambda grad: operators.relu_bias_backward(grad, grad))
+    return StoryRow(
+        batch=batch,
+        layers_ratio=pair.candidate("broadcast").time_ratio,
+        forward_ratio=ladder.comparison.candidate("broadcast").time_ratio,
+        bias_gradient_share=sums_s / busy_s["separate"],
+        one_pass_bias_gradient_share=(fused_s - masks_s) / busy_s["one-pass"],
+    )
+
+
+def _busy_s(fn: Callable[[], object], device: torch.device, *, runs: int = 10) -> float:
+    """Return the seconds a call in which the device (on a CPU: an operator) is at work, as torch's profiler sees it."""
+    rows = profiling.kernel_table(fn, runs=runs, device=device).kernels
+    return sum(row.total_s for row in rows if row.calls) / runs
+
+
+def _layer_inputs(index: int, batch: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise ValueError(f"batch is a whole number of at least 1, not {batch!r}")
+    before, after, pixels = convnet.CHANNELS[index], convnet.CHANNELS[index + 1], convnet.PIXELS[index]
+    generator = torch.Generator().manual_seed(index)
+    shapes = ((batch, before, pixels, pixels), (after, before, 3, 3), (after,))
+    x, weight, bias = (torch.randn(shape, generator=generator).to(device) for shape in shapes)
+    return x, weight, bias
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)

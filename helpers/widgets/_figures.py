@@ -1,0 +1,76 @@
+"""Figures with sliders, which leave fixed views of themselves in the saved notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from helpers import _console as console, plotting
+from helpers._checks import members, named, one_of
+
+
+def interactive_figure(
+    draw: Callable[..., Figure],
+    choices: Mapping[str, Sequence[Any]],
+    *,
+    views: Sequence[Mapping[str, Any]],
+    alt: Callable[..., str],
+) -> None:
+    """Show ``draw(**setting)`` with one slider a parameter, above fixed views of it.
+
+    ``choices`` maps each parameter of ``draw`` to the values its slider steps through; ``views`` holds the two or
+    three settings whose figures stand in the notebook for good, also where no kernel runs; ``alt(**setting)``
+    gives each figure's alt text. Headless, only the fixed views are shown.
+
+    Raises ValueError for a parameter without choices, for a view that is not one of them, and for fewer than two
+    or more than three views. Lesson 00.
+    """
+    for name, function in {"draw": draw, "alt": alt}.items():
+        one_of(name, function, Callable, "a function of the parameters")
+    _check(choices, views)
+    if not console.is_headless():
+        _show_sliders(draw, choices, alt, views[0])
+    for setting in views:
+        plotting.show(draw(**setting), alt=alt(**setting))
+
+
+def _check(choices: Mapping[str, Sequence[Any]], views: Sequence[Mapping[str, Any]]) -> None:
+    members("views", views, "settings, each a dictionary", kind=Mapping)
+    named("choices", choices, "lists of values")
+    empty = [name for name, values in choices.items() if len(values) == 0]
+    if not choices or empty:
+        raise ValueError(f"a slider needs values to step through; none given for {', '.join(empty) or 'any parameter'}")
+    if not 2 <= len(views) <= 3:
+        raise ValueError(f"give two or three fixed views, not {len(views)}")
+    for setting in views:
+        if set(setting) != set(choices):
+            raise ValueError(f"the view {dict(setting)} must set exactly {', '.join(choices)}")
+        wrong = [name for name, value in setting.items() if value not in list(choices[name])]
+        if wrong:
+            raise ValueError(
+                f"the view {dict(setting)} sets {', '.join(wrong)} to a value that its slider does not have"
+            )
+
+
+def _show_sliders(
+    draw: Callable[..., Figure],
+    choices: Mapping[str, Sequence[Any]],
+    alt: Callable[..., str],
+    start: Mapping[str, Any],
+) -> None:
+    import ipywidgets
+    from IPython.display import display
+
+    sliders = {
+        name: ipywidgets.SelectionSlider(
+            options=list(values), value=start[name], description=name.replace("_", " "), continuous_update=False
+        )
+        for name, values in choices.items()
+    }
+
+    def redraw(**setting: Any) -> None:
+        plotting.show(draw(**setting), alt=alt(**setting))
+
+    display(ipywidgets.VBox(list(sliders.values())), ipywidgets.interactive_output(redraw, sliders))

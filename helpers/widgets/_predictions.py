@@ -1,0 +1,175 @@
+"""Ask the reader for a number before an experiment, lock it, and set it beside the model and the answer.
+
+A live notebook shows two forms for a prediction: the question, and the answer that waits for it.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import numbers
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from helpers import _console as console
+from helpers._checks import one_of
+from helpers.widgets import _store as store
+from helpers.widgets._answers import NO_PREDICTION, Answer, quantity, read_number
+
+if TYPE_CHECKING:
+    import ipywidgets
+
+# Forms that show the same question's answer are told when it is locked.
+_waiting: weakref.WeakValueDictionary[int, _Listener] = weakref.WeakValueDictionary()
+
+
+class _Listener:
+    """Keeps what an answer form does when its question is locked, for as long as the form lives."""
+
+    def __init__(self, question: str, refresh: Callable[[], None]) -> None:
+        self.question, self.refresh = question, refresh
+        _waiting[id(self)] = self
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A question put to the reader; :func:`predict` makes it, and :meth:`reveal` answers it."""
+
+    question: str
+    unit: str
+
+    @property
+    def value(self) -> float | None:
+        """The locked number in ``unit``, or None while the reader has made no prediction."""
+        return _locked_value(self.question)
+
+    def reveal(
+        self,
+        *,
+        modelled: float | None = None,
+        measured: float | None = None,
+        counted: float | None = None,
+        simulated: float | None = None,
+        published: float | None = None,
+        stated: float | None = None,
+        source: str = "",
+    ) -> None:
+        """Show prediction, model and answer side by side; in a live notebook, once the reader has predicted.
+
+        The answer stands under the name of what it rests on: ``measured`` here and now, ``counted`` (in a run, a file,
+        a program), ``simulated``, ``published`` (``source`` says where) or ``stated`` by the system. All are in the
+        question's unit. Headless, and in a saved notebook, the reader's place says "no prediction made".
+
+        Raises ValueError when no number is given, or several answers, or a published one without its source. Lesson 00.
+        """
+        given = {"measured": measured, "counted": counted, "simulated": simulated, "published": published,
+                 "stated": stated}  # fmt: skip
+        answers = {name: number for name, number in given.items() if number is not None}
+        if not answers and modelled is None:
+            raise ValueError(f"reveal what? Give modelled= or one of {', '.join(given)}, in the unit of the question")
+        if len(answers) > 1:
+            raise ValueError(f"{' and '.join(answers)} are given; an answer rests on one of them")
+        for name, number in {"modelled": modelled, **answers}.items():
+            if number is not None and not (isinstance(number, numbers.Real) and math.isfinite(number)):
+                raise ValueError(f"{name}={number!r} is no finite number in {self.unit}; give one")
+        if ("published" in answers) != bool(source):
+            raise ValueError("a published number has its source, and no other has one: give published= and source=")
+        [(evidence, found)] = answers.items() or [("measured", None)]
+        answer = Answer(self.question, self.unit, None, modelled, found, evidence, source)
+        from IPython.display import display
+
+        display(answer if console.is_headless() else _answer_form(answer))
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        if console.is_headless():
+            text = f"{self.question} [{self.unit}]\n{NO_PREDICTION}"
+            display({"text/plain": text}, raw=True)
+        else:
+            display(_question_form(self.question, self.unit))
+
+
+def predict(question: str, unit: str) -> Prediction:
+    """Ask ``question``, whose answer is a number in ``unit``, and lock what the reader types.
+
+    ``unit`` is one of ``units.BASE_UNITS``, in which the reader may write '3 ms' or '24 GiB', or any short word
+    such as 'x' (times), '%' or 'messages'. Put the call on the cell's last line. Raises ValueError for an empty
+    question. Lesson 00.
+    """
+    one_of("question", question, str, "the question as text")
+    one_of("unit", unit, str, "a unit as text, such as 's' or 'x'")
+    if not question.strip():
+        raise ValueError("the question is empty; ask for one number that the experiment will measure")
+    return Prediction(question.strip(), unit)
+
+
+def _locked_value(question: str) -> float | None:
+    """Return the number that the reader has locked, None while there is none."""
+    entry = store.read().get(question)
+    return entry.value if entry else None
+
+
+def _question_form(question: str, unit: str) -> ipywidgets.Widget:
+    """Return the question with a place to type a number and a button that locks it."""
+    import ipywidgets
+
+    box = ipywidgets.Text(placeholder=f"a number in {unit}", description="I predict", continuous_update=True)
+    button = ipywidgets.Button(description="Lock it in", tooltip="A locked prediction cannot be changed")
+    message = ipywidgets.HTML()
+
+    def settle() -> None:
+        value = _locked_value(question)
+        if value is not None:
+            box.value = quantity(value, unit)
+            box.disabled = button.disabled = True
+            button.description = "Locked"
+
+    def submit(_: object) -> None:
+        try:
+            store.lock_in(question, unit, read_number(box.value, unit))
+        except ValueError as error:
+            message.value = html.escape(str(error))
+            return
+        message.value = ""
+        settle()
+        for listener in list(_waiting.values()):
+            if listener.question == question:
+                listener.refresh()
+
+    button.on_click(submit)
+    settle()
+    asked = ipywidgets.HTML(f"<b>{html.escape(question)}</b>")
+    return ipywidgets.VBox([asked, ipywidgets.HBox([box, button]), message])
+
+
+def _answer_form(answer: Answer) -> ipywidgets.Widget:
+    """Return the numbers of ``answer``, hidden until the reader has locked a prediction or does without one."""
+    import ipywidgets
+
+    shown = ipywidgets.HTML()
+    skip = ipywidgets.Button(
+        description="Show it without a prediction", layout=ipywidgets.Layout(width="auto", display="none")
+    )
+
+    def reveal() -> None:
+        store.mark_seen(answer.question, answer.unit)
+        entry = store.read().get(answer.question)
+        locked = replace(answer, predicted=entry.value, after_answer=entry.after_answer) if entry else answer
+        shown.value = locked._repr_html_()
+        skip.layout.display = "none"
+
+    def refresh() -> None:
+        if _locked_value(answer.question) is not None:
+            reveal()
+            return
+        shown.value = "The answer is ready. Lock in your prediction above to see it."
+        skip.layout.display = ""
+
+    skip.on_click(lambda _: reveal())
+    form = ipywidgets.VBox([shown, skip])
+    form.listener = _Listener(answer.question, refresh)
+    refresh()
+    return form

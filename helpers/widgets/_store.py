@@ -1,0 +1,140 @@
+"""What is kept of the reader: predictions, in one private file beside the lessons and never in a notebook."""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock
+
+from helpers import _console as console, results, storage
+from helpers._checks import one_of
+
+FILE_NAME = "my_predictions.json"
+_outside: dict[str, Entry] = {}  # predictions made outside a course
+
+
+@dataclass(frozen=True)
+class Entry(results.Result):
+    """One question as the reader left it. ``value`` is in the question's unit, None while there is no prediction."""
+
+    question: str
+    unit: str
+    value: float | None = None
+    date: str = ""
+    after_answer: bool = False
+    answer_seen: bool = False
+
+
+@dataclass(frozen=True)
+class LessonProgress(results.Result):
+    """One lesson's questions, and how many the reader has predicted and seen answered."""
+
+    lesson: str
+    title: str
+    questions: int
+    predicted: int
+    answered: int
+
+
+@dataclass(frozen=True)
+class Progress(results.Result):
+    """The reader's way through the course."""
+
+    lessons: tuple[LessonProgress, ...]
+
+
+def path() -> Path | None:
+    """Return the file of predictions: ``HELPERS_PREDICTIONS`` if that is set, else beside the course's notebooks.
+
+    None outside a course: predictions last then as long as the kernel.
+    """
+    if os.environ.get("HELPERS_PREDICTIONS"):
+        return Path(os.environ["HELPERS_PREDICTIONS"])
+    course = storage.course_folder()
+    return course / FILE_NAME if course else None
+
+
+def read() -> dict[str, Entry]:
+    """Return the entries by question; none while headless, so that a build or a test does not depend on its reader.
+
+    Raises ValueError when the file cannot be read, and leaves it as it is.
+    """
+    file = path()
+    if console.is_headless():
+        return {}
+    if file is None:
+        return dict(_outside)
+    if not file.exists() or file.stat().st_size == 0:
+        return {}
+    try:
+        entries = [results.from_dict(Entry, item) for item in json.loads(file.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"the file of your predictions, {file.name}, is damaged ({error}); move it away, and the lessons ask again"
+        ) from error
+    return {entry.question: entry for entry in entries}
+
+
+def lock_in(question: str, unit: str, value: float) -> Entry:
+    """Keep ``value`` as the prediction for ``question`` unless one is kept already; return the one that stands."""
+
+    def update(entry: Entry) -> Entry:
+        if entry.value is not None:
+            return entry
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        return replace(entry, unit=unit, value=value, date=today, after_answer=entry.answer_seen)
+
+    return _change(question, unit, update)
+
+
+def mark_seen(question: str, unit: str) -> Entry:
+    """Remember that the answer to ``question`` was shown; a prediction made later is marked as such."""
+    return _change(question, unit, lambda entry: replace(entry, answer_seen=True))
+
+
+def _change(question: str, unit: str, update: Callable[[Entry], Entry]) -> Entry:
+    file = path()
+    if file is None:
+        _outside[question] = update(_outside.get(question, Entry(question, unit)))
+        return _outside[question]
+    with FileLock(storage.cache_folder() / f"{FILE_NAME}.lock"):
+        entries = read()
+        entries[question] = update(entries.get(question, Entry(question, unit)))
+        file.touch(mode=0o600)
+        storage.write_atomically(file, json.dumps([entry.to_dict() for entry in entries.values()], indent=1) + "\n")
+    return entries[question]
+
+
+def progress(*, course: Path | None = None) -> Progress:
+    """Return what is done of each lesson in the folder ``course``, from the reader's private file. Lesson 00."""
+    folder = storage.course_folder() if course is None else course
+    if folder is not None:
+        one_of("course", folder, Path, "the folder of the lessons as a pathlib.Path, or leave it out")
+    notebooks = sorted(folder.glob("[0-9][0-9]_*.ipynb")) if folder else []
+    if not notebooks:
+        raise FileNotFoundError("no lessons here; start JupyterLab with `make lab`, from the course's own folder")
+    entries = read()
+    return Progress(tuple(_of_lesson(path, entries) for path in notebooks))
+
+
+def _of_lesson(path: Path, entries: dict[str, Entry]) -> LessonProgress:
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    asked = [question for cell in notebook["cells"] if cell["cell_type"] == "code" for question in _questions(cell)]
+    known = [entries[question] for question in asked if question in entries]
+    title = notebook["metadata"].get("lesson", {}).get("title", path.stem[3:].replace("_", " "))
+    predicted = sum(entry.value is not None for entry in known)
+    return LessonProgress(path.stem[:2], title, len(asked), predicted, sum(entry.answer_seen for entry in known))
+
+
+def _questions(cell: dict) -> list[str]:
+    """Return the questions that a cell asks: the first argument of each call of ``predict``, where it is a literal."""
+    lines = [line for line in "".join(cell["source"]).splitlines() if not line.lstrip().startswith(("%", "!"))]
+    calls = [node for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.Call) and node.args]
+    named = [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) == "predict"]
+    return [call.args[0].value.strip() for call in named if isinstance(call.args[0], ast.Constant)]
