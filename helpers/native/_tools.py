@@ -59,7 +59,6 @@ def read_source(package: str, name: str, *, generated: Mapping[str, str] | None 
 
     In the place of an ``#include "name"`` stands the file of that name in the same folder, each the first time that it
     is named, or the text that ``generated`` has for it. Raises FileNotFoundError for a file that is not there.
-    Lesson 11.
     """
     texts = dict(generated or {})
     folder, _, _ = name.rpartition("/")

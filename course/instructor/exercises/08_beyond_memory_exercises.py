@@ -217,7 +217,7 @@ check.report()
 ### BEGIN HIDDEN TESTS
 import random
 
-from helpers.access import Window
+import helpers.access as paging
 
 draw = random.Random(8011)
 for _ in range(5):
@@ -229,7 +229,7 @@ for _ in range(5):
 for _ in range(20):
     room = draw.randint(2, 4)
     mixed = [draw.randint(0, 6) for _ in range(draw.randint(20, 40))]
-    window = Window(room)
+    window = paging.Window(room)
     check.returns(used, (mixed, room), expected=sum(not window.touch(layer) for layer in mixed))
 check.score()
 ### END HIDDEN TESTS
