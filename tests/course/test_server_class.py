@@ -83,8 +83,8 @@ def server():
 from pathlib import Path
 from tools.exercises import handout
 from tools.authoring.course import HERE
-exercises_tree.fill(HERE, Path.home() / "student")
-exercises_tree.nbgrader_folder(HERE, Path.home() / "class", ["{SHEET.lesson.number}"])
+handout.fill(HERE, Path.home() / "student")
+handout.nbgrader_folder(HERE, Path.home() / "class", ["{SHEET.lesson.number}"])
 END
 cd ~/class && nbgrader generate_assignment {ASSIGNMENT}""",
             LECTURER,
