@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from helpers.access._kernels import kernels
-from helpers.access._order import beyond_caches_bytes, line_size_bytes
+from helpers.access._order import beyond_caches_bytes, kernels, line_size_bytes
 from helpers.hardware._card import MachineCard
 from helpers.hardware._machine import machine_card
 from helpers.results import Result

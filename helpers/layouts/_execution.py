@@ -31,8 +31,7 @@ from helpers.parallel._data_parallel import LEARNING_RATE, shard, train_alone as
 from helpers.parallel._devices import fastest_step_s, step_times
 from helpers.parallel._differences import Loss
 from helpers.parallel._execution import RankPool, execute
-from helpers.parallel._footprint import Layout, Plan, check_plan, check_rows, cut_linear
-from helpers.parallel._shapes import handed_on
+from helpers.parallel._footprint import Layout, Plan, check_plan, check_rows, cut_linear, handed_on
 from helpers.parallel.pipeline import _orders as orders
 from helpers.parallel.pipeline._orders import FORWARD
 from helpers.parallel.pipeline._stages import split_stages

@@ -26,8 +26,15 @@ from helpers._checks import batch_shape
 from helpers.memory import _allocations as allocations
 from helpers.parallel import _footprint as footprints
 from helpers.parallel._execution import RankPool, rank_device
-from helpers.parallel._footprint import Layout, OptimizerFactory, Plan, RankFootprint
-from helpers.parallel._shapes import handed_on, number_type, without_values
+from helpers.parallel._footprint import (
+    Layout,
+    OptimizerFactory,
+    Plan,
+    RankFootprint,
+    handed_on,
+    number_type,
+    without_values,
+)
 from helpers.parallel.pipeline import _orders as orders, _schedules as schedules
 from helpers.parallel.pipeline._orders import BACKWARD, FORWARD
 from helpers.parallel.pipeline._stages import split_stages

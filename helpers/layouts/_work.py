@@ -13,8 +13,7 @@ from helpers._checks import batch_shape, number, short
 from helpers.layouts._costs import LayerWork
 from helpers.operations import profile_ops
 from helpers.parallel._costs import LayerCost
-from helpers.parallel._footprint import Plan, check_plan, cut_dimension, cut_linear
-from helpers.parallel._shapes import number_type, without_values
+from helpers.parallel._footprint import Plan, check_plan, cut_dimension, cut_linear, number_type, without_values
 from helpers.parallel.pipeline._stages import layers_of, split_stages
 
 _BETWEEN = (nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU, nn.Hardtanh, nn.Softplus, nn.Dropout,

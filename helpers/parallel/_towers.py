@@ -24,8 +24,7 @@ from helpers.parallel._collectives import chunk
 from helpers.parallel._counting import CollectiveCounter, count_collectives
 from helpers.parallel._differences import Agreement, Loss, RankPass, agreement, gradients_of
 from helpers.parallel._execution import RankPool, rank_device
-from helpers.parallel._footprint import OptimizerFactory, state_bytes
-from helpers.parallel._shapes import number_type, without_values
+from helpers.parallel._footprint import OptimizerFactory, number_type, state_bytes, without_values
 from helpers.results import Result
 
 # "A single GTX 580 GPU has only 3GB of memory" (section 3.2); the optimizer and batches of 128 are those of section 5.

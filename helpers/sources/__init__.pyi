@@ -9,8 +9,13 @@ from ._ensembles import (
 )
 from ._four import cost_on_link as cost_on_link, sources_of_parallelism as sources_of_parallelism
 from ._problems import least_squares as least_squares
-from ._races import count_lost_updates as count_lost_updates, interleave_additions as interleave_additions
-from ._servers import run_hogwild as run_hogwild, run_server as run_server, simulate_server as simulate_server
+from ._servers import (
+    count_lost_updates as count_lost_updates,
+    interleave_additions as interleave_additions,
+    run_hogwild as run_hogwild,
+    run_server as run_server,
+    simulate_server as simulate_server,
+)
 from ._updates import (
     descend_quadratic as descend_quadratic,
     growth_factor as growth_factor,

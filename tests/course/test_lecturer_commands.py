@@ -31,7 +31,7 @@ PYTHONS = {"python", "python3", ".venv/bin/python", "/opt/tljh/user/bin/python"}
 # what is built, and what the reader adds
 LATER = ("_build/", ".venv")
 
-_BLOCK = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`((?:make|nbgrader|jupyter|python3?|sudo|\.venv/bin/python) [^`]+)`")
 _OURS = re.compile(
     r"(?:\./)?((?:course|tools|tests|slides|helpers|_build|\.venv)/[\w./-]+|requirements\.lock|environment\.yml)"
@@ -40,7 +40,7 @@ _OURS = re.compile(
 
 def commands(text: str) -> list[str]:
     """Return the lines of the blocks of code on a page, and the commands within its sentences."""
-    lines = [line for block in _BLOCK.findall(text) for line in block.splitlines()]
+    lines = [line for language, block in _BLOCK.findall(text) if not language for line in block.splitlines()]
     return [line for line in [*lines, *_INLINE.findall(_BLOCK.sub("", text))] if line.strip()]
 
 
@@ -155,5 +155,5 @@ def test_the_commands_of_a_page_are_all_found():
 
 def test_a_lecturer_finds_the_four_commands_in_the_readme():
     section = PAGES[0].read_text(encoding="utf-8").partition("\n## For lecturers\n")[2].partition("\n## ")[0]
-    [block] = _BLOCK.findall(section)
+    [(_, block)] = _BLOCK.findall(section)
     assert [line.split()[1] for line in block.splitlines()] == ["student", "grade", "slides", "lecture"]

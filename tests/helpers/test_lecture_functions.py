@@ -11,6 +11,7 @@ from torch import nn
 
 import helpers
 from helpers import lecture, plotting, training
+from helpers.training import _loop as loop
 
 # The lecture's calls, cell after cell in one namespace, without its prints and clocks. GPU: what it ran on one.
 GPU = "needs a GPU"
@@ -58,7 +59,7 @@ def fake_cuda(monkeypatch):
     def to(self: nn.Module, *args: object, **how: object) -> nn.Module:
         return self if args and torch.device(args[0]).type == "cuda" else really_to(self, *args, **how)
 
-    for module in (lecture, training.loop):
+    for module in (lecture, loop):
         monkeypatch.setattr(module, "refuse_without_cuda", lambda what: None)
     monkeypatch.setattr(nn.Module, "cuda", lambda self, device=None: self)
     monkeypatch.setattr(nn.Module, "to", to)

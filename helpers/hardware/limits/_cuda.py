@@ -13,8 +13,17 @@ from helpers import native
 from helpers.hardware._card import Gpu
 from helpers.hardware._machine import machine_card
 from helpers.hardware.limits import _bandwidth as bandwidth, _chase as chase, _levels as levels_of, _peak as peak
-from helpers.hardware.limits._assembly import Measured, assembled, curve_of, memory_level
-from helpers.hardware.limits._cpu import Plan, curve_stage, peak_stage, track, triad_stage
+from helpers.hardware.limits._cpu import (
+    Measured,
+    Plan,
+    assembled,
+    curve_of,
+    curve_stage,
+    memory_level,
+    peak_stage,
+    track,
+    triad_stage,
+)
 from helpers.hardware.limits._levels import CacheLevel
 from helpers.hardware.limits._peak import Key, Stage, in_passes
 from helpers.hardware.limits._results import MachineLimits

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from helpers import native
-from helpers.access import _kernels as access_kernels, _order as order
+from helpers.access import _order as access_kernels, _order as order
 from helpers.hardware._card import Cache, MachineCard
 from helpers.timing import compare
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.access import _channels as channels
-from helpers.access._kernels import kernels
+from helpers.access._order import kernels
 from helpers.hardware._card import MachineCard
 
 

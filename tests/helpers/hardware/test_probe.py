@@ -14,7 +14,7 @@ import helpers
 from helpers import hardware, storage
 from helpers.hardware import BandwidthPoint, Cache, LatencyPoint, MachineCard, MachineLimits, MemoryLevel, probe
 from helpers.hardware.limits import _cpu as probe_cpu, _levels as probe_levels, _peak as peak, _peak as probe_repeats
-from helpers.hardware.limits._assembly import Measured, assembled, memory_level
+from helpers.hardware.limits._cpu import Measured, assembled, memory_level
 from helpers.hardware.limits._levels import CacheLevel
 from helpers.results import from_dict
 from helpers.timing import fixed_threads

@@ -434,7 +434,7 @@ def test_it_prints_and_turns_into_html_tables_and_json(known):
     assert list(known.table()["layer"]) == [row.layer for row in known.layers]
     assert set(known.table(by="operator")["phase"]) == {"forward", "backward", "both"}
     assert from_dict(TimeProfile, json.loads(known.to_json())) == known
-    with pytest.raises(ValueError, match="'layer' or 'operator'"):
+    with pytest.raises(ValueError, match="'layer', 'operator'"):
         known.table(by="kernel")
     with pytest.raises(KeyError, match="no layer 'blok'"):
         known.layer("blok")

@@ -12,7 +12,7 @@ from torch import nn
 from helpers import data, sources
 from helpers.models import BasicFCModel
 from helpers.results import from_dict
-from helpers.sources import _problems as problems, _races as races, _servers as servers, _updates as updates
+from helpers.sources import _problems as problems, _servers as servers, _updates as updates
 
 DELAYS = (0, 1, 2, 3, 5, 8, 16, 32)
 
@@ -243,24 +243,24 @@ def test_hogwild_writes_one_memory_and_a_server_copies(model, digits):
 
 
 def test_interleavings_are_counted_as_by_hand():
-    two = races.interleave_additions(2)
+    two = servers.interleave_additions(2)
     assert (two.interleavings, two.lossless_share) == (6, 1 / 3)
     assert [(row.final_value, row.lost_updates, row.interleavings) for row in two.outcomes] == [(1, 1, 4), (2, 0, 2)]
     for workers in (1, 3, 4):
-        found = races.interleave_additions(workers)
+        found = servers.interleave_additions(workers)
         assert found.interleavings == math.factorial(2 * workers) // 2**workers
         # Nothing is lost in the serial orders alone.
         assert found.outcomes[-1].interleavings == math.factorial(workers)
     with pytest.raises(ValueError, match="at most 4"):
-        races.interleave_additions(5)
+        servers.interleave_additions(5)
 
 
-@pytest.mark.parametrize("how", races.HOW)
+@pytest.mark.parametrize("how", servers.HOW)
 def test_a_lock_loses_nothing_and_one_worker_needs_none(how):
     for workers, with_lock in ((1, False), (3, True)):
-        found = races.count_lost_updates(workers, 30, how=how, with_lock=with_lock, elements=20_000)
+        found = servers.count_lost_updates(workers, 30, how=how, with_lock=with_lock, elements=20_000)
         assert (found.additions, found.lost_additions) == (workers * 30 * 20_000, 0)
-    raced = races.count_lost_updates(3, 30, how=how, elements=20_000)
+    raced = servers.count_lost_updates(3, 30, how=how, elements=20_000)
     assert 0 <= raced.lost_additions <= 2 * 30 * 20_000  # which is luck; each element got the 30 of one worker at least
 
 
@@ -274,7 +274,7 @@ def test_a_lost_addition_is_seen(monkeypatch):
         return copy_(self, source)
 
     monkeypatch.setattr(torch.Tensor, "copy_", late)
-    found = races.count_lost_updates(2, 1, how="read, then write", elements=10)
+    found = servers.count_lost_updates(2, 1, how="read, then write", elements=10)
     assert (found.lost_additions, found.lost_share) == (10, 0.5)
 
 

@@ -15,6 +15,7 @@ from helpers.studies.fused_bias import (
     _operators as operators,
     conv_bias_relu_pool,
 )
+from helpers.timing._runs import why_disturbed
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 ROUNDOFF = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
@@ -184,7 +185,7 @@ def test_one_kernel_is_faster_than_four():
         found = timing.compare(runs | {"planted": lambda: (four(), four())}, budget_s=0.6)
     found.claim("one kernel takes no longer than four", "direct", at_most=1)
     found.claim("nor with Winograd's products", "Winograd", at_most=1)
-    if not timing.runs.why_disturbed(found.waiting_share):
+    if not why_disturbed(found.waiting_share):
         assert found.candidate("planted").low_ratio > 1
         with pytest.raises(timing.ClaimContradicted):
             found.claim("one kernel takes no longer than four", "planted", at_most=1)

@@ -26,6 +26,7 @@ from helpers.studies.fused_bias import (
     conv_bias_relu_pool,
     relu_bias_backward,
 )
+from helpers.timing._runs import why_disturbed
 
 ROOT = Path(__file__).parents[3]
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -368,7 +369,7 @@ def test_one_pass_is_not_slower_than_two():
         found = timing.compare(runs, budget_s=0.8)
     found.claim("one pass takes no longer than add_ and relu_", "one", at_most=1)
     planted = found.candidate("planted")
-    if planted.low_ratio > 1.05 and not timing.runs.why_disturbed(found.waiting_share):
+    if planted.low_ratio > 1.05 and not why_disturbed(found.waiting_share):
         with pytest.raises(timing.ClaimContradicted):
             found.claim("one pass takes no longer than add_ and relu_", "planted", at_most=1)
 
