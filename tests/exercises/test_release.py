@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -94,6 +95,20 @@ def pages_are_true(tree):
 def problems():
     """The problems of all exercises of this course."""
     return sheets.problems(HERE)
+
+
+def test_the_students_commands_are_those_of_the_course():
+    students = Path(handout.__file__).with_name("students")
+    ours = (HERE.root / "Makefile").read_text().splitlines()
+    theirs = (students / "Makefile").read_text().splitlines()
+    assert [line for line in theirs if line not in ours] == [".PHONY: help setup lab"]
+    blocks = [
+        re.findall(r"^```\w*\n(.*?)^```$", (folder / "README.md").read_text(), re.M | re.S)
+        for folder in (HERE.root, students)
+    ]
+    known = {line for block in blocks[0] for line in block.splitlines()}
+    assert blocks[1]
+    assert [line for block in blocks[1] for line in block.splitlines() if line not in known] == []
 
 
 @pytest.mark.parametrize("sheet", [pytest.param(sheet, id=sheet.lesson.name) for sheet in SHEETS])
