@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from helpers._checks import choice
-from helpers.results import Result
+from helpers.results import Record
 
 FUNCTIONAL = "(functional)"
 """The row of what a module with children does itself."""
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
     width: str
 
 
-class LayerProfile(Result):
+class LayerProfile(Record):
     """A result with a row a layer in ``layers``, the path in each row's ``layer``, and a row an operator."""
 
     layers: tuple[Any, ...]

@@ -25,22 +25,21 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 from helpers import storage
 from helpers.hardware import MachineCard, machine_card
-from helpers.results import Result
+from helpers.results import Record
 
 _COURSE = "deep-learning-hardware-course"
 _PACKAGES = ("torch", "torchvision", "numpy", "numba", "pandas", "matplotlib", "pillow", "mlxtend", "psutil",
-             "jupyterlab", "jupyter-client", "ipykernel", "ipython", "ipywidgets", "cloudpickle", "filelock",
-             "lazy-loader", "packaging", "thop", "tqdm", "triton")  # fmt: skip
+             "scikit-learn", "scipy", "jupyterlab", "jupyter-client", "nbformat", "ipykernel", "ipython", "ipywidgets",
+             "cloudpickle", "filelock", "lazy-loader", "packaging", "thop", "tqdm", "triton")  # fmt: skip
 _KERNEL_LIMIT_S = 20
 _OPTIONAL_PACKAGES = ("triton",)
-_IMPORTED_AS = {"pillow": "PIL", "ipython": "IPython"}
+_IMPORTED_AS = {"pillow": "PIL", "ipython": "IPython", "scikit-learn": "sklearn"}
 _SETUP = (
     "run `make setup --always-make` in the course's folder (Windows: `conda env create -f environment.yml`), "
     "use its python"
@@ -53,8 +52,7 @@ extern "C" int course_answer(int n) { return static_cast<int>(std::sqrt(std::vec
 _CUDA_PROGRAM = 'extern "C" __global__ void add_one(float* x) { x[threadIdx.x] += 1.0f; }'
 
 
-@dataclass(frozen=True)
-class Check(Result):
+class Check(Record):
     """One thing looked at: whether it works, whether a student needs it, and a line that mends it (None: works)."""
 
     name: str
@@ -70,8 +68,7 @@ class Check(Result):
         return line if self.remedy is None else f"{line}\n    mend: {self.remedy}"
 
 
-@dataclass(frozen=True)
-class Diagnosis(Result):
+class Diagnosis(Record):
     """The machine (None when it cannot be read), the versions of the packages, and every check. Lesson 00."""
 
     card: MachineCard | None

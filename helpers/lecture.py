@@ -55,23 +55,13 @@ class BasicFCModel(_LectureNet, models.BasicFCModel):
         super().__init__(variant="lecture")
 
 
+@functools.cache
 def __getattr__(name: str) -> object:
-    if name not in _MADE:
-        raise AttributeError(f"module 'helpers.lecture' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return _MADE[name]()
-
-
-@functools.cache
-def _lenet() -> LeNet:
-    return LeNet()
-
-
-@functools.cache
-def _train_loader() -> DataLoader:
-    return make_MNIST_loader(_BATCH_SIZE)
-
-
-_MADE = {"lenet": _lenet, "MNIST_trainloader": _train_loader}
+    if name == "lenet":
+        return LeNet()
+    if name == "MNIST_trainloader":
+        return make_MNIST_loader(_BATCH_SIZE)
+    raise AttributeError(f"module 'helpers.lecture' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 
 def train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.TrainingRun:

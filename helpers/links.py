@@ -12,14 +12,13 @@ import numbers
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 
 from helpers._checks import short
-from helpers.results import Result
+from helpers.results import Record
 
 
-@dataclass(frozen=True)
-class Link(Result):
+class Link(Record):
     """A link: ``bandwidth_bytes_per_s`` (infinite for one that only delays) and ``latency_s`` a message.
 
     Raises ValueError for a bandwidth that is not above 0 and for a latency that is negative or not finite. Lesson 04.
@@ -45,6 +44,13 @@ class Link(Result):
         return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
 
 
+class PublishedLink(Record):
+    """A link that is on sale: one direction of it, without latency, and who says so. Lesson 04."""
+
+    link: Link
+    source: str
+
+
 def checked_link(name: str, value: object) -> Link:
     """Return ``value``. Raises TypeError unless it is a :class:`Link`."""
     if not isinstance(value, Link):
@@ -52,8 +58,7 @@ def checked_link(name: str, value: object) -> Link:
     return value
 
 
-@dataclass(frozen=True)
-class Activity(Result):
+class Activity(Record):
     """What ``kind`` of thing filled ``lane`` (a rank, a port) from ``start_s`` to ``end_s``.
 
     It has what ``plotting.gantt`` reads of a span: ``gantt(timeline.activities, title=...)`` draws it. Lesson 04.
@@ -81,8 +86,7 @@ class Activity(Result):
         return self.end_s - self.start_s
 
 
-@dataclass(frozen=True)
-class Timeline(Result):
+class Timeline(Record):
     """What every lane did, in the order of its starts; ``gantt(timeline.activities, ...)`` draws it.
 
     ``duration_s`` is from the first start to the last end. Lesson 04.
@@ -120,7 +124,7 @@ def joined(activities: Iterable[Activity], *, zero_s: float | None = None) -> Ti
         raise ValueError("no activities to join: record some first")
     first_s, last_s = min(bar.start_s for bar in ordered), max(bar.end_s for bar in ordered)
     zero_s = first_s if zero_s is None else zero_s
-    moved = tuple(Activity(bar.lane, bar.start_s - zero_s, bar.end_s - zero_s, bar.kind, bar.label) for bar in ordered)
+    moved = tuple(replace(bar, start_s=bar.start_s - zero_s, end_s=bar.end_s - zero_s) for bar in ordered)
     return Timeline(last_s - first_s, moved)
 
 
@@ -178,3 +182,17 @@ class Port:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)
+
+
+# One direction each. Of PCI Express 128 of 130 bits are data; NVLink is stated for both directions together.
+PUBLISHED_LINKS = {
+    name: PublishedLink(Link(bytes_per_s), source)
+    for name, bytes_per_s, source in (
+        ("Ethernet, 100 Gbit/s", 100e9 / 8, "IEEE 802.3 (100GBASE)"),
+        ("PCI Express 4.0 x16", 16 * 16e9 * 128 / 130 / 8, "PCI-SIG, specification 4.0: 16 GT/s a lane"),
+        ("InfiniBand NDR", 400e9 / 8, "InfiniBand Trade Association: 400 Gbit/s on 4 lanes"),
+        ("PCI Express 5.0 x16", 16 * 32e9 * 128 / 130 / 8, "PCI-SIG, specification 5.0: 32 GT/s a lane"),
+        ("NVLink 3 (of an A100)", 600e9 / 2, "NVIDIA, Ampere Architecture In-Depth: half of 600 GB/s"),
+        ("NVLink 4 (of an H100)", 900e9 / 2, "NVIDIA, Hopper Architecture In-Depth: half of 900 GB/s"),
+    )
+}

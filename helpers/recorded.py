@@ -21,7 +21,6 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +30,7 @@ from helpers._checks import one_of, short
 # What each lesson records: a name, and the function without arguments that measures it. To register a
 # measurement, add its line here; the function returns a results.Result.
 RECORDERS: dict[str, dict[str, str]] = {
-    "00": {
-        "products": "helpers.recorded:measure_products",
-        "first calls": "helpers.recorded:measure_first_call",
-    },
+    "00": {"products": "helpers.recorded:measure_products", "first calls": "helpers.recorded:measure_first_call"},
     "01": {"limits": "helpers.hardware:probe", "links": "helpers.access:measure_links"},
     "02": {"matrix products": "helpers.studies.matrix_product:measure_products"},
     "06": {"copying": "helpers.feeding:measure_copying"},
@@ -46,13 +42,13 @@ RECORDERS: dict[str, dict[str, str]] = {
         "growing networks on CUDA": "helpers.studies.constant_weights:measure_growth",
     },
     "11-cpu": {"peers": "helpers.studies.constant_weights:measure_peers"},
+    "14-cpu": {"convolutions": "helpers.studies.convolution_time:measure_networks"},
 }
 _SIDE = 1024
 _BUDGET_S = 5.0
 
 
-@dataclass(frozen=True)
-class Recording(results.Result):
+class Recording(results.Record):
     """What one machine measured for one lesson. ``entries`` maps a name to its result's type and values."""
 
     lesson: str
@@ -136,7 +132,7 @@ def load(lesson: str, *, folder: Path | None = None) -> Recording:
 def show(lesson: str, name: str, *, folder: Path | None = None) -> None:
     """Display what ``lesson`` recorded as ``name``, under its machine's name.
 
-    Raises FileNotFoundError where no run is recorded, and ValueError for a name that was not recorded. Lesson 00.
+    Raises FileNotFoundError where no run is recorded, and ValueError for a name that was not recorded. Lesson 07.
     """
     from IPython.display import display
 

@@ -1,7 +1,7 @@
 """How every result of the library is shown and kept: as text, HTML, a pandas DataFrame, JSON.
 
-A result is a frozen dataclass that inherits :class:`Result`; its field names carry the units, and the suffix
-alone decides how a value is printed:
+A result is a class that inherits :class:`Record`, which makes it a frozen dataclass (a frozen dataclass that inherits
+:class:`Result` is one as well). Its field names carry the units, and the suffix alone decides how a value is printed:
 
 =========================  ==================  =============
 field                      printed as          example
@@ -33,7 +33,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from helpers import units
@@ -65,7 +65,7 @@ class Result:
         for name, part in _parts(self):
             lines += [f"  {label(name)}", _indent(str(part))]
         for name, rows in _tables(self):
-            lines += [f"  {label(name)}", _indent(_whole_text(printed(_frame(rows))))]
+            lines += [f"  {label(name)}", _indent(printed(_frame(rows)).to_string(index=False, max_colwidth=None))]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -78,6 +78,9 @@ class Result:
         parts = "".join(_titled(label(name), part._repr_html_()) for name, part in _parts(self))
         tables = "".join(_titled(label(name), _whole_html(printed(_frame(members)))) for name, members in _tables(self))
         return f"<div><b>{html.escape(type(self).__name__)}</b>{scalars}{parts}{tables}</div>"
+
+    def _shown(self) -> list[tuple[str, Any]]:
+        return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self) if field.repr]
 
     def table(self) -> pd.DataFrame:
         """Return a DataFrame of plain numbers: one row, or one a member of the tuple of results it holds.
@@ -100,6 +103,14 @@ class Result:
         JSON has no NaN and no infinity: they stand as the strings "NaN", "Infinity" and "-Infinity".
         """
         return json.dumps(_finite(self.to_dict()), indent=1, allow_nan=False)
+
+
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class Record(Result):
+    """A result whose subclasses, and theirs, are frozen dataclasses without a decorator."""
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True)(cls)
 
 
 def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> ResultType:
@@ -129,6 +140,16 @@ def derived(result_type: type[ResultType], *sources: Any, **own: Any) -> ResultT
     names = [field.name for field in dataclasses.fields(result_type) if field.name not in own]
     found = {name: getattr(source, name) for source in reversed(sources) for name in names if hasattr(source, name)}
     return result_type(**found, **own)
+
+
+def row_of(rows: Sequence[ResultType], what: str, **wanted: Any) -> ResultType:
+    """Return the first of ``rows`` whose fields are as ``wanted``. Raises ValueError, with what there is, for none."""
+    known = [tuple(getattr(row, name) for name in wanted) for row in rows]
+    if (values := tuple(wanted.values())) in known:
+        return rows[known.index(values)]
+    asked = ", ".join(f"{name} {value!r}" for name, value in wanted.items())
+    asked, listed = (f"with {asked}", known) if len(values) > 1 else (repr(*values), [each for (each,) in known])
+    raise ValueError(f"there is no {what} {asked}; there are {', '.join(map(repr, listed)) or 'none'}")
 
 
 def label(name: str) -> str:
@@ -203,24 +224,20 @@ def _is_rows(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) > 0 and all(isinstance(item, Result) for item in value)
 
 
-def _shown(result: Result) -> list[tuple[str, Any]]:
-    return [(field.name, getattr(result, field.name)) for field in dataclasses.fields(result) if field.repr]
-
-
 def _scalars(result: Result) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in _shown(result) if not isinstance(value, Result) and not _is_rows(value)]
+    return [(name, value) for name, value in result._shown() if not isinstance(value, Result) and not _is_rows(value)]
 
 
 def _parts(result: Result) -> list[tuple[str, Result]]:
-    return [(name, value) for name, value in _shown(result) if isinstance(value, Result)]
+    return [(name, value) for name, value in result._shown() if isinstance(value, Result)]
 
 
 def _tables(result: Result) -> list[tuple[str, tuple[Result, ...]]]:
-    return [(name, value) for name, value in _shown(result) if _is_rows(value)]
+    return [(name, value) for name, value in result._shown() if _is_rows(value)]
 
 
 def _row(result: Result) -> dict[str, Any]:
-    row = {name: _python_scalar(value) for name, value in _shown(result) if not isinstance(value, Result)}
+    row = {name: _python_scalar(value) for name, value in result._shown() if not isinstance(value, Result)}
     for name, part in _parts(result):
         row |= {f"{name}_{inner}": value for inner, value in _row(part).items()}
     return {name: value for name, value in row.items() if not _is_rows(value)}
@@ -230,10 +247,6 @@ def _frame(rows: tuple[Result, ...]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame([_row(row) for row in rows])
-
-
-def _whole_text(frame: pd.DataFrame) -> str:
-    return frame.to_string(index=False, max_colwidth=None)
 
 
 def _whole_html(frame: pd.DataFrame) -> str:

@@ -21,12 +21,8 @@ TOGETHER = {
         "tests/helpers/parallel/test_collectives.py",
         "tests/helpers/parallel/test_costs.py",
         "tests/helpers/parallel/test_equal.py",
-        "tests/helpers/parallel/test_experts.py",
-        "tests/helpers/parallel/test_ring.py",
         "tests/helpers/parallel/test_schedules.py",
         "tests/helpers/parallel/test_sleeping_devices.py",
-        "tests/helpers/parallel/test_tensor_parallel.py",
-        "tests/helpers/parallel/test_towers.py",
         "tests/helpers/sources/test_ensembles.py",
     ),
     "the process from which those that mark are forked": (

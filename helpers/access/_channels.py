@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import numpy as np
 
 from helpers.access._order import beyond_caches_bytes, kernels, line_size_bytes
 from helpers.hardware._card import MachineCard
 from helpers.hardware._machine import machine_card
-from helpers.results import Result
+from helpers.results import Record
 from helpers.timing import compare
 
 CHUNK_BYTES = 4096
@@ -27,8 +26,7 @@ _MOST_THREADS = 64
 _PRECISION = 0.1
 
 
-@dataclass(frozen=True)
-class ChannelUse(Result):
+class ChannelUse(Record):
     """How evenly some threads load the channels: ``used_share`` is the part of all channels' time spent serving.
 
     A step is the time in which a channel serves one unit of ``interleave_bytes``; ``most_on_one_channel`` is the
@@ -45,8 +43,7 @@ class ChannelUse(Result):
     used_share: float
 
 
-@dataclass(frozen=True)
-class ThreadsRow(Result):
+class ThreadsRow(Record):
     """A buffer read once by ``threads`` threads: in ``blocks`` (each a part of its own) or in ``turns`` of chunks.
 
     ``lines_in_flight`` is Little's law, bandwidth times latency over the line: how many lines are on their way at once;
@@ -61,8 +58,7 @@ class ThreadsRow(Result):
     lines_in_flight: float | None
 
 
-@dataclass(frozen=True)
-class ThreadSweep(Result):
+class ThreadSweep(Record):
     """Read bandwidth of main memory by threads and layout; ``reason`` says why it is not ``stable``. Lesson 01."""
 
     engine: str

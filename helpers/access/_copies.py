@@ -7,30 +7,22 @@ they are given.
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from helpers._console import track
-from helpers.access._disk import (
-    DIRECT,
-    NOT_BYPASSED,
-    drop_from_page_cache,
-    measure_disk,
-    opened_past_cache,
-    read_rate,
-    temporary_file,
-)
+from helpers.access import _disk as disk
 from helpers.access._network import STREAM_BYTES, loopback_rate, measure_loopback
 from helpers.access._order import line_size_bytes
 from helpers.hardware._card import MachineCard
 from helpers.hardware._machine import machine_card
 from helpers.hardware.limits._results import MachineLimits
-from helpers.results import Result
+from helpers.results import Record, row_of
 from helpers.timing import fixed_threads, measure
 from helpers.timing._runs import watch_waiting
 
@@ -42,8 +34,7 @@ _DMA_BYTES = 8 * 2**20  # a request of the direct reads: few, so that the disk's
 _NO_CUDA = "this machine has no CUDA device"
 
 
-@dataclass(frozen=True)
-class Link(Result):
+class Link(Record):
     """One link: bytes a second of a long transfer, the time of the smallest, and ``how`` both were found.
 
     None is not measured; ``note`` says why, or what to know about it. Lesson 01.
@@ -56,8 +47,7 @@ class Link(Result):
     note: str
 
 
-@dataclass(frozen=True)
-class SystemLinks(Result):
+class SystemLinks(Record):
     """The links of one machine from the farthest to the nearest, and its words.
 
     ``pointer_bits`` is an address, ``simd_bits`` the widest vector that PyTorch uses here (None where PyTorch names a
@@ -72,14 +62,10 @@ class SystemLinks(Result):
 
     def link(self, name: str) -> Link:
         """Return the link called ``name``; ValueError, with the names there are, for another."""
-        for link in self.links:
-            if link.link == name:
-                return link
-        raise ValueError(f"there is no link {name!r}; there are {', '.join(repr(link.link) for link in self.links)}")
+        return row_of(self.links, "link", link=name)
 
 
-@dataclass(frozen=True)
-class CopyRow(Result):
+class CopyRow(Record):
     """One way to move bytes: ``cpu_share`` is the processor time over the time that the process had a processor.
 
     ``waiting_share`` is the part of ``elapsed_s`` in which other programs had it, and is taken off for the share (None
@@ -94,8 +80,7 @@ class CopyRow(Result):
     cpu_share: float
 
 
-@dataclass(frozen=True)
-class CopyCosts(Result):
+class CopyCosts(Record):
     """What moving bytes costs a core, copied by the core itself or fetched by the device (DMA). Lesson 01."""
 
     bypass: str
@@ -159,22 +144,22 @@ def measure_copy_costs(
     """
     if passes < 1:
         raise ValueError(f"passes is {passes}; give a whole number of at least 1")
-    with temporary_file(moved_bytes, folder) as path, fixed_threads(1):
+    with disk.temporary_file(moved_bytes, folder) as path, fixed_threads(1):
         source = torch.zeros(moved_bytes, dtype=torch.uint8)
         target = torch.ones_like(source)
         rows = [_copy_row("memory to memory, a core copies", moved_bytes, passes, lambda: target.copy_(source))]
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
-            read_rate(descriptor, moved_bytes)
+            disk.read_rate(descriptor, moved_bytes)
             rows.append(_copy_row("page cache to memory, a core copies", moved_bytes, passes,
-                                  lambda: read_rate(descriptor, moved_bytes)))  # fmt: skip
+                                  lambda: disk.read_rate(descriptor, moved_bytes)))  # fmt: skip
         finally:
             os.close(descriptor)
-        drop_from_page_cache(path)
-        with opened_past_cache(path) as (descriptor, bypass):
-            if bypass != NOT_BYPASSED:
-                rows.append(_copy_row("disk to memory, the disk writes (DMA)", moved_bytes, passes,
-                                      lambda: read_rate(descriptor, moved_bytes, chunk_bytes=_DMA_BYTES)))  # fmt: skip
+        disk.drop_from_page_cache(path)
+        with disk.opened_past_cache(path) as (descriptor, bypass):
+            if bypass != disk.NOT_BYPASSED:
+                directly = functools.partial(disk.read_rate, descriptor, moved_bytes, chunk_bytes=_DMA_BYTES)
+                rows.append(_copy_row("disk to memory, the disk writes (DMA)", moved_bytes, passes, directly))
         if torch.cuda.is_available():
             rows += _cuda_costs(source, passes)
     return CopyCosts(bypass=bypass, rows=tuple(rows))
@@ -215,12 +200,12 @@ def _network(budget_s: float) -> list[Link]:
 
 
 def _disk(folder: str | os.PathLike[str] | None, file_bytes: int) -> list[Link]:
-    reads = measure_disk(folder, file_bytes=file_bytes)
+    reads = disk.measure_disk(folder, file_bytes=file_bytes)
     size = f"{file_bytes // 2**20} MiB, 1 MiB at a time; one read of 4 KiB"
-    if reads.bypass == NOT_BYPASSED:
-        note = f"{NOT_BYPASSED}: this is memory, not a disk"
+    if reads.bypass == disk.NOT_BYPASSED:
+        note = f"{disk.NOT_BYPASSED}: this is memory, not a disk"
     else:
-        note = "a virtual disk may answer from its host's memory" if reads.bypass == DIRECT else reads.bypass
+        note = "a virtual disk may answer from its host's memory" if reads.bypass == disk.DIRECT else reads.bypass
     return [
         Link("disk", reads.sequential_bytes_per_s, reads.random_read_s, f"a file, {size} ({reads.bypass})", note),
         Link("page cache", reads.cached_bytes_per_s, reads.cached_read_s, f"the file again, {size}",

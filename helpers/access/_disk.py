@@ -19,12 +19,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from helpers.results import Result
+from helpers.results import Record
 
 BLOCK_BYTES = 4096
 CHUNK_BYTES = 2**20
@@ -40,8 +39,7 @@ _RANDOM_READS, _RANDOM_LIMIT_S = 300, 2.0
 _M_PER_INCH = 0.0254
 
 
-@dataclass(frozen=True)
-class DiskReads(Result):
+class DiskReads(Record):
     """One file read from the disk and then from the page cache; ``bypass`` says how far the page cache was avoided.
 
     ``random_read_s`` is the median of single reads of 4 KiB at random places, one at a time. ``cached_share`` is the
@@ -59,8 +57,7 @@ class DiskReads(Result):
     cached_read_s: float
 
 
-@dataclass(frozen=True)
-class DiskCacheRow(Result):
+class DiskCacheRow(Record):
     """A region read twice in a row past the page cache: a faster second pass says that something kept it. Lesson 01."""
 
     region_bytes: int
@@ -69,8 +66,7 @@ class DiskCacheRow(Result):
     speedup: float
 
 
-@dataclass(frozen=True)
-class DiskCacheSweep(Result):
+class DiskCacheSweep(Record):
     """Whether repeated reads get faster, by the size of what is read: the disk's own cache, if there is. Lesson 01."""
 
     file_bytes: int

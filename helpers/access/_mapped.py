@@ -21,18 +21,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from helpers.access._disk import (
-    MOST_FILE_BYTES,
-    NOT_BYPASSED,
-    cached_share,
-    drop_from_page_cache,
-    opened_past_cache,
-    read_rate,
-    temporary_file,
-)
+from helpers.access import _disk as disk
 from helpers.access._pages import count_faults
 from helpers.isolation import run_limited
-from helpers.results import Result
+from helpers.results import Record, derived
 from helpers.timing import fixed_threads
 
 METHOD = "evicted by the program, least recently used first (madvise, posix_fadvise DONTNEED)"
@@ -43,8 +35,7 @@ _ROOM_BYTES = 512 * 2**20
 _LIMIT_S = 240.0
 
 
-@dataclass(frozen=True)
-class MappedRow(Result):
+class MappedRow(Record):
     """A forward pass over weights of ``file_bytes``: per layer the time, per pass what was counted.
 
     ``missed_share`` is the part of the layers that had to be brought back, as the window counted; ``read_bytes`` what
@@ -64,8 +55,7 @@ class MappedRow(Result):
     read_bytes: float | None
 
 
-@dataclass(frozen=True)
-class MappedWeights(Result):
+class MappedWeights(Record):
     """Layers whose weights are mapped from a file, under a limit of ``limit_bytes`` on what of it is in memory.
 
     ``method`` says who holds the limit. ``resident_layer_s`` is a layer with weights in ordinary memory, and
@@ -130,9 +120,9 @@ def measure_mapped_weights(
     :meth:`helpers.isolation.Outcome.unwrap` raises when the process did not get through. Lesson 08.
     """
     sizes = sorted(set(file_bytes))
-    if not sizes or any(size < LAYER_BYTES or size > MOST_FILE_BYTES or size % LAYER_BYTES for size in sizes):
+    if not sizes or any(size < LAYER_BYTES or size > disk.MOST_FILE_BYTES or size % LAYER_BYTES for size in sizes):
         raise ValueError(f"file_bytes are {tuple(file_bytes)}; give multiples of {LAYER_BYTES:,} up to "
-                         f"{MOST_FILE_BYTES:,}")  # fmt: skip
+                         f"{disk.MOST_FILE_BYTES:,}")  # fmt: skip
     if limit_bytes < LAYER_BYTES or passes < 1:
         raise ValueError(f"limit_bytes={limit_bytes}, passes={passes}: give at least one layer of {LAYER_BYTES:,} "
                          "bytes and one pass")  # fmt: skip
@@ -140,13 +130,13 @@ def measure_mapped_weights(
         raise RuntimeError("this system cannot be told to drop a file from memory (posix_fadvise); the experiment runs "
                            "on Linux")  # fmt: skip
     generator = np.random.default_rng()
-    with temporary_file(sizes[-1], folder, content=lambda size: _weights(size, generator)) as path:
-        drop_from_page_cache(path)
-        with opened_past_cache(path) as (descriptor, bypass):
-            if bypass == NOT_BYPASSED or cached_share(path) == 1:
+    with disk.temporary_file(sizes[-1], folder, content=lambda size: _weights(size, generator)) as path:
+        disk.drop_from_page_cache(path)
+        with disk.opened_past_cache(path) as (descriptor, bypass):
+            if bypass == disk.NOT_BYPASSED or disk.cached_share(path) == 1:
                 raise ValueError("the folder of the temporary file is itself in memory, or keeps its own copy there, "
                                  "so nothing would come from a disk; give folder=, on a disk")  # fmt: skip
-            disk_bytes_per_s = read_rate(descriptor, sizes[-1])
+            disk_bytes_per_s = disk.read_rate(descriptor, sizes[-1])
         outcome = run_limited(_run_sizes, str(path), tuple(sizes), limit_bytes, passes,
                               memory_bytes=_ROOM_BYTES + 2 * limit_bytes, timeout_s=_LIMIT_S)  # fmt: skip
         resident_s, counted = outcome.unwrap()
@@ -273,6 +263,5 @@ def _row(one: _Counted, limit_bytes: int, resident_s: float, disk_bytes_per_s: f
     over = max(0, one.file_bytes - limit_bytes)
     modelled = model_layer_s(resident_s=resident_s, layer_bytes=LAYER_BYTES, missed_share=one.missed_share,
                              disk_bytes_per_s=disk_bytes_per_s)  # fmt: skip
-    return MappedRow(file_bytes=one.file_bytes, over_limit_bytes=over, layers=one.file_bytes // LAYER_BYTES,
-                     missed_share=one.missed_share, layer_s=one.layer_s, modelled_layer_s=modelled,
-                     major_faults=one.major_faults, read_bytes=one.read_bytes)  # fmt: skip
+    layers = one.file_bytes // LAYER_BYTES
+    return derived(MappedRow, one, over_limit_bytes=over, layers=layers, modelled_layer_s=modelled)

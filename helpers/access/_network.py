@@ -14,9 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
-from helpers.results import Result
+from helpers.results import Record, row_of
 from helpers.timing import Comparison, compare
 
 TRANSPORT_HEADER_BYTES = {"UDP": 8, "TCP": 20}
@@ -41,8 +40,7 @@ _TCP_INFO_BYTES = 232
 _TCP_OPTIONS_AT, _TCP_SEGMENTS_AT, _TCP_HAS_TIMESTAMPS = 5, 136, 1
 
 
-@dataclass(frozen=True)
-class PacketOverhead(Result):
+class PacketOverhead(Record):
     """A message on Ethernet: its packets, what their headers and padding take, and the share of it that is message.
 
     ``frame_bytes`` are headers, padding and payload; ``wire_bytes`` also the check, preamble and gap of each frame;
@@ -59,8 +57,7 @@ class PacketOverhead(Result):
     payload_share: float
 
 
-@dataclass(frozen=True)
-class RoundTrip(Result):
+class RoundTrip(Record):
     """A message sent and sent back over the loopback; ``payload_bytes_per_s`` counts it in both directions.
 
     ``round_trip_s`` is the minimum; ``segments_per_message`` is what the system counted for the way there on TCP,
@@ -77,8 +74,7 @@ class RoundTrip(Result):
     header_bytes: float
 
 
-@dataclass(frozen=True)
-class RoundTrips(Result):
+class RoundTrips(Record):
     """UDP and TCP over this machine's loopback, by message size; ``reason`` says why not ``stable``. Lesson 01."""
 
     stable: bool
@@ -87,11 +83,7 @@ class RoundTrips(Result):
 
     def row(self, protocol: str, payload_bytes: int) -> RoundTrip:
         """Return the row of a protocol and size; ValueError, with what there is, for another."""
-        for row in self.rows:
-            if (row.protocol, row.payload_bytes) == (protocol, payload_bytes):
-                return row
-        known = ", ".join(f"{row.protocol} {row.payload_bytes}" for row in self.rows)
-        raise ValueError(f"there is no row {protocol} {payload_bytes}; there are {known}")
+        return row_of(self.rows, "row", protocol=protocol, payload_bytes=payload_bytes)
 
 
 def packet_overhead(

@@ -18,7 +18,7 @@ import torch
 from helpers.hardware._card import MachineCard
 from helpers.hardware._machine import machine_card
 from helpers.native import MissingToolError, NativeError, compile_cpp, read_source
-from helpers.results import Result
+from helpers.results import Record
 from helpers.timing import Comparison, compare
 
 ENGINES = ("native", "torch")
@@ -34,8 +34,7 @@ _PRECISION = 0.1  # what is looked for here is a factor
 _LOADS = 4 * 200_000  # enough that the call itself, some 20 us, does not count
 
 
-@dataclass(frozen=True)
-class StrideRow(Result):
+class StrideRow(Record):
     """One stride over the whole buffer: what the program reads, what the memory moves for it (whole lines), the time.
 
     ``element_s`` is the time of one element read; ``moved_bytes_per_s`` the rate of the lines that must come.
@@ -54,8 +53,7 @@ class StrideRow(Result):
     moved_bytes_per_s: float
 
 
-@dataclass(frozen=True)
-class StrideSweep(Result):
+class StrideSweep(Record):
     """The time of an element and of a byte moved as the stride grows; ``reason`` says why it is not ``stable``.
 
     Times are minima; the lines are counted, not measured. Lesson 01.
@@ -315,14 +313,14 @@ def numba_kernels() -> Kernels:
     """Return the loops compiled by numba, once a process. Raises ImportError without numba."""
     import numba
 
-    @numba.njit(nogil=True)
+    @numba.njit("uint32(uint32[::1], int64, int64, int64)", nogil=True)
     def walk(data, first, stride, count):
         total = np.uint32(0)
         for step in range(count):
             total += data[first + step * stride]
         return np.uint32(total)
 
-    @numba.njit(nogil=True)
+    @numba.njit("uint32(uint32[::1], int64, uint64, uint64)", nogil=True)
     def hop(data, mask, factor, addend):
         total, place = np.uint32(0), np.uint64(0)
         for _ in range(mask + np.int64(1)):
@@ -330,7 +328,7 @@ def numba_kernels() -> Kernels:
             total += data[place]
         return np.uint32(total)
 
-    @numba.njit(nogil=True)
+    @numba.njit("uint32(uint32[::1], int64, int64, int64, int64)", nogil=True)
     def read_chunks(data, chunk, first, step, count):
         total = np.uint32(0)
         for c in range(count):
@@ -339,13 +337,4 @@ def numba_kernels() -> Kernels:
                 total += data[i]
         return np.uint32(total)
 
-    def chunks_with_types(data: np.ndarray, chunk: int, first: int, step: int, count: int) -> int:
-        return int(read_chunks(data, np.int64(chunk), np.int64(first), np.int64(step), np.int64(count)))
-
-    def hop_with_types(data: np.ndarray, mask: int, factor: int, addend: int) -> int:
-        return int(hop(data, np.int64(mask), np.uint64(factor), np.uint64(addend)))
-
-    def walk_with_types(data: np.ndarray, first: int, stride: int, count: int) -> int:
-        return int(walk(data, np.int64(first), np.int64(stride), np.int64(count)))
-
-    return Kernels("numba", walk_with_types, hop_with_types, chunks_with_types, None)
+    return Kernels("numba", walk, hop, read_chunks, None)

@@ -9,13 +9,12 @@ from __future__ import annotations
 import mmap
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from helpers.isolation import run_limited
-from helpers.results import Result
+from helpers.results import Record, row_of
 from helpers.timing import Comparison, compare, fixed_threads, steady_allocator
 
 _SHORTEST_BYTES, _LONGEST_BYTES = 2**20, 2**29
@@ -25,8 +24,7 @@ _LIMIT_S = 60.0
 _NEW, _REUSED = "new", "reused"
 
 
-@dataclass(frozen=True)
-class PageFaults(Result):
+class PageFaults(Record):
     """The page faults of this process during a call: ``minor`` were answered from memory, ``major`` from the disk.
 
     Both None where the system tells nothing; on Windows ``minor`` holds all and ``major`` is None. Lesson 01.
@@ -36,8 +34,7 @@ class PageFaults(Result):
     major: int | None
 
 
-@dataclass(frozen=True)
-class PagesRow(Result):
+class PagesRow(Record):
     """One way to get the memory of a result: the time of a call, the faults in it, and the bytes that each brought.
 
     ``call_s`` is the minimum, ``time_ratio`` the median ratio to the memory used again in the same process. Lesson 01.
@@ -51,8 +48,7 @@ class PagesRow(Result):
     fault_bytes: float | None
 
 
-@dataclass(frozen=True)
-class FreshPages(Result):
+class FreshPages(Record):
     """A scaling ``2 x`` into new memory against memory used again; ``fault_s`` is what one fault adds to the time.
 
     ``pages`` is how many pages the result has: the model of its faults where pages are not grouped. ``huge_pages`` is
@@ -74,11 +70,7 @@ class FreshPages(Result):
 
         Raises ValueError for another pair.
         """
-        for row in self.rows:
-            if (row.memory, row.allocator) == (memory, allocator):
-                return row
-        known = ", ".join(f"({row.memory!r}, {row.allocator!r})" for row in self.rows)
-        raise ValueError(f"there is no row ({memory!r}, {allocator!r}); there are {known}")
+        return row_of(self.rows, "row", memory=memory, allocator=allocator)
 
 
 def count_faults(function: Callable[[], object]) -> PageFaults:

@@ -9,12 +9,17 @@ from ._checkpoints import (
     Checkpointer as Checkpointer,
     SaveCost as SaveCost,
     StallTable as StallTable,
+    daly_interval_s as daly_interval_s,
+    expected_run_s as expected_run_s,
     measure_save as measure_save,
     measure_stalls as measure_stalls,
     modelled_stall_s as modelled_stall_s,
+    optimal_interval_s as optimal_interval_s,
+    simulate_run_s as simulate_run_s,
     snapshot as snapshot,
     state_bytes as state_bytes,
     training_state as training_state,
+    young_interval_s as young_interval_s,
 )
 from ._fairness import (
     LECTURE_SETUPS as LECTURE_SETUPS,
@@ -26,29 +31,20 @@ from ._fairness import (
     run_setup as run_setup,
     run_sleeping_setup as run_sleeping_setup,
 )
-from ._intervals import (
-    daly_interval_s as daly_interval_s,
-    expected_run_s as expected_run_s,
-    optimal_interval_s as optimal_interval_s,
-    simulate_run_s as simulate_run_s,
-    young_interval_s as young_interval_s,
-)
-from ._items import (
+from ._loading import (
     DecodedImages as DecodedImages,
     FilesOnOneDisk as FilesOnOneDisk,
     FreeItems as FreeItems,
     ItemCost as ItemCost,
-    WaitingItems as WaitingItems,
-    item_cost as item_cost,
-    write_images as write_images,
-)
-from ._loading import (
     LoaderSettings as LoaderSettings,
+    WaitingItems as WaitingItems,
     changed as changed,
     end_workers as end_workers,
+    item_cost as item_cost,
     make_loader as make_loader,
     vary as vary,
     workers_end as workers_end,
+    write_images as write_images,
 )
 from ._pipeline import (
     FeedingModel as FeedingModel,

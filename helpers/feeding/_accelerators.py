@@ -21,10 +21,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from helpers._checks import choice, number, whole_number
 from helpers.feeding._pipeline import COPYING
 from helpers.links import Activity, Link, checked_link, sleep_until
+from helpers.steps import tensors_of
 
 DEVICE, COPIES = "device", "copies"
 _END = object()
@@ -69,7 +71,7 @@ class SleepingAccelerator:
         """Return the seconds that the copy of ``batch`` takes. Lesson 06."""
         choice("copying", copying, COPYING)
         link = self.pageable if copying == "blocking" else self.pinned
-        return link.transfer_s(sum(tensor.nbytes for tensor in tensors(batch)))
+        return link.transfer_s(sum(tensor.nbytes for tensor in tensors_of(batch)))
 
     def copy(self, batch: Any, *, copying: str) -> Copied:
         """Start the copy of ``batch``; with "blocking" come back when it has ended."""
@@ -213,7 +215,9 @@ class CudaCopies:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.cuda.device(self.device), torch.cuda.stream(stream):
             start.record(stream)
-            moved = mapped(batch, lambda tensor: tensor.to(self.device, non_blocking=copying != "blocking"))
+            moved = pytree.tree_map_only(
+                torch.Tensor, lambda tensor: tensor.to(self.device, non_blocking=copying != "blocking"), batch
+            )
             end.record(stream)
         return Copied(moved, end), start, end
 
@@ -221,7 +225,7 @@ class CudaCopies:
         """Return the batch for the current stream, which waits for the copy; the host does not."""
         stream = torch.cuda.current_stream(self.device)
         stream.wait_event(copied.ready)
-        for tensor in tensors(copied.batch):
+        for tensor in tensors_of(copied.batch):
             # Else the allocator hands the memory to the next copy while this stream still reads it.
             tensor.record_stream(stream)
         return copied.batch
@@ -243,29 +247,8 @@ def training_step(model: nn.Module, *, learning_rate: float = 0.01) -> Callable[
     return train
 
 
-def tensors(batch: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a batch: of one tensor, of a tuple, a list or a dictionary."""
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, dict | list | tuple):
-        for part in batch.values() if isinstance(batch, dict) else batch:
-            yield from tensors(part)
-
-
-def mapped(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return a batch like ``batch`` with what ``function`` makes of each of its :func:`tensors`."""
-    if isinstance(batch, torch.Tensor):
-        return function(batch)
-    if isinstance(batch, dict):
-        return {name: mapped(part, function) for name, part in batch.items()}
-    if isinstance(batch, list | tuple):
-        parts: Iterable[Any] = (mapped(part, function) for part in batch)
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch
-
-
 def _refuse_pageable(batch: Any, copying: str) -> None:
-    if not all(tensor.is_pinned() or tensor.is_cuda for tensor in tensors(batch)):
+    if not all(tensor.is_pinned() or tensor.is_cuda for tensor in tensors_of(batch)):
         raise ValueError(f"copying={copying!r} needs batches in pinned memory, else the host waits for each copy all "
                          "the same; make the loader with LoaderSettings(pin_memory=True)")  # fmt: skip
 

@@ -4,13 +4,21 @@ An asynchronous save has two parts. The *snapshot* copies every tensor, which st
 the *write* serialises the copies and brings them to the disk in a thread. Without the snapshot the thread would read
 tensors that the optimizer changes meanwhile: the file then holds a state that no step ever had.
 
+How often to save: the interval that loses the least time to saving and to failures. Saving takes ``save_s`` (what it
+stalls the training), failures come at random with a mean time ``mtbf_s`` between them (a Poisson process), and a
+restart takes ``restart_s``. All in seconds. J. W. Young, "A first order approximation to the optimum checkpoint
+interval", Communications of the ACM 17 (9), 1974; J. T. Daly, "A higher order estimate of the optimum checkpoint
+interval for restart dumps", Future Generation Computer Systems 22, 2006.
+
 Lesson 06.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import os
+import random
 import re
 import tempfile
 import threading
@@ -18,19 +26,116 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from helpers import _console as console, storage
 from helpers._checks import choice, number, whole_number
-from helpers.feeding._accelerators import mapped, tensors
 from helpers.links import Link, checked_link, sleep_for, sleep_until
-from helpers.results import Result
+from helpers.results import Record
+from helpers.steps import tensors_of
+
+_BISECTIONS = 200
+_MOST_PIECES = 10_000_000
+
+
+def young_interval_s(save_s: float, mtbf_s: float) -> float:
+    """Return sqrt(2 save_s mtbf_s), the seconds of training between two saves: Young (1974), for save_s << mtbf_s.
+
+    Raises ValueError for a time that is not above 0. Lesson 06.
+    """
+    _check(save_s=save_s, mtbf_s=mtbf_s)
+    return math.sqrt(2 * save_s * mtbf_s)
+
+
+def daly_interval_s(save_s: float, mtbf_s: float) -> float:
+    """Return Daly's (2006) higher-order estimate of the seconds of training between two saves.
+
+    With d = save_s and M = mtbf_s: sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + (d / 2M) / 9) - d where d < 2 M, else M. Raises
+    ValueError for a time that is not above 0. Lesson 06.
+    """
+    _check(save_s=save_s, mtbf_s=mtbf_s)
+    part = save_s / (2 * mtbf_s)
+    if part >= 1:
+        return float(mtbf_s)
+    return math.sqrt(2 * save_s * mtbf_s) * (1 + math.sqrt(part) / 3 + part / 9) - save_s
+
+
+def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
+    """Return the interval at which :func:`expected_run_s` is least: where its derivative is 0, found by bisection.
+
+    The two estimates above approximate it; the restart does not enter. Raises ValueError for a time that is not above
+    0. Lesson 06.
+    """
+    _check(save_s=save_s, mtbf_s=mtbf_s)
+    low, high, saving = 0.0, 1.0, save_s / mtbf_s  # in units of mtbf_s
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        # d/dt of (e^(t + saving) - 1) / t has the sign of e^(t + saving) (t - 1) + 1: over e^(t + saving), so that it
+        # does not overflow, and by expm1, so that short times are not lost beside 1.
+        if middle + math.expm1(-middle - saving) < 0:
+            low = middle
+        else:
+            high = middle
+    return high * mtbf_s
+
+
+def expected_run_s(work_s: float, interval_s: float, *, save_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:
+    """Return the expected seconds of a training of ``work_s`` that saves after every ``interval_s`` of training.
+
+    M e^(R / M) (e^((t + d) / M) - 1) work_s / t, with t = interval_s, d = save_s, M = mtbf_s, R = restart_s: Daly
+    (2006). Failures come while training, saving and restarting; what was trained since the last save is lost. Infinite
+    where it would not end within the largest float.
+
+    Raises ValueError for a time that is not above 0 (a restart may be 0). Lesson 06.
+    """
+    _check(work_s=work_s, interval_s=interval_s, save_s=save_s, mtbf_s=mtbf_s)
+    number("restart_s", restart_s, at_least=0)
+    try:
+        return mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1((interval_s + save_s) / mtbf_s) * work_s / interval_s
+    except OverflowError:
+        return math.inf
+
+
+def simulate_run_s(
+    work_s: float, interval_s: float, *, save_s: float, mtbf_s: float, restart_s: float = 0.0, seed: int = 0
+) -> float:
+    """Return the seconds of one simulated training whose failures are drawn with ``seed``: the formula's oracle.
+
+    The training is cut into pieces of ``interval_s`` (the last may be shorter), each saved at its end. Raises
+    ValueError for a time that is not above 0 (a restart may be 0), and for a training of more pieces, those that fail
+    and come again among them, than anybody would wait for. Lesson 06.
+    """
+    _check(work_s=work_s, interval_s=interval_s, save_s=save_s, mtbf_s=mtbf_s)
+    number("restart_s", restart_s, at_least=0)
+    whole_s = restart_s + min(interval_s, work_s) + save_s
+    if math.log(max(1.0, work_s / interval_s)) + whole_s / mtbf_s > math.log(_MOST_PIECES):
+        raise ValueError(f"with pieces of {interval_s:g} s of {work_s:g} s, and {mtbf_s:g} s between failures, a "
+                         f"simulation would run more than {_MOST_PIECES:,} pieces, for most of them fail or there are "
+                         "as many; take another interval_s, or expected_run_s, which is a formula")  # fmt: skip
+    draw = random.Random(seed)
+    now_s, saved_s, fails_s = 0.0, 0.0, draw.expovariate(1 / mtbf_s)
+    needs_restart = False
+    while saved_s < work_s - 1e-9 * work_s:
+        piece_s = min(interval_s, work_s - saved_s)
+        end_s = now_s + (restart_s if needs_restart else 0.0) + piece_s + save_s
+        if end_s <= fails_s:
+            now_s, saved_s, needs_restart = end_s, saved_s + piece_s, False
+        else:
+            now_s, needs_restart = fails_s, True
+            fails_s += draw.expovariate(1 / mtbf_s)
+    return now_s
+
+
+def _check(**times_s: float) -> None:
+    for name, value in times_s.items():
+        number(name, value, above=0)
+
 
 WAYS = ("none", "synchronous", "asynchronous", "torch async_save")
 _LEARNING_RATE = 1e-3
@@ -50,7 +155,7 @@ def state_bytes(state: object) -> int:
 
     They may be on the meta device. A view counts with all that it is a view of, which ``torch.save`` writes. Lesson 06.
     """
-    storages = (tensor.untyped_storage() for tensor in tensors(state))
+    storages = (tensor.untyped_storage() for tensor in tensors_of(state))
     return sum({stored._cdata: stored.nbytes() for stored in storages}.values())
 
 
@@ -68,8 +173,8 @@ def snapshot(state: Any) -> Any:
         size, stride, offset = tensor.size(), tensor.stride(), tensor.storage_offset()
         return torch.empty(0, dtype=tensor.dtype).set_(copies[storage].untyped_storage(), offset, size, stride)
 
-    kept = mapped(state, copied)
-    for device in {tensor.device for tensor in tensors(state) if tensor.is_cuda}:
+    kept = pytree.tree_map_only(torch.Tensor, copied, state)
+    for device in {tensor.device for tensor in tensors_of(state) if tensor.is_cuda}:
         torch.cuda.current_stream(device).synchronize()
     return kept
 
@@ -180,8 +285,7 @@ def serialised(state: Mapping[str, Any]) -> io.BytesIO:
 # What saving costs, measured.
 
 
-@dataclass(frozen=True)
-class SaveCost(Result):
+class SaveCost(Record):
     """The least seconds of each part of a save: ``snapshot_s`` alone stalls an asynchronous one.
 
     ``serialise_s`` is ``torch.save`` into memory, ``write_s`` hands the bytes to the system (the page cache),
@@ -231,8 +335,7 @@ def measure_save(
     return SaveCost(state_bytes=size, file_bytes=file_bytes, **least, save_s=save_s, saved_bytes_per_s=size / save_s)
 
 
-@dataclass(frozen=True)
-class StallRow(Result):
+class StallRow(Record):
     """A training with one way of saving: ``stall_s`` is the mean time that a save kept it waiting. Lesson 06."""
 
     way: str
@@ -244,8 +347,7 @@ class StallRow(Result):
     stalled_share: float
 
 
-@dataclass(frozen=True)
-class StallTable(Result):
+class StallTable(Record):
     """The same training with each way of saving; a save's bytes, and the seconds of training between two saves.
 
     ``interval_s`` is what the steps were given; steps whose own work takes longer than that make it longer. Lesson 06.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,15 +24,14 @@ from helpers.links import Link, sleep_for
 from helpers.parallel import Ranks
 from helpers.parallel._costs import ring_all_reduce_s
 from helpers.parallel._devices import SleepingLayer, slow_link
-from helpers.results import Result
+from helpers.results import Record, derived
 
 _FORWARD_PART = 1 / 3  # of a step's arithmetic; the backward pass has two products where the forward has one
 _WARM_UPS = 2
 _BATCH_LIMIT_S = 300.0
 
 
-@dataclass(frozen=True)
-class Setup(Result):
+class Setup(Record):
     """What is compared: a kind of ``device``, how many ``devices``, the ``batch_size`` of all together, and the clock.
 
     ``examples`` are those of one epoch. ``loading_in_clock``: batches are made while the clock runs, not before. Use
@@ -68,15 +66,10 @@ class Setup(Result):
 
 
 # (what was run, the seconds that it printed): the lecture's table, MNIST, 2 epochs, on its own hardware.
-LECTURE_SETUPS = (
-    (Setup("CPU", 1, 128), 5.22),
-    (Setup("GPU", 1, 512), 4.37),
-    (Setup("GPU", 2, 1024), 4.72),
-)
+LECTURE_SETUPS = ((Setup("CPU", 1, 128), 5.22), (Setup("GPU", 1, 512), 4.37), (Setup("GPU", 2, 1024), 4.72))
 
 
-@dataclass(frozen=True)
-class FairRow(Result):
+class FairRow(Record):
     """One setup and its seconds; ``changed`` names what differs from the row before, ``fair`` says that one thing does.
 
     ``speedup`` is over the row before: the effect of the one thing where ``fair``, of nothing in particular where not.
@@ -98,8 +91,7 @@ class FairRow(Result):
     speedup: float | None
 
 
-@dataclass(frozen=True)
-class FairTable(Result):
+class FairTable(Record):
     """Setups side by side; ``fair`` when each row differs from the one before in one thing. Lesson 06."""
 
     fair: bool
@@ -122,10 +114,9 @@ def compare_setups(measured: Sequence[tuple[Setup, float]]) -> FairTable:
         number(f"the seconds of {setup.devices} x {setup.device}", elapsed_s, above=0)
         names = changed(before[0], setup) if before else ()
         rows.append(
-            FairRow(
-                **vars(setup),
-                local_batch=setup.local_batch,
-                updates=setup.updates,
+            derived(
+                FairRow,
+                setup,
                 elapsed_s=elapsed_s,
                 examples_per_s=setup.epochs * setup.examples / elapsed_s,
                 changed=", ".join(names).replace("_", " ") if before else "(the first)",
@@ -137,8 +128,7 @@ def compare_setups(measured: Sequence[tuple[Setup, float]]) -> FairTable:
     return FairTable(fair=all(row.fair for row in rows), rows=tuple(rows))
 
 
-@dataclass(frozen=True)
-class SetupCosts(Result):
+class SetupCosts(Record):
     """What a device of one kind costs: seconds a step whatever its size, and seconds more an example.
 
     ``load_example_s`` is what a device's own loader needs for an example, in turn with the step. Devices average

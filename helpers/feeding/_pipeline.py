@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from helpers._checks import choice, number, numbers, whole_number
 from helpers.links import Activity, Timeline, joined
-from helpers.results import Result
+from helpers.results import Record
 
 COPYING = ("blocking", "non_blocking", "ahead")
 
 
-@dataclass(frozen=True)
-class FeedingModel(Result):
+class FeedingModel(Record):
     """A modelled training loop in its steady state: seconds a step, and the device's ``busy_share`` of it.
 
     ``bound`` says what decides the step: "device", "copy", "input", "input, device in turn" and the like;
@@ -86,8 +85,7 @@ def model_feeding(
     )
 
 
-@dataclass(frozen=True)
-class SimulatedFeeding(Result):
+class SimulatedFeeding(Record):
     """A simulated loop: ``elapsed_s`` from its start to its last step's end, the first wait, and the busy share.
 
     ``step_s`` is the mean time from the start of a step to the start of the next, after ``warm_up`` steps, and

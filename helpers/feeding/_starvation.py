@@ -10,7 +10,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
@@ -19,18 +19,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from helpers import _console as console
 from helpers._checks import choice, whole_number
-from helpers.feeding._accelerators import (
-    DEVICE,
-    SleepingAccelerator,
-    TrainingAccelerator,
-    copied_ahead,
-    training_step,
-)
-from helpers.feeding._items import FreeItems
-from helpers.feeding._loading import LoaderSettings, changed, end_workers, loader_iterator, make_loader, workers_end
+from helpers.feeding import _loading as loading
+from helpers.feeding._accelerators import DEVICE, SleepingAccelerator, TrainingAccelerator, copied_ahead, training_step
 from helpers.feeding._pipeline import COPYING
 from helpers.links import Activity, Timeline, joined
-from helpers.results import Result
+from helpers.results import Record, derived
 
 HOST = "host"
 _LONG_STEP_S = 0.01
@@ -39,8 +32,7 @@ _RECORDED_SHAPE, _RECORDED_BATCH, _RECORDED_STEPS = (3, 96, 96), 64, 24
 Accelerator = SleepingAccelerator | TrainingAccelerator
 
 
-@dataclass(frozen=True)
-class EpochFeeding(Result):
+class EpochFeeding(Record):
     """One epoch of a fed loop, its marks on whole steps: from the start of a step to the start of the next.
 
     ``first_batch_s`` is from the start of the epoch to its first batch (workers start in it). The other numbers leave
@@ -58,8 +50,7 @@ class EpochFeeding(Result):
     waiting_share: float
 
 
-@dataclass(frozen=True)
-class FeedingRun(Result):
+class FeedingRun(Record):
     """A fed loop, a row an epoch; ``timeline`` is of the last one and for ``plotting.gantt``. Lesson 06."""
 
     accelerator: str
@@ -128,7 +119,7 @@ def _epoch(
     """Run one epoch and return when the host waited for its batches."""
     waits: list[Activity] = []
     start_s = time.perf_counter()
-    iterator = loader_iterator(loader)
+    iterator = loading.loader_iterator(loader)
     try:
         with _arriving(itertools.islice(iterator, limit), accelerator, copying) as arriving:
             while True:
@@ -144,7 +135,7 @@ def _epoch(
             accelerator.wait()
     finally:
         if not getattr(loader, "persistent_workers", False):
-            end_workers(iterator)
+            loading.end_workers(iterator)
     return waits
 
 
@@ -179,7 +170,7 @@ def _row(
     )
 
 
-def measure_handover(batch_bytes: int, settings: LoaderSettings, *, batches: int = 30) -> float:
+def measure_handover(batch_bytes: int, settings: loading.LoaderSettings, *, batches: int = 30) -> float:
     """Return the seconds that the training process spends to receive a batch that is ready: median of ``batches``.
 
     ``settings`` needs a worker or more: their batches of ``batch_bytes`` come through shared memory, which costs even
@@ -192,15 +183,14 @@ def measure_handover(batch_bytes: int, settings: LoaderSettings, *, batches: int
     elements = batch_bytes // (4 * settings.batch_size)
     if elements < 1:
         raise ValueError(f"batch_bytes={batch_bytes} is less than 4 bytes for each of {settings.batch_size} items")
-    dataset = FreeItems(settings.batch_size * whole_number("batches", batches, at_least=2), shape=(elements,))
-    with workers_end(make_loader(dataset, settings)) as loader:
+    dataset = loading.FreeItems(settings.batch_size * whole_number("batches", batches, at_least=2), shape=(elements,))
+    with loading.workers_end(loading.make_loader(dataset, settings)) as loader:
         fed = feed(loader, SleepingAccelerator(_LONG_STEP_S), warm_up=0)
     waits = [bar.duration_s for bar in fed.timeline.activities if bar.lane == HOST]
     return statistics.median(waits[1:])
 
 
-@dataclass(frozen=True)
-class SweepRow(Result):
+class SweepRow(Record):
     """The last epoch with one value of the factor that a sweep varies. Lesson 06."""
 
     value: str
@@ -211,8 +201,7 @@ class SweepRow(Result):
     waiting_share: float
 
 
-@dataclass(frozen=True)
-class FeedingSweep(Result):
+class FeedingSweep(Record):
     """Fed loops that differ in ``factor`` alone, a row a value. Lesson 06."""
 
     factor: str
@@ -221,8 +210,8 @@ class FeedingSweep(Result):
 
 def sweep_feeding(
     dataset: Dataset,
-    settings: Sequence[LoaderSettings],
-    accelerator: Accelerator | Callable[[LoaderSettings], Accelerator],
+    settings: Sequence[loading.LoaderSettings],
+    accelerator: Accelerator | Callable[[loading.LoaderSettings], Accelerator],
     *,
     steps: int | None = None,
     epochs: int = 1,
@@ -236,29 +225,27 @@ def sweep_feeding(
     Raises ValueError for settings that differ in no factor or in two. Lesson 06.
     """
     settings = tuple(settings)
-    names = sorted({name for pair in itertools.combinations(settings, 2) for name in changed(*pair)})
+    names = sorted({name for pair in itertools.combinations(settings, 2) for name in loading.changed(*pair)})
     if len(names) != 1:
         given = " and ".join(names) or "none"
         raise ValueError(f"the settings differ in {given}; a sweep is of one factor: make them with vary(...)")
     rows = []
     for setting in console.track(settings, f"one {names[0]} after the other", unit="loop"):
-        loader: DataLoader = make_loader(dataset, setting)
+        loader: DataLoader = loading.make_loader(dataset, setting)
         fed = accelerator if not callable(accelerator) else accelerator(setting)
         try:
             last = feed(loader, fed, steps=steps, epochs=epochs, warm_up=warm_up).last
         finally:
-            end_workers(loader)
-        per_s = setting.batch_size / last.step_s
-        rows.append(SweepRow(str(getattr(setting, names[0])), last.first_batch_s, last.step_s, per_s, last.busy_share,
-                             last.waiting_share))  # fmt: skip
+            loading.end_workers(loader)
+        value, per_s = str(getattr(setting, names[0])), setting.batch_size / last.step_s
+        rows.append(derived(SweepRow, last, value=value, examples_per_s=per_s))
     return FeedingSweep(factor=names[0], rows=tuple(rows))
 
 
 # What lesson 06 records.
 
 
-@dataclass(frozen=True)
-class CopyingRow(Result):
+class CopyingRow(Record):
     """A training with one way of copying: seconds from step to step and the device's busy share of them. Lesson 06."""
 
     copying: str
@@ -267,8 +254,7 @@ class CopyingRow(Result):
     busy_share: float
 
 
-@dataclass(frozen=True)
-class CopyingTable(Result):
+class CopyingTable(Record):
     """The same training on ``device`` with each way of copying batches of ``batch_bytes``. Lesson 06."""
 
     device: str
@@ -283,13 +269,13 @@ def measure_copying() -> CopyingTable:
     pageable, the others from pinned memory. ``python -m helpers.recorded 06`` calls it.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    items = FreeItems(_RECORDED_BATCH * _RECORDED_STEPS, shape=_RECORDED_SHAPE)
+    items = loading.FreeItems(_RECORDED_BATCH * _RECORDED_STEPS, shape=_RECORDED_SHAPE)
     layers = nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)
     accelerator = TrainingAccelerator(training_step(nn.Sequential(*layers).to(device)), device=device)
     rows = []
     for copying in COPYING if device.type == "cuda" else COPYING[:1]:
-        settings = LoaderSettings(_RECORDED_BATCH, workers=2, pin_memory=copying != "blocking")
-        with workers_end(make_loader(items, settings)) as loader:
+        settings = loading.LoaderSettings(_RECORDED_BATCH, workers=2, pin_memory=copying != "blocking")
+        with loading.workers_end(loading.make_loader(items, settings)) as loader:
             last = feed(loader, accelerator, copying=copying, wait_each_step=False).last
         rows.append(CopyingRow(copying, settings.pin_memory, last.step_s, last.busy_share))
     return CopyingTable(str(device), _RECORDED_BATCH * items.image.nbytes, tuple(rows))

@@ -14,15 +14,21 @@ from ._history import (
     inference_energy as inference_energy,
     multiplier_exponent as multiplier_exponent,
     processors as processors,
+    relative_energy_costs as relative_energy_costs,
     training_compute as training_compute,
 )
 from ._machine import machine_card as machine_card
+from ._tpu import (
+    TpuApplication as TpuApplication,
+    TpuApplications as TpuApplications,
+    tpu_applications as tpu_applications,
+)
 from .limits._bandwidth import compiled_triad as compiled_triad
 from .limits._levels import find_change_points as find_change_points
-from .limits._probing import probe as probe
 from .limits._results import (
     BandwidthPoint as BandwidthPoint,
     LatencyPoint as LatencyPoint,
     MachineLimits as MachineLimits,
     MemoryLevel as MemoryLevel,
+    probe as probe,
 )

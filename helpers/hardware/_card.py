@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import html
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from helpers import units
-from helpers.results import Result
+from helpers.results import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 CACHE_KINDS = ("data", "instruction", "unified")
 
 
-@dataclass(frozen=True)
-class Cache(Result):
+class Cache(Record):
     """One sort of cache: ``size_bytes`` is one instance's, ``shared_by`` the logical processors that share one.
 
     ``kind`` is data, instruction or unified. Where instances of one sort are shared by unlike numbers of
@@ -36,8 +34,7 @@ class Cache(Result):
     instances: int | None = None
 
 
-@dataclass(frozen=True)
-class Gpu(Result):
+class Gpu(Record):
     """One GPU as its driver describes it; ``backend`` is CUDA, ROCm or MPS. None is unknown. Lesson 00."""
 
     name: str
@@ -50,8 +47,7 @@ class Gpu(Result):
     driver: str | None = None
 
 
-@dataclass(frozen=True)
-class MachineCard(Result):
+class MachineCard(Record):
     """What one machine is. None is unknown, but for the two limits, where it means that none can be seen.
 
     ``allowed_cores`` are the logical processors that the process may run on, ``quota_cores`` the processor time,

@@ -14,13 +14,13 @@ import re
 import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from helpers import results
 from helpers.hardware._card import MachineCard
-from helpers.results import Result
+from helpers.results import Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +33,7 @@ _MARKETING = ("nvidia", "geforce", "tesla", "amd", "instinct", "intel", "r", "tm
 _BITS_PER_BYTE = 8
 
 
-@dataclass(frozen=True)
-class Source(Result):
+class Source(Record):
     """Where a figure was read: ``kind`` is vendor, paper, reference (database, press) or community. Lesson 02."""
 
     title: str
@@ -43,8 +42,7 @@ class Source(Result):
     read: str
 
 
-@dataclass(frozen=True)
-class Fact(Result):
+class Fact(Record):
     """One figure of a device: its field, the value in the field's unit, the source and a note on it. Lesson 02."""
 
     name: str
@@ -53,8 +51,7 @@ class Fact(Result):
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Peak(Result):
+class Peak(Record):
     """The most operations a second in one format; for int8 and int4 they are operations on whole numbers.
 
     ``unit`` is vector (ordinary cores) or matrix (tensor or matrix cores, systolic arrays). ``dense_flops_per_s`` is
@@ -70,15 +67,15 @@ class Peak(Result):
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Device(Result):
+class Device(Record):
     """One processor or accelerator as published; None is unknown, and ``facts`` holds the source of every figure.
 
     ``kind`` is gpu, cpu, tpu or soc, ``introduced`` a year. ``cores`` are the multiprocessors or compute units of a
     GPU, the TensorCores of a TPU. What begins with ``core_`` is one core's: registers, first-level cache, and the most
-    of it (or beside it) that a program may use as shared memory. ``l3_bytes`` is the last level where it is not L2,
-    ``on_chip_bytes`` a TPU's memory on the chip. ``memory_bus_bits`` times ``memory_rate_per_s`` (transfers a second on
-    each wire) is eight times the bandwidth. Lessons 01 and 02.
+    of it (or beside it) that a program may use as shared memory. ``array_rows`` by ``array_columns`` elements are one
+    systolic array of a TPU, of which a core may have several; ``clock_hz`` are its cycles a second. ``l3_bytes`` is the
+    last level where it is not L2, ``on_chip_bytes`` a TPU's memory on the chip. ``memory_bus_bits`` times
+    ``memory_rate_per_s`` (transfers a second on each wire) is eight times the bandwidth. Lessons 01, 02 and 09.
     """
 
     name: str
@@ -88,6 +85,9 @@ class Device(Result):
     core_register_bytes: int | None = None
     core_l1_bytes: int | None = None
     core_shared_bytes: int | None = None
+    array_rows: int | None = None
+    array_columns: int | None = None
+    clock_hz: float | None = None
     l2_bytes: int | None = None
     l3_bytes: int | None = None
     on_chip_bytes: int | None = None
@@ -163,8 +163,7 @@ FIGURES = tuple(
 )
 
 
-@dataclass(frozen=True)
-class KnownDevice(Result):
+class KnownDevice(Record):
     """What the table has for a machine's device: the device, or None and the reason in words. Lesson 02."""
 
     asked: str
@@ -207,7 +206,7 @@ def known_device(machine: str | MachineCard) -> KnownDevice:
     """
     if not isinstance(machine, str | MachineCard):
         raise TypeError(f"known_device takes a name or a machine card, not {machine!r:.40} ({type(machine).__name__})")
-    asked = machine if isinstance(machine, str) else _card_name(machine)
+    asked = machine if isinstance(machine, str) else machine.gpus[0].name if machine.gpus else machine.model
     if not asked:
         return KnownDevice("", None, "the system does not say what its processor is called")
     try:
@@ -261,8 +260,9 @@ def device_data() -> Mapping[str, Any]:
 
 
 def device_sources(data: Mapping[str, Any]) -> dict[str, Source]:
-    """Return the sources of a data file by key."""
-    return {key: Source(*parts, read=data["read"]) for key, parts in data["sources"].items()}
+    """Return the sources of a data file by key; one without a date of its own was read on the file's."""
+    return {key: Source(title, address, kind, *(own or [data["read"]]))
+            for key, (title, address, kind, *own) in data["sources"].items()}  # fmt: skip
 
 
 def _device(entry: Mapping[str, Any], sources: Mapping[str, Source]) -> Device:
@@ -305,15 +305,10 @@ def _near(asked: str) -> list[str]:
     return list(dict.fromkeys(close))
 
 
-def _card_name(card: MachineCard) -> str | None:
-    return card.gpus[0].name if card.gpus else card.model
-
-
 _EVEN_RATIO = 1.0
 
 
-@dataclass(frozen=True)
-class OnChipMemory(Result):
+class OnChipMemory(Record):
     """One device's memory on the chip, all cores together, level by level; None is unknown or not there.
 
     ``registers_to_l2_ratio`` above 1 is the inversion: more in registers than in the cache behind them. Lesson 01.
@@ -335,8 +330,7 @@ class OnChipMemory(Result):
         return None if self.registers_to_l2_ratio is None else self.registers_to_l2_ratio > _EVEN_RATIO
 
 
-@dataclass(frozen=True)
-class MemoryInversion(Result):
+class MemoryInversion(Record):
     """Registers, first and second level of GPUs against processors; the medians are of the devices known. Lesson 01."""
 
     gpu_median_ratio: float | None
@@ -344,8 +338,7 @@ class MemoryInversion(Result):
     devices: tuple[OnChipMemory, ...]
 
 
-@dataclass(frozen=True)
-class PublishedError(Result):
+class PublishedError(Record):
     """A published table's rate beside ours; a ``claim_ratio`` near 2 is a sparse rate given for a dense one.
 
     Lesson 02.
@@ -361,8 +354,7 @@ class PublishedError(Result):
     source: Source = field(repr=False)
 
 
-@dataclass(frozen=True)
-class PublishedErrors(Result):
+class PublishedErrors(Record):
     """Rates that public tables call dense, or do not call sparse, held to ours. Lesson 02."""
 
     median_ratio: float
@@ -399,8 +391,7 @@ def published_errors() -> PublishedErrors:
 def _on_chip(one: Device) -> OnChipMemory:
     known = one.register_bytes is not None and one.l2_bytes is not None
     ratio = one.register_bytes / one.l2_bytes if known else None
-    return OnChipMemory(one.name, one.kind, one.introduced, one.register_bytes, one.l1_bytes, one.shared_bytes,
-                        one.l2_bytes, one.l3_bytes, ratio)  # fmt: skip
+    return results.derived(OnChipMemory, one, registers_to_l2_ratio=ratio)
 
 
 def _median_ratio(rows: Sequence[OnChipMemory], kind: str) -> float | None:

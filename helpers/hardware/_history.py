@@ -1,7 +1,8 @@
 """How computing grew: training compute of landmark models, processors by year, and the energy of an operation.
 
 Small tables with their sources in ``history.toml`` beside this module, the growth fitted to them
-(:func:`doubling_time`), and the energy of an inference from its counts (:func:`inference_energy`). Lessons 01 and 02.
+(:func:`doubling_time`), and the energy of an inference from its counts (:func:`inference_energy`). Lessons 01, 02
+and 09.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import functools
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import resources
 from typing import Any
 
 import numpy as np
 
 from helpers.hardware._devices import Source, device_sources
-from helpers.results import Result
+from helpers.results import Record
 
 QUANTITIES = ("transistors", "clock_hz", "power_w", "single_thread", "cores")
 
@@ -28,8 +29,7 @@ _BITS_PER_BYTE = 8
 _QUANTILE_POINTS = 20_001
 
 
-@dataclass(frozen=True)
-class Point(Result):
+class Point(Record):
     """A quantity's ``value`` at a time, ``year`` with a fraction (2012.75 is the end of September). Lesson 02."""
 
     name: str
@@ -38,8 +38,7 @@ class Point(Result):
     source: Source = field(repr=False)
 
 
-@dataclass(frozen=True)
-class Series(Result):
+class Series(Record):
     """A quantity over the years, in time's order; ``unit`` says what the values are. Lesson 02."""
 
     quantity: str
@@ -51,8 +50,7 @@ class Series(Result):
         return Series(self.quantity, self.unit, tuple(point for point in self.points if first <= point.year < last))
 
 
-@dataclass(frozen=True)
-class DoublingTime(Result):
+class DoublingTime(Record):
     """How fast a series doubled: the slope of log2 of the value against the year, by least squares.
 
     ``low`` and ``high`` bound the slope with ``confidence_share``; ``doubling_years`` is one over the slope (infinite
@@ -71,8 +69,7 @@ class DoublingTime(Result):
     points: int
 
 
-@dataclass(frozen=True)
-class EnergyCost(Result):
+class EnergyCost(Record):
     """The energy of one operation or of one access of ``bits``, in picojoules, least to most, on a ``process_nm`` chip.
 
     Lesson 01.
@@ -102,15 +99,31 @@ class EnergyCost(Result):
         return (self.least_j + self.most_j) / 2
 
 
-@dataclass(frozen=True)
-class EnergyTable(Result):
+class EnergyTable(Record):
     """The energy of operations and accesses; one row a cost. Lesson 01."""
 
     costs: tuple[EnergyCost, ...]
 
 
-@dataclass(frozen=True)
-class InferenceEnergy(Result):
+class RelativeEnergyCost(Record):
+    """The energy of reading or writing one value in ``name``, over that of one multiply-accumulate: ``mac_ratio``.
+
+    Lesson 09.
+    """
+
+    name: str
+    mac_ratio: float
+    process_nm: int
+    source: Source = field(repr=False)
+
+
+class RelativeEnergyTable(Record):
+    """The energy of accesses relative to a multiply-accumulate; one row a place that holds values. Lesson 09."""
+
+    costs: tuple[RelativeEnergyCost, ...]
+
+
+class InferenceEnergy(Record):
     """The energy of a run from its counts: a multiplication and an addition a MAC, and every access.
 
     ``dram_least_j`` and ``dram_most_j`` bound the DRAM's part, ``dram_j`` is the middle; ``dram_share`` is its part of
@@ -193,6 +206,18 @@ def energy_costs() -> EnergyTable:
     nm = data["energy"]["process_nm"]
     rows = data["energy"]["rows"]
     return EnergyTable(tuple(EnergyCost(*figures, nm, sources[source]) for *figures, source in rows))
+
+
+@functools.cache
+def relative_energy_costs() -> RelativeEnergyTable:
+    """Return the energy of an access relative to a multiply-accumulate on a 65 nm chip: Chen, Emer and Sze, ISCA 2016.
+
+    The places are a register file of an element, a neighbouring element, the buffer on the chip, and DRAM. Lesson 09.
+    """
+    data = _data()
+    source, nm = device_sources(data)[data["relative_energy"]["source"]], data["relative_energy"]["process_nm"]
+    rows = data["relative_energy"]["rows"]
+    return RelativeEnergyTable(tuple(RelativeEnergyCost(name, ratio, nm, source) for name, ratio in rows))
 
 
 def energy_cost(name: str) -> EnergyCost:

@@ -12,13 +12,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from helpers import _processes as processes, results
-from helpers._checks import number, short
+from helpers._checks import members, named, number, one_of, short
 from helpers.isolation import _child as child
 
 Status = Literal["returned", "raised", "out_of_memory", "timed_out", "died"]
@@ -34,8 +34,7 @@ _BAD_ALLOC = "std::bad_alloc"
 _MOUNT = 'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"'
 
 
-@dataclass(frozen=True)
-class Outcome(results.Result):
+class Outcome(results.Record):
     """What became of a function that :func:`run_limited` ran; ``status`` says which of five things.
 
     ``returned``: it returned ``value``. ``raised``: an exception (``error_type``, ``traceback``), also when its
@@ -78,17 +77,20 @@ def run_limited(
     memory_bytes: float | None = None,
     shared_memory_bytes: float | None = None,
     timeout_s: float = 60.0,
+    variables: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Run ``function(*args)`` in a fresh process and return its :class:`Outcome`.
 
     ``memory_bytes`` limits its memory over the process's own (see the module's text), None does not; ``timeout_s``
     limits the function, not the start of its process, nor the sending of its value (two minutes each). At the end
     the process and all that it started in its group are ended; so they are on Ctrl-C. ``shared_memory_bytes`` gives it
-    a /dev/shm of its own of that size (whole pages), as a container has; None leaves it the system's.
+    a /dev/shm of its own of that size (whole pages), as a container has; None leaves it the system's. ``variables`` are
+    set in its environment before anything is imported, over those of this process.
 
-    Raises TypeError when ``function`` is not callable or cannot be sent to another process, ValueError for limits
-    that are not positive numbers, and RuntimeError where memory can be neither limited nor watched, or where the
-    system does not allow a private /dev/shm (it needs Linux and a mount namespace).
+    Raises TypeError when ``function`` is not callable or cannot be sent to another process, or ``variables`` are no
+    dictionary of texts, ValueError for limits that are not positive numbers, and RuntimeError where memory can be
+    neither limited nor watched, or where the system does not allow a private /dev/shm (it needs Linux and a mount
+    namespace).
     Lesson 08.
     """
     task = processes.packed(function, args, caller="run_limited")
@@ -96,6 +98,7 @@ def run_limited(
     if memory is not None:
         memory = min(int(number("memory_bytes", memory, at_least=1)), _LARGEST_LIMIT_BYTES)
     limit_s = number("timeout_s", timeout_s, above=0)
+    environment = {**os.environ, **_texts({} if variables is None else variables)}
     entrance = []
     if shared_memory_bytes is not None:
         entrance = _shared_memory_entrance(int(number("shared_memory_bytes", shared_memory_bytes, at_least=1)))
@@ -110,7 +113,12 @@ def run_limited(
             "source": _source(function),
         }
         (folder / child.ORDER).write_text(json.dumps(order), encoding="utf-8")
-        return _run(folder, memory, limit_s, entrance)
+        return _run(folder, memory, limit_s, entrance, environment)
+
+
+def _texts(variables: Mapping[str, str]) -> dict[str, str]:
+    members("variables", list(named("variables", variables, "texts")), "names", kind=str)
+    return {name: one_of(f"variables[{name!r}]", value, str, "a text") for name, value in variables.items()}
 
 
 def _write_task(path: Path, task: bytes) -> None:
@@ -155,7 +163,9 @@ def _source(function: Callable[..., Any]) -> dict[str, list[str]]:
     return {file: linecache.getlines(file)} if file and not os.path.exists(file) else {}
 
 
-def _run(folder: Path, memory_bytes: int | None, timeout_s: float, entrance: list[str]) -> Outcome:
+def _run(
+    folder: Path, memory_bytes: int | None, timeout_s: float, entrance: list[str], environment: dict[str, str]
+) -> Outcome:
     kills_before = _system_memory_kills()
     process = subprocess.Popen(
         [*entrance, *processes.python(child.BOOTSTRAP, str(folder))],
@@ -163,6 +173,7 @@ def _run(folder: Path, memory_bytes: int | None, timeout_s: float, entrance: lis
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         bufsize=0,
+        env=environment,
         **processes.own_group(),
     )
     captured = _Captured()

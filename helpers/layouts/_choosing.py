@@ -12,27 +12,11 @@ from torch import nn
 from helpers import _console as console, units
 from helpers._checks import choice, short, whole_number
 from helpers.layouts._costs import ONE_BY_ONE, LayerWork, StrategyStep, cut, strategy_step
-from helpers.layouts._work import (
-    Saved,
-    check_pairs,
-    layer_work,
-    of_stages,
-    rank_net,
-    saved_by_layer,
-    tensor_plan,
-)
+from helpers.layouts._work import Saved, check_pairs, layer_work, of_stages, rank_net, saved_by_layer, tensor_plan
 from helpers.links import Link, checked_link
 from helpers.parallel._costs import BUCKET_BYTES, LayerCost, bucket_layers
-from helpers.parallel._footprint import (
-    SHARDED,
-    Footprint,
-    Layout,
-    OptimizerFactory,
-    Plan,
-    check_rows,
-    count_footprint,
-)
-from helpers.parallel.pipeline import _orders as orders, _schedules as schedules
+from helpers.parallel._footprint import SHARDED, Footprint, Layout, OptimizerFactory, Plan, check_rows, count_footprint
+from helpers.parallel.pipeline import _schedules as schedules
 from helpers.results import Result
 
 _MOST_MICROBATCHES = 8  # a stage: there the bubble is at most an eighth of the work
@@ -51,7 +35,7 @@ class Strategy(Result):
     ``step_s`` and its parts are None where the layout cannot be; the parts are those of
     :class:`strategy_costs.StrategyStep`. ``largest_bytes`` counts what the largest rank keeps, activations, and what is
     whole for a moment: a bucket of gradients (ZeRO-2), two layers' parameters and one's gradients (ZeRO-3, FSDP).
-    Lesson 05.
+    Lesson 16.
     """
 
     strategy: str
@@ -72,7 +56,7 @@ class Choice(Result):
     """What :func:`choose` found: ``best`` in words, and a row a layout.
 
     ``rows`` begin with those that fit, the fastest first; then come those that do not, the smallest first, and those
-    that cannot be. Lesson 05.
+    that cannot be. Lesson 16.
     """
 
     best: str
@@ -83,7 +67,7 @@ class Choice(Result):
     rows: tuple[Strategy, ...]
 
     def fitting(self) -> tuple[Strategy, ...]:
-        """Return the rows that fit, the fastest first. Lesson 05."""
+        """Return the rows that fit, the fastest first. Lesson 16."""
         return tuple(row for row in self.rows if row.fits)
 
 
@@ -119,7 +103,7 @@ def choose(
 
     Raises ValueError when no layout fits, saying what would, when neither or both of ``flops_per_s`` and
     ``layer_costs`` are given, for a layer that stands in two places, and for numbers that cannot be; TypeError for a
-    model that is not an nn.Sequential. Lesson 05.
+    model that is not an nn.Sequential. Lesson 16.
     """
     if not isinstance(model, nn.Sequential):
         raise TypeError(
@@ -233,7 +217,7 @@ def described(layout: Layout) -> str:
 def _microbatches(layout: Layout, asked: _Asked) -> list[int]:
     rows = asked.inputs[0]
     if asked.microbatches is not None:
-        orders.check(asked.schedule, ranks=layout.pipeline, microbatches=asked.microbatches, chunks=1)
+        schedules.check(asked.schedule, ranks=layout.pipeline, microbatches=asked.microbatches, chunks=1)
         check_rows(rows, layout, asked.microbatches)
         return [asked.microbatches]
     check_rows(rows, layout, 1)

@@ -22,8 +22,8 @@ from helpers.parallel._costs import (
     ring_reduce_scatter_s,
 )
 from helpers.parallel._footprint import Layout
-from helpers.parallel.pipeline import _orders as orders
-from helpers.parallel.pipeline._orders import BACKWARD, FORWARD
+from helpers.parallel.pipeline import _schedules as schedules
+from helpers.parallel.pipeline._schedules import BACKWARD, FORWARD
 from helpers.results import Result
 
 _RINGS = {"all-reduce": ring_all_reduce_s, "all-gather": ring_all_gather_s, "reduce-scatter": ring_reduce_scatter_s}
@@ -39,7 +39,7 @@ class LayerWork(Result):
     Tensor ranks divide ``split_share`` of the seconds, ``split_parameter_bytes`` of the parameters and
     ``split_gradient_bytes`` of the gradients; they sum ``forward_sum_bytes`` (outputs of row splits) in the forward
     pass and ``backward_sum_bytes`` (gradients of the inputs of column splits) in the backward pass, an all-reduce each.
-    Lesson 05.
+    Lesson 16.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Traffic(Result):
     """What a rank calls in one step over one kind of neighbour (``over``): so many ``calls`` among so many ``ranks``.
 
     ``size_bytes`` sums the whole buffers of all calls, ``sent_bytes`` is what of it this rank sends: 2 (p - 1) / p for
-    a ring all-reduce, half of that for an all-gather or a reduce-scatter, all of it for a message. Lesson 05.
+    a ring all-reduce, half of that for an all-gather or a reduce-scatter, all of it for a message. Lesson 16.
     """
 
     over: str
@@ -81,7 +81,7 @@ class Traffic(Result):
 
 @dataclass(frozen=True)
 class StepTraffic(Result):
-    """All that a rank of ``stage`` exchanges in one step. Lesson 05."""
+    """All that a rank of ``stage`` exchanges in one step. Lesson 16."""
 
     stage: int
     sent_bytes: float
@@ -90,7 +90,7 @@ class StepTraffic(Result):
     def sent(self, over: str) -> float:
         """Return the bytes that the rank sends over "data", "tensor" or "pipeline": 0 where there are none.
 
-        Lesson 05.
+        Lesson 16.
         """
         return sum(row.sent_bytes for row in self.rows if row.over == over)
 
@@ -101,7 +101,7 @@ class StrategyStep(Result):
 
     ``compute_s`` is spent in forward and backward passes, ``tensor_s`` in waiting for all-reduces of tensor ranks,
     ``bubble_s`` in waiting for other stages (and for their messages), ``exposed_s`` in waiting for data ranks: what of
-    their ``data_link_s`` is not hidden behind computing. Lesson 05.
+    their ``data_link_s`` is not hidden behind computing. Lesson 16.
     """
 
     data: int
@@ -141,7 +141,7 @@ def strategy_traffic(
     * Pipeline ranks (GPipe: Huang et al., 2019): a message a microbatch to the next stage, and one to the stage before.
       One microbatch is naive model parallelism, where one stage works at a time.
 
-    Raises ValueError for a stage that is not there, and as :func:`strategy_step`. Lesson 05.
+    Raises ValueError for a stage that is not there, and as :func:`strategy_step`. Lesson 16.
     """
     parts = cut(layers, layout.pipeline)
     whole_number("stage", stage, at_least=0, at_most=layout.pipeline - 1)
@@ -220,16 +220,16 @@ def strategy_step(
     the optimizer, and all-reduces of tensor ranks, are waited for.
 
     Raises ValueError for layers that do not divide by the stages, for fewer microbatches than stages ("1f1b") and for
-    another schedule.
+    another schedule. Lesson 16.
     """
     choice("schedule", schedule, ONE_BY_ONE)
-    orders.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
+    schedules.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
     stages = [
         _Stage(part, layout, link, microbatches, bucket_bytes, reshard_after_forward)
         for part in cut(layers, layout.pipeline)
     ]
     by_rank = [
-        orders.rank_order(schedule, rank=rank, ranks=layout.pipeline, microbatches=microbatches)
+        schedules.rank_order(schedule, rank=rank, ranks=layout.pipeline, microbatches=microbatches)
         for rank in range(layout.pipeline)
     ]
     arrived_s: dict[tuple[str, int, int], float] = {(FORWARD, 0, microbatch): 0.0 for microbatch in range(microbatches)}

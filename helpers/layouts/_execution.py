@@ -26,14 +26,14 @@ from helpers._checks import whole_number
 from helpers.layouts._costs import LayerWork
 from helpers.links import Link, Port, sleep_until
 from helpers.parallel._collectives import collective
+from helpers.parallel._comparing import Loss
 from helpers.parallel._costs import BUCKET_BYTES, bucket_layers
 from helpers.parallel._data_parallel import LEARNING_RATE, shard, train_alone as train_alone
 from helpers.parallel._devices import fastest_step_s, step_times
-from helpers.parallel._differences import Loss
 from helpers.parallel._execution import RankPool, execute
 from helpers.parallel._footprint import Layout, Plan, check_plan, check_rows, cut_linear, handed_on
-from helpers.parallel.pipeline import _orders as orders
-from helpers.parallel.pipeline._orders import FORWARD
+from helpers.parallel.pipeline import _schedules as schedules
+from helpers.parallel.pipeline._schedules import FORWARD
 from helpers.parallel.pipeline._stages import split_stages
 from helpers.results import Result
 
@@ -45,7 +45,7 @@ class StrategyRun(Result):
     """A layout's step on real ranks: the fastest of ``repeats``, each as long as its slowest rank, after one warm-up.
 
     ``data_bytes``, ``tensor_bytes`` and ``pipeline_bytes`` are what rank 0 sent in a step;
-    ``parameters`` are the net's after all steps of plain SGD. Lesson 05.
+    ``parameters`` are the net's after all steps of plain SGD. Lesson 16.
     """
 
     data: int
@@ -102,7 +102,7 @@ def execute_strategies(
     after a pass is overwritten with NaN. Net, loss and batch go to the ranks pickled, and stay here as they were.
 
     Raises ValueError for a layout of more ranks than there are, for layers, widths or rows that do not divide, for
-    fewer microbatches than stages ("1f1b"), and for a net with a frozen parameter. Lesson 05.
+    fewer microbatches than stages ("1f1b"), and for a net with a frozen parameter. Lesson 16.
     """
     plan = dict(plan or {})
     frozen = next((name for name, parameter in net.named_parameters() if not parameter.requires_grad), None)
@@ -113,7 +113,7 @@ def execute_strategies(
             raise ValueError(f"a mesh of data {layout.data} x tensor {layout.tensor} x pipeline {layout.pipeline} "
                              f"needs {layout.ranks} ranks, and there are {ranks.world_size}; take a smaller mesh or "
                              "more ranks")  # fmt: skip
-        orders.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
+        schedules.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
         check_plan(net, plan, layout.tensor)
         split_stages(net, layout.pipeline)
         check_rows(len(inputs), layout, microbatches)
@@ -224,7 +224,7 @@ class _Member:
     def step(self) -> None:
         """Carry all microbatches forward and backward, exchange, and update the parameters."""
         self.sent_bytes = dict.fromkeys(("data", "tensor", "pipeline"), 0)
-        for kind, _, microbatch in orders.rank_order(
+        for kind, _, microbatch in schedules.rank_order(
             self.job.schedule, rank=self.stage, ranks=self.layout.pipeline, microbatches=self.microbatches
         ):
             (self._forward if kind == FORWARD else self._backward)(microbatch)

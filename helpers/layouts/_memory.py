@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from helpers._checks import batch_shape
-from helpers.memory import _allocations as allocations
+from helpers.memory import _trace as records
 from helpers.parallel import _footprint as footprints
 from helpers.parallel._execution import RankPool, rank_device
 from helpers.parallel._footprint import (
@@ -35,8 +35,8 @@ from helpers.parallel._footprint import (
     number_type,
     without_values,
 )
-from helpers.parallel.pipeline import _orders as orders, _schedules as schedules
-from helpers.parallel.pipeline._orders import BACKWARD, FORWARD
+from helpers.parallel.pipeline import _schedules as schedules
+from helpers.parallel.pipeline._schedules import BACKWARD, FORWARD
 from helpers.parallel.pipeline._stages import split_stages
 
 _REPEATS, _SHARDED_REPEATS = 8, 16  # a sharded step is too high in two to four of ten
@@ -145,7 +145,7 @@ def _jobs(
     parts = split_stages(net, layout.pipeline)
     several = layout.pipeline if microbatches is None else microbatches
     rows = _local_rows(inputs, layout, several)
-    orders.check(schedule, ranks=layout.pipeline, microbatches=several, chunks=1)
+    schedules.check(schedule, ranks=layout.pipeline, microbatches=several, chunks=1)
     entering = _entering(parts, torch.empty(rows, dtype=number_type(net), device="meta"))
     return [_Job(layout, part, tuple(given.shape), given.dtype, dict(plan or {}), optimizer, schedule, several)
             for part, given in zip(parts, entering, strict=False)]  # fmt: skip
@@ -329,7 +329,7 @@ class _Member:
         del stepping
 
     def _pass(self, part: nn.Module, mark: Callable[[], None]) -> None:
-        order = orders.rank_order(
+        order = schedules.rank_order(
             self.job.schedule, rank=self.stage, ranks=self.job.layout.pipeline, microbatches=self.job.microbatches
         )
         for kind, _, microbatch in order:
@@ -372,7 +372,7 @@ class _Member:
 def _levels_on_cpu(member: _Member) -> list[int]:
     """Return the bytes alive at each mark of a training."""
     names: list[str] = []
-    with allocations.recorded() as record:
+    with records.recorded() as record:
 
         def mark() -> None:
             gc.collect()  # what only refers to itself is released before it would be counted

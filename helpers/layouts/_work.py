@@ -66,7 +66,7 @@ def layer_work(
 
     Raises ValueError unless exactly one of ``flops_per_s`` and ``layer_costs`` is given, for another number of costs,
     for a layer that stands in two places, and for a plan in which columns and rows do not take turns; TypeError for
-    ``inputs`` that are no shape and for costs that are no :class:`costs.LayerCost`. Lesson 05.
+    ``inputs`` that are no shape and for costs that are no :class:`costs.LayerCost`. Lesson 16.
     """
     batch_shape(inputs)
     if not len(model):

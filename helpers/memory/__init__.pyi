@@ -1,4 +1,3 @@
-from ._capacity import Fit as Fit, LargestBatch as LargestBatch, fits as fits, max_batch_size as max_batch_size
 from ._layers import (
     LayerMemory as LayerMemory,
     LayerMemoryProfile as LayerMemoryProfile,
@@ -12,10 +11,14 @@ from ._layers import (
 )
 from ._peak import (
     AliveGroup as AliveGroup,
+    Fit as Fit,
+    LargestBatch as LargestBatch,
     ModelError as ModelError,
     PeakEstimate as PeakEstimate,
     PeakMeasurement as PeakMeasurement,
     estimate_peak_memory as estimate_peak_memory,
+    fits as fits,
+    max_batch_size as max_batch_size,
     measure_peak_memory as measure_peak_memory,
     sum_of_outputs as sum_of_outputs,
 )

@@ -19,15 +19,14 @@ from helpers import steps
 from helpers.memory import _attribution as attribution, _probing as probing, _timeline as timeline, _tracing as tracing
 from helpers.memory._peak import estimate_peak_memory
 from helpers.memory._trace import Operator, Trace
-from helpers.results import Result, derived
+from helpers.results import Record, derived
 
 ALEXNET_INPUT = (1, 3, 224, 224)
 _OWNED = ("weight", "bias", "buffer", "gradient", "optimizer state")
 _OUTSIDE_KINDS = {attribution.OUTSIDE_MODEL["loss"]: "loss"}
 
 
-@dataclass(frozen=True)
-class LayerMemory(Result):
+class LayerMemory(Record):
     """The bytes of one layer in one step; ``calls`` is how often it ran, and input and output are of all its calls.
 
     ``weight_bytes`` are the parameters that are no bias. A tensor that two layers own is counted at the first, and
@@ -50,8 +49,7 @@ class LayerMemory(Result):
     workspace_bytes: int
 
 
-@dataclass(frozen=True)
-class LayerMemoryProfile(Result):
+class LayerMemoryProfile(Record):
     """The memory of every layer, in the order in which they first run; ``table()`` has a row a layer.
 
     The totals count each tensor once. ``uncertain`` is as in :class:`~helpers.memory.PeakEstimate`. Lesson 07.
@@ -65,8 +63,7 @@ class LayerMemoryProfile(Result):
     layers: tuple[LayerMemory, ...]
 
 
-@dataclass(frozen=True)
-class MemoryShare(Result):
+class MemoryShare(Record):
     """One category: its most bytes at any moment of the step, its share of the whole, and its bytes at the peak.
 
     Lesson 07.
@@ -78,8 +75,7 @@ class MemoryShare(Result):
     at_peak_bytes: int
 
 
-@dataclass(frozen=True)
-class MemoryProfile(Result):
+class MemoryProfile(Record):
     """Where the memory of a step goes: the slices of a pie.
 
     ``whole_bytes`` is the sum of each category's largest moment. They do not all come at once, so the peak, which
@@ -91,8 +87,7 @@ class MemoryProfile(Result):
     shares: tuple[MemoryShare, ...]
 
 
-@dataclass(frozen=True)
-class LayerWorkingSet(Result):
+class LayerWorkingSet(Record):
     """What one layer touches in inference: its input, its parameters, its output, and their sum. Lesson 07."""
 
     layer: str
@@ -103,8 +98,7 @@ class LayerWorkingSet(Result):
     working_set_bytes: int
 
 
-@dataclass(frozen=True)
-class WorkingSets(Result):
+class WorkingSets(Record):
     """The working set of each layer with parameters, in the order in which they run. Lesson 07."""
 
     batch_bytes: int

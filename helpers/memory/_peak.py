@@ -1,4 +1,4 @@
-"""The peak memory of one step: estimated without running it, and measured by running it.
+"""The peak memory of one step: estimated without running it, measured by running it, and held against a limit.
 
 Both mean the same thing. A step is: the forward pass and the loss, and for training the backward pass and the
 optimizer's step, from gradients that are None. The second step counts, when the optimizer's state exists. The peak
@@ -12,14 +12,17 @@ Bytes are those of tensors, as PyTorch's allocator is asked for them. On CUDA th
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 
 from helpers import steps
-from helpers.memory import _allocations as allocations, _probing as probing, _timeline as timeline
-from helpers.results import Result, derived
+from helpers._checks import number, whole_number
+from helpers.memory import _probing as probing, _timeline as timeline, _trace as records
+from helpers.results import Record, derived
 from helpers.steps import ModelError as ModelError, sum_of_outputs as sum_of_outputs
 
 _LARGEST_GROUPS = 20
@@ -30,8 +33,7 @@ LEFT_OUT = {
 }
 
 
-@dataclass(frozen=True)
-class AliveGroup(Result):
+class AliveGroup(Record):
     """The tensors of one category and one layer that are alive at the peak; the smallest groups are one, "others".
 
     Lesson 07.
@@ -44,8 +46,7 @@ class AliveGroup(Result):
     peak_share: float
 
 
-@dataclass(frozen=True)
-class PeakEstimate(Result):
+class PeakEstimate(Record):
     """The peak memory of a step, when it comes, and what is alive there.
 
     ``peak_bytes`` is reached at event ``peak_event`` of ``timeline``, while ``operator`` of ``layer`` runs in
@@ -68,8 +69,7 @@ class PeakEstimate(Result):
     timeline: timeline.Timeline = field(repr=False)
 
 
-@dataclass(frozen=True)
-class PeakMeasurement(Result):
+class PeakMeasurement(Record):
     """The measured peak memory of a step.
 
     ``carried_bytes`` is alive when the step begins: parameters, buffers, input, optimizer state and what else the
@@ -191,7 +191,7 @@ def _real_copy(work: steps.Step) -> steps.Step:
 
 
 def _measured_on_cpu(work: steps.Step) -> tuple[int, int]:
-    with allocations.recorded() as record:
+    with records.recorded() as record:
         record.mark("copy")  # inside the record, so that a release of any of it is seen
         real = _real_copy(work)
         given = _own_bytes(real)
@@ -201,8 +201,8 @@ def _measured_on_cpu(work: steps.Step) -> tuple[int, int]:
         steps.run(real)
         record.mark("end")
         del real
-    kept = allocations.usage(record.window("first step")).kept_bytes
-    return given + kept, allocations.usage(record.window("second step")).peak_bytes
+    kept = records.usage(record.window("first step")).kept_bytes
+    return given + kept, records.usage(record.window("second step")).peak_bytes
 
 
 def _measured_on_cuda(work: steps.Step) -> tuple[int, int]:
@@ -210,7 +210,7 @@ def _measured_on_cuda(work: steps.Step) -> tuple[int, int]:
     torch.cuda.synchronize(work.device)
     before = torch.cuda.memory_allocated(work.device)
     real = _first_step(_real_copy(work))
-    usage, _ = allocations.cuda_usage(lambda: steps.run(real), work.device)
+    usage, _ = records.cuda_usage(lambda: steps.run(real), work.device)
     carried = torch.cuda.memory_allocated(work.device) - usage.kept_bytes - before
     return carried, usage.peak_bytes
 
@@ -228,3 +228,172 @@ def _own_bytes(work: steps.Step) -> int:
     named = (model.parameters(), model.buffers(), steps.kept_tensors(model).values(), steps.tensors_of(work.arguments))
     tensors = [tensor for group in named for tensor in group]
     return sum({tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}.values())
+
+
+class Fit(Record):
+    """Whether a step fits into ``memory_bytes``: True in ``if``, and what is left, negative where it is too much.
+
+    ``uncertain`` and ``left_out`` are as in :class:`~helpers.memory.PeakEstimate`. Lesson 07.
+    """
+
+    fits: bool
+    peak_bytes: int
+    memory_bytes: int
+    free_bytes: int
+    device: str
+    uncertain: tuple[str, ...]
+    left_out: str
+
+    def __bool__(self) -> bool:
+        return self.fits
+
+
+class LargestBatch(Record):
+    """The largest batch that fits into ``memory_bytes``, its peak, and the peak of a batch larger by one.
+
+    ``batch_size`` is 0 where ``smallest_batch_size`` does not fit: that is the batch with which the search began, 1
+    but for a model that cannot run one example. ``next_peak_bytes`` is None where the search ended at the limit that
+    it was given. ``estimates`` is how many batch sizes were estimated; ``uncertain``, of them all, and ``left_out``
+    are as in :class:`~helpers.memory.PeakEstimate`. Lesson 07.
+    """
+
+    batch_size: int
+    peak_bytes: int | None
+    next_peak_bytes: int | None
+    memory_bytes: int
+    estimates: int
+    device: str
+    uncertain: tuple[str, ...]
+    left_out: str
+    smallest_batch_size: int
+
+
+def fits(
+    model: nn.Module, inputs: steps.Inputs = None, memory_bytes: int | None = None, **options: Unpack[steps.Options]
+) -> Fit:
+    """Return whether one step fits into ``memory_bytes`` of tensors, by the estimate.
+
+    Python, PyTorch's code and, on CUDA, the context need memory as well: leave room for them (hundreds of MB). The
+    other arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
+    """
+    limit = int(number("memory_bytes", memory_bytes, at_least=0))
+    estimate = estimate_peak_memory(model, inputs, **options)
+    free_bytes = limit - estimate.peak_bytes
+    return derived(Fit, estimate, fits=free_bytes >= 0, memory_bytes=limit, free_bytes=free_bytes)
+
+
+def max_batch_size(
+    model: nn.Module,
+    inputs: steps.Inputs = None,
+    memory_bytes: int | None = None,
+    *,
+    shape: steps.Inputs = None,
+    at_most: int = 2**20,
+    **options: Unpack[steps.Options],
+) -> LargestBatch:
+    """Return the largest batch whose step fits into ``memory_bytes`` of tensors, ``at_most`` at the most.
+
+    ``inputs`` is as in :func:`~helpers.memory.estimate_peak_memory`; the first size of the shape, or of each tensor,
+    is the batch and is replaced. Tensors of the inputs have the batch first and the same batch. A ``loss`` must
+    take any batch. The search bisects on the estimate, guided by a straight line through the last two: the result
+    fits, and one more does not. It is the largest if the peak grows with the batch, as it does but for a few bytes
+    where a kernel takes another road. It begins at 1; for a model that cannot run one example, as batch normalisation
+    in training cannot, at 2, and where that fails too at the batch of ``inputs``: ``smallest_batch_size`` says which.
+
+    Raises ValueError when the inputs have no common batch, and what ``estimate_peak_memory`` raises; where no batch
+    to begin with runs, the error of the batch of ``inputs``. Lesson 07.
+    """
+    limit = int(number("memory_bytes", memory_bytes, at_least=0))
+    whole_number("at_most", at_most)
+    steps.check_model(model)
+    given, resized = _with_batch(steps.arguments_of(model, inputs, shape))
+    estimates: dict[int, PeakEstimate] = {}
+
+    def peak(batch: int) -> int:
+        if batch not in estimates:
+            estimates[batch] = estimate_peak_memory(model, resized(batch), **options)
+        return estimates[batch].peak_bytes
+
+    smallest = _smallest_that_runs(peak, given, at_most)
+    largest = largest_below(peak, limit, at_most, smallest=smallest)
+    peaks = {batch: estimate.peak_bytes for batch, estimate in estimates.items()}
+    return derived(
+        LargestBatch,
+        estimates[smallest],
+        batch_size=largest,
+        peak_bytes=peaks.get(largest),
+        next_peak_bytes=peaks.get(largest + 1),
+        memory_bytes=limit,
+        estimates=len(peaks),
+        uncertain=tuple(sorted({sentence for estimate in estimates.values() for sentence in estimate.uncertain})),
+        smallest_batch_size=smallest,
+    )
+
+
+def _smallest_that_runs(peak: Callable[[int], int], given: int, at_most: int) -> int:
+    """Return the first of 1, 2 and ``given`` whose step runs; raise the error of ``given``, or else the first."""
+    errors: dict[int, steps.ModelError] = {}
+    for batch in sorted(batch for batch in {1, 2, given} if 1 <= batch <= at_most):
+        try:
+            peak(batch)
+        except steps.ModelError as error:
+            errors[batch] = error
+        else:
+            return batch
+    raise errors.get(given, errors[1])
+
+
+def largest_below(peak: Callable[[int], int], limit: int, at_most: int, *, smallest: int = 1) -> int:
+    """Return the largest n of ``smallest`` to ``at_most`` with ``peak(n) <= limit``, 0 if there is none.
+
+    ``peak`` must grow with n.
+
+    Each step tries where the straight line through the bracket's ends meets the limit, and every second step the
+    middle, so that a peak that is no straight line does not make it slow.
+    """
+    if peak(smallest) > limit:
+        return 0
+    low, high = smallest, smallest + 1
+    while peak(high := min(high, at_most)) <= limit:
+        if high == at_most:
+            return at_most
+        low, high = high, _beyond(peak, low, high, limit)
+    halve = False
+    while high - low > 1:
+        middle = (low + high) // 2 if halve else _between(peak, low, high, limit)
+        halve = not halve
+        if peak(middle) <= limit:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _beyond(peak: Callable[[int], int], low: int, high: int, limit: int) -> int:
+    """Return a batch over ``high`` that no longer fits by the line through the two, 64 times ``high`` at the most."""
+    slope = (peak(high) - peak(low)) / max(high - low, 1)
+    over = high + int((limit - peak(high)) / slope) + 1 if slope > 0 else 64 * high
+    return min(max(over, high + 1), 64 * high)
+
+
+def _between(peak: Callable[[int], int], low: int, high: int, limit: int) -> int:
+    share = (limit - peak(low)) / (peak(high) - peak(low))
+    return min(max(low + int(share * (high - low)), low + 1), high - 1)
+
+
+def _with_batch(arguments: steps.Arguments) -> tuple[int, Callable[[int], steps.Arguments]]:
+    """Return the inputs' batch and what makes them with another one; a tensor's content is not needed: it is zeros."""
+    batches = {next(iter(leaf.shape), None) for leaf in arguments.leaves}
+    if len(batches) != 1 or None in batches:
+        raise ValueError(
+            f"the inputs' first sizes are {sorted(map(str, batches))}; give tensors with one common batch, first"
+        )
+
+    def resized(batch: int) -> steps.Arguments:
+        def with_batch(leaf: Any) -> Any:
+            sizes = (batch, *leaf.shape[1:])
+            return steps.Shape(sizes) if isinstance(leaf, steps.Shape) else leaf.new_zeros(()).expand(sizes)
+
+        return arguments.replaced(with_batch)
+
+    return batches.pop(), resized

@@ -25,20 +25,17 @@ import torch
 from torch.utils import _pytree as pytree
 
 from helpers import steps
-from helpers.memory import _allocations as allocations, _tracing as tracing
+from helpers.memory import _trace as records, _tracing as tracing
 from helpers.memory._trace import Operator, TensorSpec, Trace, as_without_mode, strides_of
 
-_FREE = (
-    torch.ops.aten.lift_fresh.default,
-    torch.ops.aten._local_scalar_dense.default,
-)
+_FREE = (torch.ops.aten.lift_fresh.default, torch.ops.aten._local_scalar_dense.default)
 
 
 @dataclass(frozen=True)
 class Probe:
     """What one operator takes, and the real sizes of the storages it made, in the order of ``Operator.made``."""
 
-    usage: allocations.Usage
+    usage: records.Usage
     made_bytes: tuple[int, ...]
 
 
@@ -47,7 +44,7 @@ class _Run:
     """One distinct operator that was run: where its changes stand, and what it returned."""
 
     mark: str
-    usage: allocations.Usage | None
+    usage: records.Usage | None
     output_bytes: dict[int, int]
     output_strides: dict[int, tuple[int, ...]] = field(default_factory=dict)
     kept: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -87,25 +84,25 @@ def probed(trace: Trace, work: steps.Step) -> tuple[list[Probe | None], tracing.
             runs = [runner.run(event) for event in events]
         else:
             runner = _Runner(trace, device, inside_bytes(events, trace))
-            with allocations.recorded() as record:
+            with records.recorded() as record:
                 runner.record = record
                 runs = [runner.run(event) for event in events]
     return [_probe(event, run, trace, record) for event, run in zip(events, runs, strict=True)], runner.layouts
 
 
-def _probe(event: Any, run: _Run | None, trace: Trace, record: allocations.Record | None) -> Probe | None:
+def _probe(event: Any, run: _Run | None, trace: Trace, record: records.Record | None) -> Probe | None:
     if not isinstance(event, Operator):
         return None
     fake_bytes = tuple(trace.storage_bytes[made.storage] for made in event.made)
     if run is None:
-        return Probe(allocations.Usage(sum(fake_bytes), sum(fake_bytes)), fake_bytes)
-    usage = run.usage or allocations.usage(record.window(run.mark))
+        return Probe(records.Usage(sum(fake_bytes), sum(fake_bytes)), fake_bytes)
+    usage = run.usage or records.usage(record.window(run.mark))
     return Probe(usage, tuple(run.output_bytes[made.position] for made in event.made))
 
 
 class _Runner:
     def __init__(self, trace: Trace, device: torch.device, inside_bytes: dict[Any, int] | None = None) -> None:
-        self.record: allocations.Record | None = None
+        self.record: records.Record | None = None
         self.layouts: tracing.Layouts = {}
         self._trace, self._device, self._inside_bytes = trace, device, inside_bytes or {}
         self._runs: dict[Any, _Run | None] = {}
@@ -136,7 +133,7 @@ class _Runner:
         if inside_bytes is not None:
             made_bytes = {made.position: self._trace.storage_bytes[made.storage] for made in event.made}
             kept_bytes = sum(made_bytes.values())
-            return _Run(mark, allocations.Usage(kept_bytes + inside_bytes, kept_bytes), made_bytes)
+            return _Run(mark, records.Usage(kept_bytes + inside_bytes, kept_bytes), made_bytes)
         too_large = self._device.type == "cpu" and _needed_bytes(event, self._trace) > _machine_bytes() / 2
         if too_large or self._lacks_workspace(event):
             return self._not_run(event)
@@ -150,7 +147,7 @@ class _Runner:
             arguments, named = pytree.tree_map_only(TensorSpec, self._made, event.arguments)
             if self.record is None:
                 call()  # the libraries take at their first call what they keep
-                usage, outputs = allocations.cuda_usage(call, self._device)
+                usage, outputs = records.cuda_usage(call, self._device)
             else:
                 self.record.mark(mark)
                 try:
@@ -176,7 +173,7 @@ class _Runner:
     def _not_run(self, event: Operator) -> None:
         self._trace.uncertain.add(f"{event.function} cannot be run alone here: what it takes inside is not counted")
 
-    def _finished(self, event: Operator, mark: str, usage: allocations.Usage | None, outputs: list[Any]) -> _Run:
+    def _finished(self, event: Operator, mark: str, usage: records.Usage | None, outputs: list[Any]) -> _Run:
         """Note the real sizes, and keep an output whose size only the operator knows: another may need its content."""
         run = _Run(mark, usage, {position: self._bytes_of(output) for position, output in enumerate(outputs)})
         for storage, position, _ in event.made:
@@ -238,16 +235,16 @@ def inside_bytes(events: Iterable[Any], trace: Trace) -> dict[Any, int]:
     tried: dict[Any, list[_SmallRun | None]] = {}
     if not waiting:
         return {}
-    with allocations.recorded() as record:
+    with records.recorded() as record:
         for key, event in waiting.items():
             tried[key] = [_run_small(event, most, record) for most in _SMALL_SIZES]
     found = {key: _at_full_size(waiting[key], runs, record) for key, runs in tried.items() if None not in runs}
     return {key: inside for key, inside in found.items() if inside is not None}
 
 
-def _at_full_size(event: Operator, runs: list[_SmallRun], record: allocations.Record) -> int | None:
+def _at_full_size(event: Operator, runs: list[_SmallRun], record: records.Record) -> int | None:
     """Return what the operator takes inside at its own size, None where the small sizes leave it open."""
-    usages = [allocations.usage(record.window(run.mark)) for run in runs]
+    usages = [records.usage(record.window(run.mark)) for run in runs]
     inside = [usage.peak_bytes - usage.kept_bytes for usage in usages]
     if inside[0] == inside[1]:
         return inside[0]
@@ -290,7 +287,7 @@ def _is_large(event: Operator, trace: Trace) -> bool:
     return made + written > _LARGE_BYTES
 
 
-def _run_small(event: Operator, most: int, record: allocations.Record) -> _SmallRun | None:
+def _run_small(event: Operator, most: int, record: records.Record) -> _SmallRun | None:
     """Run the operator with its large sizes about ``most``; return None where it cannot be run so."""
     mark = str(record.marks)
     smaller = _smaller_sizes(event.arguments, most)

@@ -15,7 +15,7 @@ import torch
 
 from helpers.memory._probing import Probe
 from helpers.memory._trace import Operator, Release, Trace
-from helpers.results import Result, derived
+from helpers.results import Record, derived
 
 CATEGORIES = (
     "parameter", "buffer", "input", "optimizer state", "saved activation", "activation", "gradient",
@@ -25,8 +25,7 @@ CATEGORIES = (
 _CUDA_BLOCK_BYTES = 512  # torch.cuda's caching allocator rounds every tensor up to it
 
 
-@dataclass(frozen=True)
-class LiveTensor(Result):
+class LiveTensor(Record):
     """One tensor of the step, or the workspace of one operator: how large, whose, and alive from when to when.
 
     ``category`` is one of ``CATEGORIES``: a saved activation is made in the forward pass and kept for the backward
@@ -44,8 +43,7 @@ class LiveTensor(Result):
     end_event: int
 
 
-@dataclass(frozen=True)
-class Event(Result):
+class Event(Record):
     """One operator of the step, and the most bytes alive while it ran. Lesson 07."""
 
     operator: str
@@ -54,8 +52,7 @@ class Event(Result):
     live_bytes: int
 
 
-@dataclass(frozen=True)
-class Timeline(Result):
+class Timeline(Record):
     """Every tensor of a step with its life, in order of birth, and every event; ``table()`` is the tensors'.
 
     Lesson 07.

@@ -48,11 +48,7 @@ UNOBSERVED: Observe = lambda _tracer, _layers: nullcontext()  # noqa: E731
 Layouts = dict[Any, dict[int, tuple[int, ...]]]  # by an operator's key: position of a result, its strides
 
 
-def traced(
-    work: steps.Step,
-    observe: Observe = UNOBSERVED,
-    layouts: Layouts | None = None,
-) -> Trace:
+def traced(work: steps.Step, observe: Observe = UNOBSERVED, layouts: Layouts | None = None) -> Trace:
     """Run two steps of ``work`` on fake copies and return the life of every tensor.
 
     ``observe(tracer, layers)`` is a context around the second step, for those who want to see more of it.

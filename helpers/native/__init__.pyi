@@ -15,6 +15,7 @@ from ._nvrtc import (
     nvrtc_version as nvrtc_version,
     supported_architectures as supported_architectures,
 )
+from ._object_file import MachineCode as MachineCode
 from ._tools import (
     CompilationError as CompilationError,
     MissingToolError as MissingToolError,

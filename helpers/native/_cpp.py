@@ -17,7 +17,7 @@ from typing import Any
 
 from helpers import storage
 from helpers._checks import members, one_of
-from helpers.native import _cache as cache
+from helpers.native import _tools as tools
 from helpers.native._signatures import Signature, parse_signature, to_c
 from helpers.native._tools import CompilationError, MissingToolError, NativeError, find_compiler, refused_line, run_tool
 
@@ -103,9 +103,9 @@ def compile_cpp(source: str, *, flags: Sequence[str] = CPP_FLAGS, folder: Path |
     command = find_compiler()
     version = _version(*command)
     machine = _processor() if any(flag.endswith("=native") for flag in flags) else platform.machine()
-    key = cache.digest(source, repr(flags), repr(command), version, machine)
+    key = tools.digest(source, repr(flags), repr(command), version, machine)
     begun = time.perf_counter()
-    path, was_cached = cache.fetch(key, _SUFFIX, lambda target: _compile(command, flags, source, target), folder=folder)
+    path, was_cached = tools.fetch(key, _SUFFIX, lambda target: _compile(command, flags, source, target), folder=folder)
     compile_s = 0.0 if was_cached else time.perf_counter() - begun
     return Library(path, version, flags, was_cached, compile_s, source, _loaded(path))
 

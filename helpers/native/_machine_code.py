@@ -19,17 +19,17 @@ from helpers._checks import one_of
 from helpers.native import _cubin as cubin, _nvrtc as nvrtc, _x86 as x86
 from helpers.native._cpp import Library
 from helpers.native._nvrtc import Cubin
+from helpers.native._object_file import MachineCode, object_file
 from helpers.native._tools import NativeError, find_nvdisasm, find_objdump, run_tool
-from helpers.results import Result
+from helpers.results import Record
 
-Compiled = Cubin | Library | bytes | str | os.PathLike[str]
+Compiled = Cubin | Library | MachineCode | bytes | str | os.PathLike[str]
 
 _LIMIT_S = 300
 _CUDA_MACHINE = b"\xbe\x00"
 
 
-@dataclass(frozen=True)
-class KindCount(Result):
+class KindCount(Record):
     """A GPU's instructions of one kind, by the nearest thing that they read: immediate first, register last.
 
     What is left of ``count`` reads none of the four (a jump, a load by address). Lesson 11.
@@ -43,8 +43,7 @@ class KindCount(Result):
     register: int
 
 
-@dataclass(frozen=True)
-class AccessCount(Result):
+class AccessCount(Record):
     """Loads, stores or atomics of one memory space and width, in bits a thread (None: not said). Lesson 11."""
 
     access: str
@@ -53,8 +52,7 @@ class AccessCount(Result):
     count: int
 
 
-@dataclass(frozen=True)
-class Census(Result):
+class Census(Record):
     """A GPU function's instructions, counted in its program.
 
     ``total`` are all, of which ``padding`` at the end are never reached. ``multiply_adds`` are FFMA, FFMA2, HFMA2 and
@@ -88,16 +86,14 @@ class Census(Result):
     accesses: tuple[AccessCount, ...]
 
 
-@dataclass(frozen=True)
-class MnemonicCount(Result):
+class MnemonicCount(Record):
     """A processor's instructions of one mnemonic. Lesson 11."""
 
     mnemonic: str
     count: int
 
 
-@dataclass(frozen=True)
-class HostCensus(Result):
+class HostCensus(Record):
     """An x86-64 function's instructions, counted in its program.
 
     ``total`` are all, of which ``padding`` at the end are never reached. Floating-point arithmetic is scalar or
@@ -167,8 +163,9 @@ class Program:
 def disassemble(program: Compiled, *, function: str | None = None) -> str:
     """Return the machine code of a Cubin, a Library, or the path or bytes of an object, as text.
 
-    It is that of one function, or of all: a line an instruction, with its offset in bytes; in nvdisasm's words for a
-    GPU, in Intel's for an x86-64 processor; for another processor the whole is objdump's own listing.
+    A MachineCode is read as well. It is that of one function, or of all: a line an instruction, with its offset in
+    bytes; in nvdisasm's words for a GPU, in Intel's for an x86-64 processor; for another processor the whole is
+    objdump's own listing.
 
     Raises NativeError for what holds no machine code, MissingToolError without the disassembler, ValueError for a
     function that is not in it (with those that are), TypeError for another argument. Lesson 11.
@@ -184,7 +181,7 @@ def disassemble(program: Compiled, *, function: str | None = None) -> str:
 
 
 def census(program: Compiled, *, function: str | None = None) -> Census | HostCensus:
-    """Return the census of one function of a Cubin, a Library, or the path or bytes of a compiled file.
+    """Return the census of one function of a Cubin, a Library, a MachineCode, or the path or bytes of a compiled file.
 
     A GPU's program gives a :class:`Census`, an x86-64 one a :class:`HostCensus`; ``function`` may be left out where
     there is only one. Raises as :func:`disassemble` does, and NativeError for a processor that is not
@@ -208,6 +205,8 @@ def read_program(program: Compiled) -> Program:
     """Return a compiled program's functions. Raises as :func:`disassemble` does."""
     if isinstance(program, Cubin):
         return _read_gpu(program.image)
+    if isinstance(program, MachineCode):
+        return _read_code(program)
     if isinstance(program, Library):
         listing = _objdump(program.path)
     else:
@@ -247,6 +246,12 @@ def _read_gpu(image: bytes) -> Program:
                 f"{problem} of {cubin.INSTRUCTION_BYTES} bytes", "use the nvdisasm that comes with torch's Triton"
             )
     return Program(functions, image=image)
+
+
+@functools.lru_cache(maxsize=1)  # it is listed and counted, one after the other
+def _read_code(program: MachineCode) -> Program:
+    listing = _objdump(object_file(program))
+    return Program({name: body.without_data() for name, body in x86.parse(listing).items()}, listing=listing)
 
 
 def _objdump(program: bytes | str | os.PathLike[str]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.native import _cache as cache, _cubin as cubin
+from helpers.native import _cubin as cubin, _tools as tools
 from helpers.native._tools import CompilationError, MissingToolError, NativeError, package_folders, refused_line
 
 if TYPE_CHECKING:
@@ -88,14 +88,14 @@ def compile_cuda(
     if match is None or f"sm_{match[1]}" not in known:
         raise ValueError(f"architecture {architecture!r} is not known to NVRTC {version}; it knows {', '.join(known)}")
     given = (f"--gpu-architecture={architecture}", "--ptxas-options=-v", *_include_options(path), *options)
-    key = cache.digest(source, architecture, repr(options), version, path.name)
+    key = tools.digest(source, architecture, repr(options), version, path.name)
 
     def build(target: Path) -> None:
         image, log = _compiled(library, source, given)
         target.write_bytes(log.encode() + b"\0" + image)
 
     begun = time.perf_counter()
-    kept, was_cached = cache.fetch(key, ".nvrtc", build, folder=folder)
+    kept, was_cached = tools.fetch(key, ".nvrtc", build, folder=folder)
     log, _, image = kept.read_bytes().partition(b"\0")
     compile_s = 0.0 if was_cached else time.perf_counter() - begun
     return Cubin(architecture, f"NVRTC {version}", options, was_cached, compile_s, image, log.decode(), source)

@@ -15,6 +15,8 @@ _FMA = re.compile(r"v(fmadd|fmsub|fnmadd|fnmsub|fmaddsub|fmsubadd)\d*(ps|pd|ph|s
 _MULTIPLY = re.compile(r"v?mul(ps|pd|ph|ss|sd|sh)$")
 _ADD = re.compile(r"v?(add|sub)(ps|pd|ph|ss|sd|sh)$")
 _BRANCH = re.compile(r"j\w+$|call\w?$|ret\w?$|loop\w*$")
+_END = re.compile(r"jmp\w?|ret\w?")
+_TARGET = re.compile(r"(?:0x)?([0-9a-f]+)")
 _NO_ACCESS = re.compile(r"(nop|lea|prefetch|clflush|clwb|cldemote|endbr)")
 _READS_FIRST = re.compile(
     r"(cmp(?!xchg)|test|bt$|v?u?comis|vtest|vptest|ptest|push|call|jmp|mul$|imul$|div$|idiv$|"
@@ -57,6 +59,17 @@ class Instruction:
         return bool(_BRANCH.fullmatch(self.mnemonic))
 
     @property
+    def ends(self) -> bool:
+        """True when what stands behind it is not the next to run: a jump without a condition, a return."""
+        return bool(_END.fullmatch(self.mnemonic))
+
+    @property
+    def target(self) -> int | None:
+        """The offset that a branch names, None where it names none or is no branch."""
+        named = self.is_branch and self.operands and _TARGET.fullmatch(self.operands[0])
+        return int(named[1], 16) if named else None
+
+    @property
     def loads(self) -> bool:
         """True when it reads memory that it names; push, pop, call and ret touch the stack without naming it."""
         return any(self._memory[1:]) or (bool(self._memory[:1]) and self._memory[0] and self._reads_first)
@@ -97,6 +110,29 @@ class Function:
             end -= 1
         return len(self.instructions) - end
 
+    def without_data(self) -> Function:
+        """Return the function up to the last instruction that its jumps reach from the first one.
+
+        Behind it stand constants, which a listing shows as instructions. A jump to an address that is computed may
+        reach any: then nothing is left out.
+        """
+        places = {instruction.offset: place for place, instruction in enumerate(self.instructions)}
+        reached, waiting = set(), [0]
+        while waiting:
+            place = waiting.pop()
+            if place in reached or place >= len(self.instructions):
+                continue
+            reached.add(place)
+            instruction = self.instructions[place]
+            target = instruction.target
+            if instruction.mnemonic.startswith("jmp") and target is None:
+                return self
+            if target in places:
+                waiting.append(places[target])
+            if not instruction.ends:
+                waiting.append(place + 1)
+        return Function(self.name, self.instructions[: max(reached, default=-1) + 1])
+
     def text(self) -> str:
         """Return the listing: a line an instruction with its offset from the function's start."""
         start = self.instructions[0].offset if self.instructions else 0
@@ -119,17 +155,17 @@ def parse(listing: str) -> dict[str, Function]:
             name = label[1] if in_text and not _RUNTIME.fullmatch(label[1]) else ""
             if name:
                 found[name] = []
-        elif instruction and name and (parsed := _instruction(int(instruction[1], 16), instruction[2])):
-            found[name].append(parsed)
+        elif instruction and name:
+            found[name].append(_instruction(int(instruction[1], 16), instruction[2]))
     return {name: Function(name, tuple(instructions)) for name, instructions in found.items()}
 
 
-def _instruction(offset: int, text: str) -> Instruction | None:
+def _instruction(offset: int, text: str) -> Instruction:
     text = re.split(r"\s+[#<]", text, maxsplit=1)[0]
     text = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
-    mnemonic, _, rest = text.partition(" ")
-    operands = tuple(part.strip() for part in rest.split(",") if part.strip())
-    return Instruction(offset, mnemonic, operands) if mnemonic else None
+    mnemonic, *rest = text.split(maxsplit=1)
+    operands = tuple(part.strip() for part in "".join(rest).split(",") if part.strip())
+    return Instruction(offset, mnemonic, operands)
 
 
 def _is_filler(instruction: Instruction) -> bool:

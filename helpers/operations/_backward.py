@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -86,11 +87,8 @@ def _accumulations(uses: Counter, trace: Trace) -> Iterator[Accumulation]:
             yield Accumulation(owner, count - 1, tensor.numel(), tensor.dtype.itemsize)
         else:
             metadata = node._input_metadata[place]
-            elements = 1
-            for size in metadata.shape:
-                elements *= size
             owner = trace.owner_of.get(node._sequence_nr(), 0)
-            yield Accumulation(owner, count - 1, elements, metadata.dtype.itemsize)
+            yield Accumulation(owner, count - 1, math.prod(metadata.shape), metadata.dtype.itemsize)
 
 
 def found_tensors(value: Any) -> Iterator[Tensor]:

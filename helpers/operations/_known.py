@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from helpers.operations._recurrent import is_recurrence
 from helpers.operations._shapes import batch_sizes, everywhere, result_of
 from helpers.operations._specs import META, Operator, mapped, shape_only, tensors_in, written
-from helpers.operations._trace import Trace
+from helpers.operations._trace import Trace, is_recurrence
 from helpers.steps import ForwardError
 
 # Values are kept of so many elements at most: the masks of 512 sequences of 512, and 2 MB.

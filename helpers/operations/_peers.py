@@ -13,7 +13,6 @@ import logging
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -24,15 +23,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.models import LeNet
 from helpers.operations._profile import profile_ops
-from helpers.results import Result
+from helpers.results import Record
 
 _IMAGE = (1, 3, 224, 224)
 _CLOSE = 0.02  # an error below it is amber, above it red
 _COLOURS = {"exact": "#009E73", "close": "#E69F00", "wrong": "#D55E00"}
 
 
-@dataclass(frozen=True)
-class PeerCount(Result):
+class PeerCount(Record):
     """What one profiler counted for one model; ``counted_macs`` is None where it failed, and ``problem`` says how."""
 
     model: str
@@ -62,8 +60,7 @@ class PeerCount(Result):
         return "close" if off < _CLOSE else "wrong"
 
 
-@dataclass(frozen=True)
-class PeerTable(Result):
+class PeerTable(Record):
     """The forward MACs of several models by several profilers; shown as a table of errors, coloured by their size.
 
     ``not_installed`` names the profilers that this machine did not have. Lesson 07.
@@ -173,10 +170,6 @@ def _counted(
             return PeerCount(model_name, profiler, truth, None, type(error).__name__)
 
 
-def _by_us(model: nn.Module, shape: tuple[int, ...]) -> int:
-    return profile_ops(model, shape).forward_macs
-
-
 def _by_thop(model: nn.Module, shape: tuple[int, ...]) -> int:
     import thop
 
@@ -210,6 +203,6 @@ def _by_flop_counter(model: nn.Module, shape: tuple[int, ...]) -> int:
 
 
 _PROFILERS: dict[str, Callable[[nn.Module, tuple[int, ...]], int]] = {
-    "helpers": _by_us, "thop": _by_thop, "fvcore": _by_fvcore, "torchinfo": _by_torchinfo,
-    "DeepSpeed": _by_deepspeed, "torch": _by_flop_counter,
+    "helpers": lambda model, shape: profile_ops(model, shape).forward_macs, "thop": _by_thop, "fvcore": _by_fvcore,
+    "torchinfo": _by_torchinfo, "DeepSpeed": _by_deepspeed, "torch": _by_flop_counter,
 }  # fmt: skip

@@ -15,10 +15,9 @@ from helpers import _trees as trees, steps
 from helpers.operations import _backward as backward, _conventions as conventions, _formulas as formulas
 from helpers.operations._known import OnShapes
 from helpers.operations._optimizer import optimizer_calls
-from helpers.operations._recurrent import Recurrence
 from helpers.operations._report import LayerOperations, LayerOperator, OperationProfile, OperatorOperations
 from helpers.operations._specs import META, NOTHING, Call, Work
-from helpers.operations._trace import Trace
+from helpers.operations._trace import Recurrence, Trace
 from helpers.results import derived
 from helpers.steps import ForwardError as ForwardError, ModelError as ModelError
 

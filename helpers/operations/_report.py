@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import pandas as pd
 
 from helpers import _trees as trees, results
-from helpers.results import Result
+from helpers.results import Record
 
 _SHAPE_LETTERS = 24
 _COLUMNS = {"forward MAC": "forward_macs", "forward FLOP": "forward_flops", "backward MAC": "backward_macs",
@@ -22,8 +22,7 @@ _LAYOUT = trees.Layout(
 )
 
 
-@dataclass(frozen=True)
-class LayerOperations(Result):
+class LayerOperations(Record):
     """The operations of one module, everything inside it included.
 
     ``layer`` is the module's path in the model ("" is the model itself; a path that ends in "(functional)" holds
@@ -73,8 +72,7 @@ class LayerOperations(Result):
         return self.forward_read_bytes + self.forward_written_bytes
 
 
-@dataclass(frozen=True)
-class OperatorOperations(Result):
+class OperatorOperations(Record):
     """The operations of one of torch's operators over the whole model, in one phase.
 
     ``phase`` is "forward", "backward" (of that operator's calls) or "optimizer". ``treatment`` is "counted", "free"
@@ -92,8 +90,7 @@ class OperatorOperations(Result):
     flops_per_byte: float | None
 
 
-@dataclass(frozen=True)
-class LayerOperator(Result):
+class LayerOperator(Record):
     """The operations of one operator that one module calls itself, in one phase; free operators have no row.
 
     ``layer`` is the path of the module's row, or that of its row "(functional)". Lesson 07.
@@ -111,8 +108,7 @@ class LayerOperator(Result):
     flops_per_byte: float | None
 
 
-@dataclass(frozen=True)
-class LectureLayer(Result):
+class LectureLayer(Record):
     """One row of the lecture's table."""
 
     layer: str
@@ -120,8 +116,7 @@ class LectureLayer(Result):
     operations: int
 
 
-@dataclass(frozen=True)
-class LectureTable(Result):
+class LectureTable(Record):
     """The lecture's own count, named "FLOPs" there: its rules are neither MACs nor FLOPs (lesson 07 shows why).
 
     Convolution: outputs x (weights of one output + 1); linear: inputs x outputs; ReLU: 2 an element; pooling: 3 an
@@ -133,7 +128,6 @@ class LectureTable(Result):
     layers: tuple[LectureLayer, ...]
 
 
-@dataclass(frozen=True)
 class OperationProfile(trees.LayerProfile):
     """Operations of one forward, one backward and one optimizer step of a model, for one input.
 

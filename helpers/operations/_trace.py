@@ -14,9 +14,9 @@ import random
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,9 +26,19 @@ from torch.nn.modules import module as module_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from helpers.operations import _recurrent as recurrent
 from helpers.operations._shapes import MATRIX_PRODUCTS, check_positions, check_types
-from helpers.operations._specs import Call, Operator, mapped, operator_of, spec_of, storage_of, tensors_in, written
+from helpers.operations._specs import (
+    META,
+    Call,
+    Operator,
+    mapped,
+    operator_of,
+    shape_only,
+    spec_of,
+    storage_of,
+    tensors_in,
+    written,
+)
 from helpers.steps import described
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
@@ -41,7 +51,7 @@ class Trace:
     def __init__(self, model: nn.Module) -> None:
         self.calls: list[Call] = []
         self.free: Counter[tuple[str, int]] = Counter()
-        self.recurrences: list[recurrent.Recurrence] = []
+        self.recurrences: list[Recurrence] = []
         self.draws: set[str] = set()
         self.owner_of: dict[int, int] = {}
         self.causal: tuple[int, int, bool] | None = None
@@ -156,12 +166,12 @@ class Trace:
         """Call ``func``; note where attention is causal, and take a recurrent layer for one operator."""
         if name == "_nested_tensor_from_mask_left_aligned":
             return False  # a padding mask may hold anything: the whole of every sequence is counted
-        if recurrent.is_recurrence(name, args):
+        if is_recurrence(name, args):
             return self._recurrence(func, args)
         return self._attention(func, name, args, kwargs) if name in _ATTENTION else func(*args, **kwargs)
 
     def _recurrence(self, func: Any, args: tuple) -> Any:
-        record = recurrent.Recurrence(func, args, self._stack[-1])
+        record = Recurrence(func, args, self._stack[-1])
 
         def short(shortened: tuple) -> tuple[Trace, Any]:
             trace = Trace(nn.Module())
@@ -175,7 +185,7 @@ class Trace:
         self.recurrences.append(record)
         return record.result(lambda: self._recurrent_results(record))
 
-    def _recurrent_results(self, record: recurrent.Recurrence) -> Any:
+    def _recurrent_results(self, record: Recurrence) -> Any:
         return record.func(*record.args)
 
     def _attention(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
@@ -306,3 +316,74 @@ def shapes_in(values: Any) -> str:
         return str(tuple(values.shape))
     items = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
     return ", ".join(filter(None, map(shapes_in, items)))
+
+
+# A recurrent layer is one operator: every further step costs the same, so a few steps tell the cost of all.
+
+_FUNCTIONS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+_FEW = 2  # from here on a further step adds the same; the first and the last differ from those between them
+
+
+class Share(NamedTuple):
+    """The record of a short sequence, and how many times it counts in the whole."""
+
+    times: int
+    trace: Any
+    outputs: tuple[Tensor, ...]
+
+
+def is_recurrence(name: str, args: tuple) -> bool:
+    """Tell whether this is a call of ``torch.lstm`` or its kind on sequences of one length (not on packed ones)."""
+    return name in _FUNCTIONS and len(args) == 9 and isinstance(args[3], bool)
+
+
+class Recurrence:
+    """One call of a recurrent layer, followed step by step for two short sequences only.
+
+    A sequence of n steps costs (short) + (n - 2) ((short with one step more) - (short)), exactly.
+    """
+
+    def __init__(self, func: Callable[..., Any], args: tuple, owner: int) -> None:
+        self.func, self.args, self.owner = func, args, owner
+        self.shares: list[Share] = []
+
+    def follow(self, record: Callable[[tuple], tuple[Any, Any]]) -> None:
+        """Let ``record(arguments)`` run the short sequences."""
+        length = self.args[0].shape[1 if self.args[8] else 0]
+        further = max(0, length - _FEW)
+        for times, steps in ((1 - further, min(length, _FEW)), (further, _FEW + 1)):
+            if times:
+                trace, outputs = record(self._of_length(steps))
+                self.shares.append(Share(times, trace, tuple(outputs)))
+
+    def _of_length(self, steps: int) -> tuple:
+        """Return the arguments on shapes for so many steps, each tensor a leaf of its own graph."""
+        grad = torch.is_grad_enabled()
+        fresh: dict[int, Tensor] = {}
+
+        def made(tensor: Tensor) -> Tensor:
+            return fresh.setdefault(id(tensor), shape_only(tensor, requires_grad=grad and tensor.requires_grad))
+
+        data, shape = self.args[0], list(self.args[0].shape)
+        shape[1 if self.args[8] else 0] = steps
+        short = torch.empty(shape, dtype=data.dtype, device=META, requires_grad=grad and data.requires_grad)
+        return (short, *mapped(self.args[1:], made))
+
+    def result(self, compute: Callable[[], Sequence[Tensor]]) -> tuple[Tensor, ...]:
+        """Return what ``compute`` makes, as the results of one node of autograd's graph."""
+        return _Node.apply(self, compute, *tensors_in(self.args))
+
+    def shapes(self) -> tuple[Tensor, ...]:
+        """Return the results on shapes: what comes out at every step, and the last hidden state (and cell)."""
+        data, hidden = self.args[0], list(tensors_in((self.args[1],)))
+        directions = 2 if self.args[7] else 1
+        every = data.new_empty((*data.shape[:-1], directions * hidden[0].shape[-1]))
+        return (every, *[torch.empty_like(tensor) for tensor in hidden])
+
+
+class _Node(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, recurrence: Recurrence, compute: Callable[[], Sequence[Tensor]], *_: Tensor) -> Any:
+        ctx.recurrence = recurrence
+        with _disable_current_modes():
+            return tuple(compute())

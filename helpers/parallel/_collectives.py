@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from helpers._checks import choice, whole_number
 from helpers.links import Activity
-from helpers.results import Result
+from helpers.results import Record
 
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather")
 
 _Steps = list[list[tuple[int, int, int, int, str]]]  # a step: (source, target, start, stop, action) of each message
 
 
-@dataclass(frozen=True)
-class Message(Result):
+class Message(Record):
     """One message: in ``step``, ``source`` sends its elements ``start`` to ``stop`` to ``target``.
 
     The target adds them to its own (``action`` "reduce") or puts them in their place ("copy"). Lesson 04.
@@ -39,8 +37,7 @@ class Message(Result):
     action: str
 
 
-@dataclass(frozen=True)
-class RankTraffic(Result):
+class RankTraffic(Record):
     """What one rank sends and receives in a collective, and in how many messages. Lesson 04."""
 
     rank: int
@@ -49,8 +46,7 @@ class RankTraffic(Result):
     received_bytes: int
 
 
-@dataclass(frozen=True)
-class Collective(Result):
+class Collective(Record):
     """A collective over ``world_size`` ranks on ``length`` elements of ``element_bytes``, as its messages.
 
     ``steps`` counts the steps in which something is sent, ``total_bytes`` all bytes of all messages, and
@@ -131,6 +127,35 @@ def collective(operation: str, algorithm: str, *, world_size: int, length: int, 
         busiest_port_bytes=_busiest(messages),
         messages=messages,
     )
+
+
+class RingFrame(Record):
+    """The ranks before ``step`` of a ring: whose terms ``chunks[rank][chunk]`` holds, and what the step moves.
+
+    ``moves`` are (source, target, chunk). The last frame has the result and no moves. Lesson 04.
+    """
+
+    step: int
+    chunks: tuple[tuple[frozenset[int], ...], ...]
+    moves: tuple[tuple[int, int, int], ...]
+
+
+def ring_frames(world_size: int) -> tuple[RingFrame, ...]:
+    """Return a ring all-reduce of a chunk a rank, step by step, as ``plotting.draw_ring`` draws it.
+
+    It follows the messages of ``collective("all_reduce", "ring", ...)``, which :func:`execute` sends. Lesson 04.
+    """
+    planned = collective("all_reduce", "ring", world_size=world_size, length=world_size)
+    held = [[frozenset({own})] * world_size for own in range(world_size)]
+    frames = []
+    for step in range(planned.steps + 1):
+        before = tuple(tuple(chunks) for chunks in held)
+        sent = [message for message in planned.messages if message.step == step]
+        frames.append(RingFrame(step, before, tuple((m.source, m.target, m.start) for m in sent)))
+        for m in sent:
+            kept = before[m.target][m.start] if m.action == "reduce" else frozenset()
+            held[m.target][m.start] = kept | before[m.source][m.start]
+    return tuple(frames)
 
 
 def input_bounds(planned: Collective, rank: int) -> tuple[int, int]:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from helpers._checks import number, whole_number
 from helpers.links import Activity, Link, Timeline, joined
 from helpers.parallel._collectives import Collective
-from helpers.results import Result
+from helpers.results import Record
 
 # What DistributedDataParallel takes unless told otherwise (torch.distributed._DEFAULT_FIRST_BUCKET_BYTES, and 25 MiB).
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20
@@ -94,7 +93,7 @@ def schedule(planned: Collective, link: Link) -> Timeline:
 
     A message starts when its source and its target have ended their messages of the steps before, and takes the link's
     time; nobody waits for a rank it has nothing to do with. Unlike the formulas this counts chunks that differ by an
-    element, and any number of ranks. Raises ValueError for a collective without messages. Lesson 04.
+    element, and any number of ranks. Raises ValueError for a collective without messages.
     """
     if not planned.messages:
         raise ValueError(f"this {planned.operation} sends nothing (world size {planned.world_size}, "
@@ -118,8 +117,7 @@ def _scheduled(planned: Collective, link: Link) -> Iterator[Activity]:
 # A data-parallel step.
 
 
-@dataclass(frozen=True)
-class LayerCost(Result):
+class LayerCost(Record):
     """What a layer costs a rank: the seconds of its forward and its backward pass, and the bytes of its gradient.
 
     Raises ValueError for one that is negative or not finite. Lesson 04.
@@ -134,8 +132,7 @@ class LayerCost(Result):
             number(name, getattr(self, name), at_least=0)
 
 
-@dataclass(frozen=True)
-class BucketCost(Result):
+class BucketCost(Record):
     """A bucket of gradients: its layers, its bytes, when it is ready, and when its all-reduce starts and ends.
 
     Lesson 04.
@@ -148,8 +145,7 @@ class BucketCost(Result):
     end_s: float
 
 
-@dataclass(frozen=True)
-class DdpStep(Result):
+class DdpStep(Record):
     """A modelled data-parallel step: ``step_s`` is ``compute_s`` and the communication that is not hidden behind it.
 
     ``link_s`` is the time of all all-reduces, ``exposed_s`` what of it (and of waiting for it) comes after the

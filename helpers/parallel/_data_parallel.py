@@ -15,9 +15,9 @@ from torch import nn
 from helpers._checks import choice, whole_number
 from helpers.links import Link, Recorder
 from helpers.parallel import _collectives as collectives
-from helpers.parallel._differences import Loss
+from helpers.parallel._comparing import Loss
 from helpers.parallel._execution import RankPool, execute, rank_device
-from helpers.results import Result
+from helpers.results import Record
 
 LEARNING_RATE = 0.1
 WAYS = ("ddp", "fsdp", "all_reduce", *collectives.ALGORITHMS)
@@ -27,7 +27,7 @@ def shard(batch: torch.Tensor, rank: int, *, world_size: int, sizes: Sequence[in
     """Return the rows of ``batch`` that ``rank`` works on: neighbours, the first ranks one row more than the last.
 
     ``sizes`` gives each rank's number of rows instead. Raises ValueError for a batch with fewer rows than ranks, for a
-    rank that is not there, and for sizes that do not make up the batch. Lesson 04.
+    rank that is not there, and for sizes that do not make up the batch.
     """
     whole_number("rank", rank, at_least=0, at_most=world_size - 1)
     if len(batch) < world_size:
@@ -52,7 +52,6 @@ def average_gradients(
     only where all shards are equally long: see :func:`batch_weight`.
 
     Raises ValueError for another way, for a link with "all_reduce", and for a model in which nothing learns.
-    Lesson 04.
     """
     choice("by", by, ("all_reduce", *collectives.ALGORITHMS))
     if by == "all_reduce" and (link is not None or recorder is not None):
@@ -86,8 +85,7 @@ def batch_weight(samples: int, total: int, *, world_size: int) -> float:
     return world_size * samples / total
 
 
-@dataclass(frozen=True)
-class Equality(Result):
+class Equality(Record):
     """Whether training on ranks gave the parameters that one process gives.
 
     ``largest_difference`` is over all parameters and ranks against one process, ``between_ranks`` of a rank against
@@ -149,7 +147,7 @@ def equal_to_single_process(
     ``seed``, and with ``seeds_differ`` with ``seed`` plus the rank. It and the loss go to the ranks pickled,
     and ``timeout_s`` limits the training there.
 
-    Raises ValueError for another way, for shards that cannot be, and for fewer than 1 step or micro-batch. Lesson 04.
+    Raises ValueError for another way, for shards that cannot be, and for fewer than 1 step or micro-batch.
     """
     choice("way", way, WAYS)
     whole_number("micro_batches", micro_batches)
@@ -204,7 +202,7 @@ def train_alone(
 ) -> dict[str, torch.Tensor]:  # fmt: skip
     """Return the parameters after ``steps`` of plain SGD on the whole batch, here; ``net`` stays as it was.
 
-    What ``execute_strategies`` with ``repeats`` has after ``repeats + 1`` steps. Lesson 05.
+    What ``execute_strategies`` with ``repeats`` has after ``repeats + 1`` steps.
     """
     own = copy.deepcopy(net)
     stepping = torch.optim.SGD(own.parameters(), lr=learning_rate)

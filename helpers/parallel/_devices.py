@@ -115,7 +115,7 @@ class SlowReducer:
         devices = [buffer.device] if buffer.is_cuda else None
         done: torch.futures.Future = torch.futures.Future(devices=devices)
         label = f"bucket {bucket.index()}"
-        self._thread.submit(self._carry, work, sent, buffer, done, label, world_size)
+        self._thread.submit(self._carry, work, sent, buffer, done, label, world_size, time.perf_counter())
         return done
 
     def _carry(
@@ -126,16 +126,18 @@ class SlowReducer:
         done: torch.futures.Future,
         label: str,
         world_size: int,
+        called_s: float,
     ) -> None:
         try:
             work.wait()
             if sent.is_cuda:
                 torch.cuda.current_stream(sent.device).synchronize()
-            start_s = max(time.perf_counter(), self._free_s)
+            waiting_s, start_s = max(called_s, self._free_s), max(time.perf_counter(), self._free_s)
             size_bytes = sent.nbytes
             self._free_s = start_s + self.all_reduce_s(world_size, size_bytes, link=self.link)
             sleep_until(self._free_s)
             if self.recorder is not None:
+                self.recorder.add(self.lane, waiting_s, start_s, kind="waiting")
                 self.recorder.add(self.lane, start_s, self._free_s, kind="all-reduce", label=label)
             if sent is not buffer:
                 buffer.copy_(sent)
@@ -158,7 +160,8 @@ def slow_link(
 
     The link carries one bucket after the other, each for ``all_reduce_s(world_size, bytes, link=link)`` seconds.
     ``wire_dtype`` (``torch.float16``) is the type in which gradients travel; they come back in their own. ``recorder``
-    notes each bucket in the lane ``lane``. DDP takes one hook, and refuses a second.
+    notes each bucket in the lane ``lane``, and before it, as "waiting", how long the free link waited for it: for the
+    slowest rank, and for the sum that the processes really make. DDP takes one hook, and refuses a second.
 
     Raises TypeError for a model that is not a DistributedDataParallel. Lesson 04.
     """

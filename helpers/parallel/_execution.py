@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from helpers.links import Link, Port, Recorder, sleep_until
 from helpers.parallel import _collectives as collectives
 from helpers.parallel._devices import step_times
-from helpers.results import Result
+from helpers.results import Record
 
 _SMALL_ELEMENTS, _LARGE_ELEMENTS = 2, 2**16  # float32: 8 B and 256 KiB
 _WARM_UPS = 3
@@ -129,8 +128,7 @@ def _step(
             recorder.add(lane, *span_s, kind=kind, label=label)
 
 
-@dataclass(frozen=True)
-class MessageOverhead(Result):
+class MessageOverhead(Record):
     """What a message costs on this machine without any link: software, copies, the loopback, waking the other rank.
 
     A message of n bytes takes ``per_message_s`` + n ``per_byte_s``, both from the fastest of ``repeats`` exchanges
@@ -152,7 +150,7 @@ def measure_message_overhead(ranks: RankPool, *, repeats: int = 60) -> MessageOv
     """Return what a message between ``ranks`` costs by itself, measured in a ring in which all send at once.
 
     The ring is :func:`execute`'s, with chunks of 8 B and of 256 KiB; the step of the slowest rank counts, of the
-    fastest of ``repeats`` exchanges. Raises ValueError for fewer than 2 ranks or 1 repeat. Lesson 05.
+    fastest of ``repeats`` exchanges. Raises ValueError for fewer than 2 ranks or 1 repeat. Lesson 16.
     """
     if ranks.world_size < 2 or repeats < 1:
         raise ValueError(f"a message needs 2 ranks and at least 1 repeat; got {ranks.world_size} ranks and "

@@ -18,7 +18,7 @@ from torch import nn
 
 from helpers._checks import choice, short, whole_number
 from helpers.parallel.pipeline._stages import split_stages
-from helpers.results import Result
+from helpers.results import Record
 
 SHARDED = ("nothing", "optimizer", "gradients", "parameters")
 
@@ -26,8 +26,7 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Plan = Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Layout(Result):
+class Layout(Record):
     """How a model lies on data x tensor x pipeline ranks; data neighbours are ``tensor`` ranks apart.
 
     ``sharded`` is what the ``data`` ranks divide among themselves instead of each keeping it whole: "nothing" (data
@@ -61,8 +60,7 @@ class Layout(Result):
         return (*divmod(rest, self.data), tensor_rank)
 
 
-@dataclass(frozen=True)
-class RankFootprint(Result):
+class RankFootprint(Record):
     """What one rank keeps: ``total_bytes`` is all that is known; ``activation_bytes`` is None where none were counted.
 
     ``activation_bytes`` is what autograd saves for the backward pass, beyond parameters and the batch itself; in a
@@ -79,8 +77,7 @@ class RankFootprint(Result):
     total_bytes: int
 
 
-@dataclass(frozen=True)
-class Footprint(Result):
+class Footprint(Record):
     """What ``ranks`` of a layout keep: ``largest_bytes``, the most that one of them does, decides whether it fits.
 
     ``schedule`` and ``microbatches`` are those by which activations were counted, None where none were. Lesson 05.

@@ -1,6 +1,6 @@
 from ._bars import draw_bars as draw_bars, draw_three as draw_three
 from ._curves import draw_bandwidths as draw_bandwidths, draw_curves as draw_curves, draw_latencies as draw_latencies
-from ._gantt import Span as Span, gantt as gantt
+from ._gantt import Span as Span, gantt as gantt, spans_in_a_row as spans_in_a_row
 from ._hierarchy import draw_hierarchy as draw_hierarchy, draw_inversion as draw_inversion, draw_links as draw_links
 from ._history import (
     Doubling as Doubling,
@@ -9,7 +9,6 @@ from ._history import (
     draw_growth as draw_growth,
     draw_trends as draw_trends,
 )
-from ._images import draw_images as draw_images
 from ._layers import (
     draw_epoch_times as draw_epoch_times,
     draw_layer_memory as draw_layer_memory,
@@ -37,6 +36,7 @@ from ._processors import (
 )
 from ._roofline import draw_roofline as draw_roofline, roofline_alt as roofline_alt
 from ._style import (
+    COLOURS as COLOURS,
     MEASURED as MEASURED,
     MODELLED as MODELLED,
     PREDICTED as PREDICTED,
@@ -45,3 +45,16 @@ from ._style import (
     show as show,
     unit_axis as unit_axis,
 )
+from .drawings._array import draw_array as draw_array
+from .drawings._formats import draw_bits as draw_bits, draw_format as draw_format
+from .drawings._levels import draw_levels as draw_levels, draw_tile as draw_tile
+from .drawings._machine import Kernel as Kernel, draw_kernels as draw_kernels, draw_loader as draw_loader
+from .drawings._products import draw_products as draw_products
+from .drawings._ranks import (
+    draw_all_to_all as draw_all_to_all,
+    draw_blocks as draw_blocks,
+    draw_column_row as draw_column_row,
+    draw_mesh as draw_mesh,
+    draw_ring as draw_ring,
+)
+from .player._play import play as play

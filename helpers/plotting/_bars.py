@@ -36,7 +36,7 @@ def draw_three(
     ``numbers`` maps 'predicted', 'modelled' and one of 'measured', 'counted', 'simulated', 'published' or 'stated' to
     one value in ``unit`` a setting; None leaves the place free, as where the reader made no prediction.
 
-    Raises TypeError or ValueError for what cannot be drawn. Lesson 00.
+    Raises TypeError or ValueError for what cannot be drawn. Lesson 01.
     """
     settings = members("settings", settings, "names")
     numbers = {name: members(f"numbers[{name!r}]", row, "numbers") for name, row in
@@ -101,7 +101,7 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
     """Return one horizontal line a name, in the given order from the top; ``values`` in ``unit``.
 
     On a linear axis they are bars from zero. A logarithmic axis (``log=True``) has no zero for a bar to start
-    from, so there they are points. Raises TypeError or ValueError for what cannot be drawn. Lesson 00.
+    from, so there they are points. Raises TypeError or ValueError for what cannot be drawn. Lesson 06.
     """
     values = {name: number(f"values[{name!r}]", value) for name, value in named("values", values, "numbers").items()}
     if not values:

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch
+from matplotlib.textpath import TextPath
 
-from helpers._checks import members, number
-from helpers.plotting._style import STYLE_FILE, figure, ink_on, unit_axis
-from helpers.results import Result
+from helpers._checks import members, named, number
+from helpers.plotting._style import COLOURS, OTHERS, STYLE_FILE, figure, ink_on, mixed, unit_axis
+from helpers.results import Record
 
-_LANE_INCHES = 0.22
-_LABEL_SHARE = 0.0165  # of the axis that a character of a label needs
+_LANE_INCHES, _LEGEND_ROW_INCHES = 0.22, 0.24
+_LANE_PT = 12  # of a bar across
+_SIZES_PT = (11, 10.5, 10, 9.5, 9, 8.5, 8, 7.5, 7)  # of labels: all of a figure have one size
+_LEAST_WHOLE_PT = 9  # below it a shorter label is read more easily than a smaller one
+_FILLED = 0.8  # of a bar, by its label at most
+_DARKER = 0.38  # each further kind of one meaning
 _READ = ("lane", "start", "end", "kind", "label")
 
+# What a kind of span means, where its name does not say so.
+_MEANINGS = {
+    "compute": "computing", "forward": "computing", "backward-weight": "backward", "send": "sending",
+    "receive": "sending", "reduce": "sending", "copy": "sending", "all-reduce": "sending", "hand-over": "sending",
+    "waiting for a batch": "waiting", "making a batch": "data",
+}  # fmt: skip
 
-@dataclass(frozen=True)
-class Span(Result):
+
+class Span(Record):
     """One bar: what ``kind`` of thing filled ``lane`` from ``start`` to ``end``, both in the figure's unit."""
 
     lane: str
@@ -29,11 +44,17 @@ class Span(Result):
     label: str = ""
 
 
-def gantt(spans: Sequence[Span], *, title: str, unit: str = "s", xlabel: str = "time") -> Figure:
+def gantt(
+    spans: Sequence[Span], *, title: str, unit: str = "s", xlabel: str = "time", until: float | None = None
+) -> Figure:
     """Return a Gantt chart of ``spans``: lanes from the top in the order they first appear, a colour a kind.
 
-    ``unit`` is one of ``units.BASE_UNITS``; "" counts steps. A label is written where its bar has room for it.
-    Raises TypeError for what is no span, ValueError for no spans and a span that ends before it starts. Lesson 07.
+    A kind that has a meaning of ``COLOURS`` has its colour; "forward, stages 4-7" is a darker "forward". Labels have
+    the largest size at which they fit; one that does not is cut to its number ("bucket 3" to "3") or its beginning.
+    ``unit`` is one of ``units.BASE_UNITS``; "" counts steps. The axis of time ends at ``until``, and bars with it, as
+    frames of one player need, with an arrowhead where one goes on; without it, behind the last span.
+    Raises TypeError for what is no span, ValueError for no spans, a span that ends before it starts, and an ``until``
+    at or before the first start. Lesson 07.
     """
     spans = members("spans", spans, "Spans")
     strange = next((span for span in spans if not all(hasattr(span, name) for name in _READ)), None)
@@ -47,33 +68,106 @@ def gantt(spans: Sequence[Span], *, title: str, unit: str = "s", xlabel: str = "
     backwards = next((span for span in spans if span.end < span.start), None)
     if backwards:
         raise ValueError(f"the span {backwards.label or backwards.kind!r} ends before it starts: {backwards}")
-    lanes, kinds = list(dict.fromkeys(s.lane for s in spans)), list(dict.fromkeys(s.kind for s in spans))
-    with plt.style.context(STYLE_FILE):
-        palette = plt.rcParams["axes.prop_cycle"].by_key()["color"]
-    colours = {kind: palette[place % len(palette)] for place, kind in enumerate(kinds)}
+    if until is not None:
+        number("until", until, above=min(span.start for span in spans))
+    lanes, colours = list(dict.fromkeys(s.lane for s in spans)), colours_of(dict.fromkeys(s.kind for s in spans))
     drawn, axes = figure(title=title, height_in=1.5 + _LANE_INCHES * len(lanes))
-    whole = max(span.end for span in spans) - min(span.start for span in spans) or 1
     for span in spans:
-        length, lane = span.end - span.start, lanes.index(span.lane)
-        axes.barh(
-            lane, length, left=span.start, height=0.78, color=colours[span.kind], edgecolor="white", linewidth=0.8
-        )
-        if span.label and length / whole > _LABEL_SHARE * len(span.label):
-            axes.text(
-                span.start + length / 2,
-                lane,
-                span.label,
-                ha="center",
-                va="center",
-                fontsize=11,
-                color=ink_on(colours[span.kind]),
-            )
+        axes.barh(lanes.index(span.lane), span.end - span.start, left=span.start, height=0.78,
+                  color=colours[span.kind], edgecolor="white", linewidth=0.8)  # fmt: skip
     axes.set_yticks(range(len(lanes)), lanes)
     axes.set_ylim(len(lanes) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(xlabel)
+    axes.set_xlim(right=until)
+    beyond = sorted({lanes.index(span.lane) for span in spans if until is not None and span.end > until})
+    if beyond:
+        axes.plot([until] * len(beyond), beyond, ">", color="#222222", markersize=7, clip_on=False, zorder=5)
     if unit:
         unit_axis(axes, "x", unit)
-    handles = [Patch(color=colours[kind], label=kind) for kind in kinds]
-    drawn.legend(handles=handles, ncols=min(5, len(kinds)), loc="outside lower left", frameon=False, fontsize=11)
+    handles = [Patch(color=colour, label=kind) for kind, colour in colours.items()]
+    for columns in range(min(5, len(handles)), 0, -1):
+        legend = drawn.legend(handles=handles, ncols=columns, loc="outside lower left", frameon=False, fontsize=11)
+        if columns == 1 or legend.get_window_extent().width < drawn.bbox.width:
+            break
+        legend.remove()
+    drawn.set_figheight(drawn.get_figheight() + _LEGEND_ROW_INCHES * (-(-len(handles) // columns) - 1))
+    _label(axes, spans, lanes, colours)
     return drawn
+
+
+def spans_in_a_row(lanes: Mapping[str, Mapping[str, float]], *, label: str = "") -> list[Span]:
+    """Return the spans of what follows one another from 0 in each lane: ``{lane: {kind: length}}``, for :func:`gantt`.
+
+    ``label`` is the format of a length on its bar, such as ".2f"; without it bars have none. Raises TypeError for what
+    is no mapping, ValueError for a length below 0. Lesson 05.
+    """
+    found = []
+    for lane, parts in named("lanes", lanes, "dictionaries from kinds to lengths").items():
+        end = 0.0
+        for kind, given in named(f"lanes[{lane!r}]", parts, "lengths").items():
+            length = number(f"lanes[{lane!r}][{kind!r}]", given, at_least=0)
+            found.append(Span(lane, end, end + length, kind, f"{length:{label}}" if label else ""))
+            end += length
+    return found
+
+
+def colours_of(kinds: Iterable[str]) -> dict[str, str]:
+    """Return the colour of each of ``kinds``: that of its meaning, else one without a meaning.
+
+    What stands before a comma is the meaning; further kinds of one meaning are darker, one after the other, in the
+    order of their numbers.
+    """
+    begun: Counter[str] = Counter()
+    others: dict[str, str] = {}
+    colours = {}
+    for kind in sorted(kinds, key=_further):  # the sort is stable
+        base = kind.partition(",")[0]
+        meaning = _MEANINGS.get(base, base)
+        colour = COLOURS.get(meaning) or others.setdefault(meaning, OTHERS[len(others) % len(OTHERS)])
+        colours[kind] = mixed(colour, "#000000", 1 - (1 - _DARKER) ** begun[meaning])
+        begun[meaning] += 1
+    return colours
+
+
+def _further(kind: str) -> tuple[bool, list[int]]:
+    """Return whether a kind has a part behind a comma, and that part's numbers."""
+    return "," in kind, [int(number) for number in re.findall(r"\d+", kind.partition(",")[2])]
+
+
+def _label(axes: Axes, spans: Sequence[Span], lanes: Sequence[str], colours: dict[str, str]) -> None:
+    """Write the labels of ``spans``, all in one size."""
+    axes.figure.draw_without_rendering()
+    begins, ends = axes.get_xlim()
+    per_unit = axes.get_window_extent().width / (ends - begins) * 72 / axes.figure.dpi
+    seen = [(span, min(span.end, ends)) for span in spans if span.label.strip() and span.start < ends]
+    labelled = [(span, (end - span.start) * per_unit) for span, end in seen]
+    fitted = {size: [_fitting(span.label, room, size) for span, room in labelled] for size in _SIZES_PT}
+
+    def good(size: float) -> tuple[int, int]:
+        """Return how many labels there are, and how many of them whole."""
+        whole = sum(text == span.label for text, (span, _) in zip(fitted[size], labelled, strict=True))
+        return sum(map(bool, fitted[size])), whole if size >= _LEAST_WHOLE_PT else 0
+
+    size = max(_SIZES_PT, key=good)
+    texts = fitted[size]
+    for text, (span, room), (_, end) in zip(texts, labelled, seen, strict=True):
+        turned = not text and room > size
+        text = text or _fitting(span.label, _LANE_PT, size) if turned else text
+        axes.text((span.start + end) / 2, lanes.index(span.lane), text, ha="center",
+                  va="center" if turned else "center_baseline", rotation=90 if turned else 0, fontsize=size,
+                  color=ink_on(colours[span.kind]))  # fmt: skip
+
+
+def _fitting(label: str, room_pt: float, size: float) -> str:
+    """Return as much of ``label`` as ``room_pt`` points hold: all, its last word if that is a number, its beginning."""
+    last = label.split()[-1]
+    beginnings = [f"{label[:end].rstrip()}…" for end in range(len(label) - 1, 2, -1)] if room_pt > 3 * size else []
+    forms = [label, *([last] if last.isdigit() else beginnings)]
+    return next((form for form in forms if _width_pt(form, size) <= _FILLED * room_pt), "")
+
+
+@lru_cache(maxsize=4096)
+def _width_pt(text: str, size: float) -> float:
+    with plt.style.context(STYLE_FILE):
+        return TextPath((0, 0), text, prop=FontProperties(size=size)).get_extents().width

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,7 +15,7 @@ from helpers._checks import members, one_of
 from helpers.hardware._history import DoublingTime, EnergyCost, Series
 from helpers.plotting._labels import label_points
 from helpers.plotting._style import MEASURED, MODELLED, figure
-from helpers.results import Result, label
+from helpers.results import Record, label
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _COLOURS = (MODELLED, "#D55E00", MEASURED, "#CC79A7", "#000000", "#E69F00", "#56B4E9")
@@ -30,8 +29,7 @@ _PICOJOULE = 1e-12
 _UNITS = ((1e9, 1e9, "mJ"), (1e6, 1e6, "uJ"), (1e3, 1e3, "nJ"), (0.01, 1, "pJ"), (0, 1e-3, "fJ"))
 
 
-@dataclass(frozen=True)
-class Doubling(Result):
+class Doubling(Record):
     """Growth from ``first_value`` in ``first_year`` until ``last_year``, twice as much each ``doubling_years``.
 
     Raises ValueError for a value or a doubling time that is not above 0, or years in the wrong order. Lesson 02.
@@ -67,11 +65,7 @@ def doubling_line(name: str, series: Series, fit: DoublingTime) -> Doubling:
 
 
 def draw_growth(
-    series: Series,
-    *,
-    title: str,
-    named: Collection[str] | None = None,
-    doublings: Sequence[Doubling] = (),
+    series: Series, *, title: str, named: Collection[str] | None = None, doublings: Sequence[Doubling] = ()
 ) -> Figure:
     """Return a series of landmarks over the years on a logarithmic axis, and lines of steady doubling.
 

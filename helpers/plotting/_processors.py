@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -13,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from helpers._checks import members
 from helpers.plotting._style import STYLE_FILE, figure, ink_on
-from helpers.results import Result
+from helpers.results import Record
 
 PARTS = {"control": "#E69F00", "arithmetic": "#009E73", "core cache": "#56B4E9", "shared cache": "#0072B2",
          "memory and links": "#8F8F8F"}  # fmt: skip
@@ -22,8 +21,7 @@ _THREADS, _BLOCKS = 4, 2  # drawn
 _COLUMNS = ((5.15, "where it lies"), (7.0, "lives as long as"), (8.75, "a thread may"), (10.2, "the host may"))
 
 
-@dataclass(frozen=True)
-class Die(Result):
+class Die(Record):
     """A processor's area as it is drawn: shares that add up to 1, in ``rows`` x ``columns`` cores.
 
     ``units`` (rows, columns) are the arithmetic units in a core. Raises ValueError for shares that do not add up to 1.
@@ -66,8 +64,7 @@ SCHEMATIC_DIES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class MemorySpace(Result):
+class MemorySpace(Record):
     """A memory space of CUDA: ``scope`` is who sees one instance ("thread", "block" or "grid"), the rest is text.
 
     Lesson 01.

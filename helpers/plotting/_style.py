@@ -1,4 +1,4 @@
-"""The one look of every figure: a style file, three fixed colours, and ``show``, which never forgets the alt text."""
+"""The one look of every figure: a style file, a colour a meaning, and ``show``, which never forgets the alt text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
@@ -18,15 +19,26 @@ from helpers._checks import one_of
 
 STYLE_FILE = Path(__file__).with_name("course.mplstyle")
 
-# Predicted, modelled and what was found keep their colours in every figure of the course.
-PREDICTED, MODELLED, MEASURED = "#E69F00", "#0072B2", "#009E73"
+# One colour a meaning, in every figure of the course: Okabe and Ito's palette, and a grey for what does nothing.
+COLOURS = {
+    "predicted": "#E69F00",
+    "modelled": "#0072B2",
+    "measured": "#009E73",
+    "computing": "#56B4E9",
+    "backward": "#CC79A7",
+    "sending": "#D55E00",
+    "waiting": "#BBBBBB",
+    "data": "#F0E442",
+}
+OTHERS = ("#882255", "#332288", "#999933", "#8C510A", "#000000")  # told apart from these, and without a meaning
+PREDICTED, MODELLED, MEASURED = COLOURS["predicted"], COLOURS["modelled"], COLOURS["measured"]
 FOUND = ("measured", "counted", "simulated", "published", "stated")  # what an answer may rest on: one a figure
-_CSS_PIXELS_PER_INCH = 100
+CSS_PIXELS_PER_INCH = 100
 _COLOURS = 128
 
 
 def figure(*, title: str, width_in: float = 7.2, height_in: float = 3.8) -> tuple[Figure, Axes]:
-    """Return a new figure in the course's style with one axes and a title; sizes in inches."""
+    """Return a new figure in the course's style with one axes and a title; sizes in inches. Lesson 00."""
     with plt.style.context(STYLE_FILE):
         drawn, axes = plt.subplots(figsize=(width_in, height_in))
         axes.set_title(title)
@@ -34,7 +46,7 @@ def figure(*, title: str, width_in: float = 7.2, height_in: float = 3.8) -> tupl
 
 
 def unit_axis(axes: Axes, which: str, unit: str, *, binary: bool = False) -> None:
-    """Print the ticks of the axis ``which`` ('x' or 'y') as quantities in ``unit``, such as '10 us' or '1 MiB'."""
+    """Print the ticks of the axis ``which`` ('x' or 'y') as quantities in ``unit``, such as '10 us'. Lesson 00."""
     if which not in ("x", "y"):
         raise ValueError(f"an axis is 'x' or 'y', not {which!r}")
     axis = axes.xaxis if which == "x" else axes.yaxis
@@ -47,18 +59,19 @@ def _short(quantity: str) -> str:
     return f"{trimmed}{space}{unit}"
 
 
-def png(drawn: Figure) -> bytes:
+def png(drawn: Figure, *, dpi: int | None = None) -> bytes:
     """Return the figure as PNG bytes: the same drawing gives the same bytes, for no version or date stands in them.
 
-    A palette of 128 colours, a third of the bytes: notebooks are kept with their figures.
+    A palette of 128 colours, a third of the bytes: notebooks are kept with their figures. ``dpi`` is by default the
+    style's.
     """
     with plt.style.context(STYLE_FILE), io.BytesIO() as rendered, io.BytesIO() as reduced:
-        drawn.set_dpi(plt.rcParams["savefig.dpi"])  # texts measure their boxes as they are saved
-        drawn.savefig(rendered, format="png")
+        drawn.set_dpi(dpi or plt.rcParams["savefig.dpi"])  # texts measure their boxes as they are saved
+        drawn.savefig(rendered, format="png", dpi=drawn.dpi)
         if _broke_titles(drawn):
             rendered.seek(0)
             rendered.truncate()
-            drawn.savefig(rendered, format="png")
+            drawn.savefig(rendered, format="png", dpi=drawn.dpi)
         picture = Image.open(rendered).convert("RGB")
         few = picture.quantize(_COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
         few.save(reduced, format="png", optimize=True)
@@ -93,13 +106,19 @@ def show(drawn: Figure, *, alt: str) -> None:
     from IPython.display import display
 
     image = png(drawn)
-    width, height = (round(_CSS_PIXELS_PER_INCH * inches) for inches in drawn.get_size_inches())
+    width, height = (round(CSS_PIXELS_PER_INCH * inches) for inches in drawn.get_size_inches())
     display(
         {"image/png": image, "text/plain": alt},
         raw=True,
         metadata={"image/png": {"alt": alt, "width": width, "height": height}},
     )
     plt.close(drawn)
+
+
+def mixed(colour: str, other: str, share: float) -> str:
+    """Return ``colour`` with ``share`` of it replaced by ``other``, all written '#RRGGBB'."""
+    pairs = zip(to_rgb(colour), to_rgb(other), strict=True)
+    return to_hex([(1 - share) * one + share * two for one, two in pairs]).upper()
 
 
 def ink_on(colour: str) -> str:

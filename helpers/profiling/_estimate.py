@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import _trees as trees, results, steps
 from helpers._checks import number
-from helpers.results import Result
+from helpers.results import Record
 from helpers.timing._runs import Clock, rounds, run, watch_waiting, why_disturbed
 
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
@@ -34,8 +34,7 @@ _PHASES = ("forward", "backward", "optimizer")
 _SHOWN, _WIDTH = 20, 56  # rows printed, and characters of an operator's arguments
 
 
-@dataclass(frozen=True)
-class OperatorEstimate(Result):
+class OperatorEstimate(Record):
     """One distinct operator of a step: its name, what it is called on, and how often in that phase.
 
     ``median_s`` is one call, timed alone; ``total_s`` is that times ``calls``. Lesson 07.
@@ -50,8 +49,7 @@ class OperatorEstimate(Result):
     share: float
 
 
-@dataclass(frozen=True)
-class StepTimeEstimate(Result):
+class StepTimeEstimate(Record):
     """The modelled time of a step: the sum over its operators, the longest first; ``step_s`` is the three phases' sum.
 
     ``distinct`` operators were timed, ``calls`` are made in the step. ``not_timed`` names operators that could not run

@@ -9,7 +9,6 @@ import os
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from helpers import _trees as trees, results
 from helpers._checks import whole_number
-from helpers.results import Result
+from helpers.results import Record
 from helpers.timing._runs import check_function, chosen_device, device_in_use
 
 UNACCOUNTED = "(unaccounted)"
@@ -28,8 +27,7 @@ _ENGINE = "autograd::engine::evaluate_function: "
 _TITLES = ("name", "share", "time", "calls", "average", "minimum", "maximum")
 
 
-@dataclass(frozen=True)
-class KernelTime(Result):
+class KernelTime(Record):
     """One row of the classic profile: all the calls of one kernel (on CUDA) or operator (on a CPU). Lesson 07."""
 
     share: float
@@ -41,8 +39,7 @@ class KernelTime(Result):
     name: str
 
 
-@dataclass(frozen=True)
-class KernelTable(Result):
+class KernelTable(Record):
     """The kernels or operators of ``runs`` calls of a function, the longest first; the shares add up to 1.
 
     ``whole_s`` is the time of those calls under the profiler, which adds about a microsecond an operator. The last

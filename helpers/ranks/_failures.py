@@ -10,7 +10,7 @@ import re
 import sysconfig
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +24,7 @@ _LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdl
 _HELPERS = str(Path(__file__).resolve().parents[1])
 
 
-@dataclass(frozen=True)
-class RankState(results.Result):
+class RankState(results.Record):
     """What one rank had come to when a run was broken off.
 
     ``status``: it ``returned``, ``raised`` an exception, ``died`` (its process ended), or was still ``running``.

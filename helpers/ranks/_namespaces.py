@@ -11,12 +11,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from importlib import resources
 
 from helpers import _processes as processes
 from helpers._checks import number
 from helpers.links import Link
-from helpers.results import Result
+from helpers.results import Record
 
 #: The address of the first of the two machines, which is its name as well (RFC 5737 keeps 192.0.2.0/24 for examples).
 FIRST_MACHINE = "192.0.2.1"
@@ -29,42 +29,9 @@ _ENTRANCES = processes.namespace_entrances(*_ISOLATE)
 _TOOLS = ("unshare", "ip", "tc", "hostname")
 # tbf lets a burst through unslowed, so it is short; the queue is long enough that no packet is dropped.
 _BURST_SHARE_S, _SMALLEST_BURST_BYTES, _QUEUE_BYTES = 0.002, 6000, 2**28
-# The second machine lays the cable, for it knows the first: process 1 of their process namespace. Each is up once
-# both are, and the second stays until the first has ended, so that no last packet is lost.
-_MACHINE = """
-plug_in() {{
-    hostname $1 && ip link set lo up && ip address add $1/24 dev cable &&
-    tc qdisc add dev cable root tbf rate {rate}bit burst {burst} limit {limit} && ip link set cable up
-}}
-is_joined() {{ ip link show cable | grep -q LOWER_UP; }}
-export GLOO_SOCKET_IFNAME=cable NCCL_SOCKET_IFNAME=cable
-"""
-_SECOND = """
-ip link add name cable type veth peer name cable netns 1 && plug_in {second} || exit 97
-until is_joined; do sleep 0.02; done
-sleep 86400 &
-exec "$@"
-"""
-_FIRST = """
-unshare --net --uts sh -c "$0" sh "$@" &
-second=$!
-until ip link show cable >/dev/null 2>&1; do kill -0 $second 2>/dev/null || exit 97; sleep 0.02; done
-plug_in {first} || exit 97
-code=
-until is_joined; do  # the second may see it first, and have ended by now
-    if [ -z "$code" ] && ! kill -0 $second 2>/dev/null; then wait $second; code=$?; fi
-    [ "$code" != 97 ] || exit 97
-    sleep 0.02
-done
-"$@"; ended=$?
-[ -n "$code" ] || {{ wait $second; code=$?; }}
-[ "$code" = 0 ] || exit $code
-exit $ended
-"""
 
 
-@dataclass(frozen=True)
-class LinkWay(Result):
+class LinkWay(Record):
     """A way to make a link slow: whether it works here, and why. Lesson 04."""
 
     way: str
@@ -72,8 +39,7 @@ class LinkWay(Result):
     reason: str
 
 
-@dataclass(frozen=True)
-class LinkWays(Result):
+class LinkWays(Record):
     """The ways to make a link slow on this machine, the truest first; ``used`` is the first that works. Lesson 04."""
 
     used: str
@@ -84,7 +50,7 @@ def available_links() -> LinkWays:
     """Return which slow links this machine allows, each tried: "two network namespaces" and "sleeping link".
 
     The first limits real bytes in the kernel and needs Linux, the tools unshare, ip, tc and hostname, and the right to
-    make a network namespace; the second works everywhere. Lesson 04.
+    make a network namespace; the second works everywhere.
     """
     reason = _obstacle()
     ways = (
@@ -103,7 +69,7 @@ def on_two_machines(command: Sequence[str | os.PathLike[str]], link: Link, *, ti
 
     Raises ValueError for a link with a latency, which tbf does not make, or without a finite bandwidth, RuntimeError
     where namespaces or tc are not allowed, with the reason (take the sleeping link there), and where the command
-    fails, with what it wrote; TimeoutError when it has not ended in time. Nothing is left running. Lesson 04.
+    fails, with what it wrote; TimeoutError when it has not ended in time. Nothing is left running.
     """
     if link.latency_s:
         raise ValueError(f"the cable has a bandwidth only, and this link delays by {link.latency_s} s as well: "
@@ -125,9 +91,10 @@ def on_two_machines(command: Sequence[str | os.PathLike[str]], link: Link, *, ti
 def _joined(entrance: Sequence[str], command: Sequence[str], link: Link) -> list[str]:
     bandwidth = link.bandwidth_bytes_per_s
     burst = max(_SMALLEST_BURST_BYTES, round(_BURST_SHARE_S * bandwidth))
-    machine = _MACHINE.format(rate=round(8 * bandwidth), burst=burst, limit=_QUEUE_BYTES)
-    first, second = machine + _FIRST.format(first=FIRST_MACHINE), machine + _SECOND.format(second=_SECOND_MACHINE)
-    return [*entrance, "sh", "-c", first, second, *command]
+    cable = f"rate={round(8 * bandwidth)} burst={burst} limit={_QUEUE_BYTES}"
+    text = resources.files("helpers.ranks").joinpath("two_machines.sh").read_text(encoding="utf-8")
+    program = f"{cable} first={FIRST_MACHINE} second={_SECOND_MACHINE}\n{text}"
+    return [*entrance, "sh", "-c", program, program, "first", *command]
 
 
 def _run(command: Sequence[str], limit_s: float) -> tuple[int | None, str, str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import _console as console, _processes as processes, storage, units
-from helpers.hardware._linux import read_memory_limit
+from helpers.hardware._machine import read_memory_limit
 from helpers.ranks import _keeper as keeper, _wire as wire, _worker as worker
 
 _START_LIMIT_S = 600.0  # seconds on a free machine, minutes on one whose cores are all taken

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,7 @@ _FAILED_RANK = re.compile(r"^\s*rank\s*:\s*(\d+) \(local_rank.*\n\s*exitcode\s*:
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)  # PyTorch's own, in a traceback
 
 
-@dataclass(frozen=True)
-class RankOutput(results.Result):
+class RankOutput(results.Record):
     """What one rank of a script printed (``output``), and wrote to its standard error (``errors``). Lesson 04."""
 
     rank: int
@@ -72,8 +71,7 @@ class RankOutput(results.Result):
     errors: str = field(default="", repr=False)
 
 
-@dataclass(frozen=True)
-class ScriptRun(results.Result):
+class ScriptRun(results.Record):
     """A script's run under :func:`torchrun`; ``ranks`` are in rank order.
 
     ``exit_code`` is that of the first node that failed, else 0; ``restarts`` counts how often all ranks were started

@@ -1,5 +1,7 @@
 """Caches simulated exactly: what hits, what misses, and every byte that moves between the levels.
 
+A stream of accesses is byte addresses in program order, each a read or a write.
+
 Each level is set-associative, replaces the least recently used line, writes back and allocates on a write. A miss
 asks the next level for the line; a dirty line that is replaced is written to the next level, after the miss was
 served. The levels are neither inclusive nor exclusive: a line that leaves an outer level may stay in an inner one. A
@@ -18,16 +20,134 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from helpers._checks import whole_number
-from helpers.results import Result
-from helpers.simulators._streams import AddressStream, list_of, pointer_chase, require_stream
+from helpers.results import Record
+
+_LAST_ADDRESS = 2**63 - 1
+_MOST_ACCESSES = 2**25
+
+
+@dataclass(frozen=True, eq=False)
+class AddressStream:
+    """Accesses in program order: ``addresses`` in bytes (int64), ``writes`` (True: it writes), ``access_bytes`` each.
+
+    Any sequence of whole numbers serves as ``addresses``; ``writes`` may be one bool for all. Raises TypeError or
+    ValueError for what is no such stream. Lesson 01.
+    """
+
+    addresses: np.ndarray
+    writes: np.ndarray | bool = False
+    access_bytes: int = 4
+
+    def __post_init__(self) -> None:
+        addresses = np.asarray(self.addresses)
+        if addresses.ndim != 1 or (addresses.size and addresses.dtype.kind not in "iu"):
+            raise TypeError("addresses are whole numbers in one row (bytes from the start of memory), not "
+                            f"{addresses.dtype} of shape {addresses.shape}")  # fmt: skip
+        writes = np.asarray(self.writes)
+        if writes.dtype != bool or (writes.ndim and writes.shape != addresses.shape):
+            raise TypeError(f"writes is one bool, or one for each of the {addresses.size:,} addresses, not "
+                            f"{writes.dtype} of shape {writes.shape}")  # fmt: skip
+        whole_number("access_bytes", self.access_bytes)
+        if addresses.size and int(addresses.min()) < 0:
+            raise ValueError(f"an address is 0 or more; the smallest given is {int(addresses.min())}")
+        if addresses.size and int(addresses.max()) > _LAST_ADDRESS - self.access_bytes:
+            raise ValueError(f"addresses are below 2^63; the largest given is {int(addresses.max())}")
+        object.__setattr__(self, "addresses", addresses.astype(np.int64, copy=False))
+        object.__setattr__(self, "writes", np.broadcast_to(writes, addresses.shape))
+
+    def __len__(self) -> int:
+        return self.addresses.size
+
+    def lines(self, line_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers of the lines touched, and whether each touch writes.
+
+        An access that crosses the border of a line touches both lines, so there may be more touches than accesses.
+        Lesson 01.
+        """
+        first = self.addresses // line_bytes
+        touched = (self.addresses + self.access_bytes - 1) // line_bytes - first + 1
+        if not len(self) or touched.max() == 1:
+            return first, self.writes
+        starts = np.cumsum(touched) - touched
+        within = np.arange(int(touched.sum())) - np.repeat(starts, touched)
+        return np.repeat(first, touched) + within, np.repeat(self.writes, touched)
+
+
+def join_streams(streams: Sequence[AddressStream]) -> AddressStream:
+    """Return the streams one after another; ValueError unless all have the same ``access_bytes``.
+
+    Lesson 02.
+    """
+    streams = list_of("streams", streams, "address streams")
+    for stream in streams:
+        require_stream(stream)
+    widths = sorted({stream.access_bytes for stream in streams})
+    if len(widths) != 1:
+        raise ValueError(f"streams of one access width can be joined; these have {widths or 'none'} bytes an access")
+    return AddressStream(
+        np.concatenate([stream.addresses for stream in streams]),
+        np.concatenate([stream.writes for stream in streams]),
+        widths[0],
+    )
+
+
+def sequential(count: int, *, element_bytes: int = 4, start: int = 0, writes: bool = False) -> AddressStream:
+    """Return ``count`` elements one after another, from the byte ``start``. Lesson 01."""
+    return strided(count, stride_bytes=element_bytes, element_bytes=element_bytes, start=start, writes=writes)
+
+
+def strided(
+    count: int, *, stride_bytes: int, element_bytes: int = 4, start: int = 0, writes: bool = False
+) -> AddressStream:
+    """Return ``count`` elements, each ``stride_bytes`` behind the one before, from the byte ``start``.
+
+    Lesson 02.
+    """
+    whole_number("count", count, at_most=_MOST_ACCESSES)
+    whole_number("stride_bytes", stride_bytes, at_most=_LAST_ADDRESS // _MOST_ACCESSES)
+    whole_number("start", start, at_least=0)
+    return AddressStream(start + stride_bytes * np.arange(count, dtype=np.int64), writes, element_bytes)
+
+
+def pointer_chase(working_set_bytes: int, *, step_bytes: int = 64, laps: int = 1, seed: int = 0) -> AddressStream:
+    """Return the loads of a pointer chase: every ``step_bytes`` of the working set once a lap, in one random order.
+
+    A load reads 8 bytes, the address of the next. Raises ValueError for a working set without a whole step.
+    """
+    whole_number("step_bytes", step_bytes, at_least=8)
+    whole_number("working_set_bytes", working_set_bytes, at_least=step_bytes)
+    whole_number("laps", laps)
+    _require_few(working_set_bytes // step_bytes * laps, "a chase through that working set")
+    order = np.random.default_rng(seed).permutation(working_set_bytes // step_bytes)
+    return AddressStream(np.tile(order * step_bytes, laps), False, 8)
+
+
+def _require_few(accesses: int, what: str) -> None:
+    if accesses > _MOST_ACCESSES:
+        raise ValueError(f"{what} is {accesses:,} accesses, and at most {_MOST_ACCESSES:,} are simulated; give less")
+
+
+def require_stream(given: object) -> None:
+    """Raise TypeError unless ``given`` is an address stream."""
+    if not isinstance(given, AddressStream):
+        raise TypeError(f"this takes an address stream, such as sequential(100) or AddressStream(addresses), not "
+                        f"{type(given).__name__} {given!r:.40}")  # fmt: skip
+
+
+def list_of(name: str, given: object, what: str) -> list:
+    """Return ``given`` as a list; TypeError when it is one thing instead of several."""
+    try:
+        return list(given)  # type: ignore[call-overload]
+    except TypeError:
+        raise TypeError(f"{name} is a list of {what}; got {type(given).__name__} {given!r:.40}") from None
+
 
 _COMPILED_FROM = 200_000  # touches; for fewer, numba's compilation takes longer than Python
 
 _ABSENT, _CLEAN, _DIRTY = 0, 1, 2
 
 
-@dataclass(frozen=True)
-class CacheLevel(Result):
+class CacheLevel(Record):
     """One level of cache: ``ways`` lines a set; None makes it fully associative, one set of all lines.
 
     A line belongs to the set of its number modulo the number of sets, which need not be a power of two.
@@ -63,8 +183,7 @@ class CacheLevel(Result):
         return 1 if self.ways is None else self.lines // self.ways
 
 
-@dataclass(frozen=True)
-class LevelCounts(Result):
+class LevelCounts(Record):
     """What one level did. ``reads`` and ``writes`` are touches of its lines, by the program or by the level before.
 
     ``read_bytes`` came from the next level (memory behind the last), ``written_bytes`` went to it; ``dirty_lines``
@@ -87,8 +206,7 @@ class LevelCounts(Result):
     written_bytes: int
 
 
-@dataclass(frozen=True)
-class CacheRun(Result):
+class CacheRun(Record):
     """A stream through a hierarchy. ``asked_bytes`` is what the program asked for; the rest moved at memory's side.
 
     ``split_accesses`` crossed the border of a line and touched two or more of them. Lesson 01.
@@ -102,8 +220,7 @@ class CacheRun(Result):
     levels: tuple[LevelCounts, ...]
 
 
-@dataclass(frozen=True)
-class ChasePoint(Result):
+class ChasePoint(Record):
     """The mean latency of a load of a random pointer chase through ``working_set_bytes``. Lesson 01."""
 
     working_set_bytes: int
@@ -111,8 +228,7 @@ class ChasePoint(Result):
     memory_share: float
 
 
-@dataclass(frozen=True)
-class LatencyCurve(Result):
+class LatencyCurve(Record):
     """The latency of a simulated machine by working set; ``levels`` and ``latencies_s`` are the machine. Lesson 01."""
 
     latencies_s: tuple[float, ...]

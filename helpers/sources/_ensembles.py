@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
+from torch.func import functional_call, vmap
 
 from helpers import _console as console, timing
 from helpers._checks import number, whole_number
 from helpers.models import BasicFCModel
 from helpers.parallel._execution import RankPool
-from helpers.results import Result
+from helpers.results import Record, derived
 from helpers.sources import _problems as problems
 from helpers.sources._problems import Examples, chosen
+from helpers.sources._stacking import rows, stack_weights, unstack_weights
 
 
-@dataclass(frozen=True)
-class Overheads(Result):
+class Overheads(Record):
     """What a step costs beyond its work: of one network in a loop, and of a whole stack. Lesson 03."""
 
     net_s: float
@@ -32,8 +31,7 @@ class Overheads(Result):
     stable: bool
 
 
-@dataclass(frozen=True)
-class CrossoverPoint(Result):
+class CrossoverPoint(Record):
     """One size of network: a step of the whole ensemble in a loop, stacked, and by the processes of a pool.
 
     Ratios are over the loop, below 1 where it is faster; ``verdict`` is that of :func:`helpers.timing.compare` on the
@@ -55,8 +53,7 @@ class CrossoverPoint(Result):
     processes_ratio: float | None
 
 
-@dataclass(frozen=True)
-class Crossover(Result):
+class Crossover(Record):
     """Ensembles of ever larger networks: where the loop overtakes the stack. Lesson 03."""
 
     device: str
@@ -112,10 +109,7 @@ def train_stacked(
     batches = problems.batch_indices(len(examples.inputs), batch_size, seed=seed)
     for _ in range(whole_number("steps", steps, at_least=1)):
         stacked_step(team[0], stacked, chosen(examples, next(batches)), rates)
-    with torch.no_grad():
-        for member, model in enumerate(team):
-            for name, parameter in model.named_parameters():
-                parameter.copy_(stacked[name][member])
+    unstack_weights(stacked, team)
     return team
 
 
@@ -166,25 +160,6 @@ def loop_step(models: Sequence[nn.Module], batch: Examples, rates: Tensor) -> No
         problems.descend(model, slopes, rate)
 
 
-def stack_weights(models: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """Return every parameter of the models stacked, (nets, ...) each, detached from them.
-
-    Raises ValueError for models that differ in structure, that hold buffers, or of which a part is frozen.
-    """
-    shapes = [[(name, weight.shape) for name, weight in model.named_parameters()] for model in models]
-    if any(other != shapes[0] for other in shapes) or len({type(model) for model in models}) > 1:
-        raise ValueError("the models differ in their layers; give models of one class and one size to stack them")
-    if any(True for model in models for _ in model.buffers()):
-        raise ValueError(
-            f"{type(models[0]).__name__} holds buffers (batch normalisation has some), which a step changes one "
-            "network at a time; give models without, or train them in a loop"
-        )
-    if any(not weight.requires_grad for model in models for weight in model.parameters()):
-        raise ValueError("a part of the models is frozen; give models of which every parameter is trained")
-    weights, _ = stack_module_state(list(models))
-    return {name: weight.detach() for name, weight in weights.items()}
-
-
 def stacked_step(template: nn.Module, stacked: dict[str, Tensor], batch: Examples, rates: Tensor) -> None:
     """Take one SGD step of all networks in place, each operator once for all."""
 
@@ -198,7 +173,7 @@ def stacked_step(template: nn.Module, stacked: dict[str, Tensor], batch: Example
         slopes = torch.autograd.grad(losses.sum(), list(weights.values()))
     with torch.no_grad():
         for weight, slope in zip(weights.values(), slopes, strict=True):
-            weight.addcmul_(slope, rates.to(weight).reshape(-1, *[1] * (weight.ndim - 1)), value=-1)
+            weight.addcmul_(slope, rows(rates.to(weight), weight), value=-1)
 
 
 def largest_difference(models: Sequence[nn.Module], others: Sequence[nn.Module]) -> float:
@@ -253,16 +228,15 @@ def _point(
     if pool is not None:
         steps = max(3, round(budget_s / loop.median_s))
         _, processes_s = train_in_processes(pool, models, batch, rate=1e-6, steps=steps, batch_size=None)
-    return CrossoverPoint(
+    return derived(
+        CrossoverPoint,
+        row,
         nets=len(models),
         hidden=hidden,
         batch_size=len(batch.inputs),
         loop_s=loop.median_s,
         stacked_s=row.median_s,
         stacked_ratio=row.time_ratio,
-        low_ratio=row.low_ratio,
-        high_ratio=row.high_ratio,
-        verdict=row.verdict,
         stable=found.stable,
         modelled_ratio=None,
         processes_s=processes_s,

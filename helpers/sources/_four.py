@@ -7,7 +7,6 @@ operations inside f, the terms of the sum, the steps, and whole trainings are th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,14 +14,13 @@ from torch import nn
 
 from helpers._checks import choice, number
 from helpers.operations import profile_ops
-from helpers.results import Result
+from helpers.results import Record
 from helpers.sources._problems import own_copy, parameter_bytes
 
 _NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
-@dataclass(frozen=True)
-class Source(Result):
+class Source(Record):
     """One source of parallelism in one training step of a model.
 
     ``synchronisations`` is how often a step must stop for the others, ``payload_bytes`` what they must then combine or
@@ -38,8 +36,7 @@ class Source(Result):
     waits: bool
 
 
-@dataclass(frozen=True)
-class Sources(Result):
+class Sources(Record):
     """The four sources of parallelism of one model and batch. Lesson 03."""
 
     model: str
@@ -54,8 +51,7 @@ class Sources(Result):
         return rows[choice("source", source, rows)]
 
 
-@dataclass(frozen=True)
-class LinkCost(Result):
+class LinkCost(Record):
     """What one source costs on one link: the wait of a step, and the share of the step that is left for computing.
 
     Lesson 03.
@@ -66,8 +62,7 @@ class LinkCost(Result):
     compute_share: float
 
 
-@dataclass(frozen=True)
-class LinkTable(Result):
+class LinkTable(Record):
     """The four sources over one link, none of the communication hidden behind computing. Lesson 03."""
 
     link: str

@@ -13,19 +13,18 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from helpers._checks import choice, numbers, whole_number
-from helpers.results import Result
+from helpers.results import Record
 from helpers.sources._problems import Training, descend, gradient, own_copy, trainable
 
 
-@dataclass(frozen=True)
-class WorkerShare(Result):
+class WorkerShare(Record):
     """What one worker did: its updates, and how many updates of others came between its fetch and its update.
 
     Lesson 03.
@@ -36,8 +35,7 @@ class WorkerShare(Result):
     mean_staleness: float
 
 
-@dataclass(frozen=True)
-class ServerRun(Result):
+class ServerRun(Record):
     """A training through a parameter server, or by threads on shared weights.
 
     ``staleness`` of an update is the number of updates that came between the fetch of its weights and itself;
@@ -102,14 +100,7 @@ def simulate_server(
 
 
 def run_server(
-    model: nn.Module,
-    data: Any,
-    *,
-    workers: int,
-    rate: float,
-    updates: int,
-    batch_size: int | None = 64,
-    seed: int = 0,
+    model: nn.Module, data: Any, *, workers: int, rate: float, updates: int, batch_size: int | None = 64, seed: int = 0
 ) -> ServerRun:
     """Train a copy of ``model`` through a parameter server whose workers are threads of this process.
 
@@ -146,14 +137,7 @@ def run_server(
 
 
 def run_hogwild(
-    model: nn.Module,
-    data: Any,
-    *,
-    workers: int,
-    rate: float,
-    updates: int,
-    batch_size: int | None = 64,
-    seed: int = 0,
+    model: nn.Module, data: Any, *, workers: int, rate: float, updates: int, batch_size: int | None = 64, seed: int = 0
 ) -> ServerRun:
     """Train a copy of ``model`` by threads that read and write one set of weights with no lock (Hogwild).
 
@@ -277,8 +261,7 @@ class _Run(Training):
 HOW = ("in place", "read, then write")
 
 
-@dataclass(frozen=True)
-class Outcome(Result):
+class Outcome(Record):
     """One value that additions of 1 can leave behind, and in how many of the interleavings. Lesson 03."""
 
     final_value: int
@@ -286,8 +269,7 @@ class Outcome(Result):
     interleavings: int
 
 
-@dataclass(frozen=True)
-class Interleavings(Result):
+class Interleavings(Record):
     """Every order in which the reads and writes of workers can follow one another, counted. Lesson 03."""
 
     workers: int
@@ -296,8 +278,7 @@ class Interleavings(Result):
     outcomes: tuple[Outcome, ...]
 
 
-@dataclass(frozen=True)
-class LostUpdates(Result):
+class LostUpdates(Record):
     """Additions of 1 to each element of a shared tensor: what was added, what arrived.
 
     ``lost_additions`` counts element by element. ``lost_share`` is its part of all. Lesson 03.

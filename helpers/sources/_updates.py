@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,11 @@ from torch import nn
 from helpers import _console as console
 from helpers._checks import number, numbers, whole_number
 from helpers.parallel._collectives import collective
-from helpers.results import Result
+from helpers.results import Record, row_of
 from helpers.sources import _problems as problems
 
 
-@dataclass(frozen=True)
-class StaleRun(Result):
+class StaleRun(Record):
     """One training with stale gradients: ``losses`` are those of each batch before its update was computed.
 
     ``first_loss`` and ``final_loss`` are over all examples, ``largest_loss`` is the largest of a batch. ``diverged``
@@ -45,8 +44,7 @@ class StaleRun(Result):
     losses: tuple[float, ...] = field(repr=False)
 
 
-@dataclass(frozen=True)
-class StaleSweep(Result):
+class StaleSweep(Record):
     """Trainings over every delay and rate, and beside them the rate that theory allows.
 
     ``curvature`` is the largest of the loss at the weights of the start; ``limits`` has the largest stable rate for
@@ -61,11 +59,7 @@ class StaleSweep(Result):
 
     def run(self, delay: int, rate: float) -> StaleRun:
         """Return the training of one ``delay`` and ``rate``; ValueError where there is none."""
-        for row in self.runs:
-            if (row.delay, row.rate) == (delay, rate):
-                return row
-        known = ", ".join(f"({row.delay}, {row.rate:g})" for row in self.runs)
-        raise ValueError(f"no run with delay {delay} and rate {rate}; there are (delay, rate) {known}")
+        return row_of(self.runs, "run", delay=delay, rate=rate)
 
     def grid(self, name: str = "final_loss") -> Any:
         """Return a DataFrame of a field of the runs: one row a delay, one column a rate."""
@@ -75,8 +69,7 @@ class StaleSweep(Result):
         return pd.DataFrame(rows).pivot(index="delay", columns="rate", values=name)
 
 
-@dataclass(frozen=True)
-class StabilityLimit(Result):
+class StabilityLimit(Record):
     """The largest stable ``rate * curvature`` of delayed descent on a quadratic, and the rate that this allows.
 
     ``rate`` is None where the curvature is not above 0 and limits nothing. Lesson 03.
@@ -88,14 +81,7 @@ class StabilityLimit(Result):
 
 
 def train_stale(
-    model: nn.Module,
-    data: Any,
-    *,
-    delay: int,
-    rate: float,
-    steps: int,
-    batch_size: int | None = 64,
-    seed: int = 0,
+    model: nn.Module, data: Any, *, delay: int, rate: float, steps: int, batch_size: int | None = 64, seed: int = 0
 ) -> StaleRun:
     """Train a copy of ``model`` by SGD with gradients that are ``delay`` updates old; return the loss curve.
 
@@ -246,8 +232,7 @@ def _hessian_times(model: nn.Module, examples: problems.Examples, direction: lis
 # Local SGD: workers that train alone for some steps and then average their weights.
 
 
-@dataclass(frozen=True)
-class LocalRun(Result):
+class LocalRun(Record):
     """A training by local SGD: how often the workers synchronised, what that moved, and how well they learnt.
 
     ``sent_bytes`` is what the busiest worker sends in all: counted in the messages of a ring all-reduce of the weights,
@@ -270,8 +255,7 @@ class LocalRun(Result):
     losses: tuple[float, ...] = field(repr=False)
 
 
-@dataclass(frozen=True)
-class LocalSweep(Result):
+class LocalSweep(Record):
     """Trainings by local SGD that differ in how often they synchronise. Lesson 03."""
 
     runs: tuple[LocalRun, ...]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,15 +15,14 @@ from torch import Tensor
 
 from helpers import _console as console, native, timing
 from helpers._checks import choice, whole_number
-from helpers.results import Result
+from helpers.results import Record, row_of
 
 WAYS = ("rows", "columns", "inner")
 
 _COMBINE = {"rows": "concatenate the rows", "columns": "concatenate the columns", "inner": "sum the partial products"}
 
 
-@dataclass(frozen=True)
-class ProductPart(Result):
+class ProductPart(Record):
     """The work of one part of a split product: what it reads, computes and writes. Lesson 03."""
 
     part: int
@@ -34,8 +32,7 @@ class ProductPart(Result):
     macs: int
 
 
-@dataclass(frozen=True)
-class ProductSplit(Result):
+class ProductSplit(Record):
     """A product (m, k) @ (k, n) split ``by`` rows of a, columns of b, or the inner dimension k.
 
     ``combine`` is what makes one whole output of the parts'; ``received_bytes`` is what one place must receive for it,
@@ -57,8 +54,7 @@ class ProductSplit(Result):
     work: tuple[ProductPart, ...]
 
 
-@dataclass(frozen=True)
-class ThreadPoint(Result):
+class ThreadPoint(Record):
     """One number of CPU threads: the time of a call, and the speedup over the sweep's first number of threads.
 
     ``efficiency_share`` is the speedup over the ratio of the two numbers of threads. ``stable`` and ``reason`` are the
@@ -74,8 +70,7 @@ class ThreadPoint(Result):
     reason: str
 
 
-@dataclass(frozen=True)
-class ThreadSweep(Result):
+class ThreadSweep(Record):
     """A function timed with several numbers of threads. ``stable`` when every point is. Lesson 03."""
 
     name: str
@@ -207,8 +202,7 @@ FLAGS = {
 }
 
 
-@dataclass(frozen=True)
-class LaneCount(Result):
+class LaneCount(Record):
     """The arithmetic that a compiler put into one function, counted in its program, each instruction once.
 
     ``one_lane`` instructions multiply or add one number, ``packed`` ones ``lanes`` (the widest register of
@@ -226,8 +220,7 @@ class LaneCount(Result):
     lanes: int
 
 
-@dataclass(frozen=True)
-class LaneCensus(Result):
+class LaneCensus(Record):
     """One source, compiled in several ways: what became of its loops. Lesson 03."""
 
     compiler: str
@@ -235,11 +228,7 @@ class LaneCensus(Result):
 
     def row(self, function: str, variant: str) -> LaneCount:
         """Return the row of a function and a variant; ValueError where there is none."""
-        for row in self.rows:
-            if (row.function, row.variant) == (function, variant):
-                return row
-        raise ValueError(f"no row ({function!r}, {variant!r}); functions: {', '.join(DECLARATIONS)}; "
-                         f"variants: {', '.join(FLAGS)}")  # fmt: skip
+        return row_of(self.rows, "row", function=function, variant=variant)
 
 
 def compile_lanes() -> dict[str, native.Library]:

@@ -20,6 +20,7 @@ from ._running import (
     Step as Step,
     check_optimizer as check_optimizer,
     copied as copied,
+    copied_model as copied_model,
     drop_gradients as drop_gradients,
     first_line as first_line,
     kept_tensors as kept_tensors,

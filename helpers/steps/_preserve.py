@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import random
 import types
 from collections import OrderedDict, deque
@@ -14,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from helpers.timing._runs import collector_off
 
 # OrderedDict stands before dict: the methods of dict would lose the order that it keeps beside.
 _CONTAINERS = (list, OrderedDict, dict, set, deque)
@@ -49,14 +50,8 @@ def preserved(model: nn.Module, given: Any = None) -> Iterator[None]:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Give back the random generators as they were, and keep the garbage collector from a moment of its own choice."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        with _generators_kept():
-            yield
-    finally:
-        if collects:
-            gc.enable()
+    with collector_off(), _generators_kept():
+        yield
 
 
 @contextmanager

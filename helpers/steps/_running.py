@@ -183,6 +183,19 @@ def sum_of_outputs(outputs: Any) -> torch.Tensor:
     return total
 
 
+def copied_model(model: nn.Module, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    """Return a copy of the model, without gradients; ``copy_tensor`` copies a tensor that was computed.
+
+    Raises ModelError when the model cannot be copied.
+    """
+    # A tensor that a module kept from an earlier forward pass (a cache, a weight made by a hook) cannot be deep-copied.
+    kept = [tensor for tensor in kept_tensors(model).values() if not tensor.is_leaf]
+    try:
+        return copy.deepcopy(model, {id(tensor): copy_tensor(_detached(tensor)) for tensor in kept})
+    except Exception as error:
+        raise ModelError(f"the model cannot be copied (copy.deepcopy: {first_line(error)})") from error
+
+
 def copied(work: Step, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> Step:
     """Return ``work`` on a copy of its model and inputs; ``copy_tensor`` copies one input.
 
@@ -191,12 +204,7 @@ def copied(work: Step, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -
 
     Raises ModelError when the model cannot be copied.
     """
-    # A tensor that a module kept from an earlier forward pass (a cache, a weight made by a hook) cannot be deep-copied.
-    kept = [tensor for tensor in kept_tensors(work.model).values() if not tensor.is_leaf]
-    try:
-        model = copy.deepcopy(work.model, {id(tensor): copy_tensor(_detached(tensor)) for tensor in kept})
-    except Exception as error:
-        raise ModelError(f"the model cannot be copied (copy.deepcopy: {first_line(error)})") from error
+    model = copied_model(work.model, copy_tensor)
     model.train(work.training)
 
     def copy_leaf(leaf: torch.Tensor | Shape) -> torch.Tensor:

@@ -6,9 +6,11 @@ from ._comparing import (
     claim as claim,
     compare as compare,
 )
-from ._measuring import CudaTiming as CudaTiming, Timing as Timing, measure as measure
 from ._runs import (
     AllocatorSetting as AllocatorSetting,
+    CudaTiming as CudaTiming,
+    Timing as Timing,
     fixed_threads as fixed_threads,
+    measure as measure,
     steady_allocator as steady_allocator,
 )

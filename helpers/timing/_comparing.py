@@ -6,28 +6,14 @@ import math
 import numbers
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
 from helpers._checks import number, whole_number
-from helpers.results import Result, cell
-from helpers.timing._measuring import imprecise, median_interval, too_few
-from helpers.timing._runs import (
-    Clock,
-    Function,
-    Run,
-    calibrate,
-    check_clock,
-    check_function,
-    chosen_device,
-    device_in_use,
-    run,
-    watch_waiting,
-    why_disturbed,
-)
+from helpers.results import Record, Result, cell, row_of
+from helpers.timing import _runs as runs
 
 FALSE_POSITIVE_RATE = 0.01  # of comparisons in which every candidate is equal to the baseline
 
@@ -36,8 +22,7 @@ _FEWEST_ROUNDS = 2
 _SAME_CALLS_WITHIN = 2
 
 
-@dataclass(frozen=True)
-class Candidate(Result):
+class Candidate(Record):
     """One row of a comparison: ``time_ratio`` is this candidate's time over the baseline's, above 1 when slower."""
 
     name: str
@@ -55,8 +40,7 @@ class Candidate(Result):
         return self.verdict in ("faster", "slower")
 
 
-@dataclass(frozen=True)
-class Comparison(Result):
+class Comparison(Record):
     """Candidates against a baseline; ``stable`` when every ratio is known as well as asked, else ``reason`` has why.
 
     ``waiting_share`` is the part of the time in which a thread of this process had no processor; None if unknown.
@@ -74,10 +58,7 @@ class Comparison(Result):
 
     def candidate(self, name: str) -> Candidate:
         """Return the row of the candidate ``name``; ValueError when there is none of that name."""
-        rows = {row.name: row for row in self.candidates}
-        if name not in rows:
-            raise ValueError(f"no candidate {name!r}; there are {_listed(rows)}")
-        return rows[name]
+        return row_of(self.candidates, "candidate", name=name)
 
     def claim(
         self,
@@ -110,7 +91,7 @@ class Comparison(Result):
         least, most = at_least or 0, math.inf if at_most is None else at_most
         holds = least <= row.low_ratio and row.high_ratio <= most
         outside = row.low_ratio > most or row.high_ratio < least
-        decided = (holds or outside) and row.high_ratio < math.inf and not why_disturbed(self.waiting_share)
+        decided = (holds or outside) and row.high_ratio < math.inf and not runs.why_disturbed(self.waiting_share)
         measured = (f"{name!r} takes {row.time_ratio:.3g} times as long as {self.baseline!r} ({row.low_ratio:.3g} to "
                     f"{row.high_ratio:.3g} at {cell('share', self.confidence_share)} confidence), "
                     f"the claim needs {wanted}")  # fmt: skip
@@ -119,7 +100,7 @@ class Comparison(Result):
 
 
 def compare(
-    candidates: Mapping[str, Function],
+    candidates: Mapping[str, runs.Function],
     *,
     baseline: str | None = None,
     budget_s: float = 2.0,
@@ -127,7 +108,7 @@ def compare(
     own_caches: bool = False,
     precision: float = 0.01,
     seed: int | None = None,
-    clock: Clock = time.perf_counter,
+    clock: runs.Clock = time.perf_counter,
 ) -> Comparison:
     """Return each candidate's time as a ratio to the baseline's (by default the first one's), with an interval.
 
@@ -155,17 +136,17 @@ def compare(
     """
     first = _check_candidates(candidates, baseline)
     number("budget_s", budget_s, above=0)
-    check_clock(clock)
+    runs.check_clock(clock)
     if seed is not None:
         whole_number("seed", seed, at_least=0)
     if not (isinstance(precision, numbers.Real) and 0 < precision < 1):
         raise ValueError(f"precision={precision!r}: give the share to which each ratio must be known, such as 0.05")
-    chosen = chosen_device(device)
+    chosen = runs.chosen_device(device)
     for fn in candidates.values():
-        run(fn, 1, chosen, clock)
-    chosen = chosen or device_in_use()
-    begin_s, waiting = clock(), watch_waiting(clock)
-    calls = _shared_calls({name: calibrate(fn, chosen, clock) for name, fn in candidates.items()})
+        runs.run(fn, 1, chosen, clock)
+    chosen = chosen or runs.device_in_use()
+    begin_s, waiting = clock(), runs.watch_waiting(clock)
+    calls = _shared_calls({name: runs.calibrate(fn, chosen, clock) for name, fn in candidates.items()})
     shuffle, order = random.Random(seed).shuffle, list(candidates)
     calls_s: dict[str, list[float]] = {name: [] for name in candidates}
     look, next_look, rounds = 1, _FIRST_LOOK, 0
@@ -173,8 +154,9 @@ def compare(
         shuffle(order)
         for name in order:
             if own_caches:
-                run(candidates[name], 1, chosen, clock)
-            calls_s[name].append(_seconds_a_call(name, run(candidates[name], calls[name], chosen, clock), calls[name]))
+                runs.run(candidates[name], 1, chosen, clock)
+            timed = runs.run(candidates[name], calls[name], chosen, clock)
+            calls_s[name].append(_seconds_a_call(name, timed, calls[name]))
         rounds += 1
         spent_s = clock() - begin_s
         over = spent_s >= budget_s and rounds >= _FEWEST_ROUNDS
@@ -182,7 +164,7 @@ def compare(
             alpha = _alpha(look) / (len(candidates) - 1)
             rows = tuple(_row(name, calls_s, first, calls[name], alpha) for name in candidates)
             waiting_share = waiting()
-            reason = why_disturbed(waiting_share) or _why_unknown(rows, alpha, precision, rounds, spent_s / rounds)
+            reason = runs.why_disturbed(waiting_share) or _why_unknown(rows, alpha, precision, rounds, spent_s / rounds)
             if over or (not reason and spent_s >= budget_s / 10):
                 break
             look, next_look = look + 1, 2 * next_look
@@ -191,14 +173,14 @@ def compare(
                       stable=not reason, reason=reason, candidates=rows)  # fmt: skip
 
 
-def _seconds_a_call(name: str, timed: Run, calls: int) -> float:
+def _seconds_a_call(name: str, timed: runs.Run, calls: int) -> float:
     if not timed.host_s > 0:
         raise RuntimeError(f"the clock saw nothing of {calls:,} calls of {name!r}, so there is no ratio; "
                            "give every candidate more to do")  # fmt: skip
     return timed.host_s / calls
 
 
-def _shared_calls(calibrated: Mapping[str, tuple[int, Run]]) -> dict[str, int]:
+def _shared_calls(calibrated: Mapping[str, tuple[int, runs.Run]]) -> dict[str, int]:
     """Give candidates of about the same time the same calls a run: equal ones must be timed alike."""
     call_s = {name: timed.host_s / calls for name, (calls, timed) in calibrated.items()}
     groups: list[list[str]] = []
@@ -217,7 +199,7 @@ def _alpha(look: int) -> float:
 
 def _row(name: str, calls_s: Mapping[str, list[float]], baseline: str, calls: int, alpha: float) -> Candidate:
     ratios = np.array(calls_s[name]) / np.array(calls_s[baseline])
-    low, high = (1.0, 1.0) if name == baseline else median_interval(ratios, alpha)
+    low, high = (1.0, 1.0) if name == baseline else runs.median_interval(ratios, alpha)
     verdict = "faster" if high < 1 else "slower" if low > 1 else "too close to tell"
     return Candidate(name=name, median_s=float(np.median(calls_s[name])), minimum_s=min(calls_s[name]),
                      time_ratio=float(np.median(ratios)), low_ratio=low, high_ratio=high, calls_per_run=calls,
@@ -227,10 +209,10 @@ def _row(name: str, calls_s: Mapping[str, list[float]], baseline: str, calls: in
 def _why_unknown(rows: Sequence[Candidate], alpha: float, wanted: float, rounds: int, round_s: float) -> str:
     """Return why the ratios are not known to within ``wanted``, for a student; "" when they are."""
     if any(row.low_ratio == 0 for row in rows):  # an interval from 0 to infinity: fewer rounds than an interval takes
-        return too_few("rounds", rounds, math.ceil(1 - math.log2(alpha)), round_s)
+        return runs.too_few("rounds", rounds, math.ceil(1 - math.log2(alpha)), round_s)
     found = {row.name: (row.high_ratio - row.low_ratio) / 2 / row.time_ratio for row in rows}
     worst = max(found, key=found.__getitem__)
-    return imprecise(f"the ratio of {worst!r}", found[worst], wanted) if found[worst] > wanted else ""
+    return runs.imprecise(f"the ratio of {worst!r}", found[worst], wanted) if found[worst] > wanted else ""
 
 
 def _check_candidates(candidates: object, baseline: str | None) -> str:
@@ -242,14 +224,10 @@ def _check_candidates(candidates: object, baseline: str | None) -> str:
     for name, fn in candidates.items():
         if not isinstance(name, str):
             raise TypeError(f"a candidate's name must be text; got {name!r}")
-        check_function(f"candidate {name!r}", fn)
+        runs.check_function(f"candidate {name!r}", fn)
     if baseline is not None and baseline not in candidates:
-        raise ValueError(f"baseline {baseline!r} is no candidate; there are {_listed(candidates)}")
+        raise ValueError(f"baseline {baseline!r} is no candidate; there are {', '.join(map(repr, candidates))}")
     return next(iter(candidates)) if baseline is None else baseline
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(repr(name) for name in names)
 
 
 # Claims.

@@ -8,7 +8,6 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -18,20 +17,8 @@ from torch.utils.data import DataLoader
 from helpers import _console as console
 from helpers._checks import whole_number
 from helpers.data import make_MNIST_loader
-from helpers.results import Result, derived
-from helpers.training._loop import (
-    LEARNING_RATE,
-    Batches,
-    adam,
-    iterable,
-    now_s,
-    prepared,
-    refuse_empty,
-    refuse_without_cuda,
-    seeded,
-    trainable_device,
-    training_steps,
-)
+from helpers.results import Record, derived
+from helpers.training import _loop as loop
 
 HIDDEN_SIZES = (128, 256, 512, 1024, 2048, 4096, 6144)
 
@@ -40,8 +27,7 @@ _COLD_STEPS = 2
 _TIMED_STEPS = 3
 
 
-@dataclass(frozen=True)
-class SizeEstimate(Result):
+class SizeEstimate(Record):
     """One hidden size: its parameters, the median time of a step, and the estimated time of the training.
 
     The interval ``low_s`` to ``high_s`` is the training at the fastest and at the slowest step that was timed.
@@ -56,8 +42,7 @@ class SizeEstimate(Result):
     high_s: float
 
 
-@dataclass(frozen=True)
-class TrainingEstimate(Result):
+class TrainingEstimate(Record):
     """What :func:`estimate_training_for` found: one row a hidden size.
 
     ``measuring_s`` is what the estimate itself took. ``confidence_share`` is the chance that the median step lies
@@ -111,10 +96,10 @@ def estimate_training_for(
     loader = _sized_loader(loader, batch_size)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda":
-        refuse_without_cuda(f"device={str(device)!r}")
+        loop.refuse_without_cuda(f"device={str(device)!r}")
     begin_s = time.perf_counter()
     trials: dict[int, list[_Trial]] = {hidden: [] for hidden in sizes}
-    with seeded(loader, device, 0):
+    with loop.seeded(loader, device, 0):
         for hidden in console.track([*sizes, *reversed(sizes)], "estimating", unit="model"):
             trials[hidden].append(_trial(_built(model_class, hidden, device), loader, device))
     batch_size = trials[sizes[0]][0].batch_size
@@ -134,17 +119,17 @@ def estimate_training_for(
     )
 
 
-def _trial(model: nn.Module, loader: Batches, device: torch.device) -> _Trial:
+def _trial(model: nn.Module, loader: loop.Batches, device: torch.device) -> _Trial:
     """Time the loader's first batch and a few whole steps, each with the loading of its batch."""
-    optimizer = adam(model, LEARNING_RATE)
+    optimizer = loop.adam(model, loop.LEARNING_RATE)
     parameters = list(model.parameters())
     model.train()
-    with contextlib.closing(prepared(_endless(loader), device)) as batches:
-        start_s = now_s(device)
+    with contextlib.closing(loop.prepared(_endless(loader), device)) as batches:
+        start_s = loop.now_s(device)
         first = next(batches)
-        first_batch_s = now_s(device) - start_s
+        first_batch_s = loop.now_s(device) - start_s
         full = (batch for batch in itertools.chain([first], batches) if len(batch.labels) == len(first.labels))
-        steps = training_steps(model, optimizer, full, 1)
+        steps = loop.training_steps(model, optimizer, full, 1)
         steps_s = [_timed_s(lambda: next(steps), device) for _ in range(_COLD_STEPS + _TIMED_STEPS)]
     return _Trial(
         batch_size=len(first.labels),
@@ -180,22 +165,22 @@ def _endless(loader: Iterable) -> Iterator:
         batch = None
         for batch in loader:
             yield batch
-        refuse_empty(0 if batch is None else 1)
+        loop.refuse_empty(0 if batch is None else 1)
 
 
-def _sized_loader(loader: Batches | None, batch_size: int | None) -> Batches:
+def _sized_loader(loader: loop.Batches | None, batch_size: int | None) -> loop.Batches:
     if loader is None:
         return make_MNIST_loader(_BATCH_SIZE if batch_size is None else batch_size)
     if batch_size is not None:
         raise ValueError("loader and batch_size are both given; a loader has a batch size of its own: give one of them")
     try:
-        len(iterable(loader))
+        len(loop.iterable(loader))
     except TypeError as error:
         raise TypeError(f"the number of batches of the loader is not known ({error}); give a DataLoader") from None
     return loader
 
 
-def _steps_per_epoch(loader: Batches, batch_size: int) -> float:
+def _steps_per_epoch(loader: loop.Batches, batch_size: int) -> float:
     """Return the batches of an epoch, a smaller last one as its part of a whole."""
     if isinstance(loader, DataLoader) and loader.batch_size is not None and not loader.drop_last:
         return len(loader.sampler) / batch_size
@@ -220,12 +205,12 @@ def _built(model_class: Callable[..., nn.Module], hidden: int, device: torch.dev
         name = getattr(model_class, "__name__", str(model_class))
         raise TypeError(f"{name}(hidden={hidden}) does not work ({error}); give a class such as LeNet") from None
     model = model_class(hidden=hidden)
-    trainable_device(model)
-    trainable_device(model.to(device))
+    loop.trainable_device(model)
+    loop.trainable_device(model.to(device))
     return model
 
 
 def _timed_s(action: Callable[[], object], device: torch.device) -> float:
-    start_s = now_s(device)
+    start_s = loop.now_s(device)
     action()
-    return now_s(device) - start_s
+    return loop.now_s(device) - start_s

@@ -7,7 +7,6 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from torch import nn
 
 from helpers import _console as console
 from helpers._checks import number, whole_number
-from helpers.results import Result
+from helpers.results import Record
 from helpers.timing._runs import watch_waiting, why_disturbed
 
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
@@ -112,8 +111,7 @@ def _generators(loader: object) -> list[torch.Generator]:
 LEARNING_RATE = 0.002
 
 
-@dataclass(frozen=True)
-class EpochRow(Result):
+class EpochRow(Record):
     """One epoch: its number from 1, its time, and the mean loss and accuracy of its batches before their update."""
 
     epoch: int
@@ -122,8 +120,7 @@ class EpochRow(Result):
     accuracy_share: float
 
 
-@dataclass(frozen=True)
-class TrainingRun(Result):
+class TrainingRun(Record):
     """What :func:`train` did and how long it took: one row an epoch.
 
     ``examples`` and ``steps`` are those of one epoch, ``total_s`` is the sum of the epochs' times and

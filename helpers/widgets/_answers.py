@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from helpers import results, units
 
@@ -61,6 +62,9 @@ class Answer(results.Result):
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join([self.question, *lines, *([self.verdict] if self.predicted is not None else [])])
+
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:
+        printer.text(str(self))
 
     def _repr_html_(self) -> str:
         numbers = {"predicted": self.predicted, "modelled": self.modelled, self.evidence: self.found}

@@ -25,7 +25,7 @@ def interactive_figure(
     gives each figure's alt text. Headless, only the fixed views are shown.
 
     Raises ValueError for a parameter without choices, for a view that is not one of them, and for fewer than two
-    or more than three views. Lesson 00.
+    or more than three views. Lesson 01.
     """
     for name, function in {"draw": draw, "alt": alt}.items():
         one_of(name, function, Callable, "a function of the parameters")
@@ -55,10 +55,7 @@ def _check(choices: Mapping[str, Sequence[Any]], views: Sequence[Mapping[str, An
 
 
 def _show_sliders(
-    draw: Callable[..., Figure],
-    choices: Mapping[str, Sequence[Any]],
-    alt: Callable[..., str],
-    start: Mapping[str, Any],
+    draw: Callable[..., Figure], choices: Mapping[str, Sequence[Any]], alt: Callable[..., str], start: Mapping[str, Any]
 ) -> None:
     import ipywidgets
     from IPython.display import display

@@ -6,8 +6,9 @@ import ast
 import datetime
 import json
 import os
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock
@@ -16,11 +17,11 @@ from helpers import _console as console, results, storage
 from helpers._checks import one_of
 
 FILE_NAME = "my_predictions.json"
+_LESSON = re.compile(r"\d\d_[a-z0-9_]+")  # not a copy beside it, such as 04_data_parallel.new or 04_data_parallel-Copy1
 _outside: dict[str, Entry] = {}  # predictions made outside a course
 
 
-@dataclass(frozen=True)
-class Entry(results.Result):
+class Entry(results.Record):
     """One question as the reader left it. ``value`` is in the question's unit, None while there is no prediction."""
 
     question: str
@@ -31,8 +32,7 @@ class Entry(results.Result):
     answer_seen: bool = False
 
 
-@dataclass(frozen=True)
-class LessonProgress(results.Result):
+class LessonProgress(results.Record):
     """One lesson's questions, and how many the reader has predicted and seen answered."""
 
     lesson: str
@@ -42,8 +42,7 @@ class LessonProgress(results.Result):
     answered: int
 
 
-@dataclass(frozen=True)
-class Progress(results.Result):
+class Progress(results.Record):
     """The reader's way through the course."""
 
     lessons: tuple[LessonProgress, ...]
@@ -116,7 +115,8 @@ def progress(*, course: Path | None = None) -> Progress:
     folder = storage.course_folder() if course is None else course
     if folder is not None:
         one_of("course", folder, Path, "the folder of the lessons as a pathlib.Path, or leave it out")
-    notebooks = sorted(folder.glob("[0-9][0-9]_*.ipynb")) if folder else []
+    found = sorted(folder.glob("*.ipynb")) if folder else []
+    notebooks = [path for path in found if _LESSON.fullmatch(path.stem)]
     if not notebooks:
         raise FileNotFoundError("no lessons here; start JupyterLab with `make lab`, from the course's own folder")
     entries = read()
@@ -135,6 +135,10 @@ def _of_lesson(path: Path, entries: dict[str, Entry]) -> LessonProgress:
 def _questions(cell: dict) -> list[str]:
     """Return the questions that a cell asks: the first argument of each call of ``predict``, where it is a literal."""
     lines = [line for line in "".join(cell["source"]).splitlines() if not line.lstrip().startswith(("%", "!"))]
-    calls = [node for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.Call) and node.args]
+    try:
+        nodes = list(ast.walk(ast.parse("\n".join(lines))))
+    except SyntaxError:  # a cell that the reader is still writing
+        return []
+    calls = [node for node in nodes if isinstance(node, ast.Call) and node.args]
     named = [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) == "predict"]
     return [call.args[0].value.strip() for call in named if isinstance(call.args[0], ast.Constant)]

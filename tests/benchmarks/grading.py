@@ -57,7 +57,7 @@ def submission(sheet: Sheet, place: int, blank: nbformat.NotebookNode) -> tuple[
     cells = {cell.metadata.nbgrader.grade_id: cell for cell in made.cells}
     points = dict.fromkeys(sheet.exercises, 0)
     for name in () if place % 10 == 9 else sheet.exercises:
-        wrong = [one for one in sheet.wrong if one.exercise == name and one.gets is not None]
+        wrong = [one for one in sheet.wrong if one.name == name and one.gets is not None]
         if draw.random() < _RIGHT_SHARE or not wrong:
             cells[name].source = sheet.cell("answer", name).source
             points[name] = sheet.cell("checks", name).metadata["points"]

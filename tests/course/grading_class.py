@@ -24,7 +24,7 @@ NAME = f"{ASSIGNMENT}.ipynb"
 NOT_FIRST = FULL | {FIRST: 0}
 NOTHING = dict.fromkeys(FULL, 0)
 STUBS = {cell.metadata.nbgrader.grade_id: cell.source for cell in sheets.released(SHEET).cells}
-WRONG = next(one for one in SHEET.wrong if one.exercise == FIRST and one.gets == 2)
+WRONG = next(one for one in SHEET.wrong if one.name == FIRST and one.gets == 2)
 _FORMS = (PLAIN, CANVAS, MOODLE)
 
 

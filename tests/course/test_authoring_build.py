@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+
 import pytest
 
 from tools.authoring import audit
-from tools.authoring.build import build, refresh
+from tools.authoring.build import build, keep, refresh
 from tools.authoring.lesson import AuthoringError
 
 SOURCE = "90_small_counts.py"
@@ -69,7 +72,7 @@ def test_a_readme_without_markers_is_refused(small, readme):
 def test_a_lesson_that_raises_is_named_with_its_line(built):
     edit(built, "counting.halves(7)", "first = 1\ncounting.halves(7, 8)")
     said = refused(built)
-    assert "lesson 90: the cell at line 33 of 90_small_counts.py, its line 2, raised TypeError: halves() takes" in said
+    assert "lesson 90: the cell at line 32 of 90_small_counts.py, its line 2, raised TypeError: halves() takes" in said
     assert "\n" not in said
 
 
@@ -82,7 +85,7 @@ def test_a_claim_that_three_runs_do_not_decide_is_not_shipped(built, tmp_path):
     )
     edit(built, "counting.halves(7)", claims + "counting.halves(7)")
     said = refused(built)
-    assert said.startswith("lesson 90: in each of 3 runs the cell at line 33 of 90_small_counts.py shows a claim that")
+    assert said.startswith("lesson 90: in each of 3 runs the cell at line 32 of 90_small_counts.py shows a claim that")
     assert log.read_text() == "xxx"
     build(built)
     assert log.read_text() == "xxxx"
@@ -95,19 +98,48 @@ def test_a_claim_that_three_runs_do_not_decide_is_not_shipped(built, tmp_path):
 def test_a_cell_that_never_ends_is_ended(built):
     # The first cell: on a busy machine every cell before it may take longer than the second that each is given.
     edit(built, "import base64\n", "import base64\nimport time\n\ntime.sleep(1000)\n")
-    assert "the cell at line 20 of 90_small_counts.py ran longer than 1 s" in refused(built, cell_timeout_s=1)
+    assert "the cell at line 19 of 90_small_counts.py ran longer than 1 s" in refused(built, cell_timeout_s=1)
 
 
 def test_a_cell_that_kills_its_kernel_is_named(built):
     edit(built, "counting.halves(7)", "import os; os._exit(1)")
-    assert "the cell at line 33 of 90_small_counts.py killed its kernel" in refused(built)
+    assert "the cell at line 32 of 90_small_counts.py killed its kernel" in refused(built)
 
 
 def test_a_trace_of_the_machine_is_refused(built):
     edit(built, "counting.halves(7)", "toy.__file__")
     said = refused(built)
-    assert "the cell at line 33 of 90_small_counts.py shows the repository's folder: " in said
+    assert "the cell at line 32 of 90_small_counts.py shows the repository's folder: " in said
     assert "names no machine" in said
+
+
+def test_a_notebook_is_kept_where_nothing_needs_to_run(built):
+    before = json.loads((built.folder / NOTEBOOK).read_text())
+    edit(built, "title: Small counts", "title: Small numbers")
+    edit(built, "# # Small counts", "# # Small numbers")
+    assert keep(built, ["90"]) == [built.folder / NOTEBOOK]
+    after = json.loads((built.folder / NOTEBOOK).read_text())
+    assert after["cells"][1:] == before["cells"][1:]
+    assert after["metadata"]["lesson"]["title"] == "Small numbers"
+    assert "[Small numbers](" in built.readme.read_text()
+    assert audit.lessons(built) + audit.shared(built) == []
+    edit(built, "counting.halves(7)", "counting.halves(8)")
+    with pytest.raises(AuthoringError, match=r"from line 32 of .* on, whose outputs cannot be kept"):
+        keep(built)
+    assert json.loads((built.folder / NOTEBOOK).read_text()) == after
+
+
+def test_the_seconds_of_the_run_are_kept_and_count(built, monkeypatch):
+    times = iter([100.0, 697.0])
+    monkeypatch.setattr("tools.authoring.build.time", SimpleNamespace(monotonic=lambda: next(times)))
+    build(built)
+    [lesson] = built.lessons()
+    assert (lesson.run_s, lesson.minutes) == (600, 15)
+    assert ", about 15 minutes." in built.built(lesson).cells[0].source
+    assert "| 15 |" in built.readme.read_text()
+    keep(built)
+    assert audit.lessons(built) + audit.shared(built) == []
+    assert built.lessons() == (lesson,)
 
 
 def test_a_full_disk_leaves_the_old_notebook(built):

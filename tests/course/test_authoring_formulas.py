@@ -10,7 +10,7 @@ import pytest
 
 from helpers import access, feeding, simulators
 from helpers.links import Link
-from helpers.parallel import _costs as costs
+from helpers.parallel import _collectives as collectives, _costs as costs
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.sources import _updates as updates
 from tools.authoring import lesson
@@ -45,9 +45,7 @@ def test_every_symbol_of_a_lessons_formulas_is_explained(lesson):
 
 def unexplained(*rows: str) -> list[str]:
     """Return what the check says of a lesson whose only text is this table of formulas."""
-    head = (
-        "# ---\n# jupyter:\n#   lesson: {number: '90', title: T, minutes: 1, needs: [], objectives: ['use|used it']}\n"
-    )
+    head = "# ---\n# jupyter:\n#   lesson: {number: '90', title: T, needs: [], objectives: ['use|used it']}\n"
     text = "".join(f"# {row}\n" for row in (formulas.HEADING, "", *rows))
     parsed = lesson.parse(f"{head}# ---\n\n# %% [markdown]\n{text}", number="90", slug="t")
     return [re.search(r"what (.*) is$", problem.what)[1] for problem in formulas.check(parsed)]
@@ -106,7 +104,7 @@ def test_the_reader_of_formulas_sees_a_wrong_one():
 
 
 LINK = Link(latency_s=3e-5, bandwidth_bytes_per_s=2e9)
-RING = {"p": 8, "n": 1_000_000, "alpha": 3e-5, "beta": 1 / 2e9}
+RING = {"p": 8, "n": 1_000_000, "alpha": 3e-5, "W": 2e9}
 
 
 @pytest.mark.parametrize(
@@ -119,17 +117,18 @@ RING = {"p": 8, "n": 1_000_000, "alpha": 3e-5, "beta": 1 / 2e9}
         ("02", r"2\,m\,n\,k / t", {"m": 8, "n": 12, "k": 5, "t": 4},
          lambda: simulators.tiled_traffic(8, 12, 5, tile=4).global_reads),
         ("03", r"2 \sin \frac{\pi}{2 (2d+1)}", {"d": 3}, lambda: updates.stability_limit(3)),
-        ("04", r"2(p-1)\,\alpha + 2\frac{p-1}{p}\,n\beta", RING,
+        ("04", r"2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,\frac{n}{W}", RING,
          lambda: costs.ring_all_reduce_s(8, 1_000_000, link=LINK)),
-        ("04", r"2(p-1)(\alpha + n\beta)", RING,
+        ("04", r"2(p-1)(\alpha + \frac{n}{W})", RING,
          lambda: costs.gather_broadcast_all_reduce_s(8, 1_000_000, link=LINK)),
         ("04", r"\sqrt{2CM}", {"C": 30, "M": 9000}, lambda: feeding.young_interval_s(save_s=30, mtbf_s=9000)),
         ("05", r"\frac{p-1}{m}", {"p": 4, "m": 8}, lambda: schedules.bubble_ratio("gpipe", ranks=4, microbatches=8)),
         ("05", r"\frac{p-1}{v\,m}", {"p": 4, "v": 2, "m": 8},
          lambda: schedules.bubble_ratio("interleaved", ranks=4, microbatches=8, chunks=2)),
-        ("05", r"\frac{(p-1)(F+B-2W)}{m(F+B)}", {"p": 4, "m": 8, "F": 2, "B": 5, "W": 2},
-         lambda: schedules.bubble_ratio(
-             "zero_bubble", ranks=4, microbatches=8, forward_s=2, backward_s=5, weight_s=2)),
+        ("05", r"2\frac{p-1}{p}n", {"p": 4, "n": 4000},
+         lambda: collectives.collective("all_reduce", "ring", world_size=4, length=1000).busiest_port_bytes),
+        ("16", r"\frac{p-1}{p}n", {"p": 4, "n": 4000},
+         lambda: collectives.collective("all_gather", "ring", world_size=4, length=1000).busiest_port_bytes),
         ("06", r"M e^{R/M} \big(e^{(t + C)/M} - 1\big)\, t_{work} / t",
          {"M": 9000, "R": 60, "t": 700, "C": 30, "t_work": 86_400},
          lambda: feeding.expected_run_s(work_s=86_400, interval_s=700, save_s=30, mtbf_s=9000, restart_s=60)),

@@ -15,7 +15,7 @@ from tools.authoring.rules import functions
 
 HEADER = """# ---
 # jupyter:
-#   lesson: {number: "90", title: Uses, minutes: 1, needs: [], objectives: ["use|used it"]}
+#   lesson: {number: "90", title: Uses, needs: [], objectives: ["use|used it"]}
 # ---
 """
 

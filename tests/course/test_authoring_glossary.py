@@ -147,7 +147,7 @@ def test_a_link_in_an_earlier_cell_serves_later_ones():
 
 
 def read_lesson(number, slug):
-    header = f'# ---\n# jupyter:\n#   lesson:\n#     number: "{number}"\n#     title: T\n#     minutes: 1\n'
+    header = f'# ---\n# jupyter:\n#   lesson:\n#     number: "{number}"\n#     title: T\n'
     rest = "#     needs: []\n#     objectives: [a|b c]\n# ---\n# %%\n1\n"
     return lesson.parse(header + rest, number=number, slug=slug)
 

@@ -13,7 +13,6 @@ HEADER = """# ---
 #   lesson:
 #     number: "07"
 #     title: Working set
-#     minutes: 45
 #     needs: ["00", "a CUDA device (optional)"]
 #     objectives:
 #       - predict|predicted the peak
@@ -39,16 +38,16 @@ def parse(script, number="07", slug="working_set"):
 
 def test_a_source_is_read_whole():
     read = parse(HEADER + CELLS)
-    assert (read.number, read.slug, read.title, read.minutes) == ("07", "working_set", "Working set", 45)
+    assert (read.number, read.slug, read.title) == ("07", "working_set", "Working set")
     assert read.needs == ("00", "a CUDA device (optional)")
     assert [(one.future, one.done) for one in read.objectives] == [
         ("predict the peak", "predicted the peak"),
         ("tell apart bytes and counts", "told apart bytes and counts"),
     ]
     assert [(cell.kind, cell.tags, dict(cell.metadata), cell.line) for cell in read.cells] == [
-        ("markdown", ("objectives",), {}, 14),
-        ("code", ("run", "nbval-ignore-output"), {"minutes": 2}, 18),
-        ("code", (), {}, 20),
+        ("markdown", ("objectives",), {}, 13),
+        ("code", ("run", "nbval-ignore-output"), {"minutes": 2}, 17),
+        ("code", (), {}, 19),
     ]
     assert read.cells[0].source == "# Working set\ntext"
     assert read.cells[2].source == '%matplotlib inline\nprint("# %%")'
@@ -68,14 +67,10 @@ def test_line_ends_and_byte_order_mark_of_other_systems_change_nothing(tmp_path,
         ("# ---\n# jupyter", "# jupyter", "begin it with a header"),
         ("#   lesson:", "#   lessons:", "no 'jupyter: lesson:'"),
         ("# jupyter:", "# jupyter: 3", "not YAML"),
-        ("    minutes: 45", "    minute: 45", "missing: minutes; unknown: minute"),
+        ("    title:", "    minutes: 45\n#     name:", "missing: title; unknown: minutes, name"),
         ('number: "07"', "number: 07", "two digits of the file name in quotes"),
         ('number: "07"', 'number: "08"', "the file name says '07'"),
         ("title: Working set", "title:", "title is None; write a few words"),
-        ("minutes: 45", "minutes: 0", "minutes is 0"),
-        ("minutes: 45", "minutes: true", "minutes is True"),
-        ("minutes: 45", "minutes: 4.5", "minutes is 4.5"),
-        ("minutes: 45", 'minutes: "45"', "minutes is '45'"),
         ('needs: ["00", "a CUDA device (optional)"]', "needs: [00]", "needs is [0]"),
         ('needs: ["00", "a CUDA device (optional)"]', "needs:", "needs is None"),
         ("predict|predicted the peak", "predict|predicted: the peak", "a text with a colon in it stands in quotes"),
@@ -84,7 +79,7 @@ def test_line_ends_and_byte_order_mark_of_other_systems_change_nothing(tmp_path,
         ("predict|predicted the peak", "'|predicted the peak'", "is not 'verb|past tense rest'"),
         ("predict|predicted the peak", "predict|predicted the peak|twice", "is not 'verb|past tense rest'"),
         ("# text", "", None),
-        ("1 + 1\n", "", "line 18: an empty cell"),
+        ("1 + 1\n", "", "line 17: an empty cell"),
         ("[markdown]", "[raw]", "a raw cell; use markdown or code"),
         ('["run", "nbval-ignore-output"]', '"run"', "'run' is not of type 'array'"),
         ("# ---\n\n# %%", "# ---\nimport torch\n\n# %%", "put no text between the header"),

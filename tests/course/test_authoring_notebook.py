@@ -19,7 +19,6 @@ SOURCE = """# ---
 #   lesson:
 #     number: "07"
 #     title: Working set
-#     minutes: 45
 #     needs: ["00", "patience"]
 #     objectives:
 #       - predict|predicted the peak
@@ -60,7 +59,7 @@ def run_notebook(*outputs):
 def test_objectives_stand_in_the_future_and_in_the_past():
     built = notebook.unexecuted(read())
     assert built.cells[0].source == (
-        "# Working set\n\n*Lesson 07, about 45 minutes. Needs: 00, patience.*\n\nHow much?\n\n"
+        "# Working set\n\n*Lesson 07, about 5 minutes. Needs: 00, patience.*\n\nHow much?\n\n"
         "After this lesson you will be able to:\n\n- predict the peak\n- count `bytes`"
     )
     assert built.cells[-1].source == "## Recap\n\nIn this lesson you:\n\n- predicted the peak\n- counted `bytes`"
@@ -77,7 +76,7 @@ def test_a_title_in_the_source_is_kept_and_needs_may_be_nothing():
         notebook.unexecuted(read(script))
         .cells[0]
         .source.startswith(
-            "# Working set\n\n*Lesson 07, about 45 minutes. Needs: nothing beyond this machine.*\n\nHow much?\n\n"
+            "# Working set\n\n*Lesson 07, about 5 minutes. Needs: nothing beyond this machine.*\n\nHow much?\n\n"
         )
     )
 
@@ -94,11 +93,36 @@ def test_ids_come_from_the_content_and_equal_cells_have_their_own():
 def test_metadata_is_the_lessons_and_names_no_version_of_python():
     metadata = notebook.unexecuted(read()).metadata
     assert metadata.lesson == {
-        "number": "07", "title": "Working set", "minutes": 45, "needs": ["00", "patience"],
+        "number": "07", "title": "Working set", "minutes": 5, "run_s": 0, "needs": ["00", "patience"],
         "objectives": ["predict|predicted the peak", "count|counted `bytes`"],
     }  # fmt: skip
     assert "version" not in metadata.language_info
     assert set(metadata) == {"kernelspec", "language_info", "lesson"}
+
+
+def test_outputs_are_kept_where_only_text_and_tags_have_changed():
+    old = notebook.unexecuted(read())
+    for count, cell in enumerate(cell for cell in old.cells if cell.cell_type == "code"):
+        cell.outputs = [new_output("stream", text=str(count))]
+    changed = SOURCE.replace("How much?", "How many?").replace("# %%\n1 + 1", '# %%  tags=["run"]\n1 + 1', 1)
+    kept = notebook.with_outputs(read(changed), (), old)
+    assert [cell.outputs[0].text for cell in kept.cells if cell.cell_type == "code"] == ["0", "1"]
+    assert "How many?" in kept.cells[0].source
+    assert kept.cells[1].metadata.tags == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ("1 + 1\n\n# %% [markdown]", "1 + 2\n\n# %% [markdown]", "from line 18 of 07_working_set.py on"),
+        ("# %%\n1 + 1\n\n# %% [markdown]", "# %% [markdown]", "at the end"),
+        ("# %%\n1 + 1\n\n# %% [markdown]", "# %%\n1 + 1\n\n# %%\n2\n\n# %% [markdown]", "from line 21 of 07_working"),
+    ],
+)
+def test_outputs_of_other_code_are_not_kept(old, new, where):
+    assert SOURCE.count(old) == 1
+    with pytest.raises(lesson.AuthoringError, match=f"{where}.* run make lessons LESSONS=07"):
+        notebook.with_outputs(read(SOURCE.replace(old, new)), (), notebook.unexecuted(read()))
 
 
 def test_execution_is_counted_from_one():

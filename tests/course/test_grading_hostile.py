@@ -43,7 +43,7 @@ pytestmark = [
     pytest.mark.timeout(2400),
     pytest.mark.filterwarnings("ignore:Object of type:Warning"),
 ]
-WRONG = next(one for one in SHEET.wrong if one.exercise == FIRST and one.gets is not None)
+WRONG = next(one for one in SHEET.wrong if one.name == FIRST and one.gets is not None)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import pytest
 
 from tests.course.grading_samples import ASSIGNMENT, FIRST, HEAD, SHEET, hand_in, notebook, solution
 from tools.authoring.course import HERE
+from tools.copies import form
 from tools.exercises import sheets
 from tools.exercises.sheets import WRITTEN_STUB
 from tools.grading import intake
@@ -48,6 +49,7 @@ LOST = "answers without nbgrader's marks were found by what stands in them"
 SEVERAL = f"the answer to {FIRST} came in 2 cells, which ran in their order"
 INNOCENT = {
     "as it was": (lambda: notebook(), [RIGHT], ()),
+    "in the reader's form": (lambda: with_pictures(notebook()), [RIGHT], ()),
     "copied, the answer below": (lambda: copied(notebook(), FIRST, STUB, RIGHT), [RIGHT], ()),
     "copied, the answer above": (lambda: copied(notebook(), FIRST, RIGHT, STUB), [RIGHT], ()),
     "copied and left so": (lambda: copied(notebook(), FIRST, RIGHT, RIGHT), [RIGHT], ()),
@@ -61,6 +63,17 @@ INNOCENT = {
     "an own cell in the answer's place": (lambda: rewritten(notebook()), [RIGHT], (LOST,)),
     "a formatter": (lambda: formatted(notebook()), [RIGHT], ()),
 }  # fmt: skip
+
+
+def with_pictures(made):
+    """As a student gets it: what is given is drawn already, as pictures attached to cells of their own."""
+    drawn = nbformat.v4.new_output("display_data", {"image/png": "aGk=", "text/plain": "Bars"})
+    for cell in made.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [drawn]
+    readers = form.notebook(made)
+    assert sum("attachments" in cell for cell in readers.cells) > len(SHEET.exercises)
+    return readers
 
 
 def renamed(made, name):

@@ -91,7 +91,7 @@ def test_answers_get_and_hear_from_outside_what_they_do_at_home(session, given_t
     assert all(reached for _, reached in solved.goals)
     unwritten = marked(session, sheet, name, proof.stub(sheet, name))
     assert (unwritten.score, unwritten.said.endswith(": not yet\n")) == (0, True)
-    for wrong in [one for one in sheet.wrong if one.exercise == name][:3]:
+    for wrong in [one for one in sheet.wrong if one.name == name][:3]:
         got = marked(session, sheet, name, wrong.cell.source)
         assert got.score < points
         assert wrong.gets is None or got.score == wrong.gets
@@ -163,10 +163,10 @@ def test_a_function_may_call_what_it_is_given_and_nothing_else_of_it(session):
 
 
 def test_of_a_matrix_only_counted_reads_are_allowed(session):
-    from helpers.simulators import _blocks as blocks
+    from helpers.simulators import _tiling as tiling
 
-    tally = blocks.Tally()
-    matrix = blocks.Matrix("A", np.ones((2, 2)), tally, blocks.Running())
+    tally = tiling.Tally()
+    matrix = tiling.Matrix("A", np.ones((2, 2)), tally, tiling.Running())
     session.run("def f(a):\n    return a.shape, a[1, 1]\n")
     assert session.function("f")(matrix) == ((2, 2), 1.0)
     assert tally.reads == 1
@@ -175,7 +175,7 @@ def test_of_a_matrix_only_counted_reads_are_allowed(session):
         with pytest.raises(Exception, match="has no"):
             session.function("f")(matrix)
     session.run("def f(a):\n    a[0, 0] = 5.0\n")
-    with pytest.raises(blocks.KernelError, match="which is an input"):
+    with pytest.raises(tiling.KernelError, match="which is an input"):
         session.function("f")(matrix)
 
 
@@ -227,7 +227,7 @@ def test_what_ends_the_checks_themselves_is_marked(error, monkeypatch):
     def ends(got, expected):
         raise error("planted")
 
-    monkeypatch.setattr("helpers.exercises.agree", ends)
+    monkeypatch.setattr("helpers.exercises._checks.agree", ends)
     sheet = SHEETS[0]
     name = next(one for one in sheet.exercises if "returns(" in sheet.cell("checks", one).source)
     fake = SimpleNamespace(step=lambda: None, function=lambda _: lambda *_: 1)

@@ -322,8 +322,7 @@ def _status(address: str, token: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/home/bob", "/home/grace/class/source", f"{CLONE}/course/instructor", "/srv/course/state", INBOUND],
+    "path", ["/home/bob", "/home/grace/class/source", f"{CLONE}/course/instructor", "/srv/course/state", INBOUND]
 )
 def test_the_kernel_refuses_a_student_what_is_not_theirs(server, pages, path):
     assert "Permission denied" in server.refused(f"ls {path}", "ada")

@@ -14,7 +14,7 @@ EXERCISES = [
     pytest.param(sheet, name, id=f"{sheet.lesson.number}-{name}") for sheet in SHEETS for name in sheet.exercises
 ]
 WRONG = [
-    pytest.param(sheet, wrong, id=f"{sheet.lesson.number}-{wrong.exercise}-{wrong.says[:25]}")
+    pytest.param(sheet, wrong, id=f"{sheet.lesson.number}-{wrong.name}-{wrong.says[:25]}")
     for sheet in SHEETS
     for wrong in sheet.wrong
 ]

@@ -20,7 +20,7 @@ from tools.exercises import handout, proof, sheets
 SHEET = SHEETS[0]
 ASSIGNMENT = SHEET.lesson.name
 REWRITTEN, SOLVED, DELETED = "units", "ranking", "fair_ratio"  # what is done to each; one more, WRONG, is answered so
-WRONG = next(one for one in SHEET.wrong if one.gets and one.exercise not in (REWRITTEN, SOLVED, DELETED))
+WRONG = next(one for one in SHEET.wrong if one.gets and one.name not in (REWRITTEN, SOLVED, DELETED))
 
 
 def points() -> dict[str, int]:
@@ -74,7 +74,7 @@ def graded(tmp_path_factory):
 
 def tampered() -> nbformat.NotebookNode:
     """One exercise wrong, one solved; in one the checks were rewritten to give every point, in one they are gone."""
-    answers = {WRONG.exercise: WRONG.cell.source, SOLVED: SHEET.cell("answer", SOLVED).source,
+    answers = {WRONG.name: WRONG.cell.source, SOLVED: SHEET.cell("answer", SOLVED).source,
                f"{REWRITTEN}_checks": str(points()[REWRITTEN])}  # fmt: skip
     made = with_answers(answers)
     for cell in made.cells:
@@ -103,10 +103,10 @@ def test_nbgrader_gives_the_solution_all_points(graded):
 
 
 def test_nbgrader_gives_what_the_proof_gives_and_restores_rewritten_checks(graded):
-    proved = proof.attempt(SHEET, WRONG.exercise, WRONG.cell.source).score
-    given = {WRONG.exercise: proved, SOLVED: points()[SOLVED]}
+    proved = proof.attempt(SHEET, WRONG.name, WRONG.cell.source).score
+    given = {WRONG.name: proved, SOLVED: points()[SOLVED]}
     assert scores(graded, "tampered") == dict.fromkeys(SHEET.exercises, 0) | given
-    assert 0 < proved < points()[WRONG.exercise]
+    assert 0 < proved < points()[WRONG.name]
     assert to_be_read(graded, "tampered") == {DELETED}
 
 

@@ -12,6 +12,7 @@ import gc
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -71,6 +72,14 @@ def test_the_process_is_a_fresh_one_in_the_same_place(monkeypatch, tmp_path):
     assert process != os.getpid()
     assert rest == [str(tmp_path), "seen", False]
     assert not is_running(process)
+
+
+def test_variables_are_set_before_anything_is_imported(monkeypatch):
+    monkeypatch.setenv("COURSE_TEST", "the caller's")
+    before = {"COURSE_TEST": "its own", "PYTHONHASHSEED": "7"}
+    found = run_limited(lambda: (os.environ["COURSE_TEST"], hash("text")), variables=before).unwrap()
+    assert found == run_limited(lambda: (os.environ["COURSE_TEST"], hash("text")), variables=before).unwrap()
+    assert (found[0], os.environ["COURSE_TEST"]) == ("its own", "the caller's")
 
 
 @pytest.mark.parametrize(
@@ -453,6 +462,15 @@ def test_only_what_can_be_called_is_run(function):
 def test_limits_are_positive_numbers(limits, error):
     with pytest.raises(error, match=next(iter(limits))):
         run_limited(take, 1, **limits)
+
+
+@pytest.mark.parametrize(("variables", "words"), [
+    ("A=1", "variables='A=1' is text"), ({"A": 1}, "variables['A']=1 is an int; give a text"),
+    ({1: "A"}, "variables[0]=1"),
+])  # fmt: skip
+def test_variables_are_texts(variables, words):
+    with pytest.raises(TypeError, match=re.escape(words)):
+        run_limited(take, 1, variables=variables)
 
 
 def test_what_cannot_be_sent_is_refused():

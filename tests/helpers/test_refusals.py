@@ -15,7 +15,22 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import helpers
-from helpers import memory, native, plotting, profiling, recorded, results, simulators, timing, units, widgets
+from helpers import (
+    memory,
+    native,
+    numbers,
+    parallel,
+    plotting,
+    profiling,
+    recorded,
+    results,
+    simulators,
+    sparse,
+    steps,
+    timing,
+    units,
+    widgets,
+)
 
 HUGE = 10**400
 
@@ -94,10 +109,6 @@ def losses(values, **options):
     return plotting.draw_losses(values, title="t", **options)
 
 
-def images(values, labels=("a", "b")):
-    return plotting.draw_images(values, labels, title="t")
-
-
 @table(
     (lambda: bars([1, 2]), TypeError, "values=[1, 2] is a list; give a dictionary from names to numbers"),
     (lambda: bars({"a": None}), TypeError, "values['a']=None is None; give a finite number"),
@@ -119,11 +130,6 @@ def images(values, labels=("a", "b")):
     (lambda: curves([1], {"a": [[1]]}), TypeError, "curves['a'][0]=[1] is a list"),
     (lambda: curves([1], {"a": ["1"]}), TypeError, "curves['a'][0]='1' is text"),
     (lambda: curves([1], {"a": [1]}, marks={"L1": 0}), ValueError, "marks['L1']=0"),
-    (lambda: images(np.zeros((2, 28, 28))), TypeError, "is a ndarray; give a tensor (torch.from_numpy"),
-    (lambda: images(torch.zeros(2, 28)), ValueError, "has the shape (2, 28); give grey images"),
-    (lambda: images(torch.zeros(2, 3, 28, 28)), ValueError, "has the shape (2, 3, 28, 28)"),
-    (lambda: images(torch.full((2, 8, 8), math.nan)), ValueError, "images holds NaN"),
-    (lambda: images(torch.zeros(2, 8, 8), None), TypeError, "labels=None"),
     (lambda: losses({"a": [1.0]}, smooth=0), ValueError, "smooth=0 is too small"),
     (lambda: losses({"a": [1.0]}, smooth=-1), ValueError, "smooth=-1 is too small"),
     (lambda: losses({"a": [1.0]}, smooth=1.5), TypeError, "smooth=1.5 is a float"),
@@ -140,7 +146,10 @@ def images(values, labels=("a", "b")):
     (lambda: plotting.draw_shares({"a": {"x": -1}}, title="t"), ValueError, "wholes['a']['x']=-1"),
     (lambda: plotting.draw_limits([0], [math.nan], [1]), ValueError, "modelled[0]=nan"),
     (lambda: plotting.draw_limits([-1], [1], [1]), ValueError, "delays[0]=-1; give a finite number, 0 or more"),
+    (lambda: plotting.spans_in_a_row([1]), TypeError, "give a dictionary from names to dictionaries from kinds"),
+    (lambda: plotting.spans_in_a_row({"a": {"k": -1}}), ValueError, "lanes['a']['k']=-1"),
     (lambda: plotting.gantt([5], title="t"), TypeError, "spans holds 5, which has no"),
+    (lambda: plotting.gantt([plotting.Span("a", 1, 2, "k")], title="t", until=1), ValueError, "number above 1"),
     (lambda: plotting.gantt([plotting.Span("a", "0", 1, "k")], title="t"), TypeError, "spans[0].start='0' is text"),
     (lambda: plotting.gantt([plotting.Span("a", 0, math.nan, "k")], title="t"), ValueError, "spans[0].end=nan"),
     (lambda: plotting.show(None, alt="a curve"), TypeError, "drawn=None is None; give a figure"),
@@ -153,6 +162,23 @@ def images(values, labels=("a", "b")):
       for name in ("draw_inversion", "draw_memory_spaces", "draw_crossover", "draw_split", "draw_stale",
                    "draw_roofline")),
     (lambda: plotting.draw_trends([5], title="t"), TypeError, "all_series[0]=5 is an int"),
+    (lambda: plotting.draw_ring([]), ValueError, "the same number of chunks, at least one"),
+    (lambda: plotting.draw_ring([[{0}]] * 9), ValueError, "9 ranks are too many to read; draw at most 8"),
+    (lambda: plotting.draw_ring([[{0}, {2}]] * 2), ValueError, "chunks[0][1]=2 is too large"),
+    (lambda: plotting.draw_ring([[{0}]] * 2, moves=[(0, 1)]), ValueError, "such as (0, 1, 3)"),
+    (lambda: plotting.draw_ring([[{0}]] * 2, moves=[(0, 2, 0)]), ValueError, "moves[0], target=2 is too large"),
+    (lambda: plotting.draw_mesh(8), TypeError, "layout=8 is an int; give a layout"),
+    (lambda: plotting.draw_mesh(parallel.Layout(data=2), along="rows"), ValueError, "along='rows'"),
+    (lambda: plotting.draw_mesh(parallel.Layout(data=65)), ValueError, "65 ranks are too many to read"),
+    (lambda: plotting.draw_column_row(5), ValueError, "parts=5 is too large"),
+    (lambda: plotting.draw_blocks(4, 4), ValueError, "step=4 is too large"),
+    (lambda: plotting.draw_all_to_all([[1, 2, 3]] * 2), ValueError, "3 experts on 2 ranks cannot be drawn"),
+    (lambda: plotting.draw_all_to_all([[0, 0]] * 2), ValueError, "and a token"),
+    (lambda: plotting.draw_products(1), ValueError, "n=1 is too small"),
+    (lambda: plotting.draw_kernels({}), ValueError, "at least one program, and each at least one Kernel"),
+    (lambda: plotting.draw_kernels({"a": [5]}), TypeError, "programs['a'][0]=5 is an int; give a list of Kernels"),
+    (lambda: plotting.draw_loader([], [], 0, places=2), ValueError, "0 workers cannot be drawn"),
+    (lambda: plotting.draw_loader([1], [1, 2, 3], 0, places=2), ValueError, "3 batches are ready in 2 places"),
 )  # fmt: skip
 def test_plotting(call, kind, words):
     refused(call, kind, words)
@@ -238,6 +264,163 @@ def test_widgets(call, kind, words):
     ),
 )
 def test_simulators(call, kind, words):
+    refused(call, kind, words)
+
+
+def on_array(a=((1, 2),), b=((3,), (4,)), rows=2, columns=2, **how):
+    return lambda: simulators.systolic.simulate(a, b, rows=rows, columns=columns, **how)
+
+
+LONG = np.ones((10**6, 2), np.int8)
+
+
+@table(
+    (on_array(rows=2.0), TypeError, "rows=2.0 is a float; give a whole number, 1 to 1,024"),
+    (on_array(columns=0), ValueError, "columns=0 is too small; give a whole number, 1 to 1,024"),
+    (on_array(rows=2000), ValueError, "rows=2000 is too large"),
+    (on_array(a=()), ValueError, "a has the shape (0,); give two sizes, both 1 or more"),
+    (on_array(a=((1, 2), (3,))), TypeError, "numpy cannot read a, a tuple (setting an array element with a sequence)"),
+    (on_array(b=(("x",), ("y",))), TypeError, "b holds values of type <U1; give a matrix of numbers"),
+    (on_array(a=None), TypeError, "a holds values of type object"),
+    (on_array(a=torch.ones(1, 2, dtype=torch.bfloat16)), TypeError, "numpy cannot read a, a Tensor (Got unsupported"),
+    (on_array(a=((1, 2, 3),)), ValueError, "a has the shape (1, 3) and b (2, 1); give a as many columns as b has rows"),
+    (on_array(a=np.full((1, 2), 2**64 - 1, np.uint64)), ValueError, "a holds 18446744073709551615; whole numbers"),
+    (on_array(dataflow="row"), ValueError, "dataflow='row' is not known; give one of 'weight', 'output', 'input'"),
+    (on_array(dataflow="output", double_buffered=True), ValueError, "double_buffered=True has no meaning"),
+    (on_array(a=LONG, frames=True), ValueError, "frames of about 1,000,004 cycles of 2 x 2 elements are too many"),
+    (on_array(frames="yes"), TypeError, "frames='yes' is text, as str; give True or False"),
+    (lambda: simulators.systolic.model_cycles(0, 1, 1, rows=1, columns=1), ValueError, "m=0 is too small"),
+    (lambda: simulators.systolic.model_accesses(1, 1, 1.5, rows=1, columns=1), TypeError, "k=1.5 is a float"),
+    (lambda: simulators.systolic.gemm_of(nn.ReLU(), (1, 2)), TypeError, "a ReLU is not one product"),
+    (
+        lambda: simulators.systolic.gemm_of(nn.Linear(3, 4), (1, 2)),
+        ValueError,
+        "does not take an input of shape (1, 2)",
+    ),
+    (
+        lambda: simulators.systolic.simulate_network(nn.ReLU(), (1, 2), rows=1, columns=1),
+        ValueError,
+        "ReLU calls no convolution and no linear layer; give a model that does",
+    ),
+)
+def test_systolic(call, kind, words):
+    refused(call, kind, words)
+
+
+def encoded(values, key="int8", **how):
+    return lambda: numbers.FORMATS[key].encode(values, **how)
+
+
+ONES = torch.ones(2, 2)
+BYTES = torch.ones(2, 2, dtype=torch.uint8)
+
+
+@table(
+    (lambda: numbers.FORMATS["fp8"], KeyError, "there is no format 'fp8'; there are fp32, tf32, bf16, fp16, e4m3"),
+    (lambda: numbers.FORMATS[8], KeyError, "there is no format 8"),
+    (lambda: numbers.FORMATS["fp32"].values(), ValueError, "fp32 has 4,294,967,296 codes, too many to list"),
+    (lambda: numbers.FORMATS["int8"].decode([1, 2]), TypeError, "codes=[1, 2] is a list; give a tensor"),
+    (lambda: numbers.FORMATS["int8"].decode(ONES), TypeError, "codes is a tensor of float32; give codes of int8"),
+    (lambda: numbers.FORMATS["int8"].decode(ONES > 0), TypeError, "codes is a tensor of bool"),
+    (
+        lambda: numbers.FORMATS["e2m1"].decode(torch.tensor([3, 16])),
+        ValueError,
+        "codes holds 16; give codes of e2m1, whole numbers from 0 to 15",
+    ),
+    (lambda: numbers.FORMATS["int8"].decode(torch.tensor([-1])), ValueError, "codes holds -1"),
+    (lambda: numbers.FORMATS["fp16"].spacing("1"), TypeError, "values='1' is text, as str; give a number or a tensor"),
+    (lambda: numbers.FORMATS["fp16"].spacing(ONES * 1j), TypeError, "values is a tensor of complex64"),
+    (encoded(1.0), TypeError, "values=1.0 is a float; give a tensor"),
+    (encoded(np.ones(2)), TypeError, "is a ndarray; give a tensor"),
+    (encoded(ONES > 0), TypeError, "values is a tensor of bool; give a dense tensor of floats or whole numbers"),
+    (encoded(ONES.to_sparse()), TypeError, "values is a tensor of sparse_coo"),
+    (encoded(ONES, rounding="up"), ValueError, "rounding='up' is not known; give one of 'nearest', 'stochastic'"),
+    (encoded(ONES, saturate=1), TypeError, "saturate=1 is an int; give True or False"),
+    (encoded(ONES, rounding="stochastic", generator=7), TypeError, "generator=7 is an int; give a torch.Generator"),
+    (encoded(ONES * math.nan), ValueError, "values holds NaN, and int8 has no code for it; replace it"),
+    (encoded(ONES * math.nan, "e2m1"), ValueError, "values holds NaN, and e2m1 has no code for it"),
+    (encoded(ONES * -129, saturate=False), ValueError, "values holds -129, and int8 goes from -128 to 127 without"),
+    (encoded(ONES * 7, "e2m1", saturate=False), ValueError, "values holds 7, and e2m1 goes from -6 to 6"),
+    (encoded(ONES * math.inf, "e2m1", saturate=False), ValueError, "values holds inf"),
+    (lambda: numbers.encode_blocks([1.0], "e2m1"), TypeError, "values=[1.0] is a list"),
+    (lambda: numbers.encode_blocks(ONES, "int4"), ValueError, "element='int4' is not known; give one of 'e4m3'"),
+    (lambda: numbers.encode_blocks(ONES, "e2m1", axis=2), ValueError, "axis=2 is too large; give a whole number"),
+    (lambda: numbers.encode_blocks(ONES, "e2m1", axis=None), TypeError, "axis=None is None"),
+    (lambda: numbers.encode_blocks(torch.tensor(1.0), "e2m1"), ValueError, "a tensor of one number has no axis"),
+    (lambda: numbers.encode_blocks(ONES, "e2m1", rounding="up"), ValueError, "rounding='up' is not known"),
+    (lambda: numbers.quantise([1.0], 8), TypeError, "tensor=[1.0] is a list; give a tensor"),
+    (lambda: numbers.quantise(ONES, 1), ValueError, "bits=1 is too small; give a whole number, 2 to 32"),
+    (lambda: numbers.quantise(ONES, 8.0), TypeError, "bits=8.0 is a float"),
+    (lambda: numbers.quantise(ONES, 8, -3), ValueError, "axis=-3 is too small; give a whole number, -2 to 1"),
+    (lambda: numbers.quantise(ONES, 8, "rows"), TypeError, "axis='rows' is text"),
+    (lambda: numbers.quantise(ONES * math.inf, 8), ValueError, "tensor holds NaN or an infinity"),
+    (lambda: numbers.saturating_product(ONES, BYTES), TypeError, "activations is a tensor of float32; give bytes"),
+    (lambda: numbers.saturating_product(BYTES, BYTES.tolist()), TypeError, "weights=[[1, 1], [1, 1]] is a list"),
+    (lambda: numbers.saturating_product(BYTES.int() - 2, BYTES), ValueError, "activations holds -1; give bytes"),
+    (lambda: numbers.saturating_product(BYTES, BYTES + 127), ValueError, "weights holds 128; give bytes with a sign"),
+    (lambda: numbers.saturating_product(BYTES[0], BYTES), ValueError, "activations has the shape (2,); give a matrix"),
+    (lambda: numbers.saturating_product(BYTES, BYTES[:1]), ValueError, "(2, 2) and weights (1, 2); give"),
+)  # fmt: skip
+def test_numbers(call, kind, words):
+    refused(call, kind, words)
+
+
+def pruning(share=0.5, model=None, **how):
+    return lambda: sparse.prune(model or helpers.LeNet(), share, **how)
+
+
+def product(right):
+    return lambda: sparse.to_csr(torch.ones(2, 3)) @ right
+
+
+@table(
+    (pruning(1.5), ValueError, "share=1.5; give a number from 0 to 1"),
+    (pruning(-0.1), ValueError, "share=-0.1; give a number from 0 to 1"),
+    (pruning("half"), TypeError, "share='half' is text"),
+    (pruning(math.nan), ValueError, "share=nan; give a finite number"),
+    (pruning(None), TypeError, "share=None is None"),
+    (pruning(pattern="4:8"), ValueError, "pattern='4:8' is not known; give one of 'unstructured', '2:4'"),
+    (pruning(scope="global"), ValueError, "scope='global' is not known; give one of 'layer', 'model'"),
+    (pruning(0.9, pattern="2:4"), ValueError, "removes two of every four weights, in each layer: give share=0.5"),
+    (pruning(pattern="2:4", scope="model"), ValueError, "in each layer: give share=0.5 and no scope"),
+    (pruning(pattern="2:4"), ValueError, "the 6 x 1 of conv1; give layers=['fc1', 'fc2', 'fc3'], where it does"),
+    (pruning(pattern="2:4", layers=["conv2"]), ValueError, "the 16 x 6 of conv2; it does so in none of these layers"),
+    (pruning(pattern="blocks"), ValueError, "such as block=(4, 4); give it there, and only there"),
+    (pruning(block=(4, 4)), ValueError, "and only there: pattern='unstructured', block=(4, 4)"),
+    (pruning(pattern="blocks", block=4), TypeError, "block=4 is an int; give a list of two sizes"),
+    (pruning(pattern="blocks", block=(4,)), ValueError, "block=(4,) has 1 sizes; give two, such as (4, 4)"),
+    (pruning(pattern="blocks", block=(4, 0)), ValueError, "block[1]=0 is too small"),
+    (pruning(pattern="neurons"), ValueError, "pattern='neurons' needs layers, because a neuron of the last one is"),
+    (pruning(layers="fc1"), TypeError, "layers='fc1' is text, as str; give a list of names of layers"),
+    (pruning(layers=["fc9"]), ValueError, "layers names 'fc9', which is no layer to prune; give some of ['conv1'"),
+    (pruning(layers=[]), ValueError, "layers names none; give some of ['conv1'"),
+    (pruning(layers=[5]), TypeError, "layers[0]=5 is an int"),
+    (pruning(model=nn.ReLU()), ValueError, "ReLU has no convolution and no linear layer; give a model that has one"),
+    (pruning(model=nn.LSTM(2, 2)), ValueError, "LSTM has no convolution and no linear layer"),
+    (pruning(model=nn.LazyLinear(3)), steps.ModelError, "weight has no shape yet (a lazy module); run the model once"),
+    (pruning(model=nn.Linear(3, 3, device="meta")), steps.ModelError, "the weight of Linear has no values ((3, 3) on"),
+    (pruning(model=nn.Linear), TypeError, "Linear is a class; give a model made of it"),
+    (pruning(model="LeNet"), TypeError, "model='LeNet' is text, as str; give a torch.nn.Module"),
+    (lambda: sparse.weight_matrix(nn.ReLU()), TypeError, "a ReLU has no matrix of weights; give a convolution or"),
+    (lambda: sparse.to_csr([[1, 2]]), TypeError, "matrix=[[1, 2]] is a list; give a matrix as a torch.Tensor"),
+    (lambda: sparse.to_csr(torch.ones(2, 1, 3, 3)), TypeError, "of 4 dimensions (torch.float32, torch.strided,"),
+    (lambda: sparse.to_csr(torch.eye(2).to_sparse()), TypeError, "torch.sparse_coo, on cpu); give a dense one of 2"),
+    (lambda: sparse.to_csr(torch.eye(2) > 0), TypeError, "(torch.bool, torch.strided, on cpu); give a dense one"),
+    (lambda: sparse.to_csr(torch.eye(6), block=(2, 4)), ValueError, "blocks of 2 x 4 do not divide a matrix of 6 x 6"),
+    (lambda: sparse.to_csr(torch.eye(2), index_dtype=torch.int8), TypeError, "give torch.int32 or torch.int64"),
+    (product([1, 2, 3]), TypeError, "the right side=[1, 2, 3] is a list"),
+    (product(torch.ones(2)), ValueError, "has the shape (2,); give (3,) or (3, n), because the matrix is 2 x 3"),
+    (product(torch.ones(3).double()), TypeError, "is torch.float64 on cpu; give torch.float32 on cpu"),
+    (lambda: sparse.pack_2_4(torch.ones(2, 6)), ValueError, "the matrix is 2 x 6; 2:4 needs a number of columns"),
+    (lambda: sparse.pack_2_4(torch.eye(4) + torch.eye(4).flip(0) + 1), ValueError, "4 of the four numbers from [0, 0]"),
+    (lambda: sparse.model_bytes("coo", 2, 2), ValueError, "storage='coo' is not known; give one of 'dense', 'csr'"),
+    (lambda: sparse.model_bytes("csr", 2, 2), TypeError, "kept=None is None; give a whole number, 0 to 4"),
+    (lambda: sparse.model_bytes("csr", 2, 2, kept=5), ValueError, "kept=5 is too large; give a whole number, 0 to 4"),
+    (lambda: sparse.model_bytes("csr", 2, 2, kept=5, block=(2, 3)), ValueError, "blocks of 2 x 3 do not divide"),
+    (lambda: sparse.model_bytes("2:4", 2, 6), ValueError, "the matrix is 2 x 6; 2:4 needs"),
+    (lambda: sparse.model_bytes("dense", 2.5, 6), TypeError, "rows=2.5 is a float"),
+)
+def test_sparse(call, kind, words):
     refused(call, kind, words)
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,14 @@ import pytest
 from helpers import results
 
 
-@dataclass(frozen=True)
-class Layer(results.Result):
+class Layer(results.Record):
     name: str
     macs: int
     read_bytes: int
     median_s: float = 1e-3
 
 
-@dataclass(frozen=True)
-class Run(results.Result):
+class Run(results.Record):
     title: str
     total_s: float
     share: float | None
@@ -40,13 +38,11 @@ class Run(results.Result):
     note: Any = None
 
 
-@dataclass(frozen=True)
-class One(results.Result):
+class One(results.Record):
     value_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Rates(results.Result):
+class Rates(results.Record):
     forward_macs: int | None
     forward_flops: int | None
     calls: int | None
@@ -54,8 +50,7 @@ class Rates(results.Result):
     read_bytes_per_s: float = 34.1e9
 
 
-@dataclass(frozen=True)
-class Rows(results.Result):
+class Rows(results.Record):
     rows: tuple[Rates, ...]
 
 
@@ -68,6 +63,25 @@ EMPTY = Run("empty", 0.0, None, None, (), (0, -1))
 def test_a_result_comes_back_from_its_dictionary_and_its_json(result):
     assert results.from_dict(type(result), result.to_dict()) == result
     assert results.from_dict(type(result), json.loads(result.to_json())) == result
+
+
+def test_a_record_and_what_inherits_it_are_frozen_dataclasses():
+    class Timed(One):
+        calls: int = 0
+        kept: list[int] = field(default_factory=list, repr=False)
+
+        def __str__(self) -> str:
+            return f"{self.calls} calls"
+
+    timed = Timed(0.5, 3)
+    assert [each.name for each in fields(timed)] == ["value_s", "calls", "kept"]
+    assert repr(timed).endswith("Timed(value_s=0.5, calls=3)")
+    assert str(timed) == "3 calls"
+    assert timed == Timed(0.5, 3)
+    assert hash(One(0.5)) == hash(One(0.5))
+    for name in ("value_s", "other"):
+        with pytest.raises(FrozenInstanceError):
+            setattr(timed, name, 1.0)
 
 
 def test_json_is_valid_and_keeps_what_json_lacks():
@@ -209,3 +223,15 @@ def test_a_field_that_is_not_shown_is_kept():
     quiet = Quiet(1, (12345, 67890))
     assert "12345" not in str(quiet) + quiet._repr_html_() + quiet.table().to_string()
     assert quiet.to_dict()["samples"] == [12345, 67890]
+
+
+def test_a_row_is_found_by_its_fields_and_the_rows_are_named_where_it_is_not():
+    rows = (Layer("conv", 1, 10), Layer("conv", 2, 20), Layer("fc", 2, 30))
+    assert results.row_of(rows, "layer", name="conv") is rows[0]
+    assert results.row_of(rows, "layer", name="conv", macs=2) is rows[1]
+    with pytest.raises(ValueError, match="there is no layer 'pool'; there are 'conv', 'conv', 'fc'"):
+        results.row_of(rows, "layer", name="pool")
+    with pytest.raises(ValueError, match=r"no layer with name 'fc', macs 1; there are \('conv', 1\), \('conv', 2\)"):
+        results.row_of(rows, "layer", name="fc", macs=1)
+    with pytest.raises(ValueError, match="there are none"):
+        results.row_of((), "layer", name="fc")

@@ -17,7 +17,7 @@ from helpers.operations import profile_ops
 from helpers.profiling import LayerTime, TimeProfile
 from helpers.results import from_dict
 from helpers.roofline import DatasheetRoof, RooflinePoint, Workload, datasheet_roof, model, place, roofline, workload_of
-from helpers.roofline._placing import count, join
+from helpers.roofline._modelling import count, join
 from helpers.timing import fixed_threads, measure
 
 SOURCE = Source("made up for a test", "", "reference", "2026-01-01")

@@ -20,7 +20,7 @@ import torch
 from scipy import signal, stats
 
 from helpers import results, timing
-from helpers.timing import _comparing as comparing, _measuring as measuring, _runs as runs
+from helpers.timing import _comparing as comparing, _runs as runs
 
 
 class FakeMachine:
@@ -134,7 +134,7 @@ def test_work_that_the_clock_cannot_see_ends_and_says_so() -> None:
     ],
 )
 def test_each_way_to_be_unstable_has_its_reason(runs_s: list[float], reason: str) -> None:
-    found = measuring._why_unstable(runs_s)
+    found = runs._why_unstable(runs_s)
     assert found.startswith(reason)
     assert bool(found) == bool(reason)
 
@@ -243,7 +243,7 @@ def test_results_print_and_return_from_json() -> None:
 @pytest.mark.parametrize("count", [1, 5, 6, 8, 9, 16, 17, 100, 1001, 20_000])
 def test_the_interval_of_a_median_is_the_exact_one(count: int, alpha: float) -> None:
     values = np.random.default_rng(count).standard_cauchy(count) + 10
-    low, high = measuring.median_interval(values, alpha)
+    low, high = runs.median_interval(values, alpha)
     rank = int(stats.binom.ppf(alpha / 2, count, 0.5))  # the largest k with P(heads < k) <= alpha / 2
     ordered = np.sort(values)
     assert (low, high) == ((ordered[rank - 1], ordered[count - rank]) if rank else (0, math.inf))

@@ -54,6 +54,13 @@ def test_what_of_a_joining_code_cell_is_shown(tags, code, outputs):
     assert (slide.parts[1].code, len(slide.parts[1].outputs)) == (code, outputs)
 
 
+def test_a_cell_that_the_reader_writes_is_cut_as_any_and_its_checks_are_not_shown():
+    written = code_cell("def f():\n    return 1", tags=("yours", "slide-more", "slide-code"), yours="f")
+    (slide,) = deck_of(OPENS, written, code_cell("f = asked.settle()", printed("F\n  reached"), checks="f")).slides
+    assert [(part.cell_index, part.code, len(part.outputs)) for part in slide.parts[1:]] == [(1, True, 0)]
+    assert "reached" not in slide.notes
+
+
 def test_a_part_tag_beside_slide_opens():
     deck = deck_of(OPENS, code_cell("f()", printed("1"), tags=("run", "slide", "slide-output"), minutes=1))
     assert len(deck.slides) == 2

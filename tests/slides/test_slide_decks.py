@@ -1,5 +1,6 @@
 """Decks in a real Chromium without a network: the sample, every lesson's, and one with a fault on each slide."""
 
+import base64
 import re
 from pathlib import Path
 
@@ -123,6 +124,65 @@ def test_the_speakers_window_shows_the_notes_and_follows(chromium, sample_deck: 
         opened.page.keyboard.press("ArrowRight")
         notes.get_by_text("1.5 minutes; 3.5 of 12.5 so far.").wait_for()
         assert opened.complaints == []
+
+
+@pytest.fixture
+def player_deck(tmp_path: Path, monkeypatch) -> Path:
+    """A deck with a player on each of two slides, the first of which has a script of its own in the notebook."""
+    outputs: list = []
+    monkeypatch.setattr("IPython.display.display", lambda data, **_: outputs.append(data))
+    for title in ("First", "Second"):
+        frames = [plotting.draw_blocks(4, step, causal=True) for step in range(4)]
+        plotting.play(frames, title=title, alt=f"{title}: blocks meet.", captions=["Blocks meet."] * 4)
+    cells = [
+        text_cell("## Blocks\n\nEach step has a block a rank."),
+        code_cell("plotting.play(frames)", player_output(outputs[0], tampered=True), tags=("slide-output",)),
+        text_cell("## Blocks again"),
+        code_cell("plotting.play(frames)", player_output(outputs[1]), tags=("slide-output",)),
+    ]
+    deck = tmp_path / "97_player.html"
+    deck.write_text(build.render(notebook_of(*cells), name="97_player"), encoding="utf-8")
+    return deck
+
+
+def player_output(data: dict, *, tampered: bool = False):
+    page = (
+        data["text/html"].replace("(() => {", "document.title = 'not ours'; (() => {")
+        if tampered
+        else data["text/html"]
+    )
+    return displayed({**data, "text/html": page, "image/png": base64.b64encode(data["image/png"]).decode()})
+
+
+@pytest.mark.parametrize("mode", check.MODES)
+def test_a_player_fits_on_its_slide(chromium, player_deck: Path, mode: str):
+    found = check.examine(chromium, player_deck, mode=mode)
+    assert found.problems == ()
+    assert (found.slides, found.figures) == (3, 2)
+
+
+def test_the_arrow_keys_are_a_players_while_it_has_the_focus_and_the_decks_again_afterwards(chromium, player_deck):
+    with browser.opened(chromium, player_deck) as opened:
+        page, count = opened.page, opened.page.locator("section.present .count")
+        page.keyboard.press("ArrowRight")
+        assert count.inner_text() == "1 / 4"
+        page.locator("section.present .stage").click()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        assert count.inner_text() == "3 / 4"
+        assert page.evaluate("Reveal.getIndices().h") == 1
+        page.locator("section.present h2").click()
+        page.keyboard.press("ArrowRight")
+        assert page.evaluate("Reveal.getIndices().h") == 2
+        assert count.inner_text() == "1 / 4"
+        assert page.title() != "not ours"
+        assert opened.complaints == []
+
+
+def test_the_pdf_has_the_picture_of_a_players_frames(chromium, player_deck: Path):
+    printed = pdf.print_deck(chromium, player_deck)
+    assert _pages(printed) == 3
+    assert len(re.findall(rb"/Subtype\s*/Image", printed)) == 2
 
 
 BROKEN_IMAGE = '<figure class="figure"><img alt="a" src="data:image/png;base64,AAAA"></figure>'

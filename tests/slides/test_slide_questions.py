@@ -25,7 +25,7 @@ def asked(question: str = QUESTION, unit: str = "x") -> NotebookNode:
 def answered(**changes: float | None) -> NotebookNode:
     values = {"predicted": None, "modelled": 2.0, "found": 4.0} | changes
     answer = Answer(QUESTION, "x", **values)
-    return displayed({"text/html": answer._repr_html_(), "text/plain": repr(answer)})
+    return displayed({"text/html": answer._repr_html_(), "text/plain": str(answer)})
 
 
 def predict(*tags: str, **metadata: float) -> NotebookNode:

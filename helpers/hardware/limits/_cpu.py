@@ -72,7 +72,7 @@ def measure_cpu(plan: Plan) -> MachineLimits:
     notes += busy(waiting())
     notes += levels_of.too_small(levels, most, threads)
     measured = Measured("cpu", threads, walker.name, {"chase": walker.version} if walker.version else {}, values)
-    memory = memory_level("DRAM", card.ram_bytes, most)
+    memory = Memory("DRAM", card.ram_bytes, most)
     return assembled(measured, levels=levels, memory=memory, notes=notes)
 
 
@@ -212,11 +212,6 @@ class Memory:
     name: str
     size_bytes: int | None
     working_set_bytes: int
-
-
-def memory_level(name: str, size_bytes: int | None, working_set_bytes: int) -> Memory:
-    """Return main memory as :func:`assembled` takes it."""
-    return Memory(name, size_bytes, working_set_bytes)
 
 
 def curve_of(values: Values) -> tuple[LatencyPoint, ...]:

@@ -12,17 +12,12 @@ import torch
 from helpers import native
 from helpers.hardware._card import Gpu
 from helpers.hardware._machine import machine_card
-from helpers.hardware.limits import _bandwidth as bandwidth, _chase as chase, _levels as levels_of, _peak as peak
-from helpers.hardware.limits._cpu import (
-    Measured,
-    Plan,
-    assembled,
-    curve_of,
-    curve_stage,
-    memory_level,
-    peak_stage,
-    track,
-    triad_stage,
+from helpers.hardware.limits import (
+    _bandwidth as bandwidth,
+    _chase as chase,
+    _cpu as cpu,
+    _levels as levels_of,
+    _peak as peak,
 )
 from helpers.hardware.limits._levels import CacheLevel
 from helpers.hardware.limits._peak import Key, Stage, in_passes
@@ -34,12 +29,12 @@ _LEAST_BYTES, _LEAST_CURVE_BYTES = 2**14, 2**20
 _OVERHEAD_SHARE = 0.2
 
 
-def cuda_plan() -> Plan:
+def cuda_plan() -> cpu.Plan:
     """Return the default plan with the types of numbers that a GPU multiplies."""
-    return replace(Plan(), per_octave=2, least_bytes=_LEAST_BYTES, types=peak.CUDA_TYPES)
+    return replace(cpu.Plan(), per_octave=2, least_bytes=_LEAST_BYTES, types=peak.CUDA_TYPES)
 
 
-def measure_cuda(device: torch.device, plan: Plan) -> MachineLimits:
+def measure_cuda(device: torch.device, plan: cpu.Plan) -> MachineLimits:
     """Return the limits of the CUDA ``device``; what is not measured is None, with a note."""
     begin_s, gpus = time.perf_counter(), machine_card().gpus or ()
     gpu = gpus[device.index] if device.index is not None and device.index < len(gpus) else Gpu(str(device), "CUDA")
@@ -48,7 +43,7 @@ def measure_cuda(device: torch.device, plan: Plan) -> MachineLimits:
     most = min(plan.most_bytes, levels_of.largest_bytes(named, 1, free_bytes))
     notes: list[str] = []
     values, versions = _latencies(device, plan, most, begin_s + plan.latency_s, notes)
-    latencies = curve_of(values)
+    latencies = cpu.curve_of(values)
     found = levels_of.curve_levels(latencies, 1)
     levels = (*_first_level(found, named), *named) if named else found
     if not named:
@@ -56,10 +51,10 @@ def measure_cuda(device: torch.device, plan: Plan) -> MachineLimits:
     notes += levels_of.too_small(levels, most, 1)
     reasons: dict[str, str] = {}
     stages = [*_bandwidth_stages(device, plan, levels, most, notes), *_compute_stages(device, plan, reasons)]
-    values |= in_passes(stages, end_s=begin_s + plan.whole_s, track=track("bandwidth and compute"))
-    measured = Measured(str(device), torch.get_num_threads(), "CUDA C++" if latencies else "none", versions, values)
-    memory = memory_level("device memory", gpu.memory_bytes, most)
-    return assembled(measured, levels=levels, memory=memory, notes=[*notes, *reasons.values()])
+    values |= in_passes(stages, end_s=begin_s + plan.whole_s, track=cpu.track("bandwidth and compute"))
+    measured = cpu.Measured(str(device), torch.get_num_threads(), "CUDA C++" if latencies else "none", versions, values)
+    memory = cpu.Memory("device memory", gpu.memory_bytes, most)
+    return cpu.assembled(measured, levels=levels, memory=memory, notes=[*notes, *reasons.values()])
 
 
 def _first_level(found: Sequence[CacheLevel], named: Sequence[CacheLevel]) -> tuple[CacheLevel, ...]:
@@ -68,7 +63,7 @@ def _first_level(found: Sequence[CacheLevel], named: Sequence[CacheLevel]) -> tu
 
 
 def _latencies(
-    device: torch.device, plan: Plan, most: int, end_s: float, notes: list[str]
+    device: torch.device, plan: cpu.Plan, most: int, end_s: float, notes: list[str]
 ) -> tuple[dict[Key, list[float]], dict[str, str]]:
     try:
         walk_s, compiler = cuda_walk(device)
@@ -82,30 +77,30 @@ def _latencies(
 
     sizes = levels_of.grid(plan.least_bytes, most, per_octave=plan.per_octave, dense_until_bytes=most)
     stages = [functools.partial(stage, size // _LINE_BYTES * _LINE_BYTES) for size in sizes]
-    return in_passes(stages, end_s=end_s, track=track("latency")), {"chase": compiler}
+    return in_passes(stages, end_s=end_s, track=cpu.track("latency")), {"chase": compiler}
 
 
 def _bandwidth_stages(
-    device: torch.device, plan: Plan, levels: Sequence[CacheLevel], most: int, notes: list[str]
+    device: torch.device, plan: cpu.Plan, levels: Sequence[CacheLevel], most: int, notes: list[str]
 ) -> list[Stage]:
     pool = bandwidth.pool(most, device)
     sizes = levels_of.grid(_LEAST_CURVE_BYTES, most, per_octave=1, dense_until_bytes=0)
-    stages: list[Stage] = [functools.partial(curve_stage, pool, size, device, plan.kernel_s) for size in sizes]
+    stages: list[Stage] = [functools.partial(cpu.curve_stage, pool, size, device, plan.kernel_s) for size in sizes]
     overhead_s = peak.call_overhead_s(device, runs=10)
     for level in levels:
         if level.name != "L2":
             notes.append(f"{level.name}: no bandwidth, because PyTorch's kernels do not stay inside it")
             continue
         size = min(most, level.size_bytes // 2)
-        stages.append(functools.partial(triad_stage, level.name, pool, size, device, plan.kernel_s))
-        triad = triad_stage(level.name, pool, size, device, plan.kernel_s)["level", level.name] * size
+        stages.append(functools.partial(cpu.triad_stage, level.name, pool, size, device, plan.kernel_s))
+        triad = cpu.triad_stage(level.name, pool, size, device, plan.kernel_s)["level", level.name] * size
         if overhead_s > _OVERHEAD_SHARE * triad:
             notes.append(f"{level.name}: the bandwidth is a lower bound, because launching takes long beside the data")
     return stages
 
 
-def _compute_stages(device: torch.device, plan: Plan, reasons: dict[str, str]) -> list[Stage]:
-    peaks = [functools.partial(peak_stage, name, device, plan.peaks, reasons) for name in plan.types]
+def _compute_stages(device: torch.device, plan: cpu.Plan, reasons: dict[str, str]) -> list[Stage]:
+    peaks = [functools.partial(cpu.peak_stage, name, device, plan.peaks, reasons) for name in plan.types]
     return [
         *peaks,
         lambda: {("call",): peak.call_overhead_s(device)},

@@ -1,16 +1,20 @@
-"""What a machine can do at most, as :func:`helpers.hardware.probe` measured it: plain data, nothing measured here."""
+"""What a machine can do at most: the limits as data, measured once and kept by :func:`probe`. Lessons 01 and 02."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any
 
-from helpers.results import Result
+from helpers import storage
+from helpers.results import Record
+
+if TYPE_CHECKING:
+    import torch
 
 
-@dataclass(frozen=True)
-class MemoryLevel(Result):
+class MemoryLevel(Record):
     """A level of the memory hierarchy: ``bandwidth_bytes_per_s`` is the triad's inside it, counted as STREAM counts.
 
     On a CPU a cache's is that of a compiled triad on all threads, main memory's that of PyTorch's.
@@ -36,16 +40,14 @@ class MemoryLevel(Result):
         return self.holds_bytes is not None and working_set_bytes <= self.holds_bytes
 
 
-@dataclass(frozen=True)
-class LatencyPoint(Result):
+class LatencyPoint(Record):
     """The time of one dependent load, each address read from the load before it, in a buffer of this size."""
 
     working_set_bytes: int
     latency_s: float
 
 
-@dataclass(frozen=True)
-class BandwidthPoint(Result):
+class BandwidthPoint(Record):
     """Bytes moved a second by five kernels whose arrays together hold ``working_set_bytes``.
 
     Counted as STREAM does, what the program reads plus what it writes: read (a sum) n, write (a fill) n, copy 2 n,
@@ -60,8 +62,7 @@ class BandwidthPoint(Result):
     scale_bytes_per_s: float
 
 
-@dataclass(frozen=True)
-class MachineLimits(Result):
+class MachineLimits(Record):
     """The measured limits of one device with ``threads`` CPU threads: every roof and every overhead of the models.
 
     ``peak_flops`` maps a dtype's name ("float32", "bfloat16" ...) to FLOP/s of the best matrix product found.
@@ -87,13 +88,16 @@ class MachineLimits(Result):
     bandwidths: tuple[BandwidthPoint, ...] = field(repr=False)
 
     def __str__(self) -> str:
-        lines = str(_shown(self)).splitlines()[1:]
-        return "\n".join(["MachineLimits", *lines, *(f"  note: {note}" for note in self.notes)])
+        return "\n".join([super().__str__(), *(f"  note: {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
-        shown = _shown(self)._repr_html_().replace(_MachineLimitsShown.__name__, "MachineLimits", 1)
+        shown = super()._repr_html_()
         return f"<div>{shown}<ul>{notes}</ul></div>" if notes else shown
+
+    def _shown(self) -> list[tuple[str, Any]]:  # peaks as rates, and without the notes, of which each has a line
+        return [("peak_flops_per_s" if name == "peak_flops" else name, value)
+                for name, value in super()._shown() if name != "notes"]  # fmt: skip
 
     @property
     def memory(self) -> MemoryLevel:
@@ -134,20 +138,48 @@ class MachineLimits(Result):
         return self.memory
 
 
-# The limits as they are printed: peaks as rates, and without the notes, of which each has a line of its own.
-_MachineLimitsShown = make_dataclass(
-    "_MachineLimitsShown",
-    [
-        ("peak_flops_per_s" if each.name == "peak_flops" else each.name, each.type)
-        for each in fields(MachineLimits)
-        if each.repr and each.name != "notes"
-    ],
-    bases=(Result,),
-    frozen=True,
-    namespace={"__module__": __name__},
-)
+_VERSION = 3
 
 
-def _shown(limits: MachineLimits) -> _MachineLimitsShown:
-    same = {name: getattr(limits, name) for name in _MachineLimitsShown.__dataclass_fields__ if hasattr(limits, name)}
-    return _MachineLimitsShown(**same, peak_flops_per_s=limits.peak_flops)
+def probe(refresh: bool = False, *, device: str | torch.device | None = None) -> MachineLimits:
+    """Return the measured limits of ``device`` (by default CUDA if there is one) with PyTorch's present threads.
+
+    Measured once, in some 7 seconds and under 20 on a quiet machine, and then read from the cache, as long as the
+    machine, the number of threads (``torch.get_num_threads()``) and the versions stay; ``refresh=True`` measures again.
+    A cache that is damaged or from elsewhere is measured again, and a line says so.
+
+    Latency is a chase through a random cycle of lines (:mod:`~helpers.hardware.limits._chase` says what it holds),
+    bandwidth that of PyTorch's own operators (:mod:`~helpers.hardware.limits._bandwidth`), the peak that of a matrix
+    product (:mod:`~helpers.hardware.limits._peak`). Each is the fastest of many runs, in two passes that lie apart in
+    time; two more where the two differ by over a tenth. What still does not repeat is named in ``unstable``. A cache is
+    what the system lists, else what :func:`helpers.hardware.find_change_points` reads off the latency curve. Where the
+    bandwidth shows that the last cache holds less than half of that, ``holds_bytes`` is what it shows. What cannot be
+    measured is None (or missing from ``peak_flops``), and a line of ``notes`` says why; nothing is guessed.
+
+    Raises ValueError for a device that is neither the CPU nor CUDA or a ``refresh`` that is neither True nor False,
+    RuntimeError for CUDA where there is none, OSError when the cache folder cannot be written. Lesson 01.
+    """
+    if not isinstance(refresh, bool):
+        raise ValueError(f"refresh is {refresh!r}; give True or False, and a device by its name: probe(device='cpu')")
+    import torch  # and below what imports it: the doctor reads a machine's card where torch does not even load
+
+    from helpers.timing._runs import chosen_device
+
+    chosen = chosen_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    threads = torch.get_num_threads()
+    name = f"limits-{str(chosen).replace(':', '-')}-{threads}-threads"
+    key = f"{storage.machine_key()}; {chosen}; {threads} threads; probe {_VERSION}"
+    kept = None if refresh else storage.load_cached(name, MachineLimits, key=key)
+    if kept is not None:
+        return kept
+    limits = _measured(chosen)
+    storage.store(name, limits, key=key)
+    return limits
+
+
+def _measured(device: torch.device) -> MachineLimits:
+    from helpers.hardware.limits import _cpu as probe_cpu, _cuda as probe_cuda
+
+    if device.type == "cpu":
+        return probe_cpu.measure_cpu(probe_cpu.Plan())
+    return probe_cuda.measure_cuda(device, probe_cuda.cuda_plan())

@@ -1,4 +1,7 @@
-"""Pipeline schedules as data: who works on which microbatch when, how long ranks idle, and how much they keep.
+"""Pipeline schedules as data: in which order each rank works, when, how long it idles, and how much it keeps.
+
+With p ranks and v chunks a rank there are p x v stages, and stage s is on rank s mod p. The orders are those of GPipe,
+1F1B, interleaved 1F1B and the zero-bubble schedule ZB-H1.
 
 A pipeline of p ranks carries a batch as m microbatches. Each stage has a forward pass of a microbatch and a backward
 pass, which "zero_bubble" cuts in two: the gradient of the stage's input ("backward"), for which the stage before it
@@ -9,23 +12,108 @@ same dataclass, and what it says of bubbles and memory is computed from its acti
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field, replace
+from itertools import chain, zip_longest
 from numbers import Real
 
-from helpers._checks import number, numbers, whole_number
+from helpers._checks import choice, number, numbers, whole_number
 from helpers.links import Activity, Timeline
-from helpers.parallel.pipeline import _orders as pipeline_orders
-from helpers.parallel.pipeline._orders import BACKWARD, BACKWARD_WEIGHT, FORWARD
-from helpers.results import Result
+from helpers.results import Record
 
-SCHEDULES = tuple(pipeline_orders.SCHEDULES)
+FORWARD, BACKWARD, BACKWARD_WEIGHT = "forward", "backward", "backward-weight"
+
+Step = tuple[str, int, int]  # kind, stage, microbatch
+
+
+def rank_order(name: str, *, rank: int, ranks: int, microbatches: int, chunks: int = 1) -> list[Step]:
+    """Return what ``rank`` does, in order, as (kind, stage, microbatch).
+
+    A kind is "forward", "backward" or "backward-weight". ``name`` is one of :data:`SCHEDULES`: "gpipe" (Huang et al.,
+    2019), "1f1b" (PipeDream-Flush: Narayanan et al., 2021, arXiv 2104.04473), "interleaved" (the same paper, ``chunks``
+    stages a rank) or "zero_bubble" (ZB-H1: Qi et al., 2024, arXiv 2401.10241), where "backward" is the gradient of the
+    input alone. Raises as :func:`check`.
+    """
+    check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
+    whole_number("rank", rank, at_least=0, at_most=ranks - 1)
+    return list(_ORDERS[name](rank, ranks, microbatches, chunks))
+
+
+def check(name: str, *, ranks: int, microbatches: int, chunks: int) -> None:
+    """Raise ValueError or TypeError for a schedule that does not exist, saying what to change."""
+    choice("schedule", name, _ORDERS)
+    for what, count in (("ranks", ranks), ("microbatches", microbatches), ("chunks", chunks)):
+        whole_number(what, count)
+    if name == "interleaved" and chunks < 2:
+        raise ValueError("interleaved gives every rank several stages: give chunks=2 or more, or take '1f1b'")
+    if name != "interleaved" and chunks != 1:
+        raise ValueError(f"{name!r} has one stage a rank, and chunks is {chunks}; only 'interleaved' has more")
+    if name != "gpipe" and microbatches < ranks:
+        raise ValueError(f"{name!r} is run here as PyTorch runs it, with at least as many microbatches as ranks; got "
+                         f"{microbatches} microbatches for {ranks} ranks: cut the batch into {ranks} or more, or take "
+                         "'gpipe'")  # fmt: skip
+    if name == "interleaved" and microbatches % ranks:
+        raise ValueError(f"interleaved takes the microbatches in rounds of as many as there are ranks; {microbatches} "
+                         f"do not divide by {ranks}: take {microbatches // ranks * ranks} or "
+                         f"{(microbatches // ranks + 1) * ranks}")  # fmt: skip
+
+
+def _gpipe(rank: int, _ranks: int, microbatches: int, _chunks: int) -> Iterator[Step]:
+    yield from ((FORWARD, rank, microbatch) for microbatch in range(microbatches))
+    yield from ((BACKWARD, rank, microbatch) for microbatch in range(microbatches))
+
+
+def _alternating(forwards: list[Step], backwards: list[Step], *, warm_up: int) -> Iterator[Step]:
+    yield from forwards[:warm_up]
+    pairs = zip_longest(forwards[warm_up:], backwards)  # the backward passes left over are the cool-down
+    yield from (step for step in chain.from_iterable(pairs) if step is not None)
+
+
+def _one_forward_one_backward(rank: int, ranks: int, microbatches: int, _chunks: int) -> Iterator[Step]:
+    forwards = [(FORWARD, rank, microbatch) for microbatch in range(microbatches)]
+    backwards = [(BACKWARD, rank, microbatch) for microbatch in range(microbatches)]
+    yield from _alternating(forwards, backwards, warm_up=ranks - 1 - rank)
+
+
+def _interleaved(rank: int, ranks: int, microbatches: int, chunks: int) -> Iterator[Step]:
+    def place(turn: int) -> tuple[int, int]:  # the chunk and the microbatch: rounds of `ranks` through every chunk
+        return turn // ranks % chunks, turn // (ranks * chunks) * ranks + turn % ranks
+
+    turns = [place(turn) for turn in range(microbatches * chunks)]
+    forwards = [(FORWARD, chunk * ranks + rank, microbatch) for chunk, microbatch in turns]
+    backwards = [(BACKWARD, (chunks - 1 - chunk) * ranks + rank, microbatch) for chunk, microbatch in turns]
+    yield from _alternating(forwards, backwards, warm_up=interleaved_warm_up(rank, ranks, microbatches, chunks))
+
+
+def interleaved_warm_up(rank: int, ranks: int, microbatches: int, chunks: int) -> int:
+    """Return how many forward passes ``rank`` makes before it alternates: Narayanan et al. (2021)."""
+    return min(microbatches * chunks, (chunks - 1) * ranks + 2 * (ranks - 1 - rank))
+
+
+def _zero_bubble(rank: int, ranks: int, microbatches: int, chunks: int) -> Iterator[Step]:
+    written = 0
+    for kind, stage, microbatch in _one_forward_one_backward(rank, ranks, microbatches, chunks):
+        yield kind, stage, microbatch
+        if kind == BACKWARD and microbatch >= rank:  # `rank` weight gradients wait, to fill the rank's last gaps
+            yield BACKWARD_WEIGHT, stage, written
+            written += 1
+    yield from ((BACKWARD_WEIGHT, rank, microbatch) for microbatch in range(written, microbatches))
+
+
+_ORDERS: dict[str, Callable[[int, int, int, int], Iterator[Step]]] = {
+    "gpipe": _gpipe,
+    "1f1b": _one_forward_one_backward,
+    "interleaved": _interleaved,
+    "zero_bubble": _zero_bubble,
+}
+
+
+SCHEDULES = tuple(_ORDERS)
 
 Times = float | Sequence[float]
 
 
-@dataclass(frozen=True)
-class PipelineAction(Result):
+class PipelineAction(Record):
     """One pass of one microbatch through one stage; kinds are "forward", "backward" and "backward-weight".
 
     Lesson 05.
@@ -39,8 +127,7 @@ class PipelineAction(Result):
     microbatch: int
 
 
-@dataclass(frozen=True)
-class RankLoad(Result):
+class RankLoad(Record):
     """What a rank of a schedule did, and the most (stage, microbatch) pairs whose activations it kept at once.
 
     Of the ``chunks`` stages that an interleaved rank has, each counts by itself. ``idle_share`` is of the schedule's
@@ -54,8 +141,7 @@ class RankLoad(Result):
     live_activations: int
 
 
-@dataclass(frozen=True)
-class PipelineSchedule(Result):
+class PipelineSchedule(Record):
     """A schedule, modelled or measured: ``actions`` by rank and start, the first start at 0.
 
     ``bubble_share`` is the share of all ranks' time in which they do nothing, ``bubble_ratio`` that idle time over the
@@ -76,19 +162,19 @@ class PipelineSchedule(Result):
     def timeline(self) -> Timeline:
         """The actions as a timeline, a lane a rank: ``gantt(schedule.timeline.activities, title=...)`` draws it.
 
-        Labels are microbatches. Where a rank has several stages the kind names all but its first: "forward, stage 2".
-        Lesson 05.
+        Labels are microbatches. Where a rank has several stages the kind names them: "forward, stages 4-7". Lesson 05.
         """
+        several = any(each.stage >= self.ranks for each in self.actions)
 
         def kind(each: PipelineAction) -> str:
-            chunk = each.stage // self.ranks
-            return f"{each.kind}, stage {chunk + 1}" if chunk else each.kind
+            first = each.stage - each.stage % self.ranks
+            return f"{each.kind}, stages {first}-{first + self.ranks - 1}" if several else each.kind
 
         return Timeline(self.duration_s, tuple(
             Activity(f"rank {action.rank}", action.start_s, action.end_s, kind(action), f"{action.microbatch}")
             for action in self.actions))  # fmt: skip
 
-    def order(self, rank: int) -> list[pipeline_orders.Step]:
+    def order(self, rank: int) -> list[Step]:
         """Return what ``rank`` did, in order: (kind, stage, microbatch). Lesson 05."""
         return [(action.kind, action.stage, action.microbatch) for action in self.actions if action.rank == rank]
 
@@ -115,7 +201,7 @@ def pipeline_schedule(
     PyTorch's refuse them), microbatches that do not divide by the ranks ("interleaved"), chunks that the schedule does
     not have, and times that do not fit. Lesson 05.
     """
-    pipeline_orders.check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
+    check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
     if weight_s is not None and name != "zero_bubble":
         raise ValueError(f"only 'zero_bubble' splits the backward pass; leave weight_s out for {name!r}")
     stages = ranks * chunks
@@ -126,7 +212,7 @@ def pipeline_schedule(
             raise ValueError(f"weight_s is a part of backward_s and cannot be more; got {weight} of {backward}")
         backward = [whole - part for part, whole in zip(weight, backward, strict=True)]
     durations = {FORWARD: forward, BACKWARD: backward, BACKWARD_WEIGHT: weight}
-    orders = [pipeline_orders.rank_order(name, rank=rank, ranks=ranks, microbatches=microbatches, chunks=chunks)
+    orders = [rank_order(name, rank=rank, ranks=ranks, microbatches=microbatches, chunks=chunks)
               for rank in range(ranks)]  # fmt: skip
     delay_s = _a_stage("transfer_s", transfer_s, 1)[0]
     return schedule_of(name, _timed(orders, durations, delay_s), ranks=ranks, stages=stages, microbatches=microbatches)
@@ -139,11 +225,9 @@ def _a_stage(what: str, times_s: Times, stages: int) -> list[float]:
     return numbers(what, given, at_least=0)
 
 
-def _timed(
-    orders: list[list[pipeline_orders.Step]], durations_s: dict[str, list[float]], transfer_s: float
-) -> list[PipelineAction]:
+def _timed(orders: list[list[Step]], durations_s: dict[str, list[float]], transfer_s: float) -> list[PipelineAction]:
     ranks, stages = len(orders), len(durations_s[FORWARD])
-    ended_s: dict[pipeline_orders.Step, float] = {}
+    ended_s: dict[Step, float] = {}
     free_s, done = [0.0] * ranks, [0] * ranks
     actions: list[PipelineAction] = []
     while any(done[rank] < len(order) for rank, order in enumerate(orders)):
@@ -165,7 +249,7 @@ def _timed(
     return actions
 
 
-def _needs(step: pipeline_orders.Step, stages: int) -> Iterable[pipeline_orders.Step]:
+def _needs(step: Step, stages: int) -> Iterable[Step]:
     kind, stage, microbatch = step
     if kind == FORWARD and stage > 0:
         yield FORWARD, stage - 1, microbatch
@@ -190,8 +274,7 @@ def schedule_of(
     zero_s = min(action.start_s for action in given)
     # The sort is stable, so that passes that take no time stay in their order.
     given.sort(key=lambda action: (action.rank, action.start_s))
-    moved = tuple(PipelineAction(action.rank, action.start_s - zero_s, action.end_s - zero_s, action.kind, action.stage,
-                                 action.microbatch) for action in given)  # fmt: skip
+    moved = tuple(replace(action, start_s=action.start_s - zero_s, end_s=action.end_s - zero_s) for action in given)
     duration_s = max(action.end_s for action in moved)
     loads = tuple(_load([action for action in moved if action.rank == rank], rank, duration_s) for rank in range(ranks))
     busy_s, whole_s = math.fsum(load.busy_s for load in loads), ranks * duration_s
@@ -241,7 +324,7 @@ def bubble_ratio(
 
     Raises ValueError as :func:`pipeline_schedule`, and where the formula does not hold. Lesson 05.
     """
-    pipeline_orders.check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
+    check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
     if name != "zero_bubble":
         return (ranks - 1) / (chunks * microbatches)
     put_off_s = backward_s / 2 if weight_s is None else weight_s
@@ -264,7 +347,7 @@ def live_activations(name: str, *, rank: int, ranks: int, microbatches: int, chu
     of its warm-up, at most v m; p on every rank for "zero_bubble", ZB-H1, whose activations live until the weights'
     gradient (Qi et al., 2024). Raises ValueError as :func:`pipeline_schedule`. Lesson 05.
     """
-    pipeline_orders.check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
+    check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
     whole_number("rank", rank, at_least=0, at_most=ranks - 1)
     if name == "gpipe":
         return microbatches
@@ -272,4 +355,4 @@ def live_activations(name: str, *, rank: int, ranks: int, microbatches: int, chu
         return ranks - rank
     if name == "zero_bubble":
         return ranks
-    return min(pipeline_orders.interleaved_warm_up(rank, ranks, microbatches, chunks) + 1, microbatches * chunks)
+    return min(interleaved_warm_up(rank, ranks, microbatches, chunks) + 1, microbatches * chunks)

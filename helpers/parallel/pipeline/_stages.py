@@ -16,19 +16,18 @@ from torch import nn
 
 from helpers._checks import number, whole_number
 from helpers.links import sleep_for
+from helpers.parallel._comparing import Loss, RankPass, gradients_of, relative_difference
 from helpers.parallel._devices import Nap, SleepingLayer
-from helpers.parallel._differences import Loss, RankPass, gradients_of, relative_difference
 from helpers.parallel._execution import RankPool, rank_device
-from helpers.parallel.pipeline import _orders as orders, _schedules as schedules
-from helpers.results import Result
+from helpers.parallel.pipeline import _schedules as schedules
+from helpers.results import Record
 
 # ScheduleInterleavedZeroBubble with one stage a rank is ZB-H1.
 _CLASSES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B",
             "zero_bubble": "ScheduleInterleavedZeroBubble"}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PipelineRun(Result):
+class PipelineRun(Record):
     """One batch through a pipeline of real ranks: the fastest of ``repeats`` steps after one that did not count.
 
     ``schedule`` holds what was measured, in the same form as a modelled schedule; ``loss`` is the mean over the
@@ -44,8 +43,7 @@ class PipelineRun(Result):
     gradients: dict[str, torch.Tensor] = field(repr=False)
 
 
-@dataclass(frozen=True)
-class PipelineEquality(Result):
+class PipelineEquality(Record):
     """Whether a pipeline computed what one process computes: the largest differences, relative to the largest value.
 
     ``parameter`` is the one whose gradient differs most. ``equal`` says that no difference is above ``tolerance``; what
@@ -100,7 +98,7 @@ def sleeping_net(stages: int, *, forward_s: float, backward_s: float, weight_s: 
     """Return a net of ``stages`` layers that sleep instead of computing; ``weight_s`` is a part of ``backward_s``.
 
     Give ``weight_s`` for "zero_bubble", which needs the two parts of the backward pass apart. Raises ValueError for a
-    negative time and for a part that is more than the whole. Lesson 05.
+    negative time and for a part that is more than the whole.
     """
     if weight_s is None:
         return nn.Sequential(*(SleepingLayer(forward_s, backward_s) for _ in range(whole_number("stages", stages))))
@@ -136,7 +134,7 @@ def execute_schedule(
     rows that do not divide by the microbatches, and a parameter that two stages share; TypeError for a net that is not
     an nn.Sequential. Lesson 05.
     """
-    orders.check(name, ranks=ranks.world_size, microbatches=microbatches, chunks=chunks)
+    schedules.check(name, ranks=ranks.world_size, microbatches=microbatches, chunks=chunks)
     whole_number("repeats", repeats)
     parts = split_stages(net, ranks.world_size * chunks)
     if len(inputs) != len(targets):
@@ -206,7 +204,7 @@ def compare_with_one_process(
     """Return how far ``run`` is from the same batch through ``net`` here, in one piece.
 
     Each difference is the largest of any element over the largest magnitude in the tensor here. ``net`` keeps the
-    gradients that it has. Lesson 05.
+    gradients that it has.
     """
     outputs, alone = gradients_of(net, inputs, targets, loss)
     apart = {name: relative_difference(run.gradients.get(name), wanted) for name, wanted in alone.items()}
@@ -270,9 +268,9 @@ def _noting_stage(rank: int, notes: list[schedules.PipelineAction], *, split: bo
         return call
 
     methods = {
-        "forward_one_chunk": noted(orders.FORWARD, PipelineStage.forward_one_chunk),
-        "backward_one_chunk": noted(orders.BACKWARD, PipelineStage.backward_one_chunk),
+        "forward_one_chunk": noted(schedules.FORWARD, PipelineStage.forward_one_chunk),
+        "backward_one_chunk": noted(schedules.BACKWARD, PipelineStage.backward_one_chunk),
     }
     if split:
-        methods["backward_weight_one_chunk"] = noted(orders.BACKWARD_WEIGHT, PipelineStage.backward_weight_one_chunk)
+        methods["backward_weight_one_chunk"] = noted(schedules.BACKWARD_WEIGHT, PipelineStage.backward_weight_one_chunk)
     return type("NotingStage", (PipelineStage,), methods)

@@ -16,7 +16,13 @@ from ._cuda_timing import (
     measure_cuda as measure_cuda,
     measure_growth as measure_growth,
 )
-from ._files import load as load, save as save
+from ._files import (
+    Serving as Serving,
+    Specialised as Specialised,
+    best_placement as best_placement,
+    load as load,
+    save as save,
+)
 from ._network import (
     ACTIVATIONS as ACTIVATIONS,
     Dense as Dense,
@@ -38,4 +44,3 @@ from ._programs import (
     cuda_function as cuda_function,
     generate as generate,
 )
-from ._specialised import Serving as Serving, Specialised as Specialised, best_placement as best_placement

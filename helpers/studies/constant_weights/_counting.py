@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,9 @@ from torch import nn
 
 from helpers import _console as console, native, storage
 from helpers.native import _machine_code as machine_code
-from helpers.results import Result, from_dict
+from helpers.results import Record, derived, from_dict
 from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, candidates_per_thread, cuda_source
-from helpers.studies.constant_weights._network import (
-    Network,
-    network_of,
-    pruned,
-    random_network,
-)
+from helpers.studies.constant_weights._network import Network, network_of, pruned, random_network
 from helpers.studies.constant_weights._programs import CudaProgram, build
 
 INSTRUCTION_BYTES = 16  # from sm_70 on
@@ -30,8 +23,7 @@ CURRENT_ARCHITECTURES = ("sm_80", "sm_90")
 OLD_ARCHITECTURES = ("sm_60", "sm_70")
 
 
-@dataclass(frozen=True)
-class WeightCensus(Result):
+class WeightCensus(Record):
     """A kernel's instructions, each counted once. Only "shared" loops, where a block's threads copy the weights: there
     a thread runs a few more than it has; elsewhere it runs each one once, or passes it over.
 
@@ -60,7 +52,6 @@ class WeightCensus(Result):
     spill_load_bytes: int | None
 
 
-@dataclass(frozen=True)
 class CppCensus(native.HostCensus):
     """A C++ program's function ``evaluate``, counted as :class:`helpers.native.HostCensus` says, each instruction once.
 
@@ -79,8 +70,7 @@ class CppCensus(native.HostCensus):
     shared_loads: int
 
 
-@dataclass(frozen=True)
-class PlacementCount(Result):
+class PlacementCount(Record):
     """One placement's census: of a thread, which evaluates ``candidates`` at once. Fields as in WeightCensus.
 
     Lesson 11.
@@ -106,8 +96,7 @@ class PlacementCount(Result):
         return self.total / self.candidates
 
 
-@dataclass(frozen=True)
-class PlacementCounts(Result):
+class PlacementCounts(Record):
     """The census of several placements and architectures, for a network of ``widths``; ``note`` says what to know.
 
     Lesson 11.
@@ -129,8 +118,7 @@ class PlacementCounts(Result):
         raise ValueError(f"{placement} {precision} {architecture} was not counted; these were: {known}")
 
 
-@dataclass(frozen=True)
-class WidthCount(Result):
+class WidthCount(Record):
     """The program of a network 23 -> width -> width -> 1: ``code_bytes`` is what its instructions take in memory.
 
     ``registers`` are a thread's, of at most 255; what does not fit is spilled. Lesson 11.
@@ -145,8 +133,7 @@ class WidthCount(Result):
     spill_load_bytes: int | None
 
 
-@dataclass(frozen=True)
-class WidthCounts(Result):
+class WidthCounts(Record):
     """How the program grows with the network, its weights constants, for one architecture. Lesson 11."""
 
     compiler: str
@@ -172,8 +159,8 @@ def census(built: Any) -> WeightCensus | CppCensus:
     fused = [instruction for instruction in function.instructions if instruction.form and instruction.form[0] == "fma"]
     immediate = sum(any(_IMMEDIATE.fullmatch(operand) for operand in instruction.operands) for instruction in fused)
     constant = sum(instruction.loads_constant for instruction in fused)
-    return CppCensus(
-        **{field.name: getattr(host, field.name) for field in dataclasses.fields(host)}, immediate=immediate,
+    return derived(
+        CppCensus, host, immediate=immediate,
         constant_bank=constant, uniform_register=0, register=len(fused) - immediate - constant,
         global_loads=host.loads - host.constant_loads, shared_loads=0,
     )  # fmt: skip
@@ -183,15 +170,15 @@ def _weight_census(found: native.Census | native.HostCensus, compiler: str) -> W
     assert isinstance(found, native.Census)
     constant = [row for row in found.accesses if (row.access, row.space) == ("load", "constant")]
     halves = [row for row in found.kinds if row.kind == "HFMA2"]
-    return WeightCensus(
-        architecture=found.architecture, compiler=compiler, total=found.total - found.padding,
-        multiply_adds=found.multiply_adds, immediate=found.immediate, constant_bank=found.constant_bank,
-        uniform_register=found.uniform_register, register=found.register, global_loads=found.global_loads,
-        shared_loads=found.shared_loads, constant_loads=found.constant_loads,
+    return derived(
+        WeightCensus,
+        found,
+        compiler=compiler,
+        total=found.total - found.padding,
         constant_load_bytes=sum(row.count * (row.width_bits or 0) // 8 for row in constant),
-        fp16_multiply_adds=sum(row.count for row in halves), fp16_immediate=sum(row.immediate for row in halves),
-        registers=found.registers, spill_load_bytes=found.spill_load_bytes,
-    )  # fmt: skip
+        fp16_multiply_adds=sum(row.count for row in halves),
+        fp16_immediate=sum(row.immediate for row in halves),
+    )
 
 
 def count_placements(
@@ -241,10 +228,8 @@ def count_widths(widths: Sequence[int] = (8, 16, 32, 48, 64), *, architecture: s
 
 def placement_count(found: WeightCensus, placement: str, precision: str) -> PlacementCount:
     """Return a kernel's census as a row of a table of placements. Lesson 11."""
-    names = ("total", "multiply_adds", "immediate", "constant_bank", "uniform_register", "register", "global_loads",
-             "shared_loads", "constant_loads")  # fmt: skip
-    return PlacementCount(placement, precision, found.architecture, candidates_per_thread(precision),
-                          **{name: getattr(found, name) for name in names})  # fmt: skip
+    candidates = candidates_per_thread(precision)
+    return derived(PlacementCount, found, placement=placement, precision=precision, candidates=candidates)
 
 
 def recorded_counts(*, current: bool = False) -> PlacementCounts:

@@ -6,18 +6,15 @@ These functions are registered with :mod:`helpers.recorded`; without a GPU they 
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from helpers import _console as console, hardware, timing
-from helpers.results import Result
+from helpers.results import Record, row_of
 from helpers.studies.constant_weights._counting import INSTRUCTION_BYTES, WeightCensus, census
 from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, candidates_per_thread
-from helpers.studies.constant_weights._files import save
+from helpers.studies.constant_weights._files import through_a_file
 from helpers.studies.constant_weights._network import (
     Network,
     error_bound,
@@ -26,7 +23,6 @@ from helpers.studies.constant_weights._network import (
     standard_network,
 )
 from helpers.studies.constant_weights._programs import CudaFunction, cuda_function
-from helpers.studies.constant_weights._specialised import Specialised
 
 CANDIDATES = 10_000_000
 GROWING_WIDTHS = (16, 32, 48, 64, 96, 128)
@@ -53,8 +49,7 @@ _CHECKED = 4_096
 _NO_GPU = "there is no CUDA device here: nothing was run"
 
 
-@dataclass(frozen=True)
-class CudaTime(Result):
+class CudaTime(Record):
     """One program's time for all candidates; ``speedup`` is over the comparison's baseline, in turns with it.
 
     ``issue_s`` is what the instructions of the census take at four warps a cycle, ``multiply_add_s`` what the
@@ -79,8 +74,7 @@ class CudaTime(Result):
     error_share: float
 
 
-@dataclass(frozen=True)
-class CudaTimes(Result):
+class CudaTimes(Record):
     """The programs' times on one GPU; ``clock_hz`` is the highest clock, which the models take.
 
     ``notes`` say what could not be run, and why; ``comparison`` has the intervals. Lesson 11.
@@ -97,10 +91,7 @@ class CudaTimes(Result):
 
     def time(self, name: str) -> CudaTime:
         """Return one program's row. Raises ValueError, with those that there are, for another name."""
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise ValueError(f"{name!r} was not measured; these were: {', '.join(row.name for row in self.rows) or 'none'}")
+        return row_of(self.rows, "row", name=name)
 
 
 def measure_cuda(*, candidates: int = CANDIDATES, budget_s: float = 30.0) -> CudaTimes:
@@ -166,10 +157,7 @@ def _fitting(candidates: int, network: Network, notes: list[str]) -> int:
 
 def _from_a_file(network: Network, rows: torch.Tensor) -> Callable[[], torch.Tensor]:
     """Return the network as it serves from a file, once the compiler is done: const, rows, all checks included."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "network.bin")
-        save(network, path)
-        specialised = Specialised.from_file(path, device="cuda")
+    specialised = through_a_file(network, device="cuda")
     specialised.wait()
     out = torch.empty(len(rows), network.outputs, device=rows.device)
     return lambda: specialised(rows, out=out)
@@ -255,8 +243,8 @@ def _measured(
         known = [value for value in models if value is not None]
         made.append(CudaTime(
             row.name, function.layout if function else "rows", found.total if found else None,
-            _code_bytes(found), row.median_s, row.median_s * 1e9 / len(rows), 1 / row.time_ratio, *models,
-            max(known) if models[0] is not None else None, shares[row.name],
+            found.total * INSTRUCTION_BYTES if found else None, row.median_s, row.median_s * 1e9 / len(rows),
+            1 / row.time_ratio, *models, max(known) if models[0] is not None else None, shares[row.name],
         ))  # fmt: skip
     return CudaTimes(
         gpu.name if gpu else torch.cuda.get_device_name(), gpu.multiprocessors if gpu else None,
@@ -267,10 +255,6 @@ def _measured(
 def _run_of(function: CudaFunction, inputs: torch.Tensor) -> Callable[[], torch.Tensor]:
     out = function(inputs)
     return lambda: function(inputs, out=out)
-
-
-def _code_bytes(found: WeightCensus | None) -> int | None:
-    return None if found is None else found.total * INSTRUCTION_BYTES
 
 
 def _share(outputs: torch.Tensor, function: CudaFunction | None, network: Network, rows: torch.Tensor) -> float:

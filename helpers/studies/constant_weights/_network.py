@@ -16,12 +16,7 @@ from torch.nn import functional
 
 ACTIVATIONS = ("identity", "relu", "tanh", "sigmoid", "softmax")
 
-_MODULES: dict[type[nn.Module], str] = {
-    nn.ReLU: "relu",
-    nn.Tanh: "tanh",
-    nn.Sigmoid: "sigmoid",
-    nn.Softmax: "softmax",
-}
+_MODULES: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.Softmax: "softmax"}
 _FUNCTIONS: dict[Any, str] = {
     torch.relu: "relu", functional.relu: "relu", torch.tanh: "tanh", functional.tanh: "tanh",
     torch.sigmoid: "sigmoid", functional.sigmoid: "sigmoid", torch.softmax: "softmax", functional.softmax: "softmax",

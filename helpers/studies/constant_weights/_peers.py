@@ -8,7 +8,6 @@ its times flatter it. The raw calls, in rows of their own, hand ready addresses 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,11 @@ import torch
 
 from helpers import timing
 from helpers.hardware.limits import _peak as peak
-from helpers.results import Result
+from helpers.results import Record, derived
 from helpers.studies import _frameworks as frameworks
+from helpers.studies.constant_weights._files import Specialised, through_a_file
 from helpers.studies.constant_weights._network import Network, error_bound, exact_outputs, standard_network
 from helpers.studies.constant_weights._programs import CppProgram, cpp_program
-from helpers.studies.constant_weights._specialised import Specialised
 
 BATCHES = (1, 4096)
 OURS = "specialised, weights from a file"
@@ -43,8 +42,7 @@ _ENOUGH = 1e-5  # PyTorch's and ONNX Runtime's difference from float64 that pass
 Way = Callable[[torch.Tensor, torch.Tensor], Any]
 
 
-@dataclass(frozen=True)
-class WayTime(Result):
+class WayTime(Record):
     """One way to evaluate the network: seconds a candidate, and how often as fast ours is (from runs in turns).
 
     ``low_ratio`` to ``high_ratio`` is the interval of ``time_ratio``, the way's time over that of ours. Lesson 11.
@@ -60,8 +58,7 @@ class WayTime(Result):
     high_ratio: float
 
 
-@dataclass(frozen=True)
-class PeerTimes(Result):
+class PeerTimes(Record):
     """Every way's time on one machine and one thread.
 
     ``absent`` names the ways that could not be timed, each with why; ``unstable`` the comparisons that were disturbed.
@@ -88,7 +85,7 @@ def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> P
     """
     network = standard_network() if network is None else network
     with timing.fixed_threads(1), torch.inference_mode():
-        ours = _from_file(network)
+        ours = through_a_file(network)
         compile_s = ours.wait().compile_s or 0.0
         absent: dict[str, str] = {}
         times, unstable = [], {}
@@ -116,18 +113,6 @@ def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> P
 
 def _listed(reasons: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "nothing"
-
-
-def _from_file(network: Network) -> Specialised:
-    import tempfile
-    from pathlib import Path
-
-    from helpers.studies.constant_weights._files import save
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "network.bin")
-        save(network, path)
-        return Specialised.from_file(path)
 
 
 def _tensors(network: Network, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -230,7 +215,5 @@ def _peak() -> float:
 
 
 def _rows(compared: timing.Comparison, called: str, batch: int) -> list[WayTime]:
-    return [WayTime(way=row.name, called=called, candidates=batch, candidate_s=row.median_s / batch,
-                    minimum_s=row.minimum_s / batch, time_ratio=row.time_ratio, low_ratio=row.low_ratio,
-                    high_ratio=row.high_ratio)
-            for row in compared.candidates]  # fmt: skip
+    return [derived(WayTime, row, way=row.name, called=called, candidates=batch, candidate_s=row.median_s / batch,
+                    minimum_s=row.minimum_s / batch) for row in compared.candidates]  # fmt: skip

@@ -15,15 +15,8 @@ import torch
 from torch import nn
 
 from helpers import native
-from helpers.studies.constant_weights import _cpp_calling as cpp_calling
+from helpers.studies.constant_weights import _cpp_sources as cpp_sources, _cuda_sources as cuda_sources
 from helpers.studies.constant_weights._cpp_sources import context_of, cpp_source
-from helpers.studies.constant_weights._cuda_sources import (
-    THREADS,
-    candidates_per_thread,
-    cuda_declaration,
-    cuda_source,
-    packed_weights,
-)
 from helpers.studies.constant_weights._network import Network, network_of, pruned
 
 TARGETS = ("cpp", "cuda")
@@ -51,7 +44,7 @@ def generate(
     network = network_of(model)
     if target == "cuda":
         where = "const" if placement is None else placement
-        return cuda_source(pruned(network, prune), placement=where, precision=precision, layout=layout)
+        return cuda_sources.cuda_source(pruned(network, prune), placement=where, precision=precision, layout=layout)
     if target != "cpp":
         raise ValueError(f"target is one of {', '.join(TARGETS)}, not {target!r:.40}")
     if precision != "fp32" or layout != "rows":
@@ -99,7 +92,7 @@ class CppProgram:
     long it took to compile. It holds no state, so threads may call it at once; long calls let Python run. ``evaluate``
     is the bare function of addresses, nothing checked, with ``context`` as its last argument.
 
-    Calling raises TypeError or ValueError for other tensors (:func:`cpp_calling.check_tensors`). Lesson 11.
+    Calling raises TypeError or ValueError for other tensors (:func:`cpp_sources.check_tensors`). Lesson 11.
     """
 
     network: Network
@@ -112,7 +105,7 @@ class CppProgram:
     @property
     def context(self) -> int | None:
         """The address that ``evaluate`` takes last: of the weights, or of all it must be told; None for nothing."""
-        return cpp_calling.address_of(self.kept)
+        return cpp_sources.address_of(self.kept)
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         if out is not None:
@@ -120,7 +113,7 @@ class CppProgram:
             if done is not None:
                 return done
         sizes = {"inputs": self.network.inputs, "outputs": self.network.outputs}
-        out = cpp_calling.check_tensors(x, out, **sizes)
+        out = cpp_sources.check_tensors(x, out, **sizes)
         self.evaluate(x.data_ptr(), out.data_ptr(), x.shape[0], self.context)
         return out
 
@@ -132,9 +125,9 @@ def cpp_program(model: nn.Module | Network, placement: str = "lanes", *, prune: 
     """
     network = pruned(network_of(model), prune)
     library = native.compile_cpp(cpp_source(network, placement))
-    evaluate = library.function(cpp_calling.EVALUATE).raw
+    evaluate = library.function(cpp_sources.EVALUATE).raw
     kept = context_of(network, placement)
-    quick = cpp_calling.caller(evaluate, kept, inputs=network.inputs, outputs=network.outputs, macs=network.macs)
+    quick = cpp_sources.caller(evaluate, kept, inputs=network.inputs, outputs=network.outputs, macs=network.macs)
     return CppProgram(network, placement, library, evaluate, kept, quick)
 
 
@@ -168,9 +161,9 @@ class CudaFunction:
         else:
             self._check("out", out, self.network.outputs, candidates)
         if candidates:
-            blocks = math.ceil(candidates / (THREADS * candidates_per_thread(self.precision)))
+            blocks = math.ceil(candidates / (cuda_sources.THREADS * cuda_sources.candidates_per_thread(self.precision)))
             last = () if self.weights is None else (self.weights,)
-            self.kernel(inputs.detach(), out, candidates, *last, grid=blocks, block=THREADS)
+            self.kernel(inputs.detach(), out, candidates, *last, grid=blocks, block=cuda_sources.THREADS)
         return out
 
     def _check(self, name: str, tensor: Any, width: int, candidates: int | None) -> None:
@@ -201,16 +194,16 @@ def cuda_function(
     :func:`generate` and :func:`build` raise, and NativeError where there is no GPU.
     """
     network = pruned(network_of(model), prune)
-    source = cuda_source(network, placement=placement, precision=precision, layout=layout)
+    source = cuda_sources.cuda_source(network, placement=placement, precision=precision, layout=layout)
     program = build(source, architecture=native.gpu_architecture(device))
     assert isinstance(program, CudaProgram)
     chosen = torch.device("cuda" if device is None else device)
     if chosen.index is None:
         chosen = torch.device("cuda", torch.cuda.current_device())
-    kernel = program.cubin.load(chosen).function(cuda_declaration(placement))
+    kernel = program.cubin.load(chosen).function(cuda_sources.cuda_declaration(placement))
     weights: Any = None
     if placement in ("parameter", "pointer", "shared"):
-        weights = packed_weights(network, precision=precision)
+        weights = cuda_sources.packed_weights(network, precision=precision)
     if placement in ("pointer", "shared"):
         weights = torch.frombuffer(bytearray(weights), dtype=torch.uint8).to(chosen)
     return CudaFunction(network, placement, precision, layout, chosen, program, kernel, weights)

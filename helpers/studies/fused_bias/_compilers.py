@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
 from helpers import timing
-from helpers.results import Result
+from helpers.results import Record
 from helpers.studies import _frameworks as frameworks
 from helpers.studies.fused_bias import _convnet as convnet
 
@@ -21,8 +20,7 @@ _PRECISION = 0.05  # the ways lie further apart
 Way = Callable[[torch.Tensor], object]
 
 
-@dataclass(frozen=True)
-class CompilerTime(Result):
+class CompilerTime(Record):
     """One way to run the forward pass: ``prepared_s`` until its first result, then its time and speedup, warm.
 
     ``low_speedup`` to ``high_speedup`` is the interval of the speedup, from runs in turns. Lesson 12.
@@ -36,8 +34,7 @@ class CompilerTime(Result):
     high_speedup: float
 
 
-@dataclass(frozen=True)
-class CompilerTimes(Result):
+class CompilerTimes(Record):
     """Every way that is there, for one batch; ``absent`` names the others, each with why. Lesson 12."""
 
     batch: int

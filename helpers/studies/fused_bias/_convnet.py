@@ -13,7 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from helpers import timing
-from helpers.results import Result
+from helpers.results import Record, row_of
+from helpers.studies import _ladders as ladders
+from helpers.studies._ladders import RungTime
 from helpers.studies.fused_bias import _operators as operators, _variants as variants
 
 CHANNELS = (1, 16, 32, 32)
@@ -23,7 +25,6 @@ _POOLED = 3  # pixels a side after the last pooling
 _CLASSES = 10
 _LEARNING_RATE = 0.01
 _AGREE = 1e-4
-_PRECISION = 0.1
 
 
 @dataclass(frozen=True)
@@ -112,22 +113,7 @@ class Convnet(nn.Module):
         return self.dense(x.flatten(1))
 
 
-@dataclass(frozen=True)
-class RungTime(Result):
-    """One rung: its time, and its speedup over the first rung from runs taken in turns, with the interval's ends.
-
-    Lesson 12.
-    """
-
-    rung: str
-    median_s: float
-    speedup: float
-    low_speedup: float
-    high_speedup: float
-
-
-@dataclass(frozen=True)
-class Ladder(Result):
+class Ladder(Record):
     """The convnet from the program as written to the best found; ``stable`` where every speedup is known to 5 %.
 
     Lesson 12.
@@ -144,10 +130,7 @@ class Ladder(Result):
 
     def rung(self, name: str) -> RungTime:
         """Return the row of a rung; ValueError for one that was not measured."""
-        for row in self.rungs:
-            if row.rung == name:
-                return row
-        raise ValueError(f"no rung {name!r} was measured; there are {', '.join(row.rung for row in self.rungs)}")
+        return row_of(self.rungs, "rung", rung=name)
 
 
 def measure_ladder(
@@ -176,19 +159,9 @@ def measure_ladder(
     nets = {name: _net(name, weights, images.device) for name in names}
     _refuse_wrong(nets, weights, images)
     work = _forward if phase == "forward" else _training_step
-    comparison = timing.compare(
-        {name: work(net, images, labels) for name, net in nets.items()},
-        device=images.device.type,
-        budget_s=budget_s,
-        precision=_PRECISION,
-        clock=clock,
-    )
-    rows = tuple(
-        RungTime(row.name, row.median_s, 1 / row.time_ratio, 1 / row.high_ratio, _inverse(row.low_ratio))
-        for row in comparison.candidates
-    )
-    return Ladder(phase, len(images), comparison.device, comparison.threads, comparison.stable, comparison.reason, rows,
-                  comparison)  # fmt: skip
+    runs = {name: work(net, images, labels) for name, net in nets.items()}
+    return ladders.climb(Ladder, runs, device=images.device.type, budget_s=budget_s, clock=clock, phase=phase,
+                         batch=len(images))  # fmt: skip
 
 
 def default_rungs(device: str | torch.device) -> tuple[str, ...]:
@@ -206,10 +179,6 @@ def default_rungs(device: str | torch.device) -> tuple[str, ...]:
     )
 
 
-def _inverse(ratio: float) -> float:
-    return 1 / ratio if ratio else float("inf")
-
-
 def _net(rung: str, weights: dict[str, torch.Tensor], device: torch.device) -> Convnet:
     net = Convnet(rung).to(device)
     net.load_state_dict(weights)
@@ -221,10 +190,7 @@ def _refuse_wrong(nets: dict[str, Convnet], weights: dict[str, torch.Tensor], im
         exact = _net("separate", weights, images.device).double()(images.double())
         allowed = _AGREE * float(exact.abs().max())
         errors = {name: float((net(images).double() - exact).abs().max()) for name, net in nets.items()}
-    wrong = [f"{name} (off by {error:.3g})" for name, error in errors.items() if not error <= allowed]
-    if wrong:
-        raise RuntimeError(f"the logits of {', '.join(wrong)} are not the net's (allowed: {allowed:.3g}); nothing was "
-                           "timed. Change the kernel back, or report it")  # fmt: skip
+    ladders.refuse_wrong(errors, allowed=allowed, what="the logits", right="the net's")
 
 
 def _forward(net: Convnet, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], object]:  # noqa: ARG001

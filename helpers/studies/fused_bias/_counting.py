@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 
 from helpers import roofline
 from helpers.hardware.limits._results import MachineLimits
-from helpers.results import Result
+from helpers.results import Record
 from helpers.studies.fused_bias._variants import VARIANTS
 from helpers.units import flops_from_macs
 
@@ -49,8 +48,7 @@ _STEPS: dict[tuple[str, str], tuple[_Step, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class KernelTraffic(Result):
+class KernelTraffic(Record):
     """What one kernel reads and writes; ``working_set_bytes`` are the distinct bytes of both. Lesson 12."""
 
     kernel: str
@@ -64,8 +62,7 @@ class KernelTraffic(Result):
         return self.read_bytes + self.written_bytes
 
 
-@dataclass(frozen=True)
-class Traffic(Result):
+class Traffic(Record):
     """The kernels of a variant beside its convolution, in their order, for an activation of ``shape``. Lesson 12."""
 
     variant: str
@@ -96,8 +93,7 @@ class Traffic(Result):
         return first + sum(kernel.working_set_bytes - kernel.read_bytes for kernel in self.kernels)
 
 
-@dataclass(frozen=True)
-class KernelModel(Result):
+class KernelModel(Record):
     """A kernel's modelled time: its bytes over ``bandwidth_bytes_per_s``, and ``overhead_s`` for the call.
 
     ``measured_by`` is the kernel of the probe whose bandwidth it is. Lesson 12.
@@ -111,8 +107,7 @@ class KernelModel(Result):
     modelled_s: float
 
 
-@dataclass(frozen=True)
-class TrafficModel(Result):
+class TrafficModel(Record):
     """The modelled time of a variant's bias and ReLU on a device, kernel by kernel. Lesson 12."""
 
     variant: str
@@ -122,8 +117,7 @@ class TrafficModel(Result):
     kernels: tuple[KernelModel, ...]
 
 
-@dataclass(frozen=True)
-class RatioModel(Result):
+class RatioModel(Record):
     """What fusing is worth at one size, modelled: the separate layer's time over the fused one's. Lesson 12."""
 
     batch: int

@@ -6,14 +6,13 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
 from helpers import profiling, timing
 from helpers.hardware.limits._results import MachineLimits
-from helpers.results import Result
+from helpers.results import Record, row_of
 from helpers.studies.fused_bias import _convnet as convnet, _operators as operators, _variants as variants
 from helpers.studies.fused_bias._counting import model_time, traffic
 
@@ -24,8 +23,7 @@ _PRECISION = 0.1  # as well as a ratio of the kernels must be known beside a mod
 _BIAS = 1e-3  # so small that a value which it is added to many thousand times stays finite
 
 
-@dataclass(frozen=True)
-class LayerTime(Result):
+class LayerTime(Record):
     """One layer by one variant. ``convolution_ratio`` is its time over the bare convolution's, with its interval.
 
     Lesson 12.
@@ -40,8 +38,7 @@ class LayerTime(Result):
     high_ratio: float
 
 
-@dataclass(frozen=True)
-class LayerTimes(Result):
+class LayerTimes(Record):
     """A layer of :class:`Convnet`, forward: ``separate_per_fused_ratio`` is of "separate" over "post-op", in turns.
 
     ``bias_share`` is the part of the separate layer that is not convolution: the bias and the ReLU. Lesson 12.
@@ -59,8 +56,7 @@ class LayerTimes(Result):
     variants: tuple[LayerTime, ...]
 
 
-@dataclass(frozen=True)
-class KernelComparison(Result):
+class KernelComparison(Record):
     """What follows the convolution, by one variant: the bytes counted, the time modelled and measured.
 
     ``model_ratio`` is modelled over measured time. ``scale_share`` is the measured bandwidth over that of
@@ -77,8 +73,7 @@ class KernelComparison(Result):
     scale_share: float
 
 
-@dataclass(frozen=True)
-class KernelComparisons(Result):
+class KernelComparisons(Record):
     """The kernels beside the convolution for one activation; ``comparison`` has the intervals. Lesson 12."""
 
     shape: tuple[int, ...]
@@ -90,14 +85,10 @@ class KernelComparisons(Result):
 
     def row(self, variant: str, phase: str = "forward") -> KernelComparison:
         """Return one row; ValueError for what was not measured."""
-        for row in self.rows:
-            if (row.variant, row.phase) == (variant, phase):
-                return row
-        raise ValueError(f"{variant!r}, {phase!r} was not measured here")
+        return row_of(self.rows, "row", variant=variant, phase=phase)
 
 
-@dataclass(frozen=True)
-class StoryRow(Result):
+class StoryRow(Record):
     """The story's figures at one batch size, of the story's program: "broadcast" over "post-op". Lesson 12.
 
     ``layers_ratio`` is of the three layers' convolution, bias and ReLU, ``forward_ratio`` of the whole forward pass
@@ -113,8 +104,7 @@ class StoryRow(Result):
     one_pass_bias_gradient_share: float
 
 
-@dataclass(frozen=True)
-class StoryFigures(Result):
+class StoryFigures(Record):
     """The story's figures on one device, and the profile of its program's forward pass in its form. Lesson 12."""
 
     device: str

@@ -142,18 +142,6 @@ def _separate(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torc
     return torch.relu(_convolution(x, weight) + bias.view(1, -1, 1, 1))
 
 
-def _broadcast(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    return operators.bias_relu(_convolution(x, weight), bias)
-
-
-def _in_place(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    return _convolution(x, weight).add_(bias.view(1, -1, 1, 1)).relu_()
-
-
-def _native(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    return _convolution(x, weight, bias).relu_()
-
-
 def _one_pass(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     y = _convolution(x, weight)
     return operators.bias_relu_(y, bias) if layouts.is_dense(y) else operators.bias_relu(y, bias)
@@ -213,9 +201,9 @@ def _with_ones(grad: torch.Tensor) -> torch.Tensor:
 
 _FUNCTIONS: dict[str, Layer] = {
     "separate": _separate,
-    "broadcast": _broadcast,
-    "in-place": _in_place,
-    "native": _native,
+    "broadcast": lambda x, weight, bias: operators.bias_relu(_convolution(x, weight), bias),
+    "in-place": lambda x, weight, bias: _convolution(x, weight).add_(bias.view(1, -1, 1, 1)).relu_(),
+    "native": lambda x, weight, bias: _convolution(x, weight, bias).relu_(),
     "post-op": _post_op,
     "compiled": lambda x, weight, bias: _compiled()(x, weight, bias),
     "one-pass": _one_pass,

@@ -9,13 +9,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from helpers import native, timing
-from helpers.results import Result
+from helpers.results import Record, derived
 from helpers.units import flops_from_macs
 
 CPU_PRODUCTS = ("naive", "interchanged", "tiled", "registers")
@@ -36,8 +35,7 @@ _UNIT_ROUNDOFF = 2.0**-24  # of float32
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-@dataclass(frozen=True)
-class KernelInstructions(Result):
+class KernelInstructions(Record):
     """A kernel's instructions as they stand in its program, by memory space; the loops' bodies may be unrolled.
 
     ``loads_per_multiply_add_ratio`` is the global loads over the multiply-adds: 2 for the naive kernel, 2 / tile for
@@ -63,16 +61,14 @@ class KernelInstructions(Result):
         return self.global_loads / self.multiply_adds
 
 
-@dataclass(frozen=True)
-class InstructionCounts(Result):
+class InstructionCounts(Record):
     """The two kernels' instructions, for one or several architectures. Lesson 02."""
 
     compiler: str
     kernels: tuple[KernelInstructions, ...]
 
 
-@dataclass(frozen=True)
-class ProductTime(Result):
+class ProductTime(Record):
     """One program's time for a product; ``speedup`` is over the naive program's, from runs taken in turns.
 
     ``error_share`` is the largest error of an element over what rounding can cause in any order of the sum. Lesson 02.
@@ -85,8 +81,7 @@ class ProductTime(Result):
     error_share: float
 
 
-@dataclass(frozen=True)
-class ProductTimes(Result):
+class ProductTimes(Record):
     """The programs' times on one machine, ``torch.matmul`` among them; ``comparison`` has the intervals.
 
     ``matmul_precision`` is torch's setting for float32 products, ``"highest"`` unless somebody allows TF32. Lesson 02.
@@ -147,13 +142,15 @@ def count_instructions(*, tile: int = 16, architectures: Sequence[str] | None = 
 def _instructions(cubin: native.Cubin, name: str, tile: int) -> KernelInstructions:
     counted = native.census(cubin, function=f"{name}_product")
     shared = [row for row in counted.accesses if (row.access, row.space) == ("load", "shared")]
-    return KernelInstructions(
-        kernel=name, architecture=cubin.architecture, tile=tile, total=counted.total - counted.padding,
-        multiply_adds=counted.multiply_adds, global_loads=counted.global_loads, global_stores=counted.global_stores,
-        shared_loads=counted.shared_loads, shared_load_bytes=sum(row.count * row.width_bits // 8 for row in shared),
-        shared_stores=counted.shared_stores,
-        barriers=sum(row.count for row in counted.kinds if row.kind == "BAR"), registers=counted.registers,
-    )  # fmt: skip
+    return derived(
+        KernelInstructions,
+        counted,
+        kernel=name,
+        tile=tile,
+        total=counted.total - counted.padding,
+        shared_load_bytes=sum(row.count * row.width_bits // 8 for row in shared),
+        barriers=sum(row.count for row in counted.kinds if row.kind == "BAR"),
+    )
 
 
 def make_product(name: str, *, tile: int | None = None, device: str | torch.device | None = None) -> Product:
@@ -223,11 +220,7 @@ def _operands(a: Any, b: Any, device: torch.device) -> tuple[torch.Tensor, torch
 
 
 def measure_products(
-    side: int | None = None,
-    *,
-    tile: int | None = None,
-    device: str | torch.device | None = None,
-    budget_s: float = 6.0,
+    side: int | None = None, *, tile: int | None = None, device: str | torch.device | None = None, budget_s: float = 6.0
 ) -> ProductTimes:
     """Return the times of all programs and of ``torch.matmul`` for two random matrices of ``side`` x ``side``.
 

@@ -123,10 +123,7 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch, two_ranks) -> None:
         (lambda: SetupCosts(0, 0, gradient_bytes=1), "gradient_bytes=1 is too small"),
         (lambda: SetupCosts(0, 0, link_bandwidth_bytes_per_s=0), "must be a number above 0"),
         (lambda: feeding.compare_setups([(Setup(), 1.0)]), "1 setups are nothing to compare"),
-        (
-            lambda: feeding.compare_setups([(Setup(), 1.0), (Setup(), math.nan)]),
-            "1 x CPU=nan; give a finite number",
-        ),
+        (lambda: feeding.compare_setups([(Setup(), 1.0), (Setup(), math.nan)]), "1 x CPU=nan; give a finite number"),
         (lambda: feeding.run_sleeping_setup(Setup("GPU", 2, 64), COSTS), "2 devices need as many ranks, and none"),
     ],
 )

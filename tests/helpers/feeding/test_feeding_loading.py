@@ -16,7 +16,7 @@ from process_watch import wait_until
 from torch.utils.data import Dataset
 
 from helpers import feeding
-from helpers.feeding import LoaderSettings, _fairness as fairness, _items as items, _loading as loading
+from helpers.feeding import LoaderSettings, _fairness as fairness, _loading as loading
 from helpers.parallel import Link
 
 
@@ -126,7 +126,7 @@ def test_images_are_refused_with_what_to_do(tmp_path, pictures, monkeypatch) -> 
         feeding.write_images(tmp_path / "no")
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ModuleNotFoundError, match="Pillow, which comes with torchvision"):
-        items.DecodedImages(pictures)
+        loading.DecodedImages(pictures)
 
 
 # Settings: one factor at a time.
@@ -250,7 +250,7 @@ def test_a_dataset_that_cannot_go_to_a_worker_is_one_clear_error(monkeypatch) ->
     settings = LoaderSettings(1, 1, start_method="spawn")
     with pytest.raises(TypeError, match=r"InFunction cannot be sent to a worker.*workers=0"):
         loading.loader_iterator(feeding.make_loader(InFunction(), settings))
-    in_cell = type("InCell", (items.FreeItems,), {"__module__": "__main__"})(4)
+    in_cell = type("InCell", (loading.FreeItems,), {"__module__": "__main__"})(4)
     monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))  # a notebook's has no file
     with pytest.raises(TypeError, match=r"InCell is defined in a notebook.*write the class to a file"):
         feeding.make_loader(in_cell, settings)

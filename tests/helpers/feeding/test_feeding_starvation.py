@@ -17,6 +17,7 @@ from helpers.feeding import (
     LoaderSettings,
     SleepingAccelerator,
     TrainingAccelerator,
+    _loading as loading,
     _pipeline as pipeline,
     _starvation as starvation,
 )
@@ -249,10 +250,8 @@ def test_persistent_workers_are_there_in_the_second_epoch() -> None:
 
 
 def test_a_handover_is_of_a_batch_of_the_bytes_asked_for(monkeypatch) -> None:
-    made = []
-    monkeypatch.setattr(
-        starvation, "make_loader", lambda items, settings: made.append(items) or feeding.make_loader(items, settings)
-    )
+    made, make = [], feeding.make_loader
+    monkeypatch.setattr(loading, "make_loader", lambda items, settings: made.append(items) or make(items, settings))
     assert feeding.measure_handover(800, LoaderSettings(2, 1), batches=3) > 0
     assert [(len(items), items.image.nbytes) for items in made] == [(6, 400)]
 

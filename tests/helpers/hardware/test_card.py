@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 
-from helpers.hardware import Cache, Gpu, MachineCard, _card as card, _linux as linux, _machine as machine, machine_card
+from helpers.hardware import Cache, Gpu, MachineCard, _card as card, _machine as machine, machine_card
 from helpers.results import from_dict
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -90,7 +90,7 @@ def test_caches_are_those_of_lscpu_and_a_wrong_kilobyte_is_seen(monkeypatch):
     if caches is None or len({(cache.level, cache.kind) for cache in caches}) < len(caches):
         pytest.skip("no caches in /sys, or a hybrid processor, which lscpu does not tell apart")
     assert_agrees_with_lscpu(caches)
-    monkeypatch.setattr(linux, "_cache_bytes", lambda text: int(text.rstrip("K")) * 1000)
+    monkeypatch.setattr(machine, "_cache_bytes", lambda text: int(text.rstrip("K")) * 1000)
     with pytest.raises(AssertionError):
         assert_agrees_with_lscpu(machine_card().caches)
 
@@ -128,7 +128,7 @@ def test_caches_and_extensions_are_those_of_torch():
         pytest.skip("torch or /sys does not know this processor")
     sizes = {cache.size_bytes for cache in this.caches}
     assert {known["l1d_cache_size"], known["l2_cache_size"]} <= sizes
-    assert this.extensions == linux.extensions_among({name for name, has in known.items() if has is True})
+    assert this.extensions == machine.extensions_among({name for name, has in known.items() if has is True})
 
 
 def test_cores_and_memory_are_those_of_psutil():
@@ -177,7 +177,7 @@ def many_processors(root: Path) -> Path:
 
 def test_256_processors_are_counted(tmp_path):
     root = many_processors(tmp_path)
-    big = linux.linux_card(root, allowed_cores=256)
+    big = machine.linux_card(root, allowed_cores=256)
     assert (big.physical_cores, big.logical_cores) == (128, 256)
     assert [cache.instances for cache in big.caches] == [128, 128, 16]
 
@@ -185,7 +185,9 @@ def test_256_processors_are_counted(tmp_path):
 @pytest.mark.timed
 def test_256_processors_are_read_in_under_50_ms(tmp_path):
     root = many_processors(tmp_path)
-    assert min(seconds(lambda: linux.linux_card(root, allowed_cores=256), time.process_time) for _ in range(7)) < 0.050
+    assert (
+        min(seconds(lambda: machine.linux_card(root, allowed_cores=256), time.process_time) for _ in range(7)) < 0.050
+    )
 
 
 def seconds(function, clock=time.perf_counter) -> float:
@@ -211,7 +213,7 @@ def test_a_card_survives_json_and_holds_no_name_of_the_machine_or_its_user():
 
 
 def test_an_empty_card_says_unknown_and_never_0():
-    empty = linux.linux_card(Path("/nonexistent"), allowed_cores=None)
+    empty = machine.linux_card(Path("/nonexistent"), allowed_cores=None)
     assert [name for name, value in empty.to_dict().items() if value not in (None, [])] == ["architecture"]
     bare = MachineCard()
     assert not re.search(r"\b0\b", str(bare))
@@ -223,7 +225,7 @@ def test_an_empty_card_says_unknown_and_never_0():
 
 def test_a_card_prints_binary_sizes_in_aligned_columns(tmp_path):
     gpu = Gpu("Tesla T4", "CUDA", 40, 15 * GIB, 4 * MIB, "7.5", 1.59e9, "550.54")
-    text = str(machine.replace(linux.linux_card(hybrid(tmp_path), allowed_cores=8), gpus=(gpu,), notes=("a note",)))
+    text = str(machine.replace(machine.linux_card(hybrid(tmp_path), allowed_cores=8), gpus=(gpu,), notes=("a note",)))
     assert "L2 unified  1.25 MiB  2          64 B  10    2" in text
     assert "GPU 0         Tesla T4 (CUDA): 40 multiprocessors, memory 15 GiB, L2 4 MiB, capability 7.5" in text
     assert "clock         base 2.10 GHz, maximum 4.70 GHz" in text
@@ -255,7 +257,7 @@ def test_sizes_are_printed_in_powers_of_two(size, text):
 
 
 def test_the_table_holds_the_caches_as_plain_numbers(tmp_path):
-    frame = linux.linux_card(hybrid(tmp_path), allowed_cores=8).table()
+    frame = machine.linux_card(hybrid(tmp_path), allowed_cores=8).table()
     assert isinstance(frame, pd.DataFrame)
     assert frame["size_bytes"].tolist() == [48 * KIB, 32 * KIB, 2 * MIB, 1280 * KIB, 12 * MIB]
 
@@ -264,7 +266,7 @@ def test_the_table_holds_the_caches_as_plain_numbers(tmp_path):
 
 
 def test_a_hybrid_processor_has_a_row_for_each_sort_of_cache(tmp_path):
-    this = linux.linux_card(hybrid(tmp_path), allowed_cores=8)
+    this = machine.linux_card(hybrid(tmp_path), allowed_cores=8)
     assert this.caches == (
         Cache(1, "data", 48 * KIB, 64, 12, 2, 2), Cache(1, "data", 32 * KIB, 64, 8, 1, 4),
         Cache(2, "unified", 2 * MIB, 64, 16, 4, 1), Cache(2, "unified", 1280 * KIB, 64, 10, 2, 2),
@@ -279,12 +281,12 @@ def test_an_offline_processor_counts_nowhere(tmp_path):
     folder = root / "sys/devices/system/cpu"
     for index in (0, 2):
         write(folder, {f"cpu2/cache/index{index}/shared_cpu_list": 2, "cpu2/topology/thread_siblings_list": 2})
-    assert linux.read_cores(root) == (6, 7)
-    first = linux.read_caches(root)[0][0]
+    assert machine.read_cores(root) == (6, 7)
+    first = machine.read_caches(root)[0][0]
     assert (first.size_bytes, first.instances, first.shared_by) == (48 * KIB, 2, 2)
     (folder / "online").unlink()
     write(folder, {"cpu3/online": 0, "cpufreq/policy0/x": 1})
-    assert linux.read_cores(root) == (6, 7)
+    assert machine.read_cores(root) == (6, 7)
 
 
 def test_an_l3_for_each_complex_of_an_amd_processor(tmp_path):
@@ -292,13 +294,13 @@ def test_an_l3_for_each_complex_of_an_amd_processor(tmp_path):
     for cpu in range(16):
         half = "0-7" if cpu < 8 else "8-15"
         files |= processor(cpu, str(cpu), {3: (3, "Unified", "32768K", 64, 16, half)})
-    assert linux.read_caches(write(tmp_path, files))[0] == (Cache(3, "unified", 32 * MIB, 64, 16, 8, 2),)
+    assert machine.read_caches(write(tmp_path, files))[0] == (Cache(3, "unified", 32 * MIB, 64, 16, 8, 2),)
 
 
 def test_arm_without_a_model_name(tmp_path):
     record = "processor\t: {}\nFeatures\t: fp asimd asimdhp asimddp{}\nCPU implementer\t: 0x41\nCPU part\t: {}\n"
     text = "\n".join([record.format(0, "", "0xd05"), record.format(1, " sve bf16", "0xd0b"), "Hardware\t: A Board"])
-    this = linux.linux_card(write(tmp_path, {"proc/cpuinfo": text}), allowed_cores=2, architecture="aarch64")
+    this = machine.linux_card(write(tmp_path, {"proc/cpuinfo": text}), allowed_cores=2, architecture="aarch64")
     assert (this.model, this.vendor) == ("Cortex-A55 + Cortex-A76", "ARM")
     assert this.extensions == ("NEON", "FP16", "dot product")  # what both sorts of core have
     assert (this.physical_cores, this.logical_cores, this.caches) == (None, 2, None)
@@ -306,37 +308,37 @@ def test_arm_without_a_model_name(tmp_path):
 
 def test_an_arm_part_we_do_not_know_is_given_as_it_is(tmp_path):
     text = "processor: 0\nFeatures: asimd sve2 sme i8mm\nCPU implementer: 0x99\nCPU part: 0x123"
-    this = linux.linux_card(write(tmp_path, {"proc/cpuinfo": text}), allowed_cores=None)
+    this = machine.linux_card(write(tmp_path, {"proc/cpuinfo": text}), allowed_cores=None)
     assert (this.model, this.vendor) == ("implementer 0x99 part 0x123", None)
     assert this.extensions == ("NEON", "I8MM", "SVE2", "SME")
 
 
 def test_extensions_none_and_unknown_differ(tmp_path):
     assert (
-        linux.linux_card(write(tmp_path, {"proc/cpuinfo": cpuinfo(1, flags="fpu")}), allowed_cores=1).extensions == ()
+        machine.linux_card(write(tmp_path, {"proc/cpuinfo": cpuinfo(1, flags="fpu")}), allowed_cores=1).extensions == ()
     )
-    assert linux.linux_card(tmp_path / "none", allowed_cores=1).extensions is None
+    assert machine.linux_card(tmp_path / "none", allowed_cores=1).extensions is None
 
 
 def test_cores_without_topology_come_from_cpuinfo(tmp_path):
     record = "processor: {}\nphysical id: {}\ncore id: {}\n"
     text = "\n".join(record.format(cpu, cpu // 4, cpu % 2) for cpu in range(8))
-    assert linux.read_cores(write(tmp_path, {"proc/cpuinfo": text})) == (4, 8)
+    assert machine.read_cores(write(tmp_path, {"proc/cpuinfo": text})) == (4, 8)
 
 
 def test_a_cache_without_sharing_has_an_unknown_number_of_instances(tmp_path):
     root = hybrid(tmp_path)
     (root / "sys/devices/system/cpu/cpu5/cache/index3/shared_cpu_list").unlink()
-    assert linux.read_caches(root)[0][-1].instances == 1  # another processor tells
+    assert machine.read_caches(root)[0][-1].instances == 1  # another processor tells
     for cpu in range(8):
         (root / f"sys/devices/system/cpu/cpu{cpu}/cache/index3/shared_cpu_list").unlink(missing_ok=True)
-    assert linux.read_caches(root)[0][-1] == Cache(3, "unified", 12 * MIB, 64, 12, None, None)
+    assert machine.read_caches(root)[0][-1] == Cache(3, "unified", 12 * MIB, 64, 12, None, None)
 
 
 def test_a_cache_without_a_level_is_left_out_and_noted(tmp_path):
     root = hybrid(tmp_path)
     (root / "sys/devices/system/cpu/cpu0/cache/index3/level").unlink()
-    this = linux.linux_card(root, allowed_cores=8)
+    this = machine.linux_card(root, allowed_cores=8)
     assert [cache.level for cache in this.caches] == [1, 1, 2, 2]
     assert this.notes == ("left out 1 cache entries without a level or a type",)
 
@@ -375,8 +377,8 @@ def test_garbage_in_any_file_never_raises_and_never_becomes_0(tmp_path):
         before = path.read_bytes()
         for garbage in GARBAGE:
             path.write_bytes(garbage if isinstance(garbage, bytes) else garbage.encode())
-            this = linux.linux_card(root, allowed_cores=2)
-            linux.nvidia_driver(root)
+            this = machine.linux_card(root, allowed_cores=2)
+            machine.nvidia_driver(root)
             values = [
                 *this.to_dict().values(),
                 *(value for cache in this.caches or () for value in cache.to_dict().values()),
@@ -388,7 +390,7 @@ def test_garbage_in_any_file_never_raises_and_never_becomes_0(tmp_path):
 
 def test_a_folder_where_a_file_should_be_is_unknown(tmp_path):
     (tmp_path / "proc/meminfo").mkdir(parents=True)
-    assert linux.linux_card(tmp_path, allowed_cores=None).ram_bytes is None
+    assert machine.linux_card(tmp_path, allowed_cores=None).ram_bytes is None
 
 
 def test_memory_and_system(tmp_path):
@@ -400,7 +402,7 @@ def test_memory_and_system(tmp_path):
             "proc/sys/kernel/osrelease": "6.1.0",
         },
     )
-    this = linux.linux_card(root, allowed_cores=1)
+    this = machine.linux_card(root, allowed_cores=1)
     assert (this.ram_bytes, this.ram_available_bytes, this.swap_bytes) == (2 * MIB, MIB, 0)
     assert this.system == "A System 1, Linux 6.1.0"
     assert "swap          none" in str(this)
@@ -425,19 +427,19 @@ def test_the_smallest_limit_up_a_version_2_hierarchy(tmp_path):
             "sys/fs/cgroup/other/cpu.max": "1 9",
         },
     )
-    assert linux.read_memory_limit(root) == GIB
-    assert linux.read_quota(root) == 1.5
-    this = linux.linux_card(root, allowed_cores=8)
+    assert machine.read_memory_limit(root) == GIB
+    assert machine.read_quota(root) == 1.5
+    this = machine.linux_card(root, allowed_cores=8)
     assert (this.allowed_cores, this.quota_cores, this.usable_cores) == (8, 1.5, 1.5)
     assert "1.5 usable (a quota of 1.5)" in str(this)
-    assert linux.linux_card(root, allowed_cores=1).usable_cores == 1
+    assert machine.linux_card(root, allowed_cores=1).usable_cores == 1
 
 
 def test_a_container_with_its_own_version_2_namespace(tmp_path):
     root = cgroup(
         tmp_path, "0::/", V2, {"sys/fs/cgroup/memory.max": 512 * MIB, "sys/fs/cgroup/cpu.max": "200000 100000"}
     )
-    assert (linux.read_memory_limit(root), linux.read_quota(root)) == (512 * MIB, 2.0)
+    assert (machine.read_memory_limit(root), machine.read_quota(root)) == (512 * MIB, 2.0)
 
 
 @pytest.mark.parametrize("path", ["/docker/abc", "/../../x", "/"])
@@ -448,7 +450,7 @@ def test_a_container_that_sees_only_its_own_version_1_group(tmp_path, path):
         "sys/fs/cgroup/memory/memory.limit_in_bytes": 3 * GIB, "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": 50000,
         "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": 100000,
     })  # fmt: skip
-    assert (linux.read_memory_limit(root), linux.read_quota(root)) == (3 * GIB, 0.5)
+    assert (machine.read_memory_limit(root), machine.read_quota(root)) == (3 * GIB, 0.5)
 
 
 def test_version_1_without_limits_and_with_one_above_what_is_visible(tmp_path):
@@ -458,10 +460,10 @@ def test_version_1_without_limits_and_with_one_above_what_is_visible(tmp_path):
         "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us": 100000,
         f"{folder}/memory.stat": f"cache 1\nhierarchical_memory_limit {V1_NO_LIMIT}",
     })  # fmt: skip
-    assert (linux.read_memory_limit(root), linux.read_quota(root)) == (None, None)
-    assert "memory limit  none seen" in str(linux.linux_card(root, allowed_cores=2))
+    assert (machine.read_memory_limit(root), machine.read_quota(root)) == (None, None)
+    assert "memory limit  none seen" in str(machine.linux_card(root, allowed_cores=2))
     write(root, {f"{folder}/memory.stat": f"cache 1\nhierarchical_memory_limit {2 * GIB}"})
-    assert linux.read_memory_limit(root) == 2 * GIB
+    assert machine.read_memory_limit(root) == 2 * GIB
 
 
 def test_both_versions_at_once_take_the_smaller(tmp_path):
@@ -472,7 +474,7 @@ def test_both_versions_at_once_take_the_smaller(tmp_path):
         mounts,
         {"sys/fs/cgroup/memory/a/memory.limit_in_bytes": 7 * GIB, "sys/fs/cgroup/unified/b/memory.max": 6 * GIB},
     )
-    assert linux.read_memory_limit(root) == 6 * GIB
+    assert machine.read_memory_limit(root) == 6 * GIB
 
 
 # --- GPUs and other systems
@@ -589,7 +591,7 @@ def test_the_card_is_read_where_pytorch_does_not_load():
     program = """
 import sys
 sys.modules["torch"] = None
-from helpers.hardware._linux import linux_card
+from helpers.hardware._machine import linux_card
 from helpers.hardware import Cache, MachineCard
 print(MachineCard.__name__, Cache.__name__, callable(linux_card))
 """

@@ -26,6 +26,8 @@ from helpers.results import from_dict
 
 ALL = devices.devices()
 SOURCE = Source("a test", "https://example.org", "reference", "2026-11-22")
+READ_LATER = {"Jouppi et al., In-Datacenter Performance Analysis of a Tensor Processing Unit, ISCA 2017, section 2 and "
+              "table 2": "2026-11-23"}  # fmt: skip
 # What each rung may not be faster than: the rung after it. Formats that one device does not have are left out.
 LADDERS = (
     ("float64", "float32", "tfloat32", "bfloat16", "float8", "float4"),
@@ -74,7 +76,7 @@ def test_every_figure_has_a_source_with_an_address_a_kind_and_a_date():
             assert source.title
             assert source.address.startswith(("https://", "http://")), source
             assert source.kind in SOURCE_KINDS
-            assert source.read == "2026-11-22"
+            assert source.read == READ_LATER.get(source.title, "2026-11-22")
         for peak in one.peaks:
             assert peak.dtype in DTYPES
             assert peak.unit in UNITS
@@ -264,6 +266,25 @@ def test_ridge_points_lie_in_their_bands():
         ridge_flops_per_byte(device("T4"), "float32", unit="tensor")
     with pytest.raises(TypeError, match=r"a device of the table, such as device\('NVIDIA H200'\), not 'T4'"):
         ridge_flops_per_byte("T4", "float32")
+
+
+def test_an_array_at_its_clock_gives_the_peak():
+    """Two operations a multiply-add: one array in TPU v1, as its paper has it, and four in v5e, as the book has it."""
+    for name, dtype, arrays in (("TPU v1", "int8", 1), ("TPU v5e", "bfloat16", 4)):
+        one = device(name)
+        peak = one.peak(dtype).dense_flops_per_s
+        assert 2 * arrays * one.array_rows * one.array_columns * one.clock_hz == pytest.approx(peak, rel=0.01)
+    sides = {one.name: (one.array_rows, one.array_columns) for one in ALL if one.array_rows is not None}
+    assert [name for name, side in sides.items() if side == (256, 256)] == ["TPU v1", "TPU v6e"]
+    assert set(sides.values()) == {(128, 128), (256, 256)}
+    assert set(sides) == {one.name for one in ALL if one.kind == "tpu"}
+
+
+def test_the_first_tpu_rests_on_its_paper_alone():
+    v1 = device("TPU v1")
+    assert {origin.source.address for origin in (*v1.facts, *v1.peaks)} == {"https://arxiv.org/abs/1704.04760"}
+    assert (v1.memory_bandwidth_bytes_per_s, v1.tdp_w) == (34e9, 75)
+    assert "40 W busy" in v1.fact("tdp_w").note
 
 
 def test_power_is_the_default_not_the_most_that_can_be_set():

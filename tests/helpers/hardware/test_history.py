@@ -15,6 +15,7 @@ from helpers.hardware._history import (
     inference_energy,
     multiplier_exponent,
     processors,
+    relative_energy_costs,
     series,
     training_compute,
 )  # fmt: skip
@@ -145,6 +146,23 @@ def test_the_energies_are_ordered_as_physics_has_them():
     assert energy_cost("DRAM").middle_j == pytest.approx(1.95e-9)
     with pytest.raises(ValueError, match="the table has int8 add"):
         energy_cost("fp8 add")
+
+
+def test_accesses_relative_to_a_mac_grow_with_the_distance():
+    costs = relative_energy_costs().costs
+    assert [(cost.name, cost.mac_ratio) for cost in costs] == [
+        ("register file", 1), ("neighbour", 2), ("buffer", 6), ("DRAM", 200)]  # fmt: skip
+    assert {(cost.process_nm, cost.source.read) for cost in costs} == {(65, "2026-11-23")}
+    assert "Eyeriss" in costs[0].source.title
+    assert "200.00x" in str(relative_energy_costs())
+
+
+def test_two_tables_of_energy_agree_on_dram_within_a_factor_of_two():
+    """Horowitz in 16-bit floats at 45 nm, for the 16 bits of a 64-bit access; Eyeriss in 16-bit integers at 65 nm."""
+    mac = energy_cost("float16 multiply").middle_j + energy_cost("float16 add").middle_j
+    dram = energy_cost("DRAM")
+    relative = dram.middle_j * 16 / dram.bits / mac
+    assert 0.5 < relative / relative_energy_costs().costs[-1].mac_ratio < 2
 
 
 def test_energy_is_the_sum_of_what_is_counted():

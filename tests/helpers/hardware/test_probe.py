@@ -14,7 +14,7 @@ import helpers
 from helpers import hardware, storage
 from helpers.hardware import BandwidthPoint, Cache, LatencyPoint, MachineCard, MachineLimits, MemoryLevel, probe
 from helpers.hardware.limits import _cpu as probe_cpu, _levels as probe_levels, _peak as peak, _peak as probe_repeats
-from helpers.hardware.limits._cpu import Measured, assembled, memory_level
+from helpers.hardware.limits._cpu import Measured, Memory, assembled
 from helpers.hardware.limits._levels import CacheLevel
 from helpers.results import from_dict
 from helpers.timing import fixed_threads
@@ -412,7 +412,7 @@ def measured(**changes):
 
 
 def test_limits_are_the_fastest_pass_and_name_what_does_not_repeat():
-    limits = assembled(measured(), levels=DESKTOP[:1], memory=memory_level("DRAM", GIB, 256 * MIB), notes=["a"])
+    limits = assembled(measured(), levels=DESKTOP[:1], memory=Memory("DRAM", GIB, 256 * MIB), notes=["a"])
     assert limits.level("L1") == MemoryLevel("L1", 32 * KIB, 1e-9, 1 / 5e-12)
     assert limits.memory == MemoryLevel("DRAM", GIB, 1e-7, 1e10)
     assert limits.peak_flops == {"float32": 1 / 1e-11}
@@ -425,7 +425,7 @@ def test_limits_are_the_fastest_pass_and_name_what_does_not_repeat():
 
 def test_a_level_holds_its_size_or_what_was_found_of_it_and_prints_both():
     levels = (*DESKTOP[:2], dataclasses.replace(DESKTOP[2], holds_bytes=8 * MIB))
-    limits = assembled(measured(), levels=levels, memory=memory_level("DRAM", GIB, 256 * MIB), notes=[])
+    limits = assembled(measured(), levels=levels, memory=Memory("DRAM", GIB, 256 * MIB), notes=[])
     assert [level.size_bytes for level in limits.memory_levels] == [32 * KIB, 512 * KIB, 32 * MIB, GIB]
     assert [level.holds_bytes for level in limits.memory_levels] == [32 * KIB, 512 * KIB, 8 * MIB, GIB]
     assert limits.level_of(8 * MIB).name == "L3"

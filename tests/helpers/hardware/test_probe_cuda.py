@@ -130,7 +130,7 @@ def test_the_probe_of_a_gpu_puts_its_parts_together(monkeypatch):
     plan = dataclasses.replace(SMALL, per_octave=2, least_bytes=16 * KIB)
     for name in ("curve_stage", "triad_stage", "peak_stage"):
         stage = getattr(probe_cpu, name)
-        monkeypatch.setattr(probe_cuda, name, lambda *given, stage=stage: stage(*swapped(given, on_cpu)))
+        monkeypatch.setattr(probe_cpu, name, lambda *given, stage=stage: stage(*swapped(given, on_cpu)))
     monkeypatch.setattr(peak, "call_overhead_s", lambda device, **_: 1e-5)
     monkeypatch.setattr(bandwidth, "pool", lambda size, device: torch.ones(size // 4))
     linked_on = chase_cuda.linked_on

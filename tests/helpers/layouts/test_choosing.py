@@ -51,9 +51,7 @@ def test_every_product_that_divides_the_devices_is_a_row_and_the_fastest_that_fi
 
 
 @pytest.mark.parametrize("link", [LINK, Link(1e9, 1e-5), Link(1e6, 1e-3)])
-def test_in_pieces_of_one_layer_sharding_all_is_not_faster_than_nothing_where_bytes_decide(
-    link: Link,
-) -> None:
+def test_in_pieces_of_one_layer_sharding_all_is_not_faster_than_nothing_where_bytes_decide(link: Link) -> None:
     """It sends half as much again. It wins where DDP waits for a bucket of several layers, or where latency decides."""
     net = blocks(4, 64, 256)
 

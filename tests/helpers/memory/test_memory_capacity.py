@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers import isolation
 from helpers.memory import ModelError, estimate_peak_memory, fits, max_batch_size
-from helpers.memory._capacity import largest_below
+from helpers.memory._peak import largest_below
 from helpers.models import LeNet
 
 

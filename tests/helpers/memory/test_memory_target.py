@@ -9,7 +9,7 @@ from torch import nn
 
 from helpers import isolation
 from helpers.memory import estimate_peak_memory, fits, max_batch_size, measure_peak_memory, profile_layer_mem
-from helpers.memory._allocations import cuda_usage
+from helpers.memory._trace import cuda_usage
 from helpers.models import LeNet
 
 needs_no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")

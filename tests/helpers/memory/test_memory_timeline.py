@@ -8,7 +8,7 @@ from memory_models import Adam
 from torch import nn
 
 from helpers.memory import CATEGORIES, LiveTensor, PeakEstimate, Timeline, estimate_peak_memory
-from helpers.memory._allocations import recorded, usage
+from helpers.memory._trace import recorded, usage
 from helpers.models import LeNet
 from helpers.results import from_dict
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from helpers import native
-from helpers.native import _cache as cache, _cpp as cpp
+from helpers.native import _cpp as cpp, _tools as tools
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 posix = pytest.mark.skipif(os.name != "posix", reason="the stand-in compilers are shell scripts")
@@ -113,9 +113,9 @@ def test_another_source_flag_or_compiler_is_another_program(counted, monkeypatch
 
 
 def test_the_key_keeps_borders_apart():
-    assert cache.digest("ab", "c") != cache.digest("a", "bc")
-    assert cache.digest("a") != cache.digest("a", "")
-    assert cache.digest("\udcff") == cache.digest("\udcff")
+    assert tools.digest("ab", "c") != tools.digest("a", "bc")
+    assert tools.digest("a") != tools.digest("a", "")
+    assert tools.digest("\udcff") == tools.digest("\udcff")
 
 
 @needs_compiler
@@ -159,7 +159,7 @@ def test_threads_at_once_compile_once(counted, own_cache):
 def test_without_the_lock_the_file_is_still_whole_and_one(own_cache, monkeypatch):
     import contextlib
 
-    monkeypatch.setattr(cache, "_one_at_a_time", lambda path: contextlib.nullcontext())
+    monkeypatch.setattr(tools, "_one_at_a_time", lambda path: contextlib.nullcontext())
     with ThreadPoolExecutor(3) as pool:
         paths = {library.path for library in pool.map(lambda _: native.compile_cpp(ADD), range(3))}
     assert [path.name for path in paths] == kept(own_cache)

@@ -135,6 +135,7 @@ def test_what_the_compiler_makes_of_a_constant_and_of_a_pointer(tmp_path):
     ("xchg DWORD PTR [rax],ecx", 1, 1, False), ("data16 cs nop WORD PTR [rax+rax*1+0x0]", 0, 0, False),
     ("mov rax,QWORD PTR fs:0x28", 1, 0, False),
     ("cmpxchg DWORD PTR [rdx],ecx", 1, 1, False), ("lea rax,[rip+0x2]", 0, 0, False),
+    ("vmovups\txmm0, xmmword ptr [rdi]", 1, 0, False),
     ("vucomiss xmm0,DWORD PTR [rdi]", 1, 0, False), ("neg DWORD PTR [rdi]", 1, 1, False), ("ret", 0, 0, True),
 ])  # fmt: skip
 def test_what_an_instruction_does_to_memory(text, loads, stores, branch):
@@ -148,6 +149,48 @@ def test_padding_is_what_stands_behind_the_last_instruction():
     assert (len(function.instructions), function.padding) == (5, 3)
     assert machine_code.host_census(function).branches == 1
     assert x86.parse("") == {}
+
+
+CODE = "c5fc1007 c4e275b806 7404 c5fc1102 c3"  # vmovups, vfmadd231ps, je to ret, vmovups, ret
+CONSTANTS = "c4e275b806" * 3  # they read as instructions
+
+
+@pytest.mark.parametrize(("code", "total"), [
+    (CODE, 5), (CODE + CONSTANTS, 5), (CODE + "cc" * 5, 5), (f"7401 c3 {CODE}{CONSTANTS}", 7),
+    (f"ffe0 {CODE}{CONSTANTS}", 9),
+], ids=["alone", "constants behind", "filler behind", "a return before the last", "a computed jump"])  # fmt: skip
+def test_machine_code_without_a_file_ends_with_the_last_instruction_that_is_reached(code, total):
+    program = native.MachineCode("generated", bytes.fromhex(code))
+    found = native.census(program)
+    assert (found.function, found.total, found.vector_bits) == ("generated", total, 256)
+    assert found.multiply_adds == 1 + 3 * ("ffe0" in code)
+    assert native.disassemble(program).splitlines()[-1].split()[1] == ("vfmadd231ps" if "ffe0" in code else "ret")
+    whole = machine_code._objdump(machine_code.object_file(program))  # the wrong version: all that can be read
+    assert len(x86.parse(whole)["generated"].instructions) >= total
+
+
+# What llvm-objdump 14 printed of CODE.
+LLVM = """
+generated.o:\tfile format elf64-x86-64
+
+Disassembly of section .text:
+
+0000000000000000 <generated>:
+       0:      \tvmovups\tymm0, ymmword ptr [rdi]
+       4:      \tvfmadd231ps\tymm0, ymm1, ymmword ptr [rsi] # ymm0 = (ymm1 * mem) + ymm0
+       9:      \tje\t0xf <generated+0xf>
+       b:      \tvmovups\tymmword ptr [rdx], ymm0
+       f:      \tret
+"""
+
+
+def test_llvm_s_listing_counts_as_gnu_s(monkeypatch):
+    program = native.MachineCode("generated", bytes.fromhex(CODE))
+    gnu = native.census(program)
+    monkeypatch.setattr(machine_code, "_objdump", lambda program: LLVM)
+    machine_code._read_code.cache_clear()
+    assert native.census(program) == gnu
+    assert (gnu.loads, gnu.stores, gnu.branches) == (2, 1, 2)
 
 
 def test_what_is_not_a_program_or_not_x86_is_refused(tmp_path, monkeypatch):

@@ -49,11 +49,7 @@ def test_two_types_in_one_product():
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: nn.Linear, "Linear is a class"),
-        (lambda: len, "give a torch.nn.Module"),
-    ],
+    ("make", "said"), [(lambda: nn.Linear, "Linear is a class"), (lambda: len, "give a torch.nn.Module")]
 )
 def test_what_is_no_model(make, said):
     with pytest.raises(TypeError, match=said):

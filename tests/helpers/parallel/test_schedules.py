@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from helpers.parallel import Ranks
-from helpers.parallel.pipeline import _orders as pipeline_orders
+from helpers.parallel.pipeline import _schedules as schedules
 from helpers.parallel.pipeline._schedules import bubble_ratio, bubble_share, live_activations, pipeline_schedule
 from helpers.parallel.pipeline._stages import (
     SplitSleepingLayer,
@@ -105,7 +105,7 @@ def test_the_orders_are_those_of_pytorch(name: str, kind: str) -> None:
             order = [
                 (kinds[a.computation_type.name], a.stage_index, a.microbatch_index) for a in actions if a is not None
             ]
-            assert pipeline_orders.rank_order(name, rank=rank, ranks=p, microbatches=m, chunks=v) == order
+            assert schedules.rank_order(name, rank=rank, ranks=p, microbatches=m, chunks=v) == order
 
 
 def test_a_slow_stage_sets_the_pace_and_a_slow_link_lengthens_the_bubble() -> None:
@@ -123,7 +123,7 @@ def test_a_schedule_draws_and_prints() -> None:
     assert made.timeline.busy_s("rank 1") == made.loads[1].busy_s
     drawn = {(each.lane, each.kind, each.label) for each in made.timeline.activities}
     assert drawn == {(f"rank {rank}", f"{way}{stage}", f"{microbatch}") for rank in range(2) for microbatch in range(2)
-                     for way in ("forward", "backward") for stage in ("", ", stage 2")}  # fmt: skip
+                     for way in ("forward", "backward") for stage in (", stages 0-1", ", stages 2-3")}  # fmt: skip
     assert gantt(made.timeline.activities, title="interleaved").axes
     assert "bubble share" in str(made)
 

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 
 import psutil
 import pytest
@@ -16,8 +17,8 @@ from torch import nn
 
 from helpers.links import Link, Recorder, joined, sleep_until
 from helpers.parallel import (
+    _comparing as comparing,
     _costs as costs,
-    _counting as counting,
     _data_parallel as data_parallel,
     _devices as devices,
 )
@@ -232,11 +233,15 @@ def test_the_timeline_shows_devices_and_links_of_all_ranks(ddp_steps) -> None:
     }
     for rank in range(4):
         mine = [each for each in timeline.activities if each.lane == f"rank {rank} link"]
-        assert [each.label for each in mine] == ["bucket 0", "bucket 1"]
-        assert mine[1].start_s >= mine[0].end_s
+        assert [(each.kind, each.label) for each in mine] == [
+            ("waiting", ""), ("all-reduce", "bucket 0"), ("waiting", ""), ("all-reduce", "bucket 1")
+        ]  # fmt: skip
+        assert all(later.start_s >= earlier.end_s for earlier, later in pairwise(mine))
+        assert mine[1].start_s == mine[0].end_s
+        assert mine[3].start_s == mine[2].end_s
         assert timeline.busy_s(f"rank {rank} device", "backward") >= LAYERS * BACKWARD_S
     drawn = gantt(timeline.activities, title="Two buckets")
-    assert len(drawn.axes[0].patches) == 4 * (2 * LAYERS + 2)
+    assert len(drawn.axes[0].patches) == 4 * (2 * LAYERS + 4)
 
 
 # Ranks and one process.
@@ -374,7 +379,7 @@ def test_gradients_are_not_averaged_where_that_makes_no_sense() -> None:
 # Counting collectives.
 
 
-def counted(rank: int, world_size: int) -> dict[str, counting.CollectiveCounts]:
+def counted(rank: int, world_size: int) -> dict[str, comparing.CollectiveCounts]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -384,14 +389,14 @@ def counted(rank: int, world_size: int) -> dict[str, counting.CollectiveCounts]:
     fsdp = fully_shard(nn.Linear(100, 52), mesh=init_device_mesh("cpu", (world_size,)))
     for _ in range(3):  # in its second step DDP tells its ranks how it has arranged its buckets anew
         for name, model in (("plain", plain), ("ddp", ddp), ("fsdp", fsdp)):
-            with counting.count_collectives() as counter:
+            with comparing.count_collectives() as counter:
                 model(inputs).sum().backward()
             found[name] = counter.counts
-    with ddp.no_sync(), counting.count_collectives() as counter:
+    with ddp.no_sync(), comparing.count_collectives() as counter:
         ddp(inputs).sum().backward()
     found["no_sync"] = counter.counts
     for way in ("all_reduce", "ring"):
-        with counting.count_collectives() as counter:
+        with comparing.count_collectives() as counter:
             average_gradients(plain, by=way)
         found[way] = counter.counts
     return found
@@ -403,7 +408,7 @@ def test_collectives_and_their_bytes_are_counted_exactly(four_ranks) -> None:
     for rank, found in enumerate(four_ranks.run(counted, timeout_s=120)):
         assert found["plain"].collectives == found["no_sync"].collectives == ()
         for way in ("ddp", "all_reduce"):
-            assert found[way].collectives == (counting.CollectiveCalls("all_reduce", 1, size),)
+            assert found[way].collectives == (comparing.CollectiveCalls("all_reduce", 1, size),)
         # With DDP's bytes: FSDP gathers the weights and scatters the gradients; a lone module is not gathered twice.
         assert found["fsdp"].calls("reduce_scatter") == 1
         assert found["fsdp"].size_bytes("reduce_scatter") == size
@@ -458,13 +463,14 @@ def test_a_command_that_fails_or_hangs_on_two_machines_is_one_error_and_leaves_n
 
 
 @pytest.mark.parametrize(("command", "code"), [("exit 3", 3), ("exit 0", 0)])
-def test_a_second_machine_that_has_ended_before_the_first_sees_the_cable_is_waited_for(monkeypatch, command, code):
+def test_a_second_machine_that_has_ended_before_the_first_sees_the_cable_is_waited_for(command, code):
     two_machines_or_skip()
-    late = namespaces._FIRST.replace("until is_joined;", 'until [ "$late" = xx ] && is_joined;')
-    late = late.replace("    sleep 0.02\ndone", "    sleep 0.5; late=${{late}}x\ndone")
+    command = namespaces._joined(namespaces._entrance(), ["sh", "-c", command], Link(1e6))
+    program = max(command, key=len)
+    late = program.replace("until is_joined; do  #", 'until [ "$late" = xx ] && is_joined; do  #')
+    late = late.replace("    sleep 0.02\ndone", "    sleep 0.5; late=${late}x\ndone")
     assert late.count("late") == 3
-    monkeypatch.setattr(namespaces, "_FIRST", late)
-    done = namespaces._run(namespaces._joined(namespaces._entrance(), ["sh", "-c", command], Link(1e6)), 60)
+    done = namespaces._run([late if part == program else part for part in command], 60)
     assert done == (code, "", "")
 
 

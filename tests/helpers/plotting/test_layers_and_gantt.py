@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from matplotlib.colors import to_hex, to_rgb
 
 from helpers import plotting
 
@@ -27,9 +28,75 @@ def test_gantt_gives_one_colour_a_kind_and_a_legend():
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["forward", "backward"]
 
 
-def test_gantt_writes_a_label_only_where_it_fits():
+def test_gantt_writes_a_label_within_its_bar():
     axes = plotting.gantt(SPANS, title="t").axes[0]
-    assert [text.get_text() for text in axes.texts] == ["F0"]
+    first, second = axes.texts
+    assert first.get_text() == "F0"
+    assert second.get_text().startswith("a label far")
+    assert second.get_text().endswith("…")
+    bars = [axes.patches[0], axes.patches[2]]
+    for text, bar in zip((first, second), bars, strict=True):
+        assert text.get_window_extent().width < bar.get_window_extent().width
+
+
+def test_a_label_that_fits_nowhere_makes_the_others_no_smaller():
+    spans = [plotting.Span("a", 0, 9, "send", "fits"), plotting.Span("a", 9.97, 10, "send", "fits nowhere")]
+    axes = plotting.gantt(spans, title="t").axes[0]
+    assert [text.get_fontsize() for text in axes.texts if text.get_text()] == [11]
+
+
+def test_the_legend_of_many_long_kinds_stays_on_the_figure():
+    spans = [plotting.Span("a", place, place + 1, f"forward, of the stage {place}") for place in range(5)]
+    drawn = plotting.gantt(spans, title="t")
+    drawn.draw_without_rendering()
+    assert drawn.legends[-1].get_window_extent().x1 <= drawn.bbox.x1
+    assert len(drawn.legends) == 1
+
+
+def test_gantt_cuts_labels_that_end_in_a_number_to_it():
+    spans = [plotting.Span("rank 0", place, place + 1, "send", f"bucket number {place}") for place in range(12)]
+    axes = plotting.gantt(spans, title="t").axes[0]
+    assert [text.get_text() for text in axes.texts] == [str(place) for place in range(12)]
+
+
+def test_gantt_gives_a_kind_the_colour_of_its_meaning_and_a_further_one_of_it_a_darker_shade():
+    spans = [plotting.Span("a", 0, 1, kind) for kind in ("forward", "forward, stages 4-7", "waiting", "of its own")]
+    axes = plotting.gantt(spans, title="t").axes[0]
+    drawn = [to_hex(bar.get_facecolor()).upper() for bar in axes.patches]
+    assert drawn[0] == plotting.COLOURS["computing"]
+    assert drawn[2] == plotting.COLOURS["waiting"]
+    assert sum(to_rgb(drawn[1])) < sum(to_rgb(drawn[0]))
+    assert len(set(drawn)) == 4
+
+
+def test_of_kinds_of_one_meaning_the_one_with_the_smaller_numbers_is_the_lighter():
+    spans = [plotting.Span("a", 0, 1, f"backward, stages {first}") for first in ("4-7", "0-3")]
+    axes = plotting.gantt(spans, title="t").axes[0]
+    later, earlier = (sum(to_rgb(bar.get_facecolor())) for bar in axes.patches)
+    assert later < earlier
+
+
+def test_a_gantt_chart_ends_where_it_is_told_to_and_labels_what_is_left_of_a_bar():
+    spans = [plotting.Span("a", 0, 2, "send", "left"), plotting.Span("a", 2, 8, "send", "cut"),
+             plotting.Span("a", 8, 9, "send", "beyond")]  # fmt: skip
+    axes = plotting.gantt(spans, title="t", until=4).axes[0]
+    assert axes.get_xlim() == (0, 4)
+    assert [(text.get_text(), text.get_position()[0]) for text in axes.texts] == [("left", 1), ("cut", 3)]
+
+
+def test_a_bar_that_goes_on_beyond_the_axis_has_an_arrowhead_and_no_other_has():
+    spans = [plotting.Span("a", 0, 4, "send"), plotting.Span("b", 0, 5, "send")]
+    heads = plotting.gantt(spans, title="t", until=4).axes[0].lines[-1]
+    assert (list(heads.get_xdata()), list(heads.get_ydata())) == ([4], [1])
+
+
+def test_spans_in_a_row_follow_one_another_from_nought_in_each_lane():
+    made = plotting.spans_in_a_row({"a": {"send": 2, "wait": 0, "compute": 1.5}, "b": {"send": 4}}, label=".1f")
+    assert [(span.lane, span.start, span.end, span.kind, span.label) for span in made] == [
+        ("a", 0, 2, "send", "2.0"), ("a", 2, 2, "wait", "0.0"), ("a", 2, 3.5, "compute", "1.5"),
+        ("b", 0, 4, "send", "4.0"),
+    ]  # fmt: skip
+    assert [span.label for span in plotting.spans_in_a_row({"a": {"send": 2}})] == [""]
 
 
 def test_gantt_of_one_instant_is_drawn():

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from helpers.models import LeNet
 from helpers.profiling import ModelError, TimeProfile, profile_time
-from helpers.profiling._marks import Stamps
+from helpers.profiling._layers import Stamps
 from helpers.results import from_dict
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from helpers.simulators._streams import AddressStream, join_streams
+from helpers.simulators._cache import AddressStream, join_streams
 
 _PAGE_BYTES = 4096  # matrices of a product start at multiples of this
 

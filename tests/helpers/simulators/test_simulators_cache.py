@@ -10,9 +10,8 @@ import product_streams
 import pytest
 
 from helpers import results
-from helpers.simulators import _cache as cache, _streams as streams
-from helpers.simulators._cache import CacheLevel, simulate_caches, simulate_latency
-from helpers.simulators._streams import AddressStream
+from helpers.simulators import _cache as cache
+from helpers.simulators._cache import AddressStream, CacheLevel, simulate_caches, simulate_latency
 
 has_numba = importlib.util.find_spec("numba") is not None
 needs_numba = pytest.mark.skipif(not has_numba, reason="no numba")
@@ -80,7 +79,7 @@ def some_streams() -> dict[str, AddressStream]:
         "wide and crossing": AddressStream(drawn, generator.random(drawn.size) < 0.2, 48),
         "far apart": AddressStream(drawn * (1 << 40), generator.random(drawn.size) < 0.4, 8),
         "product": product_streams.matrix_product(7, 9, 5, order="ikj", tile=3),
-        "writes": streams.sequential(900, writes=True),
+        "writes": cache.sequential(900, writes=True),
     }
 
 
@@ -129,9 +128,9 @@ def test_of_a_line_written_back_whole_nothing_is_read():
 
 @pytest.mark.parametrize("line_bytes", [32, 64, 128])
 def test_a_sequence_misses_once_a_line(line_bytes):
-    run = simulate_caches(streams.sequential(10_000), [CacheLevel(1024, line_bytes, 2)])
+    run = simulate_caches(cache.sequential(10_000), [CacheLevel(1024, line_bytes, 2)])
     assert run.levels[0].misses == -(-10_000 * 4 // line_bytes)
-    written = simulate_caches(streams.sequential(10_000, writes=True), [CacheLevel(1024, line_bytes, 2)])
+    written = simulate_caches(cache.sequential(10_000, writes=True), [CacheLevel(1024, line_bytes, 2)])
     assert written.levels[0].write_backs + written.levels[0].dirty_lines == written.levels[0].misses
 
 
@@ -147,10 +146,10 @@ def test_a_walk_down_the_columns_misses_always_unless_a_column_of_lines_fits():
 
 def test_a_stride_of_the_sets_uses_one_set_alone():
     level = CacheLevel(32 * 1024, 64, 8)  # 64 sets: a stride of 4,096 bytes stays in one
-    walk = [streams.strided(16, stride_bytes=4096)] * 10
-    assert simulate_caches(streams.join_streams(walk), [level]).levels[0].misses == 160
-    beside = [streams.strided(16, stride_bytes=4096 + 64)] * 10
-    assert simulate_caches(streams.join_streams(beside), [level]).levels[0].misses == 16
+    walk = [cache.strided(16, stride_bytes=4096)] * 10
+    assert simulate_caches(cache.join_streams(walk), [level]).levels[0].misses == 160
+    beside = [cache.strided(16, stride_bytes=4096 + 64)] * 10
+    assert simulate_caches(cache.join_streams(beside), [level]).levels[0].misses == 16
 
 
 @pytest.mark.parametrize("side", [64, 96])
@@ -168,7 +167,7 @@ def test_a_tiled_product_moves_what_the_formula_says(side):
 
 
 def test_an_access_across_a_border_touches_two_lines():
-    aligned, shifted = streams.sequential(1000, element_bytes=64), streams.sequential(1000, element_bytes=64, start=4)
+    aligned, shifted = cache.sequential(1000, element_bytes=64), cache.sequential(1000, element_bytes=64, start=4)
     level = CacheLevel(1024, 64)
     assert simulate_caches(aligned, [level]).split_accesses == 0
     run = simulate_caches(shifted, [level])
@@ -257,24 +256,24 @@ def test_the_product_streams_are_the_loops():
     (lambda: CacheLevel(1024, 64, 3), ValueError, "16 lines do not divide into sets of 3 ways"),
     (lambda: CacheLevel(1024, 64, 0), ValueError, "ways=0 is too small; give a whole number, 1 or more"),
     (lambda: CacheLevel(1e6), TypeError, "size_bytes=1000000.0 is a float; give a whole number"),
-    (lambda: simulate_caches(streams.sequential(3), []), TypeError, "levels is a list of CacheLevel"),
-    (lambda: simulate_caches(streams.sequential(3), CacheLevel(64)), TypeError, "levels is a list of CacheLevel"),
-    (lambda: simulate_caches(streams.sequential(3), [32]), TypeError, "levels is a list of CacheLevel"),
-    (lambda: simulate_caches(streams.sequential(3), [CacheLevel(128, 128), CacheLevel(512, 64)]), ValueError,
+    (lambda: simulate_caches(cache.sequential(3), []), TypeError, "levels is a list of CacheLevel"),
+    (lambda: simulate_caches(cache.sequential(3), CacheLevel(64)), TypeError, "levels is a list of CacheLevel"),
+    (lambda: simulate_caches(cache.sequential(3), [32]), TypeError, "levels is a list of CacheLevel"),
+    (lambda: simulate_caches(cache.sequential(3), [CacheLevel(128, 128), CacheLevel(512, 64)]), ValueError,
      r"at least as long .*got \[128, 64\]"),
     (lambda: simulate_latency([CacheLevel(64)], [1e-9], [64]), ValueError, "give 2 latencies in seconds"),
     (lambda: simulate_latency([CacheLevel(64)], [2e-9, 1e-9], [64]), ValueError, "not below the one before"),
     (lambda: AddressStream([0.5]), TypeError, "addresses are whole numbers in one row"),
     (lambda: AddressStream([-4]), ValueError, "0 or more; the smallest given is -4"),
     (lambda: AddressStream([0, 4], np.array([True])), TypeError, "writes is one bool, or one for each of the 2"),
-    (lambda: streams.join_streams([]), ValueError, "these have none bytes"),
-    (lambda: streams.join_streams(streams.sequential(3)), TypeError, "streams is a list of address streams; got Addr"),
-    (lambda: streams.join_streams([[0, 64]]), TypeError, r"takes an address stream, .* not list \[0, 64\]"),
+    (lambda: cache.join_streams([]), ValueError, "these have none bytes"),
+    (lambda: cache.join_streams(cache.sequential(3)), TypeError, "streams is a list of address streams; got Addr"),
+    (lambda: cache.join_streams([[0, 64]]), TypeError, r"takes an address stream, .* not list \[0, 64\]"),
     (lambda: simulate_caches([0, 64], [CacheLevel(64)]), TypeError, r"takes an address stream, .* not list \[0, 64\]"),
     (lambda: simulate_latency([CacheLevel(64)], [1e-9, 2e-9], 64), TypeError, "working_sets_bytes is a list of sizes"),
     (lambda: simulate_latency([CacheLevel(64)], 1e-9, [64]), TypeError, "latencies_s is a list of seconds; got float"),
     (lambda: AddressStream(np.array([2**63 + 5], np.uint64)), ValueError, r"below 2\^63; .* 9223372036854775813"),
-    (lambda: streams.pointer_chase(32), ValueError, "working_set_bytes=32 is too small; give a whole"),
+    (lambda: cache.pointer_chase(32), ValueError, "working_set_bytes=32 is too small; give a whole"),
 ])  # fmt: skip
 def test_wrong_arguments_are_told_what_is_accepted(call, error, words):
     with pytest.raises(error, match=words):

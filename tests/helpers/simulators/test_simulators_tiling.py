@@ -7,8 +7,7 @@ import pytest
 
 from helpers import results
 from helpers.simulators import _tiling as tiling
-from helpers.simulators._blocks import KernelError
-from helpers.simulators._tiling import count_traffic, naive_traffic, tiled_traffic
+from helpers.simulators._tiling import KernelError, count_traffic, naive_traffic, tiled_traffic
 
 SIZES = [
     (4, 4, 4, 2),

@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from helpers import native, timing
-from helpers.studies.constant_weights import _cpp_calling as cpp_calling
+from helpers.studies.constant_weights import _cpp_sources as cpp_sources
 from helpers.studies.constant_weights._cpp_sources import CPP_PLACEMENTS, PADDING, context_of, cpp_source, packed
 from helpers.studies.constant_weights._network import (
     ACTIVATIONS,
@@ -107,11 +107,11 @@ def in_one_library(networks: dict[str, Network]) -> native.Library:
 def test_any_network_is_float64_pytorch_with_its_sizes_in_the_program(networks, drawn):
     library = in_one_library(networks)
     for place, network in networks.items():
-        declaration = cpp_calling.EVALUATE.replace("evaluate", f"evaluate_{place}")
+        declaration = cpp_sources.EVALUATE.replace("evaluate", f"evaluate_{place}")
         evaluate, context = library.function(declaration).raw, context_of(network, place)
         x = inputs_of(network, *drawn)
         out = torch.empty(len(x), network.outputs)
-        evaluate(x.data_ptr(), out.data_ptr(), len(x), cpp_calling.address_of(context))
+        evaluate(x.data_ptr(), out.data_ptr(), len(x), cpp_sources.address_of(context))
         error = (out.double() - exact_outputs(network, x)).abs()
         assert (error <= error_bound(network, x)).all(), place
 
@@ -231,7 +231,7 @@ def test_unknown_placements_and_networks_that_are_too_large_are_refused():
 def test_the_quick_call_is_taken_for_plain_tensors_and_declined_for_all_others(programs):
     program = programs["story", "lanes"]
     x, out = inputs_of(program.network, 5), torch.empty(5, 1)
-    if cpp_calling._view_address() is None:
+    if cpp_sources._view_address() is None:
         pytest.skip("this torch has no exchange table")
     assert program.quick(x, out) is out
     assert share_of_bound(program, x, out) <= 1
@@ -251,7 +251,7 @@ def test_the_quick_call_is_taken_for_plain_tensors_and_declined_for_all_others(p
 
 
 def test_without_the_exchange_table_the_same_comes_out(programs, monkeypatch):
-    monkeypatch.setattr(cpp_calling, "_view_address", lambda: None)
+    monkeypatch.setattr(cpp_sources, "_view_address", lambda: None)
     slow, quick = cpp_program(standard_network(), "lanes"), programs["story", "lanes"]
     x = inputs_of(slow.network, 37)
     out, other = torch.empty(37, 1), torch.empty(37, 1)

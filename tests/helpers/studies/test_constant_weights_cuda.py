@@ -286,7 +286,7 @@ def test_without_a_gpu_a_recording_has_no_rows_and_says_so(measure):
     assert found.rows == ()
     assert "nothing was run" in str(found)
     assert results.from_dict(cuda_timing.CudaTimes, json.loads(found.to_json())) == found
-    with pytest.raises(ValueError, match="these were: none"):
+    with pytest.raises(ValueError, match="there are none"):
         found.time("const")
 
 

@@ -10,10 +10,9 @@ import torch
 from process_watch import wait_until
 
 from helpers import native
-from helpers.studies.constant_weights import _specialised as module
-from helpers.studies.constant_weights._files import save
+from helpers.studies.constant_weights import _files as files
+from helpers.studies.constant_weights._files import Specialised, best_placement, save
 from helpers.studies.constant_weights._network import error_bound, exact_outputs, random_network, standard_network
-from helpers.studies.constant_weights._specialised import Specialised, best_placement
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 NETWORK = random_network((6, 8, 2), ("relu", "sigmoid"), seed=3)
@@ -25,7 +24,7 @@ def right(network, x, out) -> bool:
 
 def held_back(monkeypatch, gate: threading.Event, failure: Exception | None = None) -> None:
     """Let the constants wait for ``gate``, and then fail with ``failure`` if there is one."""
-    made = module.cpp_program
+    made = files.cpp_program
 
     def waiting(network, placement, **kwargs):
         if placement != "runtime_sizes":
@@ -34,7 +33,7 @@ def held_back(monkeypatch, gate: threading.Event, failure: Exception | None = No
                 raise failure
         return made(network, placement, **kwargs)
 
-    monkeypatch.setattr(module, "cpp_program", waiting)
+    monkeypatch.setattr(files, "cpp_program", waiting)
 
 
 def test_a_file_is_served_at_once_and_from_constants_later(tmp_path, monkeypatch):

@@ -238,10 +238,7 @@ def test_the_nets_are_one_net_and_learn_the_digits(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda fn, **options: fn)  # the layer's test compiles it
     images, labels = next(iter(make_MNIST_loader(20)))
     first = Convnet()
-    exact = [
-        torch.autograd.grad(functional.cross_entropy(first(images), labels), first.parameters()),
-        first(images),
-    ]
+    exact = [torch.autograd.grad(functional.cross_entropy(first(images), labels), first.parameters()), first(images)]
     for rung in RUNGS:
         net = Convnet(rung)
         net.load_state_dict(first.state_dict())

@@ -1,4 +1,4 @@
-"""Lesson 00 in a real JupyterLab, started by `make lab` itself, read by a reader in a real browser."""
+"""Lesson 00 of a reader's own copy in a real JupyterLab, started by `make lab` itself, read in a real browser."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import time
 from pathlib import Path
 
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from tools.authoring import yours
 
 ROOT = Path(__file__).parents[3]
 START_S, RUN_S, ACT_S = 90, 180, 60
-SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}',
-            "@jupyterlab/apputils-extension/notification.jupyterlab-settings": '{"fetchNews": "false"}'}  # fmt: skip
+SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}'}
+QUIET_S = 3  # in which the lab shows what it has to say when a notebook and its kernel stand
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/lab/tree/00_start_here\.ipynb\?token=\w+")
 
 pytestmark = pytest.mark.slow
@@ -118,6 +121,16 @@ def page(lab, chromium):
         "() => window.jupyterapp?.shell.currentWidget?.context?.sessionContext?.session?.kernel?.status === 'idle'",
         timeout=1000 * START_S,
     )
+    page.wait_for_timeout(1000 * QUIET_S)
+    page.at_first = page.evaluate(
+        """() => ({
+            changed: window.jupyterapp.shell.currentWidget.context.model.dirty,
+            said: [...document.querySelectorAll('.jp-Dialog, .Toastify__toast')].map(e => e.textContent),
+            waiting: document.querySelector('.jp-Notification-Status')?.textContent.trim(),
+            shown: [...document.querySelectorAll('.jp-DirListing-itemText')].map(e => e.textContent).sort(),
+            outputs: document.querySelectorAll('.jp-OutputArea-child').length,
+        })"""
+    )
     page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
     page.wait_for_function(
         """() => {
@@ -139,6 +152,18 @@ def test_lesson_00_is_what_opens(page):
     assert Path(path).name == "00_start_here.ipynb"
 
 
+def test_the_lab_opens_quietly_with_nothing_run_and_nothing_changed(page):
+    opened = page.at_first
+    assert (opened["changed"], opened["said"], opened["outputs"]) == (False, [], 0)
+    assert opened["waiting"] in ("", "0")
+
+
+def test_the_lab_shows_the_readers_copy_and_no_tools_sources_or_solutions(page):
+    lessons = {path.name for path in (ROOT / "course").glob("*.ipynb")}
+    pages = {path.name for path in (ROOT / "course").glob("*.md")}
+    assert set(page.at_first["shown"]) == lessons | pages | {"exercises", "recorded", "scripts"}
+
+
 def test_every_cell_ran_without_an_error(page):
     errors = page.evaluate(
         """() => window.jupyterapp.shell.currentWidget.content.widgets
@@ -150,7 +175,8 @@ def test_every_cell_ran_without_an_error(page):
 
 def test_figures_are_drawn(page):
     widths = page.evaluate("() => [...document.querySelectorAll('.jp-OutputArea img')].map(i => i.naturalWidth)")
-    assert len(widths) >= 4
+    source = (ROOT / "course" / "source" / "00_start_here.py").read_text(encoding="utf-8")
+    assert len(widths) == source.count("plotting.show(")
     assert min(widths) > 100
 
 
@@ -167,8 +193,55 @@ def test_a_typed_prediction_is_locked_and_the_answer_appears(page, lab):
     assert kept["value"] == 7
 
 
+OPEN = """async ([older, content]) => {
+    const app = window.jupyterapp;
+    const save = (path, content) => app.serviceManager.contents.save(path, {type: 'notebook', format: 'json', content});
+    await save('an_older_copy.ipynb', older);
+    await save('settling.ipynb', content);
+    const panel = await app.commands.execute('docmanager:open', {path: 'settling.ipynb', kernel: {name: 'python3'}});
+    await panel.context.ready;
+    await panel.sessionContext.ready;
+    await app.commands.execute('notebook:run-all-cells');
+}"""
+WRITTEN = '''def twice(n):
+    """Return n < n two times."""
+    return 2 * n
+'''
+CHECKS = """from helpers import exercises
+asked = exercises.Checks("Twice", twice)
+asked.returns("doubles", (3,), expected=6)
+twice = asked.settle()
+twice(21)"""
+SLIDER = """import helpers
+from helpers import plotting
+draw = lambda n: plotting.draw_bars({"a": n, "b": 2}, unit="s", title=f"n = {n}")
+helpers.interactive_figure(draw, {"n": [1, 2, 3]}, views=[{"n": 1}, {"n": 2}], alt=lambda n: f"n is {n}")"""
+
+
+def test_a_stub_is_answered_with_the_courses_version_which_unfolds(page):
+    """The kernel takes it from the notebook that runs, not from another one beside it."""
+    versions = (WRITTEN.replace("2 * n", "3 * n"), WRITTEN)
+    cells = (
+        [new_code_cell(one, metadata={"yours": "twice"}), new_code_cell(CHECKS), new_code_cell(SLIDER)]
+        for one in versions
+    )
+    page.evaluate(OPEN, [yours.as_copy(new_notebook(cells=one)) for one in cells])
+    panel = page.locator(".jp-NotebookPanel:visible")
+    summary = panel.get_by_text("Show me", exact=True)
+    panel.locator(".jp-OutputArea-output").get_by_text("42", exact=True).wait_for(timeout=1000 * ACT_S)
+    shown = panel.locator("details pre")
+    assert not shown.is_visible()
+    summary.click()
+    assert shown.is_visible()
+    assert shown.inner_text() == WRITTEN
+    said = panel.locator(".jp-OutputArea-output").first.inner_text()
+    assert said == "Twice: not written yet\nBelow, the course's twice is used.\n"
+
+
 def test_a_slider_moved_by_keyboard_draws_another_figure(page):
+    """In the notebook that the test above has opened."""
     image = page.locator(".jp-OutputArea-output .jp-OutputArea img").first
+    image.wait_for(timeout=1000 * ACT_S)
     before = image.get_attribute("src")
     page.locator(".widget-hslider [role=slider], .widget-hslider .noUi-handle").first.focus()
     page.keyboard.press("ArrowRight")

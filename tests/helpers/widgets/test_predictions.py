@@ -254,6 +254,13 @@ def test_progress_counts_what_was_asked_predicted_and_answered(file, tmp_path):
     assert (lesson.questions, lesson.predicted, lesson.answered) == (2, 1, 1)
 
 
+def test_progress_counts_a_lesson_once_whatever_its_reader_is_writing_in_it(tmp_path):
+    course = notebook(tmp_path, "predict('One?', 's')", "def unfinished(")
+    for beside in ("07_t.new.ipynb", "07_t-Copy1.ipynb"):
+        (course / beside).write_bytes((course / "07_t.ipynb").read_bytes())
+    assert [(one.lesson, one.questions) for one in widgets.progress(course=course).lessons] == [("07", 1)]
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_progress_without_lessons_says_what_to_do(given, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

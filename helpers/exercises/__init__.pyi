@@ -1,0 +1,3 @@
+from ._agreement import agree as agree
+from ._checks import Checks as Checks, NotYet as NotYet, not_yet as not_yet
+from ._machine import FakeMachine as FakeMachine

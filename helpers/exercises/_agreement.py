@@ -1,0 +1,104 @@
+"""Whether an answer is the expected one, and how both are shown where they differ.
+
+Lesson 00.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import numbers
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+_RELATIVE_TOLERANCE = 1e-9  # for the order in which numbers are added, not for another result
+_FLOAT32_TOLERANCE = 1e-6  # the same for what was computed in float32, whose numbers have 24 bits
+_MOST_SHOWN = 40
+_DEEPEST_SHOWN = 8
+_DIGITS = (6, 9, 12, 17)  # of a number, as many as show that two differ
+
+
+def agree(got: object, expected: object) -> bool:
+    """Return True when ``got`` is ``expected``, numbers to nine digits, sequences item by item.
+
+    A number that float32 holds exactly may have been computed in it, as PyTorch does: six digits of a fraction are
+    enough then. Whole numbers are exact. Of a class made from Python's own, such as torch.Size or a named tuple, what
+    it holds counts, and nothing that it says of itself.
+    """
+    got, expected = _plain(got), _plain(expected)
+    if type(expected) is tuple and type(got) is tuple:
+        return len(got) == len(expected) and all(agree(*pair) for pair in zip(got, expected, strict=True))
+    if isinstance(expected, bool) or isinstance(got, bool):
+        return got is expected
+    if isinstance(expected, numbers.Real) and isinstance(got, numbers.Real):
+        return _close(got, expected)
+    return type(got) is type(expected) and got == expected
+
+
+def _close(got: Any, expected: Any) -> bool:
+    if isinstance(got, int) and isinstance(expected, int):
+        return int.__eq__(got, expected)  # not what a class made from it says of itself
+    try:
+        coarse = not isinstance(expected, numbers.Integral) and _is_float32(float(got))
+        return math.isclose(got, expected, rel_tol=_FLOAT32_TOLERANCE if coarse else _RELATIVE_TOLERANCE)
+    except OverflowError:  # a whole number beyond what a float holds is close to nothing but itself
+        return type(got) is type(expected) and got == expected
+
+
+def _is_float32(number: float) -> bool:
+    try:
+        return struct.unpack("<f", struct.pack("<f", number))[0] == number
+    except OverflowError:
+        return False
+
+
+def _plain(value: object) -> object:
+    """Return arrays, tensors, their scalars and what is made from Python's own as that, a list as a tuple."""
+    if hasattr(value, "tolist") and not isinstance(value, type):
+        value = value.tolist()
+    kind = type(value)
+    if issubclass(kind, list | tuple):
+        return tuple((list if issubclass(kind, list) else tuple).__iter__(value))
+    if issubclass(kind, str):
+        return str.__str__(value)
+    return dict(dict.items(value)) if issubclass(kind, dict) else value
+
+
+def name(function: Callable[..., object]) -> str:
+    """Return what a function is called."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def apart(got: object, expected: object) -> tuple[str, str]:
+    """Return both with as many digits as it takes to see a difference."""
+    for digits in _DIGITS:
+        shown = short(got, digits=digits), short(expected, digits=digits)
+        if shown[0] != shown[1]:
+            break
+    return shown
+
+
+def short(value: object, depth: int = 0, digits: int = _DIGITS[0]) -> str:
+    """Return a value in one line, cut where it is long; ``depth`` is how deep it lies in what is shown."""
+    if callable(value):
+        return name(value)
+    if isinstance(value, tuple | list):
+        ends = ("(", ",)" if len(value) == 1 else ")") if isinstance(value, tuple) else "[]"
+        return f"{ends[0]}{_joined((short(item, depth + 1, digits) for item in value), depth)}{ends[1]}"
+    if isinstance(value, Mapping):
+        pairs = (f"{short(key, depth + 1, digits)}: {short(item, depth + 1, digits)}" for key, item in value.items())
+        return f"{{{_joined(pairs, depth)}}}"
+    try:
+        shown = f"{value:.{digits}g}" if isinstance(value, float) else " ".join(repr(value).split())
+    except Exception as error:  # a whole number too long to print, or what a reader's own class raises
+        return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _joined(shown: Iterable[str], depth: int) -> str:
+    """Return the first items, and dots for what is left out: no answer fills the page, however long or deep."""
+    if depth == _DEEPEST_SHOWN:
+        return "..."
+    first = list(itertools.islice(shown, _MOST_SHOWN + 1))
+    return ", ".join([*first[:_MOST_SHOWN], *(["..."] if len(first) > _MOST_SHOWN else [])])

@@ -1,0 +1,182 @@
+"""The checks of one function that the reader writes, and what they say.
+
+``report`` says which goals are reached, and that the hidden checks were not run; ``score`` counts the goals that every
+check, hidden ones included, found reached; ``settle`` says which version of the function a lesson goes on with.
+
+Lesson 00.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from helpers.exercises import _worked as worked
+from helpers.exercises._agreement import agree, apart, name, short
+
+
+class NotYet:
+    """What an exercise's function returns before it is written."""
+
+    def __repr__(self) -> str:
+        return "not_yet"
+
+
+not_yet = NotYet()
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    goal: str
+    problem: str  # "" where the check passed
+    unwritten: bool = False
+
+
+class Checks:
+    """The checks of the reader's ``function``; ``title`` heads the report."""
+
+    def __init__(self, title: str, function: Callable[..., object]) -> None:
+        if not callable(function):
+            raise TypeError(f"the answer to {title!r} must be a function, not {function!r}: run its cell again")
+        self._title = title
+        self._function = function
+        self._is_stub = worked.is_stub(function)
+        self._is_the_courses = worked.is_the_courses(function)
+        self._outcomes: list[_Outcome] = []
+        self._answered = False
+
+    def returns(
+        self,
+        goal: str,
+        arguments: Sequence[object],
+        *,
+        expected: object,
+        mistakes: Mapping[Any, str] | None = None,
+        call: Callable[..., object] | None = None,
+    ) -> None:
+        """Call the function with ``arguments`` and hold what it returns to ``expected``.
+
+        Numbers agree as in :func:`agree`; a list, a tuple and an array agree when their items do. ``mistakes`` maps
+        what a common mistake returns to the sentence that explains it. An exception in the function is a failed check.
+        ``call(function, *arguments)`` calls it in another way, such as on ranks. A function without a body, and the
+        course's version, are not called.
+        """
+        if self._is_the_courses:
+            return
+        asked = f"{name(self._function)}({', '.join(short(argument) for argument in arguments)})"
+        if self._is_stub:
+            self._outcomes.append(_Outcome(goal, f"{asked} does nothing yet", unwritten=True))
+            return
+        try:
+            got = call(self._function, *arguments) if call else self._function(*arguments)
+        except Exception as error:
+            self._answered = False
+            self._outcomes.append(_Outcome(goal, f"{asked} raised {_raised(error, (self._function, *arguments))}"))
+            return
+        self._answered = not isinstance(got, NotYet)
+        if not self._answered:
+            self._outcomes.append(_Outcome(goal, f"{asked} still returns not_yet", unwritten=True))
+        elif agree(got, expected):
+            self._outcomes.append(_Outcome(goal, ""))
+        else:
+            why = _explanation(got, mistakes or {})
+            gave, wanted = apart(got, expected)
+            self._outcomes.append(_Outcome(goal, f"{asked} gave {gave}, expected {wanted}{why}"))
+
+    def holds(self, goal: str, condition: bool, *, otherwise: str) -> None:
+        """Hold the last call to ``condition``, such as a count of what it did; ``otherwise`` says what to mend.
+
+        A call that raised or returned ``not_yet`` has not reached the goal, whatever the condition says.
+        """
+        if not self._answered:
+            otherwise = "the call above gave no answer"
+        passed = bool(condition) and self._answered
+        self._outcomes.append(_Outcome(goal, "" if passed else otherwise, unwritten=self._all_unwritten()))
+
+    def report(self) -> None:
+        """Print "not yet", or a line a goal with what is wrong, and in the end that the hidden checks were not run."""
+        if self._all_unwritten():
+            print(f"{self._title}: not yet")
+            return
+        missed = self._print_goals()
+        public = f"{missed} of {len(self._problems())} goals not reached" if missed else "public checks passed"
+        print(f"{public}, hidden not run")
+
+    def settle(self) -> Callable[..., Any]:
+        """Print "not written yet" or a line a goal, then which version the cells below use, and return that one.
+
+        It is the reader's where all goals are reached, else the course's, which lies in the reader's copy of the
+        lesson. A live notebook shows the course's below, folded. Raises LookupError where it is needed and no notebook
+        in the working folder holds it.
+        """
+        if self._is_the_courses:
+            print(f"{self._title}: this is the course's version already; to check yours, run the cell above first")
+            worked.show(worked.own_source(self._function))
+            return self._function
+        if self._is_stub or self._all_unwritten():
+            print(f"{self._title}: not written yet")
+            reached = False
+        else:
+            reached = self._print_goals() == 0
+        called, source = worked.source_of(self._function) or (name(self._function), "")
+        if not reached and not source:
+            raise LookupError(f"the notebooks in this folder do not hold the course's {called}: open your copy of the "
+                              f"lesson in its own folder (make lab), or mend your {called}")  # fmt: skip
+        whose = "your" if reached else "the course's"
+        print(f"Below, {whose} {called} is used.")
+        if source:
+            worked.show(source)
+        return self._function if reached else worked.made(called, source, self._function)
+
+    def _print_goals(self) -> int:
+        """Print the title and a line a goal with what is wrong; return how many goals are not reached."""
+        problems = self._problems()
+        print(self._title)
+        for goal, problem in problems.items():
+            print(f"  {'not reached' if problem else 'reached':<11}  {goal}")
+            for line in problem.splitlines():
+                print(f"               {line}")
+        return sum(bool(problem) for problem in problems.values())
+
+    def score(self) -> float:
+        """Return how many goals every check so far found reached: what nbgrader takes as the points."""
+        return float(sum(not problem for problem in self._problems().values()))
+
+    def _problems(self) -> dict[str, str]:
+        """Return each goal with the first problem that a check found, "" where none did."""
+        problems: dict[str, str] = {}
+        for outcome in self._outcomes:
+            problems[outcome.goal] = problems.get(outcome.goal) or outcome.problem
+        return problems
+
+    def _all_unwritten(self) -> bool:
+        return bool(self._outcomes) and all(outcome.unwritten for outcome in self._outcomes)
+
+
+def _explanation(got: object, mistakes: Mapping[Any, str]) -> str:
+    if got is None:
+        return "\nA function without return gives None"
+    for mistaken, sentence in mistakes.items():
+        if agree(got, mistaken):
+            return f"\n{sentence}"
+    return ""
+
+
+def _raised(error: Exception, given: Sequence[object]) -> str:
+    """Return the exception in one line, and below it the reader's own line where it happened.
+
+    ``given`` is what was called and its arguments: the cells in which its functions stand are the reader's. Ranks say
+    themselves what happened in which line.
+    """
+    from helpers.ranks import RankError
+
+    if isinstance(error, RankError):
+        said = str(error).splitlines()[0]
+        return f"RankError: {said}\nin your line: {error.text}" if error.text else f"RankError: {said}"
+    cells = {value.__code__.co_filename for value in given if hasattr(value, "__code__")}
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in cells]
+    line = f"\nin your line: {own[-1].line}" if own and own[-1].line else ""
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}{f': {said}' if said else ''}{line}"

@@ -1,0 +1,148 @@
+"""What ranks did, beside one process: how far outputs and gradients are apart, and which collectives were called."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from helpers.results import Record
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class RankPass:
+    """What a rank brings back of a pass: outputs and gradients on the CPU, and what was counted on the way, by name."""
+
+    outputs: torch.Tensor | None
+    gradients: dict[str, torch.Tensor]
+    counted: dict[str, Any]
+
+
+def relative_difference(one: torch.Tensor | None, other: torch.Tensor) -> float:
+    """Return the largest difference of any element over the largest magnitude in ``other``.
+
+    Where both are 0 it is the difference itself; infinite without a value, and where either holds NaN or an infinity.
+    """
+    if one is None or one.shape != other.shape or not (one.isfinite().all() and other.isfinite().all()):
+        return math.inf
+    if not other.numel():
+        return 0.0
+    one, other = one.detach().cpu(), other.detach().cpu()
+    apart = _largest(one - other)
+    return apart / (_largest(other) or 1.0)
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    return tensor.detach().abs().max().item() if tensor.numel() else 0.0
+
+
+def gradients_of(
+    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, loss: Loss
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the outputs and the gradient of each parameter that learns, by name; ``.grad`` stays as it is.
+
+    A parameter that the loss does not depend on has a gradient of zeros.
+    """
+    learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not learning:
+        raise ValueError("no parameter of this model requires a gradient: there is nothing to compare")
+    outputs = model(inputs)
+    found = torch.autograd.grad(loss(outputs, targets), list(learning.values()), allow_unused=True)
+    return outputs.detach(), {
+        name: torch.zeros_like(parameter) if grad is None else grad.detach()
+        for (name, parameter), grad in zip(learning.items(), found, strict=True)
+    }
+
+
+# How PyTorch's operators begin, of torch.distributed (c10d) and its functional form, where the field has another name.
+_BEGINNINGS = {"allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
+               "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "alltoall": "all_to_all",
+               "all_to_all": "all_to_all", "recv": "receive", "monitored_barrier": "barrier"}  # fmt: skip
+_NOT_COUNTED = ("wait_tensor", "_wrap_tensor_autograd")
+
+
+class CollectiveCalls(Record):
+    """How often one rank called a collective, and the bytes of its whole buffers over all calls.
+
+    The whole buffer is what the models call n: for an all-gather the output, for a reduce-scatter the input. Lesson 04.
+    """
+
+    collective: str
+    calls: int
+    size_bytes: int
+
+
+class CollectiveCounts(Record):
+    """The collectives that one rank called, in the order of their first calls. Lesson 04."""
+
+    collectives: tuple[CollectiveCalls, ...]
+
+    def calls(self, collective: str) -> int:
+        """Return how often ``collective`` ("all_reduce", "all_gather", ...) was called: 0 if never. Lesson 04."""
+        return sum(call.calls for call in self.collectives if call.collective == collective)
+
+    def size_bytes(self, collective: str) -> int:
+        """Return the bytes of the whole buffers of all calls of ``collective``: 0 if never called. Lesson 04."""
+        return sum(call.size_bytes for call in self.collectives if call.collective == collective)
+
+
+class CollectiveCounter:
+    """What :func:`count_collectives` has counted so far, on this rank. Lesson 04."""
+
+    def __init__(self) -> None:
+        self._calls: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+
+    def add(self, name: str, size_bytes: int) -> None:
+        """Count one call."""
+        self._calls[name] += 1
+        self._bytes[name] += size_bytes
+
+    @property
+    def counts(self) -> CollectiveCounts:
+        """The collectives counted so far. Lesson 04."""
+        return CollectiveCounts(tuple(CollectiveCalls(name, self._calls[name], self._bytes[name])
+                                      for name in self._calls))  # fmt: skip
+
+
+@contextmanager
+def count_collectives() -> Iterator[CollectiveCounter]:
+    """Count the collectives that this rank calls inside the block: also those of DDP and FSDP, and of a backward pass.
+
+    ``counter.counts`` has them by name. An operator of torch.distributed without a name here is counted under its own
+    name. Lesson 04.
+    """
+    counter = CollectiveCounter()
+    with _Watch(counter):
+        yield counter
+
+
+class _Watch(TorchDispatchMode):
+    def __init__(self, counter: CollectiveCounter) -> None:
+        super().__init__()
+        self.counter = counter
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = operator(*args, **(kwargs or {}))
+        space, _, name = operator._schema.name.partition("::")
+        if space in ("c10d", "_c10d_functional", "_c10d_functional_autograd") and name not in _NOT_COUNTED:
+            plain = name.strip("_")
+            named = next((field for start, field in _BEGINNINGS.items() if plain.startswith(start)), plain)
+            given = [] if named == "barrier" else [*args, *(kwargs or {}).values(), result]
+            self.counter.add(named, max(map(_tensor_bytes, given), default=0))
+        return result
+
+
+def _tensor_bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.nbytes
+    return sum(map(_tensor_bytes, value)) if isinstance(value, tuple | list) else 0

@@ -1,0 +1,381 @@
+"""Six models of a program's time: from shapes and measured times to a prediction; and what is decided by it.
+
+Every model minimises errors of ratios (of predicted over measured, or of its logarithm), so that a small convolution
+counts as much as a large one. Lesson 14.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from helpers import steps
+from helpers._checks import choice, members, named, numbers, short
+from helpers.results import Record
+from helpers.studies.convolution_time._algorithms import ALGORITHMS, why_not
+from helpers.studies.convolution_time._shapes import FLOAT_BYTES, ConvolutionShape, network_shapes, one_shape, shapes_of
+
+MODELS = ("flops", "roofline", "log_linear", "physical", "boosting", "physical_boosting")
+# What a program may do a number of times, each time at the same cost: no cost is negative.
+TERMS: dict[str, Callable[[ConvolutionShape], float]] = {
+    "calls": lambda _: 1,
+    "macs": lambda shape: shape.macs,
+    "macs of whole blocks": lambda shape: shape.macs * _in_blocks(shape.out_channels) / shape.out_channels,
+    "macs of a column": lambda shape: shape.macs / shape.out_width,  # a row of outputs that ends within a register
+    "input bytes": lambda shape: shape.input_bytes,
+    "weight bytes": lambda shape: shape.weight_bytes,
+    "output bytes": lambda shape: shape.output_bytes,
+    "patch bytes": lambda shape: shape.patch_bytes,  # im2col writes and reads them
+    "partial sum bytes": lambda shape: shape.output_bytes * shape.kernel**2,  # the shifted products add them up
+    "weight spectrum bytes": lambda shape: FLOAT_BYTES * _spectral_products(shape) / shape.batch,  # of FFT
+    "spectral products": lambda shape: _spectral_products(shape),
+}
+# The programs that PyTorch chooses from, by the shape alone.
+MATRIX_PRODUCT, PATCHES, BLOCKED = "matrix product", "im2col and product", "blocked"
+
+_ALL = "all programs"
+_BLOCK_CHANNELS = 16  # oneDNN's aBcd16b: a register of AVX-512, a line of cache
+_FEWEST_SHAPES = 8  # of a program that is fitted by itself
+# PyTorch 2.13, aten/src/ATen/native/Convolution.cpp, ConvParams::use_mkldnn, for one thread.
+_ONEDNN_BATCH, _ONEDNN_KERNEL, _ONEDNN_ELEMENTS = 16, 3, 20_480
+
+Predict = Callable[[Sequence[ConvolutionShape], Sequence[str]], np.ndarray]
+
+
+class ProgramFit(Record):
+    """What was fitted to one program's shapes: the seconds of one unit of each term (of ``log_linear`` its exponents).
+
+    A term that is not named costs nothing. Lesson 14.
+    """
+
+    program: str
+    fitted_shapes: int
+    coefficients: Mapping[str, float]
+
+
+class Model(Record):
+    """A fitted model of one algorithm's time; ``fits`` has its coefficients, of which a tree has none. Lesson 14."""
+
+    name: str
+    fitted_shapes: int
+    fits: tuple[ProgramFit, ...]
+    _predict: Predict = field(repr=False)
+    _program_of: Callable[[ConvolutionShape], str] = field(repr=False)
+
+    def predict(self, shapes: Sequence[ConvolutionShape], programs: Sequence[str] | None = None) -> np.ndarray:
+        """Return the predicted seconds of one call for each of ``shapes``.
+
+        ``programs`` names the program of each; by default it follows from the shape: as :func:`program_of`, or where
+        the model was fitted with programs, that of the nearest shape fitted. Raises as :func:`fit`. Lesson 14.
+        """
+        given = shapes_of(shapes)
+        return self._predict(given, _programs(programs, given, self._program_of))
+
+
+def program_of(shape: ConvolutionShape) -> str:
+    """Return which program PyTorch's call runs on one thread of x86, as PyTorch 2.13 chooses.
+
+    oneDNN's "blocked" one is not asked for 1 x 1 with stride 1 below a batch of 16, nor for one small image (20,480
+    numbers) with a kernel up to 3 (ConvParams::use_mkldnn). Then PyTorch's own runs: a "matrix product" of the input as
+    it is where every position is its own window, else "im2col and product". Lesson 14.
+    """
+    one_shape(shape)
+    asked = shape.stride > 1 or shape.batch >= _ONEDNN_BATCH or shape.kernel > 1
+    elements = shape.batch * shape.in_channels * shape.height * shape.width
+    large = shape.kernel > _ONEDNN_KERNEL or shape.batch > 1 or elements > _ONEDNN_ELEMENTS
+    return BLOCKED if asked and large else own_program_of(shape)
+
+
+def own_program_of(shape: ConvolutionShape) -> str:
+    """Return which of PyTorch's own programs runs where oneDNN does not."""
+    return MATRIX_PRODUCT if (shape.kernel, shape.stride, shape.padding) == (1, 1, 0) else PATCHES
+
+
+def fit(
+    name: str, shapes: Sequence[ConvolutionShape], times_s: Sequence[float], programs: Sequence[str] | None = None
+) -> Model:
+    """Return the model ``name`` of one algorithm, fitted to its ``times_s``, one a shape.
+
+    * ``"flops"``: so many seconds a call, and a multiply-accumulate (two FLOPs).
+    * ``"roofline"``: the longer of FLOPs over a rate and bytes over another.
+    * ``"log_linear"``: a product of powers of FLOPs and of the bytes of input, weights and output.
+    * ``"physical"``: the terms of :data:`TERMS`, no coefficient negative, one fit a program.
+    * ``"boosting"``: scikit-learn's gradient boosted trees, with its own settings, from the sizes to log(time).
+    * ``"physical_boosting"``: the same trees on what the physical model leaves of log(time).
+
+    ``programs`` names the program that ran for each shape; without it that follows from the shape
+    (:func:`program_of`). A program of fewer than 8 shapes is predicted by the fit of "all programs". Only the physical
+    models look at it. No process is started.
+
+    Raises TypeError or ValueError for an unknown name, times that are not above 0 or not as many as shapes, and fewer
+    than 2 shapes. Lesson 14.
+    """
+    choice("name", name, MODELS)
+    given = shapes_of(shapes)
+    times = np.array(numbers("times_s", times_s, above=0))
+    if len(times) != len(given) or len(given) < 2:
+        raise ValueError(f"{len(given)} shapes and {len(times)} times_s are given; give one time a shape, 2 or more")
+    ran = _programs(programs, given, program_of)
+    predict, fits = _FITS[name](given, times, ran)
+    return Model(name, len(given), fits, predict, program_of if programs is None else _nearest(given, ran))
+
+
+def _programs(
+    programs: Sequence[str] | None, shapes: Sequence[ConvolutionShape], follow: Callable[[ConvolutionShape], str]
+) -> list[str]:
+    if programs is None:
+        return [follow(shape) for shape in shapes]
+    ran = members("programs", programs, "names", kind=str)
+    if len(ran) != len(shapes):
+        raise ValueError(f"{len(shapes)} shapes and {len(ran)} programs are given; give one program a shape")
+    return ran
+
+
+def _nearest(shapes: Sequence[ConvolutionShape], programs: Sequence[str]) -> Callable[[ConvolutionShape], str]:
+    """Return a function to the program of the nearest fitted shape; kernel and stride weigh most."""
+    known = _nearness(shapes)
+    return lambda shape: programs[int(np.abs(known - _nearness([shape])).sum(axis=1).argmin())]
+
+
+def _nearness(shapes: Sequence[ConvolutionShape]) -> np.ndarray:
+    sizes = np.log2([(s.batch, s.in_channels, s.height, s.width, s.out_channels, s.kernel, s.stride) for s in shapes])
+    return sizes * [1, 1, 1, 1, 1, 100, 100]
+
+
+# The linear models.
+
+
+def _in_blocks(channels: int) -> int:
+    return _BLOCK_CHANNELS * math.ceil(channels / _BLOCK_CHANNELS)
+
+
+def _spectral_products(shape: ConvolutionShape) -> int:
+    area = (shape.height + 2 * shape.padding) * (shape.width + 2 * shape.padding)
+    return shape.batch * shape.in_channels * shape.out_channels * area
+
+
+def _columns(shapes: Sequence[ConvolutionShape], terms: Sequence[str]) -> np.ndarray:
+    return np.array([[TERMS[term](shape) for term in terms] for shape in shapes], dtype=float)
+
+
+def _least_relative_error(columns: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the coefficients, none negative, with the least sum of (predicted / measured - 1) squared."""
+    from scipy.optimize import nnls
+
+    relative = columns / times[:, None]
+    size = relative.max(axis=0)  # so that a call and a billion MACs are of the same size to the solver
+    return nnls(relative / size, np.ones(len(times)))[0] / size
+
+
+def _named_costs(terms: Sequence[str], costs: np.ndarray) -> dict[str, float]:
+    return {term: float(cost) for term, cost in zip(terms, costs, strict=True) if cost}
+
+
+def _fit_terms(
+    terms: Sequence[str], shapes: Sequence[ConvolutionShape], times: np.ndarray, programs: Sequence[str]
+) -> tuple[Predict, tuple[ProgramFit, ...]]:
+    columns, ran = _columns(shapes, terms), np.array(programs)
+    rows = {program: mine for program in sorted(set(programs)) if (mine := ran == program).sum() >= _FEWEST_SHAPES}
+    rows = {_ALL: np.ones(len(ran), dtype=bool)} | rows
+    fitted = {program: _least_relative_error(columns[mine], times[mine]) for program, mine in rows.items()}
+
+    def predict(new: Sequence[ConvolutionShape], programs: Sequence[str]) -> np.ndarray:
+        coefficients = np.array([fitted.get(program, fitted[_ALL]) for program in programs])
+        return (_columns(new, terms) * coefficients).sum(axis=1)
+
+    fits = tuple(
+        ProgramFit(program, int(rows[program].sum()), _named_costs(terms, costs)) for program, costs in fitted.items()
+    )
+    return predict, fits
+
+
+def _fit_flops(shapes: Any, times: np.ndarray, _programs: Any) -> tuple[Predict, tuple[ProgramFit, ...]]:
+    return _fit_terms(("calls", "macs"), shapes, times, [_ALL] * len(shapes))
+
+
+_fit_physical = functools.partial(_fit_terms, tuple(TERMS))
+
+
+def _work(shapes: Sequence[ConvolutionShape]) -> tuple[np.ndarray, np.ndarray]:
+    flops = [shape.flops for shape in shapes]
+    return np.array(flops, dtype=float), np.array([shape.least_bytes for shape in shapes], dtype=float)
+
+
+def _fit_roofline(shapes: Any, times: np.ndarray, _programs: Any) -> tuple[Predict, tuple[ProgramFit, ...]]:
+    """Try every ridge point between two shapes; on each side of it one rate is the best in closed form."""
+    flops, moved = _work(shapes)
+    by_intensity = np.argsort(flops / moved)
+    best = (np.inf, 0.0, 0.0)
+    for ridge in range(len(times) + 1):
+        below, above = by_intensity[:ridge], by_intensity[ridge:]
+        flop_s, byte_s = _best_factor(flops[above] / times[above]), _best_factor(moved[below] / times[below])
+        error = float(((np.maximum(flop_s * flops, byte_s * moved) / times - 1) ** 2).sum())
+        best = min(best, (error, flop_s, byte_s))
+    _, flop_s, byte_s = best
+
+    def predict(new: Sequence[ConvolutionShape], _programs: Sequence[str]) -> np.ndarray:
+        new_flops, new_moved = _work(new)
+        return np.maximum(flop_s * new_flops, byte_s * new_moved)
+
+    return predict, (ProgramFit(_ALL, len(times), {"flops": flop_s, "bytes": byte_s}),)
+
+
+def _best_factor(relative: np.ndarray) -> float:
+    """Return the factor f with the least sum of (f relative - 1) squared, 0 for none."""
+    return float(relative.sum() / (relative**2).sum()) if len(relative) else 0.0
+
+
+def _fit_log_linear(shapes: Any, times: np.ndarray, _programs: Any) -> tuple[Predict, tuple[ProgramFit, ...]]:
+    def columns(given: Sequence[ConvolutionShape]) -> np.ndarray:
+        sizes = [(s.flops, s.input_bytes, s.weight_bytes, s.output_bytes) for s in given]
+        return np.column_stack([np.ones(len(given)), np.log(np.array(sizes, dtype=float))])
+
+    found = np.linalg.lstsq(columns(shapes), np.log(times), rcond=None)[0]
+    names = ("log of one", "flops", "input bytes", "weight bytes", "output bytes")
+    fits = (ProgramFit(_ALL, len(times), dict(zip(names, map(float, found), strict=True))),)
+    return lambda new, _programs: np.exp(columns(new) @ found), fits
+
+
+# The learned ones.
+
+
+def _sizes(shapes: Sequence[ConvolutionShape]) -> np.ndarray:
+    return np.log([
+        (s.batch, s.in_channels, s.height, s.width, s.out_channels, s.kernel, s.stride, 1 + s.padding, s.macs,
+         s.input_bytes, s.weight_bytes, s.output_bytes)
+        for s in shapes
+    ])  # fmt: skip
+
+
+def _fit_boosting(
+    shapes: Any, times: np.ndarray, programs: Any, over: Any = None
+) -> tuple[Predict, tuple[ProgramFit, ...]]:
+    """Fit trees to log(time), or to the log of time over what ``over``, another fit, predicts."""
+    try:
+        from sklearn.ensemble import GradientBoostingRegressor
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("boosted trees are scikit-learn's; install scikit-learn, or fit 'physical'") from None
+    base, fits = (lambda new, _programs: np.ones(len(new)), ()) if over is None else over(shapes, times, programs)
+    trees = GradientBoostingRegressor(random_state=0).fit(_sizes(shapes), np.log(times / base(shapes, programs)))
+    return lambda new, programs: base(new, programs) * np.exp(trees.predict(_sizes(new))), fits
+
+
+_FITS: dict[str, Callable[..., tuple[Predict, tuple[ProgramFit, ...]]]] = {
+    "flops": _fit_flops,
+    "roofline": _fit_roofline,
+    "log_linear": _fit_log_linear,
+    "physical": _fit_physical,
+    "boosting": _fit_boosting,
+    "physical_boosting": functools.partial(_fit_boosting, over=_fit_physical),
+}
+
+
+# What is decided by it.
+
+
+class Choice(Record):
+    """The algorithm with the shortest predicted time; ``all_predicted_s`` has those that serve. Lesson 14."""
+
+    algorithm: str
+    predicted_s: float
+    all_predicted_s: Mapping[str, float]
+
+
+class LayerTime(Record):
+    """One convolution of a network: its chosen algorithm and time; None where nothing was measured. Lesson 14."""
+
+    layer: str
+    algorithm: str
+    predicted_s: float
+    measured_s: float | None
+    error_share: float | None
+
+
+class NetworkTime(Record):
+    """The convolutions of a network, one after another; ``error_share`` is predicted over measured, less one.
+
+    The sum's error is smaller than its layers': they err in both directions. ``left_out`` is not in it. Lesson 14.
+    """
+
+    network: str
+    predicted_s: float
+    measured_s: float | None
+    error_share: float | None
+    left_out: tuple[str, ...]
+    layers: tuple[LayerTime, ...]
+
+
+def choose(shape: ConvolutionShape, models: Mapping[str, Model]) -> Choice:
+    """Return the algorithm that is predicted fastest for ``shape``; ``models`` maps names to fitted models.
+
+    An algorithm of :data:`ALGORITHMS` that does not serve the shape is left out. Raises TypeError or ValueError for
+    what is no such mapping, and where none serves. Lesson 14.
+    """
+    (found,) = _choices([one_shape(shape)], models)
+    return found
+
+
+def _choices(shapes: Sequence[ConvolutionShape], models: Mapping[str, Model]) -> list[Choice]:
+    """Choose for each shape; a model predicts all of its shapes at once."""
+    for name, model in named("models", models, "fitted models").items():
+        if not isinstance(model, Model):
+            raise TypeError(f"models[{name!r}] is {short(model)}; give what fit(...) returned")
+    predicted: list[dict[str, float]] = [{} for _ in shapes]
+    for name, model in models.items():
+        served = [place for place, shape in enumerate(shapes) if name not in ALGORITHMS or not why_not(name, shape)]
+        if served:
+            for place, seconds in zip(served, model.predict([shapes[place] for place in served]), strict=True):
+                predicted[place][name] = float(seconds)
+    if not all(predicted):
+        unserved = shapes[predicted.index({})]
+        known = ", ".join(models) or "no models"
+        raise ValueError(f"none of {known} serves {short(unserved)}; give a model of 'direct' too")
+    fastest = [min(times_s, key=times_s.__getitem__) for times_s in predicted]
+    return [Choice(name, times_s[name], times_s) for name, times_s in zip(fastest, predicted, strict=True)]
+
+
+def predict_network(
+    model: nn.Module,
+    shape: steps.Inputs,
+    *,
+    models: Mapping[str, Model] | Model,
+    measured_s: Sequence[float] | None = None,
+) -> NetworkTime:
+    """Return the predicted time of a network's convolutions, one by one and in sum; the network does not run.
+
+    ``model`` and ``shape`` are as for :func:`network_shapes`; ``models`` as for :func:`choose`, or one fitted model.
+    ``measured_s`` are the times of its convolutions in the order of their calls, to give the errors.
+
+    Raises as :func:`network_shapes` and :func:`choose`, and ValueError for another number of times. Lesson 14.
+    """
+    network = network_shapes(model, shape)
+    found = _choices(network.shapes, {models.name: models} if isinstance(models, Model) else models)
+    times_s: list[float | None] = [None] * len(found)
+    if measured_s is not None:
+        times_s = [*numbers("measured_s", measured_s, above=0)]
+        if len(times_s) != len(found):
+            raise ValueError(f"{network.network} calls {len(found)} convolutions that are predicted, and measured_s "
+                             f"has {len(times_s)} times; give one a call, in the order of network_shapes")  # fmt: skip
+    total_s = None if measured_s is None else sum(times_s)
+    predicted_s = sum(chosen.predicted_s for chosen in found)
+    return NetworkTime(
+        network=network.network,
+        predicted_s=predicted_s,
+        measured_s=total_s,
+        error_share=_error(predicted_s, total_s),
+        left_out=network.left_out,
+        layers=tuple(
+            LayerTime(layer.layer, chosen.algorithm, chosen.predicted_s, time_s, _error(chosen.predicted_s, time_s))
+            for layer, chosen, time_s in zip(network.layers, found, times_s, strict=True)
+        ),
+    )
+
+
+def _error(predicted_s: float, measured_s: float | None) -> float | None:
+    return None if measured_s is None else predicted_s / measured_s - 1

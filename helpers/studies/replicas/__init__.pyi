@@ -1,0 +1,14 @@
+from ._contractions import (
+    ContractionCount as ContractionCount,
+    ContractionCounts as ContractionCounts,
+    cheapest_contraction as cheapest_contraction,
+    padded as padded,
+)
+from ._measuring import (
+    ReplicaLadder as ReplicaLadder,
+    default_ways as default_ways,
+    measure_ladder as measure_ladder,
+    measure_small_nets as measure_small_nets,
+)
+from ._problem import Observable as Observable, Problem as Problem, make_problem as make_problem
+from ._training import WAYS as WAYS, ReplicaRun as ReplicaRun, train as train

@@ -1,0 +1,364 @@
+"""The ways to train the replicas, each a program that takes one step of all of them: from a loop to a compiled stack.
+
+A program is made of the same :class:`Prepared` in every way, so a replica starts alike in all. Losses are those of the
+weights before a step's update, training and validation alike.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional
+
+from helpers.sources import _stacking as stacking
+from helpers.studies.replicas import _contractions as contractions, _problem as problems
+from helpers.studies.replicas._problem import Observable, Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A problem and its replicas' starts, in one type on one device: weights (R, ...), data and masks (R, n).
+
+    ``training`` and ``validation`` (R, n, n) are the inverses of each replica's masked covariances.
+    """
+
+    problem: Problem
+    weights: dict[str, Tensor]
+    data: Tensor
+    masks: Tensor
+    training: Tensor
+    validation: Tensor
+    settings: stacking.Settings
+
+    def only(self, replica: int) -> Prepared:
+        """Return the same of one replica."""
+        one = slice(replica, replica + 1)
+        own = stacking.Settings(
+            **{
+                field.name: None if (values := getattr(self.settings, field.name)) is None else values[one]
+                for field in dataclasses.fields(self.settings)
+            }
+        )
+        return Prepared(self.problem, {name: weight[one] for name, weight in self.weights.items()}, self.data[one],
+                        self.masks[one], self.training[one], self.validation[one], own)  # fmt: skip
+
+
+def prepare(
+    problem: Problem, seeds: Sequence[int], masks: Tensor | None, settings: stacking.Settings, *, dtype: torch.dtype,
+    device: torch.device,
+) -> Prepared:  # fmt: skip
+    """Return the starts of the replicas with these seeds: computed in float64, then cast."""
+    starts = [problems.start_of(problem, seed) for seed in seeds]
+    chosen = torch.stack([start.mask for start in starts]) if masks is None else masks.cpu()
+    target = {"dtype": dtype, "device": device}
+
+    def inverses(masks: Tensor) -> Tensor:
+        return torch.stack([problems.inverse_of(problem.covariance, mask).to(dtype) for mask in masks]).to(device)
+
+    return Prepared(
+        problem=cast(problem, **target),
+        weights={name: torch.stack([start.weights[name] for start in starts]).to(**target)
+                 for name in starts[0].weights},
+        data=torch.stack([start.data for start in starts]).to(**target),
+        masks=chosen.to(device),
+        training=inverses(chosen),
+        validation=inverses(~chosen),
+        settings=settings,
+    )  # fmt: skip
+
+
+def cast(problem: Problem, *, dtype: torch.dtype, device: torch.device) -> Problem:
+    """Return the problem with its numbers in another type, on another device."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.to(device, dtype if value.is_floating_point() else None)
+        if isinstance(value, tuple):
+            return tuple(map(moved, value))
+        if isinstance(value, Observable):
+            return dataclasses.replace(value, table=moved(value.table), channels=moved(value.channels))
+        return value
+
+    return dataclasses.replace(
+        problem, **{field.name: moved(getattr(problem, field.name)) for field in dataclasses.fields(problem)}
+    )
+
+
+def violation(values: Tensor) -> Tensor:
+    """Return what each positivity value costs: nothing where it is positive, in proportion where it is not."""
+    return problems.POSITIVITY * functional.elu(-values, alpha=problems.ALPHA)
+
+
+# One replica after another.
+
+
+class Alone:
+    """One replica's fit as the story's program had it: a net, an optimizer, and a validation from x on."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared, self.settings = prepared, prepared.settings
+        self.net = problems.net_of(0).to(prepared.data)
+        self.net.load_state_dict({name: weight[0] for name, weight in prepared.weights.items()})
+        self.observables = [contractions.boolean_mask(one) for one in prepared.problem.observables]
+        self.conditions = [contractions.boolean_mask(one) for one in prepared.problem.positivity]
+        kind = stacking.OPTIMIZERS[self.settings.optimizers[0]]
+        self.optimizer = kind(self.net.parameters(), lr=self.settings.rates[0])
+        self.losses: list[float] = []
+        self.validation_losses: list[float] = []
+        self.steps_taken, self.stopped = 0, False
+        self.best, self.lowest, self.waited = self.net.state_dict(), math.inf, 0
+
+    def loss(self, inverse: Tensor, conditions: Sequence[contractions.Contraction] = ()) -> Tensor:
+        """Return chi2 of the data that ``inverse`` knows, and the cost of ``conditions`` that are violated."""
+        outputs = self.net(self.prepared.problem.inputs)
+        flavoured = problems.flavours(self.prepared.problem, outputs)[..., None]
+        found = torch.cat([observable(flavoured) for observable in self.observables])
+        total = chi2_by_einsum(found, self.prepared.data, inverse)[0]
+        return total + sum(violation(condition(flavoured)).sum() for condition in conditions)
+
+    def step(self) -> None:
+        """Take one step, unless the replica has stopped."""
+        if self.stopped:
+            return
+        training = self.loss(self.prepared.training, self.conditions)
+        with torch.no_grad():
+            validation = self.loss(self.prepared.validation).item()
+        self.losses.append(training.item())
+        self.validation_losses.append(validation)
+        if self.settings.patience is not None:
+            self.waited += 1
+            if validation < self.lowest:
+                self.best, self.lowest, self.waited = copy.deepcopy(self.net.state_dict()), validation, 0
+            if self.waited >= self.settings.patience[0]:
+                self.stopped = True
+                return
+        self.optimizer.zero_grad()
+        training.backward()
+        if self.settings.clip_norms is not None:
+            nn.utils.clip_grad_norm_(self.net.parameters(), self.settings.clip_norms[0])
+        self.optimizer.step()
+        self.steps_taken += 1
+
+
+class Sequential:
+    """All replicas, one after another."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.fits = [Alone(prepared.only(replica)) for replica in range(len(prepared.data))]
+        self.like = prepared.data
+
+    def step(self) -> None:
+        """Take one step of each replica."""
+        for fit in self.fits:
+            fit.step()
+
+    def run(self, steps: int) -> None:
+        """Train one replica to its end, then the next."""
+        for fit in self.fits:
+            for _ in range(steps):
+                fit.step()
+
+    def result(self, steps: int) -> dict[str, Any]:
+        """Return what :class:`ReplicaRun` holds of the training."""
+
+        def column(kept: list[float]) -> Tensor:
+            return self.like.new_tensor(kept + [math.nan] * (steps - len(kept)))
+
+        states = [fit.net.state_dict() if fit.settings.patience is None else fit.best for fit in self.fits]
+        return {
+            "losses": torch.stack([column(fit.losses) for fit in self.fits], dim=1),
+            "validation_losses": torch.stack([column(fit.validation_losses) for fit in self.fits], dim=1),
+            "weights": {name: torch.stack([state[name] for state in states]) for name in states[0]},
+            "steps_taken": torch.tensor([fit.steps_taken for fit in self.fits]),
+        }
+
+
+# All replicas in one program.
+
+
+class Together:
+    """A program for all replicas at once; ``evaluate`` is what differs from one to the next."""
+
+    def __init__(self, prepared: Prepared, *, fused: bool = False) -> None:
+        self.prepared = prepared
+        self.named = {name: weight.clone() for name, weight in prepared.weights.items()}
+        self.weights = list(self.named.values())
+        self.begin(lambda rates: stacking.StackedOptimizer(self.weights, rates, prepared.settings.optimizers,
+                                                           fused=fused))  # fmt: skip
+
+    def begin(self, make_optimizer: Callable[[Tensor], Any]) -> None:
+        """Make what a step needs beside the weights and the losses."""
+        rates, self.norms, patience = self.prepared.settings.tensors(self.prepared.data)
+        self.optimizer = make_optimizer(rates)
+        self.stopping = None if patience is None else stacking.Stopping(self.weights, patience)
+        self.losses: list[Tensor] = []
+        self.validation_losses: list[Tensor] = []
+
+    def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return training and validation losses (R,), and the gradient of each replica's training loss."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        """Take one step of every replica that has not stopped."""
+        losses, validation, gradients = self.evaluate()
+        stacking.note(self.losses, self.validation_losses, losses, validation, self.stopping)
+        if self.norms is not None:
+            stacking.clip_each(gradients, self.norms)
+        self.optimizer.step(gradients, None if self.stopping is None else self.stopping.active)
+
+    def run(self, steps: int) -> None:
+        """Take up to ``steps`` steps, until every replica has stopped."""
+        for _ in range(steps):
+            self.step()
+            if self.stopping is not None and not self.stopping.active.any():
+                return
+
+    def result(self, steps: int) -> dict[str, Any]:
+        """Return what :class:`ReplicaRun` holds of the training."""
+        losses = stacking.filled(self.losses, steps)
+        validation = stacking.filled(self.validation_losses, steps)
+        taken = torch.full((losses.shape[1],), steps) if self.stopping is None else self.stopping.steps_taken
+        if self.stopping is not None:
+            for weight, best in zip(self.weights, self.stopping.best, strict=True):
+                weight.detach().copy_(best)
+        return {"losses": losses, "validation_losses": validation, "steps_taken": taken.cpu(),
+                "weights": {name: weight.detach().clone() for name, weight in self.named.items()}}  # fmt: skip
+
+
+class Stacked(Together):
+    """One net of batched products for all replicas; ``kind`` says how tables, chi2 and validation are computed.
+
+    - "boolean_mask": as the program of one replica, replicas last;
+    - "padded_einsum", "gather", "pair_product": those of :mod:`_contractions`, the last with chi2 by one bmm;
+    - "shared": each observable by the cheaper count, and both losses from the same observables.
+    """
+
+    def __init__(self, prepared: Prepared, kind: str, *, fused: bool = False, compiled: bool = False) -> None:
+        super().__init__(prepared, fused=fused)
+        problem = prepared.problem
+        self.kind = kind
+        self.observables, self.conditions = ([_contraction(kind, one, len(prepared.data)) for one in those]
+                                             for those in (problem.observables, problem.positivity))  # fmt: skip
+        self.joint = prepared.training + prepared.validation if kind == "shared" else None
+        self.both = torch.compile(self._both, dynamic=False) if compiled else self._both
+
+    def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return losses and gradients by autograd: the gradient of the losses' sum is every replica's own."""
+        for weight in self.weights:
+            weight.requires_grad_()
+        if self.kind == "shared":
+            training, validation = self.both(self.weights)
+        else:
+            training = self._loss(self.prepared.training, conditions=True)
+            with torch.no_grad():
+                validation = self._loss(self.prepared.validation, conditions=False)
+        gradients = torch.autograd.grad(training.sum(), self.weights)
+        return training, validation, list(gradients)
+
+    def _loss(self, inverse: Tensor, *, conditions: bool) -> Tensor:
+        found, violated = self._values(self.weights, conditions=conditions)
+        chi2 = chi2_by_bmm if self.kind == "pair_product" else chi2_by_einsum
+        total = chi2(found, self.prepared.data, inverse)
+        return total if violated is None else total + violation(violated).sum(0)
+
+    def _both(self, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return both losses of one pass: no datum is in both, so one matrix holds both inverses, and is read once.
+
+        The matrices are symmetric, so the gradient of r A r is twice what comes through one of the two r.
+        """
+        found, violated = self._values(weights, conditions=True)
+        residual = found.T - self.prepared.data
+        half = residual * torch.bmm(residual.detach()[:, None, :], self.joint)[:, 0]
+        terms = 2 * half - half.detach()
+        training = torch.where(self.prepared.masks, terms, 0).sum(1)
+        if violated is not None:
+            training = training + violation(violated).sum(0)
+        return training, torch.where(self.prepared.masks, 0, terms.detach()).sum(1)
+
+    def _values(self, weights: list[Tensor], *, conditions: bool) -> tuple[Tensor, Tensor | None]:
+        """Return the observables (n, R) and the conditions' values (p, R), None where there are none."""
+        problem, parts = self.prepared.problem, [self.observables]
+        flavoured = problems.flavours(problem, stacked_net(weights, problem.inputs))
+        if self.kind == "gather":
+            flavoured = flavoured.transpose(1, 2).contiguous()
+        elif self.kind == "boolean_mask":
+            flavoured = flavoured.permute(1, 2, 0)
+        elif self.kind != "padded_einsum":
+            flavoured = flavoured.permute(2, 1, 0).contiguous()
+        first = self.kind in ("gather", "padded_einsum")  # which have the replicas first
+        if conditions and self.conditions:
+            parts.append(self.conditions)
+        values = [torch.cat([part(flavoured) for part in those], dim=int(first)) for those in parts]
+        values = [value.T if first else value for value in values]
+        return values[0], values[1] if len(values) == 2 else None
+
+
+def _contraction(kind: str, observable: Observable, replicas: int) -> contractions.Contraction:
+    if kind != "shared":
+        return getattr(contractions, kind)(observable)
+    if not observable.of_pairs:
+        return contractions.pair_product(observable)
+    data, channels, points = observable.table.shape[:3]
+    cheapest = contractions.cheapest_contraction(data, channels, points, replicas=replicas).chosen
+    if cheapest == "pair_product":
+        return contractions.pair_product(observable)
+    gathered = getattr(contractions, cheapest)(observable)
+    order = (2, 1, 0) if cheapest == "padded_einsum" else (2, 0, 1)  # from (14, x, R) to what it takes
+    return lambda flavoured: gathered(flavoured.permute(*order).contiguous()).T
+
+
+def stacked_net(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
+    """Return the outputs (R, x, 8) of all replicas' nets for the inputs (x, 2): three batched products."""
+    replicas = len(weights[0])
+    hidden = inputs.expand(replicas, *inputs.shape)
+    for layer in range(0, len(weights), 2):
+        weight, bias = weights[layer], weights[layer + 1]
+        hidden = torch.baddbmm(bias[:, None, :], hidden, weight.transpose(1, 2))
+        if layer < len(weights) - 2:
+            hidden = torch.tanh(hidden)
+    return hidden
+
+
+def chi2_by_einsum(found: Tensor, data: Tensor, inverse: Tensor) -> Tensor:
+    """Return chi2 (R,) of the observables ``found`` (n, R) for data (R, n) and inverse covariances (R, n, n)."""
+    residual = found.T - data
+    return torch.einsum("ri,rij,rj->r", residual, inverse, residual)
+
+
+def chi2_by_bmm(found: Tensor, data: Tensor, inverse: Tensor) -> Tensor:
+    """Return what :func:`chi2_by_einsum` returns, by a batched product: of rows, which is faster than of columns."""
+    residual = found.T - data
+    return (residual * torch.bmm(residual[:, None, :], inverse)[:, 0]).sum(1)
+
+
+class Mapped(Together):
+    """The program of one replica as it was written, for all by ``torch.vmap``."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        super().__init__(prepared)
+        alone = Alone(prepared.only(0))
+        problem = prepared.problem
+
+        def loss(weights: dict[str, Tensor], data: Tensor, inverse: Tensor, conditions: Sequence[Any]) -> Tensor:
+            outputs = functional_call(alone.net, weights, (problem.inputs,))
+            flavoured = problems.flavours(problem, outputs)[..., None]
+            found = torch.cat([observable(flavoured) for observable in alone.observables])
+            total = chi2_by_einsum(found, data[None], inverse[None])[0]
+            return total + sum(violation(condition(flavoured)).sum() for condition in conditions)
+
+        self.slopes = vmap(grad_and_value(lambda *given: loss(*given, alone.conditions)))
+        self.judge = vmap(lambda *given: loss(*given, ()))
+
+    def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return losses and gradients of the mapped program."""
+        gradients, losses = self.slopes(self.named, self.prepared.data, self.prepared.training)
+        with torch.no_grad():
+            validation = self.judge(self.named, self.prepared.data, self.prepared.validation)
+        return losses, validation, [gradients[name] for name in self.named]

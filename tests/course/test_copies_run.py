@@ -1,0 +1,110 @@
+"""Who writes nothing comes through a lesson: its reader's copy runs to the end, on the course's versions."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+
+from tools.authoring import notebook, run, yours
+from tools.authoring.course import HERE
+from tools.authoring.lesson import AuthoringError, parse
+from tools.copies import form, update
+
+EVERY_DAY = "04"  # in `make test`, once it has a function to write; the others in `make release`
+
+
+def written(lesson):
+    """Return the names of the functions that a lesson's reader writes."""
+    return [cell.metadata["yours"] for cell in lesson.cells if "yours" in cell.metadata]
+
+
+def marks(lesson):
+    return () if lesson.number == EVERY_DAY and written(lesson) else (pytest.mark.release, pytest.mark.timeout(900))
+
+
+def ran(lesson, folder):
+    """Run a lesson's copy as it lies in a folder, and return what its checks printed, by function."""
+    made = nbformat.read(folder / lesson.notebook_name, as_version=4)
+    assert len(made.cells) == len(lesson.cells), f"{lesson.name} is not built: make lessons LESSONS={lesson.number}"
+    cells = run.run(made, lesson, folder=folder).cells
+    return {
+        cell.metadata["checks"]: "".join(output.get("text", "") for output in cell.outputs)
+        for cell in cells
+        if "checks" in cell.metadata
+    }
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    """The reader's copy of this course."""
+    folder = tmp_path_factory.mktemp("copies") / "my_course"
+    update.update(folder, form.files(HERE.folder))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", [pytest.param(one, id=one.name, marks=marks(one)) for one in HERE.lessons()])
+def test_a_lesson_runs_to_its_end_on_untouched_stubs(lesson, ours):
+    said = ran(lesson, ours)
+    assert list(said) == written(lesson)
+    for name, text in said.items():
+        assert "not written yet" in text
+        assert f"Below, the course's {name} is used.\n" in text
+
+
+SOURCE = '''# ---
+# jupyter:
+#   lesson:
+#     number: "90"
+#     title: Sums
+#     needs: []
+#     objectives: ["write|wrote a sum"]
+# ---
+
+# %% tags=["raises-exception"]
+1 / 0
+
+# %%
+from helpers import exercises
+
+# %% tags=["yours"] yours="twice"
+def twice(n):
+    """Return two times n."""
+    return n + n
+
+# %% checks="twice"
+asked = exercises.Checks("Twice", twice)
+asked.returns("doubles", (3,), expected=6)
+twice = asked.settle()
+
+# %% wrong="twice" says="gave 5"
+def twice(n):
+    return n + 2
+
+# %% wrong="twice" says="gave 9"
+def twice(n):
+    return n * n
+
+# %%
+assert twice(21) == 42
+'''
+
+
+def copied(source, folder):
+    """Write the reader's copy of a lesson to a folder, and return the lesson."""
+    lesson = parse(source, number="90", slug="sums")
+    copy = yours.as_copy(notebook.unexecuted(lesson))
+    (folder / lesson.notebook_name).write_text(nbformat.writes(copy))
+    return lesson
+
+
+def test_what_follows_a_stub_takes_the_courses_version(tmp_path):
+    assert ran(copied(SOURCE, tmp_path), tmp_path) == {
+        "twice": "Twice: not written yet\nBelow, the course's twice is used.\n"
+    }
+
+
+def test_a_copy_that_stops_before_its_end_is_seen(tmp_path):
+    lesson = copied(SOURCE.replace("twice(21) == 42", "twice(21) == 43"), tmp_path)
+    with pytest.raises(AuthoringError, match=r"line 34 of 90_sums\.py, its line 1, raised AssertionError"):
+        ran(lesson, tmp_path)

@@ -1,0 +1,130 @@
+"""Drawings of the thing itself: what they write is what they were given."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from drawing_samples import overlapping, settle
+from matplotlib.colors import to_hex
+from matplotlib.patches import Polygon
+from matplotlib.text import Text
+
+from helpers import parallel, plotting
+
+COUNTS = [[3, 1, 0, 2], [1, 4, 2, 1]]
+EIGHT_EXPERTS = [[(3 * rank + 5 * expert) % 7 for expert in range(8)] for rank in range(4)]
+EAGER = [plotting.Kernel("bias", {"x": 4_000}, {"y": 4_000}), plotting.Kernel("relu", {"y": 4_000}, {"z": 4_000})]
+FUSED = [plotting.Kernel("bias_relu", {"x": 4_000}, {"z": 4_000})]
+
+
+def texts(drawn) -> list[str]:
+    return [text.get_text() for text in drawn.axes[0].texts]
+
+
+def test_ring_frames_end_with_every_sum_on_every_rank():
+    frames = parallel.ring_frames(4)
+    assert len(frames) == 7
+    assert not frames[-1].moves
+    assert all(held == frozenset(range(4)) for row in frames[-1].chunks for held in row)
+    written = texts(plotting.draw_ring(frames[-1].chunks))
+    assert [written.count(str(rank)) for rank in range(4)] == [16] * 4
+
+
+def test_mesh_writes_each_rank_once():
+    written = texts(plotting.draw_mesh(parallel.Layout(data=2, tensor=3, pipeline=2), along="tensor"))
+    assert [written.count(str(rank)) for rank in range(3, 12)] == [1] * 9
+
+
+def test_column_row_numbers_the_parts_of_each_matrix():
+    written = texts(plotting.draw_column_row(3))
+    assert [written.count(str(part)) for part in range(4)] == [4, 4, 4, 0]
+
+
+def test_a_rank_waits_in_ring_attention_only_with_a_causal_mask():
+    assert "waits" in texts(plotting.draw_blocks(4, 1, causal=True))
+    assert "waits" not in texts(plotting.draw_blocks(4, 1))
+    assert "waits" not in texts(plotting.draw_blocks(4, 1, causal=True, balanced=True))
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_each_rank_of_a_balanced_ring_computes_two_small_blocks_in_every_step(step):
+    drawn = plotting.draw_blocks(4, step, balanced=True)
+    filled = [patch for patch in drawn.axes[0].patches if type(patch) is Polygon
+              and to_hex(patch.get_facecolor()).upper() == plotting.COLOURS["computing"]]  # fmt: skip
+    rows = Counter(min(row, 7 - row) for row in (round((patch.get_xy()[0][1] - 0.75) / 0.28) for patch in filled))
+    halves = sum(len(patch.get_xy()) == 4 for patch in filled)  # a triangle, closed
+    assert rows == dict.fromkeys(range(4), 3 if step == 0 else 2)
+    assert halves == (8 if step == 0 else 0)
+
+
+def test_all_to_all_writes_a_count_where_its_band_is_high_enough():
+    written = texts(plotting.draw_all_to_all([[30, 1], [16, 17]]))
+    assert {"30", "16", "17"} <= set(written)
+    assert "1" not in written
+
+
+def test_all_to_all_counts_what_is_kept_and_dropped():
+    written = texts(plotting.draw_all_to_all(COUNTS, capacity=2))
+    assert "3 of 4 places, 1 dropped" in written
+    assert "2 of 4 places" in written
+
+
+def test_kernels_sum_the_bytes_that_each_program_moves():
+    written = texts(plotting.draw_kernels({"eager": EAGER, "fused": FUSED}))
+    assert "eager: 16.0 kB moved" in written
+    assert "fused: 8,000 B moved" in written
+
+
+def test_loader_writes_the_batch_of_each_worker_and_of_the_trainer():
+    written = texts(plotting.draw_loader([3, None], [1, 2], None, places=3))
+    assert {"makes 3", "1", "2"} <= set(written)
+    assert written.count("waits") == 2
+
+
+def test_products_colour_what_one_number_meets_and_makes():
+    drawn = plotting.draw_products(5)
+    coloured = [to_hex(patch.get_facecolor()).upper() for patch in drawn.axes[0].patches]
+    data, made = (coloured.count(plotting.COLOURS[name]) for name in ("data", "computing"))
+    assert (data, made) == ((1 + 1) + (1 + 5), 1 + 5)  # of a * b, then of a @ b
+    assert "a number of a takes part in 5 results" in texts(drawn)
+
+
+DRAWINGS = {
+    "ring": lambda: plotting.draw_ring(parallel.ring_frames(4)[2].chunks, moves=parallel.ring_frames(4)[2].moves),
+    "ring of eight": lambda: plotting.draw_ring(parallel.ring_frames(8)[5].chunks, title="t"),
+    "mesh": lambda: plotting.draw_mesh(parallel.Layout(data=2, tensor=2, pipeline=2), along="data", title="t"),
+    "large mesh": lambda: plotting.draw_mesh(parallel.Layout(data=4, tensor=4, pipeline=4), along="data"),
+    "two parts": lambda: plotting.draw_column_row(2, title="t"),
+    "four parts": lambda: plotting.draw_column_row(4),
+    "blocks": lambda: plotting.draw_blocks(4, 2, title="t"),
+    "causal blocks": lambda: plotting.draw_blocks(4, 2, causal=True),
+    "balanced blocks": lambda: plotting.draw_blocks(4, 2, balanced=True),
+    "tokens": lambda: plotting.draw_all_to_all(EIGHT_EXPERTS, title="t"),
+    "capacity": lambda: plotting.draw_all_to_all(EIGHT_EXPERTS, capacity=2),
+    "kernels": lambda: plotting.draw_kernels({"eager": EAGER, "fused": FUSED}, title="t"),
+    "loader": lambda: plotting.draw_loader([5, 6, None, 7], [2, 3, 4], 1, places=4, title="t"),
+    "small loader": lambda: plotting.draw_loader([0], [], None, places=1),
+    "products": lambda: plotting.draw_products(4),
+    "small products": lambda: plotting.draw_products(2),
+}
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_texts_stand_on_the_paper_and_not_on_one_another(name):
+    drawn = DRAWINGS[name]()
+    settle(drawn)
+    written = [text for text in drawn.axes[0].get_children() if isinstance(text, Text) and text.get_text()]
+    assert overlapping(written) == []
+    boxes = {text.get_text(): text.get_window_extent() for text in written}
+    outside = [text for text, box in boxes.items()
+               if min(box.x0, box.y0, drawn.bbox.x1 - box.x1, drawn.bbox.y1 - box.y1) < 0]  # fmt: skip
+    assert outside == []
+    assert min(text.get_fontsize() for text in written) >= 9
+
+
+def test_groups_along_a_dimension_have_a_colour_each():
+    layout = parallel.Layout(data=4, tensor=4, pipeline=4)
+    axes = plotting.draw_mesh(layout, along="data").axes[0]
+    colours = [to_hex(patch.get_facecolor()) for patch in axes.patches][4 + 3 :]
+    assert {colours.count(colour) for colour in colours} == {4}
