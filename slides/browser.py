@@ -78,9 +78,7 @@ def opened(browser: Browser, deck: Path, *, dark: bool = False, **query: str) ->
     BrowserError when the deck does not get ready.
     """
     context = browser.new_context(
-        viewport={"width": WIDTH_PX, "height": HEIGHT_PX},
-        color_scheme="dark" if dark else "light",
-        offline=True,
+        viewport={"width": WIDTH_PX, "height": HEIGHT_PX}, color_scheme="dark" if dark else "light", offline=True
     )
     try:
         opened_deck = _listening(context.new_page())

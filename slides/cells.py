@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.results import Result
-from slides import questions
+from slides import players, questions
 from slides.markdown import (
     CutCell,
     count_words,
@@ -146,11 +146,7 @@ def read_deck(notebook: Mapping[str, Any], *, name: str, folder: Path) -> Deck:
     slides = tuple(_slide(notebook["cells"], group, lesson["title"], name, folder) for group in groups)
     _check_answers(slides, notebook["cells"], name)
     return Deck(
-        number=f"{lesson['number']}",
-        title=lesson["title"],
-        facts=_facts(lesson),
-        objectives=objectives,
-        slides=slides,
+        number=f"{lesson['number']}", title=lesson["title"], facts=_facts(lesson), objectives=objectives, slides=slides
     )
 
 
@@ -362,7 +358,9 @@ def _code_part(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> 
     code = "slide-output" not in tags
     if code:
         _check_measurement(measurement_in_comments(cell["source"]), name, index, " in a comment")
-    answers = tuple(questions.for_slide(output) for output in outputs if questions.question(output) is None)
+    answers = tuple(
+        players.for_slide(questions.for_slide(output)) for output in outputs if questions.question(output) is None
+    )
     return Part(cell_index=index, text=questions.as_text(outputs), code=code, outputs=answers)
 
 
@@ -388,7 +386,7 @@ def _shown_outputs(cell: Mapping[str, Any], name: str, index: int, folder: Path)
 def _check_output(data: Mapping[str, Any], name: str, index: int, folder: Path) -> None:
     if data and not set(SHOWN) & set(data):
         raise _error(name, index, f"has an output that a slide cannot show ({', '.join(data)}); show it as HTML or PNG")
-    shown = data.get("text/html", "") + render_markdown(data.get("text/markdown", ""), folder=folder)
+    shown = players.opened(data.get("text/html", "")) + render_markdown(data.get("text/markdown", ""), folder=folder)
     _check_html(shown, name, index, "has an output with")
     if set(_IMAGES) & set(data) and not is_described(str(data.get("text/plain", ""))):
         raise _error(name, index, "shows a figure without an alt text; use plotting.show(figure, alt=...)")

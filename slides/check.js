@@ -106,6 +106,7 @@
     seen.figures += 1;
     if (!image.complete || image.naturalWidth === 0) problem("figure", "a figure is not loaded");
     if (!image.alt.trim() || /^no description has been provided for this image/i.test(image.alt.trim())) problem("figure", "a figure has no alt text");
+    if (image.parentElement.shadowRoot) continue; // a player stands in its place
     const { width, height } = image.getBoundingClientRect();
     const large = Math.max(width / limits.figureWidth, height / limits.figureHeight) >= 1;
     if (image.closest(".figure") && (!large || Math.min(width, height) < limits.figureSide)) {

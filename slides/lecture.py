@@ -88,19 +88,19 @@ LECTURE = (
         )),
         Topic(7, "The memory hierarchy, in time and in energy", (
             Pick("01", "Part 5: find your caches", 1, 2, shown="Each cache that is outgrown slows a load"),
-            Pick("01", "Part 9: energy", 1.5, 2, shown="A DRAM access costs far more than arithmetic"),
+            Pick("01", "Part 9: energy", 1, 2, shown="A DRAM access costs far more than arithmetic"),
         )),
         Topic(8, "Memory inversion", (
             Pick("01", "Memory inversion", 0.5, 1),
             Pick("01", "Memory inversion", 1, 2, shown="Near its units a GPU holds more than a CPU"),
         )),
         Topic(9, "Moore's law", (
-            Pick("02", "Moore's law, and what stopped", 1.5, 2, shown="The clock stopped; transistors did not"),
+            Pick("02", "Moore's law, and what stopped", 1, 2, shown="The clock stopped; transistors did not"),
         )),
         Topic(10, "A matrix product, timed", (
             Pick("02", "Part 3: what went wrong here?", 0.5, 1, shown="What went wrong here? A product, timed"),
             Pick("02", "Part 3: what went wrong here?", 0.5, 2, shown="The times fit a * b, not a product"),
-            Pick("02", "Five faults in five lines", 1.5),
+            Pick("02", "Five faults in five lines", 1),
         )),
     )),
     Act("Parallelism: where it comes from, and which machine can use it", (
@@ -108,24 +108,24 @@ LECTURE = (
             Pick("03", "Part 1: one line, four sources", 0.5, 1, shown="Four sources of parallelism in one line"),
             Pick("03", "Part 1: one line, four sources", 1, 2, shown="The sources differ in what they exchange"),
             Pick("03", "Part 3: over examples", 1, shown="Over examples: weigh each part by its size"),
-            Pick("03", "Part 4: over update iterations", 1.5, 2, shown="A stale gradient can make training blow up"),
+            Pick("03", "Part 4: over update iterations", 1, 2, shown="A stale gradient can make training blow up"),
             Pick("03", "Part 5: over models", 1, 2, shown="Over models: a stack pays for small networks"),
         )),
         Topic(12, "Which source for which machine", (
-            Pick("03", "Part 6: which source for which machine?", 1.5, 2,
+            Pick("03", "Part 6: which source for which machine?", 1, 2,
                  shown="Between machines only whole models pay"),
         )),
         Topic(13, "The product in tiles", (
             Pick("02", "Part 5: a matrix product, by its traffic", 1, shown="A row and a column for each element"),
-            Pick("02", "Tiles", 1.5, shown="A tile is read once and used many times"),
+            Pick("02", "Tiles", 1, shown="A tile is read once and used many times"),
             Pick("02", "Part 6: the same product, by its time", 0.5, 1, shown="And in time? Naive against the library"),
             Pick("02", "Part 6: the same product, by its time", 1, 2, shown="Naive code is far from the library"),
         )),
         Topic(14, "Data and model parallelism, and where they wait", (
-            Pick("04", "The fourth: batch norm", 0.5, 1, shown="Where data parallelism must wait: batch norm"),
-            Pick("04", "The fourth: batch norm", 0.5, 2, shown="Over its own shard a rank gets another result"),
-            Pick("04", "Part 6: send while you compute", 1.5, 2, shown="More buckets hide more of the sending"),
-            Pick("05", "Part 8: choosing", 1.5, 1, shown="Each cut keeps, sends and waits differently"),
+            Pick("04", "Batch norm: whose batch?", 1, shown="Where data parallelism must wait: batch norm"),
+            Pick("04", "Part 4: send while you compute", 1.5, 2, shown="What is sent meanwhile is hidden"),
+            Pick("16", "Part 4: ten layouts of eight devices", 1, 1,
+                 shown="Each cut keeps, sends and waits differently"),
         )),
         Topic(15, "Beyond parallelism: an accelerator that starves", (
             Pick("06", "Part 1: who waits for whom?", 1, 1, shown="A batch takes longer than its step"),
@@ -137,7 +137,7 @@ LECTURE = (
     Act("Resources: operations, bytes, and what happens when they run out", (
         Topic(16, "Operations, layer by layer", (
             Pick("07", "Part 2: what went wrong here?", 1, 1, shown="What went wrong here? The FLOPs of LeNet"),
-            Pick("07", "Part 2: what went wrong here?", 1.5, 2, shown="The total adds four different things"),
+            Pick("07", "Part 2: what went wrong here?", 1, 2, shown="The total adds four different things"),
         )),
         Topic(17, "The working set of a layer", (
             Pick("07", "Part 4: the working set of a layer", 0.5, 1),
@@ -154,20 +154,31 @@ LECTURE = (
         )),
     )),
     Act("Software and hardware, made for each other", (
-        Topic(19, "Systolic arrays, their dataflows, the TPU's matrix unit", later="the whole topic"),
+        Topic(19, "Systolic arrays, their dataflows, the TPU's matrix unit", (
+            Pick("09", "Part 1: one element, then sixteen", 0.5, 1, shown="Systolic: numbers pass from neighbour on"),
+            Pick("09", "Part 1: one element, then sixteen", 1, 2, shown="A product crosses the array as a wave"),
+            Pick("09", "Part 3: what stays", 0.5, 1, shown="Three dataflows: what stays is read once"),
+            Pick("09", "Part 5: Google's first TPU, from three numbers", 1, 2, shown="Counters from three numbers"),
+        )),
         Topic(20, "The stack of deep learning, from framework to instruction", (
-            Pick("11", "Read it line by line", 1.5, 1, shown="Constants stand inside the instructions"),
-        ), later="the layers between framework and instruction, side by side; lessons 11 and 12 meet them one by one"),
+            Pick("10", "Part 1: one call, all levels", 1, 2, shown="Four levels below one line of Python"),
+            Pick("10", "Part 2: an array in the registers", 0.5, 2, shown="The registers of a CPU hold an array, too"),
+        )),
         Topic(21, "Beyond hardware: narrow numbers, sparsity, libraries", (
-            Pick("02", "Part 7: threads and precision", 1, 3, shown="The peak depends on the width of a number"),
+            Pick("17", "Part 4: updates that get lost", 0.5, 2, shown="Sixteen bits forget; a coin helps"),
+            Pick("17", "Part 5: integers", 0.5, 2, shown="Weights of 4 bits, and the answers stay"),
             Pick("11", "Constants that are zero", 0.5, 1),
             Pick("11", "Constants that are zero", 0.5, 2, shown="A zero weight takes its instruction along"),
-        ), later="quantisation of a trained network"),
+        )),
         Topic(22, "Co-design: AlexNet on two cards", (
-            Pick("05", "Part 1: two towers", 1, 1, shown="AlexNet on two cards: a tower on each"),
-            Pick("05", "Part 1: two towers", 1, 2, shown="A tower keeps about half of each layer"),
-        ), later="a choice of network and machine together"),
-        Topic(23, "The hardware lottery and the software lottery", later="the whole topic"),
+            Pick("05", "Part 1: two cards, two towers", 0.5, 1, shown="AlexNet on two cards: a tower on each"),
+            Pick("05", "Part 1: two cards, two towers", 0.5, 2, shown="Two cards bought room, not the right to run"),
+            Pick("10", "AlexNet: a network in the shape of two cards", 0.5, 2, shown="The cut saved work, not weights"),
+        )),
+        Topic(23, "The hardware lottery and the software lottery", (
+            Pick("10", "Part 6: lotteries", 0.5, 1, shown="Four convolutions, three ways to count"),
+            Pick("10", "Part 6: lotteries", 1, 2, shown="The fewest MACs take the most cycles"),
+        )),
         Topic(24, "What to take home", (
             Pick("01", "What to take home", 0.5, shown="To take home: memory"),
             Pick("03", "What to take home", 0.5, shown="To take home: parallelism"),

@@ -30,7 +30,8 @@ def as_text(outputs: Sequence[Mapping[str, Any]]) -> str:
 
 def is_answer(output: Mapping[str, Any]) -> bool:
     """Return whether ``output`` is that of a ``reveal``."""
-    return output.get("data", {}).get("text/plain", "").startswith("Answer(question=")
+    lines = output.get("data", {}).get("text/plain", "").splitlines()
+    return len(lines) > 2 and lines[1].startswith("predicted  ") and "text/html" in output["data"]
 
 
 def for_slide(output: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.authoring import audit, mutation, pages, warm
-from tools.authoring.build import build, refresh
+from tools.authoring.build import build, keep, refresh
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError
 from tools.authoring.problem import Problem
@@ -43,6 +43,7 @@ def _options() -> argparse.ArgumentParser:
         one.set_defaults(command=command)
         one.add_argument("lessons", nargs="*", metavar="NN", help="numbers of lessons; all when none is given")
         if name == "build":
+            one.add_argument("--keep", action="store_true", help="run nothing: new texts, the outputs of before")
             one.add_argument("--draft", action="store_true", help="one run, also where what it measures is not decided")
         if name == "table":
             one.add_argument("--readme", action="store_true", help="show the README's table of lessons instead")
@@ -53,7 +54,8 @@ def _options() -> argparse.ArgumentParser:
 
 
 def _build(options: argparse.Namespace) -> int:
-    for path in build(HERE, options.lessons, draft=options.draft):
+    written = keep(HERE, options.lessons) if options.keep else build(HERE, options.lessons, draft=options.draft)
+    for path in written:
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
     return _report(audit.lessons(HERE, options.lessons))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tools.authoring import made, pages
 from tools.authoring.course import Course
 from tools.authoring.problem import Problem
-from tools.authoring.rules import checks, formulas, functions, glossary, links
+from tools.authoring.rules import checks, form, formulas, functions, glossary, links
 
 PAGES = ("README.md", "CONTRIBUTING.md", "course/glossary.md", "course/syllabus.md", "course/formulas.md",
          "course/index_of_functions.md")  # fmt: skip
@@ -21,7 +21,7 @@ def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
     for lesson in course.lessons(numbers):
         built = course.built(lesson)
         page = course.notebook(lesson)
-        found += checks.check(lesson, built, everything)
+        found += checks.check(lesson, built, everything) + form.check(lesson, built)
         found += links.check_notebook(lesson.notebook_name, built, page=page, root=course.root)
         found += glossary.check_lesson(lesson.notebook_name, built, entries)
         found += formulas.check(lesson)
@@ -42,7 +42,7 @@ def shared(course: Course) -> list[Problem]:
         lesson.number: [cell.source for cell in course.built(lesson).cells if cell.cell_type == "markdown"]
         for lesson in everything
     }
-    found = strays(course) + needs(course)
+    found = strays(course) + needs(course) + owners(course)
     found += glossary.check_back_links(glossary.read(course.glossary), everything, texts)
     for name in PAGES:
         if (course.root / name).is_file():
@@ -60,6 +60,21 @@ def needs(course: Course) -> list[Problem]:
         for need in lesson.needs
         if need.isdigit() and (need not in known or need >= lesson.number)
     ]
+
+
+def owners(course: Course) -> list[Problem]:
+    """Return a problem for each lesson whose reader writes a function of a name that another lesson has.
+
+    The course's version is found by its name in a folder that holds the reader's copies of all lessons.
+    """
+    first: dict[str, str] = {}
+    found = []
+    for lesson in course.lessons():
+        for name in (cell.metadata["yours"] for cell in lesson.cells if "yours" in cell.metadata):
+            if first.setdefault(name, lesson.number) != lesson.number:
+                what = f"yours={name!r} stands in lesson {first[name]} too; give each function a name of its own"
+                found.append(Problem(course.source(lesson).name, None, what))
+    return found
 
 
 def current(course: Course) -> list[Problem]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -15,6 +17,7 @@ from tools.authoring.rules import checks, functions, traces
 from tools.authoring.run import CELL_TIMEOUT_S, run
 
 _TRIES = 3
+_RUN_STEP_S = 10  # so that two builds state the same
 
 
 def build(
@@ -56,7 +59,9 @@ def _readme(course: Course) -> str:
 def _build_one(course: Course, lesson: Lesson, everything: Sequence[Lesson], draft: bool, cell_timeout_s: int) -> Path:
     for _ in range(1 if draft else _TRIES):
         fresh = notebook.unexecuted(lesson, everything)
+        started_s = time.monotonic()
         executed = run(fresh, lesson, folder=course.folder, cell_timeout_s=cell_timeout_s)
+        run_s = _RUN_STEP_S * round((time.monotonic() - started_s) / _RUN_STEP_S)
         undecided = [] if draft else checks.decided(lesson, executed)
         if not undecided:
             break
@@ -64,8 +69,28 @@ def _build_one(course: Course, lesson: Lesson, everything: Sequence[Lesson], dra
         line = lesson.cells[undecided[0].cell].line
         raise AuthoringError(f"lesson {lesson.number}: in each of {_TRIES} runs the cell at line {line} of "
                              f"{lesson.name}.py {undecided[0].what}")  # fmt: skip
+    return _written(course, replace(lesson, run_s=run_s), everything, executed)
+
+
+def keep(course: Course, numbers: Sequence[str] = ()) -> list[Path]:
+    """Bring the notebooks of the lessons in ``numbers`` (all when empty) to their sources, with the outputs they have.
+
+    Returns the notebooks written. Nothing runs, so that their code must be that of the sources. Raises AuthoringError
+    where it is not, before a notebook is written.
+    """
+    everything = course.lessons()
+    chosen = [(lesson, course.built(lesson)) for lesson in course.lessons(numbers)]
+    for lesson, built in chosen:
+        notebook.with_outputs(lesson, everything, built)
+    written = [_written(course, lesson, everything, built) for lesson, built in chosen]
+    refresh(course)
+    return written
+
+
+def _written(course: Course, lesson: Lesson, everything: Sequence[Lesson], run: nbformat.NotebookNode) -> Path:
+    """Write the lesson's notebook with the outputs of ``run``, and return its path."""
     try:
-        text = notebook.canonical(executed)
+        text = notebook.canonical(notebook.with_outputs(lesson, everything, run))
     except (ValueError, nbformat.ValidationError) as error:
         raise AuthoringError(f"lesson {lesson.number} gave an output that cannot be saved: {error}") from error
     _refuse_traces(nbformat.reads(text, as_version=4), lesson, course.root)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nbformat
@@ -58,7 +60,8 @@ class Course:
 
         Raises AuthoringError when a source is ill-formed, two share a number, or a number in ``numbers`` has none.
         """
-        found = tuple(lesson.read(path) for path in sorted(self.source_folder.glob("*.py")))
+        read = (lesson.read(path) for path in sorted(self.source_folder.glob("*.py")))
+        found = tuple(replace(one, run_s=_run_s(self.notebook(one))) for one in read)
         known = [one.number for one in found]
         twice = sorted({number for number in known if known.count(number) > 1})
         if twice:
@@ -77,6 +80,20 @@ class Course:
             raise AuthoringError(f"lesson {of.number} is not built; run make lessons LESSONS={of.number}") from error
         except (ValueError, nbformat.ValidationError, nbformat.reader.NotJSONError) as error:
             raise AuthoringError(f"{path.name} is not a notebook; run make lessons LESSONS={of.number}") from error
+
+
+def _run_s(path: Path) -> int:
+    """Return the seconds that the run of a built notebook took; 0 where there is none that says it."""
+    try:
+        return _stated_run_s(path, path.stat().st_mtime_ns)
+    except (FileNotFoundError, ValueError, KeyError):
+        return 0
+
+
+@functools.lru_cache(maxsize=128)
+def _stated_run_s(path: Path, changed_ns: int) -> int:
+    del changed_ns
+    return json.loads(path.read_text(encoding="utf-8"))["metadata"]["lesson"]["run_s"]
 
 
 HERE = Course(Path(__file__).resolve().parents[2])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-import jupytext
-import nbformat
 import yaml
+
+from tools.authoring import minutes, yours
+from tools.authoring.cells import AuthoringError, Cell, cells_of
+from tools.authoring.yours import Wrong
 
 STAGES = ("predict", "run", "look", "explain")
 FILE_NAME = re.compile(r"(?P<number>\d\d)_(?P<slug>[a-z][a-z0-9_]*)\.py")
@@ -20,16 +19,9 @@ FILE_NAME = re.compile(r"(?P<number>\d\d)_(?P<slug>[a-z][a-z0-9_]*)\.py")
 _FIELDS = {
     "number": 'the two digits of the file name in quotes: "00"',
     "title": "a few words",
-    "minutes": "a whole number, 1 to 600",
     "needs": 'a list of lesson numbers in quotes ("00") and of words; [] for nothing',
     "objectives": "a list, each written 'predict|predicted the time of ...'",
 }
-_MARKER = re.compile(r"^\s*#\s*%%(\s|$)")
-_JUPYTEXT_KEYS = ("lines_to_next_cell",)
-
-
-class AuthoringError(Exception):
-    """A lesson cannot be read, built or checked; the text says which, where, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -50,27 +42,24 @@ class Objective:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One cell of a source: ``kind`` is markdown or code, ``line`` the line of its ``# %%`` marker."""
-
-    kind: str
-    source: str
-    tags: tuple[str, ...]
-    metadata: Mapping[str, Any]
-    line: int
-
-
-@dataclass(frozen=True)
 class Lesson:
-    """A lesson as its source states it."""
+    """A lesson as its source states it: ``wrong`` are the planted versions of what its reader writes, for the tests.
+
+    ``run_s`` are the seconds that its cells took to run when its notebook was built, 0 before that.
+    """
 
     number: str
     slug: str
     title: str
-    minutes: int
     needs: tuple[str, ...]
     objectives: tuple[Objective, ...]
     cells: tuple[Cell, ...]
+    wrong: tuple[Wrong, ...] = ()
+    run_s: int = 0
+
+    @property
+    def minutes(self) -> int:
+        return minutes.minutes(self.cells, run_s=self.run_s)
 
     @property
     def name(self) -> str:
@@ -102,14 +91,16 @@ def parse(script: str, *, number: str, slug: str) -> Lesson:
     fields = _fields(_header(script, where), where)
     if fields["number"] != number:
         raise AuthoringError(f"{where}: number is {fields['number']!r} but the file name says {number!r}")
+    cells, wrong = yours.parted(cells_of(script, where), where)
+    yours.refuse_ill_formed(cells, wrong, where)
     return Lesson(
         number=number,
         slug=slug,
         title=fields["title"].strip(),
-        minutes=fields["minutes"],
         needs=tuple(fields["needs"]),
         objectives=tuple(_objective(text, where) for text in fields["objectives"]),
-        cells=cells_of(script, where),
+        cells=cells,
+        wrong=wrong,
     )
 
 
@@ -139,7 +130,6 @@ def _fields(fields: dict[str, Any], where: str) -> dict[str, Any]:
     fits = {
         "number": lambda value: isinstance(value, str) and re.fullmatch(r"\d\d", value) is not None,
         "title": _is_text,
-        "minutes": lambda value: type(value) is int and 1 <= value <= 600,
         "needs": lambda value: isinstance(value, list) and all(_is_text(item) for item in value),
         "objectives": lambda value: isinstance(value, list) and value != [] and all(_is_text(item) for item in value),
     }
@@ -167,32 +157,3 @@ def _objective(text: str, where: str) -> Objective:
             f"{where}: objective {text!r} is not 'verb|past tense rest', such as 'predict|predicted the time of a copy'"
         )
     return Objective(verb=verb, past=" ".join(words[:count]), rest=" ".join(words[count:]).removesuffix("."))
-
-
-@functools.lru_cache(maxsize=128)  # a second a lesson, and every check of one lesson reads them all
-def cells_of(script: str, where: str) -> tuple[Cell, ...]:
-    """Return the cells of a percent script; ``where`` names the file in the AuthoringError for an ill-formed one."""
-    try:
-        read_cells = jupytext.reads(script, fmt="py:percent").cells
-    except nbformat.ValidationError as error:
-        example = 'write it as # %% tags=["run"] minutes=2'
-        raise AuthoringError(f"{where}: a cell's metadata is ill-formed ({error.message}); {example}") from error
-    lines = [number for number, line in enumerate(script.splitlines(), start=1) if _MARKER.match(line)]
-    if len(lines) != len(read_cells):
-        raise AuthoringError(
-            f"{where}: {len(lines)} lines begin a cell with '# %%' but {len(read_cells)} cells are read; put no text "
-            "between the header and the first '# %%', and no '# %%' within a cell"
-        )
-    if not read_cells:
-        raise AuthoringError(f"{where} has no cells; begin one with '# %%' or '# %% [markdown]'")
-    return tuple(_cell(cell, line, where) for cell, line in zip(read_cells, lines, strict=True))
-
-
-def _cell(cell: Any, line: int, where: str) -> Cell:
-    if cell.cell_type not in ("markdown", "code"):
-        raise AuthoringError(f"{where}, line {line}: a {cell.cell_type} cell; use markdown or code")
-    if not cell.source.strip():
-        raise AuthoringError(f"{where}, line {line}: an empty cell; write it or remove its '# %%'")
-    metadata = {key: value for key, value in cell.metadata.items() if key not in _JUPYTEXT_KEYS}
-    tags = metadata.pop("tags", [])
-    return Cell(cell.cell_type, cell.source, tuple(tags), MappingProxyType(metadata), line)

@@ -7,9 +7,7 @@ bugs, and those that they take a name from; that the rest of it passes, its note
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import dis
 import io
 import os
 import re
@@ -19,13 +17,12 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType
 
 import nbformat
 import pytest
 
 from helpers.results import Result
-from tools.authoring import warm
+from tools.authoring import names, warm
 from tools.authoring.course import Course
 from tools.authoring.environment import headless
 from tools.authoring.lesson import AuthoringError, Lesson
@@ -86,50 +83,15 @@ def mutated(source: str, mutation: Mutation) -> str:
 def needed(sources: Sequence[str], shown_by: Sequence[str]) -> frozenset[int]:
     """Return the indices of the cells that hold the texts, and of all that these take a name from, directly or not.
 
-    A cell takes a name from the last cell before it that binds the name. Raises AuthoringError for a text that stands
-    not in one cell alone.
+    Raises AuthoringError for a text that stands not in one cell alone.
     """
-    waiting = []
+    wanted = []
     for text in shown_by:
         holders = [index for index, source in enumerate(sources) if text in source]
         if len(holders) != 1:
             raise AuthoringError(f"{text!r}, which names a cell, stands in {len(holders)} code cells, not in one")
-        waiting += holders
-    names = [_names(source) for source in sources]
-    found: set[int] = set()
-    while waiting:
-        index = waiting.pop()
-        if index in found:
-            continue
-        found.add(index)
-        for name in names[index][0]:
-            waiting += next(([before] for before in reversed(range(index)) if name in names[before][1]), [])
-    return frozenset(found)
-
-
-def _names(source: str) -> tuple[set[str], set[str]]:
-    """Return the names that a cell takes from others, and those that it binds."""
-    taken: set[str] = set()
-    bound: set[str] = set()
-    for instruction in dis.get_instructions(compile(source, "a cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
-        if instruction.opname == "LOAD_NAME":
-            taken |= {instruction.argval} - bound
-        elif isinstance(instruction.argval, CodeType):
-            taken |= _inner_names(instruction.argval) - bound
-        elif instruction.opname == "STORE_NAME":
-            bound.add(instruction.argval)
-    return taken, bound
-
-
-def _inner_names(code: CodeType) -> set[str]:
-    """Return the names that a function or a class takes from outside when it runs."""
-    names: set[str] = set()
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            names.add(instruction.argval)
-        elif isinstance(instruction.argval, CodeType):
-            names |= _inner_names(instruction.argval)
-    return names
+        wanted += holders
+    return names.needed(sources, wanted)
 
 
 def attempt(

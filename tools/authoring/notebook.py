@@ -7,12 +7,13 @@ import struct
 from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import zip_longest
 from typing import Any
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from tools.authoring.lesson import Cell, Lesson
+from tools.authoring.lesson import AuthoringError, Cell, Lesson
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -82,10 +83,28 @@ def _metadata(lesson: Lesson) -> dict[str, Any]:
         "number": lesson.number,
         "title": lesson.title,
         "minutes": lesson.minutes,
+        "run_s": lesson.run_s,
         "needs": list(lesson.needs),
         "objectives": [f"{one.verb}|{one.past} {one.rest}" for one in lesson.objectives],
     }
     return {"kernelspec": dict(_KERNEL), "language_info": dict(_LANGUAGE), "lesson": stated}
+
+
+def with_outputs(lesson: Lesson, others: Iterable[Lesson], run: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Return the lesson's notebook with the outputs of ``run``, whose code cells are the same, in the same order.
+
+    Raises AuthoringError, with the line of the source, where they are not.
+    """
+    made = unexecuted(lesson, others)
+    lines = [cell.line for cell in lesson.cells if cell.kind == "code"]
+    stated, had = ([cell for cell in one.cells if cell.cell_type == "code"] for one in (made, run))
+    for line, cell, old in zip_longest(lines, stated, had):
+        if cell is None or old is None or cell.source != old.source:
+            where = f"from line {line} of {lesson.name}.py on" if line else "at the end"
+            what = f"the code is not that of {lesson.notebook_name} {where}, whose outputs cannot be kept"
+            raise AuthoringError(f"lesson {lesson.number}: {what}; run make lessons LESSONS={lesson.number}")
+        cell.outputs = old.outputs
+    return made
 
 
 def canonical(notebook: nbformat.NotebookNode) -> str:

@@ -11,21 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbconvert.preprocessors import ClearOutputPreprocessor
 
 from tools.authoring import pages
 from tools.authoring.build import write
 from tools.authoring.course import Course
 from tools.authoring.lesson import AuthoringError
 from tools.authoring.problem import Problem
+from tools.copies import form
 from tools.exercises import sheets
 from tools.exercises.sheets import Sheet
 
-TREE = ("requirements.lock", "environment.yml", ".gitignore", "helpers",
-        "course/*.ipynb", "course/*.md", "course/exercises/*.ipynb", "course/recorded", "course/scripts",
-        )  # fmt: skip
+TREE = ("requirements.lock", "environment.yml", ".gitignore", "helpers")
 
-_IGNORED = shutil.ignore_patterns("__pycache__", ".*", "*.pyc", "my_predictions.json")
+_IGNORED = shutil.ignore_patterns("__pycache__", ".*", "*.pyc")
 _STUDENTS = Path(__file__).with_name("students")
 _SECTION = re.compile(r"\[+([\w.-]+)\]+")
 _INSTALLING = ("build-system", "project", "tool.hatch")
@@ -69,12 +67,16 @@ def student(course: Course, target: Path) -> Path:
 
 
 def fill(course: Course, tree: Path) -> None:
-    """Copy the files of TREE to ``tree``, lessons without outputs, and make its pages true there; without a search."""
-    for pattern in TREE:
-        for path in sorted(course.root.glob(pattern)):
-            _copy(path, tree / path.relative_to(course.root))
-    for path in tree.glob("course/*.ipynb"):
-        _clear_outputs(path)
+    """Write to ``tree`` the course as its readers get it, what it needs, and pages true there; without a search."""
+    for name, content in form.files(course.folder).items():
+        path = tree / "course" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    for path in (course.root / name for name in TREE):
+        if path.is_dir():
+            shutil.copytree(path, tree / path.name, ignore=_IGNORED)
+        elif path.exists():
+            shutil.copy2(path, tree / path.name)
     readme = (_STUDENTS / "README.md").read_text(encoding="utf-8")
     (tree / "README.md").write_text(pages.with_table(readme, course.lessons()), encoding="utf-8")
     shutil.copyfile(_STUDENTS / "Makefile", tree / "Makefile")
@@ -93,20 +95,6 @@ def installing(project: str) -> str:
         if keep:
             lines.append(line)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _clear_outputs(path: Path) -> None:
-    """Take the outputs out of a notebook: no answer stands under its question."""
-    notebook, _ = ClearOutputPreprocessor().preprocess(nbformat.read(path, as_version=4), {})
-    write(path, nbformat.writes(notebook) + "\n")
-
-
-def _copy(path: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir():
-        shutil.copytree(path, target, ignore=_IGNORED)
-    else:
-        shutil.copy2(path, target)
 
 
 def leaks(tree: Path, known: Sequence[Sheet]) -> list[Problem]:

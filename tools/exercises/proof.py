@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-import copy
 import io
-import linecache
 from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-
 from helpers.results import Result
 from tools.authoring.lesson import Cell
+from tools.authoring.proof import own_copy, run_cell
 from tools.exercises.sheets import Sheet, released, sections_of
 
 _GIVEN: dict[tuple[str, ...], dict[str, Any]] = {}  # the names that given cells leave, by the cells' texts
@@ -52,9 +47,9 @@ def attempt(sheet: Sheet, exercise: str, answer: str) -> Attempt:
     points = checks.metadata["points"]
     said = io.StringIO()
     with redirect_stdout(said):
-        _run(public_checks(sheet, exercise), "checks", answered(sheet, exercise, answer))
+        run_cell(public_checks(sheet, exercise), "checks", answered(sheet, exercise, answer))
     with redirect_stdout(io.StringIO()):
-        score = _run(checks.source, "checks", answered(sheet, exercise, answer))
+        score = run_cell(checks.source, "checks", answered(sheet, exercise, answer))
     return Attempt(exercise, score, points, said.getvalue())
 
 
@@ -66,9 +61,9 @@ def answered(sheet: Sheet, exercise: str, answer: str) -> dict[str, Any]:
     beginning, *sections = sections_of(sheet.lesson.cells)
     own = next(cells for cells in sections if any(cell.metadata.get("answer") == exercise for cell in cells))
     place = next(index for index, cell in enumerate(own) if cell.metadata.get("answer") == exercise)
-    names = {name: _own_copy(value) for name, value in _given((*beginning, *own[:place])).items()}
+    names = {name: own_copy(value) for name, value in _given((*beginning, *own[:place])).items()}
     with redirect_stdout(io.StringIO()):
-        _run(answer, f"answer to {exercise}", names)
+        run_cell(answer, f"answer to {exercise}", names)
         _run_given(own[place + 1 :], names)
     return names
 
@@ -87,12 +82,7 @@ def _given(cells: Sequence[Cell]) -> dict[str, Any]:
 def _run_given(cells: Iterable[Cell], names: dict[str, Any]) -> None:
     for cell in cells:
         if cell.kind == "code" and not {"answer", "checks"} & set(cell.metadata):
-            _run(cell.source, f"cell at line {cell.line}", names)
-
-
-def _own_copy(value: Any) -> Any:
-    """Return a copy of data, which an answer may change; anything else as it is."""
-    return copy.deepcopy(value) if isinstance(value, list | dict | set | np.ndarray | torch.Tensor) else value
+            run_cell(cell.source, f"cell at line {cell.line}", names)
 
 
 def _released(sheet: Sheet, exercise: str, *, grade: bool) -> str:
@@ -101,13 +91,3 @@ def _released(sheet: Sheet, exercise: str, *, grade: bool) -> str:
         cells = released(sheet).cells
         _RELEASED[key] = {cell.metadata.get("nbgrader", {}).get("grade_id", ""): cell.source for cell in cells}
     return _RELEASED[key][f"{exercise}_checks" if grade else exercise]
-
-
-def _run(source: str, title: str, names: dict[str, Any]) -> Any:
-    """Run a cell in ``names`` and return the value of its last line, as a notebook shows it; None for a statement."""
-    name = f"<{title}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    tree = ast.parse(source, name)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, name, "exec"), names)
-    return eval(compile(ast.Expression(last.value), name, "eval"), names) if last is not None else None

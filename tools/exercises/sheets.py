@@ -23,16 +23,16 @@ import nbformat
 from nbgrader import preprocessors as nbgrader
 from traitlets.config import Config
 
-from tools.authoring import notebook
+from tools.authoring import notebook, yours
 from tools.authoring.build import write
 from tools.authoring.course import Course
 from tools.authoring.lesson import FILE_NAME, AuthoringError, Cell, Lesson, cells_of
 from tools.authoring.problem import Problem
 from tools.authoring.rules import checks, links
 from tools.authoring.run import run
+from tools.authoring.yours import FEWEST_WRONG, Wrong
 
 STUB = "return exercises.not_yet"
-FEWEST_WRONG = 2
 HINTS = 3
 WRITTEN = 2
 WRITTEN_STUB = "*Write your answer here.*"
@@ -48,24 +48,14 @@ _DETAILS = re.compile(r"<details>.*?<summary>.*?</summary>.*?</details>", re.DOT
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """A plausible wrong answer to ``exercise``; ``says`` is a part of what the visible checks answer to it.
-
-    ``gets`` is the points that all checks leave it, None where the source does not state them.
-    """
-
-    exercise: str
-    says: str
-    gets: int | None
-    cell: Cell
-
-
-@dataclass(frozen=True)
 class Sheet:
-    """The exercises of a lesson: ``lesson`` holds the cells of their notebook, ``wrong`` the planted wrong answers."""
+    """The exercises of a lesson: ``lesson`` holds the cells of their notebook, and the planted wrong answers."""
 
     lesson: Lesson
-    wrong: tuple[Wrong, ...]
+
+    @property
+    def wrong(self) -> tuple[Wrong, ...]:
+        return self.lesson.wrong
 
     @property
     def exercises(self) -> tuple[str, ...]:
@@ -111,24 +101,12 @@ def _read(lessons: Mapping[str, Lesson], name: str, script: str) -> Sheet:
     lesson = lessons[match["number"]]
     if match["slug"] != f"{lesson.slug}{_SUFFIX}":
         raise AuthoringError(f"{name}: lesson {lesson.number} is {lesson.slug}; name it {lesson.name}{_SUFFIX}.py")
-    cells = cells_of(script, name)
-    wrong = tuple(_wrong(cell, name) for cell in cells if "wrong" in cell.metadata)
-    kept = tuple(cell for cell in cells if "wrong" not in cell.metadata)
+    cells, wrong = yours.parted(cells_of(script, name), name)
     title = f"{lesson.title}: exercises"
-    sheet = Sheet(replace(lesson, slug=match["slug"], title=title, objectives=(), cells=kept), wrong)
+    own = replace(lesson, slug=match["slug"], title=title, objectives=(), cells=cells, wrong=wrong, run_s=0)
+    sheet = Sheet(own)
     _refuse_ill_formed(sheet, name)
     return sheet
-
-
-def _wrong(cell: Cell, name: str) -> Wrong:
-    said = cell.metadata.get("says")
-    if cell.kind != "code" or not isinstance(said, str) or not said.strip():
-        example = '# %% wrong="units" says="a part of the message"'
-        raise AuthoringError(f"{name}, line {cell.line}: a wrong answer is a code cell, {example}")
-    gets = cell.metadata.get("gets")
-    if gets is not None and (type(gets) is not int or gets < 0):
-        raise AuthoringError(f"{name}, line {cell.line}: gets={gets!r}; state the points that are left, such as gets=2")
-    return Wrong(str(cell.metadata["wrong"]), said, gets, cell)
 
 
 def _refuse_ill_formed(sheet: Sheet, name: str) -> None:
@@ -154,7 +132,7 @@ def _refuse_ill_formed(sheet: Sheet, name: str) -> None:
             seen.add((role, exercise))
     _refuse_ill_formed_questions(sheet, name)
     answers, checked = ({one for kind, one in seen if kind == role} for role in _REGION)
-    strangers = {one.exercise for one in sheet.wrong} - answers
+    strangers = {one.name for one in sheet.wrong} - answers
     if answers != checked or strangers:
         alone = ", ".join(sorted((answers ^ checked) | strangers))
         raise AuthoringError(f"{name}: {alone} needs one cell answer=... and one cell checks=...")
@@ -254,7 +232,7 @@ def rules(sheet: Sheet) -> Iterator[Problem]:
         hints = sum(len(_DETAILS.findall(text)) for text in texts)
         if hints != HINTS:
             yield Problem(where, None, f"{exercise}: {hints} folded hints (<details><summary>...), write {HINTS}")
-        wrong = sum(one.exercise == exercise for one in sheet.wrong)
+        wrong = sum(one.name == exercise for one in sheet.wrong)
         if wrong < FEWEST_WRONG:
             what = f"{exercise}: {wrong} wrong answers, write at least {FEWEST_WRONG}, each with its says=..."
             yield Problem(where, None, what)

@@ -9,17 +9,17 @@ from difflib import SequenceMatcher
 
 import nbformat
 
-from tools.authoring import notebook
+from tools.authoring import notebook, yours
 from tools.authoring.lesson import STAGES, Lesson
 from tools.authoring.problem import Problem
 from tools.authoring.rules import markdown, shares, traces
 
 MOST_LINES = 30
 TAGS = frozenset(
-    {"objectives", "recap", "formulas", *STAGES, "nbval-ignore-output", "raises-exception"}
+    {"objectives", "recap", "formulas", yours.TAG, *STAGES, "nbval-ignore-output", "raises-exception"}
     | {"slide", "slide-more", "slide-code", "slide-output"}
 )
-METADATA_KEYS = frozenset({"tags", "minutes"})
+METADATA_KEYS = frozenset({"tags", "minutes", "yours", "checks"})
 
 Notebook = nbformat.NotebookNode
 Check = Callable[[Lesson, Notebook], list[Problem]]
@@ -148,7 +148,8 @@ def tags(lesson: Lesson, built: Notebook) -> list[Problem]:
             found.append(_problem(lesson, index, what))
         keys = sorted(set(cell.metadata) - METADATA_KEYS)
         if keys:
-            found.append(_problem(lesson, index, f"unknown cell metadata {', '.join(keys)}; use tags and minutes"))
+            what = f"unknown cell metadata {', '.join(keys)}; it is one of {', '.join(sorted(METADATA_KEYS))}"
+            found.append(_problem(lesson, index, what))
         if cell.cell_type == "code" and (comment := _NBVAL_COMMENT.search(cell.source)):
             tag = comment[1].lower().replace("_", "-")
             found.append(_problem(lesson, index, f"the comment {comment[1]}: use the tag {tag} instead"))

@@ -1,4 +1,4 @@
-"""Three ways to teach the course, with minutes from the lessons' metadata: an afternoon, a day, six weeks."""
+"""Three ways to teach the course, with the minutes of its lessons: an afternoon, a day, six weeks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PLANS = (
         (
             Session(
                 "Two hours",
-                (Item(LECTURE), Item("break", 10), Item("00"), Item("questions, and where to go on", 15)),
+                (Item(LECTURE), Item("break", 10), Item("00"), Item("questions, and where to go on", 10)),
                 at_home=("00",),
             ),
         ),
@@ -66,11 +66,19 @@ PLANS = (
         "session must be shorter, hold a lesson's talk (the table at the end) and leave its notebook for home.",
         (
             Session("Week 1: measuring, memory", (Item("00"), Item("01")), ("00", "01")),
-            Session("Week 2: compute, and the whole picture", (Item("02"), Item(LECTURE)), ("02",)),
-            Session("Week 3: parallelism over data", (Item("03"), Item("04")), ("03", "04")),
-            Session("Week 4: parallelism over models, input", (Item("05"), Item("06")), ("05", "06")),
-            Session("Week 5: memory of a training", (Item("07"), Item("08")), ("07", "08")),
-            Session("Week 6: two investigations", (Item("11"), Item("12")), ("11", "12")),
+            Session(
+                "Week 2: compute, memory, and the whole picture", (Item("02"), Item("07"), Item(LECTURE)), ("02", "07")
+            ),
+            Session(
+                "Week 3: parallelism over data, and its input", (Item("03"), Item("04"), Item("06")), ("03", "04", "06")
+            ),
+            Session("Week 4: parallelism over models", (Item("05"), Item("16")), ("05", "16")),
+            Session(
+                "Week 5: beyond memory, an array, narrow numbers",
+                (Item("08"), Item("09"), Item("17")),
+                ("08", "09", "17"),
+            ),
+            Session("Week 6: co-design, two investigations", (Item("10"), Item("11"), Item("12")), ("10", "11", "12")),
         ),
     ),
 )
@@ -82,7 +90,7 @@ def talk_minutes(lesson: Lesson) -> float:
 
 
 def minutes_of(item: Item, lessons: Mapping[str, Lesson]) -> int:
-    """Return an item's minutes: the lesson's by its metadata, the lecture's by its deck, else its own.
+    """Return an item's minutes: a lesson's as they are computed, the lecture's by its deck, else its own.
 
     Raises AuthoringError for a lesson that is not there, and for words without minutes.
     """
@@ -97,14 +105,17 @@ def minutes_of(item: Item, lessons: Mapping[str, Lesson]) -> int:
     return item.minutes
 
 
-def page(lessons: Sequence[Lesson]) -> str:
-    """Return the syllabus as Markdown: the plans, each with a clock, and the minutes of every lesson."""
+def page(lessons: Sequence[Lesson], exercises: Mapping[str, int]) -> str:
+    """Return the syllabus as Markdown: the plans, each with a clock, and the minutes of every lesson.
+
+    ``exercises`` are the minutes of each lesson's exercises, by its number, where it has some.
+    """
     known = {lesson.number: lesson for lesson in lessons}
     lines = [
         "# Syllabus",
         "",
-        "Built by `make lessons` from the lessons' metadata; do not edit. The minutes of a lesson are for reading and",
-        "running it, predictions included; its exercises come on top.",
+        "Built by `make lessons` from the lessons; do not edit. The minutes of a lesson are for reading and running,",
+        "for its predictions and what its reader writes; its exercises come on top.",
     ]
     for plan in PLANS:
         lines += ["", f"## {plan.title}", "", plan.text]
@@ -114,12 +125,13 @@ def page(lessons: Sequence[Lesson]) -> str:
         lines += ["", f"In all {_hours(sum(totals))}; the longest session takes {_hours(max(totals))}."]
     lines += ["", "## Minutes of each lesson", "",
               "*Talk* is for the slides of the lesson's own deck (`make slides`), where it is held as a lecture.", "",
-              "| lesson | minutes | talk | needs |", "|---|--:|--:|---|"]  # fmt: skip
+              "| lesson | minutes | exercises | talk | needs |", "|---|--:|--:|--:|---|"]  # fmt: skip
     for lesson in lessons:
         needs = ", ".join(lesson.needs) or "nothing"
-        lines.append(f"| {_link(lesson)} | {lesson.minutes} | {talk_minutes(lesson):g} | {needs} |")
+        home = exercises.get(lesson.number, "")
+        lines.append(f"| {_link(lesson)} | {lesson.minutes} | {home} | {talk_minutes(lesson):g} | {needs} |")
     total, talk = sum(lesson.minutes for lesson in lessons), sum(talk_minutes(lesson) for lesson in lessons)
-    return "\n".join([*lines, f"| all | {total} | {talk:g} | |"]) + "\n"
+    return "\n".join([*lines, f"| all | {total} | {sum(exercises.values())} | {talk:g} | |"]) + "\n"
 
 
 def _session(session: Session, lessons: Mapping[str, Lesson], *, alone: bool) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 
+_EMBEDDED = re.compile(r"data:image/\w+;base64,[\w+/=]+")
 _ANYWHERE = {
     "a path of a machine": re.compile(
         r"(?<![\w./])/(?:home|root|Users|tmp|work|workspace|var/folders|mnt)/[^\s'\"<>]+"
@@ -63,5 +64,5 @@ def texts(output: nbformat.NotebookNode) -> Iterator[str]:
     else:
         for mime, value in output.data.items():
             if mime not in ("image/png", "image/jpeg"):
-                yield value if isinstance(value, str) else str(value)
+                yield _EMBEDDED.sub("", value if isinstance(value, str) else str(value))
         yield str(dict(output.get("metadata", {})))

@@ -173,7 +173,7 @@ class Link:
         """Return the JSON of what is no data: an object of the other side, a generator, or its text alone."""
         if isinstance(value, Remote):
             return {"o": value._number}
-        if type(value).__module__ == "helpers.exercises" and type(value).__name__ == "NotYet":
+        if type(value).__module__ == "helpers.exercises._checks" and type(value).__name__ == "NotYet":
             return {"y": 1}
         if inspect.isgenerator(value):
             number = next(self._numbers)

@@ -1,0 +1,117 @@
+"""Prove what the reader of a lesson writes: run its checks here, on each version of it, and see what they say."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import io
+import linecache
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import torch
+
+from helpers.results import Record
+from tools.authoring import names, notebook, yours
+from tools.authoring.course import Course
+from tools.authoring.lesson import Cell, Lesson
+
+
+class Attempt(Record):
+    """What the checks of the function ``name`` said to a version: ``worked``, ``stub``, or what a wrong one must hear.
+
+    ``is_used`` says whether the cells below use it, and not the course's.
+    """
+
+    name: str
+    version: str
+    is_used: bool
+    said: str
+
+
+def attempts(course: Course, lesson: Lesson) -> tuple[Attempt, ...]:
+    """Return what the checks say to each version of each function that the reader of a lesson writes.
+
+    Of the lesson, the cells run from which the checks and the versions take a name, directly or not, each once and in
+    order, in a folder that holds the reader's copy beside the course's own files. An exception in a cell passes
+    unchanged.
+    """
+    code = [cell for cell in lesson.cells if cell.kind == "code"]
+    versions = {cell.metadata["yours"]: _versions(cell, lesson) for cell in code if "yours" in cell.metadata}
+    sources = ["\n".join(versions[cell.metadata["yours"]].values()) if "yours" in cell.metadata else cell.source
+               for cell in code]  # fmt: skip
+    wanted = names.needed(sources, [index for index, cell in enumerate(code) if "checks" in cell.metadata])
+    space: dict[str, Any] = {"__name__": "__main__"}
+    found: list[Attempt] = []
+    with _readers_folder(course, lesson), redirect_stdout(io.StringIO()):
+        for cell in (code[index] for index in sorted(wanted)):
+            if "checks" in cell.metadata:
+                found += _attempts(cell, versions[cell.metadata["checks"]], space)
+            elif "yours" not in cell.metadata:  # else it runs with its checks
+                run_cell(cell.source, f"cell at line {cell.line}", space)
+    space.clear()  # ranks end with the last name that holds them
+    return tuple(found)
+
+
+def faults(lesson: Lesson, tried: Sequence[Attempt]) -> list[str]:
+    """Return a sentence for each version to which the checks say what they should not; ``tried`` is all attempts."""
+    found = []
+    for one in tried:
+        hears = {"worked": "", "stub": "not written yet"}.get(one.version, one.version)
+        right = hears in one.said and one.is_used == (one.version == "worked")
+        if not right:
+            found.append(f"{lesson.name}.py: the checks of {one.name} say to the version {one.version!r}:\n{one.said}")
+    return found
+
+
+def _versions(cell: Cell, lesson: Lesson) -> dict[str, str]:
+    wrong = {one.says: one.cell.source for one in lesson.wrong if one.name == cell.metadata["yours"]}
+    return {"stub": yours.stub(cell.source), **wrong, "worked": cell.source}
+
+
+def _attempts(checks: Cell, versions: dict[str, str], space: dict[str, Any]) -> Iterator[Attempt]:
+    """Try the versions, each from the same names; those of the last one, the worked version, stay."""
+    name = checks.metadata["checks"]
+    before = dict(space)
+    for version, source in versions.items():
+        space.clear()
+        space.update({key: own_copy(value) for key, value in before.items()})
+        run_cell(source, f"{version} {name}", space)
+        written, said = space[name], io.StringIO()
+        with redirect_stdout(said):
+            run_cell(checks.source, f"checks of {name}", space)
+        yield Attempt(name, version, space[name] is written, said.getvalue())
+
+
+@contextmanager
+def _readers_folder(course: Course, lesson: Lesson) -> Iterator[None]:
+    """Work in a folder that holds the reader's copy of the lesson, and the course's files that are no notebooks."""
+    temporary = tempfile.TemporaryDirectory(prefix="course-proof-", ignore_cleanup_errors=True)
+    with temporary as folder, contextlib.chdir(folder):
+        for path in course.folder.iterdir():
+            if path.suffix != ".ipynb":
+                Path(path.name).symlink_to(path.resolve())
+        copy = yours.as_copy(notebook.unexecuted(lesson))
+        Path(lesson.notebook_name).write_text(nbformat.writes(copy), encoding="utf-8")
+        yield
+
+
+def own_copy(value: Any) -> Any:
+    """Return a copy of data, which an answer may change; anything else as it is."""
+    return copy.deepcopy(value) if isinstance(value, list | dict | set | np.ndarray | torch.Tensor) else value
+
+
+def run_cell(source: str, title: str, names: dict[str, Any]) -> Any:
+    """Run a cell in ``names`` and return the value of its last line, as a notebook shows it; None for a statement."""
+    name = f"<{title}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    tree = ast.parse(source, name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec"), names)
+    return eval(compile(ast.Expression(last.value), name, "eval"), names) if last is not None else None

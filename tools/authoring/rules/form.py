@@ -1,0 +1,197 @@
+"""The form of a lesson whose reader writes cells: its sizes, and that nothing gives an answer away.
+
+Each rule is a function that returns what breaks it.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import nbformat
+
+from helpers.widgets._answers import NO_PREDICTION
+from tools.authoring import minutes
+from tools.authoring.lesson import Lesson
+from tools.authoring.problem import Problem
+from tools.authoring.rules import shares
+
+CODE_CELLS = 60
+WORDS = 2500
+PARTS = 6
+MEDIAN_LINES = 6
+LINES = 20
+WIDTH = 95
+YOURS = (3, 6)
+PREDICTIONS = (4, 8)
+MINUTES = 90
+TELLING_DIGITS = 3  # a number of fewer digits may equal an answer by chance, one with the answer's unit does not
+
+Notebook = nbformat.NotebookNode
+
+_UNSEEN = re.compile(r"<script>.*?</script>|<[^>]*>", re.DOTALL)
+_PART = re.compile(r"(?m)^## Part \d")
+_BOOLEAN = re.compile(r"(?m)^.*: (?:True|False)$")
+_EVIDENCE = ("measured", "counted", "simulated", "published", "stated")
+_ASKED = re.compile(rf"(.*) \[.*\]\n{re.escape(NO_PREDICTION)}\Z")
+_NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
+
+
+def sizes(lesson: Lesson, built: Notebook) -> list[Problem]:
+    """A lesson is done in one sitting: so many cells, words, parts, predictions and functions to write."""
+    code = [cell.source.splitlines() for cell in lesson.cells if cell.kind == "code"]
+    parts = sum(len(_PART.findall(cell.source)) for cell in lesson.cells if cell.kind == "markdown")
+    written = sum("yours" in cell.metadata for cell in lesson.cells)
+    counted = (
+        ("code cells", len(code), 0, CODE_CELLS),
+        ("words", minutes.words(lesson.cells), 0, WORDS),
+        ("parts", parts, 0, PARTS),
+        ("lines in the median code cell", statistics.median(map(len, code)), 0, MEDIAN_LINES),
+        ("functions that the reader writes", written, *YOURS),
+        ("predictions", minutes.predictions(lesson.cells), *PREDICTIONS),
+        ("minutes", lesson.minutes, 0, MINUTES),
+    )
+    found = [
+        Problem(lesson.notebook_name, None, f"{count:g} {what}, {f'{least} to' if least else 'at most'} {most}")
+        for what, count, least, most in counted
+        if not least <= count <= most
+    ]
+    for index, cell in enumerate(built.cells):
+        lines = cell.source.splitlines() if cell.cell_type == "code" else []
+        if len(lines) > LINES:
+            found.append(Problem(lesson.notebook_name, index, f"{len(lines)} lines of code, at most {LINES}"))
+        wide = max(map(len, lines), default=0)
+        if wide > WIDTH:
+            found.append(Problem(lesson.notebook_name, index, f"a line of {wide} characters, at most {WIDTH}"))
+    return found
+
+
+def booleans(lesson: Lesson, built: Notebook) -> list[Problem]:
+    """No output says that something holds: numbers stand side by side, and what must hold is asserted silently."""
+    what = "shows {!r}; show the two numbers and a sentence, and assert what must hold"
+    return [
+        Problem(lesson.notebook_name, index, what.format(line[0].strip()))
+        for index, cell in enumerate(built.cells)
+        for output in cell.get("outputs", [])
+        for text in _texts(output)
+        if (line := _BOOLEAN.search(text))
+    ]
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A prediction: the variable that holds it, its question as the notebook shows it, and the cell that asks."""
+
+    name: str
+    text: str
+    asked: int
+
+
+def answers(lesson: Lesson, built: Notebook) -> list[Problem]:
+    """Every prediction is revealed, and no output between the two holds its answer.
+
+    The answer is what the reveal shows in the saved notebook. It is given away by its number and unit, or by its number
+    alone where that has three digits or more.
+    """
+    found = []
+    questions = list(_questions(built))
+    if len(questions) < minutes.predictions(lesson.cells):
+        what = "a prediction is not a line name = helpers.predict(...) of its own, so that its reveal is not found"
+        found.append(Problem(lesson.notebook_name, None, what))
+    for question in questions:
+        if not question.text:
+            what = f"{question.name} is not shown; let it be the cell's last line, and build the lesson again"
+            found.append(Problem(lesson.notebook_name, question.asked, what))
+            continue
+        cell, place = _revealed(built, question)
+        if cell is None:
+            what = f"{question.name} is predicted and never revealed; call {question.name}.reveal(...) below"
+            found.append(Problem(lesson.notebook_name, question.asked, what))
+            continue
+        answer = _answer(built.cells[cell].outputs[place])
+        for index, output in _between(built, question, cell, place):
+            given = answer and next((said for text in _texts(output) if (said := _given_away(text, answer))), "")
+            if given:
+                what = f"shows {given!r} before {question.name} is revealed as {answer}; move it below the reveal"
+                found.append(Problem(lesson.notebook_name, index, what))
+    return found
+
+
+def _questions(built: Notebook) -> Iterator[_Question]:
+    for index, cell in enumerate(built.cells):
+        for node in ast.parse(cell.source).body if cell.cell_type == "code" else []:
+            if isinstance(node, ast.Assign) and _calls(node.value, "predict") and isinstance(node.targets[0], ast.Name):
+                shown = (_ASKED.match(output.get("data", {}).get("text/plain", "")) for output in cell.outputs)
+                yield _Question(node.targets[0].id, next((one[1] for one in shown if one), ""), index)
+
+
+def _calls(node: ast.expr, name: str) -> bool:
+    """Return whether an expression is a call of ``name``, or of an attribute so named."""
+    called = node.func if isinstance(node, ast.Call) else None
+    return name == (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", ""))
+
+
+def _revealed(built: Notebook, question: _Question) -> tuple[int | None, int]:
+    """Return the cell that shows the answer, and which of its outputs does; None where no cell does."""
+    for index, cell in enumerate(built.cells[question.asked :], start=question.asked):
+        if f"{question.name}.reveal(" in cell.source:
+            for place, output in enumerate(cell.get("outputs", [])):
+                if _shown(output)[:1] == [question.text]:
+                    return index, place
+    return None, 0
+
+
+def _answer(output: Notebook) -> str:
+    """Return the number and unit that a reveal shows as the answer: found where there is one, else modelled."""
+    rows = [re.split(r"\s{2,}", line) for line in _shown(output)[1:]]
+    shown = {row[0]: row[1] for row in rows if len(row) > 1}
+    return next((shown[name] for name in (*_EVIDENCE, "modelled") if name in shown), "")
+
+
+def _shown(output: Notebook) -> list[str]:
+    """Return the lines of a reveal, as a terminal shows them: in a notebook they are a table."""
+    data = output.get("data", {})
+    question = re.match(r"<div><b>(.*?)</b><table>", data.get("text/html", ""))
+    if question is None:
+        return data.get("text/plain", "").splitlines()
+    rows = re.findall(r"<th[^>]*>(.*?)</th><td[^>]*>(.*?)</td>", data["text/html"])
+    return [html.unescape(line) for line in (question[1], *("  ".join(row) for row in rows))]
+
+
+def _between(built: Notebook, question: _Question, last: int, place: int) -> Iterator[tuple[int, Notebook]]:
+    """Yield the outputs from the cell that asks to the answer; the question itself is none of them."""
+    for index in range(question.asked, last + 1):
+        for output in built.cells[index].get("outputs", [])[: place if index == last else None]:
+            if not output.get("data", {}).get("text/plain", "").startswith(question.text):
+                yield index, output
+
+
+def _given_away(text: str, answer: str) -> str:
+    """Return the part of a text that is the answer, "" where none is."""
+    number = re.match(rf"-?({_NUMBER})", answer)
+    with_unit = re.search(rf"(?<![\w.,]){re.escape(answer)}(?!\w)", text)
+    if with_unit:
+        return with_unit[0]
+    if number is None or sum(map(str.isdigit, number[1])) < TELLING_DIGITS:
+        return ""
+    same = re.finditer(rf"(?<![\w.,]){_NUMBER}", text)
+    return next((one[0] for one in same if one[0].rstrip(",").replace(",", "") == number[1].replace(",", "")), "")
+
+
+def _texts(output: Notebook) -> list[str]:
+    """Return what a reader sees of an output, HTML without its tags and scripts."""
+    return [_UNSEEN.sub(" ", text) for text in shares.compared_texts(output)]
+
+
+CHECKS: Sequence[Callable[[Lesson, Notebook], list[Problem]]] = (sizes, booleans, answers)
+
+
+def check(lesson: Lesson, built: Notebook) -> list[Problem]:
+    """Return every problem of a lesson whose reader writes cells; none of another."""
+    if not any("yours" in cell.metadata for cell in lesson.cells):
+        return []
+    return [problem for rule in CHECKS for problem in rule(lesson, built)]

@@ -1,0 +1,158 @@
+"""Cells that the reader writes: what a source states of them, and the stub that the reader's copy holds in their place.
+
+A code cell of a lesson with ``yours="name"`` in its metadata holds one function of that name with a docstring, and
+nothing else. The built notebook shows this worked version; in the reader's copy the body is the docstring and ``...``,
+and the worked version lies in the cell's metadata, where :meth:`helpers.exercises.Checks.settle` finds it.
+
+The code cell ``checks="name"`` follows. Cells ``wrong="name" says="..."`` are plausible wrong versions, with a part of
+what the checks say to them; they are for the tests alone, as those of exercises are.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import nbformat
+
+from tools.authoring.cells import AuthoringError, Cell
+
+TAG = "yours"
+FEWEST_WRONG = 2
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A plausible wrong answer: to the exercise, or of the function in a lesson, that is called ``name``.
+
+    ``says`` is a part of what the visible checks answer to it, ``gets`` the points that all checks leave it: None where
+    the source does not state them, and in a lesson, which gives no points.
+    """
+
+    name: str
+    says: str
+    gets: int | None
+    cell: Cell
+
+
+def parted(cells: Sequence[Cell], where: str) -> tuple[tuple[Cell, ...], tuple[Wrong, ...]]:
+    """Return the cells of the source ``where`` that its notebook holds, and the wrong answers, which it does not."""
+    kept = tuple(cell for cell in cells if "wrong" not in cell.metadata)
+    return kept, tuple(_wrong(cell, where) for cell in cells if "wrong" in cell.metadata)
+
+
+def _wrong(cell: Cell, where: str) -> Wrong:
+    here, said = f"{where}, line {cell.line}", cell.metadata.get("says")
+    if cell.kind != "code" or not isinstance(said, str) or not said.strip():
+        example = '# %% wrong="units" says="a part of the message"'
+        raise AuthoringError(f"{here}: a wrong answer is a code cell, {example}")
+    gets = cell.metadata.get("gets")
+    if gets is not None and (type(gets) is not int or gets < 0):
+        raise AuthoringError(f"{here}: gets={gets!r}; state the points that are left, such as gets=2")
+    return Wrong(str(cell.metadata["wrong"]), said, gets, cell)
+
+
+def refuse_ill_formed(cells: Sequence[Cell], wrong: Sequence[Wrong], where: str) -> None:
+    """Raise AuthoringError for cells of a lesson that its reader cannot write, or whose checks are not there."""
+    known: set[str] = set()
+    for place, cell in enumerate(cells):
+        here = f"{where}, line {cell.line}"
+        if (TAG in cell.tags) != ("yours" in cell.metadata):
+            example = '# %% tags=["yours"] yours="the_name_of_its_function"'
+            raise AuthoringError(f"{here}: a cell that the reader writes begins {example}")
+        if "yours" in cell.metadata:
+            known.add(_name(cell, known, here))
+            _refuse_without_checks(cell, cells[place + 1 : place + 3], wrong, here)
+        elif "checks" in cell.metadata and cell.metadata["checks"] not in known:
+            raise AuthoringError(f"{here}: checks={cell.metadata['checks']!r}; no cell above has this yours=...")
+    checked = [cell.metadata["checks"] for cell in cells if "checks" in cell.metadata]
+    for name in known:
+        if checked.count(name) > 1:
+            raise AuthoringError(f"{where}: {checked.count(name)} cells have checks={name!r}; put the checks into one")
+    for one in wrong:
+        here = f"{where}, line {one.cell.line}"
+        if one.name not in known:
+            raise AuthoringError(f"{here}: wrong={one.name!r}; no cell has this yours=...")
+        if one.gets is not None:
+            raise AuthoringError(f"{here}: gets={one.gets}; a lesson gives no points, remove it")
+
+
+def _name(cell: Cell, known: set[str], here: str) -> str:
+    name = cell.metadata["yours"]
+    if cell.kind != "code":
+        raise AuthoringError(f"{here}: yours={name!r} on a {cell.kind} cell; it belongs to a code cell")
+    try:
+        written = function(cell.source).name
+    except AuthoringError as error:
+        raise AuthoringError(f"{here}: {error}") from error
+    if written != name:
+        raise AuthoringError(f"{here}: yours={name!r}, but its function is {written}; give both one name")
+    if name in known:
+        raise AuthoringError(f"{here}: yours={name!r} stands twice; give each function a name of its own")
+    return name
+
+
+def _refuse_without_checks(cell: Cell, after: Sequence[Cell], wrong: Sequence[Wrong], here: str) -> None:
+    name = cell.metadata["yours"]
+    following = after[1:] if after and after[0].kind == "markdown" else after
+    if not following or following[0].kind != "code" or following[0].metadata.get("checks") != name:
+        what = f'let the cell # %% checks="{name}" follow, after one markdown cell at most'
+        raise AuthoringError(f"{here}: no checks of {name}; {what}")
+    if not re.search(rf"(?m)^{name} = \w+\.settle\(\)$", following[0].source):
+        what = f"end it with {name} = asked.settle(), where asked = exercises.Checks(...)"
+        raise AuthoringError(f"{here}: its checks do not say which {name} the cells below use; {what}")
+    count = sum(one.name == name for one in wrong)
+    if count < FEWEST_WRONG:
+        what = f'write at least {FEWEST_WRONG}, each # %% wrong="{name}" says="..."'
+        raise AuthoringError(f"{here}: {count} wrong versions of {name}; {what}")
+
+
+def function(source: str) -> ast.FunctionDef:
+    """Return the function of a cell that the reader writes.
+
+    Raises AuthoringError where the cell holds anything but one function with a docstring on lines of its own.
+    """
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError as error:
+        raise AuthoringError(f"it is not Python: {error.msg}") from error
+    if len(statements) != 1 or not isinstance(statements[0], ast.FunctionDef):
+        counted = sum(isinstance(one, ast.FunctionDef) for one in statements)
+        raise AuthoringError(f"it holds {counted} functions and {len(statements) - counted} other statements; write "
+                             "one function, and the rest into the cells above")  # fmt: skip
+    [only] = statements
+    if ast.get_docstring(only) is None or only.body[0].lineno == only.lineno:
+        raise AuthoringError(f"{only.name} has no docstring on a line of its own; say there what it returns")
+    return only
+
+
+def stub(source: str) -> str:
+    """Return a cell's text up to the end of the docstring, and then ``...``: what stands above the body stays as it is.
+
+    Raises AuthoringError as :func:`function` does.
+    """
+    docstring = function(source).body[0]
+    lines = source.splitlines()[: docstring.end_lineno]
+    lines[-1] = lines[-1].encode()[: docstring.end_col_offset].decode()  # ast counts bytes
+    return "\n".join([*lines, f"{' ' * docstring.col_offset}..."])
+
+
+def packed(source: str) -> str:
+    """Return a text as the metadata of the reader's copy holds it: nothing to read by accident."""
+    return base64.b64encode(zlib.compress(source.encode())).decode()
+
+
+def as_copy(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Return a built notebook as its reader gets it: not run, with a stub in each cell that the reader writes."""
+    copy = nbformat.from_dict(notebook)
+    for cell in copy.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+        if "yours" in cell.metadata:
+            cell.metadata["worked"] = packed(cell.source)
+            cell.source = stub(cell.source)
+    return copy

@@ -1,0 +1,102 @@
+"""The form in which readers and students get the course: lessons to write in, exercises, pages, and what these need.
+
+Made from the built notebooks with what the course's own environment brings: no tool that builds a lesson is imported.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+
+import nbformat
+from ipykernel.ipkernel import IPythonKernel
+from jupyter_client.kernelspec import KernelSpecManager
+from nbformat.v4 import new_markdown_cell
+
+from tools.authoring import yours
+from tools.authoring.cells import AuthoringError
+
+PARTS = ("[0-9][0-9]_*.ipynb", "exercises/*.ipynb", "*.md", "recorded/**/*.json", "scripts/*.py")
+KERNEL = "python3"
+OF_THE_KERNEL = ("kernelspec", "language_info")  # the keys of a notebook's metadata that JupyterLab writes itself
+
+_BRACKET, _ESCAPED = re.compile(r"([\\\[\]])"), r"\\\1"
+_LINK = re.compile(r"\[((?:[^\[\]\\]|\\.)*)\]\(([^()\s]+)\)")
+
+
+def files(course: Path) -> dict[str, bytes]:
+    """Return the files of the reader's form of the folder ``course``, by their paths in it.
+
+    Raises AuthoringError where a notebook cannot be read.
+    """
+    found = sorted({path for part in PARTS for path in course.glob(part)})
+    return {path.relative_to(course).as_posix(): _file(path, path.relative_to(course)) for path in found}
+
+
+def _file(path: Path, name: Path) -> bytes:
+    if path.suffix == ".md":
+        return _linked_within(path.read_text(encoding="utf-8"), name).encode()
+    if path.suffix != ".ipynb":
+        return path.read_bytes()
+    try:
+        made = notebook(nbformat.read(path, as_version=4))
+    except (ValueError, nbformat.ValidationError, nbformat.reader.NotJSONError) as error:
+        raise AuthoringError(f"{path.name} is not a notebook ({error}); take it from the course again") from error
+    for cell in made.cells:
+        if cell.cell_type == "markdown":
+            cell.source = _linked_within(cell.source, name)
+    made.metadata.update(_kernel())
+    return f"{nbformat.writes(made)}\n".encode()
+
+
+def notebook(built: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Return a built notebook in the reader's form: without outputs, and with stubs where the reader writes.
+
+    The pictures of an exercise are given: each is attached to a cell below the code that draws it, which is folded.
+    """
+    made = yours.as_copy(built)
+    cells = []
+    for given, cell in zip(built.cells, made.cells, strict=True):
+        pictures = _pictures(given) if "nbgrader" in given.metadata else []
+        if pictures:
+            cell.metadata["jupyter"] = {"source_hidden": True, "outputs_hidden": True}
+        cells += [cell, *pictures]
+    made.cells = cells
+    return made
+
+
+def _pictures(cell: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """Return a cell for each picture that a cell shows."""
+    shown = [output.data for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+    return [
+        new_markdown_cell(
+            f"![{_BRACKET.sub(_ESCAPED, data['text/plain'])}](attachment:picture.png)",
+            id=f"{cell.id}-picture-{number}",
+            attachments={"picture.png": {"image/png": data["image/png"]}},
+            metadata={"deletable": False, "editable": False},
+        )
+        for number, data in enumerate(shown, start=1)
+    ]
+
+
+def _linked_within(text: str, name: Path) -> str:
+    """Return a page's text, its links out of the course's folder as words: JupyterLab opens nothing above its root."""
+
+    def kept(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(PurePosixPath(name).parent, link[2]))
+        return link[1] if target.startswith("../") else link[0]
+
+    return _LINK.sub(kept, text)
+
+
+@lru_cache(maxsize=1)
+def _kernel() -> dict[str, dict]:
+    """Return the metadata that JupyterLab writes into a notebook when this machine's kernel has started.
+
+    With other metadata a notebook that was only opened would count as changed.
+    """
+    spec = KernelSpecManager().get_kernel_spec(KERNEL)
+    stated = {"name": KERNEL, "display_name": spec.display_name, "language": spec.language}
+    return dict(zip(OF_THE_KERNEL, (stated, dict(IPythonKernel.language_info)), strict=True))
