@@ -11,7 +11,6 @@
 #   lesson:
 #     number: "01"
 #     title: Memory hierarchy
-#     minutes: 100
 #     needs: ["00"]
 #     objectives:
 #       - find|found the sizes of the caches on a curve of latency

@@ -11,7 +11,6 @@
 #   lesson:
 #     number: "02"
 #     title: Compute and roofline
-#     minutes: 100
 #     needs: ["00", "01"]
 #     objectives:
 #       - compute|computed from tables how fast the demand for arithmetic and the supply of it have grown

@@ -11,7 +11,6 @@
 #   lesson:
 #     number: "03"
 #     title: Four sources of parallelism
-#     minutes: 80
 #     needs: ["00"]
 #     objectives:
 #       - count|counted how often each of four sources of parallelism must wait, and the bytes that it moves

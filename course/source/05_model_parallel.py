@@ -11,929 +11,848 @@
 #   lesson:
 #     number: "05"
 #     title: Model parallel
-#     minutes: 100
 #     needs: ["04"]
 #     objectives:
-#       - count|counted what a rank keeps and sends when a network is cut by towers, by columns and rows, or by stages
-#       - predict|predicted the idle share of a pipeline, and how many activations it keeps
-#       - show|showed on real ranks that a cut network computes what the whole one does, and which mistakes break it
-#       - explain|explained what travels when a sequence is divided among ranks, and when tokens are sent to the networks they need
-#       - choose|chose a layout for a network, a link and a memory, by a model and by runs
+#       - cut|cut a block of two layers by columns and rows, and its way back
+#       - write|wrote a pipeline's way back with send and receive, and the order 1F1B
+#       - predict|predicted a pipeline's idle time, and how many activations each stage keeps
+#       - compare|compared what each rank keeps by estimate with what four real ranks allocate
+#       - count|counted what a model of 7 billion parameters keeps and sends on eight devices
 # ---
 
 # %% [markdown] tags=["objectives"]
 # # Model parallel
 #
-# In lesson 04 every [rank](glossary.md#rank) had the whole network and a part of the batch. Two things end that: the network
-# does not fit into one device's memory, or one device takes too long for even one example. Then the network itself is cut, and
-# the question is where: between towers, inside a layer, between layers, along the sequence, between small networks of which each
-# example uses a few. Each cut keeps less on a rank and moves something else.
+# A model of 7 billion parameters does not fit into the card that you would train it on. With Adam in
+# mixed precision a parameter takes 16 bytes (Rajbhandari and others, *ZeRO*, 2020): 112 GB before the
+# first example, and an A100 or H100 has 80 GB. Plain data parallelism does not help: every
+# [rank](glossary.md#rank) keeps the whole network. FSDP of lesson 04 does: a rank keeps an eighth, and
+# fetches the rest whenever it computes. Here are two cuts of the computing itself.
 #
-# All of it runs here with real processes on your CPU; the same cells use a GPU a process where there are four. Bytes and results
-# are exact. Times come from devices that sleep: processes, messages and clock are real, the computing is not, so these times are
-# called *simulated*. Clear the outputs before you begin (Edit, Clear Outputs of All Cells).
+# Give each of eight devices an eighth of **every** layer, or give each 4 of the 32 **layers**. Both leave
+# 14 GB on a device, as FSDP does. Which of the three would you take?
+#
+# Your functions run on four real processes on your CPU; what eight devices would do is counted. Where a time is
+# called *simulated*, the devices sleep: processes, messages and the clock are real, the computing is not.
 
 # %%
+import time
 from collections import OrderedDict
+from itertools import accumulate
 
 import pandas as pd
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import helpers
-from helpers import layouts, parallel, plotting, units
+from helpers import exercises, layouts, parallel, plotting, units
 
 ranks = parallel.Ranks(4)
-cross_entropy, mse_loss = nn.functional.cross_entropy, nn.functional.mse_loss
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 1: two towers
-#
-# In 2012 AlexNet was trained on two cards of 3 GB each. One half of every layer, a *tower*, on each card.
-#
-# The reason given: "A single GTX 580 GPU has only 3GB of memory, which limits the maximum size of the networks that can be trained
-# on it" (Krizhevsky, Sutskever and Hinton, *ImageNet Classification with Deep Convolutional Neural Networks*, 2012, section 3.2).
-# The lecture "Hardware Ecosystem" (Cambridge, 2022) tells the story layer by layer. So let us count: parameters, gradients, the
-# momentum of SGD (4 bytes each), and what is [saved for backward](glossary.md#saved-for-backward) for a batch of 128.
-
-# %% tags=["predict"]
-whole_net = helpers.predict("How much memory does AlexNet need for training in one piece, batch 128, float32?", "B")
-whole_net
-
-# %% [markdown]
-# Parameters alone first. The paper says 60 million; each is kept three times, as weight, gradient and momentum.
-
-# %%
-with torch.device("meta"):
-    alexnet = helpers.AlexNet()
-parameters = sum(each.numel() for each in alexnet.parameters())
-print(f"{parameters:,} parameters, three times 4 bytes: {3 * 4 * parameters:,} bytes")
-
-# %% [markdown]
-# A tensor on the `meta` device has a shape and no values, so that a network of any size costs nothing. `model_towers` lets autograd
-# go through both forms on it, whole and as one tower, and notes what each layer saves.
-
-# %% tags=["run"]
-towers = parallel.model_towers(alexnet, batch=128)
-
-# %% tags=["look"]
-whole_net.reveal(counted=towers.whole_bytes)
-print(f"whole: {towers.whole_bytes:,} bytes; on each of two ranks: {towers.rank_bytes:,} bytes")
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-groups = {"1": "1", "2": "2", "3-5": "345", "6": "6", "7": "7", "8": "8"}
-bars = [(layers, form) for layers in groups for form in ("whole", "rank")]
 
 
-def bytes_of(kind):
-    return [sum(getattr(each, f"{form}_{kind}_bytes") for each in towers.layers if each.layer[-1] in groups[layers])
-            for layers, form in bars]  # fmt: skip
+def on_ranks(function, *arguments):
+    return ranks.run(function, *arguments, timeout_s=20)
 
-
-drawn = plotting.draw_layers(
-    [f"{layers}, {'whole' if form == 'whole' else 'tower'}" for layers, form in bars],
-    {
-        "weights x 3": [3 * size for size in bytes_of("parameter")],
-        "saved for backward": bytes_of("saved"),
-    },
-    unit="B",
-    title="AlexNet's eight layers, batch 128",
-)
-plotting.show(drawn, alt="Two bars for each layer (3 to 5 together): most is saved in 1 and 2, most weights are in 6.")
-
-# %% [markdown] tags=["explain"]
-# The parameters alone, three times, are less than a third of it. The rest is activations, most of them in the first two layers,
-# where the maps are large (with each convolution stand its ReLU, normalisation and pooling). A tower is not exactly a half: both
-# ranks keep the images that conv1 reads, and conv3 reads the maps of both towers. Now the reason that everybody gives:
-
-# %% tags=["explain", "slide", "slide-output"] minutes=1
-needed, there = (units.text(size, "B", binary=True) for size in (towers.whole_bytes, towers.card_bytes))
-print(f"the whole network at batch 128 needs {needed}, a card has {there}")
-print(f"images that fit: {towers.whole_largest_batch} whole, {towers.rank_largest_batch} on each of two ranks")
-
-# %% [markdown] tags=["explain"]
-# **What went wrong here?** That AlexNet did not fit is told often, and this count does not support it. The count has what PyTorch
-# keeps today; it leaves out the [workspace](glossary.md#workspace) of the convolutions and whatever else the code of 2012 kept,
-# which we cannot count. The paper itself says less than the story: memory *limits the size*. What two cards bought is the factor
-# between the two numbers above, in images or in width, and half of the work for each.
-#
-# ### What the towers say to each other
-#
-# conv2, conv4 and conv5 read their own tower alone. At conv3 and the fully connected layers each rank needs the other's values. How
-# many bytes is that for an image?
-
-# %% tags=["predict"]
-moved = helpers.predict("How many bytes do both ranks together receive for one image, forward?", "B")
-moved
-
-# %% [markdown]
-# By hand: the maps after pool2 (256 of 13 x 13), after pool5 (256 of 6 x 6), the 4096 values after fc6 and after fc7, and at the end
-# the 1000 logits. Of each a rank has half and receives half.
-
-# %% tags=["run"]
-by_hand = 4 * (256 * 13**2 + 256 * 6**2 + 4096 + 4096 + 1000)
-
-
-# %% [markdown]
-# Now on real ranks: of our four, two have a tower. To be quick, fc6 and fc7 are 512 wide here, the convolutions those of 2012.
-# The towers run forward and back, and outputs and all gradients are held against the whole network in one process.
-
-# %% tags=["run"]
-torch.manual_seed(0)
-narrow = helpers.AlexNet(hidden=512)
-images, labels = torch.randn(2, 3, 224, 224), torch.tensor([3, 141])
-run = parallel.compare_towers(ranks, narrow, inputs=images, targets=labels, loss=cross_entropy)
-assert run.agreement.equal
-print(f"outputs and gradients are less than {run.agreement.tolerance:g} from those of one process")
-print(f"parameters a rank: {run.rank_parameters}, of {sum(each.numel() for each in narrow.parameters()):,}")
-
-# %% tags=["look"]
-counted = {each.layer: each.moved_bytes // run.batch for each in run.gathered}
-narrower = 4 * 2 * (4096 - 512)
-moved.reveal(modelled=by_hand, counted=sum(counted.values()) + narrower)
-print(counted)
-
-# %% [markdown] tags=["explain"]
-# The run used 512-wide fc6 and fc7; we add the bytes that the full 4096 would have moved. A batch of 128 moves all of them 128
-# times, and the gradients travel back. Outputs and gradients are equal within $10^{-5}$, and not bit for bit: the terms of two
-# ranks are added in another order than in one process, and a convolution with 48 outputs may be computed by another algorithm than
-# one with 96 (that depends on the processor).
-#
-# ### What went wrong here? A gradient counted twice
-#
-# In the backward pass of a gather, each rank knows what *its* tower makes of the values, so the terms of both ranks must be added.
-# This program does so everywhere:
-
-
-# %% tags=["look"]
-def always_added(values, _place):
-    return parallel.gather_towers(values, "fc6")
-
-
-wrong = parallel.compare_towers(
-    ranks, narrow, inputs=images, targets=labels, loss=cross_entropy, gather=always_added
-).agreement
-print(f"outputs are off by {wrong.output_difference:.2f} of themselves, a gradient by {wrong.gradient_difference:.2f}")
-
-# %% [markdown] tags=["explain"]
-# The forward pass is right, so the loss looks right. But both ranks compute the *same* loss from the gathered logits: each has the
-# whole gradient there already, and adding makes it twice as large, with all gradients before it. Plain SGD then trains as if at
-# twice the learning rate. Adam divides by the size of the gradients, so it hides the error all but completely. Where values are
-# gathered, ask whether the ranks then do different things (add) or the same thing (do not).
 
 # %% [markdown] tags=["slide"] minutes=1
-# ## Part 2: what does each rank keep?
+# ## The bet
 #
-# - Weights, gradients, [optimizer state](glossary.md#optimizer-state): counted from shapes
-# - Activations: a rank's part of a step, run without values
-# - The other ranks exist in name alone: one process is enough
+# Cut each of 32 layers into eight, or give each of eight devices four whole layers. Cutting every layer sends more. How many times
+# as many bytes?
 #
-# A network of our own from here on: blocks of two layers, as in a transformer's feed-forward part. 16 blocks, 4096 wide and 16,384
-# within, with Adam. The plan says how tensor ranks would divide each layer, by columns or by rows (Part 3 says what that means).
+# We ask for one token, forward and back, and for a device in the middle. Part 6 counts it.
+
+# %% tags=["predict"]
+bet = helpers.predict("How many times the bytes does cutting every layer send?", "x")
+bet
+
+# %% [markdown] tags=["slide"] minutes=1
+# ## Part 1: two cards, two towers
+#
+# In 2012 AlexNet was trained on two cards of 3 GB: one half of every layer, a *tower*, on each.
+#
+# A card's 3 GB "limits the maximum size of the networks that can be trained on it", so "we spread the net
+# across two GPUs" (Krizhevsky, Sutskever and Hinton, *ImageNet Classification with Deep Convolutional Neural
+# Networks*, 2012, section 3.2). Let us count: 61 million parameters, each with a gradient and a momentum, and
+# what is [saved for backward](glossary.md#saved-for-backward) for 128 images.
+
+# %% tags=["predict"]
+whole_net = helpers.predict("AlexNet in one piece, batch 128, float32: how much memory?", "B")
+whole_net
+
+# %% tags=["run"]
+with torch.device("meta"):  # shapes, and no values
+    alexnet = helpers.AlexNet()
+towers = parallel.model_towers(alexnet, batch=128)
+whole_net.reveal(counted=towers.whole_bytes)
+
+# %% tags=["look", "slide", "slide-output"] minutes=1
+needed = towers.whole_bytes, towers.rank_bytes
+table = {"needed for 128 images": [units.text(each, "B", binary=True) for each in needed]}
+table["images in a card's 3 GiB"] = [towers.whole_largest_batch, towers.rank_largest_batch]
+assert towers.card_bytes == 3 * 2**30
+pd.DataFrame(table, index=["one card", "each of two"]).T
+
+# %% [markdown] tags=["explain"]
+# By our count it fits. The count leaves out the convolutions' [workspace](glossary.md#workspace) and whatever else the code of 2012 kept.
+#
+# The towers talk in a few layers only, so two towers are not the uncut network. The cuts below change
+# nothing: many devices compute what one would.
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 2: cut every layer
+#
+# - $f(X A)\,B = f(X A_1)\,B_1 + f(X A_2)\,B_2$
+# - $A_1$, $A_2$: columns of $A$. $B_1$, $B_2$: rows of $B$
+#
+# The feed-forward block of a transformer is two products with an $f$ between. A column of $A$ makes one
+# number of the hidden layer, whole, so $f$ can be applied at once. A row of $B$ makes one term of the
+# output's sum. Nothing is sent between the two; one [all-reduce](glossary.md#all-reduce) at the end adds
+# the terms. This is [tensor parallelism](glossary.md#tensor-parallelism) (Shoeybi and others,
+# *Megatron-LM*, 2019).
+
+# %%
+plotting.show(
+    plotting.draw_column_row(2, title="Column, then row"),
+    alt="X times two blocks of A's columns, each times its rows of B; two terms are added.",
+)
+
+# %% tags=["predict"]
+messages = helpers.predict("This block, forward and back: how many collectives?", "calls")
+messages
+
+# %% [markdown]
+# **Your turn.** On each rank, take this rank's columns of `up` and rows of `down`, compute, and add up.
+# `tensor.chunk(n, dim=d)` cuts into `n` pieces; `dist.all_reduce(tensor)` replaces a tensor by the sum
+# over all ranks.
+
+
+# %% tags=["yours"] yours="column_then_row"
+def column_then_row(rank, world_size, inputs, up, down):
+    """Return relu(inputs @ up) @ down, whole, on every rank, from its part of up and down."""
+    own_up = up.chunk(world_size, dim=1)[rank]
+    own_down = down.chunk(world_size, dim=0)[rank]
+    output = torch.relu(inputs @ own_up) @ own_down
+    dist.all_reduce(output)
+    return output
+
+
+# %% checks="column_then_row"
+torch.manual_seed(0)
+sizes = {"inputs": (2, 4), "up": (4, 8), "down": (8, 3)}
+inputs, up, down = (torch.randint(-3, 4, size).float() for size in sizes.values())
+hidden, whole = torch.relu(inputs @ up), torch.relu(inputs @ up) @ down
+terms = tuple(hidden[:, each : each + 2] @ down[each : each + 2] for each in (0, 2, 4, 6))
+asked = exercises.Checks("Columns, then rows, on four ranks", column_then_row)
+asked.returns(
+    "every rank has what one process computes",
+    (inputs, up, down),
+    call=on_ranks,
+    expected=[whole] * 4,
+    mistakes={
+        terms: "Each rank has its own term: the all-reduce is missing",
+        (whole / 4,) * 4: "The terms are added, not averaged: nothing is divided",
+    },
+)
+column_then_row = asked.settle()
+
+
+# %% wrong="column_then_row" says="the all-reduce is missing"
+def column_then_row(rank, world_size, inputs, up, down):
+    return (
+        torch.relu(inputs @ up.chunk(world_size, dim=1)[rank]) @ down.chunk(world_size)[rank]
+    )
+
+
+# %% wrong="column_then_row" says="nothing is divided"
+def column_then_row(rank, world_size, inputs, up, down):
+    output = (
+        torch.relu(inputs @ up.chunk(world_size, dim=1)[rank]) @ down.chunk(world_size)[rank]
+    )
+    dist.all_reduce(output)
+    return output / world_size
+
+
+# %% [markdown]
+# Rows first would not do: a row gives a *term*, and $f$ of a sum is not the sum of $f$.
+#
+# ### Back
+#
+# Every rank has the whole output, so every rank also knows the gradient $G$ that comes back for it. With
+# $H = f(XA)$, and $f'$ 1 where $H$ is above 0 and 0 elsewhere,
+#
+# $$T_r = (G B_r^\top) \odot f', \qquad \frac{\partial L}{\partial X} = \sum_r T_r A_r^\top, \qquad
+# \frac{\partial L}{\partial A_r} = X^\top T_r, \qquad \frac{\partial L}{\partial B_r} = H_r^\top G$$
+#
+# The gradient of $X$ is again a sum over ranks. Those of the weights need nobody else, and nobody waits for
+# them. **Your turn**, with one trick: start the sum with `sending = dist.all_reduce(tensor, async_op=True)`,
+# compute what does not need it, then `sending.wait()`. Megatron-LM does the same.
+
+
+# %% tags=["yours"] yours="column_then_row_back"
+def column_then_row_back(rank, world_size, inputs, up, down, gradient):
+    """Return the gradients of inputs (whole), this rank's columns of up and rows of down."""
+    own_up = up.chunk(world_size, dim=1)[rank]
+    own_down = down.chunk(world_size, dim=0)[rank]
+    hidden = torch.relu(inputs @ own_up)
+    through = (gradient @ own_down.T) * (hidden > 0)
+    to_inputs = through @ own_up.T
+    sending = dist.all_reduce(to_inputs, async_op=True)
+    to_up, to_down = inputs.T @ through, hidden.T @ gradient
+    sending.wait()
+    return to_inputs, to_up, to_down
+
+
+# %% checks="column_then_row_back"
+gradient = torch.randint(-3, 4, (2, 3)).float()
+_, back = torch.func.vjp(lambda x, a, b: torch.relu(x @ a) @ b, inputs, up, down)
+to_inputs, to_up, to_down = back(gradient)
+own = list(zip(to_up.chunk(4, dim=1), to_down.chunk(4), strict=True))
+through = (gradient @ down.T) * (hidden > 0)
+terms = [through[:, each : each + 2] @ up[:, each : each + 2].T for each in (0, 2, 4, 6)]
+unsummed = tuple((term, *each) for term, each in zip(terms, own, strict=True))
+four_times = tuple((4 * to_inputs, 4 * each, 4 * other) for each, other in own)
+asked = exercises.Checks("The way back, on four ranks", column_then_row_back)
+asked.returns(
+    "gradients are those of autograd in one process",
+    (inputs, up, down, gradient),
+    call=on_ranks,
+    expected=[(to_inputs, *each) for each in own],
+    mistakes={
+        unsummed: "The inputs' gradient is a sum over ranks",
+        four_times: "The gradient that comes in is whole: do not add it up",
+    },
+)
+column_then_row_back = asked.settle()
+
+
+# %% wrong="column_then_row_back" says="a sum over ranks"
+def column_then_row_back(rank, world_size, inputs, up, down, gradient):
+    own_up, own_down = up.chunk(world_size, dim=1)[rank], down.chunk(world_size)[rank]
+    hidden = torch.relu(inputs @ own_up)
+    through = (gradient @ own_down.T) * (hidden > 0)
+    return through @ own_up.T, inputs.T @ through, hidden.T @ gradient
+
+
+# %% wrong="column_then_row_back" says="do not add it up"
+def column_then_row_back(rank, world_size, inputs, up, down, gradient):
+    own_up, own_down = up.chunk(world_size, dim=1)[rank], down.chunk(world_size)[rank]
+    dist.all_reduce(gradient)
+    hidden = torch.relu(inputs @ own_up)
+    through = (gradient @ own_down.T) * (hidden > 0)
+    to_inputs = through @ own_up.T
+    dist.all_reduce(to_inputs)
+    return to_inputs, inputs.T @ through, hidden.T @ gradient
+
+
+# %% tags=["run"]
+def counted(rank, world_size, function, *arguments):
+    with parallel.count_collectives() as counter:
+        function(rank, world_size, *arguments)
+    return counter.counts.collectives
+
+
+forward = ranks.run(counted, column_then_row, inputs, up, down)[0]
+back = ranks.run(counted, column_then_row_back, inputs, up, down, gradient)[0]
+
+# %% tags=["look"]
+messages.reveal(counted=sum(each.calls for each in forward + back))
+for way, [each] in (("forward", forward), ("back", back)):
+    print(f"{way}: {each.calls} {each.collective} of {each.size_bytes} bytes")
+
+# %% [markdown] tags=["explain"]
+# One forward, of the output; one back, of the input's gradient. The first stands in the way: the next layer
+# needs the sum. The second can hide behind the gradients of the weights. So every block has a wait, and
+# tensor ranks belong on the fastest link that there is.
+#
+# ### A common error: a gradient counted twice
+#
+# Above, $G$ came in whole. A program that adds it over the four ranks "to be safe" has it 4 times too large, with a forward pass and a
+# loss that look right. Every gradient of this block is then 4 times too large. Adam divides by the size of the gradients, so it
+# hides that. Now eight blocks in a row, each with this error:
+
+# %% tags=["predict"]
+grown = helpers.predict("How many times too large is the first block's gradient?", "x")
+grown
 
 
 # %%
 def make_blocks(depth, width, hidden):
     def block():
-        return nn.Sequential(OrderedDict(up=nn.Linear(width, hidden), act=nn.ReLU(), down=nn.Linear(hidden, width)))
+        up, down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        return nn.Sequential(OrderedDict(up=up, act=nn.ReLU(), down=down))
 
     return nn.Sequential(*(block() for _ in range(depth)))
 
 
-with torch.device("meta"):
-    large = make_blocks(16, 4096, 16384)
-plan = layouts.tensor_plan(large)
-parameters = sum(each.numel() for each in large.parameters())
-print(f"{parameters:,} parameters; block 0 is split by {dict(list(plan.items())[:2])}")
-
-# %% tags=["predict"]
-kept = helpers.predict("Weights, gradients and Adam's state, float32: how many bytes on one device?", "B")
-kept
-
-# %% [markdown]
-# Four layouts on 64 devices, and one on a single device. Data ranks can shard ([FSDP](glossary.md#sharding), lesson 04); tensor
-# ranks divide each layer, pipeline ranks divide the row of layers into stages (Parts 3 and 4 show how). The last two layouts are
-# 8 tensor x 8 pipeline ranks, and 4 x 4 x 4. `estimate_footprint` takes a rank of each stage.
-
 # %% tags=["run"]
-candidates = {
-    "one device": parallel.Layout(),
-    "data 64": parallel.Layout(data=64),
-    "FSDP 64": parallel.Layout(data=64, sharded="parameters"),
-    "tensor x pipeline": parallel.Layout(tensor=8, pipeline=8),
-    "all three": parallel.Layout(data=4, tensor=4, pipeline=4, sharded="parameters"),
-}
-how = {"inputs": (4096, 4096), "plan": plan, "optimizer": torch.optim.Adam}
-footprints = {name: layouts.estimate_footprint(large, layout, **how) for name, layout in candidates.items()}
+def first_and_last(factor, residual):
+    torch.manual_seed(1)
+    rows, blocks = torch.randn(64, 16), make_blocks(8, 16, 64)
+    for block in blocks:
+        output = block(rows)
+        output.register_hook(lambda gradient: factor * gradient)  # one all-reduce too many
+        rows = rows + output if residual else output
+    rows.pow(2).mean().backward()
+    return [blocks[place].up.weight.grad.flatten() for place in (0, -1)]
+
+
+first, table = {}, {}
+for name, residual in (("plain", False), ("with residual paths", True)):
+    true, wrong = first_and_last(1, residual), first_and_last(4, residual)
+    first[name], last = ((wrong[i].norm() / true[i].norm()).item() for i in (0, 1))
+    cosine = torch.cosine_similarity(wrong[0], true[0], dim=0).item()
+    table[name] = [f"{first[name]:,.1f}x", f"{last:.1f}x", f"{cosine:.2f}"]
 
 # %% tags=["look"]
-[one] = footprints["one device"].ranks
-kept.reveal(modelled=(4 + 4 + 8) * parameters, counted=one.total_bytes - one.activation_bytes)
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-kinds = {"weights": "parameter", "gradients": "gradient", "Adam": "optimizer", "saved": "activation", "all": "total"}
-sizes = {}
-for name, footprint in footprints.items():
-    fullest = max(footprint.ranks, key=lambda rank: rank.total_bytes)
-    sizes[name] = {"fullest": f"stage {fullest.stage} of {footprint.pipeline}"}
-    sizes[name] |= {kind: units.text(getattr(fullest, f"{key}_bytes"), "B") for kind, key in kinds.items()}
-pd.DataFrame(sizes).T
-
-# %% tags=["look"]
-for name in ("tensor x pipeline", "all three"):
-    staged = footprints[name]
-    saved = ", ".join(units.text(rank.activation_bytes, "B") for rank in staged.ranks)
-    print(f"{name} ({staged.schedule}, {staged.microbatches} microbatches), saved by stage: {saved}")
+grown.reveal(counted=first["plain"])
+columns = ["first too large", "last too large", "cosine of the first"]
+pd.DataFrame(table, index=columns).T
 
 # %% [markdown] tags=["explain"]
-# (The 256 bytes more than modelled are Adam's counters of steps, 4 bytes for each of 64 tensors.)
-#
-# Plain data parallel divides only the activations: no number of such devices makes room for the weights. The other three keep nearly
-# the same weights, because each cuts all of them into 64 parts. They differ in the activations saved and, as you will see, in what
-# they send. In a pipeline the stages differ as well: with the schedule 1F1B of Part 4 and as many [microbatches](glossary.md#microbatch) as stages, stage 0
-# keeps the activations of all of them, the last stage of one. What enters stage 0 is the batch, which is not counted; so stage 1
-# may keep most.
-#
-# An estimate that nobody has held against a measurement is a guess, so four real ranks train a small network of the same form, and
-# we ask their allocators:
-
-# %% tags=["run"]
-small = make_blocks(4, 256, 1024)
-given = {"inputs": (64, 256), "plan": layouts.tensor_plan(small), "optimizer": torch.optim.Adam}
-rows = {}
-for name, layout in {
-    "FSDP 4": parallel.Layout(data=4, sharded="parameters"),
-    "tensor 4": parallel.Layout(tensor=4),
-    "pipeline 4": parallel.Layout(pipeline=4),
-    "tensor 2 x pipeline 2": parallel.Layout(tensor=2, pipeline=2),
-}.items():
-    estimated = layouts.estimate_footprint(small, layout, ranks=range(4), **given)
-    measured = layouts.measure_footprint(ranks, small, layout, **given)
-    rows[name] = {f"rank {rank}": (estimated.ranks[rank].total_bytes, measured.ranks[rank].total_bytes)
-                  for rank in range(4)}  # fmt: skip
-
-# %% tags=["look", "nbval-ignore-output"]
-print("bytes estimated / allocated")
-pd.DataFrame(rows).T.map("{0[0]:,} / {0[1]:,}".format)
-
-# %% tags=["explain"]
-for name, by_rank in rows.items():
-    ratios = [measured / estimated for estimated, measured in by_rank.values()]
-    print(f"{name}: four ranks allocated {min(ratios):.2f} to {max(ratios):.2f} of the estimate")
+# The factor grows at each block on the way back. In a plain stack Adam hides even that, because each gradient has one constant
+# factor. With residual paths a part of the gradient goes round a block and is not multiplied. So the sum *points* elsewhere (its
+# cosine with the true gradient is below 1), and no optimizer hides that. Compare gradients, not losses. And ask at each point
+# whether the ranks hold different *terms* (add them) or the same *whole* (do not).
 
 # %% [markdown] tags=["slide"] minutes=2
-# ## Part 3: inside a layer
-#
-# - $f(X A)\,B = f(X A_1)\,B_1 + f(X A_2)\,B_2$
-# - $A_1$ and $A_2$ are columns of $A$, $B_1$ and $B_2$ rows of $B$
-#
-# This is [tensor parallelism](glossary.md#tensor-parallelism) (Shoeybi and others, *Megatron-LM*, 2019). A column of $A$ makes a
-# number of the hidden layer, whole, so that $f$ may be applied to it at once; a row of $B$ makes a term of the sum. Between the two nothing is
-# sent. The obvious alternative puts the pieces together after each layer. Each way of putting them together is a
-# [collective](glossary.md#collective). Four ranks, a block of two layers, forward and back:
-
-# %% tags=["predict"]
-messages = helpers.predict("How many collectives in all, forward and back, does column-then-row need?", "calls")
-messages
-
-# %% tags=["run"]
-torch.manual_seed(1)
-block = nn.Sequential(OrderedDict(norm=nn.LayerNorm(64), up=nn.Linear(64, 256), act=nn.ReLU(), down=nn.Linear(256, 64)))
-tokens, wanted = torch.randn(8, 16, 64), torch.randn(8, 16, 64)
-plans = {
-    "gathered each time": {"up": "gathered", "down": "gathered"},
-    "column, then row": {"up": "column", "down": "row"},
-    "sequence parallel": {"norm": "sequence", "up": "column", "down": "row"},
-}
-split = {
-    name: parallel.compare_tensor_parallel(
-        ranks, block, plan=plan, inputs=tokens, targets=wanted, loss=mse_loss, sequence="norm" in plan
-    )
-    for name, plan in plans.items()
-}
-assert all(each.agreement.equal for each in split.values())
-
-# %% tags=["look"]
-traffic = parallel.model_tensor_traffic(block, plans["column, then row"], inputs=tokens.shape, tensor=4)
-both = [sum(each.calls for way in ("forward", "backward") for each in getattr(found, way).collectives)
-        for found in (traffic, split["column, then row"].traffic)]  # fmt: skip
-messages.reveal(modelled=both[0], counted=both[1])
-
-# %% tags=["look"]
-calls = [
-    {"plan": name, "pass": way, "collective": each.collective, "calls": each.calls, "bytes": f"{each.size_bytes:,}"}
-    for name, run in split.items()
-    for way in ("forward", "backward")
-    for each in getattr(run.traffic, way).collectives
-]
-pd.DataFrame(calls).set_index(["plan", "pass"])
-
-# %% [markdown] tags=["explain"]
-# All three compute what one process computes. Column-then-row needs one [all-reduce](glossary.md#all-reduce) forward, of the
-# output's terms, and one back, of the input's gradient. The first stands in the way: the next layer needs the sum. Behind the
-# second a program can hide computing, because nobody waits for the gradient of the weights; Megatron-LM computes it while the sum
-# is on its way. That leaves a wait in every block, and is why tensor ranks sit on the fastest link of the machine.
-#
-# ### Sequence parallel
-#
-# Between the blocks all four ranks hold the same tokens and do the same layer norm. [Sequence
-# parallelism](glossary.md#sequence-parallelism) divides the tokens there (Korthikanti and others, *Reducing Activation Recomputation
-# in Large Transformer Models*, 2022). An all-reduce is a [reduce-scatter](glossary.md#reduce-scatter) and an
-# [all-gather](glossary.md#all-gather); the tokens stay scattered in between. Each of the two sends half of an all-reduce of the same
-# buffer:
-
-# %%
-sent = {}
-for name in ("column, then row", "sequence parallel"):
-    halves = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
-    run = split[name].traffic
-    sent[name] = sum(halves[each.collective] * each.size_bytes * 3 // 4
-                     for way in (run.forward, run.backward) for each in way.collectives)  # fmt: skip
-print(sent)
-print(f"the gather at the end of the net, so that we can compare: {tokens.nbytes * 3 // 4:,}")
-
-# %% [markdown] tags=["explain"]
-# A rank sends as many bytes as before, plus one all-gather at the end of this net of one block; in a longer network that gather
-# disappears. What is won is memory: each rank keeps a fourth of the activations of each norm, dropout and residual.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ### What went wrong here? A split that computes nothing less
-#
-# PyTorch's own [FLOP](glossary.md#flop) counter, on one of four ranks:
-
-# %% tags=["slide-output"]
-run = split["column, then row"]
-print(f"PyTorch's FlopCounterMode: {run.flop_counter_flops:,} FLOP")
-print(f"in the products really computed: {run.rank_flops:,} FLOP")
-print(f"parameters on this rank: {run.rank_parameters[0]:,} of {run.parameters:,}")
-
-# %% [markdown] tags=["explain"]
-# The counter sees a `DTensor`, one tensor that lies on four ranks, before it is split: it counts the whole product on every rank.
-# A utilisation made of it is four times too good. (The second line counts the products of plain tensors to which each DTensor hands
-# its work.) Shapes mislead in the same way: a DTensor's `.shape` is that of the whole tensor, not of this rank's part.
-#
-# Widths must divide. What happens with 66 columns on 4 ranks?
-
-# %%
-odd = nn.Sequential(OrderedDict(up=nn.Linear(64, 66), act=nn.ReLU(), down=nn.Linear(66, 64)))
-try:
-    parallel.compare_tensor_parallel(
-        ranks, odd, plan=plans["column, then row"], inputs=tokens, targets=wanted, loss=mse_loss
-    )
-except ValueError as error:
-    print(error)
-print("cut by torch.chunk, as DTensor does:", [len(part) for part in torch.arange(66).chunk(4)])
-
-# %% [markdown] tags=["explain"]
-# The first line is this course's own check; DTensor would go on, and one rank would wait for the three others. That is why widths
-# and vocabularies are padded to multiples.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 4: a pipeline
+# ## Part 3: cut between layers
 #
 # - Stage $s$ has the layers of rank $s$
-# - Only the boundary moves: activations forward, gradients back
-# - But stage 3 waits for stage 2, and stage 2 for stage 1
+# - Forward, activations cross a boundary; back, their gradients
+# - Stage 3 waits for stage 2, which waits for stage 1
 #
-# [Pipeline parallelism](glossary.md#pipeline-parallelism) sends least of all: one tensor a boundary. The naive form has a whole
-# batch go through the stages one after the other. Our devices sleep: forward 15 ms, backward 30 ms for a fourth of the batch.
-
-# %% tags=["predict"]
-naive_busy = helpers.predict("Four stages, the batch in one piece: what share of the time is a device busy?", "%")
-naive_busy
+# In [pipeline parallelism](glossary.md#pipeline-parallelism) layers stay whole, and hardly anything
+# travels. But a batch in one piece keeps one stage busy at a time. So cut the batch into
+# [microbatches](glossary.md#microbatch): while stage 1 has the first, stage 0 takes the second. GPipe (Huang
+# and others, 2019) sends all of them forward, and then all back.
+#
+# Four stages of one weight each, three microbatches, and what one process makes of them:
 
 # %%
-stages, forward_s, backward_s = 4, 15e-3, 30e-3
-naive = parallel.pipeline_schedule("gpipe", ranks=4, microbatches=1, forward_s=4 * forward_s, backward_s=4 * backward_s)
-gpipe = parallel.pipeline_schedule("gpipe", ranks=4, microbatches=4, forward_s=forward_s, backward_s=backward_s)
+stages = [nn.Linear(2, 2, bias=False) for _ in range(4)]
+for place, each in enumerate(stages):
+    each.weight.data = torch.tensor([[1.0, place - 1], [2, -1]])
+batches = list(torch.tensor([[[1.0, 2]], [[3, -1]], [[0, 2]]]))
 
-# %% tags=["slide", "slide-output"] minutes=1
-drawn = plotting.gantt(naive.timeline.activities, title="Modelled: the batch in one piece")
-plotting.show(
-    drawn, alt="Four lanes: forward passes go down like stairs, backward passes come up; one at a time works."
+
+def one_process(given):
+    net = nn.Sequential(*stages)
+    return torch.autograd.grad(net(torch.cat(given)).sum(), list(net.parameters()))
+
+
+# %% [markdown]
+# The way forward is given. `dist.send(tensor, rank)` sends; `dist.recv(tensor, rank)` fills a tensor with what
+# arrives. Autograd's record does not cross processes. So a stage begins its own at `given` (`requires_grad_`),
+# sends bare values (`detach`), and keeps both ends for the way back:
+
+
+# %%
+def all_forward(rank, world_size, stage, microbatches):
+    kept = []
+    for batch in microbatches:
+        given = batch.clone()
+        if rank > 0:
+            dist.recv(given, rank - 1)
+        given.requires_grad_()
+        output = stage(given)
+        if rank < world_size - 1:
+            dist.send(output.detach(), rank + 1)
+        kept.append((given, output))
+    return kept
+
+
+# %% [markdown]
+# GPipe's step is this and then the way back. The loss is the sum of all last outputs:
+
+
+# %%
+def gpipe(rank, world_size, all_back, stages, microbatches):
+    all_back(rank, world_size, all_forward(rank, world_size, stages[rank], microbatches))
+    return stages[rank].weight.grad
+
+
+# %% [markdown]
+# **Your turn**: the way back, the mirror image of `all_forward`. Gradients come from the right and go to the left; at the last
+# stage they are all ones. `output.backward(gradient)` goes back through this stage alone, adds up the gradient of
+# its weight, and leaves in `given.grad` what is to be sent on. A `recv` without its `send` ends after 20 seconds.
+
+
+# %% tags=["yours"] yours="all_back"
+def all_back(rank, world_size, kept):
+    """Go back through this stage for each (given, output) of kept, in order; return nothing.
+
+    The gradient of output, of its shape, comes from rank + 1; that of given goes to rank - 1.
+    """
+    for given, output in kept:
+        gradient = torch.ones_like(output)
+        if rank < world_size - 1:
+            dist.recv(gradient, rank + 1)
+        output.backward(gradient)
+        if rank > 0:
+            dist.send(given.grad, rank - 1)
+
+
+# %% checks="all_back"
+whole = one_process(batches)
+asked = exercises.Checks("GPipe's way back: three microbatches, four stages", all_back)
+asked.returns(
+    "every stage has its gradient of the whole batch",
+    (stages, batches),
+    call=lambda function, *given: on_ranks(gpipe, function, *given),
+    expected=whole,
+    mistakes={
+        one_process(batches[-1:]): "Only the last went back: go through all of kept",
+        tuple(each / 3 for each in whole): "Microbatches' gradients are added, not averaged",
+    },
 )
+all_back = asked.settle()
+
+
+# %% wrong="all_back" says="go through all of kept"
+def all_back(rank, world_size, kept):
+    given, output = kept[-1]
+    gradient = torch.ones_like(output)
+    if rank < world_size - 1:
+        dist.recv(gradient, rank + 1)
+    output.backward(gradient)
+    if rank > 0:
+        dist.send(given.grad, rank - 1)
+
+
+# %% wrong="all_back" says="added, not averaged"
+def all_back(rank, world_size, kept):
+    for given, output in kept:
+        gradient = torch.ones_like(output) / len(kept)
+        if rank < world_size - 1:
+            dist.recv(gradient, rank + 1)
+        output.backward(gradient)
+        if rank > 0:
+            dist.send(given.grad, rank - 1)
+
 
 # %% [markdown]
-# The remedy is to cut the batch into [microbatches](glossary.md#microbatch): while stage 1 has the first, stage 0 takes the second
-# (GPipe: Huang and others, 2019). The gradients of the microbatches add up, so that the result is the same.
-
-# %% tags=["slide", "slide-output"] minutes=1
-drawn = plotting.gantt(gpipe.timeline.activities, title="Modelled: GPipe, the batch in four microbatches")
-plotting.show(drawn, alt="Four lanes: the passes of four microbatches overlap; triangles of idle time remain.")
-
-
-# %% [markdown]
-# What remains idle is the [bubble](glossary.md#bubble). Now both on four ranks that sleep, by `torch.distributed.pipelining`:
-
-
-# %% tags=["run", "nbval-ignore-output"]
-def run_pipeline(name, microbatches, chunks=1, scale=1.0):
-    times = {"forward_s": scale * forward_s / chunks, "backward_s": scale * backward_s / chunks}
-    weight = {"weight_s": times["backward_s"] / 2} if name == "zero_bubble" else {}
-    net, batch = parallel.sleeping_net(stages * chunks, **times, **weight), torch.ones(microbatches, 1)
-    how = {"microbatches": microbatches, "chunks": chunks}
-    run = parallel.execute_schedule(ranks, name, net=net, inputs=batch, targets=batch, loss=mse_loss, **how)
-    return parallel.pipeline_schedule(name, ranks=4, **how, **times), run.schedule
-
-
-one_piece, four_parts = run_pipeline("gpipe", 1, scale=4)[1], run_pipeline("gpipe", 4)[1]
-for _ in range(3):  # a busy machine may hold up a run: then it is repeated
-    if four_parts.duration_s > 0.7 * one_piece.duration_s:
-        four_parts = run_pipeline("gpipe", 4)[1]
-# %% tags=["look", "nbval-ignore-output"]
-naive_busy.reveal(modelled=100 / stages, simulated=100 * (1 - one_piece.bubble_share))
-
-# %% tags=["explain"]
-print(f"one device alone: {units.text(16 * (forward_s + backward_s), 's')}; four, the batch in one piece: "
-      f"{units.text(one_piece.duration_s, 's')}, in four microbatches: {units.text(four_parts.duration_s, 's')}")  # fmt: skip
-
-# %% [markdown] tags=["explain"]
-# In one piece a device works a fourth of the time: four devices, and the speed of one. With $m$ microbatches on $p$ stages, a step
-# lasts $m + p - 1$ turns in place of $m$:
-#
-# $$\frac{\text{idle}}{\text{busy}} = \frac{p - 1}{m}$$
+# Now the clock. The step runs again, with stages that sleep: 300 ms a stage for the whole batch, a third of
+# it forward. A stage that never waited would be done after 300 ms.
 
 # %% tags=["predict"]
-bubble_16 = helpers.predict("4 stages, 16 microbatches: idle time in % of busy time?", "%")
-bubble_16
+idle = helpers.predict("4 stages, 4 microbatches: idle time in % of busy time?", "%")
+idle
+
 
 # %% tags=["run", "nbval-ignore-output"]
-pipelines = {4: (gpipe, four_parts)} | {m: run_pipeline("gpipe", m) for m in (8, 16)}
-assert all(run.order(rank) == model.order(rank) for model, run in pipelines.values() for rank in range(4))
-bubble_16.reveal(
-    modelled=100 * parallel.bubble_ratio("gpipe", ranks=4, microbatches=16),
-    simulated=100 * pipelines[16][1].bubble_ratio,
-)
+def timed(rank, world_size, function, *arguments):
+    dist.barrier()
+    start_s = time.perf_counter()
+    function(rank, world_size, *arguments)
+    return time.perf_counter() - start_s
+
+
+def simulated_s(microbatches):
+    layer = parallel.SleepingLayer(0.1 / microbatches, 0.2 / microbatches)
+    given = (all_back, [layer] * 4, [torch.ones(1)] * microbatches)
+    return min(max(ranks.run(timed, gpipe, *given)) for _ in range(2))
+
+
+step_s = {m: simulated_s(m) for m in (1, 2, 4)}
+assert step_s[4] < 0.7 * step_s[1]
+ratio = parallel.bubble_ratio("gpipe", ranks=4, microbatches=4)
+idle.reveal(modelled=100 * ratio, simulated=100 * (step_s[4] / 0.3 - 1))
+
+# %% tags=["look", "nbval-ignore-output"]
+table = {m: [0.3 * (m + 3) / m, each] for m, each in step_s.items()}
+print("one step, by the number of microbatches")
+pd.DataFrame(table, index=["modelled", "simulated"]).T.map(lambda s: units.text(s, "s"))
+
+# %% [markdown] tags=["explain"]
+# With one microbatch, four devices are as fast as one. With $m$ microbatches on $p$ stages a step lasts
+# $m + p - 1$ turns instead of $m$. The rest is the [bubble](glossary.md#bubble):
+#
+# $$\frac{\text{idle}}{\text{busy}} = \frac{p - 1}{m}$$
+#
+# (Others state the share of the whole step, $(p-1)/(m+p-1)$.) The simulated step is longer, because messages take time. Play it:
+
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
-drawn = plotting.draw_three(
-    [str(m) for m in pipelines],
-    {
-        "modelled": [round(100 * model.bubble_ratio, 1) for model, _ in pipelines.values()],
-        "simulated": [round(100 * run.bubble_ratio, 1) for _, run in pipelines.values()],
-    },
-    unit="",
-    title="GPipe on 4 sleeping ranks: the bubble",
-    xlabel="microbatches",
-)
-drawn.axes[0].set_ylabel("idle time in % of busy time")
-plotting.show(
-    drawn,
-    alt="Bars of modelled and simulated bubble for 4, 8 and 16 microbatches; the model halves from each to the next.",
+def drawn(name, microbatches, chunks=1, until_s=None):
+    pieces = {"ranks": 4, "microbatches": microbatches, "chunks": chunks}
+    turn_s = 0.1 / microbatches / chunks
+    model = parallel.pipeline_schedule(name, **pieces, forward_s=turn_s, backward_s=2 * turn_s)
+    label = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved"}[name]
+    title = f"{label}, microbatches: {microbatches}, idle {model.bubble_ratio:.0%} of busy"
+    return plotting.gantt(model.timeline.activities, title=title, until=until_s)
+
+
+plotting.play(
+    [drawn("gpipe", m, until_s=1.25) for m in (1, 2, 4)],
+    title="GPipe on 4 stages: the same batch in more and more microbatches",
+    alt="Four lanes of passes; on one axis of time, the same work ends sooner in each frame.",
 )
 
 # %% [markdown] tags=["explain"]
-# The simulated bubble is larger, because a message between processes takes time as well, in particular where other programs use the
-# cores. So why not a thousand microbatches? Cut out of the same batch they are small: they use a device badly, and each pays for its
-# messages. Of the same size, as here, they make a larger batch, and there is the memory: GPipe does all forward passes first, so that
-# a stage keeps the activations of *all* microbatches.
+# So why not a thousand microbatches? Each is tiny then: small products leave a device mostly idle, and every message has its
+# [latency](glossary.md#latency). To keep them large one takes a larger batch, and that fills the memory: in this order the
+# activations of the whole batch are alive until the first microbatch goes back. (The paper's GPipe keeps only a stage's input and
+# recomputes the rest.)
 
 # %% [markdown] tags=["slide"] minutes=2
-# ### Four schedules
+# ## Part 4: backward as soon as you can
 #
-# - **GPipe**: all forward, then all backward
-# - **1F1B**: backward as soon as one can be
-# - **interleaved**: two thin stages a rank
-# - **zero bubble**: the weights' gradients fill the gaps
+# - Stage $s$ first sends as many microbatches forward as stages come after it
+# - Then one forward, one backward, in turn
+# - Then the backward passes that are left
 #
-# 1F1B is PipeDream's (Narayanan and others, 2019), here with a wait at the end of each step; interleaved: Narayanan and others,
-# *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, 2021. Zero bubble: Qi and others, *Zero Bubble
-# Pipeline Parallelism*, 2024; we take its ZB-H1. A backward pass computes two things: the gradient of its input, for which the
-# stage before waits, and that of the weights, for which nobody waits. The second can be put off.
+# This is 1F1B (Narayanan and others, *PipeDream*, 2019; here all of a batch ends before the next begins). The
+# last stage goes back at once, so activations are freed early.
 
 # %% tags=["predict"]
 alive = helpers.predict(
-    "With 1F1B, 4 stages and 8 microbatches: of how many microbatches does stage 0 keep activations at the same time?",
+    "1F1B, 4 stages, 8 microbatches: of how many does stage 0 keep activations?",
     "microbatches",
 )
 alive
 
+# %% [markdown]
+# **Your turn.** Write the order of one stage as a list of `("F", 0)`, microbatch 0 forward, and `("B", 0)`, backward. With few
+# microbatches there may be fewer than stages that come after.
+
+
+# %% tags=["yours"] yours="one_f_one_b"
+def one_f_one_b(stage, stages, microbatches):
+    """Return the passes of a stage in 1F1B's order, a list of ("F" or "B", microbatch)."""
+    ahead = min(stages - 1 - stage, microbatches)
+    order = [("F", each) for each in range(ahead)]
+    for each in range(microbatches - ahead):
+        order += [("F", ahead + each), ("B", each)]
+    return order + [("B", each) for each in range(microbatches - ahead, microbatches)]
+
+
+# %% checks="one_f_one_b"
+asked = exercises.Checks("1F1B, a stage's order", one_f_one_b)
+turns = [("F", 0), ("B", 0), ("F", 1), ("B", 1)]
+asked.returns("the last stage goes back at once", (3, 4, 2), expected=turns)
+one_ahead = [("F", 0), ("F", 1), ("B", 0), ("F", 2), ("B", 1), ("B", 2)]
+two_ahead = (("F", 0), ("F", 1), ("F", 2), ("B", 0), ("B", 1), ("B", 2))
+asked.returns(
+    "stage 2 of 4 is one microbatch ahead",
+    (2, 4, 3),
+    expected=one_ahead,
+    mistakes={two_ahead: "One microbatch too many ahead: only one stage comes after stage 2"},
+)
+few = [("F", 0), ("F", 1), ("B", 0), ("B", 1)]
+asked.returns("two microbatches are enough for four stages", (0, 4, 2), expected=few)
+one_f_one_b = asked.settle()
+
+
+# %% wrong="one_f_one_b" says="One microbatch too many ahead"
+def one_f_one_b(stage, stages, microbatches):
+    ahead = min(stages - stage, microbatches)
+    order = [("F", each) for each in range(ahead)]
+    for each in range(microbatches - ahead):
+        order += [("F", ahead + each), ("B", each)]
+    return order + [("B", each) for each in range(microbatches - ahead, microbatches)]
+
+
+# %% wrong="one_f_one_b" says="two microbatches are enough"
+def one_f_one_b(stage, stages, microbatches):
+    ahead = stages - 1 - stage
+    order = [("F", each) for each in range(ahead)]
+    for each in range(microbatches - ahead):
+        order += [("F", ahead + each), ("B", each)]
+    return order + [("B", each) for each in range(max(0, microbatches - ahead), microbatches)]
+
+
 # %% tags=["run"]
-kinds = {"gpipe": {}, "1f1b": {}, "interleaved": {"chunks": 2}, "zero_bubble": {}}
-scheduled = {"gpipe": pipelines[8]}
-scheduled |= {name: run_pipeline(name, 8, **how) for name, how in list(kinds.items())[1:]}
+def most_alive(order):
+    return max(accumulate(1 if kind == "F" else -1 for kind, _ in order))
+
+
+in_turn = [("F", each) for each in range(8)] + [("B", each) for each in range(8)]
+kept = {"GPipe": [most_alive(in_turn)] * 4}
+kept["1F1B"] = [most_alive(one_f_one_b(stage, 4, 8)) for stage in range(4)]
 
 # %% tags=["look"]
-alive.reveal(
-    modelled=parallel.live_activations("1f1b", rank=0, ranks=4, microbatches=8),
-    counted=scheduled["1f1b"][1].loads[0].live_activations,
-)
+modelled = parallel.live_activations("1f1b", rank=0, ranks=4, microbatches=8)
+alive.reveal(modelled=modelled, counted=kept["1F1B"][0])
+pd.DataFrame(kept, index=[f"stage {stage}" for stage in range(4)]).T
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
-drawn = plotting.gantt(scheduled["1f1b"][1].timeline.activities, title="Simulated: 1F1B, 8 microbatches")
-plotting.show(drawn, alt="Four lanes: after a few forward passes, forward and backward passes take turns on each rank.")
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-drawn = plotting.gantt(scheduled["zero_bubble"][1].timeline.activities, title="Simulated: zero bubble, 8 microbatches")
-plotting.show(drawn, alt="Four lanes: as before, and passes for the weights alone stand where ranks were idle.")
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
-table = {
-    name: {
-        "modelled": f"{model.bubble_ratio:.1%}",
-        "simulated": f"{run.bubble_ratio:.1%}",
-        "alive": [each.live_activations for each in run.loads],
-    }
-    for name, (model, run) in scheduled.items()
-}
-print("idle over busy time, and the microbatches alive on ranks 0 to 3")
-pd.DataFrame(table).T
-
-# %% tags=["explain"]
-for name, (model, run) in scheduled.items():
-    keep = [[each.live_activations for each in found.loads] for found in (model, run)]
-    print(f"{name}: alive {keep[0]} modelled, {keep[1]} counted")
+schedule = parallel.pipeline_schedule("1f1b", ranks=4, microbatches=8)
+for stage in range(4):
+    order = [(kind[0].upper(), microbatch) for kind, _, microbatch in schedule.order(stage)]
+    assert order == one_f_one_b(stage, 4, 8)  # the figure is your order
+figure = drawn("1f1b", 8)
+lanes = [f"rank {rank}, keeps {number}" for rank, number in enumerate(kept["1F1B"])]
+figure.axes[0].set_yticks(range(4), lanes)
+alt = "Four lanes that keep 4, 3, 2 and 1 microbatches: forward and backward take turns."
+plotting.show(figure, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# By the model 1F1B has exactly the bubble of GPipe: it saves memory, not time. Interleaved halves the bubble, and keeps more: its
-# counts are of stages half as thick, so 11 of them are the activations of 5.5 microbatches; every boundary is crossed twice. Zero
-# bubble keeps a full $p$ on every rank, and has a third of the bubble where the three parts of a pass take equally long. (In its
-# simulated chart rank 0 shows whole backward passes as one bar: nobody waits for its input's gradient, so PyTorch puts all off.)
+# Stage $r$ keeps $\min(m, p - r)$ microbatches. The bubble is that of GPipe, $\frac{p-1}{m}$: 1F1B saves memory,
+# not time.
 #
-# Move the sliders. Which is the smallest number of microbatches with less than a tenth of bubble for your number of stages?
+# Time is saved by thinner stages. **Interleaved** (Narayanan and others, *Efficient Large-Scale Language Model
+# Training on GPU Clusters Using Megatron-LM*, 2021): rank 0 has layers 0 and 4, rank 1 layers 1 and 5, and so
+# on. The pipeline still fills and drains in $p - 1$ turns, and with $v = 2$ stages a rank a turn is half as long: so is the
+# bubble. The price: activations travel more than twice as often, and with many microbatches rank 0 keeps
+# $1 + \frac{p-1}{pv}$ times as much as in 1F1B.
 
-
-# %%
-def draw_schedule(schedule, stages, microbatches):
-    chunks = 2 if schedule == "interleaved" else 1
-    model = parallel.pipeline_schedule(
-        schedule, ranks=stages, microbatches=microbatches, chunks=chunks, forward_s=1 / chunks, backward_s=2 / chunks
-    )
-    most = max(each.live_activations for each in model.loads) / chunks
-    title = f"{schedule}: idle {model.bubble_ratio:.0%} of busy, {most:g} microbatches alive"
-    return plotting.gantt(model.timeline.activities, title=title, unit="", xlabel="time, in forward passes")
-
-
-helpers.interactive_figure(
-    draw_schedule,
-    {"schedule": list(kinds), "stages": [2, 4, 8], "microbatches": [8, 16, 24, 32]},
-    views=[
-        {"schedule": "gpipe", "stages": 4, "microbatches": 8},
-        {"schedule": "1f1b", "stages": 4, "microbatches": 8},
-        {"schedule": "interleaved", "stages": 4, "microbatches": 8},
-    ],
-    alt=lambda schedule, stages, microbatches: (
-        f"A lane for each of {stages} stages: the modelled passes of {microbatches} microbatches under {schedule}."
-    ),
+# %% tags=["look", "slide", "slide-output"] minutes=1
+one_stage = drawn("1f1b", 4, until_s=0.55)
+two_stages = drawn("interleaved", 4, chunks=2, until_s=0.55)
+one_stage.set_figheight(two_stages.get_figheight())  # frames of a player have one size
+plotting.play(
+    [one_stage, two_stages],
+    title="4 microbatches: one stage a rank, then two",
+    captions=["1F1B: each rank has one stage.", "A rank's second stage is darker."],
+    alt="Four lanes of passes, then the same with passes half as long and a smaller bubble.",
 )
+
+# %% [markdown] tags=["explain"]
+# And a *zero-bubble* schedule (Qi and others, 2024) fills the gaps with the gradients of the weights, which
+# nobody waits for, as you did in Part 2. PyTorch has all of them in
+# `torch.distributed.pipelining`; `parallel.execute_schedule` runs them on ranks.
 
 # %% [markdown] tags=["slide"] minutes=1
-# ### What went wrong here? A pipeline that trains another network
+# ## Part 5: what each rank keeps
 #
-# Layers that compute, four stages, four microbatches. Once with layer norm, once with batch norm:
-
-
-# %% tags=["look", "slide-output"]
-def stage(norm):
-    return nn.Sequential(nn.Linear(16, 16), norm, nn.Tanh())
-
-
-inputs, targets = torch.randn(32, 16), torch.randn(32, 16)
-batch = {"inputs": inputs, "targets": targets, "loss": mse_loss}
-for norm in (nn.LayerNorm, nn.BatchNorm1d):
-    net = nn.Sequential(*(stage(norm(16)) for _ in range(4)))
-    run = parallel.execute_schedule(ranks, "1f1b", net=net, microbatches=4, **batch)
-    apart = parallel.compare_with_one_process(run, net, **batch).gradient_difference
-    print(f"{norm.__name__}: a gradient is off by {apart:.1f} of itself at most")
-
-# %% [markdown] tags=["explain"]
-# Batch norm takes its mean over what it sees, and that is one microbatch of 8. Here no all-reduce can mend it, as it did in lesson
-# 04: the microbatches come one after the other, and the first has gone on long before the last arrives.
+# - Weights, gradients, [optimizer state](glossary.md#optimizer-state): an eighth each
+# - Activations: here the cuts differ
 #
-# What if there are fewer microbatches than stages? 1F1B itself can do with them, and Megatron-LM runs it so. PyTorch refuses, and
-# so does this library:
-
-# %%
-try:
-    parallel.pipeline_schedule("1f1b", ranks=4, microbatches=2)
-except ValueError as error:
-    print(error)
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 5: meshes
-#
-# A [mesh](glossary.md#mesh) gives each rank several numbers: its row and its column.
-#
-# Tensor ranks speak most often, so they are neighbours, on the fastest link; data ranks speak once a step. Four ranks as 2 data x 2
-# tensor:
-
-# %% tags=["slide-output"]
-layout = parallel.Layout(data=2, tensor=2)
-for rank in range(layout.ranks):
-    _, data, tensor = layout.place(rank)
-    print(f"rank {rank}: shard {data} of the batch, part {tensor} of each layer")
-
-# %% tags=["predict"]
-averaged = helpers.predict("2 data x 2 tensor: what share of all gradients does a rank average?", "%")
-averaged
-
-# %% tags=["run"]
-plain = nn.Sequential(OrderedDict(list(block.named_children())[1:]))
-mesh = parallel.compare_tensor_parallel(
-    ranks, plain, plan=plans["column, then row"], inputs=tokens, targets=wanted, loss=mse_loss, data=2
-)
-assert mesh.agreement.equal
-averaged.reveal(modelled=50, counted=100 * mesh.averaged_bytes / (4 * mesh.parameters))
-
-# %% tags=["look"]
-for kind, each in (("between tensor ranks", mesh.traffic.forward), ("back", mesh.traffic.backward)):
-    print(f"{kind}: {each.size_bytes('all_reduce'):,} bytes in {each.calls('all_reduce')} all-reduce(s)")
-print(f"between data ranks, once a step: {mesh.averaged_bytes:,} of {4 * mesh.parameters:,} bytes of gradient")
-
-# %% [markdown] tags=["explain"]
-# A bit more than a half: the bias of a row split is whole on every tensor rank. Nothing goes back between the tensor ranks here, for `up` is now
-# the first layer, and nobody asks for the gradient of the batch. Each traffic divides by the other dimension: all-reduces carry half the batch,
-# gradients are half of the layers. A mesh larger than the ranks is refused:
-
-# %%
-try:
-    parallel.compare_tensor_parallel(
-        ranks, plain, plan=plans["column, then row"], inputs=tokens, targets=wanted, loss=mse_loss, data=2, tensor=4
-    )
-except ValueError as error:
-    print(error)
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 6: along the sequence
-#
-# Each rank has a part of the tokens. Its queries stay; keys and values go round the ring.
-#
-# In attention every token looks at all others, so the table of scores grows with the square of the length. In [ring
-# attention](glossary.md#ring-attention) (Liu, Zaharia and Abbeel, 2023) no rank ever has all keys, nor a whole row of scores. The
-# difficulty: a softmax needs the sum over *all* keys, and they come in blocks. So each rank keeps, beside its output so far, the sum
-# so far (as its logarithm, for $e^{100}$ fits into no float32), and rescales, for queries of $d$ numbers:
-#
-# $$o = \frac{s_1 o_1 + s_2 o_2}{s_1 + s_2}, \qquad s_i = \sum_{k \in \text{block } i} e^{q \cdot k / \sqrt{d}}$$
-
-# %% tags=["predict"]
-ring_growth = helpers.predict("From 2 to 4 ranks, same sequence: how many times the bytes a rank sends forward?", "x")
-ring_growth
-
-
-# %% tags=["run"]
-def plain_mean(output, log_sum, more, more_log_sum):
-    first = torch.isinf(log_sum)
-    return torch.where(first, more, (output + more) / 2), torch.where(first, more_log_sum, log_sum)
-
-
-torch.manual_seed(2)
-query, key, value = torch.randn(3, 1, 2, 32, 16)
-merges = {"by the running sum": None, "by the plain mean": plain_mean}
-rings = {name: parallel.compare_ring_attention(ranks, query, key, value, merge=merge) for name, merge in merges.items()}
-for name, each in rings.items():
-    print(f"merged {name}: outputs are off by {each.agreement.output_difference:.1f} of the largest")
-
-# %% tags=["look"]
-ring_bytes = {p: parallel.model_ring_traffic(query.shape, ranks=p).forward_bytes for p in (2, 4)}
-ring_growth.reveal(modelled=ring_bytes[4] / ring_bytes[2])
-sent = rings["by the running sum"].sent.forward_bytes
-print(f"modelled on 2 and 4 ranks: {ring_bytes[2]:,} and {ring_bytes[4]:,} bytes; counted on 4: {sent:,}")
-
-# %% [markdown] tags=["explain"]
-# A rank passes on all keys and values but one block: $\frac{p-1}{p}$ of them, less than all however many ranks there are, while
-# its queries, and the scores that it computes in all, shrink as $1/p$. **What went wrong** with the plain mean: a block whose keys fit the query well must count for more.
-#
-# With a causal mask a token sees only earlier ones:
-
-# %% tags=["explain"]
-causal = parallel.compare_ring_attention(ranks, query, key, value, causal=True)
-assert causal.agreement.equal
-print(f"blocks of scores by rank: {causal.blocks}")
-busy = sum(causal.blocks) / (len(causal.blocks) * max(causal.blocks))
-print(f"mean work of the ranks over the most: {busy:.1%}")
-print("cut into 8, pieces r and 7 - r on rank r:", [(rank + 1) + (8 - rank) for rank in range(4)])
-
-# %% [markdown] tags=["explain"]
-# The last rank works four times as much as the first, and in a ring all wait for the slowest. The repair gives each rank one early and one late
-# piece of the sequence (*The Llama 3 Herd of Models*, 2024, section 3.3.2): piece $i$, counted from 0, sees $i + 1$ pieces, and the sum is the
-# same on all ranks.
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 7: experts
-#
-# - Many small networks; a router sends each token to one
-# - Parameters grow, the work of a token does not
-# - The tokens travel: two all-to-alls
-#
-# This is a [mixture of experts](glossary.md#mixture-of-experts) (Shazeer and others, 2017). In an *all-to-all* each rank sends a
-# different part to each other rank. Messages need a fixed size, so each expert has places for so many tokens of a rank, its
-# *capacity*; what comes late is dropped (Fedus, Zoph and Shazeer, *Switch Transformers*, 2021). 64 tokens, 8 experts, and exactly as many places
-# as there are tokens:
-
-# %% tags=["predict"]
-dropped = helpers.predict(
-    "64 tokens, 8 experts, 64 places, a router that has learned nothing: how many are dropped?", "tokens"
-)
-dropped
-
-# %% tags=["run"]
-torch.manual_seed(3)
-tight = parallel.Experts(32, 64, experts=8, capacity_factor=1.0)
-many = torch.randn(64, 32)
-mixed = parallel.compare_experts(ranks, tight, many)
-assert mixed.agreement.equal  # to one process in which each rank's tokens queue by themselves
-
-# %% tags=["look"]
-dropped.reveal(modelled=0, counted=mixed.dropped)
-
-# %% tags=["look"]
-pd.DataFrame([{"expert": e.expert, "rank": e.rank, "tokens": e.tokens, "dropped": e.dropped} for e in mixed.loads])
-
-# %% [markdown] tags=["explain"]
-# The model that says 0 counts places and forgets that tokens choose: some experts are asked for too often, others have empty
-# places, which travel all the same. More places drop fewer tokens and send more bytes:
-
-# %% tags=["look"]
-rows = {}
-for factor in (1.0, 2.0, 4.0):
-    roomy = parallel.Experts(32, 64, experts=8, capacity_factor=factor)
-    roomy.load_state_dict(tight.state_dict())
-    run = parallel.compare_experts(ranks, roomy, many)
-    modelled = parallel.model_expert_traffic(roomy, tokens=16, ranks=4).forward_bytes
-    rows[factor] = {"places": run.capacity, "dropped": run.dropped, "modelled B": modelled,
-                    "sent B": run.sent.forward_bytes}  # fmt: skip
-pd.DataFrame(rows).T.rename_axis("capacity factor").astype(int)
-
-# %% [markdown] tags=["explain"]
-# **What went wrong here?** Nothing reports a dropped token: the layer adds nothing to it, and it goes on by the residual path alone.
-# And since each rank's tokens queue by themselves, *which* tokens are dropped depends on the number of ranks: a run on 8 ranks trains another network
-# than one on 4.
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 8: choosing
-#
-# | cut | a rank keeps | it sends | it waits for |
-# |:--|:--|:--|:--|
-# | data | all | gradients | a [bucket](glossary.md#bucket) |
-# | FSDP | $1/p$ | weights twice, gradients | each layer's weights |
-# | tensor | $1/p$ | activations of each block | each all-reduce |
-# | pipeline | its stage | one boundary | the bubble |
-#
-# Which of these is fastest depends on the network, the link, and the memory together. `choose` models every product of them that
-# four devices allow, throws out what does not fit, and sorts. Our devices take 240 ms for the whole batch of 32 rows; the link has
-# 10 MB/s and 1 ms; each has 2 MiB. A bucket of gradients is one layer, as FSDP's unit is, so that the two send in pieces of the same
-# size; pipelines run 1F1B, with the number of microbatches that is fastest.
-
-# %%
-net = make_blocks(4, 64, 256)
-plan = layouts.tensor_plan(net)
-one_flop = layouts.layer_work(net, (32, 64), flops_per_s=1.0)
-flops_per_s = sum(each.forward_s + each.backward_s for each in one_flop) / 0.24
-link = parallel.Link(bandwidth_bytes_per_s=10e6, latency_s=1e-3)
-one_layer = 1  # a bucket is full with the first layer in it
-
-
-def choose(link=link, memory="2 MiB", rows=32, bucket_bytes=one_layer):
-    how = {"inputs": (rows, 64), "flops_per_s": flops_per_s, "bucket_bytes": bucket_bytes}
-    return layouts.choose(net, 4, link, memory, **how)
-
-
-# %% tags=["predict"]
-best_of_four = helpers.predict("How many times faster than one device will the best layout of 4 devices be?", "x")
-best_of_four
-
-# %% tags=["run"]
-choice = choose()
-tried = [row for row in choice.rows if row.strategy in (choice.best, "data 4", "tensor 4", "pipeline 4")]
-values = torch.randn(32, 64)
-trained = {"inputs": values, "targets": values, "loss": mse_loss}
-work = layouts.layer_work(net, (32, 64), flops_per_s=flops_per_s, plan=plan)
-cases = [(row.layout, row.microbatches) for row in tried]
-runs = layouts.execute_strategies(
-    ranks, net, cases, layers=work, link=link, plan=plan, bucket_bytes=one_layer, **trained
-)
-
-# %% tags=["look", "nbval-ignore-output"]
-alone_s = next(row.step_s for row in choice.rows if row.strategy == "one device")
-best_of_four.reveal(modelled=choice.speedup, simulated=alone_s / min(run.step_s for run in runs))
-
-# %% tags=["look"]
-parts = ("step", "compute", "tensor", "bubble", "exposed")
-picked = {
-    row.strategy: {f"{part} ms": f"{1000 * getattr(row, f'{part}_s'):.1f}" for part in parts}
-    | {"microbatches": row.microbatches, "needs": units.text(row.largest_bytes, "B")}
-    for row in choice.rows
-    if row.layout.ranks in (1, 4)
-}
-pd.DataFrame(picked).T
-
-# %% [markdown] tags=["explain"]
-# This is the model's step time of the rank that ends last: its computing, its waits for all-reduces of tensor ranks, its waits for
-# other stages, and the traffic of data ranks that no computing hides. (Stage 0 computes a little less, because nobody asks for the
-# gradient of the batch.) A model of so many parts deserves distrust, so four ranks trained with the first row and with three simple
-# layouts, and we looked at the clock:
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-drawn = plotting.draw_three(
-    [row.strategy.replace(" x ", "\nx ") for row in tried],
-    {"modelled": [row.step_s for row in tried], "simulated": [run.step_s for run in runs]},
-    unit="s",
-    title=f"A step of 4 devices; one alone takes {1000 * alone_s:.0f} ms",
-    xlabel="layout",
-)
-plotting.show(
-    drawn, alt="Bars of modelled and simulated step time of four layouts; the modelled times grow to the right."
-)
-
-# %% tags=["explain"]
-alone = layouts.train_alone(net, steps=3, **trained)
-for row, run in zip(tried, runs, strict=True):
-    assert all(torch.allclose(run.parameters[name], each, rtol=0, atol=1e-6) for name, each in alone.items())
-    rank_0 = layouts.strategy_traffic(work, row.layout, microbatches=row.microbatches, bucket_bytes=one_layer)
-    sent = run.data_bytes + run.tensor_bytes + run.pipeline_bytes
-    print(f"{row.strategy}: rank 0 sent {sent:,} bytes, modelled {rank_0.sent_bytes:,.0f}")
-
-# %% [markdown] tags=["explain"]
-# Each trains the parameters that one process trains, by other messages. The clock may put another layout first than the model did. **What
-# went wrong?** The model knows the link's time for a message, and not the machine's: to wake a process, to copy, to notice the
-# arrival. A layout of many collectives meets that often, and one of few does not. So measure what a message costs here, add it to the
-# link, and model again:
-
-# %% tags=["run", "nbval-ignore-output"]
-overhead = parallel.measure_message_overhead(ranks, repeats=10)
-with_messages = {row.layout: row.step_s for row in choose(link=overhead.added_to(link)).rows}
-
-# %% tags=["look", "nbval-ignore-output"]
-table = {
-    row.strategy: {"link alone": row.step_s, "and messages": with_messages[row.layout], "simulated": run.step_s}
-    for row, run in zip(tried, runs, strict=True)
-}
-pd.DataFrame(table).T.map(lambda seconds: units.text(seconds, "s"))
-
-
-# %% [markdown] tags=["explain"]
-# What is left between the last two columns is, we think, the processor: four ranks share the cores of your machine with all else
-# that runs there.
-#
-# Now change one thing at a time. Which layout wins where the link is faster or slower, the memory smaller, the batch larger?
-
-# %% tags=["look", "slide", "slide-output"] minutes=2
-settings = {
-    "link 1 GB/s, 10 us": {"link": parallel.Link(1e9, 1e-5)},
-    "link 1 MB/s": {"link": parallel.Link(1e6, 1e-3)},
-    "20 ms a message": {"link": parallel.Link(10e6, 20e-3)},
-    "memory 340 KiB": {"memory": "340 KiB"},
-    "batch of 128 rows": {"rows": 128},
-    "buckets of 100 kB": {"bucket_bytes": 100_000},
-}
-won = {"10 MB/s, 1 ms, 2 MiB, 32 rows": choice} | {name: choose(**changed) for name, changed in settings.items()}
-pd.DataFrame({name: {"chosen": each.best, "speedup": f"{each.speedup:.2f}"} for name, each in won.items()}).T
-
-# %% tags=["look"]
-fast = [row.step_s for row in won["link 1 GB/s, 10 us"].rows if row.layout.ranks == 4]
-print(f"on the fast link, all {len(fast)} layouts of four devices: {1000 * min(fast):.1f} to {1000 * max(fast):.1f} ms")
-
-# %% [markdown] tags=["explain"]
-# No layout wins everywhere. A setting that nobody thinks of may decide: FSDP sends half as much again as plain data parallel, and
-# wins where DDP waits for buckets of 100 kB. With a large batch plain data parallel wins: its traffic is the size of the weights,
-# whatever the batch. On a slow link or a small memory it is the pipeline, which sends one boundary and keeps one stage. With 20 ms a message hardly anything is
-# gained. On a fast link every layout is nearly as good as any other, and the choice is free for memory.
-#
-# Your turn: put your own network, link and memory here. Any `nn.Sequential` will do, and it may be on `meta`.
+# Eight blocks like that of Part 2, 4096 wide and 16,384 within, Adam in float32, 4096 rows a step, eight devices.
+# An [FSDP](glossary.md#sharding) rank has an eighth of the rows and of every weight, and gathers a layer's weights just before it
+# uses them. A tensor rank has all rows and an eighth of each layer. (The table leaves out the batch, and what FSDP has gathered:
+# up to a block, 537 MB, and on the way back its gradient.)
 
 # %%
 with torch.device("meta"):
-    yours = make_blocks(4, 4096, 16384)
-your_link = parallel.Link(bandwidth_bytes_per_s=50e9, latency_s=1e-5)
-your_choice = layouts.choose(
-    yours, 4, your_link, "16 GiB", inputs=(8192, 4096), flops_per_s=1e14, optimizer=torch.optim.Adam
-)
-ranks.close()
-pd.DataFrame(
-    {row.strategy: {"ms": f"{1000 * row.step_s:.1f}", "needs": units.text(row.largest_bytes, "B"), "why": row.reason}
-     for row in your_choice.fitting()[:5]}
-).T  # fmt: skip
+    large = make_blocks(8, 4096, 16384)
+
+# %% tags=["predict"]
+fuller = helpers.predict("Saved activations on a rank: tensor 8 over FSDP 8?", "x")
+fuller
+
+# %% [markdown]
+# `estimate_footprint` runs one rank's part of a step on tensors that have shapes and no values, the other
+# ranks in name alone. `plan` says which layer is cut by columns and which by rows.
+
+# %% tags=["run"]
+adam = torch.optim.Adam
+given = {"inputs": (4096, 4096), "plan": layouts.tensor_plan(large), "optimizer": adam}
+
+
+def estimated(**layout):
+    return layouts.estimate_footprint(large, parallel.Layout(**layout), **given).ranks
+
+
+[fsdp], [tensor] = estimated(data=8, sharded="parameters"), estimated(tensor=8)
+rows = {"FSDP 8": fsdp, "tensor 8": tensor}
+rows |= {f"pipeline 8, stage {each.stage}": each for each in estimated(pipeline=8)}
+
+# %% tags=["look"]
+fuller.reveal(counted=tensor.activation_bytes / fsdp.activation_bytes)
+
+# %% tags=["look", "slide", "slide-output"] minutes=1
+table = {}
+for name, rank in rows.items():
+    state = rank.parameter_bytes, rank.gradient_bytes, rank.optimizer_bytes
+    kept = *state, rank.activation_bytes, rank.total_bytes
+    table[name] = [units.text(each, "B") for each in kept]
+pd.DataFrame(table, index=["weights", "gradients", "Adam", "activations", "all"]).T
 
 # %% [markdown] tags=["explain"]
-# The numbers above (50 GB/s, $10^{14}$ FLOP/s, 16 GiB) are assumptions, not measurements: put in what lesson 02 measured on your machine.
-# What the model leaves out stands in its docstring: the optimizer's arithmetic, the lower speed of small products, links that
-# several kinds of traffic share.
+# The weights are an eighth everywhere. Activations are not: each rank's columns of $A$ multiply the whole input,
+# so each rank keeps all of it, and here it takes all rows at once; in microbatches, as in Part 6, it would keep the least. (Lesson 16
+# divides that as well.) In the pipeline, with 1F1B and 8 microbatches, the early stages keep more. (What enters stage 0 is the
+# batch, which is not counted.)
 #
-# The [exercises](exercises/05_model_parallel_exercises.ipynb) ask you to count what a pipeline keeps, to find a
-# rank's neighbours in a mesh, and to say when a pipeline ends.
+# An estimate that nobody has measured is a guess. So four real ranks train a small network of the same form,
+# and we ask their allocators:
+
+# %% tags=["run"]
+small = make_blocks(4, 256, 1024)
+given = {"inputs": (64, 256), "plan": layouts.tensor_plan(small), "optimizer": adam}
+both = {}
+for name, layout in {
+    "tensor 4": parallel.Layout(tensor=4),
+    "pipeline 4": parallel.Layout(pipeline=4),
+}.items():
+    estimate = layouts.estimate_footprint(small, layout, ranks=range(4), **given)
+    allocated = layouts.measure_footprint(ranks, small, layout, **given)
+    pairs = zip(estimate.ranks, allocated.ranks, strict=True)
+    both[name] = [(each.total_bytes, found.total_bytes) for each, found in pairs]
+
+# %% tags=["look", "nbval-ignore-output"]
+print("bytes estimated / allocated")
+shown = {name: [f"{each:,} / {found:,}" for each, found in both[name]] for name in both}
+pd.DataFrame(shown, index=[f"rank {rank}" for rank in range(4)])
+
+# %% [markdown] tags=["explain"]
+# (A tensor rank's 16 bytes more are PyTorch's list of the ranks.)
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 6: seven billion parameters on eight devices
+#
+# - 32 layers, 4096 wide, $7 \cdot 10^9$ parameters
+# - A step: 16 sequences of 4096 tokens, 8,192 a device
+#
+# That is the shape of Llama 2 7B (Touvron and others, 2023). A layer has two blocks, attention and feed-forward. Attention is cut
+# by whole heads, which need nothing of one another. In each block columns-then-rows leave one all-reduce forward and one back, of
+# one activation of the layer's width for each token, in bfloat16 (2 bytes a number). On a ring a rank sends $2\frac{p-1}{p}$ times
+# the bytes that it sums (lesson 04).
+#
+# **Your turn**: what does a tensor rank send for one token?
+
+
+# %% tags=["yours"] yours="sent_per_token"
+def sent_per_token(layers, width, devices):
+    """Return the bytes a tensor rank sends for one token, forward and back, in bfloat16."""
+    all_reduces = 4 * layers
+    return all_reduces * 2 * (devices - 1) / devices * 2 * width
+
+
+# %% checks="sent_per_token"
+asked = exercises.Checks("What a tensor rank sends for a token", sent_per_token)
+asked.returns(
+    "two layers, 100 wide, on four devices",
+    (2, 100, 4),
+    expected=2400,
+    mistakes={
+        1200: "Half is missing: two blocks a layer, forward and back, and 2 bytes a number",
+        1600: "A ring's all-reduce sends 2 (p - 1) / p times the bytes that it sums",
+        4800: "bfloat16 has 2 bytes a number",
+    },
+)
+asked.returns("one device sends nothing", (2, 100, 1), expected=0)
+sent_per_token = asked.settle()
+
+
+# %% wrong="sent_per_token" says="two blocks a layer, forward and back"
+def sent_per_token(layers, width, devices):
+    return 2 * layers * 2 * (devices - 1) / devices * 2 * width
+
+
+# %% wrong="sent_per_token" says="2 (p - 1) / p times"
+def sent_per_token(layers, width, devices):
+    return 4 * layers * 2 * width * min(1, devices - 1)
+
+
+# %% [markdown]
+# In a pipeline a stage sends one activation forward and one gradient back; the first and the last send one
+# of the two. So, the bet:
+
+# %% tags=["look"]
+layers, width, tokens, sequences = 32, 4096, 4096, 16
+sent = {"tensor 8": sent_per_token(layers, width, 8), "pipeline 8": 2 * 2 * width}
+bet.reveal(counted=sent["tensor 8"] / sent["pipeline 8"])
+
+# %% [markdown] tags=["explain"]
+# And FSDP? It gathers all weights twice and scatters the gradients once (lesson 04), and each costs $\frac{p-1}{p}$ of 14 GB,
+# whatever the number of tokens. What a tensor rank sends grows with the tokens.
+
+# %% tags=["predict"]
+even = helpers.predict(
+    "From how many tokens a step on does FSDP 8 send less than tensor 8?", "tokens"
+)
+even
+
+# %% tags=["run"]
+fsdp_bytes = 3 * 7 / 8 * 2 * 7e9
+
+# %% tags=["look"]
+even.reveal(counted=fsdp_bytes / sent["tensor 8"])
+
+# %% [markdown] tags=["explain"]
+# Now the memory. Of a token a layer of GPT, of width $h$, keeps $34\,h$ bytes for its backward pass: $11\,h$ in attention, $19\,h$ in
+# the feed-forward block, $4\,h$ in layer norms (Korthikanti and others, *Reducing Activation Recomputation in Large Transformer
+# Models*, 2022, without the table of attention scores; Llama differs a little). Of these, $t$ tensor ranks divide $24\,h$.
+#
+# A tensor rank takes one sequence at a time. The pipeline takes each as a microbatch, by 1F1B. An FSDP rank takes its two at once:
+# one at a time would halve its activations, and gather the weights twice as often.
+
+# %%
+state = 16 * 7e9 / 8  # weights, gradients, Adam
+sequence = tokens * width  # numbers of one sequence in one layer
+in_step = tokens * sequences
+rows = {
+    "FSDP 8": (34 * sequence * 32 * 2, fsdp_bytes),
+    "tensor 8": ((10 + 24 / 8) * sequence * 32, sent["tensor 8"] * in_step),
+    "pipeline 8, stage 0": (34 * sequence * 4 * 8, sent["pipeline 8"] * in_step / 2),
+    "pipeline 8, stage 3": (34 * sequence * 4 * 5, sent["pipeline 8"] * in_step),
+}
+table = {}
+for name, (kept, sent_bytes) in rows.items():
+    table[name] = [units.text(each, "B") for each in (state, kept, state + kept, sent_bytes)]
+kinds = ["weights to Adam", "activations", "kept in all", "sent in a step"]
+pd.DataFrame(table, index=kinds).T
+
+# %% [markdown] tags=["explain"]
+# All fit into 80 GB. Now the time of a step on the eight H100 of lesson 04: 6 [FLOP](glossary.md#flop) a parameter and token
+# (attention scores left out), 400 TFLOP/s, and the published rates of two links. First, nothing hides behind anything. Then, at
+# best: FSDP's gathers hide behind computing, a tensor rank's sums of the way back behind the gradients of the weights (a third of
+# computing), and a pipeline's messages behind other microbatches.
+
+# %% tags=["run"]
+compute_s = 6 * 7e9 * in_step / 8 / 400e12
+bubble_s = compute_s * 7 / sequences
+steps, times = {}, {}
+for wire in ("NVLink 4 (of an H100)", "InfiniBand NDR"):
+    rate = parallel.PUBLISHED_LINKS[wire].link.bandwidth_bytes_per_s
+    link = wire.split()[0]
+    steps[f"on {link}"] = {"computing": 0.0}  # a lane for the words
+    sending_s = {name: sent_bytes / rate for name, (_, sent_bytes) in rows.items()}
+    hidden_s = {"FSDP 8": compute_s, "tensor 8": min(compute_s / 3, sending_s["tensor 8"] / 2)}
+    for name in ("FSDP 8", "tensor 8", "pipeline 8, stage 3"):
+        each_s = sending_s[name]
+        waiting_s = bubble_s if name.startswith("pipeline") else 0.0
+        bare_s = compute_s + waiting_s + each_s
+        lane = f"{name.partition(',')[0]}: {bare_s:.2f} s"
+        steps[lane] = {"computing": compute_s, "waiting": waiting_s, "sending": each_s}
+        best_s = bare_s - min(each_s, hidden_s.get(name, each_s))
+        times.setdefault(link, {})[name] = f"{bare_s:.2f} s, hidden {best_s:.2f} s"
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+spans = plotting.spans_in_a_row(steps, label=".2f")
+figure = plotting.gantt(spans, title="Modelled: a step of 7 billion parameters on 8 H100")
+alt = "Three bars a link: on NVLink FSDP is the shortest, on InfiniBand the pipeline."
+plotting.show(figure, alt=alt)
+
+# %% tags=["look"]
+pd.DataFrame(times)
+
+# %% [markdown] tags=["explain"]
+# If nothing hides, FSDP wins on NVLink at this batch, and the pipeline on InfiniBand: it sends next to nothing, and waits in its
+# bubble, which a larger batch or interleaving shrinks. Where all hides that can, FSDP wins on both.
+#
+# So why does anybody cut layers? With many more devices a batch leaves few tokens for each. FSDP's bytes do not shrink then, its
+# computing does, and activations of one sequence must still fit. Hence the common layout: tensor ranks within a machine, pipeline
+# stages and data ranks between machines. [Lesson 16](16_layouts_and_long_sequences.ipynb) puts them together and chooses.
+#
+# The [exercises](exercises/05_model_parallel_exercises.ipynb) have you time unequal stages, cut a table of words over real ranks,
+# and plan for a model of your own.
+
+# %%
+ranks.close()
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
-# 1. Every cut trades memory for bytes to send and time to wait.
-# 2. Tensor parallel sends activations; a pipeline waits in its bubble.
-# 3. Choose a layout by counting all three.
+# 1. Columns, then rows: one all-reduce a block, each way.
+# 2. A pipeline sends one boundary and waits in its bubble, $(p-1)/m$.
+# 3. Many tokens a device: take FSDP. Few: cut layers within a machine, stages between.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
-# $p$ ranks, $m$ microbatches, $v$ stages a rank, $n$ bytes of a whole buffer; passes take $F$ and $B$, of which $W$ is for the weights.
+# $p$ ranks, $m$ microbatches, $v$ stages a rank, $n$ bytes of a whole buffer.
 #
 # | quantity | formula |
 # |---|---|
-# | column then row | $f(XA)B = \sum_r f(XA_r)\,B_r$ for weights $A$ and $B$ and any $f$ of single numbers; forward one all-reduce of $Y$, back one of the gradient of $X$ |
-# | sent by a rank, all-reduce | $2\frac{p-1}{p}n$; reduce-scatter or all-gather: half |
-# | GPipe, 1F1B: idle over busy | $\frac{p-1}{m}$, a share of $\frac{p-1}{m+p-1}$ |
+# | column then row | $f(XA)B = \sum_r f(XA_r)\,B_r$ for weights $A$ and $B$ and any $f$ of single numbers; forward one all-reduce of the output, back one of the gradient of $X$ |
+# | sent by a rank, all-reduce | $2\frac{p-1}{p}n$ |
+# | GPipe, 1F1B: idle over busy | $\frac{p-1}{m}$ |
 # | interleaved | $\frac{p-1}{v\,m}$ |
-# | zero bubble (ZB-H1) | $\frac{(p-1)(F+B-2W)}{m(F+B)}$ |
-# | alive on rank $r$ | GPipe $m$; 1F1B $\min(m, p-r)$; ZB-H1 $p$ |
-# | merge of two blocks of attention | $\frac{s_1o_1+s_2o_2}{s_1+s_2}$, with $o$ a block's output and $s$ its sum of $e^{q \cdot k / \sqrt{d}}$ |
-# | ring attention, sent forward | $\frac{p-1}{p}$ of all keys and values |
-# | capacity of an expert | $c\,k\,\frac{\text{tokens of a rank}}{\text{experts}}$, rounded up, for $k$ experts a token and factor $c$ |
-# | experts, sent forward | $2\frac{p-1}{p}$ of all places, full or not |
-# | step of a layout | compute + tensor waits + bubble + data traffic that no computing hides |
+# | alive on rank $r$ | GPipe $m$; 1F1B $\min(m, p-r)$ |
+# | tensor parallel, sent for a token | $4\,l\cdot 2\frac{p-1}{p}\,b\,h$ for $l$ layers of width $h$ and $b$ bytes a number |
+# | pipeline, sent for a token by a stage between two others | $2\,b\,h$ |

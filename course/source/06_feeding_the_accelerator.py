@@ -11,7 +11,6 @@
 #   lesson:
 #     number: "06"
 #     title: Feeding the accelerator
-#     minutes: 90
 #     needs: ["00", "04"]
 #     objectives:
 #       - measure|measured how busy a device is, and what it waits for

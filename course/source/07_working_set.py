@@ -11,7 +11,6 @@
 #   lesson:
 #     number: "07"
 #     title: Working set
-#     minutes: 75
 #     needs: ["00"]
 #     objectives:
 #       - count|counted the operations and the bytes of each layer of a network

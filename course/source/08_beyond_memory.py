@@ -11,7 +11,6 @@
 #   lesson:
 #     number: "08"
 #     title: Beyond memory
-#     minutes: 75
 #     needs: ["02", "07"]
 #     objectives:
 #       - estimate|estimated how long a training takes from a few of its steps, with an interval

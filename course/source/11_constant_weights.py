@@ -11,7 +11,6 @@
 #   lesson:
 #     number: "11"
 #     title: Constant weights
-#     minutes: 75
 #     needs: ["00", "02"]
 #     objectives:
 #       - choose|chose between four explanations of a time by one experiment that separates them

@@ -11,7 +11,6 @@
 #   lesson:
 #     number: "12"
 #     title: Fused bias
-#     minutes: 80
 #     needs: ["02", "07"]
 #     objectives:
 #       - read|read a profile, your own before another machine's
@@ -689,7 +688,7 @@ else:
 # | 2022, 2023 | dlib, a C++ library: [2656](https://github.com/davisking/dlib/pull/2656), [2839](https://github.com/davisking/dlib/pull/2839) | one call is slower, so two; then one again, for the one algorithm where it is 8 to 13 % faster |
 # | 2022 | [torchdynamo 403](https://github.com/pytorch/torchdynamo/pull/403) | the compiler takes the bias off the convolution and gives it a kernel of its own, which fuses with what follows |
 # | 2023 | [NNlib 457](https://github.com/FluxML/NNlib.jl/pull/457), [Flux 2327](https://github.com/FluxML/Flux.jl/pull/2327) | what Flux has instead: `bias_act!`, bias and activation in one pass over the convolution's result, in place |
-# | 2026 | [PyTorch 192838](https://github.com/pytorch/pytorch/pull/192838) | a draft that puts the bias back into cuDNN: about 10 % faster, slower for depthwise convolutions |
+# | 2026 | [PyTorch 192838](https://github.com/pytorch/pytorch/pull/192838) | a draft that puts the bias back into cuDNN: about 10 % faster, slower for [depthwise convolutions](glossary.md#depthwise-convolution) |
 #
 # On a CPU oneDNN calls these [post-operations](https://oneapi-src.github.io/oneDNN/dev_guide_attributes_post_ops.html), and says
 # of them that they reduce the pressure on memory bandwidth. PyTorch gives its convolutions a bias there, and the ReLU only when a

@@ -659,21 +659,23 @@ def fair_ratio(first, second, clock, rounds):
 #   single call; the reason must say that each is right for its own use.
 
 # %% [markdown]
-# ## Question 2: median or mean?
+# ## Question 2: an operation of your own
 #
-# Ten calls of a function were timed on a machine on which other programs run. Nine took about 20 ms, one took 57 ms.
-# Say what the median and the mean tell here, which of the two you would compare with another function's, and one
-# situation in which you would want the other one all the same.
+# Choose an operation that the lesson did not time: a sort, a softmax, a sum along rows, a convolution, whatever you
+# use. Predict its time for one size. Model it from this machine's two rates (bytes a second of a copy, FLOP a second of
+# a product). Then measure it with `helpers.measure`.
 #
-# Two to five sentences; a person reads them.
+# Give the three numbers with the size, say whether it waits for data, for arithmetic or for something else, and explain
+# a distance of more than a factor of two between model and measurement. Three to six sentences; a person reads them.
 
-# %% [markdown] written="median_or_mean" points=2
+# %% [markdown] written="own_operation" points=2
 # A full answer says:
 #
-# - 1 point: one disturbed call moves the mean and not the median, so the median is compared; the disturbance came from
-#   outside and says nothing about the function.
-# - 1 point: a situation in which the total counts, such as the time or the cost of a whole run, or in which the slow
-#   call belongs to the function itself (it happens in every tenth call); there the mean is right.
+# - 1 point: three numbers with units; the model counts bytes and FLOP of the stated size (reads and writes, 4 bytes a
+#   float32), and takes the longer of the two times.
+# - 1 point: an explanation that fits the numbers: the cost of a call for small sizes, data that came from a cache,
+#   fresh memory, an operation that does other work than multiply-adds (comparisons, exponentials), a kernel that does
+#   not vectorise, or an unstable measurement that is named as such. "The model is wrong" is no explanation.
 
 # %% [markdown]
 # ## What you have practised

@@ -19,19 +19,20 @@
 #
 # Run the checks as often as you like. A line that says *not reached* also says why. "Public checks passed, hidden not
 # run" means that your function is right for the inputs that you see here; when it is graded, the same goals are
-# checked on other inputs. A goal is a point. No process is started here, and nothing depends on how fast your machine
-# is.
+# checked on other inputs. A goal is a point. Nothing depends on how fast your machine is.
 
 # %%
-from helpers import exercises, plotting
+import torch
+import torch.distributed as dist
+
+from helpers import exercises, parallel
 
 # %% [markdown]
 # ## Exercise 1: the bytes of a ring
 #
-# A [ring all-reduce](../glossary.md#ring-all-reduce) of `length` elements on `world_size`
-# [ranks](../glossary.md#rank). The elements are cut into as many chunks as there are ranks; where that does not
-# divide, the first chunks are one element longer: 10 elements on 4 ranks are chunks of 3, 3, 2 and 2. As in the
-# lesson, in step $s$ (from 0 to $p - 2$) rank $r$ sends
+# A [ring all-reduce](../glossary.md#ring-all-reduce) of `length` elements on `world_size` [ranks](../glossary.md#rank).
+# The elements are cut into as many chunks as there are ranks; where that does not divide, the first chunks are one
+# element longer: 10 elements on 4 ranks are chunks of 3, 3, 2 and 2. In step $s$ (from 0 to $p - 2$) rank $r$ sends
 #
 # | half | chunk that it sends (modulo $p$) |
 # |---|---|
@@ -256,53 +257,82 @@ def loss_weights(rows):
 
 
 # %% [markdown]
-# ## Exercise 3: when does each bucket arrive?
+# ## Exercise 3: each rank updates its part
 #
-# DDP sends a [bucket](../glossary.md#bucket) as soon as its gradients are ready. The link carries one bucket after the
-# other. Here three buckets of one size are ready after 40, 80 and 200 ms, and each all-reduce takes 60 ms:
+# ZeRO's first stage. Every rank keeps all weights, and the momentum of its own part alone: rank $r$ of $p$ owns the
+# $r$-th of $p$ equal parts. One step of two ranks with four weights:
+#
+# | | rank 0 | rank 1 |
+# |---|---|---|
+# | gradients of its own rows | 1, 2, 3, 4 | 5, 6, 7, 8 |
+# | after reduce-scatter: sums of its part | 6, 8 | 10, 12 |
+# | updates its part with the mean | 3, 4 | 5, 6 |
+# | after all-gather | all new weights | all new weights |
+#
+# Write `sharded_update(weights, momentum, gradient, rank, world_size, reduce_scatter, all_gather)`. All numbers stand
+# in lists. `reduce_scatter(numbers)` takes as many numbers as there are weights, and returns this rank's part of their
+# sums over the ranks; `all_gather(part)` returns the parts of all ranks as one list. The new momentum is 0.9 times the
+# old plus the *mean* gradient; a weight loses 0.1 times its momentum. Return all new weights, and the new momentum of
+# this rank's part.
+#
+# The checks make the two collectives of a rank from what the other ranks bring:
+
 
 # %%
-spans = [plotting.Span("ready", start, start + 0.002, "gradients are ready") for start in (0.04, 0.08, 0.2)] + [
-    plotting.Span("link", start, start + 0.06, "all-reduce", f"bucket {i}") for i, start in enumerate((0.04, 0.1, 0.2))
-]
-drawn = plotting.gantt(spans, title="Bucket 1 waits for the link, the link waits for bucket 2")
-plotting.show(
-    drawn, alt="Lanes of readiness and link: bucket 1 waits until bucket 0 has ended, bucket 2 starts when ready."
-)
+def collectives(rank, gradients, parts):
+    """Return reduce_scatter and all_gather of ``rank``, when the others bring these gradients and parts."""
 
-# %% [markdown]
-# Write `arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth)`: the times at which the all-reduces end,
-# as a list in the order of the buckets. Each is a ring all-reduce over `world_size` ranks: $2(p-1)$ steps, and in each
-# a message of $1/p$ of the bucket, which takes `latency_s` and its bytes over `bandwidth` (bytes a second).
+    def reduce_scatter(numbers):
+        brought = [*gradients[:rank], numbers, *gradients[rank + 1 :]]
+        sums, size = [sum(column) for column in zip(*brought, strict=True)], len(numbers) // len(gradients)
+        return sums[rank * size : (rank + 1) * size]
+
+    def all_gather(part):
+        return [number for other in (*parts[:rank], part, *parts[rank + 1 :]) for number in other]
+
+    return reduce_scatter, all_gather
 
 
-# %% answer="arrivals_s"
-def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
-    """Return the seconds at which each bucket has arrived: arrivals_s([1.0], [100], 2, 0.0, 50) is [3.0]."""
+# %% answer="sharded_update"
+def sharded_update(weights, momentum, gradient, rank, world_size, reduce_scatter, all_gather):
+    """Return all new weights and this rank's new momentum; one rank, weight 1, gradient 1: ([0.9], [1.0])."""
     ### BEGIN SOLUTION
-    ends, free_s = [], 0.0
-    for ready, size_bytes in zip(ready_s, sizes_bytes, strict=True):
-        message_s = latency_s + size_bytes / world_size / bandwidth
-        free_s = max(ready, free_s) + 2 * (world_size - 1) * message_s
-        ends.append(free_s)
-    return ends
+    sums = reduce_scatter(gradient)
+    momentum = [0.9 * old + total / world_size for old, total in zip(momentum, sums, strict=True)]
+    own = weights[rank * len(momentum) : (rank + 1) * len(momentum)]
+    return all_gather([weight - 0.1 * moved for weight, moved in zip(own, momentum, strict=True)]), momentum
     ### END SOLUTION
 
 
-# %% checks="arrivals_s" points=3
-check = exercises.Checks("Exercise 3, arrivals_s", arrivals_s)
-waits, idle, delays = "a bucket waits for the link", "the link waits for a bucket", "every message pays the latency"
-mistakes = {
-    (7.0, 7.0, 7.0): "All three at once? The link carries one bucket after the other",
-    (25.0, 49.0, 73.0): "A message is 1 / world_size of the bucket",
-    (4.0, 7.0, 10.0): "That is half of the ring: it takes p - 1 steps to add up, and as many to hand out",
-    (1.0, 7.0, 13.0): "Those are the times at which the buckets start; say when they end",
+# %% checks="sharded_update" points=3
+check = exercises.Checks("Exercise 3, sharded_update", sharded_update)
+alone, own_part, kept = "one rank alone", "each rank updates its own part", "the momentum is kept"
+check.returns(
+    alone,
+    ([1.0, 2.0], [0.0, 0.0], [1.0, 1.0], 0, 1, *collectives(0, [[]], [[]])),
+    expected=([0.9, 1.9], [1.0, 1.0]),
+    mistakes={((1.1, 2.1), (1.0, 1.0)): "Downhill, please: subtract"},
+)
+two = collectives(1, [[1.0, 2.0, 3.0, 4.0], []], [[0.7, 0.6], []])
+told = {
+    ((0.7, 0.6, 1.0, 0.8), (10.0, 12.0)): "Those are sums over the ranks: the step needs the mean",
+    ((0.7, 0.6, 0.5, 0.4), (5.0, 6.0)): "These begin with the weights of rank 0: take this rank's part",
+    ((0.7, 0.6, 1.3, 1.2), (7.0, 8.0)): "That is this rank's own gradient: reduce_scatter adds the others'",
+    ((1.5, 1.4), (5.0, 6.0)): "Return all weights: all_gather has the other part",
 }
-check.returns(waits, ([1, 1, 1], [400] * 3, 4, 0, 100), expected=[7.0, 13.0, 19.0], mistakes=mistakes)
-early = {(7.0, 13.0): "The second ends before its gradients are ready; the link must wait for them"}
-check.returns(idle, ([1, 50], [400, 400], 4, 0, 100), expected=[7.0, 56.0], mistakes=early)
-cheap = {(8.0,): "There are 2 (p - 1) messages one after the other, and each pays the latency"}
-check.returns(delays, ([1], [400], 4, 1.0, 100), expected=[13.0], mistakes=cheap)
+check.returns(
+    own_part,
+    ([1.0, 1.0, 2.0, 2.0], [0.0, 0.0], [5.0, 6.0, 7.0, 8.0], 1, 2, *two),
+    expected=([0.7, 0.6, 1.5, 1.4], [5.0, 6.0]),
+    mistakes=told,
+)
+two = collectives(0, [[], [4.0] * 4], [[], [9.0, 9.0]])
+check.returns(
+    kept,
+    ([0.0] * 4, [10.0, 20.0], [2.0] * 4, 0, 2, *two),
+    expected=([-1.2, -2.1, 9.0, 9.0], [12.0, 21.0]),
+    mistakes={((-0.3, -0.3, 9.0, 9.0), (3.0, 3.0)): "The old momentum is lost: 0.9 times of it stays"},
+)
 check.report()
 ### BEGIN HIDDEN TESTS
 import random
@@ -310,96 +340,128 @@ import random
 draw = random.Random(4003)
 
 
-def truth(ready, sizes, ranks, latency, bandwidth):
-    """The last start from which the link was never idle decides: the latest over all possible starts."""
-    took = [2 * (ranks - 1) * (latency + size / ranks / bandwidth) for size in sizes]
-    return [max(ready[first] + sum(took[first : end + 1]) for first in range(end + 1)) for end in range(len(ready))]
+def some(count):
+    return [draw.randint(-40, 40) / 8 for _ in range(count)]
 
 
-for _ in range(5):
-    ranks, bandwidth = draw.randint(3, 8), draw.randint(50, 500)
-    sizes = [ranks * bandwidth * draw.randint(1, 9) for _ in range(5)]
-    longest = 2 * ranks * max(sizes) / bandwidth
-    crowd = [draw.randint(1, 3)] * 5
-    check.returns(waits, (crowd, sizes, ranks, 0, bandwidth), expected=truth(crowd, sizes, ranks, 0, bandwidth))
-    apart = [1 + place * longest for place in range(5)]
-    check.returns(idle, (apart, sizes, ranks, 0, bandwidth), expected=truth(apart, sizes, ranks, 0, bandwidth))
-    one = ([draw.randint(1, 9)], sizes[:1], ranks, draw.randint(1, 5), bandwidth)
-    check.returns(delays, one, expected=truth(*one))
+def step(ranks, size, fresh):
+    """Return a rank's arguments and answer, from the step of one process that keeps everything."""
+    everything, rank = ranks * size, draw.randrange(ranks)
+    weights, old = some(everything), [0.0] * everything if fresh else some(everything)
+    gradients = [some(everything) for _ in range(ranks)]
+    new = [0.9 * kept + sum(column) / ranks for kept, column in zip(old, zip(*gradients, strict=True), strict=True)]
+    after = [weight - 0.1 * moved for weight, moved in zip(weights, new, strict=True)]
+    mine = slice(rank * size, (rank + 1) * size)
+    parts = [after[place * size : (place + 1) * size] for place in range(ranks)]
+    given = (weights, old[mine], gradients[rank], rank, ranks, *collectives(rank, gradients, parts))
+    return given, (after, new[mine])
+
+
+for _ in range(4):
+    for goal, ranks, fresh in (
+        (alone, 1, True),
+        (own_part, draw.randint(2, 5), True),
+        (kept, draw.randint(2, 5), False),
+    ):
+        given, wanted = step(ranks, draw.randint(2, 6), fresh)
+        check.returns(goal, given, expected=wanted)
 check.score()
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# <details><summary>Hint 1: one bucket</summary>
+# <details><summary>Hint 1: what a rank knows</summary>
 #
-# How long is it on the link? `2 * (world_size - 1)` messages, each with its latency and its share of the bytes.
-#
-# </details>
-# <details><summary>Hint 2: when does it start?</summary>
-#
-# At the later of two moments: when it is ready, and when the link is free.
+# It knows all weights and the gradients of its own rows. Of the momentum it has its part, and no more.
 #
 # </details>
-# <details><summary>Hint 3: the loop</summary>
+# <details><summary>Hint 2: two calls</summary>
 #
-# Keep one number, the moment from which the link is free. Each bucket moves it.
+# `reduce_scatter(gradient)` first: its result is as long as `momentum`. `all_gather` last, with the new weights of the
+# part.
+#
+# </details>
+# <details><summary>Hint 3: which weights are its own?</summary>
+#
+# `weights[rank * len(momentum) : (rank + 1) * len(momentum)]`.
 #
 # </details>
 
 
-# %% wrong="arrivals_s" says="The link carries one bucket after the other" gets=2
-def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
-    steps = 2 * (world_size - 1)
-    return [
-        ready + steps * (latency_s + size / world_size / bandwidth)
-        for ready, size in zip(ready_s, sizes_bytes, strict=True)
-    ]
+# %% wrong="sharded_update" says="Those are sums over the ranks" gets=1
+def sharded_update(weights, momentum, gradient, rank, world_size, reduce_scatter, all_gather):  # noqa: ARG001
+    momentum = [0.9 * old + total for old, total in zip(momentum, reduce_scatter(gradient), strict=True)]
+    own = weights[rank * len(momentum) : (rank + 1) * len(momentum)]
+    return all_gather([weight - 0.1 * moved for weight, moved in zip(own, momentum, strict=True)]), momentum
 
 
-# %% wrong="arrivals_s" says="the link must wait for them" gets=2
-def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
-    ends, now = [], ready_s[0]
-    for size in sizes_bytes:
-        now += 2 * (world_size - 1) * (latency_s + size / world_size / bandwidth)
-        ends.append(now)
-    return ends
+# %% wrong="sharded_update" says="These begin with the weights of rank 0" gets=1
+def sharded_update(weights, momentum, gradient, rank, world_size, reduce_scatter, all_gather):  # noqa: ARG001
+    momentum = [0.9 * old + total / world_size for old, total in zip(momentum, reduce_scatter(gradient), strict=True)]
+    return all_gather([weight - 0.1 * moved for weight, moved in zip(weights, momentum, strict=False)]), momentum
 
 
-# %% wrong="arrivals_s" says="each pays the latency" gets=2
-def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
-    ends, free = [], 0.0
-    for ready, size in zip(ready_s, sizes_bytes, strict=True):
-        free = max(ready, free) + latency_s + 2 * (world_size - 1) * size / world_size / bandwidth
-        ends.append(free)
-    return ends
+# %% wrong="sharded_update" says="The old momentum is lost" gets=2
+def sharded_update(weights, momentum, gradient, rank, world_size, reduce_scatter, all_gather):
+    momentum = [total / world_size for total in reduce_scatter(gradient)]
+    own = weights[rank * len(momentum) : (rank + 1) * len(momentum)]
+    return all_gather([weight - 0.1 * moved for weight, moved in zip(own, momentum, strict=True)]), momentum
 
 
-# %% wrong="arrivals_s" says="That is half of the ring" gets=0
-def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
-    ends, free = [], 0.0
-    for ready, size in zip(ready_s, sizes_bytes, strict=True):
-        free = max(ready, free) + (world_size - 1) * (latency_s + size / world_size / bandwidth)
-        ends.append(free)
-    return ends
+# %% wrong="sharded_update" says="Return all weights" gets=1
+def sharded_update(weights, momentum, gradient, rank, world_size, reduce_scatter, all_gather):  # noqa: ARG001
+    momentum = [0.9 * old + total / world_size for old, total in zip(momentum, reduce_scatter(gradient), strict=True)]
+    own = weights[rank * len(momentum) : (rank + 1) * len(momentum)]
+    return [weight - 0.1 * moved for weight, moved in zip(own, momentum, strict=True)], momentum
 
 
-# %% wrong="arrivals_s" says="Those are the times at which the buckets start" gets=0
-def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
-    starts, free = [], 0.0
-    for ready, size in zip(ready_s, sizes_bytes, strict=True):
-        starts.append(max(ready, free))
-        free = starts[-1] + 2 * (world_size - 1) * (latency_s + size / world_size / bandwidth)
-    return starts
+# %% [markdown]
+# ## The same on real ranks
+#
+# Your function on four processes, with the collectives of `torch.distributed`: ten steps downhill in a bowl, $\sum
+# w^2$, of which each rank sees a quarter of the terms. One process that keeps everything ends at the number below. Do
+# your ranks?
 
 
-# %% wrong="arrivals_s" says="A message is 1 / world_size of the bucket" gets=0
-def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
-    ends, free = [], 0.0
-    for ready, size in zip(ready_s, sizes_bytes, strict=True):
-        free = max(ready, free) + 2 * (world_size - 1) * (latency_s + size / bandwidth)
-        ends.append(free)
-    return ends
+# %%
+def ten_steps(rank, world_size, update):
+    weights, momentum = [1.0, 2.0, 3.0, 4.0], [0.0]
+    for _ in range(10):
+        gradient = [2 * world_size * weight * (place == rank) for place, weight in enumerate(weights)]
+        answer = update(weights, momentum, gradient, rank, world_size, summed_part, all_parts)
+        if isinstance(answer, exercises.NotYet):
+            return "not yet"
+        weights, momentum = answer
+    return [round(weight, 4) for weight in weights]
 
+
+def summed_part(numbers):
+    part = torch.empty(len(numbers) // dist.get_world_size())
+    dist.reduce_scatter_tensor(part, torch.tensor(numbers))
+    return part.tolist()
+
+
+def all_parts(part):
+    whole = torch.empty(len(part) * dist.get_world_size())
+    dist.all_gather_into_tensor(whole, torch.tensor(part))
+    return whole.tolist()
+
+
+if "sharded_update" in dir():
+    with parallel.Ranks(4, device="cpu") as ranks:
+        for rank, ended in enumerate(ranks.run(ten_steps, sharded_update, timeout_s=60)):
+            print(f"rank {rank}: {ended}")
+
+# %% [markdown]
+# `torch.optim.SGD(lr=0.1, momentum=0.9)` in one process:
+
+# %%
+weights = torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
+optimizer = torch.optim.SGD([weights], lr=0.1, momentum=0.9)
+for _ in range(10):
+    optimizer.zero_grad()
+    weights.square().sum().backward()
+    optimizer.step()
+print([round(weight, 4) for weight in weights.tolist()])
 
 # %% [markdown]
 # ## Question 1: more ranks, the same step
@@ -419,26 +481,27 @@ def arrivals_s(ready_s, sizes_bytes, world_size, latency_s, bandwidth):
 #   over many steps, a last batch that does not divide.
 
 # %% [markdown]
-# ## Question 2: when is it worth a second machine?
+# ## Question 2: your own machine and its link
 #
-# A step computes for 100 ms on one machine. Its gradients have 400 MB. Describe how you would decide, before buying
-# anything, whether two machines with a given link make the training faster, and which one change to the training makes
-# a slow link matter less.
+# Take your machine's FLOP/s (`helpers.probe()`, or `helpers.machine_card()` with a published rate for your GPU) and the
+# link to the nearest other machine that you could train with: Wi-Fi, a cable, or what your laboratory has. From how
+# many tokens a rank on does computing take as long as the all-reduce, for two machines? Is that many? Which one change
+# would you make first?
 #
-# Two to five sentences; a person reads them.
+# Give your two rates with where you have them from, the number, and two to four sentences; a person reads them.
 
-# %% [markdown] written="second_machine" points=2
+# %% [markdown] written="own_link" points=2
 # A full answer says:
 #
-# - 1 point: the time of the all-reduce from the bytes and the link's latency and bandwidth (in a ring of two each sends
-#   the whole gradient once), against the compute time that it can hide behind (buckets go while the backward still
-#   runs); it pays when what is left is less than what is saved: half of the computing, if the batch is divided.
-# - 1 point: fewer synchronisations for the work: a larger batch or accumulated gradients, or fewer bytes: narrower
-#   gradients. The answer must say what it costs (memory, steps, digits).
+# - 1 point: both rates with their origin and unit (bits and bytes not confused), and the number from $\frac23
+#   \frac{p-1}{p} \frac{C}{W}$, that is C / (3 W) for two ranks and 2 bytes of gradient a parameter (twice that with
+#   float32). A laptop of 100 GFLOP/s on 100 Mbit/s: about 2,700 tokens.
+# - 1 point: a judgement held against a batch that fits the machine's memory, and a change that fits it: accumulate, a
+#   larger batch, fewer bytes a gradient, a better link; with what it costs.
 
 # %% [markdown]
 # ## What you have practised
 #
-# Counting what a ring sends when nothing divides, giving every row the same say, and following buckets over a link
-# that is sometimes late and sometimes idle. `parallel.collective`, `data_parallel.batch_weight` and
-# `parallel.ddp_step` do these in the library; now you know what they count.
+# Counting what a ring sends when nothing divides, giving every row the same say, and updating weights of which a rank
+# keeps the momentum of a part alone. `parallel.collective`, `fully_shard` and
+# `torch.distributed.optim.ZeroRedundancyOptimizer` do these for you; now you know what they count and send.

@@ -19,11 +19,16 @@
 #
 # Run the checks as often as you like. A line that says *not reached* also says why. "Public checks passed, hidden not
 # run" means that your function is right for the inputs that you see here; when it is graded, the same goals are
-# checked on other inputs. A goal is a point. No process is started here, and nothing depends on how fast your machine
-# is.
+# checked on other inputs. A goal is a point. The checks of exercise 3 run your function on four real ranks; nothing
+# depends on how fast your machine is.
 
 # %%
-from helpers import exercises, plotting
+import torch
+import torch.distributed as dist
+
+from helpers import exercises, parallel, plotting
+
+ranks = parallel.Ranks(4)
 
 # %% [markdown]
 # ## Exercise 1: what a stage keeps
@@ -152,136 +157,7 @@ def peak_bytes(passes, sizes):
 
 
 # %% [markdown]
-# ## Exercise 2: neighbours in a mesh
-#
-# Ranks stand in a [mesh](../glossary.md#mesh) of pipeline x data x tensor. Tensor ranks are next to each other, stages
-# furthest apart. Twelve ranks as 3 stages x 2 data x 2 tensor:
-#
-# | stage | data 0, tensor 0 | data 0, tensor 1 | data 1, tensor 0 | data 1, tensor 1 |
-# |--:|--:|--:|--:|--:|
-# | 0 | 0 | 1 | 2 | 3 |
-# | 1 | 4 | 5 | 6 | 7 |
-# | 2 | 8 | 9 | 10 | 11 |
-#
-# A rank's neighbours along one dimension are the ranks whose other two numbers are its own: so it is one of them.
-# Write `neighbours(rank, along, pipeline, data, tensor)`, where `along` is `"pipeline"`, `"data"` or `"tensor"`, and
-# return the sorted list of them.
-
-
-# %% answer="neighbours"
-def neighbours(rank, along, pipeline, data, tensor):
-    """Return the ranks along one dimension: neighbours(5, "data", 3, 2, 2) is [5, 7]."""
-    ### BEGIN SOLUTION
-    stage, data_rank, tensor_rank = rank // (tensor * data), rank // tensor % data, rank % tensor
-    if along == "tensor":
-        places = [(stage, data_rank, each) for each in range(tensor)]
-    elif along == "data":
-        places = [(stage, each, tensor_rank) for each in range(data)]
-    else:
-        places = [(each, data_rank, tensor_rank) for each in range(pipeline)]
-    return [(s * data + d) * tensor + t for s, d, t in places]
-    ### END SOLUTION
-
-
-# %% checks="neighbours" points=3
-check = exercises.Checks("Exercise 2, neighbours", neighbours)
-goals = {kind: f"neighbours along {kind} are found" for kind in ("tensor", "data", "pipeline")}
-expected = {"tensor": [6, 7], "data": [5, 7], "pipeline": [3, 7, 11]}
-mistakes = {
-    "tensor": {(5, 7): "Those are two apart, and tensor ranks stand next to each other"},
-    "data": {(6, 7): "Those stand next to each other, and that place is the tensor ranks'"},
-    "pipeline": {(6, 7, 8): "Stages are furthest apart: data x tensor ranks lie between two of them"},
-}
-from_here = {"tensor": (7, 8), "data": (7, 9), "pipeline": (7, 11, 15)}
-for kind, goal in goals.items():
-    others = tuple(rank for rank in expected[kind] if rank != 7)
-    mistakes[kind] |= {
-        others: "Rank 7 is one of them as well",
-        from_here[kind]: "Begin with the rank whose number along this dimension is 0, not with rank 7",
-    }
-    check.returns(goal, (7, kind, 3, 2, 2), expected=expected[kind], mistakes=mistakes[kind])
-check.report()
-### BEGIN HIDDEN TESTS
-import random
-
-from helpers.parallel import Layout
-
-draw = random.Random(5002)
-
-
-def truth(rank, kind, pipeline, data, tensor):
-    """All ranks whose places differ from this one's in one number alone, or in none."""
-    layout = Layout(data=data, tensor=tensor, pipeline=pipeline)
-    here, varied = layout.place(rank), ("pipeline", "data", "tensor").index(kind)
-    fixed = [axis for axis in range(3) if axis != varied]
-    return [each for each in range(layout.ranks) if all(layout.place(each)[axis] == here[axis] for axis in fixed)]
-
-
-for _ in range(5):
-    sizes = draw.sample([2, 3, 4, 5], 3)
-    rank = draw.randrange(sizes[0] * sizes[1] * sizes[2])
-    for kind, goal in goals.items():
-        check.returns(goal, (rank, kind, *sizes), expected=truth(rank, kind, *sizes))
-check.score()
-### END HIDDEN TESTS
-
-# %% [markdown]
-# <details><summary>Hint 1: a number with three digits</summary>
-#
-# A rank is like a number whose last digit counts tensor ranks, the one before it data ranks, the first stages.
-#
-# </details>
-# <details><summary>Hint 2: take it apart</summary>
-#
-# `rank % tensor` is the last digit, `rank // tensor % data` the next, `rank // (tensor * data)` the first.
-#
-# </details>
-# <details><summary>Hint 3: put it together</summary>
-#
-# The rank at (s, d, t) is `(s * data + d) * tensor + t`. Along one dimension let that digit run through its range.
-#
-# </details>
-
-
-# %% wrong="neighbours" says="that place is the tensor ranks'" gets=1
-def neighbours(rank, along, pipeline, data, tensor):
-    stage, tensor_rank, data_rank = rank // (tensor * data), rank // data % tensor, rank % data
-    places = {
-        "tensor": [(stage, each, data_rank) for each in range(tensor)],
-        "data": [(stage, tensor_rank, each) for each in range(data)],
-        "pipeline": [(each, tensor_rank, data_rank) for each in range(pipeline)],
-    }
-    return [(s * tensor + t) * data + d for s, t, d in places[along]]
-
-
-# %% wrong="neighbours" says="Rank 7 is one of them as well" gets=0
-def neighbours(rank, along, pipeline, data, tensor):
-    apart, ranks = {"tensor": (1, tensor), "data": (tensor, data), "pipeline": (tensor * data, pipeline)}[along]
-    first = rank - rank // apart % ranks * apart
-    return [first + each * apart for each in range(ranks) if first + each * apart != rank]
-
-
-# %% wrong="neighbours" says="Begin with the rank whose number along this dimension is 0" gets=0
-def neighbours(rank, along, pipeline, data, tensor):
-    if along == "tensor":
-        return [rank + each for each in range(tensor)]
-    if along == "data":
-        return [rank + each * tensor for each in range(data)]
-    return [rank + each * tensor * data for each in range(pipeline)]
-
-
-# %% wrong="neighbours" says="Stages are furthest apart" gets=2
-def neighbours(rank, along, pipeline, data, tensor):
-    if along == "pipeline":
-        return [rank // pipeline * pipeline + each for each in range(pipeline)]
-    block = rank // (tensor * data) * data * tensor
-    if along == "data":
-        return [block + each * tensor + rank % tensor for each in range(data)]
-    return [rank // tensor * tensor + each for each in range(tensor)]
-
-
-# %% [markdown]
-# ## Exercise 3: when does a pipeline end?
+# ## Exercise 2: when does a pipeline end?
 #
 # GPipe with three stages and two microbatches; the second stage takes twice as long as the others, and a message takes
 # one unit of time:
@@ -320,7 +196,7 @@ def forward_end(times, microbatches, message):
 
 
 # %% checks="forward_end" points=3
-check = exercises.Checks("Exercise 3, forward_end", forward_end)
+check = exercises.Checks("Exercise 2, forward_end", forward_end)
 equal, slow, travelling = "equal stages are timed", "a slow stage is timed", "messages are timed"
 serial = {24: "That has one stage at work at a time; stage 0 goes on while stage 1 works"}
 no_bubble = {8: "That is one stage's own work; the last stage begins after all others have had the first microbatch"}
@@ -397,6 +273,132 @@ def forward_end(times, microbatches, message):
 
 
 # %% [markdown]
+# ## Exercise 3: a table of words on four ranks
+#
+# A language model begins with a table: a row for each token of its vocabulary. Tensor ranks cut it by rows; of eight
+# tokens on four [ranks](../glossary.md#rank)
+#
+# | rank | has the rows of the tokens |
+# |--:|---|
+# | 0 | 0, 1 |
+# | 1 | 2, 3 |
+# | 2 | 4, 5 |
+# | 3 | 6, 7 |
+#
+# No rank can look up a sentence alone. So each makes a *term*: for a token whose row it has that row, for any other
+# zeros. One [all-reduce](../glossary.md#all-reduce) adds the terms.
+#
+# Write `own_term(rank, tokens, own_rows)`: the term of `rank`, a list with one row (a list of numbers) for each of
+# `tokens`. `own_rows` is the rank's part of the table; all ranks have equally many rows. The checks run it on four real
+# ranks and add the terms up.
+
+
+# %%
+def summed(rank, _world_size, function, tokens, parts):
+    term = torch.tensor(function(rank, tokens, parts[rank]), dtype=torch.float64)
+    dist.all_reduce(term)
+    return term.tolist()
+
+
+def on_ranks(function, tokens, parts):
+    if function(0, tokens, parts[0]) is exercises.not_yet:
+        return exercises.not_yet
+    try:
+        return ranks.run(summed, function, tokens, parts, timeout_s=20)[0]
+    except TypeError:  # where a class is graded: its functions stay in another process, so ask for each rank in turn
+        terms = [function(rank, tokens, part) for rank, part in enumerate(parts)]
+        return torch.tensor(terms, dtype=torch.float64).sum(dim=0).tolist()
+
+
+# %% answer="own_term"
+def own_term(rank, tokens, own_rows):
+    """Return this rank's term: own_term(1, [2, 5], [[7, 8], [3, 4]]) is [[7, 8], [0, 0]]."""
+    ### BEGIN SOLUTION
+    first = rank * len(own_rows)
+    zeros = [0] * len(own_rows[0])
+    places = [token - first for token in tokens]
+    return [own_rows[place] if 0 <= place < len(own_rows) else zeros for place in places]
+    ### END SOLUTION
+
+
+# %% checks="own_term" points=3
+check = exercises.Checks("Exercise 3, own_term", own_term)
+own, others, together = "own tokens get their row", "others get zeros", "four ranks make the whole table"
+table = [[token, 10 * token] for token in range(1, 9)]
+parts = [table[first : first + 2] for first in (0, 2, 4, 6)]
+offset = "Rank 2's own_rows[0] is the row of token 4: take the first row's token off"
+check.returns(own, (2, [5, 4], parts[2]), expected=[table[5], table[4]], mistakes={((0, 0), (0, 0)): offset})
+wrapped = {(tuple(table[3]),): "A negative index counts from the end: ask whether the token is in this rank's rows"}
+check.returns(others, (1, [1], parts[1]), expected=[[0, 0]], mistakes=wrapped)
+check.returns(others, (0, [3, 7], parts[0]), expected=[[0, 0], [0, 0]])
+sentence = [6, 0, 3, 3, 5]
+check.returns(together, (sentence, parts), expected=[table[token] for token in sentence], call=on_ranks)
+check.report()
+### BEGIN HIDDEN TESTS
+import random
+
+draw = random.Random(5004)
+for _ in range(4):
+    size = draw.randint(2, 5)
+    table = [[draw.randint(1, 99) for _ in range(3)] for _ in range(4 * size)]
+    parts = [table[first : first + size] for first in range(0, 4 * size, size)]
+    rank = draw.randint(1, 3)
+    mine = [rank * size + draw.randrange(size) for _ in range(4)]
+    check.returns(own, (rank, mine, parts[rank]), expected=[table[token] for token in mine])
+    before, after = draw.randrange(rank * size), draw.randrange(size, 4 * size)
+    check.returns(others, (rank, [before], parts[rank]), expected=[[0, 0, 0]])
+    check.returns(others, (0, [after], parts[0]), expected=[[0, 0, 0]])
+    sentence = [draw.randrange(4 * size) for _ in range(6)]
+    check.returns(
+        together,
+        (sentence, parts),
+        expected=[table[token] for token in sentence],
+        call=lambda function, tokens, parts: [
+            [sum(column) for column in zip(*rows, strict=True)]
+            for rows in zip(*(function(each, tokens, parts[each]) for each in range(4)), strict=True)
+        ],
+    )
+check.score()
+### END HIDDEN TESTS
+
+# %% [markdown]
+# <details><summary>Hint 1: the first token</summary>
+#
+# Rank `r` begins with the token `r * len(own_rows)`.
+#
+# </details>
+# <details><summary>Hint 2: whose token is it?</summary>
+#
+# `place = token - first` is the row's place in `own_rows`, if it is at least 0 and below `len(own_rows)`.
+#
+# </details>
+# <details><summary>Hint 3: zeros</summary>
+#
+# A row has `len(own_rows[0])` numbers, so the zeros are `[0] * len(own_rows[0])`.
+#
+# </details>
+
+
+# %% wrong="own_term" says="A negative index counts from the end" gets=1
+def own_term(rank, tokens, own_rows):
+    first = rank * len(own_rows)
+    zeros = [0] * len(own_rows[0])
+    term = []
+    for token in tokens:
+        try:
+            term.append(own_rows[token - first])
+        except IndexError:
+            term.append(zeros)
+    return term
+
+
+# %% wrong="own_term" says="take the first row's token off" gets=0
+def own_term(rank, tokens, own_rows):  # noqa: ARG001
+    zeros = [0] * len(own_rows[0])
+    return [own_rows[token] if token < len(own_rows) else zeros for token in tokens]
+
+
+# %% [markdown]
 # ## Question 1: more and more microbatches?
 #
 # A friend trains on a pipeline of four stages with GPipe and 8 microbatches. The bubble is a good third of the busy
@@ -416,25 +418,25 @@ def forward_end(times, microbatches, message):
 #   zero bubble, whose stages keep at most four, interleaved stages, or a number of microbatches in between.
 
 # %% [markdown]
-# ## Question 2: which ranks go where?
+# ## Question 2: your own model
 #
-# Two machines with four GPUs each; within a machine the link is ten times as fast as between the two. A network is to
-# be trained with 4 tensor ranks and 2 data ranks. Say which ranks share a machine, and why: how often does each kind
-# speak in a step, and what can it do while it waits? Then say for which network or batch you would put it the other
-# way round, or that you never would, and why.
+# Take a network that you train, or would like to: its parameters, layers, width, and the tokens (or images, with the
+# values between two layers) of a step. Take two links that you could have. Count what tensor parallel and pipeline
+# parallel on the same number of devices keep and send, as in Part 6 of the lesson, and say which you would take on
+# which link, or that you need neither. Say also which of your numbers you trust least, and how you would measure it.
 #
-# Three to six sentences; a person reads them.
+# Four to eight sentences with your numbers; a person reads them.
 
-# %% [markdown] written="which_ranks_where" points=2
+# %% [markdown] written="your_own_model" points=2
 # A full answer says:
 #
-# - 1 point: the tensor ranks share a machine: they all-reduce activations in every block, forward and back, and the
-#   next layer waits; data ranks average gradients once a step, mostly behind the backward pass.
-# - 1 point: a case that is weighed by bytes: a very small batch with very large weights, where activations are few and
-#   gradients many; or a reason why the latency of many waited-for messages decides against it even there.
+# - 1 point: bytes kept and bytes sent for both cuts, from the person's own numbers, with units, and a choice that
+#   follows from them (that plain data parallelism is enough may be that choice).
+# - 1 point: the weakest number (often the link's real rate, the activations, or the FLOP/s that are reached) and an
+#   experiment that would measure it: an all-reduce timed over sizes, the peak memory of a step, one layer timed.
 
 # %% [markdown]
 # ## What you have practised
 #
-# Following what a stage keeps through any schedule, finding whom a rank of a mesh speaks to, and timing a pipeline
-# whose stages are not equal: the slowest sets the pace, and all others make up the beginning and the end.
+# Following what a stage keeps through any schedule, timing a pipeline whose stages are not equal (the slowest sets the
+# pace, and all others make up the beginning and the end), and making a rank's term of a table that no rank has whole.
