@@ -11,25 +11,31 @@ SERVER_PYTHON ?= /usr/bin/python3
 # Every fresh process (a kernel, a rank) loads PyTorch from compiled modules: they must be kept the first time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lab check test lessons slides lecture student grade server bench soak lock
+.PHONY: help setup copy lab check test release lessons slides lecture student grade server bench soak lock
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
 
-setup: .venv/student.stamp  ## build .venv from requirements.lock (about a minute)
+setup: .venv/student.stamp .venv/etc/jupyter/labconfig/page_config.json  ## build .venv from requirements.lock (about a minute)
 
-lab: setup  ## open JupyterLab at lesson 00, on localhost, with a token
-	$(BIN)/jupyter lab --ip=127.0.0.1 --allow-root --notebook-dir=course --LabApp.default_url=/lab/tree/00_start_here.ipynb
+copy: setup  ## make my_course, your own copy, or bring it up to date; what you changed stays
+	$(BIN)/python -m tools.copies
+
+lab: copy  ## open JupyterLab at lesson 00, on localhost, with a token
+	$(BIN)/jupyter lab --ip=127.0.0.1 --allow-root --notebook-dir=my_course --LabApp.default_url=/lab/tree/00_start_here.ipynb
 
 test: .venv/test.stamp  ## run every test and every lesson
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+
+release: .venv/test.stamp  ## run what is too long for make test: every lesson as its reader gets it
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 -m release tests
 
 check: .venv/test.stamp  ## check the style, the import contracts and the quick tests (under two minutes)
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 2 -m "not slow and not timed" @tests/quick.txt
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 2 -m "not slow and not timed and not release" @tests/quick.txt
 
 lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (LESSONS="00 07", default all)
 	$(BIN)/python -m tools.authoring build $(LESSONS)
@@ -66,6 +72,11 @@ lock:  ## resolve every group again and rewrite requirements.lock
 
 .venv/student.stamp: .venv/uv.stamp pyproject.toml requirements.lock
 	$(INSTALL) --editable '.[course]'
+	@touch $@
+
+# In this environment JupyterLab does not ask whether it may show news; the reader's own settings are not touched.
+.venv/etc/jupyter/labconfig/page_config.json: .venv/student.stamp
+	$(BIN)/jupyter labextension disable --level=sys_prefix @jupyterlab/apputils-extension:announcements
 	@touch $@
 
 .venv/test.stamp: .venv/student.stamp
