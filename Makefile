@@ -39,6 +39,7 @@ check: .venv/test.stamp  ## check the style, the import contracts and the quick 
 
 lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (LESSONS="00 07", default all)
 	$(BIN)/python -m tools.authoring build $(LESSONS)
+	$(BIN)/python -m tools.authoring build --appendix $(LESSONS)
 
 slides: .venv/test.stamp  ## cut one offline deck a lesson into slides/_build
 	$(BIN)/python -m slides.build $(LESSONS)

@@ -10,7 +10,7 @@ import pytest
 from tools.authoring import lesson, proof
 from tools.authoring.course import HERE, Course
 
-LESSONS = HERE.lessons()
+LESSONS = (*HERE.lessons(), *HERE.appendices())
 
 SOURCE = '''# ---
 # jupyter:

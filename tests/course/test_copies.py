@@ -25,6 +25,7 @@ WORKED = '''def twice(n):
 PIXEL = base64.b64encode(b"a picture").decode()
 LINK = re.compile(r"\]\(([^)#\s]+)")
 LESSON, EXERCISE, PAGE = "04_ring.ipynb", "exercises/04_ring_exercises.ipynb", "glossary.md"
+APPENDIX = "appendix/04_ring.ipynb"
 
 
 def lesson(text="Text", shown="42"):
@@ -54,6 +55,7 @@ def write(path, made):
 def root(tmp_path):
     """The folder of a course of one lesson."""
     write(tmp_path / "course" / LESSON, lesson())
+    write(tmp_path / "course" / APPENDIX, new_notebook(cells=[new_markdown_cell("[word](../glossary.md#word)")]))
     write(tmp_path / "course" / EXERCISE, exercise())
     write(tmp_path / "course" / PAGE, "# Glossary\n\nFrom [lesson 04](04_ring.ipynb), [how](../CONTRIBUTING.md).\n")
     write(tmp_path / "course" / "recorded" / "00.json", "{}\n")
@@ -100,7 +102,7 @@ def everything(root):
 
 def test_a_copy_holds_the_readers_files_and_nothing_of_who_makes_the_course(made):
     found = {path.relative_to(made / "my_course").as_posix() for path in everything(made)}
-    assert found == {LESSON, EXERCISE, PAGE, "recorded/00.json", "scripts/train.py", update.MANIFEST}
+    assert found == {LESSON, APPENDIX, EXERCISE, PAGE, "recorded/00.json", "scripts/train.py", update.MANIFEST}
 
 
 def test_the_reader_writes_in_a_stub_and_the_courses_version_is_out_of_sight(made):
@@ -108,6 +110,14 @@ def test_the_reader_writes_in_a_stub_and_the_courses_version_is_out_of_sight(mad
     assert cell.source == 'def twice(n):\n    """Return two times n."""\n    ...'
     assert zlib.decompress(base64.b64decode(cell.metadata.worked)).decode() == WORKED
     assert "n + n" not in (made / "my_course" / LESSON).read_text()
+
+
+def test_an_appendix_keeps_its_place_and_its_links(made, capsys):
+    assert read(made, APPENDIX).cells[0].source == "[word](../glossary.md#word)"
+    change(made, APPENDIX, 0, source="A note")
+    write(made / "course" / APPENDIX, new_notebook(cells=[new_markdown_cell("Second")]))
+    said = f"{APPENDIX} is yours and stays; the course has a newer version, see appendix/04_ring.new.ipynb"
+    assert again(made, capsys) == [said]
 
 
 def test_links_out_of_the_course_are_words(made):
@@ -152,7 +162,11 @@ def test_this_courses_copy_has_all_its_lessons_and_exercises_and_no_output(ours)
         nbformat.validate(notebook)
         cells = notebook["cells"]
         assert [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")] == [], name
-    assert {path.name for path in ours.iterdir() if path.is_dir()} == {"exercises", "recorded", "scripts"}
+    assert sorted(name for name in notebooks if name.startswith("appendix/")) == [
+        one.notebook_name for one in HERE.appendices()
+    ]
+    folders = {"appendix"} if HERE.appendices() else set()
+    assert {path.name for path in ours.iterdir() if path.is_dir()} == {"exercises", "recorded", "scripts", *folders}
 
 
 def test_all_links_of_this_courses_copy_lead_to_a_file_in_it(ours):
@@ -209,7 +223,7 @@ def test_what_the_reader_left_alone_is_brought_up_to_date(made, capsys):
     assert again(made, capsys) == []
     assert read(made, LESSON).cells[0].source.startswith("New text")
     assert (made / "my_course" / PAGE).read_text() == "# New\n"
-    assert len(everything(made)) == 6
+    assert len(everything(made)) == 7
 
 
 CHANGES = {
@@ -224,7 +238,7 @@ def test_what_the_reader_changed_stays_and_the_new_version_lies_beside_it(made, 
     place, parts = CHANGES[what]
     mine = change(made, LESSON, place, **parts)
     assert again(made, capsys) == []
-    assert len(everything(made)) == 6
+    assert len(everything(made)) == 7
     write(made / "course" / LESSON, lesson("New text"))
     said = ["04_ring.ipynb is yours and stays; the course has a newer version, see 04_ring.new.ipynb"]
     assert again(made, capsys) == said

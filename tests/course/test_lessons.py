@@ -13,7 +13,7 @@ from tools.authoring.course import HERE
 from tools.authoring.rules import shares
 
 SANITIZE = Path(__file__).parent / "sanitize.cfg"
-LESSONS = HERE.lessons()
+LESSONS, APPENDICES = HERE.lessons(), HERE.appendices()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 
 
@@ -32,7 +32,7 @@ def test_the_pages_that_all_lessons_share_keep_the_rules():
 
 def test_the_lessons_compare_what_they_show(record_property):
     rules = shares.patterns(SANITIZE)
-    table = shares.shares([shares.share(lesson.name, HERE.built(lesson), rules) for lesson in LESSONS])
+    table = shares.shares([shares.share(lesson.name, HERE.built(lesson), rules) for lesson in (*LESSONS, *APPENDICES)])
     record_property("what the lessons compare", str(table))
     assert table.lessons
     few = [one.lesson for one in table.lessons if one.compared_share is None or one.compared_share < shares.LEAST_SHARE]

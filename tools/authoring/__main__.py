@@ -43,6 +43,7 @@ def _options() -> argparse.ArgumentParser:
         one.set_defaults(command=command)
         one.add_argument("lessons", nargs="*", metavar="NN", help="numbers of lessons; all when none is given")
         if name == "build":
+            one.add_argument("--appendix", action="store_true", help="the appendices of these lessons instead")
             one.add_argument("--keep", action="store_true", help="run nothing: new texts, the outputs of before")
             one.add_argument("--draft", action="store_true", help="one run, also where what it measures is not decided")
         if name == "table":
@@ -54,7 +55,10 @@ def _options() -> argparse.ArgumentParser:
 
 
 def _build(options: argparse.Namespace) -> int:
-    written = keep(HERE, options.lessons) if options.keep else build(HERE, options.lessons, draft=options.draft)
+    if options.keep:
+        written = keep(HERE, options.lessons, appendices=options.appendix)
+    else:
+        written = build(HERE, options.lessons, appendices=options.appendix, draft=options.draft)
     for path in written:
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
     return _report(audit.lessons(HERE, options.lessons))
@@ -79,7 +83,8 @@ def _table(options: argparse.Namespace) -> int:
         print(pages.table(HERE.lessons(options.lessons)))
         return 0
     rules = shares.patterns(SANITIZE)
-    counted = [shares.share(lesson.name, HERE.built(lesson), rules) for lesson in HERE.lessons(options.lessons)]
+    chosen = (*HERE.lessons(options.lessons), *HERE.appendices(options.lessons))
+    counted = [shares.share(lesson.name, HERE.built(lesson), rules) for lesson in chosen]
     print(shares.shares(counted))
     return 0
 

@@ -6,15 +6,19 @@ from collections.abc import Sequence
 
 from tools.authoring import made, pages
 from tools.authoring.course import Course
+from tools.authoring.lesson import APPENDIX, Lesson
 from tools.authoring.problem import Problem
-from tools.authoring.rules import checks, form, formulas, functions, glossary, links
+from tools.authoring.rules import checks, form, formulas, functions, glossary, links, markdown
 
 PAGES = ("README.md", "CONTRIBUTING.md", "course/glossary.md", "course/syllabus.md", "course/formulas.md",
          "course/index_of_functions.md")  # fmt: skip
 
 
 def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
-    """Return every problem of the lessons in ``numbers`` (all when empty): rules, links, words, symbols of formulas."""
+    """Return every problem of the lessons in ``numbers`` (all when empty): rules, links, words, symbols of formulas.
+
+    And of their appendices: rules and links.
+    """
     everything = course.lessons()
     entries = glossary.read(course.glossary)
     found: list[Problem] = []
@@ -25,14 +29,30 @@ def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
         found += links.check_notebook(lesson.notebook_name, built, page=page, root=course.root)
         found += glossary.check_lesson(lesson.notebook_name, built, entries)
         found += formulas.check(lesson)
+    for appendix in course.appendices(numbers):
+        built = course.built(appendix)
+        found += checks.check(appendix, built, everything) + form.check(appendix, built)
+        found += links.check_notebook(appendix.notebook_name, built, page=course.notebook(appendix), root=course.root)
+        found += linked(course, appendix)
     return found
+
+
+def linked(course: Course, appendix: Lesson) -> list[Problem]:
+    """Return a problem where the lesson of an appendix does not link it."""
+    [lesson] = course.lessons([appendix.number])
+    texts = (cell.source for cell in course.built(lesson).cells if cell.cell_type == "markdown")
+    targets = {span.target.partition("#")[0] for text in texts for span in markdown.spans(text) if span.kind == "link"}
+    what = f"does not link its appendix; write [...]({appendix.notebook_name}) where a reader may want it"
+    return [] if appendix.notebook_name in targets else [Problem(lesson.notebook_name, None, what)]
 
 
 def strays(course: Course) -> list[Problem]:
     """Return a problem for each notebook beside the lessons that no source makes."""
-    known = {lesson.notebook_name for lesson in course.lessons()}
+    known = {one.notebook_name for one in (*course.lessons(), *course.appendices())}
     what = "no source makes this notebook; remove it, or write its source in course/source"
-    return [Problem(path.name, None, what) for path in sorted(course.folder.glob("*.ipynb")) if path.name not in known]
+    found = [*sorted(course.folder.glob("*.ipynb")), *sorted((course.folder / APPENDIX).glob("*.ipynb"))]
+    names = [path.relative_to(course.folder).as_posix() for path in found]
+    return [Problem(name, None, what) for name in names if name not in known]
 
 
 def shared(course: Course) -> list[Problem]:
@@ -69,10 +89,10 @@ def owners(course: Course) -> list[Problem]:
     """
     first: dict[str, str] = {}
     found = []
-    for lesson in course.lessons():
+    for lesson in (*course.lessons(), *course.appendices()):
         for name in (cell.metadata["yours"] for cell in lesson.cells if "yours" in cell.metadata):
-            if first.setdefault(name, lesson.number) != lesson.number:
-                what = f"yours={name!r} stands in lesson {first[name]} too; give each function a name of its own"
+            if first.setdefault(name, lesson.label) != lesson.label:
+                what = f"yours={name!r} stands in {first[name]} too; give each function a name of its own"
                 found.append(Problem(course.source(lesson).name, None, what))
     return found
 

@@ -21,21 +21,32 @@ _RUN_STEP_S = 10  # so that two builds state the same
 
 
 def build(
-    course: Course, numbers: Sequence[str] = (), *, draft: bool = False, cell_timeout_s: int = CELL_TIMEOUT_S
+    course: Course,
+    numbers: Sequence[str] = (),
+    *,
+    appendices: bool = False,
+    draft: bool = False,
+    cell_timeout_s: int = CELL_TIMEOUT_S,
 ) -> list[Path]:
     """Build the lessons in ``numbers`` (all when empty), then the README's table and the index of functions.
 
-    Returns the notebooks written. Every source is read before the first cell runs, and a notebook is replaced only when
-    its whole run went well. A lesson that shows a comparison that is not stable, or a claim that is not decided, is run
-    up to three times, and then refused; with ``draft`` it is run once and written as it is, to be read and not kept.
+    With ``appendices`` theirs are built instead. Returns the notebooks written. Every source is read before the first
+    cell runs, and a notebook is replaced only when its whole run went well. A lesson that shows a comparison that is
+    not stable, or a claim that is not decided, is run up to three times, and then refused; with ``draft`` it is run
+    once and written as it is, to be read and not kept.
     Raises AuthoringError: one sentence that names the lesson and what to do.
     """
     everything = course.lessons()
-    chosen = course.lessons(numbers)
+    chosen = _chosen(course, numbers, appendices)
     _readme(course)
     written = [_build_one(course, lesson, everything, draft, cell_timeout_s) for lesson in chosen]
     refresh(course)
     return written
+
+
+def _chosen(course: Course, numbers: Sequence[str], appendices: bool) -> tuple[Lesson, ...]:
+    lessons, theirs = course.lessons(numbers), course.appendices(numbers)
+    return theirs if appendices else lessons
 
 
 def refresh(course: Course) -> None:
@@ -60,26 +71,26 @@ def _build_one(course: Course, lesson: Lesson, everything: Sequence[Lesson], dra
     for _ in range(1 if draft else _TRIES):
         fresh = notebook.unexecuted(lesson, everything)
         started_s = time.monotonic()
-        executed = run(fresh, lesson, folder=course.folder, cell_timeout_s=cell_timeout_s)
+        executed = run(fresh, lesson, folder=course.notebook(lesson).parent, cell_timeout_s=cell_timeout_s)
         run_s = _RUN_STEP_S * round((time.monotonic() - started_s) / _RUN_STEP_S)
         undecided = [] if draft else checks.decided(lesson, executed)
         if not undecided:
             break
     if undecided:
         line = lesson.cells[undecided[0].cell].line
-        raise AuthoringError(f"lesson {lesson.number}: in each of {_TRIES} runs the cell at line {line} of "
+        raise AuthoringError(f"{lesson.label}: in each of {_TRIES} runs the cell at line {line} of "
                              f"{lesson.name}.py {undecided[0].what}")  # fmt: skip
     return _written(course, replace(lesson, run_s=run_s), everything, executed)
 
 
-def keep(course: Course, numbers: Sequence[str] = ()) -> list[Path]:
+def keep(course: Course, numbers: Sequence[str] = (), *, appendices: bool = False) -> list[Path]:
     """Bring the notebooks of the lessons in ``numbers`` (all when empty) to their sources, with the outputs they have.
 
-    Returns the notebooks written. Nothing runs, so that their code must be that of the sources. Raises AuthoringError
-    where it is not, before a notebook is written.
+    With ``appendices`` it is theirs instead. Returns the notebooks written. Nothing runs, so that their code must be
+    that of the sources. Raises AuthoringError where it is not, before a notebook is written.
     """
     everything = course.lessons()
-    chosen = [(lesson, course.built(lesson)) for lesson in course.lessons(numbers)]
+    chosen = [(lesson, course.built(lesson)) for lesson in _chosen(course, numbers, appendices)]
     for lesson, built in chosen:
         notebook.with_outputs(lesson, everything, built)
     written = [_written(course, lesson, everything, built) for lesson, built in chosen]
@@ -92,9 +103,10 @@ def _written(course: Course, lesson: Lesson, everything: Sequence[Lesson], run: 
     try:
         text = notebook.canonical(notebook.with_outputs(lesson, everything, run))
     except (ValueError, nbformat.ValidationError) as error:
-        raise AuthoringError(f"lesson {lesson.number} gave an output that cannot be saved: {error}") from error
+        raise AuthoringError(f"{lesson.label} gave an output that cannot be saved: {error}") from error
     _refuse_traces(nbformat.reads(text, as_version=4), lesson, course.root)
     path = course.notebook(lesson)
+    path.parent.mkdir(exist_ok=True)
     write(path, text)
     return path
 
@@ -106,7 +118,7 @@ def _refuse_traces(built: nbformat.NotebookNode, lesson: Lesson, root: Path) -> 
             found = [phrase for text in traces.texts(output) for phrase in traces.in_text(text, local)]
             if found:
                 raise AuthoringError(
-                    f"lesson {lesson.number}: the cell at line {stated.line} of {lesson.name}.py shows {found[0]}; a "
+                    f"{lesson.label}: the cell at line {stated.line} of {lesson.name}.py shows {found[0]}; a "
                     "saved notebook names no machine, so show a path relative to the course, or nothing"
                 )
 

@@ -71,15 +71,28 @@ class Course:
             raise AuthoringError(f"no lesson {', '.join(unknown)}; there are {', '.join(known) or 'none yet'}")
         return tuple(one for one in found if not numbers or one.number in numbers)
 
+    def appendices(self, numbers: Sequence[str] = ()) -> tuple[Lesson, ...]:
+        """Return the appendices of the lessons in ``numbers`` (all when empty), for those that have one.
+
+        Raises AuthoringError when a source is ill-formed, or has not the name of a lesson's.
+        """
+        found = []
+        for path in sorted((self.source_folder / lesson.APPENDIX).glob("*.py")):
+            one = lesson.read(path)
+            if not (self.source_folder / path.name).is_file():
+                raise AuthoringError(f"{one.name}.py: no lesson has this name; name an appendix as its lesson is named")
+            found.append(replace(one, run_s=_run_s(self.notebook(one))))
+        return tuple(one for one in found if not numbers or one.number in numbers)
+
     def built(self, of: Lesson) -> nbformat.NotebookNode:
         """Return the notebook that was built from a lesson; raises AuthoringError when it is absent or not one."""
-        path = self.notebook(of)
+        path, again = self.notebook(of), f"run make lessons LESSONS={of.number}"
         try:
             return nbformat.read(path, as_version=4)
         except FileNotFoundError as error:
-            raise AuthoringError(f"lesson {of.number} is not built; run make lessons LESSONS={of.number}") from error
+            raise AuthoringError(f"{of.label} is not built; {again}") from error
         except (ValueError, nbformat.ValidationError, nbformat.reader.NotJSONError) as error:
-            raise AuthoringError(f"{path.name} is not a notebook; run make lessons LESSONS={of.number}") from error
+            raise AuthoringError(f"{of.notebook_name} is not a notebook; {again}") from error
 
 
 def _run_s(path: Path) -> int:

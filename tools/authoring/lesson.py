@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tools.authoring.cells import AuthoringError, Cell, cells_of
 from tools.authoring.yours import Wrong
 
 STAGES = ("predict", "run", "look", "explain")
+APPENDIX = "appendix"  # the folder of what belongs to a lesson and is not taught with it, beside sources and notebooks
 FILE_NAME = re.compile(r"(?P<number>\d\d)_(?P<slug>[a-z][a-z0-9_]*)\.py")
 
 _FIELDS = {
@@ -22,6 +24,7 @@ _FIELDS = {
     "needs": 'a list of lesson numbers in quotes ("00") and of words; [] for nothing',
     "objectives": "a list, each written 'predict|predicted the time of ...'",
 }
+_FIELDS_OF_AN_APPENDIX = ("number", "title")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,8 @@ class Objective:
 class Lesson:
     """A lesson as its source states it: ``wrong`` are the planted versions of what its reader writes, for the tests.
 
-    ``run_s`` are the seconds that its cells took to run when its notebook was built, 0 before that.
+    ``run_s`` are the seconds that its cells took to run when its notebook was built, 0 before that. A lesson's appendix
+    has its number and slug, and neither needs nor objectives.
     """
 
     number: str
@@ -56,6 +60,7 @@ class Lesson:
     cells: tuple[Cell, ...]
     wrong: tuple[Wrong, ...] = ()
     run_s: int = 0
+    is_appendix: bool = False
 
     @property
     def minutes(self) -> int:
@@ -63,7 +68,12 @@ class Lesson:
 
     @property
     def name(self) -> str:
-        return f"{self.number}_{self.slug}"
+        """The path of its source and of its notebook in their folders, without a suffix."""
+        return f"{APPENDIX}/{self.number}_{self.slug}" if self.is_appendix else f"{self.number}_{self.slug}"
+
+    @property
+    def label(self) -> str:
+        return f"appendix {self.number}" if self.is_appendix else f"lesson {self.number}"
 
     @property
     def notebook_name(self) -> str:
@@ -71,7 +81,7 @@ class Lesson:
 
 
 def read(path: Path) -> Lesson:
-    """Return the lesson whose source is ``path``.
+    """Return the lesson whose source is ``path``, or the appendix where its folder is that of appendices.
 
     Raises AuthoringError when the file's name, its header or one of its cells is not as CONTRIBUTING.md has it.
     """
@@ -82,13 +92,13 @@ def read(path: Path) -> Lesson:
         script = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise AuthoringError(f"{path.name} cannot be read as UTF-8 text: {error}") from error
-    return parse(script, number=name["number"], slug=name["slug"])
+    return parse(script, number=name["number"], slug=name["slug"], is_appendix=path.parent.name == APPENDIX)
 
 
-def parse(script: str, *, number: str, slug: str) -> Lesson:
+def parse(script: str, *, number: str, slug: str, is_appendix: bool = False) -> Lesson:
     """Return the lesson that the text ``script`` describes; ``number`` and ``slug`` are those of its file name."""
-    where = f"{number}_{slug}.py"
-    fields = _fields(_header(script, where), where)
+    where = f"{APPENDIX}/{number}_{slug}.py" if is_appendix else f"{number}_{slug}.py"
+    fields = _fields(_header(script, where), where, _FIELDS_OF_AN_APPENDIX if is_appendix else tuple(_FIELDS))
     if fields["number"] != number:
         raise AuthoringError(f"{where}: number is {fields['number']!r} but the file name says {number!r}")
     cells, wrong = yours.parted(cells_of(script, where), where)
@@ -97,10 +107,11 @@ def parse(script: str, *, number: str, slug: str) -> Lesson:
         number=number,
         slug=slug,
         title=fields["title"].strip(),
-        needs=tuple(fields["needs"]),
-        objectives=tuple(_objective(text, where) for text in fields["objectives"]),
+        needs=tuple(fields.get("needs", ())),
+        objectives=tuple(_objective(text, where) for text in fields.get("objectives", ())),
         cells=cells,
         wrong=wrong,
+        is_appendix=is_appendix,
     )
 
 
@@ -120,9 +131,9 @@ def _header(script: str, where: str) -> Any:
     return fields
 
 
-def _fields(fields: dict[str, Any], where: str) -> dict[str, Any]:
-    missing = [name for name in _FIELDS if name not in fields]
-    unknown = [str(name) for name in fields if name not in _FIELDS]
+def _fields(fields: dict[str, Any], where: str, wanted: Sequence[str]) -> dict[str, Any]:
+    missing = [name for name in wanted if name not in fields]
+    unknown = [str(name) for name in fields if name not in wanted]
     if missing or unknown:
         raise AuthoringError(
             f"{where}: lesson metadata missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
@@ -133,8 +144,8 @@ def _fields(fields: dict[str, Any], where: str) -> dict[str, Any]:
         "needs": lambda value: isinstance(value, list) and all(_is_text(item) for item in value),
         "objectives": lambda value: isinstance(value, list) and value != [] and all(_is_text(item) for item in value),
     }
-    for name, fit in fits.items():
-        if not fit(fields[name]):
+    for name in wanted:
+        if not fits[name](fields[name]):
             raise AuthoringError(f"{where}: {name} is {fields[name]!r}; write {_FIELDS[name]}{_quotes(fields[name])}")
     return fields
 

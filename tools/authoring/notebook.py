@@ -31,13 +31,17 @@ def unexecuted(lesson: Lesson, others: Iterable[Lesson] = ()) -> nbformat.Notebo
     """
     files = {other.number: other.notebook_name for other in others}
     seen: Counter[str] = Counter()
-    cells = [_cell(cell, filled(cell, lesson, files), seen) for cell in lesson.cells]
+    texts = (filled(cell, lesson, files, is_first=not place) for place, cell in enumerate(lesson.cells))
+    cells = [_cell(cell, text, seen) for cell, text in zip(lesson.cells, texts, strict=True)]
     return new_notebook(cells=cells, metadata=_metadata(lesson), nbformat_minor=5)
 
 
-def filled(cell: Cell, lesson: Lesson, files: Mapping[str, str]) -> str:
-    """Return a cell's text, with the objectives where its tags ask for them."""
-    if "objectives" in cell.tags:
+def filled(cell: Cell, lesson: Lesson, files: Mapping[str, str], *, is_first: bool) -> str:
+    """Return a cell's text, with the objectives where its tags ask for them, or the way back from an appendix."""
+    if lesson.is_appendix:
+        heading, text = _under_title(cell.source, lesson.title)
+        parts = [heading, facts(lesson, files), text] if is_first and cell.kind == "markdown" else [cell.source]
+    elif "objectives" in cell.tags:
         heading, text = _under_title(cell.source, lesson.title)
         promise = "After this lesson you will be able to:"
         parts = [heading, facts(lesson, files), text, promise, objectives(lesson, done=False)]
@@ -49,7 +53,10 @@ def filled(cell: Cell, lesson: Lesson, files: Mapping[str, str]) -> str:
 
 
 def facts(lesson: Lesson, files: Mapping[str, str]) -> str:
-    """Return the line under a lesson's title: its number, its minutes and what it needs."""
+    """Return the line under a title: a lesson's number, its minutes and what it needs; an appendix's lesson."""
+    if lesson.is_appendix:
+        back = f"[lesson {lesson.number}](../{lesson.number}_{lesson.slug}.ipynb)"
+        return f"*Appendix of {back}, about {lesson.minutes} minutes.*"
     needs = needs_text(lesson, files) or "nothing beyond this machine"
     return f"*Lesson {lesson.number}, about {lesson.minutes} minutes. Needs: {needs}.*"
 
@@ -102,7 +109,7 @@ def with_outputs(lesson: Lesson, others: Iterable[Lesson], run: nbformat.Noteboo
         if cell is None or old is None or cell.source != old.source:
             where = f"from line {line} of {lesson.name}.py on" if line else "at the end"
             what = f"the code is not that of {lesson.notebook_name} {where}, whose outputs cannot be kept"
-            raise AuthoringError(f"lesson {lesson.number}: {what}; run make lessons LESSONS={lesson.number}")
+            raise AuthoringError(f"{lesson.label}: {what}; run make lessons LESSONS={lesson.number}")
         cell.outputs = old.outputs
     return made
 

@@ -98,7 +98,7 @@ def _readers_folder(course: Course, lesson: Lesson) -> Iterator[None]:
             if path.suffix != ".ipynb":
                 Path(path.name).symlink_to(path.resolve())
         copy = yours.as_copy(notebook.unexecuted(lesson))
-        Path(lesson.notebook_name).write_text(nbformat.writes(copy), encoding="utf-8")
+        Path(Path(lesson.notebook_name).name).write_text(nbformat.writes(copy), encoding="utf-8")
         yield
 
 

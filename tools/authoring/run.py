@@ -55,13 +55,13 @@ def run(
             log.open("wb") as stderr,
             client.setup_kernel(env=environment, cwd=str(folder), stderr=stderr, cleanup_kc=True),
         ):
-            for index in console.track(range(len(notebook.cells)), f"lesson {lesson.number}", unit="cell"):
+            for index in console.track(range(len(notebook.cells)), lesson.label, unit="cell"):
                 _execute(client, index, lesson, cell_timeout_s)
     return client.nb
 
 
 def _execute(client: NotebookClient, index: int, lesson: Lesson, cell_timeout_s: int) -> None:
-    where = f"lesson {lesson.number}: the cell at line {lesson.cells[index].line} of {lesson.name}.py"
+    where = f"{lesson.label}: the cell at line {lesson.cells[index].line} of {lesson.name}.py"
     try:
         client.execute_cell(client.nb.cells[index], index)
     except CellTimeoutError as error:

@@ -1,4 +1,4 @@
-"""The form in which readers and students get the course: lessons to write in, exercises, pages, and what these need.
+"""The form in which readers and students get the course: lessons to write in, appendices, exercises, pages, and more.
 
 Made from the built notebooks with what the course's own environment brings: no tool that builds a lesson is imported.
 """
@@ -18,7 +18,7 @@ from nbformat.v4 import new_markdown_cell
 from tools.authoring import yours
 from tools.authoring.cells import AuthoringError
 
-PARTS = ("[0-9][0-9]_*.ipynb", "exercises/*.ipynb", "*.md", "recorded/**/*.json", "scripts/*.py")
+PARTS = ("[0-9][0-9]_*.ipynb", "appendix/*.ipynb", "exercises/*.ipynb", "*.md", "recorded/**/*.json", "scripts/*.py")
 KERNEL = "python3"
 OF_THE_KERNEL = ("kernelspec", "language_info")  # the keys of a notebook's metadata that JupyterLab writes itself
 

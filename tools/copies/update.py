@@ -38,7 +38,7 @@ def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
     known, said = _read(copy / MANIFEST)
     try:
         for name, content in files.items():
-            said += _hand_over(copy / name, content, known.setdefault(name, _Known()))
+            said += _hand_over(copy, name, content, known.setdefault(name, _Known()))
     finally:
         text = json.dumps({name: asdict(one) for name, one in known.items() if name in files}, indent=1)
         write_atomically(copy / MANIFEST, f"{text}\n")
@@ -66,8 +66,9 @@ def _read(manifest: Path) -> tuple[dict[str, _Known], list[str]]:
         return {}, [f"{manifest.name} is damaged: every file that differs from the course's is taken for yours"]
 
 
-def _hand_over(path: Path, content: bytes, known: _Known) -> list[str]:
+def _hand_over(copy: Path, name: str, content: bytes, known: _Known) -> list[str]:
     """Write one file of the course, or its new version beside the reader's; return what to say of it."""
+    path = copy / name
     version, said = _digest(_version(path.name, content)), []
     ours = [*known.contents, _content(path.name, content)]
     if _is_the_readers(path, ours):
@@ -75,7 +76,7 @@ def _hand_over(path: Path, content: bytes, known: _Known) -> list[str]:
             return []
         places = (path.with_name(f"{path.stem}.new{number if number > 1 else ''}{path.suffix}") for number in count(1))
         beside = next(place for place in places if not _is_the_readers(place, ours))
-        said = [f"{path.name} is yours and stays; the course has a newer version, see {beside.name}"]
+        said = [f"{name} is yours and stays; the course has a newer version, see {beside.relative_to(copy).as_posix()}"]
         path = beside
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_bytes() != content:

@@ -19,6 +19,7 @@ TAGS = frozenset(
     {"objectives", "recap", "formulas", yours.TAG, *STAGES, "nbval-ignore-output", "raises-exception"}
     | {"slide", "slide-more", "slide-code", "slide-output"}
 )
+OF_A_LESSON = frozenset({"objectives", "recap", "formulas", "slide", "slide-more", "slide-code", "slide-output"})
 METADATA_KEYS = frozenset({"tags", "minutes", "yours", "checks"})
 
 Notebook = nbformat.NotebookNode
@@ -107,6 +108,8 @@ def lengths(lesson: Lesson, built: Notebook) -> list[Problem]:
 
 def objectives(lesson: Lesson, built: Notebook) -> list[Problem]:
     """One cell promises the objectives, a later one states the same in the past tense."""
+    if lesson.is_appendix:
+        return []
     found, places = [], {}
     for tag, done in (("objectives", False), ("recap", True)):
         cells = [index for index, cell in enumerate(built.cells) if tag in cell.metadata.get("tags", [])]
@@ -132,7 +135,8 @@ def title(lesson: Lesson, built: Notebook) -> list[Problem]:
         for line in markdown.titles(cell.source)
     ]
     if tops[:1] != [(0, lesson.title)]:
-        what = f"begin with '# {lesson.title}', the title of the metadata, in the cell tagged objectives"
+        place = "the first cell" if lesson.is_appendix else "the cell tagged objectives"
+        what = f"begin with '# {lesson.title}', the title of the metadata, in {place}"
         return [_problem(lesson, 0, what)]
     return [_problem(lesson, index, f"a second title, '# {line}'; use ##") for index, line in tops[1:]]
 
@@ -140,15 +144,17 @@ def title(lesson: Lesson, built: Notebook) -> list[Problem]:
 def tags(lesson: Lesson, built: Notebook) -> list[Problem]:
     """Tags and cell metadata are known ones, and nbval's are tags, not comments (a comment after code is ignored)."""
     found = []
+    allowed = TAGS - OF_A_LESSON if lesson.is_appendix else TAGS
+    allowed_keys = METADATA_KEYS - {"minutes"} if lesson.is_appendix else METADATA_KEYS
     for index, cell in enumerate(built.cells):
         own = cell.metadata.get("tags", [])
-        unknown = sorted({tag for tag in own if tag not in TAGS or own.count(tag) > 1})
+        unknown = sorted({tag for tag in own if tag not in allowed or own.count(tag) > 1})
         if unknown:
-            what = f"tags {', '.join(unknown)} are unknown or stand twice; the tags are {', '.join(sorted(TAGS))}"
+            what = f"tags {', '.join(unknown)} are unknown or stand twice; the tags are {', '.join(sorted(allowed))}"
             found.append(_problem(lesson, index, what))
-        keys = sorted(set(cell.metadata) - METADATA_KEYS)
+        keys = sorted(set(cell.metadata) - allowed_keys)
         if keys:
-            what = f"unknown cell metadata {', '.join(keys)}; it is one of {', '.join(sorted(METADATA_KEYS))}"
+            what = f"unknown cell metadata {', '.join(keys)}; it is one of {', '.join(sorted(allowed_keys))}"
             found.append(_problem(lesson, index, what))
         if cell.cell_type == "code" and (comment := _NBVAL_COMMENT.search(cell.source)):
             tag = comment[1].lower().replace("_", "-")

@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Uses:
-    """The (module, name) of what each lesson, and the exercises of each lesson, use of the package, by its number."""
+    """The (module, name) of what each lesson, with its appendix, and its exercises use of the package, by number."""
 
     lessons: Mapping[str, frozenset[tuple[str, str]]]
     exercises: Mapping[str, frozenset[tuple[str, str]]]
@@ -56,12 +56,15 @@ class Uses:
 
 
 def uses(course: Course, lessons: Sequence[Lesson]) -> Uses:
-    """Return what the lessons and the sources of their exercises use of the course's package."""
+    """Return what the lessons, their appendices and the sources of their exercises use of the course's package."""
     exercises = {
         path.name[:2]: _used(cells_of(path.read_text(encoding="utf-8"), path.name), course.package, path.name)
         for path in sorted((course.folder / "instructor" / "exercises").glob("*.py"))
     }
-    return Uses({lesson.number: used(lesson, course.package) for lesson in lessons}, exercises)
+    found = {lesson.number: used(lesson, course.package) for lesson in lessons}
+    for appendix in course.appendices([*found]):
+        found[appendix.number] |= used(appendix, course.package)
+    return Uses(found, exercises)
 
 
 def entries(course: Course, used: Iterable[tuple[str, str]] = ()) -> tuple[Entry, ...]:
@@ -134,7 +137,7 @@ def _entry(course: Course, call: str, thing: Callable) -> Entry:
 
 def used(lesson: Lesson, package: str) -> frozenset[tuple[str, str]]:
     """Return the (module, name) of every thing of the package that a lesson's code calls or its text names in code."""
-    return _used(lesson.cells, package, f"lesson {lesson.number}")
+    return _used(lesson.cells, package, lesson.label)
 
 
 def _used(cells: Iterable[Cell], package: str, where: str) -> frozenset[tuple[str, str]]:
