@@ -71,7 +71,9 @@ def _build_one(course: Course, lesson: Lesson, everything: Sequence[Lesson], dra
     for _ in range(1 if draft else _TRIES):
         fresh = notebook.unexecuted(lesson, everything)
         started_s = time.monotonic()
-        executed = run(fresh, lesson, folder=course.notebook(lesson).parent, cell_timeout_s=cell_timeout_s)
+        folder = course.notebook(lesson).parent
+        folder.mkdir(exist_ok=True)  # the first appendix makes its folder
+        executed = run(fresh, lesson, folder=folder, cell_timeout_s=cell_timeout_s)
         run_s = _RUN_STEP_S * round((time.monotonic() - started_s) / _RUN_STEP_S)
         undecided = [] if draft else checks.decided(lesson, executed)
         if not undecided:
