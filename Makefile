@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 UV := $(or $(shell command -v uv 2>/dev/null),$(BIN)/uv)
-INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint requirements.lock
+INSTALL := $(UV) pip install --quiet --python $(BIN)/python --constraint requirements.lock --override overrides.txt
 LESSONS ?=
 SUBMISSIONS ?=
 ROSTER ?=
@@ -63,7 +63,7 @@ soak: .venv/test.stamp  ## kill ranks 20 times between the calls of one pool, an
 	COURSE_SOAK_KILLS=20 $(BIN)/python -m pytest tests/helpers/ranks/test_pool_soak.py
 
 lock:  ## resolve every group again and rewrite requirements.lock
-	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header --extra course --group test --group peers pyproject.toml --output-file requirements.lock
+	$(UV) pip compile --quiet --universal --python-version 3.11 --no-header --override overrides.txt --extra course --group test --group peers pyproject.toml --output-file requirements.lock
 
 .venv/uv.stamp:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed and this is %d.%d; name another: make setup PYTHON=python3.12" % sys.version_info[:2])'
@@ -71,7 +71,7 @@ lock:  ## resolve every group again and rewrite requirements.lock
 	@command -v uv >/dev/null || $(BIN)/python -m pip install --quiet 'uv>=0.9'
 	@touch $@
 
-.venv/student.stamp: .venv/uv.stamp pyproject.toml requirements.lock
+.venv/student.stamp: .venv/uv.stamp pyproject.toml requirements.lock overrides.txt
 	$(INSTALL) --editable '.[course]'
 	@touch $@
 

@@ -157,6 +157,14 @@ def test_everything_installed_is_what_the_lock_says():
     assert not wrong
 
 
+def test_what_is_left_out_is_not_locked():
+    """And what asks for it does without: else a notebook could not be read."""
+    lines = (ROOT / "overrides.txt").read_text().splitlines()
+    left_out = [Requirement(line) for line in lines if not line.startswith("#")]
+    assert left_out
+    assert not [one for one in left_out if one.marker.evaluate() or canonicalize_name(one.name) in locked()]
+
+
 def test_lock_names_no_host():
     text = (ROOT / "requirements.lock").read_text()
     assert "://" not in text
@@ -171,7 +179,7 @@ def test_helpers_are_this_trees_from_any_folder(tmp_path):
 
 def test_an_interrupted_setup_is_taken_up_again(tmp_path):
     """A `python` that is there without its stamp, as after a set-up that failed half-way, does not stop make."""
-    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+    for name in ("Makefile", "pyproject.toml", "requirements.lock", "overrides.txt"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "python").touch()

@@ -59,7 +59,7 @@ def test_the_tree_holds_no_secret_and_its_pages_are_true(tmp_path):
     files = [path for path in tree.rglob("*") if path.is_file()]
     names = {path.relative_to(tree).as_posix() for path in files}
     assert {f"course/exercises/{NAME}.ipynb", "course/00_start_here.ipynb", "helpers/exercises/_checks.py", "Makefile",
-            "pyproject.toml", "requirements.lock", "README.md"} <= names  # fmt: skip
+            "pyproject.toml", "requirements.lock", "overrides.txt", "README.md"} <= names  # fmt: skip
     assert not any("instructor" in name or "tests/" in name or "authoring" in name for name in names)
     assert "CONTRIBUTING.md" not in names
     pages_are_true(tree)

@@ -21,7 +21,7 @@ from tools.copies import form
 from tools.exercises import sheets
 from tools.exercises.sheets import Sheet
 
-TREE = ("requirements.lock", "environment.yml", ".gitignore", "helpers")
+TREE = ("requirements.lock", "overrides.txt", "environment.yml", ".gitignore", "helpers")
 
 _IGNORED = shutil.ignore_patterns("__pycache__", ".*", "*.pyc")
 _STUDENTS = Path(__file__).with_name("students")

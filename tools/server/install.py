@@ -238,8 +238,9 @@ def packages(environment: Path, python: str) -> None:
     if not environment.exists():
         _run(uv, "venv", "--quiet", "--python", python, str(environment))
     _run(uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(environment / "bin" / "python"),
-         "--constraint", str(ROOT / "requirements.lock"), "--requirement", str(ROOT / "pyproject.toml"),
-         "--extra", "course", "--group", f"{ROOT / 'pyproject.toml'}:server")  # fmt: skip
+         "--constraint", str(ROOT / "requirements.lock"), "--override", str(ROOT / "overrides.txt"),
+         "--requirement", str(ROOT / "pyproject.toml"), "--extra", "course",
+         "--group", f"{ROOT / 'pyproject.toml'}:server")  # fmt: skip
     proxy(environment)
 
 
