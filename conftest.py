@@ -5,6 +5,7 @@ for another reason than those of ``MAY_SKIP_IN_CI`` has failed.
 """
 
 import atexit
+import gc
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ import pytest
 from tests.ci import in_ci
 from tools.authoring.environment import headless
 
-pytest_plugins = ("tests.groups", "tests.timed")
+pytest_plugins = ("tests.groups", "tests.kernels", "tests.timed")
 
 # What a machine of CI may lack, and words of the reason for which a test then skips.
 MAY_SKIP_IN_CI = {
@@ -70,6 +71,18 @@ def pytest_make_collect_report():
     report = yield
     _fail_unless_permitted(report)
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Let the garbage collector pass over a million objects that stay: the tests, and what their modules import."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

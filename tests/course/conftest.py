@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tools.authoring import warm
 from tools.authoring.build import build
 from tools.authoring.course import Course
 from tools.grading import sandbox
@@ -25,13 +24,6 @@ def copy_small(folder: Path) -> Course:
     """Return a fresh copy of the small course under ``folder``."""
     shutil.copytree(SMALL, folder / "small", ignore=shutil.ignore_patterns("__pycache__"))
     return Course(folder / "small", package="toy")
-
-
-@pytest.fixture(scope="session")
-def kernels():
-    """The folder of kernels that need not import what they all need."""
-    with warm.kernels() as folder:
-        yield folder
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ This file is also the program that starts each kernel, and therefore imports not
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -69,6 +70,10 @@ def _serve(address: str) -> None:
     """Fork a kernel for everyone who connects, until who started this closes the standard input."""
     for package in PACKAGES:
         importlib.import_module(package)
+    # As where a kernel imports it: pandas asks at its import whether it writes to a terminal.
+    sys.modules["pandas"].set_option("display.max_columns", 20)
+    gc.collect()
+    gc.freeze()  # a collection in a kernel would write to, and so copy, every page that holds an object
     signal.signal(signal.SIGCHLD, _bury)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
