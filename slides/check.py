@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers.results import Result
-from slides.browser import PRINT_QUERY, BrowserError, opened, running
+from slides.browser import PRINT_QUERY, BrowserError, OpenDeck, opened, running
 from slides.build import BUILD, build, find_lessons, lessons_asked_for
 from slides.cells import SlideError
+from slides.pdf import printed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -66,15 +67,36 @@ def examine(browser: Browser, deck: Path, *, mode: str = "light") -> Examination
         raise ValueError(f"a deck is examined in one of the modes {', '.join(MODES)}, not {mode!r}")
     query = PRINT_QUERY if mode == "print" else {}
     with opened(browser, deck, dark=mode == "dark", **query) as opened_deck:
-        page = opened_deck.page
-        address = page.url.partition("#")[0]
-        slides = []
-        for index in range(page.evaluate("Reveal.getTotalSlides()")):
-            page.evaluate("index => Reveal.slide(index)", index)
-            slides.append(page.evaluate(_SCRIPT.read_text(encoding="utf-8"), [index, LIMITS]))
-        whole = [Problem(slide=0, kind="page", detail=complaint) for complaint in dict.fromkeys(opened_deck.complaints)]
-        beyond = [url for url in dict.fromkeys(opened_deck.requested) if url != address]
-        whole += [Problem(slide=0, kind="request", detail=url[:200]) for url in beyond]
+        return look(opened_deck, deck, mode)
+
+
+def examine_all(browser: Browser, deck: Path) -> tuple[list[Examination], bytes]:
+    """Return what :func:`examine` does in each of :data:`MODES`, and the deck as PDF.
+
+    The deck is opened twice: on a screen, where the system's preference changes from light to dark, and to be printed.
+    Raises BrowserError when it does not start, or is not laid out as one page a slide.
+    """
+    with opened(browser, deck) as on_screen:
+        found = [look(on_screen, deck, "light")]
+        on_screen.page.emulate_media(color_scheme="dark")
+        on_screen.page.wait_for_selector("html[data-theme=dark]", state="attached")
+        found.append(look(on_screen, deck, "dark"))
+    with opened(browser, deck, **PRINT_QUERY) as to_print:
+        return [*found, look(to_print, deck, "print")], printed(to_print, deck)
+
+
+def look(opened_deck: OpenDeck, deck: Path, mode: str) -> Examination:
+    """Return what stands on the slides of a deck that is open in ``mode``, and what is wrong with them."""
+    page = opened_deck.page
+    address = page.url.partition("#")[0]
+    script = _SCRIPT.read_text(encoding="utf-8")
+    slides = []
+    for index in range(page.evaluate("Reveal.getTotalSlides()")):
+        page.evaluate("index => Reveal.slide(index)", index)
+        slides.append(page.evaluate(script, [index, LIMITS]))
+    whole = [Problem(slide=0, kind="page", detail=complaint) for complaint in dict.fromkeys(opened_deck.complaints)]
+    beyond = [url for url in dict.fromkeys(opened_deck.requested) if url != address]
+    whole += [Problem(slide=0, kind="request", detail=url[:200]) for url in beyond]
     on_slides = [
         Problem(slide=number, kind=kind, detail=detail)
         for number, slide in enumerate(slides, start=1)
@@ -99,7 +121,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         decks = [BUILD / f"{build(notebook).lesson}.html" for notebook in find_lessons(numbers)]
         with running() as browser:
-            examinations = [examine(browser, deck, mode=mode) for deck in decks for mode in MODES]
+            examinations = [examination for deck in decks for examination in examine_all(browser, deck)[0]]
     except (SlideError, BrowserError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

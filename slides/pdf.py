@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers import storage
-from slides.browser import PRINT_QUERY, BrowserError, opened, running
+from slides.browser import PRINT_QUERY, BrowserError, OpenDeck, opened, running
 from slides.build import BUILD, build, find_lessons, lessons_asked_for, where
 from slides.cells import SlideError
 
@@ -22,11 +22,16 @@ def print_deck(browser: Browser, deck: Path) -> bytes:
     Raises BrowserError when the deck does not start, or is not laid out as one page a slide.
     """
     with opened(browser, deck, **PRINT_QUERY) as opened_deck:
-        page = opened_deck.page
-        pages, slides = page.locator(".pdf-page").count(), page.evaluate("Reveal.getTotalSlides()")
-        if pages != slides:
-            raise BrowserError(f"{deck.name}: {slides} slides became {pages} pages; run `python -m slides.check`")
-        return page.pdf(prefer_css_page_size=True, print_background=True, tagged=True)
+        return printed(opened_deck, deck)
+
+
+def printed(opened_deck: OpenDeck, deck: Path) -> bytes:
+    """Return what :func:`print_deck` does of a deck that is open to be printed."""
+    page = opened_deck.page
+    pages, slides = page.locator(".pdf-page").count(), page.evaluate("Reveal.getTotalSlides()")
+    if pages != slides:
+        raise BrowserError(f"{deck.name}: {slides} slides became {pages} pages; run `python -m slides.check`")
+    return page.pdf(prefer_css_page_size=True, print_background=True, tagged=True)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ import pytest
 from bs4 import BeautifulSoup
 from slide_samples import notebook_of, text_cell
 
-from slides import build, check, lecture, pdf, questions
+from slides import build, check, lecture, questions
 from slides.cells import SlideError
 from slides.lecture import Act, Pick, Topic
 from slides.markdown import plain_text
@@ -118,11 +118,12 @@ def test_it_is_built_to_the_same_bytes(written, tmp_path: Path):
 
 def test_it_stands_in_a_browser_in_every_mode_and_a_page_a_slide(chromium, written):
     built, deck = written
-    for mode in check.MODES:
-        found = check.examine(chromium, deck, mode=mode)
+    examinations, printed = check.examine_all(chromium, deck)
+    assert tuple(found.mode for found in examinations) == check.MODES
+    for found in examinations:
         assert found.problems == (), f"\n{found}"
         assert found.slides == built.slides
-    assert len(re.findall(rb"/Type\s*/Page(?![\w])", pdf.print_deck(chromium, deck))) == built.slides
+    assert len(re.findall(rb"/Type\s*/Page(?![\w])", printed)) == built.slides
 
 
 @pytest.fixture

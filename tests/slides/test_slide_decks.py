@@ -37,11 +37,18 @@ def test_there_are_lessons_to_look_at():
 def test_every_lessons_deck(chromium, notebook: Path, tmp_path: Path):
     built = build.build(notebook, folder=tmp_path)
     deck = tmp_path / f"{notebook.stem}.html"
-    for mode in check.MODES:
-        found = check.examine(chromium, deck, mode=mode)
+    examinations, printed = check.examine_all(chromium, deck)
+    assert tuple(found.mode for found in examinations) == check.MODES
+    for found in examinations:
         assert found.problems == (), f"\n{found}"
         assert found.slides == built.slides
-    assert _pages(pdf.print_deck(chromium, deck)) == built.slides
+    assert _pages(printed) == built.slides
+
+
+def test_all_modes_at_once_are_each_by_itself(chromium, sample_deck: Path, faulty_deck: Path):
+    for deck in (sample_deck, faulty_deck):
+        together, _ = check.examine_all(chromium, deck)
+        assert together == [check.examine(chromium, deck, mode=mode) for mode in check.MODES]
 
 
 def test_the_pdf_has_a_page_a_slide(chromium, sample_deck: Path):
@@ -126,21 +133,22 @@ def test_the_speakers_window_shows_the_notes_and_follows(chromium, sample_deck: 
         assert opened.complaints == []
 
 
-@pytest.fixture
-def player_deck(tmp_path: Path, monkeypatch) -> Path:
+@pytest.fixture(scope="module")
+def player_deck(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A deck with a player on each of two slides, the first of which has a script of its own in the notebook."""
     outputs: list = []
-    monkeypatch.setattr("IPython.display.display", lambda data, **_: outputs.append(data))
-    for title in ("First", "Second"):
-        frames = [plotting.draw_blocks(4, step, causal=True) for step in range(4)]
-        plotting.play(frames, title=title, alt=f"{title}: blocks meet.", captions=["Blocks meet."] * 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("IPython.display.display", lambda data, **_: outputs.append(data))
+        for title in ("First", "Second"):
+            frames = [plotting.draw_blocks(4, step, causal=True) for step in range(4)]
+            plotting.play(frames, title=title, alt=f"{title}: blocks meet.", captions=["Blocks meet."] * 4)
     cells = [
         text_cell("## Blocks\n\nEach step has a block a rank."),
         code_cell("plotting.play(frames)", player_output(outputs[0], tampered=True), tags=("slide-output",)),
         text_cell("## Blocks again"),
         code_cell("plotting.play(frames)", player_output(outputs[1]), tags=("slide-output",)),
     ]
-    deck = tmp_path / "97_player.html"
+    deck = tmp_path_factory.mktemp("player") / "97_player.html"
     deck.write_text(build.render(notebook_of(*cells), name="97_player"), encoding="utf-8")
     return deck
 
@@ -200,13 +208,18 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def faults(chromium, sample_html: str, tmp_path_factory: pytest.TempPathFactory) -> list[check.Problem]:
+def faulty_deck(sample_html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for good, bad in FAULTS.items():
         assert sample_html.count(good) == 1
         sample_html = sample_html.replace(good, bad)
     deck = tmp_path_factory.mktemp("faults") / "faults.html"
     deck.write_text(sample_html, encoding="utf-8")
-    return list(check.examine(chromium, deck).problems)
+    return deck
+
+
+@pytest.fixture(scope="module")
+def faults(chromium, faulty_deck: Path) -> list[check.Problem]:
+    return list(check.examine(chromium, faulty_deck).problems)
 
 
 def _of(faults: list[check.Problem], slide: int, kind: str) -> str:
