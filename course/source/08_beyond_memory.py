@@ -13,413 +13,350 @@
 #     title: Beyond memory
 #     needs: ["02", "07"]
 #     objectives:
-#       - estimate|estimated how long a training takes from a few of its steps, with an interval
 #       - tell|told a time that grows with the work from one that grows because a memory is full
 #       - model|modelled the time of a layer that outgrows a cache
-#       - read|read from a refused allocation what was asked for and what there was
-#       - predict|predicted what happens when weights are a little larger than the memory they may take
-#       - count|counted the batches that a data loader keeps between two processes
+#       - find|found the largest batch that a memory holds, without running out of it
+#       - predict|predicted which layers come from the disk when the weights do not fit
 #       - choose|chose a batch size from its bytes and its images a second
+#       - count|counted the batches that a data loader keeps in /dev/shm
 # ---
 
 # %% [markdown] tags=["objectives"]
 # # Beyond memory
 #
-# A network grows, and at some size its training becomes slow, or stops with an error. Both are put down to "memory". Which memory?
-# A machine has several, and each of them says in its own manner that it is full. Past a [cache](glossary.md#cache) the program
-# becomes slower, past what may stay of a file it becomes much slower, past a limit it ends, and one small file system ends it with
-# an error that does not even speak of memory.
+# Nine layers of weights lie in a file. The memory holds eight. A network runs through the nine, in order, again and again. It
+# keeps what it used last.
 #
-# This lesson fills each of them, safely: what may go wrong runs in a process of its own. Outputs that you see below were printed on
-# another machine. Clear them (Edit, Clear Outputs of All Cells) before you begin.
+# **The bet:** how many layers must be read from the disk in each pass?
+#
+# Models outgrow memories every year. A full memory does not always say so. A full [cache](glossary.md#cache) makes a program
+# slower, a full RAM makes it very much slower or ends it, and a full [`/dev/shm`](glossary.md#shm) ends it with an error that does not even speak of
+# memory. This lesson fills each of them, safely: what may go wrong runs in a process of its own.
 
 # %%
+import math
 import os
 import textwrap
 import time
 
-import pandas as pd
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import helpers
-from helpers import access, memory, operations, plotting, results, roofline, timing, units
-from helpers.access import Window
+from helpers import access, exercises, memory, operations, plotting, timing, units
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
+allocator = helpers.steady_allocator()
 MIB = 2**20
 
-# %% tags=["nbval-ignore-output"]
-helpers.steady_allocator()
+# %% tags=["predict", "slide", "slide-output"] minutes=1
+question = "Nine layers, room for eight: how many are read from the disk in each pass?"
+bet = helpers.predict(question, "layers")
+bet
 
 # %% [markdown] tags=["slide"] minutes=2
-# ## Part 1: how long would it take?
+# ## Part 1: slow, because memory is full?
 #
-# LeNet's first fully connected layer has `hidden` outputs, the second half as many. How much longer is an epoch with
-# `hidden=4096` than with `hidden=128`?
+# - A network grows, and from some size on its training is slow
+# - "It no longer fits into memory" is the usual explanation
+# - Divide the time by the work before you believe it
 #
-# Nobody wants to train for an hour to learn that it takes an hour. A training is the same step again and again, so a few steps
-# tell. How many operations does one step have?
-
-# %% tags=["predict"]
-growth = helpers.predict("How many times longer is an epoch with hidden=4096 than with hidden=128?", "x")
-growth
+# LeNet's first fully connected layer has `hidden` outputs and its second one half as many, so the second has $h^2/2$ weights. How
+# much longer is a training step with `hidden=4096` than with `hidden=128`? First count.
 
 # %%
-hidden_sizes = (128, 1024, 2048, 4096)
-counts = {
-    hidden: operations.profile_ops(helpers.LeNet(hidden), (128, 1, 28, 28), optimizer=torch.optim.Adam)
-    for hidden in hidden_sizes
-}
-step_flops = {h: count.forward_flops + count.backward_flops + count.optimizer_flops for h, count in counts.items()}
-for hidden, flops in step_flops.items():
-    print(f"hidden={hidden}: {flops / step_flops[128]:.1f} times the FLOPs of a step with hidden=128")
+adam, hidden_sizes = {"optimizer": torch.optim.Adam}, (128, 1024, 2048, 4096)
+nets = [helpers.LeNet(hidden) for hidden in hidden_sizes]
+weights = [sum(weight.numel() for weight in net.parameters()) for net in nets]
+counts = [operations.profile_ops(net, (128, 1, 28, 28), **adam) for net in nets]
+flops = [each.forward_flops + each.backward_flops + each.optimizer_flops for each in counts]
+
+# %%
+for hidden, parameters, work in zip(hidden_sizes, weights, flops, strict=True):
+    print(f"hidden={hidden}: {parameters:,} weights, {work / flops[0]:.1f} times the FLOP")
+
+# %% tags=["predict"]
+growth = helpers.predict("How many times longer is a step with hidden=4096?", "x")
+growth
 
 # %% [markdown]
-# That is the simplest model: the time grows as the operations do. `estimate_training_for` measures instead. For each size it
-# trains a few steps on real digits, in two passes, leaves out the cold ones, and multiplies the median step by the number of steps.
-# To each epoch it adds the time to the loader's first batch.
-
-# %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=2
-estimate = helpers.estimate_training_for(helpers.LeNet, epochs=1, hidden_sizes=hidden_sizes, device=device)
-rows = {row.hidden: row for row in estimate.sizes}
-table = estimate.table().set_index("hidden").rename(index="hidden={}".format).rename_axis(None)
-results.printed(table[["parameters", "step_s", "estimated_s", "low_s", "high_s"]])
-
-# %% tags=["look", "nbval-ignore-output"]
-growth.reveal(modelled=step_flops[4096] / step_flops[128], measured=rows[4096].step_s / rows[128].step_s)
-
-# %% [markdown] tags=["explain"]
-# The operations overstate it. What else is in a step with `hidden=128`? Run the part up to the last pooling alone, there and back:
-
-# %% tags=["look", "nbval-ignore-output"]
-narrow, images = helpers.LeNet(128).to(device), torch.rand(128, 1, 28, 28, device=device)
-front = torch.nn.Sequential(*list(narrow.children())[:6])
-whole_and_front = helpers.compare(
-    {"the network": lambda: narrow(images).sum().backward(), "its front": lambda: front(images).sum().backward()},
-    budget_s=0.8,
-    precision=0.1,
-)
-front_share = whole_and_front.candidate("its front").time_ratio
-before_s, after_s = rows[128].step_s, rows[4096].step_s - rows[128].step_s
-slower_flop = (before_s / step_flops[128]) / (after_s / (step_flops[4096] - step_flops[128]))
-print(f"convolutions, ReLU and poolings: {front_share:.0%} of the time")
-print(f"a FLOP of the step with hidden=128 takes {slower_flop:.1f} times as long as one that the width adds")
-
-# %% tags=["explain"]
-sentence = "on a CPU, at hidden=128, convolutions, ReLU and poolings take most of the time there and back"
-if device == "cpu":
-    whole_and_front.claim(sentence, "its front", at_least=0.5)
-else:
-    timing.claim(sentence, None, at_least=0.5)
-
-# %% [markdown] tags=["explain"]
-# A [FLOP](glossary.md#flop) there takes longer than a FLOP of a large matrix product. And it is a fixed amount, to which the wide
-# layers add.
-#
-# ### An estimate without an interval says nothing
-#
-# A program prints what it computes, down to the last bit of the number:
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
-row = rows[128]
-print(f"one epoch: {row.estimated_s!r} s")
-print(f"one epoch: between {row.low_s:.2g} and {row.high_s:.2g} s")
-
-# %% [markdown] tags=["explain"]
-# Of the first line at most the first digits mean anything. The second line multiplies the fastest and the slowest step. What is it
-# worth? If steps are independent, each is as likely to be above the true median as below it.
-# The interval misses the median only where all of them fall on one side:
-
-# %% tags=["explain"]
-print(f"{estimate.timed_steps} steps, all on one side: {2 * 0.5**estimate.timed_steps:.1%}")
-print(f"so the median lies in the interval with a chance of {estimate.confidence_share:.1%}")
-assert all(row.low_s <= row.estimated_s <= row.high_s for row in rows.values())
-
-# %% [markdown] tags=["explain"]
-# That is the chance for the *median* step. An epoch is another quantity: the sum of all its steps, the slow ones with them. Run a real one:
-
-# %% tags=["predict"]
-one_epoch = helpers.predict("How long will a whole epoch with hidden=1024 take?", "s")
-one_epoch
-
-# %% tags=["run", "nbval-ignore-output"]
-loader = helpers.make_MNIST_loader(batch_size=128)
-trained = helpers.train(helpers.LeNet(1024).to(device), loader, epochs=1)
-print(
-    f"by the median step {rows[1024].low_s:.2g} to {rows[1024].high_s:.2g} s, the epoch itself {trained.total_s:.2g} s"
-)
-
-# %% tags=["look", "nbval-ignore-output"]
-one_epoch.reveal(modelled=rows[1024].estimated_s, measured=trained.total_s)
-
-# %% tags=["explain"]
-print(f"steps of the estimate's epoch: {estimate.steps_per_epoch}, steps of the real one: {trained.steps}")
-
-# %% [markdown] tags=["explain"]
-# The last batch of an epoch is smaller, and the estimate counts it by its digits. Where your epoch lies outside the interval, above or
-# below, nothing is contradicted: no interval of a step says how fast the machine will be in an hour. It says how well the step is known.
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 2: what went wrong here?
-#
-# A lecture let `hidden` grow to 6,144. The time shot up. Its explanation: the layer exceeds the RAM.
-#
-# The lecture is "Hardware Ecosystem" (Cambridge, 2022). It printed these seconds an epoch. It does not say on which machine, but
-# its operation counts are those of our LeNet, so we take its network to be ours.
-
-# %% tags=["slide-output"]
-lecture_s = {128: 2.42, 256: 2.31, 512: 2.38, 1024: 2.56, 2048: 3.10, 4096: 7.20, 6144: 13.21}
-drawn = plotting.draw_layers(
-    [f"hidden={h}" for h in lecture_s], {"epoch": list(lecture_s.values())}, unit="s", title="The lecture's epochs"
-)
-plotting.show(drawn, alt="Bars by hidden size: nearly the same up to 2,048, then far longer at 4,096 and at 6,144.")
-
-# %% tags=["predict"]
-widest = helpers.predict("How many bytes does the widest layer of LeNet have, with hidden=6144?", "B")
-widest
+# `estimate_training_for` trains each size for a few steps on real digits and takes the median step.
 
 # %% tags=["run"]
-with torch.device("meta"):
-    wide = helpers.LeNet(6144)
-layer_bytes = {name: weight.nbytes for name, weight in wide.named_parameters() if "weight" in name}
-print(pd.Series(layer_bytes).map("{:,} bytes".format).to_string())
-
-# %% tags=["look"]
-widest.reveal(modelled=6144 * 3072 * 4, counted=max(layer_bytes.values()))
-
-# %% [markdown] tags=["explain"]
-# `torch.device("meta")` makes tensors with a shape and no memory, which is all that counting needs. Training keeps four such
-# numbers a weight: itself, its gradient, and two of Adam's.
-
-# %% tags=["explain"]
-kept_bytes = 4 * sum(weight.nbytes for weight in wide.parameters())
-print(f"weights, gradients, Adam's state: {kept_bytes:,} bytes")
-print(f"that is {kept_bytes / units.parse('1 GiB', 'B'):.2f} GiB")
-
-# %% [markdown] tags=["explain"]
-# Every machine that trains has more RAM than that. So what was it? The second fully connected layer has $h \cdot h/2$ weights, and so
-# the *work* grows with $h^2$. Take away the fixed part, the epoch at 128, and divide the rest by $h^2$. If nothing but the work grew, you would see one
-# number:
-
-# %% tags=["predict"]
-jump = helpers.predict("From 4,096 to 6,144: how many times larger is the lecture's time for each h squared?", "x")
-jump
-
-# %% tags=["run", "slide", "slide-output"] minutes=2
-per_square_s = {h: (lecture_s[h] - lecture_s[128]) / h**2 for h in (2048, 4096, 6144)}
-divided = {f"hidden={h}": (4 * h * h // 2, lecture_s[h], value) for h, value in per_square_s.items()}
-columns = ["widest_layer_bytes", "epoch_s", "for_each_h_squared_s"]
-results.printed(pd.DataFrame.from_dict(divided, orient="index", columns=columns))
-
-# %% tags=["look"]
-ratio = per_square_s[6144] / per_square_s[4096]
-jump.reveal(modelled=1, published=ratio, source="the lecture's seconds an epoch, divided")
-
-# %% [markdown] tags=["explain"]
-# At 6,144, where the RAM is said to be exceeded, nothing happens at all: the time is that of the work, to the percent. There *is* a
-# knee, and it lies earlier:
-
-# %% tags=["explain"]
-print(f"from 2,048 to 4,096 the time for each unit grows {per_square_s[4096] / per_square_s[2048]:.2f} times")
-for hidden in (2048, 4096):
-    with torch.device("meta"):
-        kept = 4 * sum(weight.nbytes for weight in helpers.LeNet(hidden).parameters())
-    print(f"hidden={hidden}: training keeps {units.text(kept, 'B')} for its weights")
-
-# %% [markdown] tags=["explain"]
-# The processor that the lecture describes, a Ryzen 9 5950X, has 64 MB of last cache, in two halves with eight cores each. What
-# training keeps would fit at 2,048, in both halves together, and not at 4,096. That is a guess: we do not know where it ran. But
-# a guess can be tested, on a machine that we know. Divide your own times in the same way first:
+estimate = helpers.estimate_training_for(
+    helpers.LeNet, epochs=1, hidden_sizes=hidden_sizes, device=device
+)
+steps_s = [row.step_s for row in estimate.sizes]
 
 # %% tags=["look", "nbval-ignore-output"]
-ours_ns = {
-    h: 1e9 * (rows[h].step_s - rows[128].step_s) / (rows[h].parameters - rows[128].parameters) for h in rows if h > 128
-}
-for hidden, nanoseconds in ours_ns.items():
-    print(f"hidden={hidden}: {nanoseconds:.0f} ns of a step for each further weight")
+growth.reveal(modelled=flops[-1] / flops[0], measured=steps_s[-1] / steps_s[0])
 
 # %% [markdown] tags=["explain"]
-# In a batch of 128 each weight does 128 [multiply-accumulates](glossary.md#mac) forward and 256 backward, and then Adam reads it
-# once more. Work and memory are mixed. Separate them.
+# The [FLOP](glossary.md#flop) overstate it. At `hidden=128` nearly all of the step is convolutions, and a FLOP there takes longer than in a large
+# matrix product. To this fixed part the wide layers add. So a time that follows its work is $t_0 + w \cdot t_w$: take the fixed
+# part off, and divide by what was added.
+
+
+# %% tags=["yours"] yours="for_each"
+def for_each(times_s, amounts):
+    """Return the seconds of each further unit of work, for each size after the first.
+
+    ``times_s`` and ``amounts`` are lists, the smallest size first; its time is the fixed part.
+    """
+    first_s, first = times_s[0], amounts[0]
+    pairs = list(zip(times_s, amounts, strict=True))[1:]
+    return [(time_s - first_s) / (amount - first) for time_s, amount in pairs]
+
+
+# %% [markdown]
+# The check's machine has a fixed part of 5 s, and a unit of work takes 2 s, then 3 s.
+
+# %% checks="for_each"
+asked = exercises.Checks("Seconds for each further unit", for_each)
+mistakes = {
+    (2.3, 3.125): "Take the fixed part off before you divide",
+    (2.0, 3.5): "Subtract the first size, not the one before",
+    (1.8, 2.8125): "The first size did work too: subtract its amount",
+}
+asked.returns("two sizes", ([5, 23, 50], [1, 10, 16]), expected=[2.0, 3.0], mistakes=mistakes)
+asked.returns("one size has nothing further", ([5], [1]), expected=[])
+for_each = asked.settle()
+
+
+# %% wrong="for_each" says="Take the fixed part off"
+def for_each(times_s, amounts):
+    return [time_s / amount for time_s, amount in zip(times_s, amounts, strict=True)][1:]
+
+
+# %% wrong="for_each" says="The first size did work too"
+def for_each(times_s, amounts):
+    return [(t - times_s[0]) / amount for t, amount in zip(times_s, amounts, strict=True)][1:]
+
+
+# %% tags=["look", "nbval-ignore-output"]
+for hidden, each_s in zip(hidden_sizes[1:], for_each(steps_s, weights), strict=True):
+    print(f"hidden={hidden}: {units.text(each_s, 's')} of a step for each further weight")
+
+# %% [markdown] tags=["explain"]
+# About one number, so the work explains the bend: no memory need be full. Now a published curve. A course printed these seconds an
+# epoch and explained the jump by the RAM, which the widest layer was said to exceed
+# ([Cambridge, "Hardware Ecosystem", 2022](https://github.com/mlatcl/deepnn/blob/38fad41/_lamd/hardware-notes.md)). Most people
+# would have.
+
+# %% tags=["slide", "slide-output"] minutes=1
+course_s = {128: 2.42, 256: 2.31, 512: 2.38, 1024: 2.56, 2048: 3.10, 4096: 7.20, 6144: 13.21}
+drawn, axes = plotting.figure(title="Seconds an epoch (published)")
+axes.plot(list(course_s), list(course_s.values()), "o-", color="#555555")
+axes.set(xlabel="hidden", ylabel="seconds", ylim=(0, None))
+alt = "Seconds an epoch by hidden size: flat up to 2,048, then steeply up to 6,144."
+plotting.show(drawn, alt=alt)
+
+# %% [markdown]
+# Its machine is not named; its counts are those of our LeNet. Divide these seconds by $h^2$ in the same way.
+
+# %% tags=["predict"]
+question = "From 4,096 to 6,144: how many times larger is the time for each h squared?"
+jump = helpers.predict(question, "x")
+jump
+
+# %% tags=["run"]
+wide = (128, 2048, 4096, 6144)
+each_s = for_each([course_s[h] for h in wide], [h**2 for h in wide])
+
+# %% tags=["look", "slide", "slide-output"] minutes=1
+jump.reveal(
+    modelled=1, published=each_s[2] / each_s[1], source="the seconds an epoch, divided"
+)
+print(f"from 2,048 to 4,096: {each_s[1] / each_s[0]:.2f} times")
+
+# %% tags=["look"]
+for hidden in wide[1:]:
+    with torch.device("meta"):
+        kept = 4 * sum(weight.nbytes for weight in helpers.LeNet(hidden).parameters())
+    print(f"hidden={hidden}: training keeps {units.text(kept, 'B')}")
+
+# %% [markdown] tags=["explain"]
+# At 6,144 nothing happens: the time is that of the work. (Training keeps weights, gradients and two numbers of Adam's, four times
+# the weights: less than half a gigabyte.) There is a jump, at 4,096. Between 42 and 151 MB lies the last cache of many processors.
+# Was it that? Nobody has tested it on that machine. Test it on yours. (How sure an estimated epoch is, and a step modelled from
+# parts: [appendix](appendix/08_beyond_memory.ipynb).)
 
 # %% [markdown] tags=["slide"] minutes=2
-# ## Part 3: a layer outgrows a cache
+# ## Part 2: a layer outgrows a cache
 #
-# One example through one layer: every weight is read once and used once.
+# - One example, one layer: every weight is read once
+# - So the time is that of reading, from where the weights fit
+# - Past the last cache they come from main memory, each time
 #
-# Then the time is that of reading, and which memory is read from depends on where the weights fit. These are the limits of your
-# machine, measured as in lesson 02 (under 20 seconds on a quiet machine, and at once if they are kept from there):
+# These are the limits of your machine, among them each memory's [bandwidth](glossary.md#bandwidth), measured as in lesson 02.
 
 # %% tags=["nbval-ignore-output"]
 limits = helpers.probe()
 limits
 
+# %% [markdown]
+# Write the model. A memory serves whatever fits into it, and the smallest that holds everything is the fastest.
+
+
+# %% tags=["yours"] yours="layer_s"
+def layer_s(width, batch, levels, flops_per_s):
+    """Return the modelled seconds of a ``width`` x ``width`` layer on ``batch`` examples.
+
+    ``levels`` are pairs (bytes that it holds, bytes a second), smallest first. Weights, inputs
+    and outputs move once each, in float32.
+    """
+    moved_bytes = 4 * (width**2 + 2 * batch * width)
+    bytes_per_s = next(rate for holds, rate in levels if moved_bytes <= holds)
+    return max(moved_bytes / bytes_per_s, 2 * batch * width**2 / flops_per_s)
+
+
+# %% checks="layer_s"
+asked = exercises.Checks("A layer's time", layer_s)
+two = [(1000, 100.0), (math.inf, 10.0)]
+mistakes = {
+    48.0: "That reads from the large memory what the small one holds",
+    4.0: "Inputs and outputs move too, 4 bytes a number",
+    1.2: "A float32 has 4 bytes",
+}
+asked.returns("it fits into the cache", (10, 1, two, 1000), expected=4.8, mistakes=mistakes)
+mistakes = {17.6: "It does not fit into the cache: take the next memory"}
+asked.returns("it outgrows the cache", (20, 1, two, 1000), expected=176.0, mistakes=mistakes)
+mistakes = {
+    100.0: "A multiply-add is two FLOP",
+    12.0: "Many examples: the arithmetic takes longer",
+}
+asked.returns("many examples", (10, 10, two, 10), expected=200.0, mistakes=mistakes)
+layer_s = asked.settle()
+
+
+# %% wrong="layer_s" says="That reads from the large memory"
+def layer_s(width, batch, levels, flops_per_s):
+    moved = 4 * (width**2 + 2 * batch * width)
+    return max(moved / levels[-1][1], 2 * batch * width**2 / flops_per_s)
+
+
+# %% wrong="layer_s" says="Inputs and outputs move too"
+def layer_s(width, batch, levels, flops_per_s):
+    moved = 4 * width**2
+    return max(
+        moved / next(r for h, r in levels if moved <= h), 2 * batch * width**2 / flops_per_s
+    )
+
+
 # %% tags=["nbval-ignore-output"]
-caches = {level.name: level.holds_bytes for level in limits.memory_levels[:-1] if level.holds_bytes}
-last_cache, most_bytes = max(caches.values(), default=0), limits.bandwidths[-1].working_set_bytes
-fine = [int(128 * 2 ** (step / 4)) for step in range(29)]
-widths = [width for width in fine[::2] if 4 * width**2 <= min(most_bytes, max(32 * MIB, 5 * last_cache))]
-print(f"the caches hold {caches}; widths of a square layer to measure: {widths}")
+named = [each for each in limits.memory_levels if each.bandwidth_bytes_per_s]
+levels = [(each.holds_bytes or math.inf, each.bandwidth_bytes_per_s) for each in named]
+levels[-1] = (math.inf, levels[-1][1])
+caches = {each.name: each.holds_bytes for each in named[:-1] if each.holds_bytes}
+last = max(caches.values(), default=0)
+most = min(limits.bandwidths[-1].working_set_bytes, max(32 * MIB, 5 * last))
+widths = [w for w in (int(128 * 2 ** (n / 2)) for n in range(15)) if 4 * w**2 <= most]
+print(f"the caches hold {caches}; layers of {widths[0]} to {widths[-1]} squared")
 
 # %% [markdown]
-# The largest layer is chosen for your machine: well over twice the last cache where it may be, and no larger than the largest array that the probe
-# allowed itself (an eighth of the memory, and 512 MiB at most).
+# The widest layer is well over the last cache, where an eighth of your memory (and 512 MiB) allows it.
 
 # %% tags=["predict"]
 slower = helpers.predict(
-    "One weight: how many times longer does it take in the largest layer than in the fastest?", "x"
+    "One weight: how many times longer does it take in the widest layer than in the fastest?",
+    "x",
 )
 slower
 
-# %% [markdown]
-# The model is the [roofline](glossary.md#roofline): the FLOPs over the peak, or the bytes over the
-# [bandwidth](glossary.md#bandwidth) of the smallest memory that holds them, whichever is longer, and the call. `place` computes it
-# and times the layer.
-
 
 # %% tags=["run"]
-def placed(width, batch):
-    weight, x = torch.ones(width, width, device=device), torch.ones(batch, width, device=device)
-    flops = units.flops_from_macs(batch * width**2)
-    moved_bytes = 4 * (width**2 + 2 * batch * width)
-    layer = lambda: torch.nn.functional.linear(x, weight)  # noqa: E731
-    return roofline.place(f"{width}", layer, flops, moved_bytes, limits, budget_s=0.06)
+def layer_of(width, batch):
+    weight = torch.ones(width, width, device=device)
+    x = torch.ones(batch, width, device=device)
+    return lambda: torch.nn.functional.linear(x, weight)
 
 
-alone = {width: placed(width, batch=1) for width in widths}
+def measured_s(width, batch):
+    return helpers.measure(layer_of(width, batch), budget_s=0.06).minimum_s
+
+
+def modelled_s(width, batch):
+    flops_per_s = limits.peak_flops["float32"]
+    return limits.call_overhead_s + layer_s(width, batch, levels, flops_per_s)
+
+
+measured = {batch: [measured_s(w, batch) / w**2 for w in widths] for batch in (1, 128)}
+modelled = {batch: [modelled_s(w, batch) / w**2 for w in widths] for batch in (1, 128)}
 
 # %% tags=["look", "nbval-ignore-output"]
-per_weight = {width: (p.modelled_s / width**2, p.measured_s / width**2) for width, p in alone.items()}
-fastest = min(per_weight, key=lambda width: per_weight[width][1])
-modelled, measured = (per_weight[widths[-1]][i] / per_weight[fastest][i] for i in (0, 1))
-print(f"{len(alone)} widths; the fastest weight is in the layer of {4 * fastest**2:,} bytes")
-slower.reveal(modelled=modelled, measured=measured)
-
-
-# %% tags=["look"]
-def draw_weights(batch):
-    points = timed.get(batch, {})
-    drawn_widths = [width for width in fine if width <= widths[-1]]
-    modelled_s = [modelled_layer(width, batch).modelled_s / (batch * width**2) for width in drawn_widths]
-    measured_s = [points[w].measured_s / (batch * w**2) if w in points else None for w in drawn_widths]
-    curves = {"modelled": modelled_s} | ({"measured": measured_s} if points else {})
-    return plotting.draw_curves(
-        [4 * width**2 for width in drawn_widths],
-        curves,
-        unit="s",
-        title=f"One weight for one example, batch {batch}",
-        xlabel="bytes of the layer's weights",
-        ylabel="time",
-        marks={name: size for name, size in caches.items() if size > 4 * 128**2},
-    )
-
-
-def modelled_layer(width, batch):
-    flops, moved_bytes = units.flops_from_macs(batch * width**2), 4 * (width**2 + 2 * batch * width)
-    return roofline.model(roofline.Workload(f"{width}", flops, moved_bytes), limits)
-
-
-def alt_of_weights(batch):
-    return f"Modelled and measured time of a weight for an example by the bytes of a layer, batch {batch}."
-
-
-# %% tags=["look", "slide", "slide-output"] minutes=3
-timed = {1: alone}
-plotting.show(draw_weights(1), alt=alt_of_weights(1))
-
-# %% [markdown] tags=["explain"]
-# Read it from left to right. Where the layer is small, the call is most of the time, and each weight bears a large part of it. Then
-# comes the floor, where the layer lies in a cache, and then the knee: past the last cache each weight comes from main memory again
-# in every call. The model has sharp steps, the machine has round ones: a cache is shared, with other data and with other programs,
-# so it fills before its size and never keeps everything.
-#
-# The knee need not be there on your machine. Where one core cannot compute faster than main memory delivers, or where the memory
-# is too small for a layer that outgrows the last cache, the line stays flat, and on a GPU the call hides it. On a shared machine a
-# guest gets only a part of the last cache. The probe then reports the size at which its bandwidth fell (column `holds`), and so does the
-# mark in the figure. The next cell holds the model to the knee where your largest layer is more than twice that cache and the
-# model's time from main memory is well above your floor.
-
-# %% tags=["explain", "nbval-ignore-output"]
-outgrown = 4 * widths[-1] ** 2 > 2 * last_cache > 0 and f"{limits.memory.name} bandwidth" not in limits.unstable
-if outgrown and per_weight[widths[-1]][0] > 1.5 * per_weight[fastest][1]:
-    often = {fastest: (widths[-1] // fastest) ** 2, widths[-1]: 1}  # about as many weights for each
-    layers = {width: (torch.ones(1, width), torch.ones(width, width)) for width in often}
-    linear = torch.nn.functional.linear
-    calls = {
-        f"{width}": lambda n=n, pair=layers[width]: [linear(*pair) for _ in range(n)] for width, n in often.items()
-    }
-    knee = helpers.compare(calls, budget_s=1, precision=0.1, device="cpu")
-    knee.claim("a weight takes longer past the last cache than before it", f"{widths[-1]}", at_least=1.2)
-else:
-    print("no knee was tested here: it takes a layer of over twice the last cache, a stable bandwidth")
-    print("of main memory, and a model that lies well above your floor")
-
-# %% [markdown] tags=["explain"]
-# That was one example. What does the knee become with more of them? Move the slider; for 1 and for 128 the points are measured.
-
-# %% tags=["look"]
-timed[128] = {width: placed(width, batch=128) for width in widths if width <= 2048}
-helpers.interactive_figure(
-    draw_weights,
-    {"batch": [2**power for power in range(11)]},
-    views=[{"batch": 4}, {"batch": 128}],
-    alt=alt_of_weights,
+fastest = measured[1].index(min(measured[1]))
+slower.reveal(
+    modelled=modelled[1][-1] / modelled[1][fastest],
+    measured=measured[1][-1] / measured[1][fastest],
 )
 
-# %% [markdown] tags=["explain"]
-# A batch of 128 uses each weight 128 times. On most processors the model has no knee left: arithmetic takes longer than reading.
-# The model is a bound. It reads each byte once and lets reading and computing overlap without a gap. Measured points that lie
-# above it, or rise, say what that leaves out.
-
-# %% tags=["explain"]
-largest = max(timed[128])
-print(f"batch 128, width {largest}: {timed[128][largest].point.intensity_flops_per_byte:.0f} FLOP for each byte")
-print(f"one example: {alone[largest].point.intensity_flops_per_byte:.2f} FLOP for each byte")
-
-# %% [markdown] tags=["explain", "slide"] minutes=2
-# ### The model of Part 1, mended
-#
-# The fixed part as measured, the further FLOPs over the peak, Adam's bytes over the bandwidth of main memory.
-#
-# A batch hides the knee from the products. It hides nothing from Adam: the update reads and writes every weight, and what is kept
-# with it, once a step, whatever the batch. Both rates were measured apart from the step, so this is a real prediction.
-
-# %% tags=["explain", "nbval-ignore-output", "slide-output"]
-parts = {"fixed_s": {}, "products_s": {}, "adam_s": {}}
-for hidden, count in counts.items():
-    further_flops = (
-        count.forward_flops + count.backward_flops - (counts[128].forward_flops + counts[128].backward_flops)
-    )
-    parts["fixed_s"][hidden] = rows[128].step_s
-    parts["products_s"][hidden] = further_flops / limits.peak_flops["float32"]
-    moved_bytes = count.optimizer_read_bytes + count.optimizer_written_bytes
-    parts["adam_s"][hidden] = moved_bytes / limits.memory.bandwidth_bytes_per_s
-modelled = pd.DataFrame(parts).assign(modelled_s=lambda table: table.sum(axis=1))
-modelled["measured_s"] = [rows[hidden].step_s for hidden in modelled.index]
-results.printed(modelled.rename(index="hidden={}".format))
-
-# %% tags=["explain"]
-wide_share = 1 - step_flops[128] / step_flops[4096]
-print(f"hidden=4096: {wide_share:.0%} of the FLOPs came with the width")
+# %% tags=["look", "slide", "slide-output"] minutes=2
+sizes = [4 * w**2 for w in widths]
+drawn = plotting.draw_curves(
+    sizes,
+    {"modelled": modelled[1], "measured": measured[1]},
+    unit="s",
+    title="One weight of a layer, one example",
+    xlabel="bytes of the layer's weights",
+    ylabel="time",
+    marks={name: size for name, size in caches.items() if size > sizes[0]},
+)
+alt = "Modelled and measured time of a weight by the bytes of its layer, for one example."
+plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# Counts and limits give the whole curve. Where it turns up, the products have overtaken the fixed part: that alone makes a curve
-# with a bend, without any memory being full. A bend is no proof of a full memory; divide by the work before you look for one. What
-# is then left of the lecture's jump may be a cache, as above, or memory that is asked for anew in each step (lesson 01): on its
-# machine nobody has tested either. The RAM had room for all of it.
+# Read it from the left. A small layer's time is the call, borne by few weights. Then the layer lies in a cache, and past each cache
+# the time rises to that of the next memory. The model has steps and the machine has slopes, because a cache fills before its size,
+# and not all at once.
+#
+# Your machine may show no rise: where one core computes no faster than main memory delivers, or where no layer here outgrows the
+# last cache. The claim is tested where your layers are over twice the last cache and the model promises a rise.
+
+# %% tags=["explain"]
+two_widths = {"fastest": widths[fastest], "widest": widths[-1]}
+layers = {name: layer_of(width, 1) for name, width in two_widths.items()}
+pair = helpers.compare(layers, budget_s=1, precision=0.1, own_caches=True)
+promised = modelled[1][-1] > 1.5 * measured[1][fastest]
+known = f"{limits.memory.name} bandwidth" not in limits.unstable
+tested = device == "cpu" and sizes[-1] > 2 * last > 0 and promised and known
+per_weight = pair.candidate("widest").time_ratio * (widths[fastest] / widths[-1]) ** 2
+sentence = "past the last cache a weight takes longer"
+timing.claim(sentence, per_weight if tested else None, at_least=1.2, evidence=pair)
+
+# %% [markdown] tags=["explain"]
+# A batch of 128 uses each weight 128 times:
+
+# %% tags=["look"]
+curves = {"modelled": modelled[128], "measured": measured[128]}
+drawn = plotting.draw_curves(
+    sizes,
+    {name: [each / 128 for each in found] for name, found in curves.items()},
+    unit="s",
+    title="One weight of a layer, for each of 128 examples",
+    xlabel="bytes of the layer's weights",
+    ylabel="time",
+)
+alt = "Modelled and measured time of a weight for an example by the bytes, for 128 examples."
+plotting.show(drawn, alt=alt)
+
+# %% [markdown] tags=["explain"]
+# Now arithmetic takes longer than reading, and the line is nearly flat. A batch hides the cache from the products. It hides nothing
+# from Adam, which reads and writes every weight once a step, whatever the batch.
 
 # %% [markdown] tags=["slide"] minutes=2
-# ## Part 4: more than there is
+# ## Part 3: more than there is
 #
-# A function may hold 256 MiB. It asks for tensors of 64 MiB and keeps them all. How many does it get?
+# - A function may hold 256 MiB
+# - It asks for tensors of 64 MiB, and keeps them all
+# - How many does it get?
 #
-# Do not try such things in the notebook's own process: where memory ends, the operating system picks a program to end, and it may
-# pick yours, with all that you have not saved. `run_limited` runs a function in a fresh process with a limit, and tells what became
-# of it.
+# Do not try this in the notebook's own process: where memory ends, Linux picks a program to end, and it may pick yours.
+# `run_limited` runs a function in a new process with a limit, and tells what became of it.
 
 # %% tags=["predict"]
-tensors = helpers.predict("256 MiB, tensors of 64 MiB: how many does the function get?", "tensors")
+tensors = helpers.predict(
+    "256 MiB, tensors of 64 MiB: how many does the function get?", "tensors"
+)
 tensors
 
 
@@ -427,164 +364,320 @@ tensors
 def hoard():
     kept = []
     while True:
-        kept.append(torch.ones(16 * 2**20))
+        kept.append(torch.ones(16 * MIB))
         print(len(kept), "tensors", flush=True)
 
 
 refused = helpers.run_limited(hoard, memory_bytes=256 * MIB)
-print(refused.status)
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 got = len(refused.output.splitlines())
 tensors.reveal(modelled=256 / 64, counted=got)
-
-# %% [markdown] tags=["explain"]
-# Three, as a rule. Four would fill the limit to the last byte, and nothing else would have a place: not the allocator's own notes on each
-# tensor, not one more Python object. (Where you got four, the process had given back a few pages since the limit was set.) A limit is on everything that the process may write to, and a model that counts tensors alone must leave
-# some room. This is what the process left behind:
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
 print(textwrap.fill(refused.message, 64))
-if refused.peak_bytes is not None:
-    print(f"asked for: {64 * MIB:,} bytes; held at most: {refused.peak_bytes:,} of {256 * MIB:,} bytes")
 
 # %% tags=["explain"]
-assert got in (3, 4) or "was ended" in refused.message  # ended by us, where a system sets no limit
-print("and the notebook is still here")
+assert got in (3, 4) or "was ended" in refused.message  # or the system sets no limit
+print(refused.status)
 
 # %% [markdown] tags=["explain"]
-# A clean refusal answers two questions: what was asked for at that moment, and what there was. PyTorch's own message on a CPU
-# answers the first alone; `run_limited` knows the limit and what the process held, which is the second. Neither says who holds it:
-# the tensor that is refused is seldom the one to blame. Where a system cannot limit a process (macOS, Windows), `run_limited`
-# watches it and ends it instead. On a GPU PyTorch raises `torch.cuda.OutOfMemoryError`, whose text has
-# both, and what it holds already; `torch.cuda.set_per_process_memory_fraction` sets a limit there.
+# Three, as a rule: four fill the limit to the last byte, and the allocator's notes and Python's objects need room too. Where you
+# got four, the process had given back a few pages.
 #
-# ### Ask before you allocate
+# A refusal says what was asked for, and perhaps what there was. It does not say who holds it: the tensor that is refused is seldom
+# the one to blame. On a GPU PyTorch raises `torch.cuda.OutOfMemoryError`.
 #
-# The estimate of [peak memory](glossary.md#peak-memory) of lesson 07 needs no run. Which batch of images fits through a fully
-# connected network, with half of a limit of 128 MiB left as room?
+# Better: ask before you allocate. `fits` estimates the [peak](glossary.md#peak-memory) without a run (lesson 07). Which batch is
+# the largest that fits? Trying every size takes too long. Double until it fails, then halve the gap.
+
+
+# %% tags=["yours"] yours="largest_batch"
+def largest_batch(fits):
+    """Return the largest batch for which ``fits(batch)`` is true; 0 if not even 1 fits.
+
+    What fits a batch fits every smaller one. Ask as few times as you can.
+    """
+    low, high = 0, 1
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+# %% checks="largest_batch"
+asked = exercises.Checks("The largest batch", largest_batch)
+tried = []
+
+
+def fits_up_to(limit):
+    tried.clear()
+    return lambda batch: tried.append(batch) or batch <= limit
+
+
+mistakes = {512: "Doubling ends at the last power of two: search on above it",
+            1001: "That one no longer fits"}  # fmt: skip
+asked.returns("up to 1,000", (fits_up_to(1000),), expected=1000, mistakes=mistakes)
+few = len(tried) <= 22
+asked.holds(
+    "few questions", few, otherwise=f"{len(tried)} questions: double, then halve the gap"
+)
+asked.returns(
+    "nothing fits", (fits_up_to(0),), expected=0, mistakes={1: "Not even 1 fits here"}
+)
+largest_batch = asked.settle()
+
+
+# %% wrong="largest_batch" says="Doubling ends at the last power of two"
+def largest_batch(fits):
+    batch = 1
+    while fits(2 * batch):
+        batch *= 2
+    return batch if fits(batch) else 0
+
+
+# %% wrong="largest_batch" says="double, then halve the gap"
+def largest_batch(fits):
+    batch = 0
+    while fits(batch + 1):
+        batch += 1
+    return batch
+
 
 # %% tags=["run"]
 network = helpers.BasicFCModel(hidden=1024)
-half = memory.max_batch_size(network, (1, 784), 64 * MIB, training=False)
-print(f"{half.batch_size:,} images have a peak of {half.peak_bytes:,} bytes")
+half = largest_batch(lambda n: helpers.fits(network, (n, 784), 64 * MIB, training=False))
+found = memory.max_batch_size(network, (1, 784), 64 * MIB, training=False)
+print(f"64 MiB of tensors: yours finds {half:,} images, max_batch_size {found.batch_size:,}")
 
 
 # %% tags=["look"]
-def infer(images):
+def infer(batch):
     with torch.no_grad():
-        for count in images:
-            helpers.BasicFCModel(hidden=1024)(torch.zeros(count, 784))
-            print(count, flush=True)
+        helpers.BasicFCModel(hidden=1024)(torch.zeros(batch, 784))
 
 
-batches = (half.batch_size, 3 * half.batch_size)
-tried = helpers.run_limited(infer, batches, memory_bytes=128 * MIB, timeout_s=180)
-for batch in batches:
-    foretold = "fits" if helpers.fits(network, (batch, 784), 128 * MIB, training=False) else "does not fit"
-    became = "went" if str(batch) in tried.output.split() else "did not go"
-    which = "three times that batch" if batch > half.batch_size else "that batch"
-    print(f"{which} {foretold} by the estimate, and {became} through")
-print("and the process:", tried.status)
+for batch in (half, 3 * half):
+    run = helpers.run_limited(infer, batch, memory_bytes=128 * MIB, timeout_s=180)
+    print(f"{batch:,} images: {run.status}")
 
 # %% [markdown] tags=["explain"]
-# A batch between these two is the doubtful case: the estimate counts the bytes of tensors, and the process needs more than its
-# tensors. That is what the room is for.
+# The limit here was 128 MiB, twice what was asked for. A process needs more than its tensors: leave room.
 
 # %% [markdown] tags=["slide"] minutes=2
-# ## Part 5: weights that do not fit
+# ## Part 4: weights that do not fit
 #
-# Nine layers of 4 MiB lie in a file. Eight may be in memory. How many are read from the disk in each pass?
+# - A file can be [mapped](glossary.md#memory-mapping): its bytes have addresses
+# - They come from the disk when they are touched
+# - Where room is needed, what was [used longest ago](glossary.md#least-recently-used) goes
 #
-# A file can be [mapped](glossary.md#memory-mapping): its bytes have addresses, and the system brings them from the disk when they
-# are touched. So a program can use weights larger than its memory, and never sees an error. What it sees is time. The layer that
-# was not used for longest goes first ([least recently used](glossary.md#least-recently-used)).
+# So a program can use weights larger than its memory, and never sees an error. What it sees is time. Back to the bet. Write the
+# rule.
 
-# %% tags=["predict"]
-missed_layers = helpers.predict("Nine layers, room for eight: how many are read from the disk in each pass?", "layers")
-missed_layers
 
-# %% [markdown]
-# The guess at hand is one: nine do not fit into eight, and one is too many. The model plays it through, layer by layer, pass by
-# pass. The experiment maps a file and multiplies a vector by layer after layer, in a limited process, and holds the limit itself.
+# %% tags=["yours"] yours="after_use"
+def after_use(kept, layer, room):
+    """Return the layers in memory once ``layer`` was used: the one used longest ago first.
 
-# %% tags=["run", "nbval-ignore-output"]
-mapped, sizes = None, [mib * MIB for mib in (16, 32, 36, 64)]
-try:
-    mapped = access.measure_mapped_weights(sizes, limit_bytes=32 * MIB, passes=2)
-    print(mapped)
-except (MemoryError, OSError, RuntimeError, ValueError) as why:
-    print(f"not measured here: {why}")
+    ``kept`` is that list before. Where ``room`` would be exceeded, the first goes.
+    """
+    others = [each for each in kept if each != layer]
+    if len(others) == room:
+        others = others[1:]
+    return [*others, layer]
 
-# %% tags=["look"]
-modelled = {size // MIB: access.model_missed_layers(size // (4 * MIB), resident=8, passes=2) for size in sizes}
-print("layers from the disk in a pass, by MiB of the file:", modelled)
 
-# %% tags=["look", "nbval-ignore-output"]
-from_disk = {row.file_bytes: row.read_bytes for row in mapped.rows} if mapped else {}
-read_layers = {size: read / mapped.layer_bytes for size, read in from_disk.items() if read is not None}
-for size, layers in read_layers.items():
-    print(f"{size // MIB} MiB: the system read {layers:.1f} layers' bytes from the disk in each pass")
-counted = round(mapped.row(36 * MIB).missed_share * 9) if mapped else None
-missed_layers.reveal(modelled=modelled[36], counted=counted)
+# %% checks="after_use"
+asked = exercises.Checks("What stays in memory", after_use)
+asked.returns("there is room", ([0, 1], 2, 3), expected=[0, 1, 2])
+mistakes = {(0, 1, 3): "The one used longest ago goes: the first", (0, 1, 2, 3): "One must go"}
+asked.returns("one must go", ([0, 1, 2], 3, 3), expected=[1, 2, 3], mistakes=mistakes)
+mistakes = {
+    (0, 1, 2): "A layer that is there was just used: it moves to the end",
+    (1, 2, 0, 0): "It stands there twice",
+    (2, 0): "It was there already: none needs to go",
+}
+asked.returns("it was there", ([0, 1, 2], 0, 3), expected=[1, 2, 0], mistakes=mistakes)
+after_use = asked.settle()
 
-# %% [markdown] tags=["explain"]
-# All nine. The count in the reveal is the program's own, which keeps the rule; the system's count of what it read from the disk
-# does not know the rule, and agrees (some file systems report nothing there). When the ninth comes, the first must go, and the
-# first is needed next; for it the second goes, which is needed after it. A layer is always thrown out just before its turn. That
-# is the cliff: one layer over the limit costs as much as if nothing were kept.
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
-numbers = range(4, 17)
-curves = {"modelled": [access.model_missed_layers(n, resident=8, passes=2) for n in numbers]}
-curves["if only the excess were read"] = [max(0, n - 8) for n in numbers]
-files = [4 * MIB * n for n in numbers]
-drawn = plotting.draw_curves(
-    files,
-    curves | {"measured": [read_layers.get(size) for size in files]},
-    unit="",
-    title="Layers read from the disk in each pass",
-    xlabel="size of the file",
-    ylabel="layers of 4 MiB",
-    marks={"the limit": 32 * MIB},
-    log=False,
-)
-plotting.show(drawn, alt="Layers read from the disk by the file's size: none up to the limit, then all of them.")
+# %% wrong="after_use" says="it moves to the end"
+def after_use(kept, layer, room):
+    return (
+        kept
+        if layer in kept
+        else [*kept[-room + 1 :], layer]
+        if len(kept) == room
+        else [*kept, layer]
+    )
 
-# %% [markdown] tags=["explain"]
-# The points are what the system read. In the table above `modelled layer` is a layer's time from memory and, where it
-# misses, that of its bytes at the disk's rate. The `layer` that was measured takes less where the system reads ahead while you compute,
-# and more where the faults take time or the disk is slower than when its rate was taken. What if the order were another?
-#
-# A training step goes forward through the layers and then *backward*. Play it through with the same rule:
 
-# %% tags=["explain"]
-window = Window(8)
-for step in range(3):
-    forward = sum(not window.touch(layer) for layer in range(9))
-    backward = sum(not window.touch(layer) for layer in reversed(range(9)))
-    print(f"step {step + 1}: {forward} missed forward, {backward} missed backward")
-
-# %% [markdown] tags=["explain"]
-# The layer used last is needed first, so eight of nine are there. The same bytes, the same limit, the same rule of eviction; only
-# the order is another. Where you choose the order yourself, go back and forth.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 6: what went wrong here?
-#
-# The lecture's cell was to show "OOM": one worker, batches of 6,000 digits. A worker ended with a *bus error*, early in epoch 2.
-#
-# ([The lecture's output](https://github.com/mlatcl/deepnn/blob/38fad41/_lamd/hardware-notes.md), near "Bus error".) A worker of a `DataLoader` is
-# another process. To hand a batch over without copying it through a pipe, it writes it into a file
-# under `/dev/shm` ([shm](glossary.md#shm)) that both map (on Linux). (The [shared memory](glossary.md#shared-memory) of a GPU is
-# another thing of the same name.) That is a file system in memory with a size of its own, and a Docker container gets 64 MiB of it
-# unless it asks for more ([moby issue 29492](https://github.com/moby/moby/issues/29492), "default-shm-size", which writes 64MB),
-# however much memory the machine and the card have. How large it was where the lecture ran, nobody has written down.
-#
-# First the error itself. Map a file, take its bytes away, and touch them:
+# %% wrong="after_use" says="The one used longest ago goes"
+def after_use(kept, layer, room):
+    others = [each for each in kept if each != layer]
+    return [*others[:-1], layer] if len(others) == room else [*others, layer]
 
 
 # %% tags=["run"]
+def play(order, room):
+    kept, history = [], []
+    for layer in order:
+        read = layer not in kept
+        kept = after_use(kept, layer, room)
+        history.append((layer, kept, read))
+    return history
+
+
+around = play([*range(9)] * 2, room=8)
+misses = [sum(read for *_, read in around[begin : begin + 9]) for begin in (0, 9)]
+
+# %% [markdown]
+# A file is mapped on this machine's disk, a vector multiplied by layer after layer, and what goes is told to the system
+# (`madvise`). The system itself counts what it then reads from the disk.
+
+# %% tags=["run", "nbval-ignore-output"]
+mapped, megabytes = None, (32, 36, 64)
+try:
+    sizes = [n * MIB for n in megabytes]
+    mapped = access.measure_mapped_weights(sizes, limit_bytes=32 * MIB, passes=2)
+except (MemoryError, OSError, RuntimeError, ValueError) as why:
+    print(f"not measured here: {why}")
+mapped
+
+# %% tags=["look", "nbval-ignore-output"]
+read = {n: mapped.row(n * MIB).read_bytes for n in megabytes} if mapped else {}
+counted = {n: size / mapped.layer_bytes for n, size in read.items() if size is not None}
+bet.reveal(modelled=misses[1], counted=counted.get(36))
+
+# %% tags=["look", "slide", "slide-output"] minutes=3
+shown = around[6:18]
+frames = [plotting.draw_window(9, kept, used=n, read=read) for n, kept, read in shown]
+said = [f"layer {n} {'comes from the disk' if read else 'is there'}" for n, _, read in shown]
+alt = "Each layer was thrown out just before its turn, so each is read from the disk again."
+look = {"title": "Nine layers, room for eight", "captions": said, "stills": (1, 2, 3, 11)}
+plotting.play(frames, **look, alt=alt)
+
+# %% tags=["look"]
+for n in megabytes:
+    played = play([*range(n // 4)] * 2, room=8)
+    again = sum(read for *_, read in played[n // 4 :])
+    print(f"{n} MiB, {n // 4} layers: {again} read in pass 2")
+
+# %% tags=["look", "nbval-ignore-output"]
+for n, layers in counted.items():
+    print(f"{n} MiB: the system read {layers:.1f} layers in each pass (counted)")
+
+# %% [markdown] tags=["explain"]
+# All nine. When the ninth comes, the first must go, and the first is needed next. A layer is always thrown out just before its turn.
+# That is a cliff: one layer too many costs as much as if nothing were kept.
+#
+# [Swapping](glossary.md#swap) is the same with memory that belongs to no file: what goes must first be *written* to the disk, unless an unchanged copy
+# lies there. So weights that change in each step cost twice the traffic: 9 layers read and 9 written. Mapped weights that only serve are dropped
+# unwritten.
+#
+# Training goes forward through the layers and then *backward*.
+
+# %% tags=["predict"]
+order = helpers.predict(
+    "Nine layers, forward and backward, room for eight: how many of the 18 are read?", "reads"
+)
+order
+
+# %% tags=["run"]
+step = [*range(9), *reversed(range(9))]
+there_and_back = [read for *_, read in play(step * 2, room=8)][18:]
+
+# %% tags=["look"]
+order.reveal(modelled=2 * (9 - 8), counted=sum(there_and_back))
+
+# %% [markdown] tags=["explain"]
+# What was used last is needed first, so eight of nine are there: one is read forward, one backward. The bytes, the room and the rule are the same. Only the order
+# is another. Where you choose it, go back and forth.
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 5: a batch for memory and for time
+#
+# - Larger batches need more memory
+# - Do they give more images a second?
+#
+# A step costs something however small its batch, and something for each image: $t(n) = t_0 + n\,t_1$. Two measured batches give both
+# numbers, and the model the rest.
+
+# %% tags=["predict"]
+gain = helpers.predict(
+    "Batch 64 in place of 4: how many times more images a second does LeNet learn from?", "x"
+)
+gain
+
+
+# %% tags=["run"]
+def step_of(batch):
+    lenet, images = helpers.LeNet().to(device), torch.rand(batch, 1, 28, 28, device=device)
+    optimizer = torch.optim.Adam(lenet.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        lenet(images).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+batches = (1, 4, 16, 64, 256, 1024)
+batch_s = {n: helpers.measure(step_of(n), budget_s=0.15).median_s for n in batches}
+image_s = (batch_s[256] - batch_s[1]) / 255
+fixed_s = batch_s[1] - image_s
+
+# %% tags=["look", "nbval-ignore-output"]
+modelled_rate = {n: n / (fixed_s + n * image_s) for n in batches}
+rate = {n: n / batch_s[n] for n in batches}
+gain.reveal(modelled=modelled_rate[64] / modelled_rate[4], measured=rate[64] / rate[4])
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+peaks = [
+    memory.estimate_peak_memory(helpers.LeNet(), (n, 1, 28, 28), **adam).peak_bytes
+    for n in batches
+]
+drawn, axes = plotting.figure(title="What a larger batch gives, and what it takes")
+axes.semilogx(batches, list(modelled_rate.values()), color=plotting.MODELLED, label="modelled")
+axes.semilogx(batches, list(rate.values()), "o", color=plotting.MEASURED, label="measured")
+axes.set_xticks(
+    batches,
+    [f"{n:,}\n{units.text(peak, 'B')}" for n, peak in zip(batches, peaks, strict=True)],
+)
+axes.minorticks_off()
+axes.set(xlabel="batch, and its peak memory", ylabel="images a second", ylim=(0, None))
+axes.legend(loc="upper left")
+alt = "Images a second by batch: a rise that flattens, while the peak grows with the batch."
+plotting.show(drawn, alt=alt)
+
+# %% tags=["explain"]
+pair = helpers.compare({"64": step_of(64), "1": step_of(1)}, budget_s=0.5, precision=0.1)
+more = 64 * pair.candidate("1").time_ratio
+sentence = "a batch of 64 gives more images a second than a batch of 1"
+timing.claim(sentence, more, at_least=2, evidence=pair)
+print(f"a further image: {(peaks[4] - peaks[3]) / 192:,.0f} bytes from 64 to 256")
+
+# %% [markdown] tags=["explain"]
+# Images a second saturate, memory does not. Half of the highest rate is reached at $n = t_0/t_1$; past ten times that, a larger
+# batch costs memory and gives almost nothing. The largest batch that fits is rarely the one to take. (On a GPU $t_1$ is small, so
+# this point lies at a far larger batch. And fewer updates an epoch change what is learned.)
+
+# %% [markdown] tags=["slide"] minutes=1
+# ## Part 6: a bus error
+#
+# - One loader worker, batches of 6,000 digits
+# - A published run ended in epoch 2 with a *bus error*
+# - The course had announced "out of memory"
+#
+# ([The output](https://github.com/mlatcl/deepnn/blob/38fad41/_lamd/hardware-notes.md), near "Bus error".) What was full? A worker of a
+# `DataLoader` is another process. To hand over a batch without a copy it writes it into a file under `/dev/shm`
+# which both map. That is a file system in memory with a size of its own. A Docker container gets 64 MiB
+# unless it asks for more ([moby issue 29492](https://github.com/moby/moby/issues/29492)). First the error itself: map a file, take
+# its bytes away, touch them.
+
+
+# %%
 def touch_what_is_not_there():
     import mmap
     import tempfile
@@ -596,22 +689,22 @@ def touch_what_is_not_there():
             mapped_file[0] = 1
 
 
-gone = helpers.run_limited(touch_what_is_not_there)
-print(gone.status)
+print(helpers.run_limited(touch_what_is_not_there).message)
 
-# %% tags=["look"]
-print(gone.message)
+# %% [markdown]
+# SIGBUS: this address is yours, and nothing stands behind it. No function was called, so no exception could be raised.
+#
+# How much does a loader need? Each worker prepares `prefetch_factor` batches ahead (2 unless you say otherwise), and the trainer
+# holds one.
 
-# %% [markdown] tags=["explain"]
-# SIGBUS is the bus error. It says: this address is yours, and nothing stands behind it. There is no return value to look at and no
-# exception to catch, because no function was called: you wrote to memory. A mapped file in a full `/dev/shm` is the same case.
-#
-# ### How much of it does a loader need?
-#
-# Each worker prepares `prefetch_factor` batches ahead, 2 unless you say otherwise, and you hold one in your hand.
+# %% tags=["slide", "slide-output"] minutes=1
+drawn = plotting.draw_loader([4], [2, 3], 1, places=2, title="A loader with one worker")
+plotting.show(drawn, alt="A worker writes batches into shared memory; a trainer takes them.")
 
 # %% tags=["predict"]
-shared = helpers.predict("Two workers, prefetch_factor 2: how many batches are in /dev/shm at once?", "batches")
+shared = helpers.predict(
+    "Two workers, prefetch_factor 2: how many batches are in /dev/shm at most?", "batches"
+)
 shared
 
 
@@ -622,7 +715,7 @@ def used_bytes():
 
 
 def taken_batches(batch_bytes, workers, expected):
-    images = TensorDataset(torch.zeros(64, batch_bytes // 4 // 4))
+    images = TensorDataset(torch.zeros(64, batch_bytes // 16))
     how = {"num_workers": workers, "prefetch_factor": 2, "multiprocessing_context": "fork"}
     batches = iter(DataLoader(images, batch_size=4, **how))
     in_hand, end_s = next(batches), time.monotonic() + 60
@@ -633,32 +726,29 @@ def taken_batches(batch_bytes, workers, expected):
 
 
 # %% [markdown]
-# It needs a `/dev/shm` in which nobody else writes. Linux can give a process one of its own, of any size, if it may make
-# *namespaces*; where it may not, the cell says so.
+# Linux can give a process a `/dev/shm` of its own, if it may make *namespaces*; where it may not, the cell says so.
 
 # %% tags=["run", "nbval-ignore-output"]
-waiting = 2 * 2 + 1
-taken = None
+own_shm, taken = {"shared_memory_bytes": 64 * MIB, "timeout_s": 180}, None
 try:
-    taken = helpers.run_limited(taken_batches, MIB, 2, waiting, shared_memory_bytes=64 * MIB, timeout_s=180).unwrap()
+    taken = helpers.run_limited(taken_batches, MIB, 2, 2 * 2 + 1, **own_shm).unwrap()
 except RuntimeError as why:
     print(f"not measured here: {why}")
+assert taken is None or 5 <= taken < 5.5  # pages that do not fill up, the queues' locks
 
 # %% tags=["look", "nbval-ignore-output"]
-shared.reveal(modelled=waiting, counted=taken)
+shared.reveal(modelled=2 * 2 + 1, counted=taken)
 
-# %% tags=["explain"]
-assert taken is None or waiting <= taken < waiting + 0.5
-digit_bytes = 28 * 28 * 4 + 8  # a digit in float32 and its label in int64
-print(f"the lecture's loader: 3 batches of 6,000 digits, {3 * 6000 * digit_bytes / MIB:.1f} of 64 MiB")
+# %% tags=["look", "slide", "slide-output"] minutes=1
+digit_bytes = 28 * 28 * 4 + 8  # in float32, with its label in int64
+print(f"one worker, 6,000 digits: {(1 * 2 + 1) * 6000 * digit_bytes / MIB:.1f} of 64 MiB")
 
 # %% [markdown] tags=["explain"]
-# (What lies over the whole number are pages that do not fill up, and the locks of the queues.) By that count the lecture's case fits into a
-# container. Does it? Here it is, for two epochs: first a loop that lets go of each batch at once, as one that moves it to a GPU may,
-# then the ordinary loop, `for images, labels in loader`. (A row stands for 1,000 digits.)
+# By that count the published case fits into a container. Does it? Two epochs: first a loop that lets go of each batch at once, then
+# the ordinary loop. (A row stands for 1,000 digits, and a step lasts until the worker is ahead.)
 
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+# %% tags=["run"]
 class Digits(torch.utils.data.Dataset):
     def __len__(self):
         return 18
@@ -668,160 +758,78 @@ class Digits(torch.utils.data.Dataset):
         return torch.zeros(1000, 784), torch.zeros(1000, dtype=torch.int64)
 
 
+def wait_for_worker():
+    before = None
+    while before != used_bytes():
+        before = used_bytes()
+        time.sleep(0.2)
+
+
+# %% tags=["run"]
 def two_epochs(keeps):
     loader = DataLoader(Digits(), batch_size=6, num_workers=1, multiprocessing_context="fork")
     for epoch in (1, 2):
         for images, labels in loader:
             if not keeps:
                 del images, labels
-            before = None  # the step: as long as the worker still fills /dev/shm
-            while before != used_bytes():
-                before = used_bytes()
-                time.sleep(0.2)
+            wait_for_worker()
         print(f"epoch {epoch} went through", flush=True)
 
 
-for keeps in (False, True):
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
+for what, keeps in {"letting go of it": False, "keeping its last batch": True}.items():
     try:
-        ended = helpers.run_limited(two_epochs, keeps, shared_memory_bytes=64 * MIB, timeout_s=180)
-        why = "" if ended.status == "returned" else ended.message.strip().splitlines()[-1]
-        print("keeping its last batch:" if keeps else "letting go of it:", ", ".join(ended.output.splitlines()))
-        print(textwrap.fill(why, 64)) if why else None
+        ended = helpers.run_limited(two_epochs, keeps, **own_shm)
     except RuntimeError as error:
         print(f"not measured here: {error}")
+        continue
+    print(f"{what}:", ", ".join(ended.output.splitlines()))
+    if ended.status != "returned":
+        print(textwrap.fill(ended.message.strip().splitlines()[-1], 64))
 
 # %% [markdown] tags=["explain"]
-# The ordinary loop goes through epoch 1 and fails in epoch 2. The worker of an epoch is a copy of your process (`fork`, Linux's way up to
-# Python 3.13), made while you still hold the last batch of the epoch before. So the worker keeps that batch as long as it lives:
-# a fourth one, 72 MiB. The count is a lower bound: workers times prefetch, one in your hand, and what you held when the workers began.
-# Delete the names after the loop, or keep the workers (`persistent_workers=True`), and it is met.
+# The ordinary loop fails in epoch 2. The worker of an epoch is a copy of your process (`fork`, Linux's way up to Python 3.13), made
+# while you still hold the last batch of the epoch before. So the worker keeps that batch as long as it lives: a fourth one,
+# 72 MiB. Delete the names after the loop, or keep the workers (`persistent_workers=True`).
 #
-# Was that the lecture's case? It fits, and it fits other causes: a progress bar that holds a batch more, or a `/dev/shm` that others use.
+# Was that the published case? It fits, and so do other causes, such as a progress bar that holds one more.
 #
-# And why was it a bus error then? Setting a file's size reserves nothing in memory: the pages are made when they are touched, and if there is none left, that is
-# where the process dies. The PyTorch of this course asks for the pages first (since
-# [pull request 161910](https://github.com/pytorch/pytorch/pull/161910), "Use posix_fallocate() to reserve disk space for shared
-# memory", of 2025), so that it gets an answer that it can raise. In both, `/dev/shm` is full; the card and the RAM are not. The
-# remedy is to count, with one batch more for the one that you keep:
+# Why an error that does not speak of memory? Setting a file's size reserves nothing: pages are made when they are touched. The PyTorch of this course
+# reserves them first ([pull request 161910](https://github.com/pytorch/pytorch/pull/161910), 2025), so it can raise an exception.
+# Either way `/dev/shm` was full; the card and the RAM were not. The cure is to count, with the batch that you keep:
 
-# %% tags=["explain", "slide", "slide-output"] minutes=2
+# %% tags=["explain", "slide", "slide-output"] minutes=1
+sizes = (digit_bytes, 3 * 224 * 224 * 4 + 8)
 for workers in (1, 2, 8, 16):
-    batch = 64 * MIB // ((2 * workers + 2) * digit_bytes)
-    print(f"workers: {workers:>2}, batches of up to {batch:,} digits fit into 64 MiB")
-imagenet_bytes = 3 * 224 * 224 * 4 + 8
-print(f"workers:  8, images of 224 by 224: batches of up to {64 * MIB // (18 * imagenet_bytes)} images")
+    digits, photos = (64 * MIB // ((2 * workers + 2) * size) for size in sizes)
+    print(
+        f"workers: {workers:>2}, batches of up to {digits:>5,} digits, or {photos} photographs"
+    )
 
 # %% [markdown] tags=["explain"]
-# The lecture's 6,000 digits are too many, and of photographs hardly any fit. Give the container more (`--shm-size`), use fewer workers, or hand over
-# bytes in place of float32 and convert them on the device, which needs a quarter.
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 7: a batch size for memory and for time
+# Of photographs (224 x 224 in float32) hardly any fit. Give the container more (`--shm-size`), use fewer workers, or hand over bytes and convert them
+# on the device, which needs a quarter.
 #
-# Larger batches need more memory. Do they give more images a second?
-#
-# A step costs something however small its batch is, and something for each image: $t(n) = t_0 + n\,t_1$. Two measured batches give
-# both numbers; the model foretells the rest. Memory needs no run.
-
-# %% tags=["predict"]
-gain = helpers.predict("Batch 64 in place of 4: how many times more images a second does LeNet learn from?", "x")
-gain
-
-
-# %% tags=["run"]
-def step_of(batch):
-    lenet, images = helpers.LeNet().to(device), torch.rand(batch, 1, 28, 28, device=device)
-    adam = torch.optim.Adam(lenet.parameters())
-
-    def step():
-        adam.zero_grad()
-        lenet(images).sum().backward()
-        adam.step()
-
-    return step
-
-
-batches = (1, 4, 16, 64, 256, 1024)
-steps = {batch: helpers.measure(step_of(batch), budget_s=0.15) for batch in batches}
-peaks = {
-    batch: memory.estimate_peak_memory(helpers.LeNet(), (batch, 1, 28, 28), optimizer=torch.optim.Adam).peak_bytes
-    for batch in batches
-}
-
-# %% tags=["look", "nbval-ignore-output"]
-image_s = (steps[256].median_s - steps[1].median_s) / 255
-fixed_s = steps[1].median_s - image_s
-modelled_rate = {batch: batch / (fixed_s + batch * image_s) for batch in batches}
-rate = {batch: batch / steps[batch].median_s for batch in batches}
-gain.reveal(modelled=modelled_rate[64] / modelled_rate[4], measured=rate[64] / rate[4])
-
-# %% tags=["look", "slide", "slide-output"] minutes=2
-drawn = plotting.draw_curves(
-    batches,
-    {"modelled": list(modelled_rate.values()), "measured": list(rate.values())},
-    unit="",
-    title="LeNet: images a second by batch",
-    xlabel="batch",
-    ylabel="images a second",
-    size_unit="",
-    log=False,
-)
-plotting.show(drawn, alt="Images a second by batch: a steep rise for small batches, then it flattens.")
-
-# %% tags=["look", "nbval-ignore-output"]
-side_by_side = {"peak_bytes": peaks, "images_a_second": {batch: round(value) for batch, value in rate.items()}}
-results.printed(pd.DataFrame(side_by_side).rename_axis("batch"))
-
-# %% tags=["explain"]
-growths = [(peaks[1024] - peaks[256]) / 768, (peaks[256] - peaks[64]) / 192]
-print(f"each further image adds {growths[1]:,.0f} bytes up to 256, {growths[0]:,.0f} beyond")
-pair = helpers.compare({"64": step_of(64), "1": step_of(1)}, budget_s=0.5, precision=0.1)
-more = 64 * pair.candidate("1").time_ratio
-timing.claim("a batch of 64 gives more images a second than a batch of 1", more, at_least=2, evidence=pair)
-
-# %% [markdown] tags=["explain"]
-# The images a second ([throughput](glossary.md#throughput)) saturate, memory does not. Where they *fall* at the largest batch, what
-# a step touches may have outgrown a cache, as in Part 3; the model, a straight line in $n$, knows of none. Half of the highest rate
-# is reached at $n = t_0/t_1$; past ten times that a larger batch costs memory and gives almost nothing. The largest batch that
-# fits is rarely the one to take:
-
-# %% tags=["explain", "nbval-ignore-output"]
-good = min(batch for batch in batches if rate[batch] >= 0.8 * max(rate.values()))
-fitting = 256 + int((units.parse("1 GiB", "B") - peaks[256]) / growths[0])
-if image_s > 0:
-    print(f"half of the highest rate: at a batch of {fixed_s / image_s:.1f}, by the model")
-print(f"four fifths of the best rate seen: at a batch of {good}, with {units.text(peaks[good], 'B')}")
-print(f"1 GiB would hold a batch of about {fitting:,}")
-
-# %% [markdown] tags=["explain"]
-# On a GPU $t_0$ is the launching of the kernels and $t_1$ is small, so the knee lies at a far larger batch. The cells above run
-# there unchanged; where a batch of 256 takes no longer than a batch of 1, $t_1$ is lost in the noise, and `batches` must go
-# further. And a larger batch means fewer updates in an epoch: what that costs in accuracy is not in these numbers.
-
-# %% [markdown]
-# The [exercises](exercises/08_beyond_memory_exercises.ipynb) of this lesson: what went wrong in a row of times, the
-# misses of an order of your own, and a loader's batches in `/dev/shm`.
+# The [exercises](exercises/08_beyond_memory_exercises.ipynb): a bend or a knee, a better rule for what goes, a loader's bytes, and
+# a network of your own against a limit.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
-# 1. An estimate needs an interval.
-# 2. A loop that outgrows a least-recently-used cache misses every time.
-# 3. Out of memory can mean shared memory, not the card's.
+# 1. Divide by the work before you blame a memory.
+# 2. A loop that outgrows a least-recently-used memory misses every time.
+# 3. "Out of memory" can be a small file system; count what it holds.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
 # | quantity | formula | for |
 # |---|---|---|
-# | time of a training | epochs $\cdot\,(t_{first} + \text{steps} \cdot t_{step})$ | median step $t_{step}$, time to the loader's first batch $t_{first}$ |
-# | chance that the interval misses the median | $2 \cdot (1/2)^n$ | $n$ independent steps, from fastest to slowest |
-# | time for each unit of work | $(t(h) - t(h_0)) / h^2$ | $h$ hidden units: a layer of $h \cdot h/2$ weights |
+# | time for each unit of work | $(t(w) - t(w_0)) / (w - w_0)$ | work $w$, smallest $w_0$ |
 # | what training keeps for its weights | $4\,P \cdot 4$ bytes | $P$ parameters, float32, Adam |
 # | time of a layer | $\max(\text{FLOPs}/\text{peak},\ \text{bytes}/\text{bandwidth}) + t_{call}$ | bandwidth of the smallest memory that holds it |
 # | layers read again in a pass | 0 if all fit, else all of them | in order, least recently used goes |
 # | the same, back and forth | layers $-$ room | forward, then backward |
-# | time of a mapped layer, about | $t_{memory} + \text{missed share} \cdot \text{bytes}/\text{disk rate}$ | no reading ahead |
 # | /dev/shm of a loader, at least | (workers $\cdot$ prefetch $+\,1) \cdot$ bytes of a batch | one batch in hand, none kept from the epoch before |
 # | time of a step | $t_0 + n\,t_1$ | batch of $n$ |
 # | images a second | $n / (t_0 + n\,t_1)$ | half of the highest at $n = t_0/t_1$ |

@@ -57,4 +57,5 @@ from .drawings._ranks import (
     draw_mesh as draw_mesh,
     draw_ring as draw_ring,
 )
+from .drawings._window import draw_window as draw_window
 from .player._play import play as play

@@ -179,6 +179,9 @@ def losses(values, **options):
     (lambda: plotting.draw_kernels({"a": [5]}), TypeError, "programs['a'][0]=5 is an int; give a list of Kernels"),
     (lambda: plotting.draw_loader([], [], 0, places=2), ValueError, "0 workers cannot be drawn"),
     (lambda: plotting.draw_loader([1], [1, 2, 3], 0, places=2), ValueError, "3 batches are ready in 2 places"),
+    (lambda: plotting.draw_window(3, [3], used=3, read=True), ValueError, "kept[0]=3 is too large"),
+    (lambda: plotting.draw_window(3, [0, 0], used=0, read=True), ValueError, "kept is [0, 0] and used is 0"),
+    (lambda: plotting.draw_window(3, [0], used=1, read=True), ValueError, "kept is [0] and used is 1"),
 )  # fmt: skip
 def test_plotting(call, kind, words):
     refused(call, kind, words)

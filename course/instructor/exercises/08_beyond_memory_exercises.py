@@ -151,49 +151,50 @@ def knees(work, times_s, fixed_s):
 
 
 # %% [markdown]
-# ## Exercise 2: which layers come from the disk?
+# ## Exercise 2: the best layer to throw out
 #
-# There is room for `room` layers in memory. A visit to a layer that is there costs nothing; any other layer is a
-# *miss*: it is read from the disk, and where the room is full, the [least recently
-# used](../glossary.md#least-recently-used) layer goes first. A visit to a layer that is there is a use as well. Here is
-# a room for two layers, empty at the start:
+# There is room for `room` layers in memory. A visit to a layer that is there costs nothing; any other visit is a
+# *miss*: the layer is read from the disk, and where the room is full, one layer must go. The lesson's rule looks back,
+# and throws out what was used longest ago. A network's order is known in advance, so a program can look *ahead*: the
+# layer goes whose next visit is farthest away, and before all others one that is not visited again. No rule misses less
+# (L. A. Belady, 1966). Here is a room for two layers, empty at the start:
 
 # %%
 pd.DataFrame(
     {
-        "visit": ["a", "b", "a", "c", "a", "b"],
-        "miss": [True, True, False, True, False, True],
-        "in memory, the one used last at the right": ["a", "a b", "b a", "a c", "c a", "a b"],
+        "visit": ["a", "b", "a", "c", "b", "c", "a", "d"],
+        "miss": [True, True, False, True, False, False, True, True],
+        "in memory": ["a", "a b", "a b", "b c", "b c", "b c", "c a", "c d"],
     }
 )
 
 # %% [markdown]
-# At the visit to `c` it is `b` that goes, because `a` was used after it.
+# At the first visit to `c` it is `a` that goes, because `b` is needed sooner. The lesson's rule has six misses here.
 #
-# Write `misses(order, room)`: how many of the visits in the list `order` are misses. `room` is at least 1; the layers
-# in `order` are numbers or names, and it may be empty.
+# Write `best_misses(order, room)`: how many of the visits in the list `order` are misses under this rule. `room` is at
+# least 1; the layers in `order` are numbers or names, and it may be empty.
 
 
-# %% answer="misses"
-def misses(order, room):
-    """Return how many visits come from the disk: misses(["a", "b", "a", "c", "a", "b"], 2) is 4."""
+# %% answer="best_misses"
+def best_misses(order, room):
+    """Return how many visits miss, looking ahead: best_misses(list("abacbcad"), 2) is 5."""
     ### BEGIN SOLUTION
     present, missed = [], 0
-    for layer in order:
+    for place, layer in enumerate(order):
         if layer in present:
-            present.remove(layer)
-        else:
-            missed += 1
-            if len(present) == room:
-                present.pop(0)
+            continue
+        missed += 1
+        if len(present) == room:
+            ahead = [*order[place + 1 :], *present]  # what is not visited again comes after all visits
+            present.remove(max(present, key=ahead.index))
         present.append(layer)
     return missed
     ### END SOLUTION
 
 
-# %% checks="misses" points=3
-check = exercises.Checks("Exercise 2, misses", misses)
-enough, around, used = "what fits is read once", "in a circle, one too many misses always", "a visit is a use"
+# %% checks="best_misses" points=3
+check = exercises.Checks("Exercise 2, best_misses", best_misses)
+enough, around, ahead = "what fits is read once", "in a circle, most stay", "what is not needed again goes first"
 again = {
     9: "That counts every visit; a layer that is in memory costs nothing",
     0: "At the start nothing is in memory: the first visit to a layer is a miss",
@@ -201,93 +202,117 @@ again = {
 check.returns(enough, ([0, 1, 2] * 3, 3), expected=3, mistakes=again)
 check.returns(enough, ([], 2), expected=0)
 circle = {
-    1: "That is what has no room; go through the visits one by one, and see which layer goes at each miss",
+    12: "Each layer goes just before its turn: throw out the one whose next visit is farthest away",
     4: "That is the number of different layers; one that was thrown out is read again",
-    6: "When room is needed, the layer that was not used for longest goes, not the newest",
-    8: "When room is needed, the layer that was not used for longest goes, not the newest",
+    7: "A layer that is not visited again goes before all others",
 }
-check.returns(around, ([0, 1, 2, 3] * 3, 3), expected=12, mistakes=circle)
-order = {
-    5: "A visit to a layer that is in memory makes it the one used last",
-    3: "That is the number of different layers; one that was thrown out is read again",
-    6: "That counts every visit; a layer that is in memory costs nothing",
+check.returns(around, ([0, 1, 2, 3] * 3, 3), expected=6, mistakes=circle)
+never = {
+    5: "A layer that is not visited again goes before all others, not only the newest",
+    6: "The layer whose next visit is farthest away goes, not the one needed soonest",
+    8: again[9],
 }
-check.returns(used, (["a", "b", "a", "c", "a", "b"], 2), expected=4, mistakes=order)
+check.returns(ahead, (list("abcabdab"), 3), expected=4, mistakes=never)
+back = {6: "Look ahead, not back: the layer whose next visit is farthest away goes"}
+check.returns(ahead, (list("abcdbdbcad"), 3), expected=5, mistakes=back)
 check.report()
 ### BEGIN HIDDEN TESTS
+import functools
 import random
 
-import helpers.access as paging
+
+def fewest(order, room):
+    """Return the fewest misses of all choices, each tried."""
+
+    @functools.cache
+    def rest(place, present):
+        if place == len(order):
+            return 0
+        layer = order[place]
+        if layer in present:
+            return rest(place + 1, present)
+        gone = [set()] if len(present) < room else [{each} for each in present]
+        return 1 + min(rest(place + 1, (present - out) | {layer}) for out in gone)
+
+    return rest(0, frozenset())
+
 
 draw = random.Random(8011)
 for _ in range(5):
-    layers = draw.randint(3, 9)
+    layers = draw.randint(3, 6)
     check.returns(enough, (list(range(layers)) * draw.randint(2, 4), layers + draw.randint(0, 3)), expected=layers)
-    passes, room = draw.randint(2, 5), layers - draw.randint(1, layers - 1)
-    check.returns(around, (list(range(layers)) * passes, room), expected=layers * passes)
-    check.returns(around, (list(range(layers)) * passes, layers), expected=layers)
+    circling, room = list(range(layers)) * draw.randint(2, 4), layers - 1
+    check.returns(around, (circling, room), expected=fewest(tuple(circling), room))
 for _ in range(20):
-    room = draw.randint(2, 4)
-    mixed = [draw.randint(0, 6) for _ in range(draw.randint(20, 40))]
-    window = paging.Window(room)
-    check.returns(used, (mixed, room), expected=sum(not window.touch(layer) for layer in mixed))
+    mixed, room = [draw.randint(0, 5) for _ in range(draw.randint(14, 20))], draw.randint(2, 4)
+    check.returns(ahead, (mixed, room), expected=fewest(tuple(mixed), room))
 check.score()
 ### END HIDDEN TESTS
 
 # %% [markdown]
 # <details><summary>Hint 1: what to keep</summary>
 #
-# A list of the layers in memory, in the order of their last use: the one at place 0 goes next.
+# A list of the layers in memory. Go through the visits with their places, `enumerate(order)`.
 #
 # </details>
-# <details><summary>Hint 2: a visit to a layer that is there</summary>
+# <details><summary>Hint 2: which one goes?</summary>
 #
-# It is no miss, but the list changes: take the layer out and append it at the end.
-#
-# </details>
-# <details><summary>Hint 3: a miss</summary>
-#
-# Count it. If the list has `room` layers already, remove the one at place 0. Then append the new one.
+# The visits to come are `order[place + 1:]`. `index` says how far away a layer's next visit is, where there is one.
 #
 # </details>
+# <details><summary>Hint 3: what is not visited again</summary>
+#
+# Treat it as farther away than all visits: `len(order)`. Then take the `max` over the layers in memory by distance.
+#
+# </details>
 
 
-# %% wrong="misses" says="A visit to a layer that is in memory makes it the one used last" gets=2
-def misses(order, room):
-    present, missed = [], 0
-    for layer in order:
-        if layer not in present:
-            missed += 1
-            present = [*present, layer][-room:]
-    return missed
-
-
-# %% wrong="misses" says="That is the number of different layers" gets=1
-def misses(order, _room):
-    return len(set(order))
-
-
-# %% wrong="misses" says="That counts every visit" gets=0
-def misses(order, _room):
-    return len(order)
-
-
-# %% wrong="misses" says="That is what has no room" gets=0
-def misses(order, room):
-    return max(0, len(set(order)) - room)
-
-
-# %% wrong="misses" says="not the newest" gets=1
-def misses(order, room):
+# %% wrong="best_misses" says="throw out the one whose next visit is farthest away" gets=1
+def best_misses(order, room):
     present, missed = [], 0
     for layer in order:
         if layer in present:
             present.remove(layer)
         else:
             missed += 1
-            if len(present) == room:
-                present.pop()
+            present = present[1:] if len(present) == room else present
         present.append(layer)
+    return missed
+
+
+# %% wrong="best_misses" says="That is the number of different layers" gets=1
+def best_misses(order, _room):
+    return len(set(order))
+
+
+# %% wrong="best_misses" says="That counts every visit" gets=0
+def best_misses(order, _room):
+    return len(order)
+
+
+# %% wrong="best_misses" says="not only the newest" gets=2
+def best_misses(order, room):
+    present, missed = [], 0
+    for layer in order:
+        if layer in present:
+            present.remove(layer)
+        else:
+            missed += 1
+            present = present[:-1] if len(present) == room else present
+        present.append(layer)
+    return missed
+
+
+# %% wrong="best_misses" says="A layer that is not visited again goes before all others" gets=1
+def best_misses(order, room):
+    present, missed = [], 0
+    for place, layer in enumerate(order):
+        if layer not in present:
+            missed += 1
+            if len(present) == room:
+                ahead = [layer, *order[place + 1 :]]
+                present.remove(max(present, key=lambda each: ahead.index(each) if each in ahead else 0))
+            present.append(layer)
     return missed
 
 
@@ -419,24 +444,29 @@ def shm_bytes(workers, prefetch, tensor_bytes):
 #   and stays; reads from the disk or major page faults appear; the processor waits while loader processes are busy.
 
 # %% [markdown]
-# ## Question 2: a little too large
+# ## Question 2: a network of your own, against a limit
 #
-# Weights that are five per cent larger than the memory which they may take are read again and again in the same order.
-# Explain why far more than five per cent of the reads come from the disk when the layer that was not used for longest
-# makes room, and give one change of the order or of the rule that helps.
+# Take a network of your own (or of torchvision) and a limit of 512 MiB. Write down before you run anything: which batch
+# will go through a forward pass without gradients? Then ask `helpers.memory.max_batch_size` for half the limit, and run
+# that batch and four times that batch with `helpers.run_limited(..., memory_bytes=2**29)`.
 #
-# Two to five sentences; a person reads them.
+# Report your network, the three numbers (predicted, modelled, the largest that went through), and explain in two to
+# five sentences what lies between the modelled and the true limit. If your own guess was more than twice off, say what
+# you had not counted. A person reads it.
 
-# %% [markdown] written="little_too_large" points=2
+# %% [markdown] written="own_network" points=3
 # A full answer says:
 #
-# - 1 point: in a circle the layer that goes is the one that is needed soonest of those in memory; so each read throws
-#   out the next one, and every read misses, however small the excess.
-# - 1 point: going forth and back instead of round, pinning a fixed part, throwing out the newest, or shrinking the
-#   weights below the limit, with the reason that part of the layers then stays.
+# - 1 point: network, input and three numbers with units, the prediction written down before the run.
+# - 1 point: the modelled batch went through and four times it did not, or the outcome explained from the numbers: what
+#   the process holds besides tensors (libraries, the allocator, workspaces), or an input that is small against the
+#   weights.
+# - 1 point: the guess compared with the model within a factor of two, or the missing part named: inputs and outputs of
+#   a layer that live at once, a widest layer other than the last, float32's four bytes.
 
 # %% [markdown]
 # ## What you have practised
 #
-# Telling a time that follows its work from one that does not, playing through which layers stay in a memory that is too
-# small, and counting what a loader keeps between two processes before it runs out of room.
+# Telling a time that follows its work from one that does not, choosing by what is needed next which layers stay in a
+# memory that is too small, counting what a loader keeps in `/dev/shm`, and testing a model of memory on a network of
+# your own.

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from drawing_samples import overlapping, settle
 from matplotlib.colors import to_hex
-from matplotlib.patches import Polygon
+from matplotlib.patches import FancyArrowPatch, Polygon
 from matplotlib.text import Text
 
 from helpers import parallel, plotting
@@ -82,6 +82,14 @@ def test_loader_writes_the_batch_of_each_worker_and_of_the_trainer():
     assert written.count("waits") == 2
 
 
+def test_a_window_has_the_kept_layers_in_their_order_and_an_arrow_for_what_was_read():
+    read, there = (plotting.draw_window(4, [2, 3, 0], used=0, read=read) for read in (True, False))
+    kept = [text for text in texts(read) if text.isdigit()]
+    assert kept == ["2", "3", "0", "0", "1", "2", "3"]
+    arrows = [sum(isinstance(each, FancyArrowPatch) for each in drawn.axes[0].patches) for drawn in (read, there)]
+    assert arrows == [1, 0]
+
+
 def test_products_colour_what_one_number_meets_and_makes():
     drawn = plotting.draw_products(5)
     coloured = [to_hex(patch.get_facecolor()).upper() for patch in drawn.axes[0].patches]
@@ -105,6 +113,8 @@ DRAWINGS = {
     "kernels": lambda: plotting.draw_kernels({"eager": EAGER, "fused": FUSED}, title="t"),
     "loader": lambda: plotting.draw_loader([5, 6, None, 7], [2, 3, 4], 1, places=4, title="t"),
     "small loader": lambda: plotting.draw_loader([0], [], None, places=1),
+    "window": lambda: plotting.draw_window(9, [*range(1, 9)], used=8, read=True, title="t"),
+    "small window": lambda: plotting.draw_window(2, [1], used=1, read=True),
     "products": lambda: plotting.draw_products(4),
     "small products": lambda: plotting.draw_products(2),
 }
