@@ -321,7 +321,8 @@ known = f"{limits.memory.name} bandwidth" not in limits.unstable
 tested = device == "cpu" and sizes[-1] > 2 * last > 0 and promised and known
 per_weight = pair.candidate("widest").time_ratio * (widths[fastest] / widths[-1]) ** 2
 sentence = "past the last cache a weight takes longer"
-timing.claim(sentence, per_weight if tested else None, at_least=1.2, evidence=pair)
+ratio, evidence = (per_weight, pair) if tested else (None, ())
+timing.claim(sentence, ratio, at_least=1.2, evidence=evidence)
 
 # %% [markdown] tags=["explain"]
 # A batch of 128 uses each weight 128 times:

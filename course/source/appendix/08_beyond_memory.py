@@ -10,13 +10,13 @@
 #     name: python3
 #   lesson:
 #     number: "08"
-#     title: Beyond memory
+#     title: How sure is an estimate, and of what is a step made?
 # ---
 
 # %% [markdown]
-# # Appendix to lesson 08: how sure is an estimate, and of what is a step made?
+# # How sure is an estimate, and of what is a step made?
 #
-# [Lesson 08](../08_beyond_memory.ipynb) estimated epochs from a few steps. How well is such an estimate known? And can its step be
+# The lesson estimated epochs from a few steps. How well is such an estimate known? And can its step be
 # computed from counts and limits alone?
 
 # %%
@@ -91,7 +91,7 @@ calls = {
 both = helpers.compare(calls, budget_s=0.8, precision=0.1)
 share = both.candidate("its front").time_ratio if device == "cpu" else None
 sentence = "on a CPU convolutions, ReLU and poolings take most of the time"
-timing.claim(sentence, share, at_least=0.5, evidence=both)
+timing.claim(sentence, share, at_least=0.5, evidence=both if share else ())
 
 # %% [markdown]
 # So take that step as it was measured. To it the wider layers add their FLOP over the peak, and Adam its bytes over the bandwidth of
