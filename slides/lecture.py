@@ -146,9 +146,9 @@ LECTURE = (
             Pick("07", "Part 5: the peak of a training step", 1, 1, shown="The peak decides whether a step fits"),
         )),
         Topic(18, "A working set beyond memory", (
-            Pick("08", "Part 1: slow, because memory is full?", 0.5, 1, shown="Slow, because memory is full?"),
-            Pick("08", "Part 1: slow, because memory is full?", 0.5, 2, shown="An epoch grows steeply"),
-            Pick("08", "Part 1: slow, because memory is full?", 1, 3, shown="The time follows the work"),
+            Pick("08", "Part 1: slow, because memory is full?", 1, 2, shown="Slow, because memory is full?"),
+            Pick("08", "Part 1: slow, because memory is full?", 0.5, 3, shown="Divide by the work"),
+            Pick("08", "Part 1: slow, because memory is full?", 0.5, 4, shown="The time follows the work"),
             Pick("08", "Part 2: a layer outgrows a cache", 1, 2, shown="A layer that outgrows a cache slows down"),
             Pick("08", "Part 6: a bus error", 0.5, 1, shown="A bus error"),
             Pick("08", "Part 6: a bus error", 0.5, 2, shown="What was full: /dev/shm, not the card"),

@@ -50,8 +50,9 @@ allocator = helpers.steady_allocator()
 MIB = 2**20
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1
-question = "Nine layers, room for eight: how many are read from the disk in each pass?"
-bet = helpers.predict(question, "layers")
+bet = helpers.predict(
+    "Nine layers, room for eight: how many are read from the disk in each pass?", "layers"
+)
 bet
 
 # %% [markdown] tags=["slide"] minutes=2
@@ -154,9 +155,10 @@ plotting.show(drawn, alt=alt)
 # %% [markdown]
 # Its machine is not named; its counts are those of our LeNet. Divide these seconds by $h^2$ in the same way.
 
-# %% tags=["predict"]
-question = "From 4,096 to 6,144: how many times larger is the time for each h squared?"
-jump = helpers.predict(question, "x")
+# %% tags=["predict", "slide", "slide-output"] minutes=1
+jump = helpers.predict(
+    "From 4,096 to 6,144: how many times larger is the time for each h squared?", "x"
+)
 jump
 
 # %% tags=["run"]
