@@ -519,22 +519,29 @@ def broadcast_gradient(grad, shape):
 #   worse algorithm for the convolution; the count of bytes does not hold that.
 
 # %% [markdown]
-# ## Question 2: whose profile?
+# ## Question 2: two operators of your own
 #
-# You read in an article that most of the time of a network like yours goes into one kernel, and how to make that kernel
-# three times as fast. What do you do first, and how do you bound what there is to gain?
+# Choose two element-wise operators that stand side by side in a model that you use: a norm's scaling and an activation,
+# a residual sum and a dropout, a softmax's subtraction and exponential. Count the bytes that one pass would save at
+# your sizes, and predict the time from a bandwidth that you measured. Then write the pass (numba, C++, Triton or
+# `torch.compile`), test it against PyTorch, NaN included, and measure both.
 #
-# Two to five sentences; a person reads them.
+# Give the three numbers with the sizes, and explain a distance of more than a factor of two between model and
+# measurement. Three to six sentences; a person reads them.
 
-# %% [markdown] written="whose_profile" points=2
+# %% [markdown] written="own_pass" points=2
 # A full answer says:
 #
-# - 1 point: profile the whole of the own network, on the own machine, version and batch; a profile is a fact about
-#   these.
-# - 1 point: Amdahl's law with the own share $s$: at most $1 / (1 - s + s/3)$, at most $1 / (1 - s)$ for any repair.
+# - 1 point: bytes before and after for stated shapes (each kernel reads and writes, broadcast operands with their own
+#   size), a bandwidth with where it comes from (main memory or a cache), and the ratio that follows, beside the
+#   measured one; both programs agree, also on NaN.
+# - 1 point: an explanation that fits the numbers: tensors that stay in a cache, the price of a call, arithmetic that is
+#   not free (an exponential, a random number), fresh memory for a result, a loop that does not vectorise or uses one
+#   thread against several, a second pass that a sum forces. "The model is wrong" is no explanation.
 
 # %% [markdown]
 # ## What you have practised
 #
-# Counting the bytes of a chain of kernels, telling what is left of them when the chain is fused, and adding up the
-# gradient of a broadcast. `helpers.studies.fused_bias.traffic` counts the first two for the programs of the lesson.
+# Counting the bytes of a chain of kernels, telling what is left of them when the chain is fused, adding up the
+# gradient of a broadcast, and holding a fused pass of your own to its model. `helpers.studies.fused_bias.traffic`
+# counts the first two for the programs of the lesson.

@@ -50,7 +50,7 @@ def draw_kernels(programs: Mapping[str, Sequence[Kernel]], *, title: str = "") -
     """Return a panel a program: its tensors in memory above, its kernels below, an arrow for each read and write.
 
     The same tensors stand in every panel; a program that leaves one out never has it in memory. The panel's heading
-    has the sum of its bytes. Raises ValueError for no programs and one without a kernel.
+    has the sum of its bytes. Raises ValueError for no programs and one without a kernel. Lesson 12.
     """
     given = {name: members(f"programs[{name!r}]", kernels, "Kernels", kind=Kernel)
              for name, kernels in named("programs", programs, "lists of Kernels").items()}  # fmt: skip

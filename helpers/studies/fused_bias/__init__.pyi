@@ -14,11 +14,9 @@ from ._convnet import (
 from ._counting import (
     KernelModel as KernelModel,
     KernelTraffic as KernelTraffic,
-    RatioModel as RatioModel,
     Traffic as Traffic,
     TrafficModel as TrafficModel,
     bandwidth_at as bandwidth_at,
-    model_ratio as model_ratio,
     model_time as model_time,
     traffic as traffic,
 )

@@ -9,11 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from helpers import roofline
 from helpers.hardware.limits._results import MachineLimits
 from helpers.results import Record
 from helpers.studies.fused_bias._variants import VARIANTS
-from helpers.units import flops_from_macs
 
 PHASES = ("forward", "backward")
 
@@ -117,18 +115,6 @@ class TrafficModel(Record):
     kernels: tuple[KernelModel, ...]
 
 
-class RatioModel(Record):
-    """What fusing is worth at one size, modelled: the separate layer's time over the fused one's. Lesson 12."""
-
-    batch: int
-    in_channels: int
-    out_channels: int
-    pixels: int
-    convolution_s: float
-    bias_s: float
-    separate_per_fused_ratio: float
-
-
 def traffic(
     variant: str, shape: Sequence[int], dtype: torch.dtype = torch.float32, *, phase: str = "forward"
 ) -> Traffic:
@@ -178,7 +164,7 @@ def model_time(counted: Traffic, limits: MachineLimits) -> TrafficModel:
     one stream waits at the end of each page. Where it is slower, other programs take a part of the caches or of the
     memory's bandwidth since the probe ran: compare with ``scale_share``, which is timed in turns.
 
-    Raises TypeError for what are no limits, ValueError for limits without bandwidths. Lesson 12.
+    Raises TypeError for what are no limits, ValueError for limits without bandwidths.
     """
     if not isinstance(limits, MachineLimits):
         raise TypeError(f"limits are what helpers.probe() returns, not {type(limits).__name__}")
@@ -187,26 +173,6 @@ def model_time(counted: Traffic, limits: MachineLimits) -> TrafficModel:
     kernels = tuple(_modelled(kernel, limits, counted.working_set_bytes) for kernel in counted.kernels)
     total_s = sum(kernel.modelled_s for kernel in kernels)
     return TrafficModel(counted.variant, counted.phase, limits.device, total_s, kernels)
-
-
-def model_ratio(batch: int, *, in_channels: int, out_channels: int, pixels: int, limits: MachineLimits) -> RatioModel:
-    """Return the modelled ratio separate : fused for a 3 x 3 layer with images of ``pixels`` x ``pixels``, forward.
-
-    The convolution, of batch C_in C_out 9 pixels^2 MACs, is one workload of the roofline (:func:`helpers.roofline.
-    model`: its bytes are its input, weight and output once), and a fused one takes as long; the separate layer takes
-    :func:`model_time` of "separate" longer. Libraries reach less than the peak with few channels, so the ratio that is
-    measured there is lower.
-
-    Raises ValueError for sizes under 1, TypeError for what are no limits. Lesson 12.
-    """
-    if min(batch, in_channels, out_channels, pixels) < 1:
-        raise ValueError(f"every size is at least 1; got {(batch, in_channels, out_channels, pixels)}")
-    size, area = torch.float32.itemsize, batch * pixels**2
-    moved_bytes = size * (area * (in_channels + out_channels) + in_channels * out_channels * 9)
-    flops = flops_from_macs(area * in_channels * out_channels * 9)
-    convolution_s = roofline.model(roofline.Workload("convolution", flops, moved_bytes), limits).modelled_s
-    bias_s = model_time(traffic("separate", (batch, out_channels, pixels, pixels)), limits).modelled_s
-    return RatioModel(batch, in_channels, out_channels, pixels, convolution_s, bias_s, 1 + bias_s / convolution_s)
 
 
 def _modelled(kernel: KernelTraffic, limits: MachineLimits, working_set_bytes: int) -> KernelModel:

@@ -45,7 +45,7 @@ def bias_relu_(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     Raises ValueError for a view with gaps or in another order than NCHW or channels-last, and what :func:`bias_relu`
     raises. As in torch, RuntimeError where autograd could not follow: for a leaf that requires a gradient, a view of
     one, one of the views that ``split`` or ``unbind`` return, and for a tensor of inference mode outside of it. A bias
-    that shares memory with ``x`` is read before it is overwritten. Lesson 12.
+    that shares memory with ``x`` is read before it is overwritten.
     """
     _check(x, bias)
     if not torch.compiler.is_compiling() and x.is_neg():  # a compiler cannot ask it of a tensor

@@ -34,7 +34,6 @@ from helpers.studies.fused_bias import (
     measure_layer,
     measure_reductions,
     measure_story,
-    model_ratio,
     model_time,
     reduction,
     traffic,
@@ -219,20 +218,6 @@ def test_the_model_takes_each_kernels_own_bandwidth_at_the_size_of_the_whole_var
     assert bandwidth_at(machine, 2**40, by="read") == pytest.approx(5e9)
 
 
-def test_the_modelled_ratio_grows_with_the_batch_and_falls_with_the_channels():
-    machine = limits()
-    small, large = (model_ratio(n, in_channels=1, out_channels=16, pixels=28, limits=machine) for n in (1, 1000))
-    deep = model_ratio(1000, in_channels=512, out_channels=16, pixels=28, limits=machine)
-    assert 1 < small.separate_per_fused_ratio < large.separate_per_fused_ratio
-    assert 1 < deep.separate_per_fused_ratio < large.separate_per_fused_ratio
-    assert large.separate_per_fused_ratio == pytest.approx(1 + large.bias_s / large.convolution_s)
-    square = model_ratio(1000, in_channels=512, out_channels=512, pixels=28, limits=limits(call_overhead_s=0.0))
-    assert square.convolution_s == pytest.approx(2 * 1000 * 512 * 512 * 9 * 28**2 / 1e12)
-    moved = 4 * (2 * (64 + 64) + 64 * 64 * 9)  # two pixels, so that the weights are most of it
-    little = model_ratio(2, in_channels=64, out_channels=64, pixels=1, limits=limits(call_overhead_s=0.0))
-    assert little.convolution_s == pytest.approx(moved / 2e9)
-
-
 @needs_compiler
 def test_the_nets_are_one_net_and_learn_the_digits(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda fn, **options: fn)  # the layer's test compiles it
@@ -404,7 +389,6 @@ def test_what_is_missing_is_said(monkeypatch):
     (lambda: traffic("compiled", (3, 4), phase="backward"), ValueError, "see profiling.kernel_table"),
     (lambda: model_time(traffic("separate", (3, 4)), "limits"), TypeError, "what helpers.probe"),
     (lambda: model_time(traffic("separate", (3, 4)), limits(bandwidths=())), ValueError, "hold no bandwidths"),
-    (lambda: model_ratio(0, in_channels=1, out_channels=1, pixels=1, limits=limits()), ValueError, "at least 1"),
     (lambda: Convnet("fast"), ValueError, "no rung 'fast'"),
     (lambda: Convnet()(torch.ones(2, 784)), ValueError, r"images are \(N, 1, 28, 28\)"),
     (lambda: measure_ladder(torch.ones(2, 1, 28, 28), torch.zeros(2), phase="sleep"), ValueError,
