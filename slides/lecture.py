@@ -168,8 +168,8 @@ LECTURE = (
         Topic(21, "Beyond hardware: narrow numbers, sparsity, libraries", (
             Pick("17", "Part 4: updates that get lost", 0.5, 2, shown="Sixteen bits forget; a coin helps"),
             Pick("17", "Part 5: integers", 0.5, 2, shown="Weights of 4 bits, and the answers stay"),
-            Pick("11", "Constants that are zero", 0.5, 1),
-            Pick("11", "Constants that are zero", 0.5, 2, shown="A zero weight takes its instruction along"),
+            Pick("11", "Part 5: constants that are zero", 0.5, 1, shown="Constants that are zero"),
+            Pick("11", "Part 5: constants that are zero", 0.5, 2, shown="A zero weight takes its instruction along"),
         )),
         Topic(22, "Co-design: AlexNet on two cards", (
             Pick("05", "Part 1: two cards, two towers", 0.5, 1, shown="AlexNet on two cards: a tower on each"),

@@ -13,30 +13,26 @@
 #     title: Constant weights
 #     needs: ["00", "02"]
 #     objectives:
-#       - choose|chose between four explanations of a time by one experiment that separates them
-#       - read|read a GPU's machine code line by line, without a GPU
-#       - count|counted what feeds each multiply-add of a kernel, for every place that weights can have
-#       - test|tested three claims about constants against machine code
-#       - predict|predicted what constants are worth on a CPU, and what is worth more there
-#       - load|loaded weights from a file at the speed of constants
-#       - tell|told where constants stop paying, from the size of the code
+#       - write|wrote the weights of a network into the text of a program
+#       - read|read a GPU's machine code without a GPU, and counted what feeds its multiply-adds
+#       - tell|told what `const`, a reference and `__constant__` cost, chip by chip
+#       - combine|combined constants with half precision, with zeros and with a file
+#       - predict|predicted what a constant is worth on a CPU, and when it is too dear
 # ---
 
 # %% [markdown] tags=["objectives"]
 # # Constant weights
 #
-# A small network ran fast on a GPU while its weights stood in the source text of its [GPU kernel](glossary.md#gpu-kernel), and slowly once they
-# came from a file. The author of the program read its machine code, found the reason, and left the weights in the text. In this lesson you find the reason
-# too, down to the single instruction, and then do what is neither: weights from a file, compiled as constants.
+# The weights of a network lie in memory, and each one is read before it is multiplied. Must it be? A compiler that knows the
+# weights can put each into the very *instruction* that multiplies by it, and nothing is left to read.
 #
-# You need no GPU. A compiler for one runs on any processor, and so does the tool that reads what the compiler wrote. Outputs that you
-# see below were printed on another machine. Clear them (Edit, Clear Outputs of All Cells) before you begin.
+# A physics experiment had such a program. When the weights moved into a file it became slow, and its author found the reason in the
+# machine code. You will repeat the finding without a GPU, and then have both: weights from a file, inside the instructions.
 
 # %%
-import hashlib
+import json
 import re
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -44,20 +40,18 @@ import pandas as pd
 import torch
 
 import helpers
-from helpers import native, plotting, recorded, timing
+from helpers import exercises, native, plotting, timing, units
 from helpers.studies import constant_weights as cw
 
 torch.set_num_threads(1)
 
 # %% [markdown]
-# The network runs with one thread here. Two kinds of tools are needed beside PyTorch; where one is not installed, the next cell says
-# how to get it, and the lesson goes on with what was recorded on another machine. Without a C++ compiler the claims about the CPU's
-# times say `here: not measured`.
+# A compiler for GPUs runs on any processor. Where yours has none, the lesson shows what was recorded elsewhere.
 
 
-# %% tags=["nbval-ignore-output"]
+# %%
 def missing(*finders):
-    """Return what is missing and how to get it, as the first of `finders` to fail says it; or an empty text."""
+    """Return what is missing here and how to get it, or an empty text."""
     try:
         for find in finders:
             find()
@@ -66,847 +60,811 @@ def missing(*finders):
     return ""
 
 
+# %% tags=["nbval-ignore-output"]
 no_gpu_code = missing(native.nvrtc_version, native.find_nvdisasm)
 no_cpu_code = missing(native.find_compiler)
-print("code for a GPU:", no_gpu_code or "can be compiled and read here")
-print("C++:", no_cpu_code or "can be compiled here")
+recorded = json.loads(Path("recorded/constant_weights/listings.json").read_text("utf-8"))
+print("code for a GPU:", no_gpu_code or "is compiled and read here")
+print("C++:", no_cpu_code or "is compiled here")
 
-# %% [markdown] tags=["slide"] minutes=1
-# ## The observation
+# %% [markdown] tags=["slide"] minutes=2
+# ## The bet
 #
-# - A physics experiment evaluates a small network for each candidate track.
-# - One GPU thread takes one candidate.
-# - Weights as `const` arrays: fast. Weights from a file: slow.
+# - One GPU thread runs a small network on one particle track
+# - Program 1: `__device__ const float weights[23][32] = {...};`
+# - Program 2: the same text without `const`
+# - How many times as many instructions?
 #
-# The experiment is CMS at CERN, the program its line-segment tracking. Its weights stand in C++ headers as `const` arrays. In January
-# 2025 [a draft](https://github.com/SegmentLinking/cmssw/pull/143) read them from a binary file when the program starts, so that a new
-# training would need no new program. The stage that holds the network became far slower. So its author, GNiendorf, put the weights back
-# into the header and changed only the word before the arrays. In CUDA C++ `__device__` puts an array into the GPU's memory, where it may
-# be written; `__constant__` puts it into a part of that memory which a kernel can only read. Two of the times are left; that of
-# `const`, the fastest, was in a picture that is lost. Then the author read the machine code.
+# `__device__` puts an array into the GPU's memory. Without `const`, somebody may write to it later, and that is how weights from
+# a file get in. All loops are unrolled in both programs: each weight has a multiply-add of its own.
+
+# %% tags=["predict"]
+bet = helpers.predict("Without const: how many times as many instructions?", "x")
+bet
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 1: one word
+#
+# - CMS at CERN, [draft 143](https://github.com/SegmentLinking/cmssw/pull/143), January 2025
+# - Weights from a file: as slow as without `const`
+# - The author, GNiendorf, read the machine code, [SASS](glossary.md#sass)
+#
+# The experiment finds tracks of particles on GPUs, and a network of 23 inputs says which to keep. Its weights stood in C++ headers
+# as `const` arrays, so that each training needed a new program. The draft read them from a file, and its part of the GPU's time
+# rose; the CPU's hardly changed. Then GNiendorf put the weights back, changed only the word before the arrays, and looked: "From
+# looking at the SASS, I see that when the const keyword is used the NN weights are embedded directly into the FFMA instructions and
+# this seems to be what is causing the speedup". SASS is NVIDIA's machine code, FFMA its multiply-add in
+# float32. The author left the draft open.
+
+
+# %%
+def read_back(function, weights, words):
+    """Return what C++ reads in a declaration: what stands before " = ", and the float32s."""
+    before, _, values = function(weights, words).partition(" = ")
+    rows = [re.findall(r"[-+.\w]+(?=f\b)", row) for row in re.findall(r"{([^{}]*)}", values)]
+    return before, [[exactly(number) for number in row] for row in rows]
+
+
+def exactly(number):
+    value = float.fromhex(number) if "x" in str(number) else float(number)
+    return float(np.float32(value)).hex()
+
+
+# %% [markdown]
+# Is that so? We need two programs that differ in a word. **Your turn**: write the array. `0x1.8p-1f` is C++ for the float 0.75, and
+# `float(value).hex()` gives all of it but the `f`, exactly.
+
+
+# %% tags=["yours"] yours="declare"
+def declare(weights, words):
+    """Return C++: `words weights[rows][columns] = {{..., ...}, {..., ...}};`, exact floats."""
+    rows, columns = weights.shape
+    texts = [", ".join(f"{float(value).hex()}f" for value in row) for row in weights]
+    values = ", ".join(f"{{{text}}}" for text in texts)
+    return f"{words} weights[{rows}][{columns}] = {{{values}}};"
+
+
+# %% checks="declare"
+asked = exercises.Checks("An array in C++", declare)
+given = np.array([[0.5, -0.25, 0.1], [1, 1e-9, 3]], np.float32)
+exact, rounded = (
+    tuple(tuple(exactly(format(value, form)) for value in row) for row in given.tolist())
+    for form in (".17g", ".6f")
+)
+before = "__device__ float weights[2][3]"
+slips = {
+    (before, rounded): "1e-9 has become 0: a weight is exact, to the last bit",
+    (before, ((), ())): "Without an f behind it a number is a double",
+    ("__device__ float weights[3][2]", exact): "The rows come first: weights[rows][columns]",
+}
+how = {"call": read_back, "expected": (before, exact), "mistakes": slips}
+asked.returns("two rows of three", (given, "__device__ float"), **how)
+declare = asked.settle()
+
+
+# %% wrong="declare" says="to the last bit"
+def declare(weights, words):
+    rows, columns = weights.shape
+    texts = [", ".join(f"{value:.6f}f" for value in row) for row in weights]
+    values = ", ".join(f"{{{text}}}" for text in texts)
+    return f"{words} weights[{rows}][{columns}] = {{{values}}};"
+
+
+# %% wrong="declare" says="a number is a double"
+def declare(weights, words):
+    rows, columns = weights.shape
+    texts = [", ".join(float(value).hex() for value in row) for row in weights]
+    values = ", ".join(f"{{{text}}}" for text in texts)
+    return f"{words} weights[{rows}][{columns}] = {{{values}}};"
+
+
+# %% wrong="declare" says="The rows come first"
+def declare(weights, words):
+    rows, columns = weights.shape
+    texts = [", ".join(f"{float(value).hex()}f" for value in row) for row in weights]
+    values = ", ".join(f"{{{text}}}" for text in texts)
+    return f"{words} weights[{columns}][{rows}] = {{{values}}};"
+
+
+# %% [markdown]
+# The [GPU kernel](glossary.md#gpu-kernel): one layer of 4 inputs and 4 outputs. Each thread has its own inputs, and all threads share the
+# weights. It is compiled for sm_90, NVIDIA's name for the H100's instructions.
+
+# %% tags=["slide", "slide-code"] minutes=1
+LAYER = """
+extern "C" __global__ void layer(const float* inputs, float* outputs) {
+    const float* x = inputs + 4 * threadIdx.x;
+    float h[4] = {0, 0, 0, 0};
+    #pragma unroll
+    for (int i = 0; i < 4; ++i)
+        #pragma unroll
+        for (int j = 0; j < 4; ++j) h[j] = fmaf(x[i], weights[i][j], h[j]);
+    for (int j = 0; j < 4; ++j) outputs[4 * threadIdx.x + j] = h[j];
+}"""
+
+
+# %%
+def instructions(compiled):
+    """Return a program's instructions, a line each."""
+    lines = native.disassemble(compiled).splitlines()
+    return [line.split(maxsplit=1)[1] for line in lines if re.match(r"\s*[\da-f]+ ", line)]
+
+
+def machine_code(name, source):
+    """Return a kernel's instructions: compiled here, or recorded as `name`."""
+    if no_gpu_code:
+        return recorded["layers"][name]
+    return instructions(native.compile_cuda(source, architecture="sm_90"))
+
+
+# %% tags=["run"]
+weights = np.random.default_rng(0).uniform(-0.5, 0.5, (4, 4)).astype(np.float32)
+words = {"const": "__device__ const float", "without": "__device__ float"}
+sources = {name: declare(weights, word) + LAYER for name, word in words.items()}
+layers = {name: machine_code(name, source) for name, source in sources.items()}
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+for name, lines in layers.items():
+    loads, adds = (
+        [each for each in lines if each.startswith(kind)] for kind in ("LDG", "FFMA")
+    )
+    print(f"{name}: {len(loads)} loads, {len(adds)} multiply-adds; the last of each:")
+    print(*loads[-2:], *adds[-3:], sep="\n", end="\n\n")
+
+# %% [markdown] tags=["explain"]
+# A line is one instruction. `FFMA R10, R37, w, R10` means R10 = R37 times w, plus R10. With `const` a number stands in w's place, an
+# [immediate](glossary.md#immediate). Without it a [register](glossary.md#register) does, and `LDG`, a load from
+# [global memory](glossary.md#global-memory), must fill that register first. An instruction of sm_90 has 16 bytes. Where in them is
+# the weight?
+
+
+# %%
+def instruction_with(weight):
+    """Return the 16 bytes of the instruction of `const` that has `weight` at bytes 4 to 7."""
+    if no_gpu_code:
+        return bytes.fromhex(recorded["instruction"])
+    image = native.compile_cuda(sources["const"], architecture="sm_90").image
+    places = range(0, len(image) - 15, 16)
+    return next(image[p : p + 16] for p in places if image[p + 4 : p + 8] == weight.tobytes())
+
 
 # %% tags=["slide", "slide-output"] minutes=1
-story_s = {"__device__": 3.8e-3, "__constant__": 2.4e-3}
-drawn = plotting.draw_bars(story_s, unit="s", title="The story's stage, by the word before its weights")
-plotting.show(drawn, alt="Two bars: 3.8 ms with a __device__ array, 2.4 ms with a __constant__ array.")
+weight = weights[3, 3]
+code = instruction_with(weight)
+drawn, axes = plotting.figure(
+    title=f"The weight {weight:.4f}: in one instruction, or behind two"
+)
+grey, yellow = plotting.COLOURS["waiting"], plotting.COLOURS["data"]
+axes.broken_barh([(0, 4), (8, 8)], (2.5, 0.8), color=grey)
+axes.broken_barh([(4, 4)], (2.5, 0.8), color=yellow)
+for place, byte in enumerate(code):
+    axes.text(place + 0.5, 2.9, f"{byte:02x}", ha="center", va="center", color="black")
+for bottom, kind in ((1, "LDG"), (0, "FFMA")):
+    line = [each for each in layers["without"] if each.startswith(kind)][-1]
+    axes.broken_barh([(0, 16)], (bottom, 0.8), color=grey)
+    axes.text(8, bottom + 0.4, line, ha="center", va="center", color="black")
+axes.text(0, 3.45, "const: bytes 4 to 7 of an FFMA are the weight")
+axes.text(0, 1.95, "without: the weight is in memory, then in a register")
+axes.set(xlim=(0, 16), ylim=(0, 3.8))
+axes.axis("off")
+alt = "An instruction of sixteen bytes, four of them the weight; below two without it."
+plotting.show(drawn, alt=alt)
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 2: a census
+#
+# - Compile both programs, run neither
+# - Count what feeds each multiply-add
+# - Hold the author's sentence to the count
+#
+# A [census](glossary.md#census) is the list of what a program consists of. Nothing loops here, so it is also what each thread
+# executes. Of the operands that an FFMA *reads*, one is the input, one the sum, and one the weight:
+#
+# | the weight is | looks like | comes from |
+# |---|---|---|
+# | an immediate | `0.0298`, `-3.2e-05` | the instruction |
+# | in [constant memory](glossary.md#constant-memory) | `c[0x3][0x9c]` | a [cache](glossary.md#cache) for constants |
+# | in a [uniform register](glossary.md#uniform-register) | `UR11` | a register of 32 threads |
+# | in a register | `R37`, `-R37`, `R37.reuse` | this thread |
+#
+# **Your turn**: say which it is. A line may begin with a predicate such as `@!P1`; the first operand is the result.
+
+
+# %% tags=["yours"] yours="fed_by"
+def fed_by(line):
+    """Return "immediate", "constant", "uniform" or "register" for an FFMA, else "nothing"."""
+    opcode, _, operands = re.sub(r"^@\S+ ", "", line).partition(" ")
+    if opcode.split(".")[0] != "FFMA":
+        return "nothing"
+    read = [operand.strip(" -|") for operand in operands.split(",")[1:]]
+    for kind, start in {"immediate": r"\d", "constant": r"c\[", "uniform": "UR"}.items():
+        if any(re.match(start, operand) for operand in read):
+            return kind
+    return "register"
+
+
+# %% checks="fed_by"
+asked = exercises.Checks("What feeds a multiply-add", fed_by)
+lines = {
+    "FFMA R10, R37.reuse, 0.18100865185260772705, R10": "immediate",
+    "@!P1 FFMA R9, R37, c[0x3][0x9c], R9": "constant",
+    "FFMA.FTZ R12, -R37, UR11, R12": "uniform",
+    "FFMA R69, R54, R18, R69": "register",
+    "FFMA R46, R34, R13, -0.034500002861022949219": "immediate",
+    "FADD R38, R1, 0.5": "nothing",
+}
+slips = {
+    2: {"register": "UR11 is a uniform register, although it has an R in it"},
+    4: {"register": "Look at all operands that are read: here what is added is a number"},
+    5: {"immediate": "FADD does not multiply; only FFMA counts"},
+}
+for place, (line, kind) in enumerate(lines.items()):
+    goal = f"{kind}, {line.split(',')[0]}"
+    asked.returns(goal, (line,), expected=kind, mistakes=slips.get(place))
+fed_by = asked.settle()
+
+
+# %% wrong="fed_by" says="although it has an R in it"
+def fed_by(line):
+    if "FFMA" not in line:
+        return "nothing"
+    read = [operand.strip(" -") for operand in line.split(",")[1:]]
+    if any(operand[0].isdigit() for operand in read):
+        return "immediate"
+    return "constant" if any("c[" in operand for operand in read) else "register"
+
+
+# %% wrong="fed_by" says="here what is added is a number"
+def fed_by(line):
+    if "FFMA" not in line:
+        return "nothing"
+    weight = line.split(",")[2].strip(" -")
+    if weight.startswith("UR"):
+        return "uniform"
+    return "constant" if weight[0] == "c" else "register" if weight[0] == "R" else "immediate"
+
+
+# %% wrong="fed_by" says="only FFMA counts"
+def fed_by(line):
+    read = [operand.strip(" -") for operand in line.split(",")[1:]]
+    if any(operand[0].isdigit() for operand in read):
+        return "immediate"
+    if any(operand.startswith("c[") for operand in read):
+        return "constant"
+    return "uniform" if any(operand.startswith("UR") for operand in read) else "register"
+
 
 # %% [markdown]
-# The version that read the file took 3.8 ms as well. So a file is no slower than an array that may be written, and the word matters.
-#
-# Here is a network of the same shape: 23 inputs, two layers of 32 with ReLU, one output with a sigmoid. Its weights are random; no
-# question of this lesson depends on their values.
+# Now the network itself: 23 inputs, two layers of 32 with ReLU, one output with a sigmoid. Its weights are random; nothing here
+# depends on their values. `cw.generate` writes your array and the kernel for all layers.
 
-# %% tags=["predict"]
-multiply_adds = helpers.predict("How many multiply-adds does one candidate need?", "MAC")
-multiply_adds
+# %%
+network = cw.standard_network(seed=0)
+print(f"{network.macs:,} MAC, {network.parameters:,} parameters")
+
+
+# %%
+def count(placement, precision="fp32"):
+    """Return what the network's program for sm_90 consists of."""
+    if no_gpu_code:
+        record = cw.recorded_counts(current=True)
+        return record.count(placement, architecture="sm_90", precision=precision)
+    how = {"architectures": ["sm_90"], "placements": [placement], "precision": precision}
+    return cw.count_placements(network, **how).counts[0]
+
 
 # %% tags=["run"]
-network = cw.standard_network(seed=0)
-by_hand = 23 * 32 + 32 * 32 + 32 * 1
-parameters = by_hand + 32 + 32 + 1
-print(f"by hand: {by_hand:,} MAC, {parameters:,} parameters, {4 * parameters:,} bytes in float32")
-print(f"helpers: {network.macs:,} MAC, {network.parameters:,} parameters")
+programs = {name: cw.generate(network, "cuda", placement=name) for name in ("const", "device")}
+counts = {name: count(name) for name in programs}
+yours = {
+    name: Counter(map(fed_by, [] if no_gpu_code else instructions(cw.build(text).cubin)))
+    for name, text in programs.items()
+}
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+rows = {}
+for name, row in counts.items():
+    assert no_gpu_code or yours[name]["immediate"] == row.immediate
+    rows[name] = [row.immediate, row.register, row.global_loads, row.total]
+kinds = ["FFMA, immediate", "FFMA, register", "loads", "all instructions"]
+pd.DataFrame(rows, index=kinds).T.map("{:,}".format)
 
 # %% tags=["look"]
-multiply_adds.reveal(modelled=by_hand, counted=network.macs)
-
-# %% [markdown] tags=["explain"]
-# A [MAC](glossary.md#mac) a weight: each weight is used once a candidate. So whatever it costs to bring one weight to its
-# multiply-add is paid as often as the arithmetic itself.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Four hypotheses
-#
-# 1. **Memory**: weights from a file must be read from the GPU's memory.
-# 2. **[Cache](glossary.md#cache)**: they do not stay in the cache.
-# 3. **[Registers](glossary.md#register)**: constants stay in registers.
-# 4. **Instructions**: the program itself is another one.
-#
-# Each is plausible, and each says something that can be counted. Which one is it? Commit yourself to a number from 1 to 4.
-
-# %% tags=["predict"]
-hypothesis = helpers.predict("Which of the four hypotheses explains the time, 1, 2, 3 or 4?", "(its number)")
-hypothesis
-
-# %% [markdown] tags=["run"]
-# Three of them can be examined with a pencil. All threads share the same weights; say there are ten million candidates. A
-# [multiprocessor](glossary.md#multiprocessor) is one core of a GPU. On every NVIDIA GPU since Turing (2018) it has a data cache, of which a kernel may take a part as
-# [shared memory](glossary.md#shared-memory), and 28 KiB or more are left. A thread has at most 255 registers. (NVIDIA, "CUDA
-# Programming Guide", tables "Shared Memory Capacity" and "Memory Information", compute capability 7.5 and later.)
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-candidates = 10_000_000
-input_bytes, weight_bytes = 4 * network.inputs * candidates, 4 * network.parameters
-print(f"memory: the inputs have {input_bytes / weight_bytes:,.0f} times the bytes of the weights")
-print(f"cache: the weights fill {weight_bytes / (28 * 1024):.0%} of 28 KiB")
-print(f"registers: {network.parameters:,} parameters, 255 registers")
-refuted = {1: weight_bytes < input_bytes / 1000, 2: weight_bytes < 28 * 1024, 3: network.parameters > 255}
-not_refuted = [number for number in (1, 2, 3, 4) if not refuted.get(number)]
-print("hypotheses that are left:", not_refuted)
-
-# %% [markdown] tags=["explain"]
-# So it is not the memory: weights read once and for all are nothing beside the inputs. It is not the size of the cache: they fit
-# more than three times. And no program can keep them in registers, whether they are constants or not. What is left is the
-# program. If that is it, then the two programs differ in what they *contain*, and that can be counted without running them.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ### The experiment that separates them
-#
-# - One program: `__device__ const float weights_1[23][32] = {...}`
-# - The other: `__device__ float weights_1[23][32] = {...}`
-# - Compile both, run neither, count instructions.
-#
-# `generate` writes both texts from one template. Here is all that differs in layer 1, a line of the first program above its like in
-# the second.
-
-# %%
-sources = {placement: cw.generate(network, "cuda", placement=placement) for placement in ("const", "device")}
-for const_line, device_line in zip(*(text.splitlines() for text in sources.values()), strict=True):
-    if const_line != device_line and "weights_1" in const_line:
-        print(const_line.strip(), device_line.strip(), sep="\n", end="\n\n")
-
-# %% [markdown]
-# `const` says that nobody ever changes the numbers. Without it somebody may, and that is how weights from a file get in. The condition
-# leaves out weights of zero, which only a compiler that knows the weights can do; none of ours is zero, so here it changes
-# nothing. The kernel below the arrays is plain C++. The loops are unrolled by the compiler, since the sizes are known in both programs.
-
-# %%
-kernel = sources["const"].split("    // layer 1")[1].split("    // layer 2")[0]
-print("    // layer 1" + kernel)
-
-# %% tags=["predict"]
-more_instructions = helpers.predict("How many times as many instructions has the program with __device__ arrays?", "x")
-more_instructions
-
-# %% [markdown] tags=["run"]
-# Where the GPU's tools are missing, `count` takes what was recorded with the same network. Compiling takes some seconds, two
-# programs at a time. Of the columns, `immediate` counts the multiply-adds whose weight stands in the instruction itself, `register` those
-# that find it in a register, and `global_loads` the instructions that read the GPU's memory.
-
-
-# %% tags=["run"]
-def compile_all(texts):
-    """Compile programs, two at a time; each is kept in the cache under its content."""
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(cw.build, texts))
-
-
-def count(placement, architecture="sm_90", precision="fp32"):
-    """Return what one program consists of: a row."""
-    if no_gpu_code:
-        return cw.recorded_counts(current=True).count(placement, architecture=architecture, precision=precision)
-    chosen = {"architectures": [architecture], "placements": [placement], "precision": precision}
-    return cw.count_placements(network, **chosen).counts[0]
-
-
-# %% tags=["run", "nbval-ignore-output"]
-programs = {} if no_gpu_code else dict(zip(sources, compile_all(sources.values()), strict=True))
-counts = {placement: count(placement) for placement in sources}
-columns = ["total", "multiply_adds", "immediate", "register", "global_loads"]
-counted = pd.DataFrame({name: row.to_dict() for name, row in counts.items()}).T[columns]
-counted
-
-# %% tags=["look", "nbval-ignore-output"]
-model = (network.macs + network.macs) / network.macs
-more_instructions.reveal(modelled=model, counted=counts["device"].total / counts["const"].total)
-
-# %% tags=["explain", "slide", "slide-output"] minutes=2
 const, device = counts["const"], counts["device"]
-assert const.multiply_adds == device.multiply_adds
-print(f"inputs: {network.inputs}; loads of const: {const.global_loads}")
-print(f"inputs and parameters: {network.inputs + network.parameters:,}; loads of device: {device.global_loads:,}")
+bet.reveal(modelled=2, counted=device.total / const.total)
+
+# %% tags=["look"]
 print(f"weights inside instructions: const {min(1, const.immediate / network.macs):.0%}, "
       f"device {device.immediate / network.macs:.0%}")  # fmt: skip
-print(f"instructions of device: {device.total / const.total:.1f} times as many, for the same multiply-adds")
-
-# %% tags=["explain"]
-hypothesis.reveal(counted=not_refuted[0])
+print(f"loads: const {const.global_loads}, the inputs;", end=" ")
+print(f"device {device.global_loads:,}, the inputs and {network.parameters:,} parameters")
 
 # %% [markdown] tags=["explain"]
-# The pencil left hypothesis 4 over, and the count agrees with it: the programs differ, by about one load a weight beside one
-# multiply-add a weight, which was the model. (A count of instructions is no time: how long they take on a GPU we have not measured.) This is the table that a GPU programmer calls a
-# [census](glossary.md#census): what the program consists of, counted once. Since nothing in this kernel loops, it is also what each
-# thread executes. Even when every load hits the cache, its instruction is issued. (The few multiply-adds beyond the number of MACs
-# belong to the sigmoid.)
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Read it line by line
+# One multiply-add a weight, and without `const` one load a weight: that is the model of two. (Five more FFMAs belong to the
+# sigmoid. `device` is the program without `const`.) A load is issued even where the cache has the weight at hand.
 #
-# | in the text | operand | comes from |
-# |:--|:--|:--|
-# | `R37` | register | this thread |
-# | `0.0298` | [immediate](glossary.md#immediate) | the instruction |
-# | `c[3][..]` | constant bank | [constant memory](glossary.md#constant-memory) |
-# | `UR11` | [uniform register](glossary.md#uniform-register) | a register of 32 threads |
-#
-# NVIDIA's machine code is called [SASS](glossary.md#sass). `FFMA R10, R37, w, R10` is one multiply-add in float32: R10 = R37 times w, plus R10. What stands
-# in the place of w is the whole story. An immediate is a number that is part of the instruction. From sm_70 on
-# (sm_90 is NVIDIA's name for the H100's instruction set) an instruction has 16 bytes, and four of them can be a float32.
+# An immediate is a number; is it *our* number? Look for the four bytes of every weight, at their place in 16 bytes. A weight may
+# stand there without its minus, because `-R9` subtracts.
 
-
-# %% tags=["run"]
-def listing(program, first, lines):
-    """Return some lines of a program, from the first one on that matches `first` and has its like below it."""
-    text = program.disassembly().splitlines()
-    places = [place for place, line in enumerate(text) if re.search(first, line)]
-    start = places[len(places) // 2]
-    return "\n".join(text[start : start + lines])
-
-
-# %% tags=["look", "nbval-ignore-output", "slide-output"]
-print(listing(programs["const"], "FFMA", 5) if programs else no_gpu_code)
-
-# %% [markdown] tags=["look"]
-# Each line is one multiply-add, and has its own weight in it. The first number of a line counts bytes: 16 an instruction. The word
-# `reuse` keeps an operand at hand for the next instruction. And the same place of the other program:
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
-print(listing(programs["device"], "LDG", 6) if programs else no_gpu_code)
-
-# %% [markdown] tags=["explain"]
-# `LDG` loads from [global memory](glossary.md#global-memory) into a register. (`CONSTANT` behind it is not constant memory: it says that
-# this kernel does not write what it loads.) It has to be issued, its address has to be there, and a register has to wait for it;
-# the multiply-add comes on top. Is what stands in `const`'s instructions really our weights? Search
-# the compiled file for the four bytes of each, at the place that an immediate has within its 16 bytes. A weight may also stand
-# there without its minus: `FFMA R28, R34, -R9, ...` subtracts.
-
-
-# %% tags=["look", "nbval-ignore-output"]
-def share_in_code(program):
-    """Return the share of the weights that stand in `program` as the immediate of an instruction."""
-    image, weights = program.cubin.image, np.concatenate([layer.weights.ravel() for layer in network.layers])
-    inside = {image[place + 4 : place + 8] for place in range(0, len(image) - 15, 16)}
-    return sum(weight.tobytes() in inside or (-weight).tobytes() in inside for weight in weights) / weights.size
-
-
-if programs:
-    other = cw.build(cw.generate(cw.standard_network(seed=1), "cuda", placement="const"))
-    print(f"of our weights {share_in_code(programs['const']):.0%} stand in our program")
-    print(f"and {share_in_code(other):.0%} in that of another network")
-else:
-    print(no_gpu_code)
-
-# %% [markdown] tags=["explain"]
-# They are there. An instruction has room for one immediate. A unit's first multiply-add spends it on the bias, and gets its weight from
-# a `MOV` before it.
-#
-# That is the answer to the first question, and the author of the story read the same: the weights inside the `FFMA` instructions. A constant is not a *place* from which a weight is read fast. It is no read at all.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Every place that weights can have
-#
-# - `const`: nobody writes, the compiler knows the values
-# - `device`: an array, filled from a file
-# - `pointer`: handed to the kernel
-# - `constant`: constant memory, filled from a file
-# - `shared`: copied to the multiprocessor first
-#
-# In the draft the function was handed its weights, as `std::array`s by reference, and its author found that this change alone
-# caused most of the slowdown. Constant memory is 64 KiB with caches of its own, made for values that all threads read at once.
-# Shared memory is within the multiprocessor, but a block must first copy the weights into it. What will
-# the census say of `constant` on sm_90?
-
-# %% tags=["predict"]
-constant_ratio = helpers.predict("How many times as many instructions as const has __constant__, on sm_90?", "x")
-constant_ratio
-
-# %% [markdown] tags=["run"]
-# The rows of `const` and `device` for sm_90 are those from above; the others come from the record, among them sm_80, the A100's.
-# (`count("constant")` compiles a row here.)
-
-# %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=1
-record = cw.recorded_counts(current=True)
-rows = {f"{name} sm_90": row for name, row in counts.items()}
-others = (("pointer", "sm_90"), ("constant", "sm_90"), ("shared", "sm_90"))
-others += tuple((name, "sm_80") for name in ("const", "device", "constant"))
-for name, architecture in others:
-    rows[f"{name} {architecture}"] = record.count(name, architecture=architecture)
-short = {"total": "total", "immediate": "immediate", "constant_bank": "c[]", "uniform_register": "UR"}
-short |= {"global_loads": "LDG", "shared_loads": "LDS"}
-table = pd.DataFrame({name: row.to_dict() for name, row in rows.items()}).T
-table[list(short)].rename(columns=short)
-
-# %% [markdown] tags=["look"]
-# Instructions in all; multiply-adds with an immediate, with an operand in constant memory, with one in a uniform register; loads from
-# global and from shared memory.
-
-# %% tags=["look", "nbval-ignore-output"]
-constant_ratio.reveal(modelled=1, counted=rows["constant sm_90"].total / rows["const sm_90"].total)
-
-# %% [markdown] tags=["explain", "slide"] minutes=2
-# ### Claim 1: constant memory is as good
-#
-# - sm_80: no further instruction; the multiply-add reads constant memory itself.
-# - sm_90: one load into a uniform register for each weight.
-# - On the story's GPU, by its clock: slower than `const`.
-#
-# The model in the reveal is a rule that programmers learned: an operand `c[3][..]` of constant memory is free. Up to sm_80 it
-# costs no *instruction*. On sm_90 the multiply-add has the weight in a uniform register in its place, and an
-# instruction of its own, ULDC, brings it there.
-
-# %% tags=["explain"]
-old, new = rows["constant sm_80"], rows["constant sm_90"]
-print(f"sm_80: {old.constant_bank:,} of {network.macs:,} weights are operands in constant memory")
-print(f"sm_90: {new.uniform_register:,} come from uniform registers, by {new.constant_loads:,} loads")
-for architecture in ("sm_80", "sm_90"):
-    device_total, constant_total = (rows[f"{name} {architecture}"].total for name in ("device", "constant"))
-    print(f"{architecture}: device has {device_total / constant_total:.2f} times the instructions of constant")
-print(f"the story: device took {story_s['__device__'] / story_s['__constant__']:.2f} times as long as constant")
-
-# %% [markdown] tags=["explain"]
-# So the census refutes the claim for sm_90 and leaves it open for sm_80, because instructions are not times: neither of its two ratios is the
-# story's. It does not see, for one, that a read of constant memory goes through caches. The nearest one holds 2 KiB on Turing
-# ([Jia and others, 2019](https://arxiv.org/abs/1903.07486)), and our weights have over 7. The author of the story measured `const` as faster than
-# `__constant__`. We have no time of our own: that is for a GPU to say.
-#
-# Shared memory lies between: with loads of 16 bytes one instruction brings four weights, and the copy comes on top.
-
-# %% tags=["explain"]
-shared = rows["shared sm_90"]
-assert rows["const sm_90"].total < shared.total < rows["device sm_90"].total
-print(f"a load from shared memory brings {network.parameters / shared.shared_loads:.1f} parameters")
-
-# %% [markdown]
-# The compiler of today no longer knows sm_60 (2016) and sm_70 (2017). An older one was recorded. On sm_60 even `const` is read from constant
-# memory, so a programmer of 2016 had nearly the same program with `const` and with `__constant__`. In the story somebody asked about a V100,
-# which is sm_70: there `const` is in the instructions already.
 
 # %%
-recorded_rows = cw.recorded_counts()
-kept = [row.to_dict() for row in recorded_rows.counts if row.placement in ("const", "constant", "device")]
-print(recorded_rows.compiler)
-pd.DataFrame(kept)[["placement", "architecture", "total", "immediate", "constant_bank", "global_loads"]]
+def share_inside(text):
+    """Return the share of the network's weights that stand in a program's instructions."""
+    image = cw.build(text).cubin.image
+    weights = np.concatenate([layer.weights.ravel() for layer in network.layers])
+    inside = {image[place + 4 : place + 8] for place in range(0, len(image) - 15, 16)}
+    return (
+        sum(w.tobytes() in inside or (-w).tobytes() in inside for w in weights) / weights.size
+    )
 
-# %% [markdown] tags=["slide"] minutes=1
-# ### Claim 2: half precision and constants exclude each other
+
+# %% tags=["look"]
+if not no_gpu_code:
+    other = cw.generate(cw.standard_network(seed=1), "cuda", placement="const")
+    for name, text in {
+        "this network's program": programs["const"],
+        "another's": other,
+    }.items():
+        print(f"{share_inside(text):.0%} of our weights stand in {name}")
+
+# %% [markdown] tags=["explain"]
+# So GNiendorf read it right: the weights are in the instructions. A constant is not a *fast read*. It is no read.
 #
-# - The story: there is no `const` array of `__half`.
-# - An array of `unsigned short` holds the same 16 bits.
+# (The [appendix](appendix/11_constant_weights.ipynb) examines three other explanations with a pencil: memory, cache, registers.)
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 3: where else a weight can be
 #
-# With half precision one `HFMA2` works on two numbers at once, so a thread takes two candidates. The story's author saw a choice between
-# the two. The generator writes the bits as `unsigned short`, and the compiler sees through the conversion.
+# - By *reference*: a function gets the array's address
+# - In [constant memory](glossary.md#constant-memory): `__constant__`, written before the kernel starts
+# - Which of them is still free?
+#
+# The draft also handed the arrays to its functions by reference, as `std::array`, and its author found that this change caused most of
+# the slowdown. A reference is an address, and what lies at an address must be loaded. Here is the layer with a function:
+
+# %%
+FUNCTION = """
+__device__ __forceinline__ void add_up(const float (&w)[4][4], const float* x, float* h) {
+    #pragma unroll
+    for (int i = 0; i < 4; ++i)
+        #pragma unroll
+        for (int j = 0; j < 4; ++j) h[j] = fmaf(x[i], w[i][j], h[j]);
+}
+extern "C" __global__ void layer(const float* inputs, float* outputs PARAMETER) {
+    float h[4] = {0, 0, 0, 0};
+    add_up(WEIGHTS, inputs + 4 * threadIdx.x, h);
+    for (int j = 0; j < 4; ++j) outputs[4 * threadIdx.x + j] = h[j];
+}"""
+
+
+# %%
+def by_reference(declared, parameter="", argument="weights"):
+    """Return the layer's text with its function, behind an array's declaration or without."""
+    text = FUNCTION.replace("PARAMETER", parameter).replace("WEIGHTS", argument)
+    return declared + text
+
+
+ways = {
+    "const array": by_reference(declare(weights, words["const"])),
+    "array without const": by_reference(declare(weights, words["without"])),
+    "memory, filled later": by_reference("", ", const float (*memory)[4][4]", "*memory"),
+}
+
+# %% [markdown]
+# Inlined, the function's body stands in the kernel, in place of a call. The first program refers to the `const` array.
 
 # %% tags=["predict"]
-half_ratio = helpers.predict(
-    "How many instructions a candidate are left in half precision, as a share of float32's?", "%"
+loaded = helpers.predict(
+    "const array, by reference, inlined: how many of its 16 weights are loaded?", "weights"
 )
-half_ratio
+loaded
 
 # %% tags=["run"]
-half = count("const", precision="fp16")
+codes = {name: machine_code(name, text) for name, text in ways.items()}
+found = {}
+for name, lines in codes.items():
+    loads = sum(line.startswith("LD") and not line.startswith("LDC") for line in lines)
+    found[name] = loads - 4, sum(fed_by(line) == "immediate" for line in lines)  # 4 inputs
 
-# %% tags=["look", "nbval-ignore-output"]
-half_ratio.reveal(
-    modelled=50, counted=100 * half.instructions_per_candidate / rows["const sm_90"].instructions_per_candidate
+# %% tags=["look"]
+loaded.reveal(counted=found["const array"][0])
+
+# %% tags=["look", "slide", "slide-output"] minutes=1
+pd.DataFrame(found, index=["weights loaded", "immediates"]).T.rename_axis("refers to")
+
+# %% [markdown] tags=["explain"]
+# A reference costs nothing where the compiler sees what it refers to. It costs a load for each weight where the array is filled
+# later, as it was in the draft, from the file. So we read the draft's slowdown like this: not the reference cost it, but what lay
+# behind it. (The draft's own machine code we do not have.)
+#
+# And constant memory? A kernel cannot write to it, so that all its threads may read a value at once, through caches of its own.
+# From the first chip in this picture (2016) to the last (2022):
+
+# %% tags=["run"]
+records = cw.recorded_counts().counts + cw.recorded_counts(current=True).counts
+chips = ("sm_60", "sm_70", "sm_80", "sm_90")
+placements = {"device": "__device__", "constant": "__constant__", "const": "const"}
+totals = {
+    (row.placement, row.architecture): row.total for row in records if row.precision == "fp32"
+}
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+drawn, axes = plotting.figure(title="Instructions of the network, chip by chip")
+looks = {
+    "device": ("s-", "#D55E00", 7, "full"),
+    "const": ("o-", "#0072B2", 6, "full"),
+    "constant": ("D--", "#882255", 12, "none"),
+}
+for placement, (style, colour, size, fill) in looks.items():
+    heights = [totals[placement, chip] for chip in chips]
+    how = {"color": colour, "markersize": size, "fillstyle": fill}
+    axes.plot(chips, heights, style, label=f"weights: {placements[placement]}", **how)
+axes.set(ylim=(0, 4400), ylabel="instructions of a thread", xlabel="instruction set")
+axes.legend(loc="lower left")
+alt = "const stays near 2,000, __device__ near 3,800; __constant__ goes up at sm_90."
+plotting.show(drawn, alt=alt)
+
+# %% [markdown] tags=["explain"]
+# Up to sm_80 an FFMA reads one operand from constant memory by itself. On sm_90 it cannot: `ULDC` loads each weight into a uniform
+# register first. The rule changed with the chip, and only the machine code tells.
+#
+# Somebody asked in the draft about the V100, which is sm_70. There `const` weights are immediates like here. On sm_60 even `const` was
+# read from constant memory. (sm_60 and sm_70 were compiled with CUDA 12.8, which still knows them.)
+#
+# Counts are no times. Beside them stand the times of the network's stage that the author published:
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+published = {"device": "3.8 ms", "constant": "2.4 ms", "const": "fastest, figure lost"}
+rows = {
+    name: [published[placement], *(f"{totals[placement, chip]:,}" for chip in chips[1:])]
+    for placement, name in placements.items()
+}
+pd.DataFrame(rows, index=["published", *chips[1:]]).T
+
+# %% [markdown] tags=["explain"]
+# 3.8 ms was also the time of the version with the file. By count, constant memory equals `const` up to sm_80 and `__device__` on sm_90;
+# by time it lay between them. So instructions are not times. An operand in constant memory takes no instruction, but it goes through
+# caches, and the nearest holds 2 KiB on Turing ([Jia and others, 2019](https://arxiv.org/abs/1903.07486)); our weights have 7.4 kB.
+# That is a guess at the reason: we have no GPU's time of our own.
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 4: half precision, or const?
+#
+# - `HFMA2` multiplies and adds two half-precision numbers at once
+# - So a thread takes two candidates
+# - But there is no `const` array of halves, says the draft
+#
+# The author weighed whether the gain of lower precision might outweigh that of `const`. Take the two at their word: weights in half
+# precision, loaded from a file, against float32 constants. What does one *candidate* cost?
+
+# %% tags=["predict"]
+half = helpers.predict(
+    "Half precision, loaded: instructions a candidate, as a share of float32 const?", "%"
 )
+half
 
-# %% tags=["explain", "slide", "slide-output"] minutes=1
-assert half.immediate >= network.macs
-saving = half.instructions_per_candidate / rows["const sm_90"].instructions_per_candidate
-print(f"half precision, each weight in an instruction, {half.candidates} candidates a thread: "
-      f"{saving:.0%} of float32's instructions")  # fmt: skip
+# %% tags=["run"]
+cases = {
+    "float32, loaded": ("device", "fp32"),
+    "half, loaded": ("device", "fp16"),
+    "float32, const": ("const", "fp32"),
+}
+costs = {name: count(*case).instructions_per_candidate for name, case in cases.items()}
 
-# %% [markdown] tags=["explain"]
-# Claim 2 is refuted. There is a price: a weight keeps 11 significant bits, and so does each sum, because the kernel adds in half precision
-# as well. What does that do to the last sum, on average over 1,000 candidates?
-
-
-# %% tags=["explain"]
-def last_sum(x, sums):
-    """Return the network's last sum with weights and inputs in half precision, rounded to `sums` after each step."""
-    values = x.astype(np.float16).astype(sums)
-    for layer in network.layers:
-        weights, bias = (array.astype(np.float16).astype(float) for array in (layer.weights, layer.bias))
-        total = np.tile(bias, (len(x), 1)).astype(sums)
-        for i in range(layer.inputs):
-            total = (values[:, i : i + 1].astype(float) * weights[i] + total).astype(sums)
-        values = np.maximum(total, 0)
-    return total.astype(float)
-
-
-some = np.random.default_rng(0).standard_normal((1000, network.inputs))
-hidden = network.module().double()[:-1](torch.from_numpy(some)).detach().numpy()
-for sums in (np.float32, np.float16):
-    print(f"weights in half, sums in {sums.__name__}: off by {np.abs(last_sum(some, sums) - hidden).mean():.1e}")
+# %% tags=["look"]
+half.reveal(modelled=100, counted=100 * costs["half, loaded"] / costs["float32, const"])
 
 # %% [markdown] tags=["explain"]
-# The sums cost more than the weights: nearly four times the error. (Lesson 12 meets this again: add up in a wider type.)
+# A load and a multiply-add for two candidates, or a multiply-add for one: by count it is a tie. Must one choose? A half is
+# 16 bits, and so is an `unsigned short`, of which there are `const` arrays:
 
-# %% [markdown] tags=["slide"] minutes=0.5
-# ### Constants that are zero
+# %% tags=["look", "slide", "slide-output"] minutes=2
+bits = network.layers[0].weights[:1, :2].astype(np.float16).view(np.uint16)
+print(declare(network.layers[0].weights[:1, :2], words["const"]))
+print("__device__ const unsigned short weights[1][2] =", [f"0x{each:04x}" for each in bits[0]])
+text = cw.generate(network, "cuda", precision="fp16")
+halves = recorded["half"] if no_gpu_code else instructions(cw.build(text).cubin)
+print([line for line in halves if line.startswith("HFMA2")][100])
+costs["half, const"] = count("const", "fp16").instructions_per_candidate
+
+# %% tags=["look"]
+least = costs["float32, const"]
+rows = {name: [f"{cost:,.0f}", f"{100 * cost / least:.0f} %"] for name, cost in costs.items()}
+pd.DataFrame(rows, index=["instructions a candidate", "of float32, const"]).T
+
+# %% [markdown] tags=["explain"]
+# The compiler sees through the conversion, and both halves of the immediate hold the weight. So half precision and constants go together.
+# The price is accuracy: these sums are halves too, which costs more than the halved weights (appendix).
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 5: constants that are zero
 #
-# A weight of zero costs nothing: the compiler sees that it is zero. So remove the smaller half of each layer's weights, and count.
+# - A compiler that sees a zero leaves out its multiply-add
+# - [Pruning](glossary.md#pruning): the smaller half of each layer's weights becomes zero
+# - What is left of 1,980 instructions?
 #
-# Removing weights is called [pruning](glossary.md#pruning).
+# In lesson 10 a zero saved nothing in a dense product, because the processor multiplies by zero as by any number. Here it never arrives.
 
-# %% tags=["predict", "slide-output"]
-pruned_code = helpers.predict("Half of the weights kept: which share of the instructions is left?", "%")
-pruned_code
+# %% tags=["predict"]
+left = helpers.predict(
+    "Half of the weights kept: which share of the instructions is left?", "%"
+)
+left
 
-# %% tags=["run", "nbval-ignore-output"]
-chosen = {"architectures": ["sm_90"], "placements": ["const"]}
-pruned = {} if no_gpu_code else {kept: cw.count_placements(network, prune=1 - kept, **chosen) for kept in (0.5, 0.1)}
-shown = {f"{kept:.0%}": [one.nonzero_weights, one.counts[0].total] for kept, one in pruned.items()}
-pd.DataFrame(shown, index=["weights kept", "instructions"]) if pruned else no_gpu_code
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=0.5
-left = 100 * pruned[0.5].counts[0].total / rows["const sm_90"].total if pruned else None
-pruned_code.reveal(modelled=50, counted=left)
+# %% tags=["run"]
+def count_pruned(kept):
+    """Return the instructions of the network with a share of each layer's weights."""
+    if no_gpu_code:
+        return recorded["pruned"][f"{kept:g}"]
+    text = cw.generate(network, "cuda", placement="const", prune=1 - kept)
+    return cw.census(cw.build(text)).total
+
+
+shares = (1, 0.75, 0.5, 0.25, 0.1)
+pruned = {kept: count_pruned(kept) for kept in shares}
+
+# %% tags=["look"]
+left.reveal(modelled=50, counted=100 * pruned[0.5] / pruned[1])
 
 # %% [markdown] tags=["explain"]
-# Fewer instructions than weights kept: the model was too careful. What went wrong? Look at the last layer. It has 32 weights, and half
-# of them are zero now. So nothing reads the 16 units before those, and whoever computes a number that nobody reads has dead code.
-# Count only the weights of units that something reads, from the last layer back:
+# Fewer instructions than weights kept! Look at the last layer. It has 32 weights, and 16 of them are zero, so nobody reads 16 of the units
+# before it. Computing what nobody reads is *dead code*, and compilers remove it.
+#
+# **Your turn**: count the weights that matter. Go from the last layer back, and remember which units are read.
 
 
-# %% tags=["explain"]
-def weights_in_use(net):
-    """Return how many weights are not zero and lead, through others, to an output."""
-    read, used = np.ones(net.outputs, bool), 0
-    for layer in reversed(net.layers):
-        alive = (layer.weights != 0) & read
-        read, used = alive.any(axis=1), used + int(alive.sum())
+# %% tags=["yours"] yours="weights_in_use"
+def weights_in_use(layers):
+    """Return how many weights are not zero and lead to an output; layers (inputs, outputs)."""
+    read, used = np.ones(layers[-1].shape[1], bool), 0
+    for weights in reversed(layers):
+        matter = (weights != 0) & read
+        read, used = matter.any(axis=1), used + int(matter.sum())
     return used
 
 
-for kept in (0.5, 0.1):
-    net = cw.pruned(network, 1 - kept)
-    print(f"{kept:.0%} kept: {net.nonzero_weights:,} weights, of which {weights_in_use(net):,} are in use")
-used = {kept: weights_in_use(cw.pruned(network, 1 - kept)) for kept in pruned}
-assert all(used[kept] <= one.counts[0].total < used[kept] + 300 for kept, one in pruned.items())
-
-# %% [markdown] tags=["explain"]
-# Now the table above reads well: an instruction for each weight in use, and at most 300 more.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Why a CPU does not care
-#
-# In the story the CPU's time hardly changed. How many times as long do weights behind a pointer take on a CPU, compared with
-# constants?
-#
-# Here are two C++ programs for this processor. Both know the sizes; one holds the weights as `constexpr`, the other gets a pointer. Three
-# more follow, for the questions after this one.
-
-# %% tags=["predict"]
-pointer_ratio = helpers.predict("On a CPU, how many times as long do weights behind a pointer take as constants?", "x")
-pointer_ratio
-
-# %% tags=["run"]
-ways = {
-    "constants": ("constexpr", 0.0),
-    "pointer": ("pointer", 0.0),
-    "sizes at run time": ("runtime_sizes", 0.0),
-    "candidates on lanes": ("lanes", 0.0),
-    "10 % of the weights": ("pruned", 0.9),
+# %% checks="weights_in_use"
+asked = exercises.Checks("Weights that matter", weights_in_use)
+first, last = np.array([[1, 1, 0], [1, 1, 1]]), np.array([[1], [0], [1]])
+slips = {
+    7: "That counts all weights but zeros; nobody reads the middle unit",
+    6: "Unit 2 is not read: its weights do not matter either",
+    4: "A unit that is read counts with all its weights that are not zero",
 }
-cpu = {}
-if not no_cpu_code:
-    texts = [cw.generate(network, "cpp", placement=placement, prune=share) for placement, share in ways.values()]
-    compile_all(texts)
-    cpu = {name: cw.cpp_program(network, placement, prune=share) for name, (placement, share) in ways.items()}
-
-# %% [markdown]
-# First of all: do they compute the right thing? Float64 PyTorch is the judge, and rounding sets the bound. Without a compiler nothing is
-# printed here.
-
-# %% tags=["run"]
-x = torch.randn(4096, network.inputs, generator=torch.Generator().manual_seed(0))
-for name, program in cpu.items():
-    off = (program(x) - cw.exact_outputs(program.network, x)).abs()
-    print(f"{name}: {int((off <= cw.error_bound(program.network, x)).sum()):,} of {len(x):,} within the bound")
-
-# %% [markdown]
-# Now the times of all five, in turns. Called with addresses, so that no Python is timed but one call for 4,096 candidates.
+asked.returns("the middle unit is not read", ([first, last],), expected=5, mistakes=slips)
+chain = [np.array([[1.0, 1.0]]), np.array([[1.0], [0.0]]), np.array([[0.0]])]
+slips = {
+    3: "The last weight is zero: nothing before it is read",
+    1: "Go from the last layer back",
+}
+asked.returns("nothing leads to the output", (chain,), expected=0, mistakes=slips)
+weights_in_use = asked.settle()
 
 
-# %% tags=["run", "nbval-ignore-output"]
-def calling(program, outputs):
-    """Return a function that evaluates all of x with `program`, without any check."""
-    addresses = x.data_ptr(), outputs.data_ptr(), len(x), program.context
-    return lambda: program.evaluate(*addresses)
+# %% wrong="weights_in_use" says="nobody reads the middle unit"
+def weights_in_use(layers):
+    return sum(int((weights != 0).sum()) for weights in layers)
 
 
-out = torch.empty(len(x), 1)
-timed = {name: calling(one, out) for name, one in cpu.items()}
-cpu_times = helpers.compare(timed, budget_s=1.5, precision=0.05) if cpu else None
-if cpu_times is None:
-    recorded.show("11-cpu", "peers")
-cpu_times or no_cpu_code
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
-pointer_ratio.reveal(modelled=1, measured=cpu_times.candidate("pointer").time_ratio if cpu else None)
+# %% wrong="weights_in_use" says="Go from the last layer back"
+def weights_in_use(layers):
+    used = int((layers[-1] != 0).sum())
+    for place, weights in enumerate(layers[:-1]):
+        after = layers[place + 1]
+        used += int(((weights != 0) & (after != 0).any(axis=1)).sum())
+    return used
 
 
-# %% tags=["explain"]
-def say(sentence, name, **bounds):
-    """Hold a sentence to the measurement, where there is one."""
-    if cpu_times:
-        cpu_times.claim(sentence, name, **bounds)
-    else:
-        timing.claim(sentence, None, **bounds)
-
-
-say("on a CPU weights behind a pointer cost little more than constants", "pointer", at_most=1.3)
-
-# %% [markdown] tags=["explain", "slide"] minutes=1
-# ### The instruction set decides
-#
-# An x86 multiply-add takes its factors from registers or from memory. There is no immediate for a float.
-#
-# So the `constexpr` weights are put into memory beside the code, and read from there. Count in both programs the multiply-adds that read
-# memory themselves, and look at two of each. (`vfmadd231ps` does eight at once in registers called `ymm`, sixteen in `zmm`; Intel,
-# "Software Developer's Manual", volume 2, lists its operands.)
-
-# %% tags=["explain", "nbval-ignore-output", "slide-output"]
-for name in ("constants", "pointer"):
-    try:
-        code = native.disassemble(cpu[name].library, function="evaluate") if cpu else no_cpu_code
-    except native.NativeError as error:
-        code = str(error)
-    lines = [line.strip() for line in code.splitlines() if "fmadd" in line]
-    reading = [line for line in lines if " PTR " in line]
-    told = f"{len(reading)} of {len(lines)} multiply-adds read memory" if lines else code[:400]
-    print(f"{name}: {told}", *reading[:2], sep="\n  ")
+# %% tags=["look", "slide", "slide-output"] minutes=2
+kept_of = {kept: cw.pruned(network, 1 - kept) for kept in shares}
+in_use = {
+    kept: weights_in_use([layer.weights for layer in net.layers])
+    for kept, net in kept_of.items()
+}
+rows = {
+    f"{100 * kept:g} %": [net.nonzero_weights, in_use[kept], pruned[kept]]
+    for kept, net in kept_of.items()
+}
+assert all(in_use[kept] <= pruned[kept] < in_use[kept] + 300 for kept in shares)
+names = ["weights kept", "weights in use", "instructions"]
+pd.DataFrame(rows, index=names).T.rename_axis("kept").map("{:,}".format)
 
 # %% [markdown] tags=["explain"]
-# On an x86 processor most multiply-adds of both programs have `YMMWORD PTR [...]` or `ZMMWORD PTR [...]` in the weight's place: a read from
-# memory, out of the nearest cache, which the processor does in the same instruction. The others find their weight in a register, into
-# which it was read before. No load is saved, because the load is part of the multiply-add. (On an ARM processor there is another listing
-# and the same conclusion: its multiply-adds read registers only, so weights are loaded first in both programs.)
-#
-# Where your ratio is a little above 1, one reason is [aliasing](glossary.md#aliasing): the compiler cannot know that writing an output does not overwrite a bias
-# behind the pointer, so it reads the biases again. Where the weights begin matters as well: ours begin at a multiple of 64 bytes in both
-# programs, for otherwise reads of a whole register would cross cache lines, and we should compare addresses.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## What a CPU does care about
-#
-# - **Sizes** known: loops are unrolled, sums stay in registers.
-# - **[Lanes](glossary.md#lane)**: one register, eight or sixteen candidates.
-# - **Work removed**: weights of zero.
-#
-# A lane is one place of a [SIMD](glossary.md#simd) register. So far, in `constants` and `pointer`, the outputs of one candidate were on
-# the lanes. One more prediction: with one weight in ten left, the work is a tenth. And the time, compared with candidates on
-# lanes that keep all weights?
-
-# %% tags=["predict"]
-pruned_share = helpers.predict("Which share of the time is left, with 10 % of the weights kept?", "%")
-pruned_share
-
-# %% tags=["run"]
-times_s = {row.name: row.minimum_s / len(x) for row in cpu_times.candidates} if cpu_times else {}
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
-if times_s:
-    drawn = plotting.draw_bars(times_s, unit="s", title="One candidate on this CPU, one thread", log=True)
-    alt = "Five points: sizes at run time slowest, 10 % of the weights fastest, pointer and constants alike."
-    plotting.show(drawn, alt=alt)
-else:
-    print(no_cpu_code)
-
-# %% tags=["look", "nbval-ignore-output"]
-left = 100 * times_s["10 % of the weights"] / times_s["candidates on lanes"] if times_s else None
-pruned_share.reveal(modelled=10, measured=left)
-
-# %% tags=["explain"]
-say("sizes that are known only at run time cost more than weights that are", "sizes at run time", at_least=1.5)
-say("candidates on lanes are faster than outputs on lanes", "candidates on lanes", at_most=0.9)
-say("one weight in ten takes a fraction of the time of all", "10 % of the weights", at_most=0.3)
-
-# %% [markdown] tags=["explain"]
-# If your tenth of the weights took about a tenth of the time, do not trust the model yet. You know how many of those weights are in
-# use:
-
-# %% tags=["explain"]
-in_use = weights_in_use(cw.pruned(network, 0.9))
-print(f"of {network.macs:,} weights, {in_use} are in use: {in_use / network.macs:.1%} of the multiply-adds")
-
-# %% [markdown] tags=["explain"]
-# The time is not: it is far above that share. What is left is work that no pruning removes: reading 23 inputs of each candidate,
-# moving them onto the lanes, one sigmoid. Two errors of opposite sign had made the model look right.
-
-# %% [markdown] tags=["explain"]
-# So known values are worth little here, until they are zero: then they remove work. The finding of the story, that constants are fast, is
-# true, and its reason is the instruction set, not the constness. That is why its author had to read machine code to find it.
+# One instruction a weight in use, and at most 300 more for inputs, biases and the sigmoid. No format of zeros, no index, no hardware for
+# sparsity: a compiler is enough, as long as the zeros stay where they are.
 
 # %% [markdown] tags=["slide"] minutes=2
-# ## Claim 3: weights from a file cannot be fast
+# ## Part 6: a file, and a compiler
 #
-# 1. Read the file.
-# 2. Write the source text with its weights.
-# 3. Compile it, now.
+# - "then the weights must be stored at compile-time and not loaded at the start of the run"
+# - So the author concluded
+# - And if we compile at the start of the run?
 #
-# The compiler must know the weights. It need not know them *before the program starts*.
-# Compilers are programs, and they run where the network runs: [NVRTC](glossary.md#nvrtc) for a GPU, a C++ compiler for a CPU. The story ended with two
-# options, weights in the program or weights in a file. This is the third.
+# Compilers are programs, and [NVRTC](glossary.md#nvrtc) is one for CUDA that runs inside yours. The draft's file has, for each layer, the
+# layer's number, inputs and outputs as u32 (4 bytes, `"<u4"`), then the biases, then the weights row by row as float32 (`"<f4"`).
+
 
 # %%
-folder = tempfile.TemporaryDirectory()
-path = Path(folder.name, "network.bin")
-cw.save(network, path)
-from_file = cw.load(path)
-print(f"{path.name}: {path.stat().st_size:,} bytes, of which {4 * network.parameters:,} are parameters")
-written = {"const": sources["const"], "from the file": cw.generate(from_file, "cuda", placement="const")}
-for name, text in written.items():
-    print(f"{name}: {len(text):,} characters, SHA-256 {hashlib.sha256(text.encode()).hexdigest()[:16]}")
+def file_of(layers):
+    """Return the draft's file of (biases, weights)."""
+    sizes = [np.array([n, *w.shape], "<u4") for n, (_, w) in enumerate(layers, start=1)]
+    parts = [
+        (size, bias.astype("<f4"), w.astype("<f4"))
+        for size, (bias, w) in zip(sizes, layers, strict=True)
+    ]
+    return b"".join(each.tobytes() for part in parts for each in part)
+
 
 # %% [markdown]
-# The same text gives the same machine code, so on a GPU the file costs no instruction, and claim 3 is refuted by an equality. The price is a
-# compiler on each machine where the program runs, and about a second when it starts. A file that decides over code must be checked before it is believed. One flipped bit:
+# **Your turn**: read it. `np.frombuffer(content, "<u4", 3, at)` gives three u32 from byte `at` on.
+
+
+# %% tags=["yours"] yours="read_layers"
+def read_layers(content):
+    """Return (biases, weights) of each layer; weights are (inputs, outputs)."""
+    layers, at = [], 0
+    while at < len(content):
+        _, inputs, outputs = map(int, np.frombuffer(content, "<u4", 3, at))
+        numbers = np.frombuffer(content, "<f4", outputs * (inputs + 1), at + 12)
+        layers.append((numbers[:outputs], numbers[outputs:].reshape(inputs, outputs)))
+        at += 12 + numbers.nbytes
+    return layers
+
+
+# %% checks="read_layers"
+asked = exercises.Checks("The draft's file", read_layers)
+pair = [
+    (np.array([1.0, 2, 3]), np.arange(6.0).reshape(2, 3)),
+    (np.array([9.0]), np.ones((3, 1))),
+]
+slips = {
+    (((3, 4, 5), ((1, 2, 3), (0, 1, 2))),): "The biases come first",
+    (
+        ((1, 2, 3), ((0, 1), (2, 3), (4, 5))),
+    ): "A row is an input: inputs rows of outputs numbers",
+}
+asked.returns("one layer", (file_of(pair[:1]),), expected=pair[:1], mistakes=slips)
+slips = {(((1, 2, 3), ((0, 1, 2), (3, 4, 5))),): "A second layer follows the first"}
+asked.returns("two layers", (file_of(pair),), expected=pair, mistakes=slips)
+read_layers = asked.settle()
+
+
+# %% wrong="read_layers" says="A second layer follows"
+def read_layers(content):
+    _, inputs, outputs = map(int, np.frombuffer(content, "<u4", 3))
+    numbers = np.frombuffer(content, "<f4", outputs * (inputs + 1), 12)
+    return [(numbers[:outputs], numbers[outputs:].reshape(inputs, outputs))]
+
+
+# %% wrong="read_layers" says="A row is an input"
+def read_layers(content):
+    layers, at = [], 0
+    while at < len(content):
+        _, inputs, outputs = map(int, np.frombuffer(content, "<u4", 3, at))
+        numbers = np.frombuffer(content, "<f4", outputs * (inputs + 1), at + 12)
+        layers.append((numbers[:outputs], numbers[outputs:].reshape(outputs, inputs)))
+        at += 12 + numbers.nbytes
+    return layers
+
+
+# %% wrong="read_layers" says="The biases come first"
+def read_layers(content):
+    layers, at = [], 0
+    while at < len(content):
+        _, inputs, outputs = map(int, np.frombuffer(content, "<u4", 3, at))
+        numbers = np.frombuffer(content, "<f4", outputs * (inputs + 1), at + 12)
+        weights, biases = numbers[: inputs * outputs], numbers[inputs * outputs :]
+        layers.append((biases, weights.reshape(inputs, outputs)))
+        at += 12 + numbers.nbytes
+    return layers
+
+
+# %% [markdown]
+# The network goes into a file and comes back; then its program is written again, from the file.
 
 # %% tags=["run"]
-damaged = bytearray(path.read_bytes())
-damaged[1000] ^= 1
-Path(folder.name, "damaged.bin").write_bytes(damaged)
-try:
-    cw.load(Path(folder.name, "damaged.bin"))
-except ValueError as error:
-    print(error)
+content = file_of([(layer.bias, layer.weights) for layer in network.layers])
+kinds = [layer.activation for layer in network.layers]
+parts = zip(read_layers(content), kinds, strict=True)
+from_file = cw.Network(tuple(cw.Dense(w, bias, kind) for (bias, w), kind in parts))
+text = cw.generate(from_file, "cuda", placement="const")
 
-# %% [markdown] tags=["slide"] minutes=1
-# ### `Specialised.from_file`
-#
-# It serves at once, from behind a pointer, and compiles meanwhile. When the compiler is done, the constants take over.
-#
-# On a CPU it takes what the last part found to be fast: sizes and candidates on lanes, or straight-line code where few weights are left.
-# With `device="cuda"` it takes NVRTC and the const kernel. Let us do what the story wanted: a new training, a new file, the old program.
-
-# %% tags=["run", "nbval-ignore-output", "slide-code"]
-retrained = Path(folder.name, "retrained.bin")
-cw.save(cw.standard_network(seed=2), retrained)
-if no_cpu_code:
-    print(no_cpu_code)
-else:
-    served = cw.Specialised.from_file(retrained)
-    first = served(x)
-    print("at first the weights are", served.serving.weights_are)
-    print(served.wait())
-
-# %% tags=["look"]
-if not no_cpu_code:
-    exact, bound = (judge(served.network, x) for judge in (cw.exact_outputs, cw.error_bound))
-    right_rows = [int(((y - exact).abs() <= bound).sum()) for y in (first, served(x))]
-    print(f"within the bound of float64 before and after: {right_rows[0]:,} and {right_rows[1]:,} of {len(x):,}")
-
-# %% [markdown] tags=["explain"]
-# The two programs agree to rounding and not to the bit, since they add in different orders. Both are held to the same bound. (Run the cell
-# again and the constants serve almost at once: what is compiled is kept under its content.)
-
-# %% tags=["predict"]
-eager_ratio = helpers.predict("For one candidate, how many times as long does PyTorch's own module take?", "x")
-eager_ratio
-
-# %% tags=["run", "nbval-ignore-output"]
-one, one_out = x[:1].clone(), torch.empty(1, 1)
-module = network.module()
-called = None
-if not no_cpu_code:
-    with torch.inference_mode():
-        ours = {"from a file": lambda: served(one, out=one_out), "torch eager": lambda: module(one)}
-        called = helpers.compare(ours, budget_s=1, device="cpu", precision=0.05)
-called or no_cpu_code
+# %% tags=["look", "slide", "slide-output"] minutes=2
+differ = sum(a != b for a, b in zip(text, programs["const"], strict=True))
+print(f"{len(content):,} bytes of file, {len(text):,} characters of program, {differ} differ")
 
 # %% tags=["look", "nbval-ignore-output"]
-steps = 2 * len(network.layers)
-eager_ratio.reveal(modelled=steps, measured=called.candidate("torch eager").time_ratio if called else None)
-
-# %% tags=["explain"]
-sentence, bounds = (
-    "for one candidate PyTorch's module takes longer than a call for each operator explains",
-    {"at_least": 6},
-)
-called.claim(sentence, "torch eager", **bounds) if called else timing.claim(sentence, None, **bounds)
+if not no_gpu_code:
+    retrained = cw.generate(cw.standard_network(seed=int.from_bytes(b"new")), "cuda")
+    compile_s = cw.build(retrained).cubin.compile_s
+    print(f"another training, compiled: {compile_s:.2g} s")
 
 # %% [markdown] tags=["explain"]
-# The model counts calls: PyTorch makes one an operator, six in all, and ours is one. It is too low, because each of PyTorch's calls also
-# makes a tensor and finds out which kernel to take. With 4,096 candidates a call these costs disappear and the arithmetic shows. Others,
-# ONNX Runtime and `torch.compile` among them, were measured where a run is recorded: one thread, every way filling the caller's tensor
-# (ONNX Runtime may return one of its own, which flatters it).
-
-# %% tags=["nbval-ignore-output"]
-recorded.show("11-cpu", "peers")
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## When not to do it
+# The same text gives the same machine code: weights from a file, and all of them immediates. The price is that time at the start, and
+# a compiler on each machine.
 #
-# A program of constants grows with the network. A loop does not.
-#
-# Code is read from memory as well, through a cache of its own, the [instruction cache](glossary.md#instruction-cache). To see where it
-# fills up, let us write the extreme: one term for each weight, and a function for each unit.
-
-
-# %%
-def straight_line(net):
-    """Return C++ in which every weight is a term of its own; four sums a unit, so that none waits for itself."""
-    functions, calls = [], []
-    for number, layer in enumerate(net.layers, start=1):
-        for j, bias in enumerate(layer.bias.tolist()):
-            terms = [f"x[{i}] * {weight.hex()}f" for i, weight in enumerate(layer.weights[:, j].tolist())]
-            sums = " + ".join("(" + " + ".join(terms[part::4]) + ")" for part in range(4))
-            body = f"float sum = {bias.hex()}f + {sums}; return sum > 0 ? sum : 0;"
-            functions.append(f"static __attribute__((noinline)) float unit_{number}_{j}(const float* x) {{ {body} }}")
-            calls.append(f"h{number}[{j}] = unit_{number}_{j}(h{number - 1});")
-    arrays = " ".join(f"float h{number}[{layer.outputs}];" for number, layer in enumerate(net.layers, start=1))
-    start = f"const float* h0 = x + {net.inputs} * c; {arrays} {' '.join(calls)} y[c] = h{len(net.layers)}[0];"
-    loop = f"for (long long c = 0; c < n; ++c) {{ {start} }}"
-    return "\n".join([*functions, f'extern "C" void evaluate(const float* x, float* y, long long n) {{ {loop} }}'])
-
-
-tiny = cw.random_network((4, 4, 1), ("relu", "relu"))
-print(straight_line(tiny).splitlines()[0].replace("{ ", "{\n    ").replace("; ", ";\n    "))
-
-# %% [markdown]
-# Every term is a hexadecimal float, because that writes a float32 exactly. Now networks 23, w, w, 1 of growing width w, as straight lines
-# and through the loops that take any sizes.
-
-# %%
-widths = (8, 16, 32, 64, 128)
-nets = {width: cw.random_network((23, width, width, 1), ("relu", "relu", "relu")) for width in widths}
-weights = {width: net.macs for width, net in nets.items()}
-flags = ("-O1", "-march=native", "-ffp-contract=fast", "-std=c++17")
-lines = {}
-if not no_cpu_code:
-    with ThreadPoolExecutor(2) as pool:
-        built = pool.map(lambda net: native.compile_cpp(straight_line(net), flags=flags), nets.values())
-        lines = dict(zip(nets, built, strict=True))
+# Is it worth it on a CPU as well? The author saw no change there: 145.6 ms with the headers, 145.2 ms with the file (published). Three C++
+# programs for *this* processor: weights as constants; behind a pointer; and behind a pointer with the sizes unknown, too.
 
 # %% tags=["predict"]
-slower = helpers.predict("Straight line: how many times as long does a weight take at width 128, compared with 8?", "x")
-slower
-
-
-# %% tags=["run"]
-def compare_at(width):
-    """Compare the loop with the straight line, for 256 candidates."""
-    loop = cw.cpp_program(nets[width], "runtime_sizes")
-    straight = lines[width].function("void evaluate(const float* x, float* y, int64_t n)").raw
-    addresses = x.data_ptr(), out.data_ptr(), 256
-    ways = {"loop": lambda: loop.evaluate(*addresses, loop.context), "straight line": lambda: straight(*addresses)}
-    return helpers.compare(ways, budget_s=0.4, device="cpu", precision=0.05)
-
-
-knee = {width: compare_at(width) for width in lines}
-
-# %% [markdown] tags=["run"]
-# The size of the code comes from the compiled files: the bytes that each weight adds to them, its instructions and itself. The model is
-# that a weight takes as long as in the smallest network. The marks are this machine's caches.
+cpu = helpers.predict(
+    "On a CPU: how many times as long with a pointer as with constants?", "x"
+)
+cpu
 
 # %% tags=["run"]
-weight_s, code_bytes = {"straight line": [], "loop": []}, []
-if knee:
-    for way, values in weight_s.items():
-        values += [one.candidate(way).minimum_s / 256 / weights[width] for width, one in knee.items()]
-    file_bytes = {width: library.path.stat().st_size for width, library in lines.items()}
-    bytes_a_weight = (file_bytes[128] - file_bytes[32]) / (weights[128] - weights[32])
-    code_bytes = [bytes_a_weight * weights[width] for width in widths]
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
-caches = [cache for cache in helpers.machine_card().caches or () if cache.size_bytes and cache.kind != "data"]
-marks = {f"L{cache.level} full": cache.size_bytes for cache in caches if cache.level in (1, 2)}
-if knee:
-    straight, loop = weight_s.values()
-    curves = {"modelled": [straight[0]] * len(widths), "measured": straight, "loop, measured": loop}
-    labels = {"unit": "s", "xlabel": "size of the code", "ylabel": "time a weight", "marks": marks}
-    title = "Straight-line code (points) and a loop (dashes)"
-    drawn = plotting.draw_curves(code_bytes, curves, title=title, **labels)
-    alt = "Time a weight over the size of the code: the loop's falls, that of straight-line code does not."
-    plotting.show(drawn, alt=alt)
-else:
-    print(no_cpu_code)
+kinds = {"constants": "constexpr", "pointer": "pointer", "sizes unknown, too": "runtime_sizes"}
+x, out = torch.randn(4096, network.inputs), torch.empty(4096, 1)
+made = (
+    {}
+    if no_cpu_code
+    else {name: cw.cpp_program(network, kind) for name, kind in kinds.items()}
+)
+calls = {
+    name: lambda one=one: one.evaluate(x.data_ptr(), out.data_ptr(), len(x), one.context)
+    for name, one in made.items()
+}
+times = helpers.compare(calls, budget_s=1.5, precision=0.05) if made else None
 
 # %% tags=["look", "nbval-ignore-output"]
-measured = weight_s["straight line"][-1] / weight_s["straight line"][0] if knee else None
-slower.reveal(modelled=1, measured=measured)
-
-# %% tags=["explain"]
-ratios = [one.candidate("straight line").time_ratio for one in knee.values()]
-lost = ratios[-1] / ratios[0] if knee else None
-sentence = "against the loop, straight-line code loses ground from width 8 to width 128"
-timing.claim(sentence, lost, at_least=1.2, evidence=list(knee.values()))
-
-# %% [markdown] tags=["explain"]
-# A straight line executes each of its instructions once a candidate, and comes back to it for the next candidate. Once the code is
-# larger than the first instruction cache, more and more of it comes from the next level each time. What that costs depends on
-# the processor: the code lies in order, so it can be fetched ahead. This lesson was tried on two. On one a weight took longer once the
-# code was a few times as large as the first level; on the other only where it nearly filled the second. Which is yours?
-#
-# The loop fetches a few instructions and runs them thousands of times; its time a weight even falls, since the work around it is
-# shared by more. So a straight line pays while the network is small; look in the figure where the two lines cross, which may be long
-# before the straight line becomes slow by itself.
-#
-# On a GPU a weight takes 16 bytes of code, and all threads of a multiprocessor share the instruction caches. Where those end is for a GPU
-# to say; we have no time of one.
-
-# %% [markdown]
-# Last, the three sides of growth in one picture: instructions and code bytes from the GPU's census, and the straight line's time on this
-# CPU. The model is one instruction a weight, 16 bytes an instruction, and for the time as long a weight as in the smallest
-# network (without a C++ compiler there is nothing to go by, and a round nanosecond stands in). Choose a quantity.
-
-# %% tags=["run"]
-grown = [] if no_gpu_code else cw.count_widths(widths[:4]).rows
-model = {"instructions": 1, "code size": 16, "time": (weight_s["straight line"] or [1e-9])[0]}
-points = {"instructions": [row.total for row in grown], "code size": [row.code_bytes for row in grown]}
-points["time"] = [time_s * net.macs for time_s, net in zip(weight_s["straight line"], nets.values(), strict=False)]
-units_of = {"instructions": "", "code size": "B", "time": "s"}
-found = {"instructions": "counted", "code size": "counted", "time": "measured"}
-
-
-def growth(quantity):
-    known = [*points[quantity], *[None] * len(widths)][: len(widths)]
-    curves = {"modelled": [model[quantity] * weights[width] for width in widths], found[quantity]: known}
-    labels = {"unit": units_of[quantity], "xlabel": "width w", "ylabel": quantity, "size_unit": ""}
-    return plotting.draw_curves(list(widths), curves, title=f"23, w, w, 1 with constants: {quantity}", **labels)
-
+cpu.reveal(modelled=1, measured=times.candidate("pointer").time_ratio if times else None)
 
 # %% tags=["look"]
-helpers.interactive_figure(
-    growth,
-    {"quantity": list(model)},
-    views=[{"quantity": name} for name in model],
-    alt=lambda quantity: (
-        f"{quantity} of a network 23, w, w, 1 over its width, modelled and {found[quantity]}: it grows faster than the width."
-    ),
+ratio = {name: times.candidate(name).time_ratio if times else None for name in kinds}
+evidence = {"evidence": times} if times else {}
+timing.claim("a pointer costs little", ratio["pointer"], at_most=1.3, **evidence)
+timing.claim("unknown sizes cost more", ratio["sizes unknown, too"], at_least=1.5, **evidence)
+
+# %% [markdown] tags=["explain"]
+# An x86 multiply-add has no room for a float. It takes a factor from memory by itself, in the same instruction (Intel, *Software Developer's
+# Manual*, volume 2, VFMADD). So constants go to memory as well, and only the address differs. A ratio a little above 1 may come from
+# [aliasing](glossary.md#aliasing): an output might lie on a bias, so the compiler must read the biases again. What a CPU does care about
+# is the *sizes*: with them the compiler unrolls loops and keeps sums in registers.
+#
+# So the instruction set decides, chip by chip. When are constants too dear? As bytes, the parameters are 7,428.
+
+# %% tags=["predict"]
+code_bytes = helpers.predict(
+    "How many bytes of code hold the network as constants, on sm_90?", "B"
 )
+code_bytes
 
-# %% tags=["explain", "nbval-ignore-output"]
-assert all(row.immediate >= 0.99 * row.weights and row.total < 1.3 * row.weights + 100 for row in grown)
-if grown:
-    print(
-        f"width {grown[-1].width}: {grown[-1].weights:,} weights, {grown[-1].total / grown[-1].weights:.1f} instructions each"
-    )
+# %% tags=["run"]
+rows = {}
+for width in (16, 32, 64, 128, 256):
+    macs = 23 * width + width * width + width
+    rows[width] = [f"{macs:,}", units.text(4 * macs, "B"), units.text(16 * macs, "B")]
 
-# %% [markdown] tags=["explain", "slide"] minutes=1
-# ### A rule to take home
+# %% tags=["look"]
+code_bytes.reveal(modelled=16 * network.macs, counted=16 * const.total)
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+columns = ["weights", "as numbers", "as code, modelled"]
+pd.DataFrame(rows, index=columns).T.rename_axis("23, w, w, 1")
+
+# %% [markdown] tags=["explain"]
+# 16 bytes of instruction hold 4 bytes of weight, and code is fetched through an [instruction cache](glossary.md#instruction-cache). A loop of a
+# few instructions fits any; a thread that runs through a megabyte of code once does not. For small networks that are evaluated
+# all the time, constants; for wide ones lesson 02's matrix product, in which each weight that was read serves many candidates.
 #
-# - Small network, called all the time: constants.
-# - Code larger than the instruction cache: loops, and weights in memory.
-# - Retrained every minute: mind the compile time.
-#
-# With wide layers the matrix product of lesson 02 wins anyway, because each weight that was read serves many candidates.
-
-# %%
-folder.cleanup()
-
-# %% [markdown]
-# The [exercises](exercises/11_constant_weights_exercises.ipynb) let you read SASS with a program of your own, work out how large a network
-# may be, and read the file format of the story.
+# The [exercises](exercises/11_constant_weights_exercises.ipynb) are about constants in other places. The
+# [appendix](appendix/11_constant_weights.ipynb) measures a CPU further: [lanes](glossary.md#lane), zeros, straight-line code, and PyTorch beside it.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
-# 1. A weight in the instruction needs no load.
-# 2. Its price is a compiler at each change of the weights.
-# 3. Read the instructions before you explain a time.
+# 1. A constant is no fast read: nothing is read.
+# 2. The chip decides where constants go; its machine code tells.
+# 3. Weights from a file can be constants: compile when you read it.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
 # | quantity | formula | for |
 # |---|---|---|
-# | multiply-adds of a candidate | $\sum_l \text{inputs}_l \cdot \text{outputs}_l$ | dense layers |
 # | parameters | $\sum_l (\text{inputs}_l + 1) \cdot \text{outputs}_l$ | dense layers with bias |
 # | instructions, weights as constants | $W$ and a few more | $W$ weights in use, sm_70 and later |
 # | instructions, one load a weight | $2W$ and a few more | arrays that may be written |
-# | instructions a candidate in half precision | $W / 2$ and a few more | two candidates a thread |
+# | instructions a candidate, half precision and constants | $W / 2$ and a few more | two candidates a thread |
 # | code | $16 \cdot \text{instructions}$ bytes | sm_70 and later |
-# | largest network for an instruction cache | $W = \text{cache} / \text{bytes a weight}$ | straight-line code |

@@ -71,7 +71,7 @@ def compile_cuda(
     installed (``cuda_fp16.h``). The same program is compiled once and then read from the cache (or from ``folder``).
 
     Raises CompilationError with the first error and the source's line, ValueError for an architecture that this NVRTC
-    does not know, MissingToolError without NVRTC, TypeError for other arguments.
+    does not know, MissingToolError without NVRTC, TypeError for other arguments. Lesson 11.
     """
     if not isinstance(source, str):
         raise TypeError(f"source is the text of a CUDA C++ program, not {type(source).__name__}")

@@ -13,9 +13,10 @@
 # %% [markdown]
 # # Constant weights: exercises
 #
-# Three functions to write, for [lesson 11](../11_constant_weights.ipynb). Each exercise has a picture or a table, a
-# function that returns `exercises.not_yet` until you write it, checks that you can read, and three hints that stay
-# folded until you open them.
+# Three functions to write, for [lesson 11](../11_constant_weights.ipynb): a compiler's eye for constants, what loads
+# bring, and a new training put into a program that is compiled already. Each exercise has a table, a function that
+# returns `exercises.not_yet` until you write it, checks that you can read, and three hints that stay folded until you
+# open them.
 #
 # Run the checks as often as you like. A line that says *not reached* also says why. "Public checks passed, hidden not
 # run" means that your function is right for the inputs that you see here; when it is graded, the same goals are
@@ -27,435 +28,514 @@ import struct
 
 import pandas as pd
 
-from helpers import exercises, plotting
+from helpers import exercises
 
 # %% [markdown]
-# ## Exercise 1: what feeds a multiply-add?
+# ## Exercise 1: what does a compiler leave?
 #
-# The listing of a kernel, in NVIDIA's words. A line has an offset, perhaps a predicate (`@P0`, `@!P1`), an opcode,
-# and operands, separated by commas; the first operand is where the result goes, the others are read.
+# A program is a list of steps. Each step has a name, an operation (`"+"` or `"*"`) and two operands: a number, the name
+# of an input, or the name of a step before it. What the last step computes is the output.
 
 # %%
-lines = {
-    "0110  LDG.E.CONSTANT R34, desc[UR4][R4.64]": "nothing",
-    "02f0  MOV R38, 0x3e39cad1": "nothing",
-    "06d0  FFMA R10, R37.reuse, 0.18100865185260772705, R10": "immediate",
-    "06e0  @!P1 FFMA R9, R37, c[0x3][0x9c], R9": "constant bank",
-    "0ba0  FFMA.FTZ R12, -R37, UR11, R12": "uniform register",
-    "0a30  FFMA R69, R54, R18, R69": "register",
-    "0a40  FFMA R46, R34, R13, 0.034500002861022949219": "immediate",
-}
-pd.DataFrame({"what feeds it": list(lines.values())}, index=list(lines))
+program = [
+    ("a", "*", 2, 3),
+    ("b", "*", "x", "a"),
+    ("c", "*", "y", 0),
+    ("d", "*", "b", "y"),
+    ("e", "+", "b", "c"),
+    ("f", "+", "e", "z"),
+]
+why = ["6, known before it runs", "stays: x * 6", "0, whatever y is", "nobody reads it", "b + 0 is b", "stays: b + z"]
+pd.DataFrame({"step": [f"{n} = {a} {op} {b}" for n, op, a, b in program], "the compiler": why})
 
 # %% [markdown]
-# Write `fed_by(line)`. For a line whose opcode is `FFMA`, with or without modifiers behind a point, return the first of
-# these four that is among the operands that are *read*, wherever it stands among them:
+# Write `remaining(steps)`: the names of the steps that a compiler leaves, in their order; `["b", "f"]` for the program
+# above. Three rules, and as often as they apply:
 #
-# | returned | such an operand |
-# |---|---|
-# | `"immediate"` | a number: `0.5`, `-3.25e-05` |
-# | `"constant bank"` | `c[0x3][0x9c]` |
-# | `"uniform register"` | `UR11` |
-# | `"register"` | `R37`, `-R37`, `R37.reuse`, `RZ`; what is left |
-#
-# For every other line return `"nothing"`.
+# - A step of two numbers is a number.
+# - `* 0` is 0, `* 1` and `+ 0` are the other operand, on either side. (For floats that are infinite or not a number the
+#   first is not true, and a compiler needs permission. Here it has it.)
+# - A step that nobody reads, on the way to the output, goes.
 
 
-# %% answer="fed_by"
-def fed_by(line):
-    """Return what feeds the multiply-add of a line: fed_by("06d0  FFMA R1, R2, 0.5, R1") is "immediate"."""
+# %% answer="remaining"
+def remaining(steps):
+    """Return the names of the steps that are left: remaining([("a", "*", "x", 1), ("b", "+", "a", "y")]) is ["b"]."""
     ### BEGIN SOLUTION
-    words = line.split()[1:]
-    if words[0].startswith("@"):
-        words = words[1:]
-    if words[0].partition(".")[0] != "FFMA":
-        return "nothing"
-    read = [word.strip(" -|,") for word in " ".join(words[1:]).split(",")[1:]]
-    if any(word[0].isdigit() for word in read):
-        return "immediate"
-    if any(word.startswith("c[") for word in read):
-        return "constant bank"
-    return "uniform register" if any(word.startswith("UR") for word in read) else "register"
+    known, left = {}, []
+    for name, operation, *operands in steps:
+        a, b = (known.get(operand, operand) for operand in operands)
+        neutral = 1 if operation == "*" else 0
+        if not isinstance(a, str) and not isinstance(b, str):
+            known[name] = a * b if operation == "*" else a + b
+        elif operation == "*" and 0 in (a, b):
+            known[name] = 0
+        elif neutral in (a, b):
+            known[name] = b if a == neutral else a
+        else:
+            left.append((name, a, b))
+    read, kept = {known.get(steps[-1][0], steps[-1][0])}, []
+    for name, a, b in reversed(left):
+        if name in read:
+            kept.append(name)
+            read |= {a, b}
+    return kept[::-1]
     ### END SOLUTION
 
 
-# %% checks="fed_by" points=3
-check = exercises.Checks("Exercise 1, fed_by", fed_by)
-four, place, others = "the four kinds are told apart", "wherever the operand stands", "other lines give nothing"
-plain = {"register": "An operand that begins with UR is a uniform register, although it has an R in it"}
-check.returns(four, ("0ba0  FFMA R12, R37, UR11, R12",), expected="uniform register", mistakes=plain)
-check.returns(four, ("06e0  FFMA R9, R37, c[0x3][0x9c], R9",), expected="constant bank")
-check.returns(four, ("06d0  FFMA R10, R37, -0.059303503483533859253, R10",), expected="immediate")
-check.returns(four, ("0a30  FFMA R69, R54, R18, R69",), expected="register")
-last = {"register": "Look at all operands that are read; here the last one, what is added, is a number"}
-check.returns(place, ("0a40  FFMA R46, R34, R13, 0.034500002861022949219",), expected="immediate", mistakes=last)
-moved = dict.fromkeys(("immediate", "register"), "That line has no multiply-add: its opcode is not FFMA")
-check.returns(others, ("02f0  MOV R38, 0x3e39cad1",), expected="nothing", mistakes=moved)
-added = dict.fromkeys(("immediate", "register"), "FADD adds and does not multiply; only FFMA counts")
-check.returns(others, ("0300  FADD R38, R1, 0.5",), expected="nothing", mistakes=added)
+# %% checks="remaining" points=3
+check = exercises.Checks("Exercise 1, remaining", remaining)
+numbers, simple, dead = "numbers are computed", "0 and 1 are simplified", "what nobody reads goes"
+early = {("a", "c", "b"): "a is 6 before the program runs, so it is no step", ("c", "b"): "a is 6, so c is 7"}
+check.returns(numbers, ([("a", "*", 2, 3), ("c", "+", "a", 1), ("b", "+", "x", "c")],), expected=["b"], mistakes=early)
+zero = {("b",): "a is 0, and y + 0 is y: no step is left", ("a", "b"): "x * 0 is 0", ("a",): "x * 0 is 0"}
+check.returns(simple, ([("a", "*", "x", 0), ("b", "+", "y", "a")],), expected=[], mistakes=zero)
+one = {("a", "b"): "1 * x is x, so a is no step"}
+check.returns(simple, ([("a", "*", 1, "x"), ("b", "*", "a", "y")],), expected=["b"], mistakes=one)
+chain = {("a", "c", "b"): "c is not on the way to b", ("a", "b"): "Only c reads a, and c goes: look from the end"}
+steps = [("a", "*", "x", "y"), ("c", "+", "a", "x"), ("b", "+", "x", "y")]
+check.returns(dead, (steps,), expected=["b"], mistakes=chain)
 check.report()
 ### BEGIN HIDDEN TESTS
 import random
 
 draw = random.Random(2011)
-for _ in range(12):
-    a, b, c = (draw.randint(0, 71) for _ in range(3))
-    number, bank = round(draw.uniform(0.001, 2), 6), f"c[0x{draw.randint(2, 4)}][0x{draw.randint(16, 4000):x}]"
-    start, sign = f"{draw.randint(256, 4095):04x}  ", draw.choice(("", "-"))
-    fed = {"immediate": f"{sign}{number}", "constant bank": f"{sign}{bank}", "uniform register": f"UR{c}"}
-    fed["register"] = f"{sign}R{c}"
-    for kind, operand in fed.items():
-        check.returns(four, (f"{start}FFMA R{a}, R{b}, {operand}, R{a}",), expected=kind)
-    check.returns(place, (f"{start}FFMA R{a}, R{b}, R{c}, {sign}{number}",), expected="immediate")
-    check.returns(place, (f"{start}FFMA R{a}, R{b}, R{c}, {bank}",), expected="constant bank")
-    line = f"{start}@P{draw.randint(0, 6)} FFMA.FTZ R{a}, R{b}, {sign}{number}, R{a}"
-    check.returns(others, (line,), expected="immediate")
-    kind = draw.choice(("FADD", "FMUL", "MOV", "IADD3", "FSETP.GT.AND"))
-    check.returns(others, (f"{start}{kind} R{a}, R{b}, {number}",), expected="nothing")
-    check.returns(others, (f"{start}LDG.E.CONSTANT R{a}, desc[UR4][R4.64+0x{c:x}]",), expected="nothing")
+for _ in range(6):
+    p, q, r = draw.sample(range(2, 90), 3)
+    first, second, third, last = (f"{letter}{draw.randint(1, 99)}" for letter in "stuv")
+    folded = [(first, "+", p, q), (second, "*", first, r), (third, "*", second, first), (last, "+", "x", third)]
+    check.returns(numbers, (folded,), expected=[last])
+    check.returns(simple, ([(first, "*", 0, "x"), (last, "+", first, "y")],), expected=[])
+    check.returns(simple, ([(first, "+", "x", 0), (last, "*", first, "y")],), expected=[last])
+    check.returns(simple, ([(first, "*", "x", "y"), (last, "*", first, 1)],), expected=[first])
+    unread = [(first, "*", "x", p), (second, "+", first, q), (third, "*", second, first), (last, "+", "x", "y")]
+    check.returns(dead, (unread,), expected=[last])
+    check.returns(dead, ([*unread[:3], (last, "+", first, "y")],), expected=[first, last])
 check.score()
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# <details><summary>Hint 1: take the line apart</summary>
+# <details><summary>Hint 1: what a name stands for</summary>
 #
-# `line.split()` gives the words. The first is the offset; a word that begins with `@` is a predicate; the opcode comes
-# next.
-#
-# </details>
-# <details><summary>Hint 2: modifiers</summary>
-#
-# `"FFMA.FTZ".partition(".")[0]` is `"FFMA"`.
+# Keep a dictionary from the name of a step that is gone to what stands for it: a number, or another name. Look both
+# operands up before you decide about a step.
 #
 # </details>
-# <details><summary>Hint 3: the operands</summary>
+# <details><summary>Hint 2: who is read</summary>
 #
-# Join what is left of the words, split it at commas, and drop the first. A leading minus does not change what an
-# operand is: `operand.strip(" -")`. Then ask in the order of the table whether `any` operand is of the kind.
+# Keep the other steps in a list. In the end go through it backwards with a set of names that are read. It begins with
+# the output alone.
+#
+# </details>
+# <details><summary>Hint 3: the output may be gone</summary>
+#
+# Where the last step is `a * 1`, the output is `a`: look the last name up as well.
 #
 # </details>
 
 
-# %% wrong="fed_by" says="here the last one, what is added, is a number" gets=2
-def fed_by(line):
-    if "FFMA" not in line:
-        return "nothing"
-    weight = line.split(",")[2].strip(" -")
-    if weight.startswith("UR"):
-        return "uniform register"
-    return "constant bank" if weight[0] == "c" else "register" if weight[0] == "R" else "immediate"
+# %% wrong="remaining" says="look from the end" gets=2
+def remaining(steps):
+    known, left = {}, []
+    for name, operation, *operands in steps:
+        a, b = (known.get(operand, operand) for operand in operands)
+        neutral = 1 if operation == "*" else 0
+        if not isinstance(a, str) and not isinstance(b, str):
+            known[name] = a * b if operation == "*" else a + b
+        elif operation == "*" and 0 in (a, b):
+            known[name] = 0
+        elif neutral in (a, b):
+            known[name] = b if a == neutral else a
+        else:
+            left.append((name, a, b))
+    read = {operand for _, a, b in left for operand in (a, b)} | {known.get(steps[-1][0], steps[-1][0])}
+    return [name for name, _, _ in left if name in read]
 
 
-# %% wrong="fed_by" says="An operand that begins with UR is a uniform register" gets=2
-def fed_by(line):
-    if "FFMA" not in line:
-        return "nothing"
-    read = [operand.strip(" -") for operand in line.split(",")[1:]]
-    if any(operand[0].isdigit() for operand in read):
-        return "immediate"
-    return "constant bank" if any("c[" in operand for operand in read) else "register"
+# %% wrong="remaining" says="no step is left" gets=2
+def remaining(steps):
+    known, left = {}, []
+    for name, operation, *operands in steps:
+        a, b = (known.get(operand, operand) for operand in operands)
+        if not isinstance(a, str) and not isinstance(b, str):
+            known[name] = a * b if operation == "*" else a + b
+        elif operation == "*" and 0 in (a, b):
+            known[name] = 0
+        else:
+            left.append((name, a, b))
+    read, kept = {known.get(steps[-1][0], steps[-1][0])}, []
+    for name, a, b in reversed(left):
+        if name in read:
+            kept.append(name)
+            read |= {a, b}
+    return kept[::-1]
 
 
-# %% wrong="fed_by" says="its opcode is not FFMA" gets=2
-def fed_by(line):
-    read = [operand.strip(" -") for operand in line.split(",")[1:]]
-    if any(operand[0].isdigit() for operand in read):
-        return "immediate"
-    if any("c[" in operand for operand in read):
-        return "constant bank"
-    return "uniform register" if any(operand.startswith("UR") for operand in read) else "register"
+# %% wrong="remaining" says="so c is 7" gets=2
+def remaining(steps):
+    known, left = {}, []
+    for name, operation, *operands in steps:
+        a, b = operands
+        neutral = 1 if operation == "*" else 0
+        if not isinstance(a, str) and not isinstance(b, str):
+            known[name] = a * b if operation == "*" else a + b
+            continue
+        a, b = ((known.get(each, each) if known.get(each) == 0 or isinstance(known.get(each), str) else each)
+                for each in operands)  # fmt: skip
+        if operation == "*" and 0 in (a, b):
+            known[name] = 0
+        elif neutral in (a, b):
+            known[name] = b if a == neutral else a
+        else:
+            left.append((name, a, b))
+    read, kept = {known.get(steps[-1][0], steps[-1][0])}, []
+    for name, a, b in reversed(left):
+        if name in read:
+            kept.append(name)
+            read |= {a, b}
+    return kept[::-1]
 
 
 # %% [markdown]
-# ## Exercise 2: how wide may the network be?
+# ## Exercise 2: what a load brings
 #
-# A network of `inputs` numbers, two layers of $w$ units and one output stands in a program as straight-line code. Each
-# weight takes `weight_bytes` bytes of code; what the rest takes is left out. The picture shows how the code of a
-# network with 23 inputs grows, at 16 bytes a weight.
+# One instruction may load several numbers. The listing of a kernel, in NVIDIA's words; a line has perhaps a predicate
+# (`@P0`, `@!P1`), an opcode with its modifiers behind points, and operands.
 
 # %%
-code = {f"w = {width}": 16 * (23 * width + width * width + width) for width in (8, 16, 32, 64)}
-drawn = plotting.draw_bars(code, unit="B", title="Code of a network 23, w, w, 1")
-plotting.show(drawn, alt="Four bars: the code takes 4.1 kB at width 8, 10.2 kB at 16, 28.7 kB at 32 and 90.1 kB at 64.")
+lines = {
+    "LDG.E.CONSTANT R34, desc[UR4][R4.64]": "global, 4 bytes",
+    "LDG.E.128 R8, desc[UR4][R4.64+0x10]": "global, 16 bytes",
+    "@!P1 LDS.128 R12, [UR6+0x40]": "shared, 16 bytes",
+    "LDS.U16 R12, [R2]": "shared, 2 bytes",
+    "ULDC UR11, c[0x3][0x9c]": "constant, 4 bytes",
+    "LDC.64 R2, c[0x0][0x210]": "constant, 8 bytes",
+    "FFMA R9, R37, c[0x3][0x9c], R9": "no load",
+}
+pd.DataFrame({"what it loads": list(lines.values())}, index=list(lines))
 
 # %% [markdown]
-# Write `widest(inputs, cache_bytes, weight_bytes)`: the largest $w$ for which the code takes no more than
-# `cache_bytes`, or 0 where not even $w = 1$ fits. All numbers are whole, and so is the answer. Biases are not counted.
+# Write `loads(listing)` for a list of lines. Return a dictionary from `"global"` (`LDG`), `"shared"` (`LDS`) and
+# `"constant"` (`LDC` and `ULDC`) to a pair: how many such loads there are, and how many bytes they bring in all. A
+# space without loads is left out. Among the modifiers, `64` and `128` say how many *bits* are loaded, `U16` and `S16`
+# that there are 16, `U8` and `S8` that there are 8; without one of these there are 32.
 
 
-# %% answer="widest"
-def widest(inputs, cache_bytes, weight_bytes):
-    """Return the largest width whose code fits: widest(23, 32768, 16) is 34."""
+# %%
+def rows_of(function, listing):
+    """Return what the function finds as (space, instructions, bytes), in order."""
+    found = function(listing)
+    return sorted((space, *pair) for space, pair in found.items()) if isinstance(found, dict) else found
+
+
+# %% answer="loads"
+def loads(listing):
+    """Return {space: (instructions, bytes)}: loads(["LDS.128 R0, [R2]", "NOP"]) is {"shared": (1, 16)}."""
     ### BEGIN SOLUTION
-    width = 0
-    while weight_bytes * (width + 1) * (inputs + (width + 1) + 1) <= cache_bytes:
-        width += 1
-    return width
+    spaces = {"LDG": "global", "LDS": "shared", "LDC": "constant", "ULDC": "constant"}
+    sizes = {"64": 8, "128": 16, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+    found = {}
+    for line in listing:
+        words = line.split()
+        opcode, *modifiers = words[words[0].startswith("@")].split(".")
+        if opcode in spaces:
+            count, total = found.get(spaces[opcode], (0, 0))
+            size = next((sizes[each] for each in modifiers if each in sizes), 4)
+            found[spaces[opcode]] = count + 1, total + size
+    return found
     ### END SOLUTION
 
 
-# %% checks="widest" points=3
-check = exercises.Checks("Exercise 2, widest", widest)
-all_layers, limit, none = "all three layers count", "code that just fits does fit", "0 where nothing fits"
-forgotten = {
-    8: "At w = 9 the code takes 117 bytes, which fits; biases are not counted",
-    10: "At w = 10 it is 140 bytes, with the w weights of the last layer, and there are 131",
-    14: "That leaves out the layer from w to w",
+# %% checks="loads" points=3
+check = exercises.Checks("Exercise 2, loads", loads)
+sized, spaced, others = "modifiers give the bytes", "each space is counted apart", "other lines load nothing"
+listing = ["LDS.64 R0, [R2]", "LDS.128 R4, [R2]", "LDS.128 R4, [R2+0x10]"]
+told = {
+    (("shared", 3, 12),): "That takes 4 bytes for each load, whatever its modifiers say",
+    (("shared", 3, 320),): "64 and 128 are bits, and a byte has 8",
 }
-check.returns(all_layers, (3, 131, 1), expected=9, mistakes=forgotten)
-around = {
-    9: "At w = 10 the code takes exactly the cache's bytes, and that fits",
-    11: "At w = 11 the code takes more bytes than there are; the answer is the last width that fits",
+check.returns(sized, (listing,), call=rows_of, expected=[("shared", 3, 40)], mistakes=told)
+short = ["LDG.E.U16.CONSTANT R3, desc[UR4][R2.64]"]
+check.returns(sized, (short,), call=rows_of, expected=[("global", 1, 2)])
+mixed = ["LDG.E R0, desc[UR4][R4.64]", "LDS R1, [R2]", "LDC R2, c[0x0][0x28]", "ULDC UR4, c[0x3][0x4]"]
+apart = [("constant", 2, 8), ("global", 1, 4), ("shared", 1, 4)]
+uniform = {(("constant", 1, 4), *apart[1:]): "ULDC loads from constant memory as well"}
+check.returns(spaced, (mixed,), call=rows_of, expected=apart, mistakes=uniform)
+quiet = ["STS.128 [R2], R4", "FFMA R9, R37, c[0x3][0x9c], R9", "@P0 LDS R1, [R2]", "LDGDEPBAR"]
+skipped = {
+    (): "@P0 is a predicate; the opcode comes behind it",
+    (("global", 1, 4), ("shared", 1, 4)): "LDGDEPBAR loads nothing",
 }
-check.returns(limit, (23, 16 * 10 * 34, 16), expected=10, mistakes=around)
-negative = {1: "Even w = 1 takes more than that", -1: "There is no network of negative width; return 0"}
-check.returns(none, (23, 100, 16), expected=0, mistakes=negative)
+check.returns(others, (quiet,), call=rows_of, expected=[("shared", 1, 4)], mistakes=skipped)
 check.report()
 ### BEGIN HIDDEN TESTS
 import random
 
 draw = random.Random(2017)
+opcodes = {"LDG.E": "global", "LDS": "shared", "LDC": "constant", "ULDC": "constant"}
 for _ in range(8):
-    inputs, width, weight_bytes = draw.randint(2, 90), draw.randint(12, 200), draw.randint(2, 40)
-    short = weight_bytes * ((width + 1) * (inputs + width + 1) + 1)  # the next width, without its last layer
-    check.returns(all_layers, (inputs, short, weight_bytes), expected=width)
-    exact = weight_bytes * width * (inputs + width + 1)
-    check.returns(limit, (inputs, exact, weight_bytes), expected=width)
-    check.returns(none, (inputs, weight_bytes * (inputs + 2) + 1, weight_bytes), expected=1)
-    check.returns(none, (inputs, draw.randint(1, weight_bytes * inputs // 2), weight_bytes), expected=0)
-check.score()
-### END HIDDEN TESTS
-
-# %% [markdown]
-# <details><summary>Hint 1: count the weights</summary>
-#
-# A dense layer has inputs times outputs weights. Here they are `inputs * w`, `w * w` and `w * 1`.
-#
-# </details>
-# <details><summary>Hint 2: no formula needed</summary>
-#
-# Start with `w = 0` and try whether `w + 1` fits, as long as it does.
-#
-# </details>
-# <details><summary>Hint 3: the comparison</summary>
-#
-# "No more than" is `<=`.
-#
-# </details>
-
-
-# %% wrong="widest" says="with the w weights of the last layer" gets=2
-def widest(inputs, cache_bytes, weight_bytes):
-    width = 0
-    while weight_bytes * (width + 1) * (inputs + width + 1) <= cache_bytes:
-        width += 1
-    return width
-
-
-# %% wrong="widest" says="the answer is the last width that fits" gets=0
-def widest(inputs, cache_bytes, weight_bytes):
-    width = 0
-    while weight_bytes * width * (inputs + width + 1) <= cache_bytes:
-        width += 1
-    return width
-
-
-# %% wrong="widest" says="biases are not counted" gets=0
-def widest(inputs, cache_bytes, weight_bytes):
-    width = 0
-    while weight_bytes * ((width + 1) * (inputs + width + 4) + 1) <= cache_bytes:
-        width += 1
-    return width
-
-
-# %% wrong="widest" says="and that fits" gets=2
-def widest(inputs, cache_bytes, weight_bytes):
-    width = 0
-    while weight_bytes * (width + 1) * (inputs + width + 2) < cache_bytes:
-        width += 1
-    return width
-
-
-# %% wrong="widest" says="Even w = 1 takes more than that" gets=2
-def widest(inputs, cache_bytes, weight_bytes):
-    width = 1
-    while weight_bytes * (width + 1) * (inputs + width + 2) <= cache_bytes:
-        width += 1
-    return width
-
-
-# %% [markdown]
-# ## Exercise 3: the file of the story
-#
-# The story's draft read its weights from a binary file. For each layer, one after the other:
-#
-# | bytes | what | type |
-# |--:|---|---|
-# | 4 | the layer's number, from 1 | u32 |
-# | 4 | inputs | u32 |
-# | 4 | outputs | u32 |
-# | 4 x outputs | the biases | float32 |
-# | 4 x inputs x outputs | the weights: for each input a row with a number for each output | float32 |
-#
-# All of it is little-endian, so that `struct.unpack("<3I", ...)` reads three u32 from 12 bytes and
-# `struct.unpack("<5f", ...)` five float32 from 20. Here is a file with two layers:
-
-
-# %%
-def write_layers(layers):
-    """Return the bytes of a file. A layer is a list of biases and a list of rows, one an input."""
-    parts = []
-    for number, (biases, rows) in enumerate(layers, start=1):
-        parts.append(struct.pack("<3I", number, len(rows), len(biases)))
-        parts += [struct.pack(f"<{len(row)}f", *row) for row in (biases, *rows)]
-    return b"".join(parts)
-
-
-two_layers = [([0.5, -1.0, 2.0], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), ([0.25], [[7.0], [8.0], [9.0]])]
-content = write_layers(two_layers)
-print(f"{len(content)} bytes; the first 12: {struct.unpack('<3I', content[:12])}")
-
-# %% [markdown]
-# Write `read_layers(content)`. Return a list with a pair for each layer, its biases and its rows of weights, as
-# `write_layers` takes them. Return the text `"damaged"` for what is no such file: where it ends within a layer, or
-# where a layer does not have the number that it should have. An empty file has no layers: return an empty list.
-
-
-# %% answer="read_layers"
-def read_layers(content):
-    """Return the layers in `content`, each as (biases, rows), or "damaged" where it is no whole file of layers."""
-    ### BEGIN SOLUTION
-    layers, begin = [], 0
-    while begin < len(content):
-        if len(content) - begin < 12:
-            return "damaged"
-        number, inputs, outputs = struct.unpack_from("<3I", content, begin)
-        count = outputs * (inputs + 1)
-        if number != len(layers) + 1 or len(content) - begin - 12 < 4 * count:
-            return "damaged"
-        values = list(struct.unpack_from(f"<{count}f", content, begin + 12))
-        rows = [values[start : start + outputs] for start in range(outputs, count, outputs)]
-        layers.append((values[:outputs], rows))
-        begin += 12 + 4 * count
-    return layers
-    ### END SOLUTION
-
-
-# %% checks="read_layers" points=3
-check = exercises.Checks("Exercise 3, read_layers", read_layers)
-order, rows, whole = "biases come before weights", "a row an input", "what is no whole file is told"
-first_weights = {(((0.25,), ((0.5,),)),): "That takes the weights first; in the file the biases come first"}
-check.returns(order, (write_layers([([0.5], [[0.25]])]),), expected=[([0.5], [[0.25]])], mistakes=first_weights)
-flat = [([1.0, 2.0, 3.0], [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])]
-turned = {
-    (((1.0, 2.0, 3.0), ((1.0, 2.0), (3.0, 1.0), (2.0, 3.0))),): "That has a row for each output, as nn.Linear has"
-}
-check.returns(rows, (write_layers(flat),), expected=flat, mistakes=turned)
-units = [([1.0], [[1.0]]), ([2.0], [[2.0]])]
-one_unit = write_layers(units)
-partly = {(((1.0,), ((1.0,),)),): "The second layer is cut off, so the file is not whole"}
-check.returns(whole, (one_unit[:-3],), expected="damaged", mistakes=partly)
-renumbered = one_unit[:20] + struct.pack("<I", 3) + one_unit[24:]
-believed = {(((1.0,), ((1.0,),)), ((2.0,), ((2.0,),))): "After layer 1 comes layer 3 in this file"}
-check.returns(whole, (renumbered,), expected="damaged", mistakes=believed)
-check.report()
-### BEGIN HIDDEN TESTS
-import random
-
-draw = random.Random(2027)
-for _ in range(6):
-    count = draw.randint(2, 5)
-    small = [([draw.randint(-99, 0) / 8], [[draw.randint(1, 99) / 8]]) for _ in range(count)]
-    check.returns(order, (write_layers(small),), expected=small)
-    inputs, outputs = draw.sample(range(2, 7), 2)
-    row = [draw.randint(-99, 99) / 16 for _ in range(outputs)]
-    wide = [(row, [row] * inputs)]
-    check.returns(rows, (write_layers(wide),), expected=wide)
-    same = write_layers([([value], [[value]]) for value in range(1, count + 1)])
-    check.returns(whole, (same,), expected=[([float(value)], [[float(value)]]) for value in range(1, count + 1)])
-    check.returns(whole, (same[: -draw.randint(1, 19)],), expected="damaged")
-    place = 20 * draw.randrange(1, count)
+    opcode = draw.choice(("LDG.E", "LDS"))
+    chosen = draw.choices(list({".64": 8, ".128": 16, ".U16": 2, ".S8": 1, "": 4}.items()), k=draw.randint(2, 6))
+    listing = [f"{opcode}{modifier} R{draw.randint(0, 90)}, [R2]" for modifier, _ in chosen]
+    total = sum(size for _, size in chosen)
+    check.returns(sized, (listing,), call=rows_of, expected=[(opcodes[opcode], len(chosen), total)])
+    picked = draw.choices(list(opcodes), k=draw.randint(3, 9))
+    wanted = {}
+    for each in picked:
+        count, size = wanted.get(opcodes[each], (0, 0))
+        wanted[opcodes[each]] = count + 1, size + 4
+    check.returns(spaced, ([f"{each} R{draw.randint(0, 90)}, [R2]" for each in picked],), call=rows_of,
+                  expected=sorted((space, *pair) for space, pair in wanted.items()))  # fmt: skip
+    noise = draw.sample(["STG.E.64 desc[UR4][R2.64], R4", "FADD R1, R2, c[0x3][0x8]", "NOP", "LDSM.16 R0, [R2]"], 2)
     check.returns(
-        whole, (same[:place] + struct.pack("<I", draw.randint(7, 99)) + same[place + 4 :],), expected="damaged"
+        others, ([*noise, f"@!P{draw.randint(0, 6)} LDG.E R1, [R2]"],), call=rows_of, expected=[("global", 1, 4)]
     )
 check.score()
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# <details><summary>Hint 1: a place that moves</summary>
+# <details><summary>Hint 1: the opcode</summary>
 #
-# Keep in a variable where the next layer begins, and go on while that is within the content.
-# `struct.unpack_from(format, content, place)` reads from there.
-#
-# </details>
-# <details><summary>Hint 2: how much there must be</summary>
-#
-# A layer has 12 bytes, and then 4 for each of `outputs + inputs * outputs` numbers. Compare that with what is left
-# before you read it.
+# `line.split()` gives the words. Where the first begins with `@`, the opcode is the second.
 #
 # </details>
-# <details><summary>Hint 3: rows</summary>
+# <details><summary>Hint 2: its parts</summary>
 #
-# After the biases, row i is the next `outputs` numbers: slice the list in steps of `outputs`.
+# `"LDG.E.128".split(".")` is `["LDG", "E", "128"]`: the operation, then the modifiers. Compare the operation as a
+# whole, because `LDGDEPBAR` and `LDSM` begin with the same letters.
+#
+# </details>
+# <details><summary>Hint 3: the bytes</summary>
+#
+# Keep the modifiers' bytes in a dictionary, and take the first modifier that is in it; without one take 4.
 #
 # </details>
 
 
-# %% wrong="read_layers" says="in the file the biases come first" gets=2
-def read_layers(content):
-    layers, begin = [], 0
-    while begin < len(content):
-        if len(content) - begin < 12:
-            return "damaged"
-        number, inputs, outputs = struct.unpack_from("<3I", content, begin)
-        begin += 12
-        if number != len(layers) + 1 or len(content) - begin < 4 * outputs * (inputs + 1):
-            return "damaged"
-        rows = []
-        for _ in range(inputs):
-            rows.append(struct.unpack_from(f"<{outputs}f", content, begin))
-            begin += 4 * outputs
-        layers.append((struct.unpack_from(f"<{outputs}f", content, begin), rows))
-        begin += 4 * outputs
-    return layers
+# %% wrong="loads" says="whatever its modifiers say" gets=2
+def loads(listing):
+    spaces, found = {"LDG": "global", "LDS": "shared", "LDC": "constant", "ULDC": "constant"}, {}
+    for line in listing:
+        words = line.split()
+        opcode = words[words[0].startswith("@")].split(".")[0]
+        if opcode in spaces:
+            count, total = found.get(spaces[opcode], (0, 0))
+            found[spaces[opcode]] = count + 1, total + 4
+    return found
 
 
-# %% wrong="read_layers" says="That has a row for each output, as nn.Linear has" gets=2
-def read_layers(content):
-    layers, begin = [], 0
-    while begin < len(content):
-        if len(content) - begin < 12:
-            return "damaged"
-        number, inputs, outputs = struct.unpack_from("<3I", content, begin)
-        begin += 12
-        if number != len(layers) + 1 or len(content) - begin < 4 * outputs * (inputs + 1):
-            return "damaged"
-        biases = struct.unpack_from(f"<{outputs}f", content, begin)
-        begin += 4 * outputs
-        matrix = []
-        for _ in range(outputs):
-            matrix.append(struct.unpack_from(f"<{inputs}f", content, begin))
-            begin += 4 * inputs
-        layers.append((biases, matrix))
-    return layers
+# %% wrong="loads" says="ULDC loads from constant memory as well" gets=2
+def loads(listing):
+    sizes, found = {"64": 8, "128": 16, "U16": 2, "S16": 2, "U8": 1, "S8": 1}, {}
+    for line in listing:
+        words = line.split()
+        opcode, *modifiers = words[words[0].startswith("@")].split(".")
+        space = {"LDG": "global", "LDS": "shared", "LDC": "constant"}.get(opcode)
+        if space:
+            count, total = found.get(space, (0, 0))
+            found[space] = count + 1, total + next((sizes[each] for each in modifiers if each in sizes), 4)
+    return found
 
 
-# %% wrong="read_layers" says="After layer 1 comes layer 3 in this file" gets=2
-def read_layers(content):
-    layers, begin = [], 0
-    while begin < len(content):
-        if len(content) - begin < 12:
-            return "damaged"
-        _, inputs, outputs = struct.unpack_from("<3I", content, begin)
-        begin += 12
-        if len(content) - begin < 4 * outputs * (inputs + 1):
-            return "damaged"
-        numbers = []
-        for _ in range(inputs + 1):
-            numbers.append(struct.unpack_from(f"<{outputs}f", content, begin))
-            begin += 4 * outputs
-        layers.append((numbers[0], numbers[1:]))
-    return layers
+# %% wrong="loads" says="the opcode comes behind it" gets=2
+def loads(listing):
+    spaces = {"LDG": "global", "LDS": "shared", "LDC": "constant", "ULDC": "constant"}
+    sizes, found = {"64": 8, "128": 16, "U16": 2, "S16": 2, "U8": 1, "S8": 1}, {}
+    for line in listing:
+        opcode, *modifiers = line.split()[0].split(".")
+        if opcode in spaces:
+            count, total = found.get(spaces[opcode], (0, 0))
+            size = next((sizes[each] for each in modifiers if each in sizes), 4)
+            found[spaces[opcode]] = count + 1, total + size
+    return found
+
+
+# %% [markdown]
+# ## Exercise 3: a new training, and no compiler
+#
+# If the weights are inside the instructions, a new training can be written over them. Machine code has 16 bytes an
+# instruction, and an immediate is bytes 4 to 7 of these, a float32 (`struct.pack("<f", weight)`). The instruction may
+# hold the weight *without its minus*, and subtract. Four instructions:
+
+
+# %%
+def instruction(inside, rest=0x11):
+    """Return 16 bytes that hold `inside` at bytes 4 to 7."""
+    return bytes([rest] * 4) + inside + bytes([rest] * 8)
+
+
+code = b"".join(
+    (
+        instruction(struct.pack("<f", 0.5)),
+        instruction(struct.pack("<f", 0.25)),
+        instruction(struct.pack("<I", 7), rest=0x22),
+        instruction(struct.pack("<f", -0.5), rest=0x33),
+    )
+)
+rows = [code[start : start + 16].hex(" ", 4) for start in range(0, len(code), 16)]
+says = [
+    "the weight 0.5",
+    "the weight -0.25, without its minus",
+    "no weight: an address",
+    "the weight 0.5, with a minus",
+]
+pd.DataFrame({"16 bytes": rows, "bytes 4 to 7 are": says})
+
+# %% [markdown]
+# Write `patch(code, old, new)`: the same code in which the weights `new` stand in place of `old`, two lists of floats
+# of equal length. Where an instruction holds the negative of an old weight, it gets the negative of the new one.
+# Return `None` for what cannot be done: an old weight that stands nowhere in the code (with or without its minus), or
+# two old weights of the same size that would have to become two different numbers, because nobody can tell which is
+# which. No weight is zero.
+
+
+# %% answer="patch"
+def patch(code, old, new):
+    """Return the code with new weights: patch(instruction(pack(0.5)), [0.5], [2.0]) is instruction(pack(2.0))."""
+    ### BEGIN SOLUTION
+    becomes, found, parts = {}, set(), []
+    for before, after in zip(old, new, strict=True):
+        for sign in (1, -1):
+            key, value = (struct.pack("<f", sign * weight) for weight in (before, after))
+            if becomes.setdefault(key, value) != value:
+                return None
+    for start in range(0, len(code), 16):
+        inside = code[start + 4 : start + 8]
+        if inside in becomes:
+            found.add(abs(struct.unpack("<f", inside)[0]))
+        parts.append(code[start : start + 4] + becomes.get(inside, inside) + code[start + 8 : start + 16])
+    whole = all(abs(struct.unpack("<f", struct.pack("<f", weight))[0]) in found for weight in old)
+    return b"".join(parts) if whole else None
+    ### END SOLUTION
+
+
+# %%
+def inside_of(function, code, old, new):
+    """Return the floats at bytes 4 to 7 of each instruction that `function` gives; None where it gives None."""
+    made = function(code, old, new)
+    if not isinstance(made, bytes):
+        return made if made is None or made is exercises.not_yet else "no bytes"
+    return [struct.unpack("<f", made[start + 4 : start + 8])[0] for start in range(0, len(made), 16)]
+
+
+def holding(*weights):
+    """Return code with an instruction for each weight."""
+    return b"".join(instruction(struct.pack("<f", weight)) for weight in weights)
+
+
+# %% checks="patch" points=4
+check = exercises.Checks("Exercise 3, patch", patch)
+place, minus, once, never = (
+    "only bytes 4 to 7 are weights",
+    "a minus is kept",
+    "each instruction is patched once",
+    "None for what cannot be done, and only for that",
+)
+decoy = bytes(8) + struct.pack("<f", 0.5) + bytes(4)
+check.returns(place, (decoy + holding(0.5), [0.5], [2.0]), expected=decoy + holding(2.0))
+sign = {(2.0, -0.5): "-0.5 is the weight without its minus: it becomes -2.0", (2.0, 2.0): "The minus is lost"}
+check.returns(minus, (holding(0.5, -0.5), [0.5], [2.0]), call=inside_of, expected=[2.0, -2.0], mistakes=sign)
+twice = {(0.5, 0.5): "0.5 became 0.25, and then 0.5 again", (0.25, 0.25): "0.25 became 0.5, and then 0.25 again"}
+check.returns(
+    once, (holding(0.5, 0.25), [0.5, 0.25], [0.25, 0.5]), call=inside_of, expected=[0.25, 0.5], mistakes=twice
+)
+check.returns(never, (holding(0.5), [0.5], [2.0]), call=inside_of, expected=[2.0])
+absent = {(2.0,): "3.0 stands nowhere in the code, so the new training would be incomplete"}
+check.returns(never, (holding(0.5), [0.5, 3.0], [2.0, 4.0]), call=inside_of, expected=None, mistakes=absent)
+unclear = {
+    (2.0, 2.0): "Two weights of 0.5 become 2 and 4: which is which?",
+    (4.0, 4.0): "Two weights of 0.5 become 2 and 4: which is which?",
+}
+check.returns(never, (holding(0.5, 0.5), [0.5, 0.5], [2.0, 4.0]), call=inside_of, expected=None, mistakes=unclear)
+check.report()
+### BEGIN HIDDEN TESTS
+import random
+
+draw = random.Random(2025)
+for _ in range(6):
+    olds = [value / 64 for value in draw.sample(range(1, 900), 4)]
+    news = [value / 32 for value in draw.sample(range(901, 1800), 4)]
+    packed = struct.pack("<f", olds[0])
+    for decoy in (packed + bytes(12), bytes(2) + packed + bytes(10), bytes(12) + packed):
+        check.returns(place, (decoy + holding(*olds), olds, news), expected=decoy + holding(*news))
+    signs = [draw.choice((-1, 1)) for _ in olds]
+    turned = [sign * value for sign, value in zip(signs, olds, strict=True)]
+    wanted = [sign * value for sign, value in zip(signs, news, strict=True)]
+    check.returns(minus, (holding(*turned), olds, news), call=inside_of, expected=wanted)
+    turn = [*olds[1:], olds[0]]
+    check.returns(once, (holding(*olds), olds, turn), call=inside_of, expected=turn)
+    check.returns(never, (holding(*olds), olds, news), call=inside_of, expected=news)
+    check.returns(never, (holding(*olds[:3]), olds, news), call=inside_of, expected=None)
+    check.returns(never, (holding(*olds), [*olds, olds[2]], [*news, 99.0]), call=inside_of, expected=None)
+check.score()
+### END HIDDEN TESTS
+
+# %% [markdown]
+# <details><summary>Hint 1: by instruction</summary>
+#
+# Go through the code 16 bytes at a time, and look at bytes 4 to 7 alone. `code.replace(...)` would also find a weight
+# across two instructions.
+#
+# </details>
+# <details><summary>Hint 2: all weights at once</summary>
+#
+# Make a dictionary first: from the four bytes of each old weight to those of its new one, and from those of its
+# negative to those of the new negative. Then each instruction is looked up once.
+#
+# </details>
+# <details><summary>Hint 3: None</summary>
+#
+# While you fill the dictionary, a key that is there with another value is unclear. While you go through the code,
+# keep the weights that you have found, without their signs, and compare in the end.
+#
+# </details>
+
+
+# %% wrong="patch" says="it becomes -2.0" gets=3
+def patch(code, old, new):
+    becomes, found, parts = {}, set(), []
+    for before, after in zip(old, new, strict=True):
+        key, value = struct.pack("<f", before), struct.pack("<f", after)
+        if becomes.setdefault(key, value) != value:
+            return None
+    for start in range(0, len(code), 16):
+        inside = code[start + 4 : start + 8]
+        found.add(inside)
+        parts.append(code[start : start + 4] + becomes.get(inside, inside) + code[start + 8 : start + 16])
+    there = found | {struct.pack("<f", -struct.unpack("<f", each)[0]) for each in found}
+    return b"".join(parts) if there >= set(becomes) else None
+
+
+# %% wrong="patch" says="and then 0.5 again" gets=3
+def patch(code, old, new):
+    becomes = {}
+    for before, after in zip(old, new, strict=True):
+        if becomes.setdefault(before, after) != after:
+            return None
+    for before, after in becomes.items():
+        there = False
+        for start in range(4, len(code), 16):
+            inside = struct.unpack("<f", code[start : start + 4])[0]
+            if abs(inside) == before:
+                there = True
+                code = code[:start] + struct.pack("<f", after if inside > 0 else -after) + code[start + 4 :]
+        if not there:
+            return None
+    return code
+
+
+# %% wrong="patch" says="which is which?" gets=3
+def patch(code, old, new):
+    becomes, found, parts = {}, set(), []
+    for before, after in zip(old, new, strict=True):
+        for sign in (1, -1):
+            becomes[struct.pack("<f", sign * before)] = struct.pack("<f", sign * after)
+    for start in range(0, len(code), 16):
+        inside = code[start + 4 : start + 8]
+        if inside in becomes:
+            found.add(abs(struct.unpack("<f", inside)[0]))
+        parts.append(code[start : start + 4] + becomes.get(inside, inside) + code[start + 8 : start + 16])
+    return b"".join(parts) if all(abs(weight) in found for weight in old) else None
 
 
 # %% [markdown]
@@ -478,18 +558,37 @@ def read_layers(content):
 #   registers, instructions), so the clock needs the census.
 
 # %% [markdown]
-# ## Question 2: would you compile at start-up?
+# ## Question 2: your own constants
 #
-# Name one program for which you would generate and compile code from a file of weights when it starts, and one for
-# which you would not, and give the reason for each from what the lesson counted or measured.
+# Take a small function of your own that is called often with numbers that seldom change: a filter, a polynomial, a
+# table of physics, a small network that you have trained. Write it twice in C++, with the numbers as `constexpr` and
+# behind a pointer, or in another language with a compiler. `native.compile_cpp` and `helpers.compare` do the rest:
 #
-# Two to five sentences; a person reads them.
+# ```
+# from helpers import native
+# library = native.compile_cpp('extern "C" void run(const float* x, float* y, long long n) { ... }')
+# run = library.function("void run(const float* x, float* y, int64_t n)").raw
+# ```
+#
+# Predict the ratio of the two times from the instructions that each has to execute, *before* you measure. Then
+# measure, and explain the measurement to within a factor of two: by a count, by the machine code
+# (`native.disassemble`), or by a third version that changes one thing.
+#
+# Five to ten sentences with your numbers and your C++; a person reads them.
 
-# %% [markdown] written="compile_at_start" points=2
+# %% [markdown] written="own_constants" points=4
 # A full answer says:
 #
-# - 1 point: a small network that is evaluated very often with weights that stay as they are for long (a trigger, a
-#   filter in an audio program): the compiler's seconds are paid once, and the saved loads or calls each time.
-# - 1 point: a program in which that does not hold: weights that change often, few evaluations, layers so large that the
-#   code leaves the instruction cache or takes minutes to compile, a machine without a compiler; or a CPU, when only the
-#   constness is hoped for.
+# - 1 point: a function of the student's own, both versions, and a prediction with its reason in numbers (operations,
+#   loads, zeros and ones that fold, known sizes), written before the measurement.
+# - 1 point: a measurement that can be trusted: `helpers.compare` or the same care (both in turns, several rounds, the
+#   results compared), with its interval.
+# - 2 points: an explanation that reaches the measured ratio to within a factor of two and is itself tested: a count of
+#   instructions, the disassembly, or a third version. A prediction that was wrong by more and is then explained gets
+#   both; a prediction that was right and is not explained gets none of these two.
+
+# %% [markdown]
+# ## What you have practised
+#
+# Removing what is constant, zero or unread as a compiler does, telling what a load brings, and changing weights inside
+# machine code.
