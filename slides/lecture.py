@@ -68,7 +68,7 @@ class Act(Result):
 LECTURE = (
     Act("Machines: what is inside, and how it became so", (
         Topic(1, "How we got here", (
-            Pick("02", "Part 1: how we got here", 1, 2, shown="From 2010 on training compute doubles faster"),
+            Pick("02", "Part 1: demand and supply", 1, 2, shown="Training grows faster than machines"),
         )),
         Topic(2, "Inside a processor", (
             Pick("01", "Part 1: inside a processor", 1.5, 2, shown="A GPU spends its area on arithmetic units"),
@@ -98,9 +98,8 @@ LECTURE = (
             Pick("02", "Moore's law, and what stopped", 1, 2, shown="The clock stopped; transistors did not"),
         )),
         Topic(10, "A matrix product, timed", (
-            Pick("02", "Part 3: what went wrong here?", 0.5, 1, shown="What went wrong here? A product, timed"),
-            Pick("02", "Part 3: what went wrong here?", 0.5, 2, shown="The times fit a * b, not a product"),
-            Pick("02", "Five faults in five lines", 1),
+            Pick("02", "The bet", 1, shown="How much longer do 16 tokens take than one?"),
+            Pick("02", "Part 2: two roofs", 1, 2, shown="One token waits for its weights"),
         )),
     )),
     Act("Parallelism: where it comes from, and which machine can use it", (
@@ -116,10 +115,11 @@ LECTURE = (
                  shown="Between machines only whole models pay"),
         )),
         Topic(13, "The product in tiles", (
-            Pick("02", "Part 5: a matrix product, by its traffic", 1, shown="A row and a column for each element"),
-            Pick("02", "Tiles", 1, shown="A tile is read once and used many times"),
-            Pick("02", "Part 6: the same product, by its time", 0.5, 1, shown="And in time? Naive against the library"),
-            Pick("02", "Part 6: the same product, by its time", 1, 2, shown="Naive code is far from the library"),
+            Pick("02", "Part 3: a matrix product, by its traffic", 1, shown="A row and a column for each element"),
+            Pick("02", "Part 3: a matrix product, by its traffic", 1, 2,
+                 shown="A tile is read once and used many times"),
+            Pick("02", "Part 4: the same product, by its time", 0.5, 1, shown="And in time? Naive against the library"),
+            Pick("02", "Part 4: the same product, by its time", 1, 2, shown="Naive code is far from the library"),
         )),
         Topic(14, "Data and model parallelism, and where they wait", (
             Pick("04", "Batch norm: whose batch?", 1, shown="Where data parallelism must wait: batch norm"),

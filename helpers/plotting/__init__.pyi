@@ -57,5 +57,6 @@ from .drawings._ranks import (
     draw_mesh as draw_mesh,
     draw_ring as draw_ring,
 )
+from .drawings._tiles import draw_tiles as draw_tiles
 from .drawings._window import draw_window as draw_window
 from .player._play import play as play

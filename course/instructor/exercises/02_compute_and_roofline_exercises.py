@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Compute and roofline: exercises
 #
-# Three functions to write, for [lesson 02](../02_compute_and_roofline.ipynb): the model itself, a kernel, and the
-# batch that makes a layer wait for arithmetic. Every machine in them is made up, so nothing depends on how fast yours
-# is.
+# Three functions to write, for [lesson 02](../02_compute_and_roofline.ipynb): the model with its calls, a kernel, and
+# the batch that makes a layer wait for arithmetic. Every machine in them is made up, so nothing depends on how fast
+# yours is. The last question is about your own machine.
 #
 # Run the checks as often as you like. A goal is a point; "public checks passed, hidden not run" means that your
 # function is right for the inputs that you see here.
@@ -456,21 +456,22 @@ def smallest_batch(inputs, outputs, size, ridge):
 #   larger batch, tiling. "Optimise it" is not enough.
 
 # %% [markdown]
-# ## Question 2: where the model is wrong
+# ## Question 2: an operator of your own
 #
-# A roofline with two limits says that an addition of two vectors of 100 elements takes far less than it is measured to
-# take. Say what the model leaves out, how you would measure the missing part alone, and for which operators you may
-# neglect it.
+# Take an operator or a small model that the lesson does not have, at a size that you choose. Count its operations and
+# its bytes, and write down a time for your machine, from the limits that `helpers.probe()` shows and the calls. Then
+# measure it with `helpers.measure`. Go on until your model and the measured time are within a factor of 2, or until
+# you can show which promise of the roofline this operator breaks.
 #
-# Two to five sentences; a person reads them.
+# Four to eight sentences with your numbers; a person reads them.
 
-# %% [markdown] written="model_wrong" points=2
+# %% [markdown] written="own_operator" points=2
 # A full answer says:
 #
-# - 1 point: the overhead of a call, paid whatever the size; measured by an operator with next to no work, such as the
-#   addition of one element, or as the intercept of a line through times at growing sizes.
-# - 1 point: operators whose modelled time is much longer than the overhead, said as a comparison of the two and not
-#   merely as "large ones".
+# - 1 point: FLOP, bytes and calls with where each comes from, the machine's limits, and a time that was written down
+#   before the measured one (a first guess that was far off loses nothing).
+# - 1 point: what closed the gap, shown by a second measurement and not merely named: the call on the least input,
+#   another size, an input that fits into a cache, fewer threads. "Overhead" or "the cache" alone is not enough.
 
 # %% [markdown]
 # ## What you have practised

@@ -98,6 +98,16 @@ def test_products_colour_what_one_number_meets_and_makes():
     assert "a number of a takes part in 5 results" in texts(drawn)
 
 
+def test_tiles_colour_what_a_thread_reads_and_what_a_block_has_in_shared_memory():
+    def coloured(step):
+        drawn = plotting.draw_tiles(8, 12, 20, tile=4, block=(1, 2), step=step)
+        faces = [to_hex(patch.get_facecolor()).upper() for patch in drawn.axes[0].patches]
+        return tuple(faces.count(plotting.COLOURS[name]) - 1 for name in ("data", "computing"))  # one in the key
+
+    assert coloured(None) == (20 + 20, 1)
+    assert coloured(3) == (4 * 4 + 4 * 4, 4 * 4)
+
+
 DRAWINGS = {
     "ring": lambda: plotting.draw_ring(parallel.ring_frames(4)[2].chunks, moves=parallel.ring_frames(4)[2].moves),
     "ring of eight": lambda: plotting.draw_ring(parallel.ring_frames(8)[5].chunks, title="t"),
@@ -117,6 +127,9 @@ DRAWINGS = {
     "small window": lambda: plotting.draw_window(2, [1], used=1, read=True),
     "products": lambda: plotting.draw_products(4),
     "small products": lambda: plotting.draw_products(2),
+    "naive": lambda: plotting.draw_tiles(12, 16, 12, tile=4, block=(1, 2), title="t"),
+    "tiles": lambda: plotting.draw_tiles(12, 16, 12, tile=4, block=(2, 3), step=1, title="t"),
+    "few tiles": lambda: plotting.draw_tiles(4, 4, 4, tile=2, step=0),
 }
 
 
