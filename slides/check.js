@@ -8,12 +8,16 @@
   const quote = (text) => `"${text.trim().replace(/\s+/g, " ").slice(0, 40)}"`;
 
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const colours = new Map(); // to read a pixel takes longer than all else here
   const rgba = (colour) => {
-    canvas.clearRect(0, 0, 1, 1);
-    canvas.fillStyle = colour;
-    canvas.fillRect(0, 0, 1, 1);
-    const [red, green, blue, alpha] = canvas.getImageData(0, 0, 1, 1).data;
-    return { channels: [red, green, blue], alpha: alpha / 255 };
+    if (!colours.has(colour)) {
+      canvas.clearRect(0, 0, 1, 1);
+      canvas.fillStyle = colour;
+      canvas.fillRect(0, 0, 1, 1);
+      const [red, green, blue, alpha] = canvas.getImageData(0, 0, 1, 1).data;
+      colours.set(colour, { channels: [red, green, blue], alpha: alpha / 255 });
+    }
+    return colours.get(colour);
   };
   const over = (top, bottom) => top.channels.map((value, i) => value * top.alpha + bottom[i] * (1 - top.alpha));
   const luminance = (channels) => {
@@ -36,7 +40,7 @@
     const below = behind(element);
     if (below === null) return null;
     const style = getComputedStyle(element);
-    const ink = rgba(style.color);
+    const ink = { ...rgba(style.color) };
     for (let node = element; node; node = node.parentElement) ink.alpha *= Number(getComputedStyle(node).opacity);
     const [light, dark] = [luminance(over(ink, below)), luminance(below)].sort((a, b) => b - a);
     return (light + 0.05) / (dark + 0.05);
