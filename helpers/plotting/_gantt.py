@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -161,13 +162,24 @@ def _label(axes: Axes, spans: Sequence[Span], lanes: Sequence[str], colours: dic
 
 def _fitting(label: str, room_pt: float, size: float) -> str:
     """Return as much of ``label`` as ``room_pt`` points hold: all, its last word if that is a number, its beginning."""
-    last = label.split()[-1]
-    beginnings = [f"{label[:end].rstrip()}…" for end in range(len(label) - 1, 2, -1)] if room_pt > 3 * size else []
-    forms = [label, *([last] if last.isdigit() else beginnings)]
-    return next((form for form in forms if _width_pt(form, size) <= _FILLED * room_pt), "")
+    most_em, last = _FILLED * room_pt / size, label.split()[-1]
+    if _width_em(label) <= most_em:
+        return label
+    if last.isdigit():
+        return last if _width_em(last) <= most_em else ""
+    if room_pt <= 3 * size:
+        return ""
+    ends = range(3, len(label))  # a longer beginning is wider
+    fitting = bisect.bisect_right(ends, most_em, key=lambda end: _width_em(_beginning(label, end)))
+    return _beginning(label, ends[fitting - 1]) if fitting else ""
+
+
+def _beginning(label: str, end: int) -> str:
+    return f"{label[:end].rstrip()}…"
 
 
 @lru_cache(maxsize=4096)
-def _width_pt(text: str, size: float) -> float:
+def _width_em(text: str) -> float:
+    """Return the width of a text over its size: outlines are not hinted, so it is the same in every size."""
     with plt.style.context(STYLE_FILE):
-        return TextPath((0, 0), text, prop=FontProperties(size=size)).get_extents().width
+        return TextPath((0, 0), text, prop=FontProperties(size=100)).get_extents().width / 100
