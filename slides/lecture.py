@@ -136,14 +136,14 @@ LECTURE = (
     )),
     Act("Resources: operations, bytes, and what happens when they run out", (
         Topic(16, "Operations, layer by layer", (
-            Pick("07", "Part 2: what went wrong here?", 1, 1, shown="What went wrong here? The FLOPs of LeNet"),
-            Pick("07", "Part 2: what went wrong here?", 1, 2, shown="The total adds four different things"),
+            Pick("07", "Part 1: what a layer computes and touches", 1, 1, shown="Count by hand: outputs times weights"),
+            Pick("07", "Part 1: what a layer computes and touches", 1, 3, shown="Inference is a third of training"),
         )),
         Topic(17, "The working set of a layer", (
-            Pick("07", "Part 4: the working set of a layer", 0.5, 1),
-            Pick("07", "Part 4: the working set of a layer", 1, 2, shown="Most of LeNet's weights are in one layer"),
-            Pick("07", "What training adds", 1, shown="Training keeps activations for the backward"),
-            Pick("07", "Part 5: the peak of a training step", 1, 1, shown="The peak decides whether a step fits"),
+            Pick("07", "What it touches", 0.5, shown="A batch outgrows the weights"),
+            Pick("07", "Part 2: what training keeps", 1, 2, shown="Training keeps activations for the backward"),
+            Pick("07", "Part 4: the peak of a step", 1, 1, shown="The peak decides whether a step fits"),
+            Pick("07", "Part 4: the peak of a step", 1, 2, shown="What is saved climbs forward, falls backward"),
         )),
         Topic(18, "A working set beyond memory", (
             Pick("08", "Part 1: slow, because memory is full?", 1, 2, shown="Slow, because memory is full?"),

@@ -13,53 +13,54 @@
 #     title: Working set
 #     needs: ["00"]
 #     objectives:
-#       - count|counted the operations and the bytes of each layer of a network
-#       - find|found what a published table of operations got wrong, and the size of each error
-#       - predict|predicted where the memory of a training step goes, and its peak
-#       - trade|traded time for memory by checkpointing, estimated and measured
-#       - judge|judged a profiler by what it says it did not count
+#       - count|counted what a training step computes, touches and keeps, layer by layer
+#       - catch|caught what autograd keeps, with a hook of your own
+#       - find|found the moment of a step at which most is alive
+#       - trade|traded time for memory, by narrow numbers and by computing blocks again
+#       - decide|decided whether a model of 7 billion parameters trains in 24 GB
 # ---
 
 # %% [markdown] tags=["objectives"]
 # # Working set
 #
-# A network of 41,282 parameters needs more than ten times the memory of its parameters to train on 64 digits. Where does it
-# go? And what does one step of training cost, in operations and in time? This lesson counts both, layer by layer, and then holds
-# the counts to what the machine did.
+# `OutOfMemoryError`: sooner or later every training run meets it. Then people halve the batch until it runs, and never learn
+# what filled the memory. You will count it before the run, to the byte, on a laptop.
 #
-# Most numbers of this lesson are exact: they are counts, and on a CPU yours must be the same. Times, and the memory that a
-# convolution takes for itself, are those of one machine. Clear the outputs before you begin (Edit, Clear Outputs of All Cells).
+# **The bet.** A language model of 7 billion parameters takes 14 GB in bfloat16 (2 bytes a number), and your card has 24 GB. You
+# train it with Adam in [mixed precision](glossary.md#mixed-precision) (float32 weights, products in bfloat16) on one text of
+# 4,096 tokens. Part 6 has the answer.
 
 # %%
-import pandas as pd
+from functools import partial
+
 import thop
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 import helpers
-from helpers import memory, operations, plotting, profiling, recorded, results, timing, units
+from helpers import exercises, hardware, memory, operations, plotting, units
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
+adam = partial(torch.optim.Adam, fused=True)  # the update in one kernel
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1
+bet = helpers.predict("7 billion parameters, one step: how much memory at its peak?", "B")
+bet
 
 # %% [markdown] tags=["slide"] minutes=2
-# ## Part 1: count by hand
+# ## Part 1: what a layer computes and touches
 #
 # - Convolution: outputs × weights of one output
-# - Fully connected layer: inputs × outputs
-# - Both in [multiply-accumulates](glossary.md#mac): $y \leftarrow y + w\,x$
-# - LeNet, one image: how many?
+# - Fully connected: inputs × outputs
+# - In [MACs](glossary.md#mac): $y \leftarrow y + w\,x$
 #
-# LeNet reads images of 28 by 28 pixels. Its first convolution slides six filters of 5 by 5 over them, without padding, so each
-# filter gives 24 by 24 outputs, and each output is a sum of 25 products. The pooling halves both sides; the second convolution
-# sees 6 channels of 12 by 12 and gives 16 of 8 by 8, each output a sum of $6 \cdot 25$ products. After the second pooling
-# $16 \cdot 4 \cdot 4 = 256$ numbers go through three fully connected layers, of 120, 60 and 10 outputs.
+# Start small. LeNet reads digits of 28 x 28. Six filters of 5 x 5 give 24 x 24 outputs each; pooling halves both sides. Sixteen
+# filters of 6 x 5 x 5 give 8 x 8 each; pooling again leaves $16 \cdot 4 \cdot 4 = 256$ numbers. Three fully connected layers
+# follow.
 
-# %% tags=["predict"]
-macs_of_lenet = helpers.predict("How many multiply-accumulates does LeNet need for one image?", "MAC")
-macs_of_lenet
-
-# %% tags=["slide", "slide-code"] minutes=2
+# %% tags=["slide", "slide-code"] minutes=1
 by_hand = {
     "conv1": (6 * 24 * 24) * (1 * 5 * 5),
     "conv2": (16 * 8 * 8) * (6 * 5 * 5),
@@ -67,722 +68,904 @@ by_hand = {
     "fc2": 120 * 60,
     "fc3": 60 * 10,
 }
+
 # %% [markdown]
-# `profile_ops` counts the same without your hand. It follows the model's operators on shapes alone, computes nothing, and
-# returns a row a layer: a number found so is *counted*, and not measured. The variant `"lecture"` has the same convolutions and
-# fully connected layers; Part 2 shows what is different in it.
-
-# %% tags=["run"]
-lenet = helpers.LeNet(variant="lecture").to(device)
-counted = operations.profile_ops(lenet, (1, 1, 28, 28))
-assert all(by_hand[name] == counted.layer(name).forward_macs for name in by_hand)
-macs_of_lenet.reveal(modelled=sum(by_hand.values()), counted=counted.forward_macs)
-
-# %% tags=["look"]
-counted
-
-# %% [markdown] tags=["explain"]
-# The two counts agree in every layer. Two columns, never mixed. A MAC is one multiplication and one addition. A [FLOP](glossary.md#flop) is one operation of any
-# kind: two for each MAC, and one for each comparison of a ReLU. So FLOPs are not simply twice the MACs:
-
-# %% tags=["explain", "slide"] minutes=2
-from_macs = units.flops_from_macs(counted.forward_macs)
-print(f"{from_macs:,} FLOP in multiply-accumulates")
-print(f"{counted.forward_flops - from_macs:,} FLOP element by element: ReLU and pooling")
-print(f"{counted.forward_flops:,} FLOP together")
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 2: what went wrong here?
-#
-# A lecture printed these "FLOPs" of LeNet for one image.
-#
-# It is the same LeNet as ours. The lecture is "Hardware Ecosystem" (Cambridge, 2022). `lecture_table` counts by its rules and
-# gives its numbers to the digit.
+# `profile_ops` counts the same. It follows the model's operators on shapes and computes nothing:
 
 # %%
-lecture = counted.lecture_table()
-print(f"the lecture's total: {lecture.total_operations:,}")
-results.printed(lecture.table())
-
-# %% tags=["slide-output"]
-layers = [row.layer for row in lecture.layers]
-operations_of_lecture = [row.operations for row in lecture.layers]
-drawn = plotting.draw_layers(
-    layers, {"lecture": operations_of_lecture}, unit="", title="The lecture's count, one image"
-)
-alt = "Bars of the lecture's operations by layer of LeNet: conv2 has most, then conv1 and fc1; the ReLUs have some too."
-plotting.show(drawn, alt=alt)
-
-# %% [markdown]
-# Compare it with your count, layer by layer, before you read on. Which rows agree with the MACs, and which do not?
-
-# %% tags=["predict"]
-flops_each = helpers.predict('How many real FLOPs stand behind one of the lecture\'s "FLOPs"?', "x")
-flops_each
-
-# %% tags=["run"]
-side_by_side = pd.DataFrame(
-    {
-        "lecture": operations_of_lecture,
-        "macs": [counted.layer(name).forward_macs for name in layers],
-        "flops": [counted.layer(name).forward_flops for name in layers],
-    },
-    index=layers,
-)
-flops_each.reveal(
-    modelled=units.flops_from_macs(counted.forward_macs) / lecture.total_operations,
-    counted=counted.forward_flops / lecture.total_operations,
-)
-
-# %% tags=["look"]
-side_by_side.map("{:,}".format)
-
-# %% [markdown] tags=["explain"]
-# The total is neither the MACs nor the FLOPs. Take it apart. The difference of each convolution is one an output: its bias,
-# counted as a whole multiply-accumulate, though it is an addition alone. The fully connected layers have a bias too, and there it
-# is left out. ReLU counts 2 an element, pooling 3 an output, and both are added to multiply-adds as if they were the same thing.
-
-# %% tags=["explain", "slide", "slide-output"] minutes=3
-extra = side_by_side["lecture"] - side_by_side["macs"]
-account = {
-    "multiply-accumulates": counted.forward_macs,
-    "bias of the convolutions, as one MAC an output": extra[["conv1", "conv2"]].sum(),
-    "ReLU, as 2 an element": extra[[name for name in layers if "relu" in name]].sum(),
-    "pooling, as 3 an output": extra[["pool1", "pool2"]].sum(),
-}
-print(pd.Series(account).map("{:,}".format).to_string())
-print(f"sum: {sum(account.values()):,}, the lecture's total: {lecture.total_operations:,}")
-
-# %% [markdown] tags=["explain"]
-# Each rule can be defended alone: the largest of four values does take three comparisons. (`profile_ops` counts one an input, as
-# `operations.convention_table()` says; another convention is as good, if it is stated.) What cannot be defended is a sum of
-# different things under the name of a third. As FLOPs it is too low by almost a half; a machine's FLOP/s held against it would be
-# wrong by as much.
-#
-# One more row is suspect: `relu5` stands after the last layer, so it cuts off every negative logit. That costs 20 in the table.
-# What does it cost in training? Push all ten logits below zero, as a bad start may do, and look at the gradients.
-
-# %% tags=["look"]
-for variant in ("lecture", "standard"):
-    model = helpers.LeNet(variant=variant).to(device)
-    nn.init.constant_(model.fc3.bias, -100.0)
-    loss = nn.functional.cross_entropy(model(torch.rand(8, 1, 28, 28, device=device)), torch.arange(8, device=device))
-    loss.backward()
-    learning = sum(bool(weight.grad.any()) for weight in model.parameters())
-    print(
-        f"{variant}: {learning} of {len(list(model.parameters()))} weights and biases have a gradient that is not zero"
-    )
-
-# %% [markdown] tags=["explain"]
-# With the ReLU on its logits such a network can never learn again: every gradient is zero. From here on we use LeNet without it.
-# The last thing that the table leaves out is the larger part of the work: training also goes backward.
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 3: a training step in multiples of the forward
-#
-# Forward and backward together: how many times the multiply-accumulates of the forward?
-#
-# Backward, a layer $y = Wx$ needs two products: the gradient of the weights, $\partial y\,x^T$, and the gradient of its input,
-# $W^T \partial y$, which the layer before it waits for.
-
-# %% tags=["predict"]
-step_multiple = helpers.predict("Forward and backward together: how many times the MACs of the forward?", "x")
-step_multiple
-
-# %% [markdown]
-# Each of the two products has as many multiply-accumulates as the forward, which makes 3 in all. But nothing stands before the
-# first layer, so nobody asks for the gradient of its input. The model is $3M - M_{first}$.
-
-# %% tags=["run"]
 lenet = helpers.LeNet().to(device)
 step = operations.profile_ops(lenet, (1, 1, 28, 28))
-step_macs = step.forward_macs + step.backward_macs
-modelled_macs = 3 * step.forward_macs - step.layer("conv1").forward_macs
-step_multiple.reveal(modelled=modelled_macs / step.forward_macs, counted=step_macs / step.forward_macs)
-
-# %% tags=["look", "slide", "slide-output"] minutes=2
-print(f"modelled: {modelled_macs:,} MAC, counted: {step_macs:,} MAC")
-
-# %% tags=["look"]
 rows = [step.layer(name) for name in by_hand]
-drawn = plotting.draw_shares(
-    {
-        "inference": {row.layer: row.forward_macs for row in rows},
-        "training step": {row.layer: row.forward_macs + row.backward_macs for row in rows},
-    },
-    title="Multiply-accumulates of LeNet by layer",
-)
-alt = "Two pies of the MACs by layer: the two convolutions take most of both, conv1 a smaller share of training."
-plotting.show(drawn, alt=alt)
-
-# %% [markdown] tags=["explain"]
-# The share of conv1 is smaller in training, because its backward pass needs one product instead of two. Is the ratio of the times
-# that of the MACs as well?
-
-# %% tags=["look", "nbval-ignore-output"]
-digits = torch.rand(64, 1, 28, 28, device=device)
-
-
-def training_step(model):
-    model.zero_grad()
-    model(digits).sum().backward()
-
-
-programs = {"forward": lambda: lenet(digits), "step": lambda: training_step(lenet)}
-passes = helpers.compare(programs, budget_s=2, precision=0.1)
-passes
-
-# %% tags=["explain"]
-passes.claim("a training step takes longer than its forward", "step", at_least=1.5)
-
-# %% [markdown] tags=["explain"]
-# Set the time ratio beside the multiple that you predicted. They need not agree: pooling and ReLU have no MAC and take time, and
-# a convolution's backward runs at another rate than its forward. Part 8 finds out which layers these are.
-#
-# And then the optimizer changes the weights. It does so once a step, however many images the step has read:
-
-# %%
-per_image = {}
-for batch in (1, 8, 64):
-    whole = operations.profile_ops(lenet, (batch, 1, 28, 28), optimizer=torch.optim.Adam)
-    phases = {"forward": whole.forward_flops, "backward": whole.backward_flops, "Adam": whole.optimizer_flops}
-    per_image[f"batch {batch}"] = {phase: flops / batch for phase, flops in phases.items()}
-parts = {phase: [shares[phase] for shares in per_image.values()] for phase in phases}
-drawn = plotting.draw_layers(list(per_image), parts, unit="FLOP", title="FLOPs of a training step for each image")
-alt = "Stacked bars: forward and backward cost the same for each image, Adam's share shrinks as the batch grows."
-plotting.show(drawn, alt=alt)
-
-# %%
-print(f"Adam: {whole.optimizer_flops:,} FLOP for {whole.parameters:,} parameters")
-for batch, flops in per_image.items():
-    print(f"{batch}: Adam does {flops['Adam'] / flops['forward']:.2f} FLOP for each FLOP of the forward")
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 4: the working set of a layer
-#
-# The [working set](glossary.md#working-set) of a layer: its input, its weights, its output, in bytes.
-#
-# It is what must be at hand while the layer runs.
-#
-# In bytes, a float32 number has four. Which are more for one image in LeNet, the weights or the numbers that flow between the
-# layers (the activations)? Both convolutions together have few weights and are used many times; a fully connected layer
-# uses each of its weights once.
-
-# %% tags=["predict", "slide-output"]
-weight_share = helpers.predict("One image: what share of the bytes that LeNet's layers touch are weights?", "%")
-weight_share
-
-# %% tags=["run"]
-touched = step.table().set_index("layer")[["input_bytes", "weight_bytes", "output_bytes"]].drop("flatten")
-total = touched.loc[""]
-weight_share.reveal(counted=float(100 * total["weight_bytes"] / total.sum()))
-
-# %% tags=["look", "slide", "slide-output"] minutes=2
-results.printed(touched.iloc[1:].rename_axis(None))
-
-
-# %% tags=["look"]
-def layer_bytes(batch):
-    rows = operations.profile_ops(lenet, (batch, 1, 28, 28)).table()
-    return rows[(rows.layer != "") & (rows.output_bytes > 0)]
-
-
-def draw_inference(batch):
-    rows = layer_bytes(batch)
-    parts = {part: rows[f"{part}_bytes"].tolist() for part in ("input", "weight", "output")}
-    return plotting.draw_layers(rows.layer.tolist(), parts, unit="B", title=f"LeNet, inference, batch {batch}")
-
-
-helpers.interactive_figure(
-    draw_inference,
-    {"batch": [2**power for power in range(11)]},
-    views=[{"batch": 1}, {"batch": 64}],
-    alt=lambda batch: f"Bars of input, weight and output bytes of each layer of LeNet for a batch of {batch}.",
-)
-
-# %% [markdown] tags=["explain"]
-# For one image the weights of `fc1` tower over everything. For 64 images they are the same, and inputs and outputs are 64 times as large: now
-# the largest working set is that of the first layers. A batch divides the cost of reading the weights among its images.
-#
-# ### What training adds
-#
-# In inference, what a layer has read may be forgotten. In training it may not: backward needs the input of each
-# product again. What is kept for that is [saved for backward](glossary.md#saved-for-backward). Each weight
-# also gets a gradient, and Adam keeps two more numbers for it, its [optimizer state](glossary.md#optimizer-state).
-
-# %% tags=["run"]
-trained = memory.profile_layer_mem(lenet, (64, 1, 28, 28), optimizer=torch.optim.Adam)
-table = trained.table().set_index("layer")
-kept = table[["input_bytes", "output_bytes", "saved_bytes", "gradient_bytes", "optimizer_state_bytes"]]
-results.printed(kept)
-
-# %% tags=["look", "slide", "slide-output"] minutes=2
-parts = {
-    "weight and bias": (table["weight_bytes"] + table["bias_bytes"]).tolist(),
-    "gradient": table["gradient_bytes"].tolist(),
-    "Adam's state": table["optimizer_state_bytes"].tolist(),
-    "saved for backward": table["saved_bytes"].tolist(),
-}
-drawn = plotting.draw_layers(table.index.tolist(), parts, unit="B", title="LeNet, training with Adam, batch 64")
-alt = "Stacked bars by layer: relu1, pool1, relu2 and conv2 save most for backward; fc1 has most weights and state."
-plotting.show(drawn, alt=alt)
-
-# %% tags=["explain"]
-per_parameter = trained.parameter_bytes + trained.gradient_bytes + trained.optimizer_state_bytes
-print(f"weights, gradients and Adam's state: {per_parameter / trained.parameter_bytes:.2f} times the weights")
-print(f"saved for backward: {trained.saved_bytes / trained.parameter_bytes:.1f} times the weights")
-
-# %% [markdown] tags=["explain"]
-# Three rows are worth a second look; a tensor that two layers save is counted at the first. `conv1` saves nothing of its own: its
-# input is the batch, which is there anyway. `pool1` needs its input too, but that is what `relu1` has saved; what it adds
-# is the place where each largest value stood, an integer of eight bytes, so twice its output. `fc2` and `fc3` save nothing new:
-# their inputs are the outputs of the ReLUs before them.
-#
-# ### AlexNet: one image through each layer
-#
-# AlexNet (Krizhevsky and others, 2012) was trained on two GPUs of 3 GB, one half of most layers on each; lesson 05 counts whether
-# one would have done. It has the same two kinds of layers. The one here is torchvision's, which is in one piece and has 64 filters
-# in its first layer, where the paper has 96. Its convolutions are called `features`, its fully connected layers `classifier`.
-
-# %% tags=["predict"]
-connected_share = helpers.predict("What share of AlexNet's parameters is in its three fully connected layers?", "%")
-connected_share
-
-# %% tags=["run"]
-alexnet = memory.profile_layer_alexnet()
-connected = [row for row in alexnet.layers if row.kind == "Linear"]
-connected_share.reveal(counted=100 * sum(row.parameter_bytes for row in connected) / alexnet.parameter_bytes)
-print(f"{alexnet.parameter_bytes // 4:,} parameters")
-
-# %% tags=["look", "slide", "slide-output"] minutes=3
-results.printed(alexnet.table().drop(columns=["kind", "working_set_bytes"]).set_index("layer").rename_axis(None))
-
-
-# %% tags=["look"]
-def draw_alexnet(batch):
-    rows = alexnet.layers
-    parts = {
-        "input": [batch * row.input_bytes for row in rows],
-        "parameters": [row.parameter_bytes for row in rows],
-        "output": [batch * row.output_bytes for row in rows],
-    }
-    return plotting.draw_layers([row.layer for row in rows], parts, unit="B", title=f"AlexNet, batch {batch}")
-
-
-helpers.interactive_figure(
-    draw_alexnet,
-    {"batch": [2**power for power in range(11)]},
-    views=[{"batch": 1}, {"batch": 256}],
-    alt=lambda batch: f"Bars of input, parameters and output of each layer of AlexNet for a batch of {batch}.",
-)
-
-# %% [markdown] tags=["explain"]
-# The figure multiplies inputs and outputs by the batch; parameters do not grow. So there is a batch from which on the activations
-# are more than the parameters. Move the slider until you see it, then compute it:
-
-# %% tags=["explain"]
-flowing_bytes = sum(row.input_bytes + row.output_bytes for row in alexnet.layers)
-print(f"parameters: {alexnet.parameter_bytes:,} bytes; input and output: {flowing_bytes:,} bytes an image")
-print(f"they are equal at a batch of {alexnet.parameter_bytes / flowing_bytes:.0f}")
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 5: the peak of a training step
-#
-# [Peak memory](glossary.md#peak-memory) is the most that is alive at one moment. It decides whether a step fits.
-#
-# You have seen the parts: weights, gradients and Adam's state; the batch; what is saved for backward. Make your own prediction
-# from them. The next cell adds them up, which is the count that textbooks do.
-
-# %% tags=["predict", "slide-output"]
-peak_of_step = helpers.predict("What is the peak memory of a step of LeNet with Adam, batch 64?", "B")
-peak_of_step
-
-# %%
-textbook_bytes = per_parameter + digits.nbytes + trained.saved_bytes
-print(f"weights, gradients, Adam's state, batch, saved for backward: {textbook_bytes:,} bytes")
+assert list(by_hand.values()) == [row.forward_macs for row in rows]
+print(f"by hand {sum(by_hand.values()):,} MAC, profile_ops {step.forward_macs:,} MAC")
+print(f"and {step.forward_flops:,} FLOP: two a MAC, and those of ReLU and pooling")
 
 # %% [markdown]
-# `estimate_peak_memory` does not run the step. It follows the life of each tensor and finds the moment at which most bytes are
-# alive; each distinct operator it runs once, alone, to see what that takes inside itself. `measure_peak_memory` runs two steps
-# and reads every allocation of the second. Both must say the same.
-
-# %% tags=["run"]
-estimate = memory.estimate_peak_memory(lenet, (64, 1, 28, 28), optimizer=torch.optim.Adam)
-peak = memory.measure_peak_memory(lenet, (64, 1, 28, 28), optimizer=torch.optim.Adam)
-# %% tags=["look", "nbval-ignore-output"]
-peak_of_step.reveal(modelled=estimate.peak_bytes, measured=peak.peak_bytes)
-
-# %% tags=["look"]
-print(f"estimate over measurement: {estimate.peak_bytes / peak.peak_bytes:.2f}; the peak comes in: {estimate.phase}")
-
-# %% [markdown] tags=["explain"]
-# The textbook's sum is wrong twice. It adds up what is never alive together: at the end of backward most of what was saved is gone.
-# And it leaves out two things, which the next figures show: the gradients of the activations, and the
-# [workspace](glossary.md#workspace) that an operator takes for itself while it runs. Most of the workspace is that of [oneDNN](glossary.md#onednn)'s
-# convolutions: the library may copy 6 channels into 8 or 16 places, as wide as the [registers](glossary.md#register) of this processor. On another
-# processor, and on a GPU, the workspace is another, and so is the peak.
-
-# %% tags=["look", "nbval-ignore-output"]
-shares = memory.profile_mem(lenet, (64, 1, 28, 28), optimizer=torch.optim.Adam)
-names = {"size_bytes": "most_at_any_moment_bytes", "at_peak_bytes": "alive_at_the_peak_bytes"}
-kinds = shares.table().set_index("category")[list(names)].rename(columns=names)
-results.printed(pd.concat([kinds, kinds.sum().rename("sum").to_frame().T]))
-
-# %% [markdown] tags=["look"]
-# `profile_mem` gives the most that each kind of tensor takes at any moment. These moments differ, so their sum is more than the
-# step ever needs. What is alive at the peak adds up to it, and may stand in a pie:
-
-# %% tags=["look", "slide", "slide-output"] minutes=2
-at_peak = kinds["alive_at_the_peak_bytes"].sort_values(ascending=False)
-parts = {kind: int(at_peak[kind]) for kind in at_peak.index[:3]} | {"all other kinds": int(at_peak[3:].sum())}
-parts = {f"{kind}: oneDNN, this CPU" if kind == "workspace" else kind: size for kind, size in parts.items()}
-drawn = plotting.draw_shares({"training step": parts}, title="LeNet, batch 64: alive at the peak")
-alt = (
-    "A pie of what is alive at the peak of a training step, by kind; the workspace is that of oneDNN on this processor."
-)
-plotting.show(drawn, alt=alt)
-
-# %% tags=["look", "slide", "slide-output"] minutes=3
-line = estimate.timeline
-prefix = {"activation": "", "saved activation": "", "activation gradient": "gradient from ", "workspace": "inside "}
-spans = [
-    plotting.Span(
-        lane=f"{prefix[tensor.category]}{tensor.layer}, {units.text(tensor.size_bytes, 'B')}",
-        start=tensor.start_event,
-        end=tensor.end_event + 1,
-        kind=tensor.category,
-    )
-    for tensor in line.tensors
-    if tensor.category in prefix and tensor.size_bytes > units.parse("250 kB", "B")
-]
-drawn = plotting.gantt(spans, title="Who is alive when: one step of LeNet", unit="", xlabel="operator of the step")
-alt = "A Gantt chart of large tensors: each saved one lives until its layer's backward, those of early layers longest."
-plotting.show(drawn, alt=alt)
-
-# %% [markdown] tags=["explain"]
-# Read it from left to right; what is smaller than 250 kB is left out. The forward makes one saved tensor after another; the
-# backward uses them in reverse order, and each is freed as soon as it was used. The first layer's tensors live longest.
+# MACs and [FLOPs](glossary.md#flop) are two columns, never mixed.
 #
-# With an estimate that needs no run you can ask how large a batch fits, before anything runs out. `max_batch_size` looks for it
-# by bisection; `fits` answers for one batch.
-
-# %% tags=["explain", "nbval-ignore-output"]
-limit = units.parse("16 MiB", "B")
-largest = memory.max_batch_size(lenet, (1, 1, 28, 28), limit, optimizer=torch.optim.Adam)
-one_more = helpers.fits(lenet, (largest.batch_size + 1, 1, 28, 28), limit, optimizer=torch.optim.Adam)
-assert largest.peak_bytes <= limit
-assert not one_more
-largest
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 6: time for memory
-#
-# [Activation checkpointing](glossary.md#activation-checkpointing) keeps the input of a block only. Backward computes the block
-# again. What share of the peak is left?
-#
-# It pays where the activations are most of the memory: a deep network and a large batch. Here are four blocks, each of
-# four layers of 256, and 2,048 examples:
-
-
-# %%
-class Blocks(nn.Module):
-    def __init__(self, again):
-        super().__init__()
-        self.again = again
-        self.blocks = nn.ModuleList(self.block() for _ in range(4))
-
-    def block(self):
-        return nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.ReLU())))
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
-        return x
-
-
-rows = torch.rand(2048, 256, device=device)
-models = {"plain": Blocks(again=False).to(device), "checkpointed": Blocks(again=True).to(device)}
+# Training also goes backward. For a layer $y = Wx$ the gradient of its weights is one product, $\partial y\,x^T$. The gradient
+# of its input, $W^T \partial y$, is another; the layer before waits for it. Each has as many MACs as the forward. Who needs no
+# gradient of its input?
 
 # %% tags=["predict"]
-kept_share = helpers.predict("What share of the peak memory is left with checkpointing?", "%")
-kept_share
+multiple = helpers.predict("LeNet, forward and backward: times the MACs of the forward?", "x")
+multiple
 
-# %% tags=["run", "nbval-ignore-output"]
-peaks = {
-    name: (memory.estimate_peak_memory(model, rows).peak_bytes, memory.measure_peak_memory(model, rows).peak_bytes)
-    for name, model in models.items()
+# %% tags=["run"]
+step_macs = step.forward_macs + step.backward_macs
+modelled = (3 * step.forward_macs - by_hand["conv1"]) / step.forward_macs
+multiple.reveal(modelled=modelled, counted=step_macs / step.forward_macs)
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+forward = [row.forward_macs for row in rows]
+parts = {
+    "forward: all of inference": forward,
+    "gradient of the weights": forward,
+    "gradient of the input": [row.backward_macs - row.forward_macs for row in rows],
 }
-estimated_share, measured_share = (
-    100 * after / before for before, after in zip(peaks["plain"], peaks["checkpointed"], strict=True)
+drawn = plotting.draw_layers(
+    list(by_hand), parts, unit="MAC", title="Inference is a third of training"
 )
-kept_share.reveal(modelled=estimated_share, measured=measured_share)
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
-results.printed(pd.DataFrame(peaks, index=["estimated", "measured"]).T.add_suffix("_bytes"))
-
-# %% tags=["explain"]
-for name, (estimated, measured) in peaks.items():
-    print(f"{name}: estimate over measurement {estimated / measured:.2f}")
+alt = "A bar a layer in three equal parts; conv1 has no gradient of its input."
+plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# What does it cost? Each block is computed once more: the step has one forward more. In units of the forward that is 4 in place
-# of 3, less the input gradient that the first layer never needs.
-
-# %% tags=["explain"]
-work = operations.profile_ops(models["plain"], tuple(rows.shape))
-plain_macs = work.forward_macs + work.backward_macs
-extra_ratio = (plain_macs + work.forward_macs) / plain_macs
-print(f"with checkpointing: {extra_ratio:.2f} times the multiply-accumulates")
-
-
-# %% tags=["look", "nbval-ignore-output"]
-def run_step(model):
-    model.zero_grad()
-    model(rows).sum().backward()
-
-
-programs = {name: lambda model=model: run_step(model) for name, model in models.items()}
-costs = helpers.compare(programs, budget_s=5, precision=0.05)
-costs
-
-# %% tags=["explain"]
-costs.claim("computing every block again makes the step longer", "checkpointed", at_least=1.1, at_most=1.8)
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 7: other profilers
+# Nobody asks for the gradient of the digits, so the first layer has two products, and the step $3M - M_1$ MACs.
 #
-# A profiler is a model too. Whom do you believe?
+# ### What it touches
 #
-# `thop` is in wide use. It hangs a rule on each module that it knows. On LeNet it is right to the last MAC:
+# The [working set](glossary.md#working-set) of a layer is what it must have at hand: inputs, parameters, outputs. Parameters do
+# not grow with the batch. Press play:
 
-# %%
-thop_model = helpers.LeNet()
-thop_macs, _ = thop.profile(thop_model, inputs=(torch.zeros(1, 1, 28, 28),), verbose=False)
-print(f"thop: {thop_macs:,.0f} MAC, by hand: {sum(by_hand.values()):,} MAC")
+
+# %% tags=["run"]
+def touched(batch):
+    return memory.profile_layer_mem(lenet, (batch, 1, 28, 28), training=False)
+
+
+def drawn_at(batch):
+    title = f"LeNet, inference, batch {batch}"
+    drawn = plotting.draw_layer_memory(touched(batch), training=False, title=title)
+    drawn.axes[0].set_xlim(0, 560e3)
+    return drawn
+
+
+def share(batch):
+    found = touched(batch)
+    flowing = sum(row.input_bytes + row.output_bytes for row in found.layers)
+    return found.parameter_bytes / (found.parameter_bytes + flowing)
+
+
+batches = 1, 2, 4, 8, 16
+
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+plotting.play(
+    [drawn_at(batch) for batch in batches],
+    title="The working set of each layer",
+    alt="Bars of parameters, inputs and outputs by layer; those of the first layers grow.",
+    captions=[f"Parameters: {share(batch):.0%} of all bytes." for batch in batches],
+)
+
+# %% [markdown] tags=["explain"]
+# One image: `fc1` has most, nearly all of it weights. With 16 images the same weights are a sliver, and the early layers, with
+# their large pictures, need most. What flows between layers is called *activations*.
 
 # %% [markdown] tags=["slide"] minutes=2
-# ### A small attention layer
+# ## Part 2: what training keeps
 #
-# 128 words of 64 numbers, each compared with each other one. Two of the matrix products are written as `@`, outside every
-# module. What share of the multiply-accumulates does thop count?
+# - In inference, forget what a layer has read
+# - In training, backward needs it again
+# - Autograd *saves* it
+#
+# PyTorch tells a hook each tensor that it saves:
+
+
+# %% tags=["look"]
+def note(tensor):
+    print("saved:", tuple(tensor.shape))
+    return tensor
+
+
+small = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    small(torch.zeros(5, 4))
+
+# %% [markdown] tags=["explain"]
+# The first layer saves its input, for $\partial y\,x^T$; ReLU its output, where zeros stand; the second layer its weights, for
+# $W^T \partial y$, and its input, which is ReLU's output. (The order is PyTorch's.) Two of the four were there anyway, and two
+# are one tensor. What remains is [saved for backward](glossary.md#saved-for-backward).
+#
+# **Your turn.** Tensors that share memory have the same `tensor.untyped_storage()`, which has `nbytes()` and can be put into a
+# set.
+
+
+# %% tags=["yours"] yours="saved_bytes"
+def saved_bytes(model, x):
+    """Return the bytes autograd saves in model(x), each storage once, parameters and x not."""
+    saved = set()
+
+    def note(tensor):
+        saved.add(tensor.untyped_storage())
+        return tensor
+
+    there = {tensor.untyped_storage() for tensor in (*model.parameters(), x)}
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        model(x)
+    return sum(storage.nbytes() for storage in saved - there)
+
+
+# %% checks="saved_bytes"
+asked = exercises.Checks("What autograd keeps", saved_bytes)
+three = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+slips = {
+    120: "ReLU's output is saved twice and stands in memory once",
+    140: "x is there anyway, whoever saves it",
+    84: "Parameters are there anyway, whoever saves them",
+    164: "x and the parameters are there anyway",
+    0: "Nothing was noted: call the model inside the hooks",
+}
+asked.returns("two layers and a ReLU", (three, torch.zeros(5, 4)), expected=60, mistakes=slips)
+asked.returns("one layer", (nn.Linear(4, 3), torch.zeros(5, 4)), expected=0)
+saved_bytes = asked.settle()
+
+
+# %% wrong="saved_bytes" says="stands in memory once"
+def saved_bytes(model, x):
+    sizes = []
+    there = {tensor.untyped_storage() for tensor in (*model.parameters(), x)}
+
+    def note(tensor):
+        if tensor.untyped_storage() not in there:
+            sizes.append(tensor.nbytes)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        model(x)
+    return sum(sizes)
+
+
+# %% wrong="saved_bytes" says="x is there anyway"
+def saved_bytes(model, x):
+    saved = set()
+
+    def note(tensor):
+        saved.add(tensor.untyped_storage())
+        return tensor
+
+    there = {tensor.untyped_storage() for tensor in model.parameters()}
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        model(x)
+    return sum(storage.nbytes() for storage in saved - there)
+
+
+# %% [markdown]
+# LeNet: of one image `conv1` makes $6 \cdot 24 \cdot 24$ numbers, `pool1` a quarter of them, `conv2` $16 \cdot 8 \cdot 8$,
+# `pool2` a quarter; then 120 and 60. ReLU keeps its output, which the next layer needs too. Max pooling keeps besides *where*
+# each largest value stood, an integer of 8 bytes. The weights are 165 kB.
+
+# %% tags=["predict"]
+times_weights = helpers.predict(
+    "LeNet, 64 images: saved bytes over those of the weights?", "x"
+)
+times_weights
+
+# %% tags=["run"]
+digits = torch.rand(64, 1, 28, 28, device=device)
+weight_bytes = sum(weight.nbytes for weight in lenet.parameters())
+places = 6 * 24 * 24, 6 * 12 * 12, 16 * 8 * 8, 16 * 4 * 4, 120, 60
+an_image = 4 * sum(places) + 8 * (places[1] + places[3])
+kept = saved_bytes(lenet, digits)
+times_weights.reveal(modelled=64 * an_image / weight_bytes, counted=kept / weight_bytes)
+
+# %% [markdown]
+# Training keeps more besides: each weight gets a gradient, and Adam two running averages, its [optimizer
+# state](glossary.md#optimizer-state). Four numbers a parameter:
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+trained = memory.profile_layer_mem(lenet, tuple(digits.shape), optimizer=adam)
+assert trained.saved_bytes == kept
+title = "LeNet, 64 images: what training keeps"
+drawn = plotting.draw_layer_memory(trained, training=True, title=title)
+alt = "Bars by layer: relu1, pool1, relu2 save most; fc1 has most weights, gradients, state."
+plotting.show(drawn, alt=alt)
+
+# %% [markdown] tags=["explain"]
+# A tensor that two layers save counts at the first. `pool1` adds only its places, twice the bytes of its output.
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 3: a transformer, token by token
+#
+# - Words become *tokens*, a vector of width $h$ each
+# - *Attention* lets each token look at all before it
+# - A score for each pair: a square
+#
+# Each of several *heads* makes a query, a key and a value of $h / \text{heads}$ numbers for each token. A softmax of queries
+# times keys says how much of each value a token takes:
+
+
+# %% tags=["slide", "slide-code"] minutes=1
+def plain(queries, keys, values):
+    scores = queries @ keys.transpose(-1, -2) / queries.shape[-1] ** 0.5
+    later = torch.full_like(scores[0, 0], -torch.inf).triu(1)  # a token sees none after it
+    return torch.softmax(scores + later, dim=-1) @ values
 
 
 # %%
 class Attention(nn.Module):
-    def __init__(self, width=64):
+    def __init__(self, width, heads, attend=plain):
         super().__init__()
-        self.queries_keys_values = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
+        self.heads, self.attend = heads, attend
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
-    def forward(self, words):
-        queries, keys, values = self.queries_keys_values(words).chunk(3, dim=-1)
-        weights = torch.softmax(queries @ keys.transpose(-1, -2) / 8, dim=-1)
-        return self.out(weights @ values)
+    def forward(self, x):
+        split = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.out(self.attend(*split).transpose(1, 2).flatten(2))
 
+
+# %%
+class Block(nn.Module):
+    def __init__(self, width, heads, attend=plain):
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads, attend)
+        self.norm2, self.up = nn.LayerNorm(width), nn.Linear(width, 4 * width)
+        self.gelu, self.down = nn.GELU(), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm1(x))
+        return x + self.down(self.gelu(self.up(self.norm2(x))))
+
+
+# %% [markdown]
+# This is GPT's block, without its dropout. Count what it keeps of one token. A linear layer keeps its input; the products of
+# `plain` keep queries, keys and values; softmax keeps its output; layer norm and GELU keep their input. Sums keep nothing. (Two
+# numbers that a layer norm keeps of a token we leave out.)
+#
+# **Your turn**:
+
+
+# %% tags=["yours"] yours="kept_for_token"
+def kept_for_token(width, heads, tokens):
+    """Return the bytes that a block keeps of one of `tokens` tokens, in bfloat16."""
+    attention = width + width + 3 * width + width  # norm1, qkv, the three, out
+    feed_forward = width + width + 4 * width + 4 * width  # norm2, up, gelu, down
+    scores = heads * tokens
+    return 2 * (attention + feed_forward + scores)
+
+
+# %% checks="kept_for_token"
+asked = exercises.Checks("Kept of a token", kept_for_token)
+slips = {
+    256: "And the scores: softmax keeps one for each token before it, in each head",
+    276: "Every head has scores of its own",
+    148: "bfloat16 has 2 bytes a number",
+    592: "bfloat16 has 2 bytes a number",
+    200: "GELU and the last layer keep inputs that are four times as wide",
+    264: "queries, keys and values are kept as well: 3 times the width",
+    248: "queries, keys and values: three, not one or none",
+}
+asked.returns("width 8, 2 heads, 10 tokens", (8, 2, 10), expected=296, mistakes=slips)
+asked.returns("width 16, 4 heads, 5 tokens", (16, 4, 5), expected=552)
+kept_for_token = asked.settle()
+
+
+# %% wrong="kept_for_token" says="And the scores"
+def kept_for_token(width, heads, tokens):
+    return 32 * width
+
+
+# %% wrong="kept_for_token" says="Every head has scores of its own"
+def kept_for_token(width, heads, tokens):
+    return 32 * width + 2 * tokens
+
+
+# %% [markdown]
+# Now let your hook count. A second block adds exactly what one block keeps, its input included:
+
+
+# %%
+def counted(width, heads, tokens, device="meta"):
+    with torch.device(device):
+        blocks = [Block(width, heads).bfloat16() for _ in range(2)]
+        x = torch.empty(1, tokens, width, dtype=torch.bfloat16)
+        two = saved_bytes(nn.Sequential(*blocks), x)
+        return (two - saved_bytes(blocks[0], x)) / tokens
+
+
+modelled, found = kept_for_token(128, 4, 256), counted(128, 4, 256, device)
+print(f"a token keeps {modelled:,} bytes (modelled), {found:,.0f} bytes (counted)")
+
+# %% [markdown] tags=["explain"]
+# The rest are two numbers that each layer norm keeps. A tensor on the device *meta* has a shape and no data, so your hook can
+# count a block of any size. The bet's model has 32 layers of width 4,096 with 32 heads (the shape of Llama 2 7B: Touvron and
+# others, 2023).
 
 # %% tags=["predict"]
-seen_share = helpers.predict("What share of this layer's multiply-accumulates does thop count?", "%")
-seen_share
+half = helpers.predict("From how many tokens on are scores half of what it keeps?", "tokens")
+half
+
+# %% tags=["run"]
+width, heads = 4096, 32
+lengths = range(1024, 4097, 512)
+shares = {n: 2 * heads * n / counted(width, heads, n) for n in lengths}
+crossing = min(n for n in lengths if shares[n] > 0.499)
+half.reveal(modelled=32 * width / (2 * heads), counted=crossing)
+
+
+# %%
+def kept_by_operator(tokens):
+    with torch.device("meta"):
+        two = nn.Sequential(*(Block(width, heads) for _ in range(2))).bfloat16()
+        x = torch.empty(1, tokens, width, dtype=torch.bfloat16)
+    found = memory.profile_layer_mem(two, x, target="cuda").layers
+    saved = {row.layer[2:]: row.saved_bytes for row in found if row.layer.startswith("1.")}
+    order = ["norm1", "attention.qkv", "attention", "attention.out", *list(saved)[4:]]
+    scores = [2 * heads * tokens**2 * (name == "attention") for name in order]
+    rest = [saved[name] - square for name, square in zip(order, scores, strict=True)]
+    title = f"One block of width 4,096 keeps of {tokens:,} tokens"
+    parts = {"as the tokens": rest, "as their square": scores}
+    drawn = plotting.draw_layers(order, parts, unit="B", title=title)
+    drawn.axes[0].set_xlim(0, 1.5e9)
+    return drawn
+
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+plotting.play(
+    [kept_by_operator(tokens) for tokens in (512, 1024, 2048, 4096)],
+    title="The square of attention",
+    alt="Bars by operator; twice the tokens double all but the scores, which quadruple.",
+    captions=[
+        f"It keeps {counted(width, heads, n):,.0f} bytes of a token."
+        for n in (512, 1024, 2048, 4096)
+    ],
+)
+
+# %% [markdown] tags=["explain"]
+# All grows with the tokens, scores with their square. They are half at $n = 16\,h/a$ tokens for $a$ heads: sixteen times the
+# width of one head, however wide the model.
+#
+# With dropout a block keeps $34\,h$ and five bytes a score (Korthikanti and others, *Reducing Activation Recomputation in Large
+# Transformer Models*, 2022; lessons 05 and 16 use the $34\,h$). *Fused* attention never writes the square: it computes scores
+# piece by piece, and again in the backward pass (lesson 18). PyTorch has it:
+
+
+# %%
+def fused(queries, keys, values):
+    return scaled_dot_product_attention(queries, keys, values, is_causal=True)
+
+
+x = torch.randn(1, 256, 128, device=device)
+for attend in (plain, fused):
+    kept = saved_bytes(Attention(128, 4, attend).to(device), x)
+    print(f"{attend.__name__} attention keeps {kept:,} bytes of 256 tokens")
+
+# %% [markdown] tags=["slide"] minutes=1
+# ### A tool that counts modules
+#
+# - `thop`, in wide use, has a rule for each *module* it knows
+# - Attention of width 64, one head, 128 tokens
+# - What share of the MACs does it count?
+#
+# Linear layers are modules. The two products in `plain`, written with `@`, stand in none.
+
+# %% tags=["predict"]
+seen = helpers.predict("What share of the MACs of attention does thop count?", "%")
+seen
 
 # %% tags=["run"]
 words = torch.zeros(1, 128, 64)
-attention_macs = 128 * 64 * (3 * 64) + 2 * 128 * 128 * 64 + 128 * 64 * 64
-thop_macs, _ = thop.profile(Attention(), inputs=(words,), verbose=False)
-ours = operations.profile_ops(Attention(), words)
-seen_share.reveal(counted=100 * thop_macs / attention_macs)
-
-# %% tags=["look", "slide", "slide-output"] minutes=2
-print(f"by hand      {attention_macs:,} MAC")
-print(f"thop         {thop_macs:,.0f} MAC")
-print(f"profile_ops  {ours.forward_macs:,} MAC")
-
-# %% [markdown] tags=["explain"]
-# What thop has no rule for counts zero, and unless you ask it does not say so: a number that looks finished. With
-# `report_missing=True` it warns that it has no rule for `Attention` and takes it for zero. fvcore lists the operators that it does
-# not know (`unsupported_ops`). Ask every profiler for its list.
-#
-# And a profiler should leave a model as it found it. Look at the LeNet that thop has counted:
-
-# %%
-left_behind = sorted(set(thop_model.state_dict()) - set(helpers.LeNet().state_dict()))
-print("left in the model:", ", ".join(left_behind))
-try:
-    helpers.LeNet().load_state_dict(thop_model.state_dict())
-except RuntimeError:
-    print("its saved weights do not load into a new LeNet")
-
-# %% [markdown] tags=["explain"]
-# They are buffers, so they go into every checkpoint that you save. It can be worse: where two parts of a network share one ReLU,
-# thop hangs its hooks on it twice and takes them off once.
+all_macs = 128 * 64 * (3 * 64 + 64) + 2 * 128 * 128 * 64
+thop_macs, _ = thop.profile(Attention(64, 1), inputs=(words,), verbose=False)
+ours = operations.profile_ops(Attention(64, 1), words)
 
 # %% tags=["look"]
-relu = nn.ReLU()
-shared = nn.Sequential(nn.Sequential(nn.Linear(8, 8), relu), nn.Sequential(nn.Linear(8, 8), relu))
-thop.profile(shared, inputs=(torch.zeros(1, 8),), verbose=False)
-try:
-    shared(torch.zeros(1, 8))
-except AttributeError as error:
-    print(f"the model no longer runs: {error}")
+seen.reveal(counted=100 * thop_macs / all_macs)
+print(f"by hand {all_macs:,}, profile_ops {ours.forward_macs:,}, thop {thop_macs:,.0f} MAC")
 
 # %% [markdown] tags=["explain"]
-# `profile_ops` gives the same model back as it was, and counts both uses:
-
-# %%
-shared = nn.Sequential(nn.Sequential(nn.Linear(8, 8), relu := nn.ReLU()), nn.Sequential(nn.Linear(8, 8), relu))
-before = set(shared.state_dict())
-print(f"{operations.profile_ops(shared, (1, 8)).forward_macs} MAC")
-left, outputs = set(shared.state_dict()) - before, shared(torch.zeros(1, 8)).shape[1]
-print(f"left in the model: {len(left)} buffers; it runs, and returns {outputs} numbers")
-
-# %% [markdown]
-# ### More models, more profilers
-#
-# These counts were recorded once, since you may not have all of the profilers. The truth was worked out by hand; the colour
-# says how far each is from it (green: exact, amber: within 2 %). The column `torch` is PyTorch's own `FlopCounterMode`.
-
-# %% tags=["slide", "slide-output"] minutes=2
-recorded.show("07", "peers")
+# What thop has no rule for counts zero; `report_missing=True` makes it say so. Ask every profiler what it did not count. The
+# appendix compares five.
 
 # %% [markdown] tags=["slide"] minutes=2
-# ## Part 8: where the time goes
+# ## Part 4: the peak of a step
 #
-# `pool1` has no multiply-accumulate at all. What share of the time of a training step does it take?
+# - A tensor is *alive* from the operator that makes it to the last that needs it
+# - [Peak memory](glossary.md#peak-memory): the most alive at one moment
+# - It decides whether a step fits
 #
-# A profile of time answers it. `profile_time` sets marks around each module, forward and backward, and runs the step many times,
-# with the marks and without, so that you see what the marks themselves cost.
+# Four blocks make a small GPT. Its loss: how well each token predicts the next.
+
+
+# %%
+class GPT(nn.Module):
+    def __init__(self, width, heads, layers, words, attend=plain, again=False):
+        super().__init__()
+        self.again, self.embed = again, nn.Embedding(words, width)
+        self.blocks = nn.ModuleList(Block(width, heads, attend) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+
+    def forward(self, text):
+        x = self.embed(text[:, :-1])
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
+        return cross_entropy(self.head(self.norm(x)).flatten(0, 1), text[:, 1:].flatten())
+
+
+# %% [markdown]
+# (`again` waits for Part 5; a real GPT also adds positions.) `estimate_peak_memory` follows a step on tensors without data and
+# notes the life of each, as here of three:
+
+# %%
+given = [(0, 4, 100), (1, 3, 20), (2, 3, 7)]  # born, gone, bytes
+spans = [plotting.Span(f"{size} bytes", born, gone, "data") for born, gone, size in given]
+title = "Three tensors, four moments"
+drawn = plotting.gantt(spans, title=title, unit="", xlabel="moments 0 to 3")
+drawn.axes[0].set_xticks(range(5))
+plotting.show(drawn, alt="Three bars: 100 bytes from 0 to 4, 20 from 1 to 3, 7 from 2 to 3.")
+
+# %% [markdown]
+# **Your turn.** A tensor is alive from moment `born` on, and no more at moment `gone`. How many bytes are alive at each moment?
+
+
+# %% tags=["yours"] yours="alive"
+def alive(lives, moments):
+    """Return a list: the bytes alive at moments 0 to moments - 1."""
+    change = [0] * (moments + 1)
+    for born, gone, size in lives:
+        change[born] += size
+        change[gone] -= size
+    running, found = 0, []
+    for moment in range(moments):
+        running += change[moment]
+        found.append(running)
+    return found
+
+
+# %% checks="alive"
+asked = exercises.Checks("What is alive when", alive)
+slips = {
+    (100, 120, 127, 127): "At the moment gone a tensor is no longer alive",
+    (100, 20, 7, 0): "A tensor is alive until it is gone, not only when it is born",
+    (100, 20, 7, -27): "That is the change at each moment; add the changes up",
+    (100, 120, 127): "One number for each moment",
+}
+asked.returns(
+    "three tensors, four moments", (given, 4), expected=[100, 120, 127, 100], mistakes=slips
+)
+asked.returns("nothing yet", ([(2, 3, 5)], 3), expected=[0, 0, 5])
+alive = asked.settle()
+
+
+# %% wrong="alive" says="no longer alive"
+def alive(lives, moments):
+    return [
+        sum(size for born, gone, size in lives if born <= moment <= gone)
+        for moment in range(moments)
+    ]
+
+
+# %% wrong="alive" says="not only when it is born"
+def alive(lives, moments):
+    return [
+        sum(size for born, _, size in lives if born == moment) for moment in range(moments)
+    ]
+
+
+# %%
+KINDS = {
+    "parameter": "parameters",
+    "optimizer state": "optimizer state",
+    "gradient": "gradients",
+    "saved activation": "saved for backward",
+}
+
+
+def by_kind(estimate):
+    lives = {kind: [] for kind in (*KINDS.values(), "all else")}
+    for each in estimate.timeline.tensors:
+        life = each.start_event, each.end_event + 1, each.size_bytes
+        lives[KINDS.get(each.category, "all else")].append(life)
+    moments = len(estimate.timeline.events)
+    return {kind: alive(found, moments) for kind, found in lives.items()}
+
+
+# %% [markdown]
+# Width 128, four heads, 64 letters, one text of 256 tokens, all in float32: 809,728 parameters of 16 bytes with gradient and
+# Adam's state, and four blocks that keep twice the bytes of bfloat16. The rest is small.
 
 # %% tags=["predict"]
-pool_share = helpers.predict("What share of the time of LeNet's training step, batch 64, does pool1 take?", "%")
-pool_share
-
-# %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=2
-times = profiling.profile_time(lenet, digits, budget_s=1)
-whole = operations.profile_ops(lenet, tuple(digits.shape))
-flops = {row.layer: row.forward_flops + row.backward_flops for row in whole.layers}
-pool_share.reveal(modelled=100 * flops["pool1"] / flops[""], measured=100 * times.layer("pool1").share)
-
-# %% tags=["look", "nbval-ignore-output"]
-times
-
-# %% tags=["explain"]
-assert abs(sum(row.total_s for row in times.parts()) / times.step_s - 1) < 1e-6
-pool1_s = times.layer("pool1").total_s
-print(f"pool1: {whole.layer('pool1').forward_macs} MAC in the forward, {units.text(pool1_s, 's')} in a step")
-
-# %% [markdown] tags=["explain"]
-# The model in the reveal counts FLOPs as if each took the same time. Pooling does few operations and moves many bytes, and its
-# kernel may run on one number at a time where a convolution runs on many.
-#
-# Below the layers are operators, and below those, on a GPU, kernels. `kernel_table` is the classic table of a profiler, for any
-# function:
-
-# %% tags=["look", "nbval-ignore-output"]
-kernels = profiling.kernel_table(lambda: training_step(lenet), runs=20)
-results.printed(kernels.table().head(8))
-
-# %% tags=["explain"]
-shares_sum = kernels.table()["share"].sum()
-print(f"with the row of what is not accounted for the shares add up to {shares_sum:.3f}")
-
-# %% [markdown] tags=["explain"]
-# ### The step from its operators alone
-#
-# Here is a model of a step's time that needs no run of the step: time each distinct operator alone, multiply by its calls, add up.
-# It assumes that operators do not affect each other and that all the time is spent in operators.
-
-# %% tags=["predict"]
-step_time = helpers.predict("How long does one training step of LeNet, batch 64, take?", "s")
-step_time
+peak = helpers.predict("The small GPT, one step with Adam: its peak?", "B")
+peak
 
 # %% tags=["run"]
-modelled = profiling.estimate_step_time(lenet, digits, budget_s=1)
-measured = helpers.measure(lambda: training_step(lenet), budget_s=1)
-print(f"operators that could not be timed alone: {len(modelled.not_timed)}")
+text = torch.randint(64, (1, 257), device=device)
+gpt = GPT(128, 4, 4, 64).to(device)
+everything = 16 * 809_728 + 4 * 256 * 2 * kept_for_token(128, 4, 256)
+estimate = memory.estimate_peak_memory(gpt, text, optimizer=adam)
+found = memory.measure_peak_memory(gpt, text, optimizer=adam)
 
-# %% tags=["look", "nbval-ignore-output"]
-step_time.reveal(modelled=modelled.step_s, measured=measured.median_s)
-
-# %% tags=["explain"]
-ratio = modelled.step_s / measured.median_s
-timing.claim("the times of the operators add up to that of the step", ratio, at_least=0.5, at_most=2,
-             evidence=[modelled, measured])  # fmt: skip
+# %% tags=["look"]
+peak.reveal(modelled=everything, measured=found.peak_bytes)
+highest = max(map(sum, zip(*by_kind(estimate).values(), strict=True)))
+print(f"your running sum: {highest:,} bytes; measured: {found.peak_bytes:,} bytes")
 
 # %% [markdown] tags=["explain"]
-# Where it is too low, the time between the operators is missing: Python and autograd. Where it is too high, an operator ran slower
-# alone than in the step, where its input was still in a [cache](glossary.md#cache).
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 9: what was not counted
-#
-# - Every operator is counted, declared free, or listed.
-# - Never a silent zero.
-#
-# You can add an operator of your own to PyTorch, and no profiler can know what it computes. Here is one, in the middle of a small
-# network.
+# Your running sum and the allocator agree to the byte. The plain sum of all that the step keeps was too much. Why? Look at it
+# over the step:
 
 
 # %%
-@torch.library.custom_op("course::scaled_tanh", mutates_args=())
-def scaled_tanh(x: torch.Tensor) -> torch.Tensor:
-    return 1.7159 * torch.tanh(2 / 3 * x)
+def over_step(estimate, title, top_bytes=25e6):
+    drawn, axes = plotting.figure(title=title)
+    stack, events = by_kind(estimate), estimate.timeline.events
+    colours = ["#0072B2", "#009E73", "#D55E00", "#CC79A7", "#BBBBBB"]
+    axes.stackplot(range(len(events)), stack.values(), labels=stack, colors=colours)
+    phases = [event.phase for event in events]
+    for phase in ("forward", "backward"):
+        axes.axvline(phases.index(phase), color="#555555", linewidth=0.8)
+        axes.text(phases.index(phase) + 1, 0.95 * top_bytes, phase)
+    said = f"peak {units.text(estimate.peak_bytes, 'B')}"
+    axes.plot(estimate.peak_event, estimate.peak_bytes, "v", color="#222222", label=said)
+    axes.set(ylim=(0, top_bytes), xlabel="operator of the step", ylabel="alive")
+    plotting.unit_axis(axes, "y", "B")
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=11, frameon=False)
+    return drawn
 
 
-@scaled_tanh.register_fake
-def _(x):
-    return torch.empty_like(x)
-
-
-class WithOwnOperator(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(784, 120), nn.Linear(120, 10)
-
-    def forward(self, x):
-        return self.fc2(scaled_tanh(self.fc1(x)))
-
-
-# %% tags=["run", "slide-output"]
-own = WithOwnOperator()
-thop_macs, _ = thop.profile(WithOwnOperator(), inputs=(torch.zeros(1, 784),), verbose=False)
-ours = operations.profile_ops(own, (1, 784))
-print(f"thop: {thop_macs:,.0f} MAC")
-print(f"profile_ops: {ours.forward_macs:,} MAC, not counted:", *ours.not_counted, sep="\n  ")
-
-# %% tags=["look"]
-listed = ours.table("operator")[["operator", "phase", "treatment", "calls", "macs"]]
-listed
-
-# %% tags=["explain"]
-print(ours.to_depth(0))
+# %% tags=["look", "slide", "slide-output"] minutes=3
+alt = "Parameters and state stay; what is saved climbs through forward and falls in backward."
+plotting.show(over_step(estimate, "A training step: what is alive when"), alt=alt)
 
 # %% [markdown] tags=["explain"]
-# Both report the same number of MACs. (Of the two names in the list, one is the backward that PyTorch made for the operator.)
-# One says "at least", because an operator that nobody knows may multiply too, and names it: one operator that is not counted
-# may be most of the time. Give it a rule, `operations.register(scaled_tanh, rule)`, whose `rule` returns
-# `operations.work(call, flops=3 * call.output.numel)`, or ask `profile_time`.
+# Forward, each operator adds what it saves. Backward uses it in reverse order and lets it go, while the gradients come. So the
+# two never stand side by side in full, and the hill is highest where forward turns into backward. On it stand grey teeth: what
+# an operator needs for a moment, such as scores before the softmax. One of these has the peak. (The axis counts operators,
+# which take different times. The last one is Adam's.)
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 5: the same step in less memory
+#
+# - Mixed precision: products in bfloat16
+# - [Activation checkpointing](glossary.md#activation-checkpointing): forget, and compute again
+#
+# Under `torch.autocast` weights stay float32. Products read copies in bfloat16, half the bytes; softmax, layer norm and loss
+# stay in float32. Gradients and Adam's state stay in float32 as well. Four texts:
+
+# %% tags=["predict"]
+narrow = helpers.predict("Four texts: what share of the peak is left under autocast?", "%")
+narrow
+
+# %% tags=["run"]
+texts = torch.randint(64, (4, 257), device=device)
+given = {"optimizer": adam}
+wide = memory.estimate_peak_memory(gpt, texts, **given)
+cast = memory.estimate_peak_memory(gpt, texts, autocast=torch.bfloat16, **given)
+
+# %% tags=["look"]
+on_device = memory.measure_peak_memory(gpt, texts, autocast=torch.bfloat16, **given)
+whole = wide.peak_bytes / 100
+narrow.reveal(modelled=cast.peak_bytes / whole, measured=on_device.peak_bytes / whole)
+
+# %% [markdown] tags=["explain"]
+# Not half. The 12 bytes of weight and state are untouched, copies of the weights are added, and part of the activations stays
+# float32.
+
+
+# %%
+class Noted(nn.Linear):  # for the checks below: it counts its runs
+    runs = 0
+
+    def forward(self, x):
+        self.runs += 1
+        return super().forward(x).tanh()
+
+
+def gradients(function, blocks, x):
+    for block in blocks:
+        block.zero_grad()
+        block.runs = 0
+    found = [function(blocks, x.clone(), lambda y: (y**2).sum())]
+    found += [block.weight.grad for block in blocks]
+    return [each.flatten().tolist() for each in found]
+
+
+def runs(function, blocks, x):
+    gradients(function, blocks, x)
+    return [block.runs for block in blocks]
+
 
 # %% [markdown]
-# The [exercises](exercises/07_working_set_exercises.ipynb) of this lesson let you count without `profile_ops`: a convolution, a
-# training step, a peak.
+# Checkpointing forgets more. Keep the *input* of each block and nothing else. Then go back block by block: run the block again,
+# this time with autograd watching, and go back through it alone.
+#
+# **Your turn.** `x.grad` of a tensor with `requires_grad_()` holds its gradient after `backward`; `y.backward(gradient)` starts
+# from a gradient of `y`.
+
+
+# %% tags=["yours"] yours="backward_by_blocks"
+def backward_by_blocks(blocks, x, loss):
+    """Go through blocks and loss and back, keeping inputs alone; return x's gradient."""
+    inputs = []
+    with torch.no_grad():
+        for block in blocks:
+            inputs.append(x)
+            x = block(x)
+    x = x.requires_grad_()
+    loss(x).backward()
+    for block, kept in zip(reversed(blocks), reversed(inputs), strict=True):
+        kept = kept.detach().requires_grad_()
+        block(kept).backward(x.grad)
+        x = kept
+    return x.grad
+
+
+# %% checks="backward_by_blocks"
+asked = exercises.Checks("Back, block by block", backward_by_blocks)
+torch.manual_seed(0)
+chain = [Noted(3, 3).double() for _ in range(3)]
+x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+(chain[2](chain[1](chain[0](x))) ** 2).sum().backward()
+right = [each.grad.flatten().tolist() for each in (x, *(block.weight for block in chain))]
+x = x.detach()
+goal = "gradients as in one backward pass"
+asked.returns(goal, (chain, x), call=gradients, expected=right)
+slips = {(1, 1, 1): "Each block ran once, so autograd kept all of it"}
+asked.returns(
+    "each block runs twice", (chain, x), call=runs, expected=[2, 2, 2], mistakes=slips
+)
+backward_by_blocks = asked.settle()
+
+
+# %% wrong="backward_by_blocks" says="so autograd kept all of it"
+def backward_by_blocks(blocks, x, loss):
+    x = start = x.requires_grad_()
+    for block in blocks:
+        x = block(x)
+    loss(x).backward()
+    return start.grad
+
+
+# %% wrong="backward_by_blocks" says="gave"
+def backward_by_blocks(blocks, x, loss):
+    inputs = []
+    with torch.no_grad():
+        for block in blocks:
+            inputs.append(x)
+            x = block(x)
+    x = x.requires_grad_()
+    loss(x).backward()
+    gradient = x.grad
+    for block, kept in zip(reversed(blocks), reversed(inputs), strict=True):
+        kept = kept.detach().requires_grad_()
+        block(kept).backward(gradient)
+    return kept.grad
+
+
+# %% [markdown]
+# PyTorch's `checkpoint(block, x)` does this inside autograd; `GPT(again=True)` calls it. Still four texts, float32. What is
+# kept: an input for each block. What is alive in backward: all of *one* block.
+
+# %% tags=["predict"]
+forgot = helpers.predict("Four texts, float32: what share of the peak is left with it?", "%")
+forgot
+
+# %% tags=["run"]
+versions = {
+    "float32": (GPT(128, 4, 4, 64), None),
+    "autocast": (GPT(128, 4, 4, 64), torch.bfloat16),
+    "and fused attention": (GPT(128, 4, 4, 64, fused), torch.bfloat16),
+    "and checkpointing": (GPT(128, 4, 4, 64, fused, again=True), torch.bfloat16),
+}
+found = {
+    name: memory.estimate_peak_memory(model.to(device), texts, autocast=dtype, **given)
+    for name, (model, dtype) in versions.items()
+}
+again = GPT(128, 4, 4, 64, again=True).to(device)
+
+# %% tags=["look"]
+estimated = memory.estimate_peak_memory(again, texts, **given).peak_bytes
+measured = memory.measure_peak_memory(again, texts, **given).peak_bytes
+whole = wide.peak_bytes / 100
+forgot.reveal(modelled=estimated / whole, measured=measured / whole)
+
+# %% tags=["look", "slide", "slide-output"] minutes=3
+plotting.play(
+    [over_step(each, f"Four texts: {name}", 66e6) for name, each in found.items()],
+    title="Memory over a step, four ways",
+    alt="The hill of what is saved shrinks from way to way, then becomes one tooth a block.",
+    captions=[f"Peak: {units.text(each.peak_bytes, 'B')}." for each in found.values()],
+)
+
+# %% [markdown] tags=["explain"]
+# With checkpointing the hill is gone. In backward each block's activations come back and go, a tooth a block. What is left are
+# mostly parameters and Adam's state. The price: one more forward, so four where there were three.
+
+
+# %% tags=["look", "nbval-ignore-output"]
+def one_step(model):
+    model.zero_grad()
+    model(texts).backward()
+
+
+models = {"kept": gpt, "computed again": again}
+programs = {name: lambda model=model: one_step(model) for name, model in models.items()}
+costs = helpers.compare(programs, budget_s=3, precision=0.1)
+costs
+
+# %% tags=["look"]
+costs.claim(
+    "computing again makes the step longer", "computed again", at_least=1.1, at_most=1.8
+)
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 6: does a 7B fit into 24 GB?
+#
+# - Bytes a parameter: the recipe decides
+# - Bytes a token: blocks, width, tokens
+#
+# First the parameters. (Mixed precision comes in two recipes: autocast's, and lesson 04's with bfloat16 weights and gradients
+# and a float32 copy among Adam's state. Both have 16 bytes; autocast adds its copies while a step runs.)
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+recipes = {
+    "run it in bfloat16": (2, 0, 0, 0),
+    "SGD, all bfloat16": (2, 2, 0, 0),
+    "Adam, float32": (4, 4, 8, 0),
+    "Adam, autocast": (4, 4, 8, 2),
+    "Adam, bfloat16 + copy": (2, 2, 12, 0),
+}
+names = "parameters", "gradients", "optimizer state", "bfloat16 copies"
+parts = {n: [7e9 * row[i] for row in recipes.values()] for i, n in enumerate(names)}
+title = "7B, before any token (line: 24 GB)"
+drawn = plotting.draw_layers(list(recipes), parts, unit="B", title=title)
+drawn.axes[0].axvline(24e9, color="#999999", linestyle="--", zorder=0)
+plotting.show(drawn, alt="Bars by recipe: only running it in bfloat16 stays below 24 GB.")
+
+# %% [markdown] tags=["explain"]
+# Now the whole step, on *meta*. `fits` says yes or no:
+
+# %% tags=["run"]
+with torch.device("meta"):
+    large = GPT(4096, 32, 32, 32_000, fused)
+    long = torch.empty(1, 4097, dtype=torch.int64)
+cast = {"optimizer": adam, "autocast": torch.bfloat16}
+answer = helpers.fits(large, long, int(24e9), target="cuda", **cast)
+
+# %% tags=["look"]
+parameters = sum(weight.numel() for weight in large.parameters())
+kept_bytes = 32 * 4096 * kept_for_token(4096, 0, 4096)  # fused: no scores
+bet.reveal(modelled=16 * parameters + kept_bytes, counted=answer.peak_bytes)
+print(f"{parameters:,} parameters; over the card by {-answer.free_bytes / 1e9:.1f} GB")
+
+# %% [markdown] tags=["explain"]
+# Not into 24 GB, and not into 80. The sum of Part 4 is too much here as well: gradients come while activations go. (Lessons 05
+# and 16 take that sum, and 7 billion: 16 bytes and $34\,h$ make 130 GB.) What would fit? In the figure the next two change
+# the first; each *and* changes the one above it.
+
+
+# %% tags=["run"]
+def peak_bytes(**how):
+    return memory.estimate_peak_memory(large, long, target="cuda", **how).peak_bytes
+
+
+rows = {"Adam, one kernel": answer.peak_bytes}
+default = {"optimizer": torch.optim.Adam, "autocast": torch.bfloat16}
+rows["Adam, default kernels"] = peak_bytes(**default)
+
+# %% tags=["run"]
+large.again = True
+rows["checkpointing"] = peak_bytes(**cast)
+large = large.bfloat16()
+rows["and SGD, all bfloat16"] = peak_bytes(optimizer=torch.optim.SGD)
+large.requires_grad_(False)
+for block in large.blocks:
+    block.norm1.requires_grad_(True)
+rows["and only one norm a block learns"] = peak_bytes(optimizer=adam)
+rows["nothing learns: run it"] = peak_bytes(training=False)
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+title = "7B, 4,096 tokens (line: 24 GB)"
+drawn = plotting.draw_layers(list(rows), {"peak": list(rows.values())}, unit="B", title=title)
+drawn.axes[0].axvline(24e9, color="#999999", linestyle="--", zorder=0)
+plotting.show(drawn, alt="Bars of the peak by recipe; the last two stay below 24 GB.")
+
+# %% [markdown] tags=["explain"]
+# PyTorch's default Adam on CUDA updates many weights at once and takes another 4 bytes for each of them for a moment.
+#
+# A 7B *runs* in 24 GB, and a few of its weights can learn there, because frozen weights need neither gradient nor state. LoRA
+# (Hu and others, 2021) adds small matrices and trains them alone. To train all weights, divide them among devices (lessons 04,
+# 05 and 16).
+#
+# ### How much work, and at which rate?
+#
+# A weight is one MAC a token, and a step three products: $6\,N$ FLOP a token for $N$ parameters, $6\,N D$ for $D$ tokens.
+
+# %% tags=["look"]
+with torch.device("meta"):
+    whole = operations.profile_ops(GPT(4096, 32, 32, 32_000), long)
+step_flops = units.flops_from_macs(whole.forward_macs + whole.backward_macs)
+print(
+    f"6 N D: {6 * parameters * 4096 / 1e12:.0f} TFLOP, counted: {step_flops / 1e12:.0f} TFLOP"
+)
+
+# %% [markdown] tags=["explain"]
+# The rest is attention's square, $12\,l\,h\,n$ FLOP a token for $l$ layers and $n$ tokens, less what $6N$ counts for the table
+# of words, which multiplies nothing.
+#
+# [MFU](glossary.md#model-flops-utilisation) is the share of a machine's peak that these FLOP reach, a whole step long. Lesson
+# 04's 400 TFLOP/s were published for Llama 3 on 16,384 H100:
+
+# %% tags=["look", "nbval-ignore-output"]
+square = torch.rand(1024, 1024, device=device)
+alone = helpers.measure(lambda: square @ square, budget_s=0.5)
+small_flops = operations.profile_ops(gpt, texts)
+flops = units.flops_from_macs(small_flops.forward_macs + small_flops.backward_macs)
+rate, best = (
+    flops / costs.candidate("kept").median_s,
+    units.flops_from_macs(1024**3) / alone.median_s,
+)
+peak_flops = hardware.device("H100 SXM 80 GB").peak("bfloat16").dense_flops_per_s
+print(f"H100 (published): 400 of {peak_flops / 1e12:.0f} TFLOP/s, {4e14 / peak_flops:.0%}")
+print(f"the small GPT here: {rate / best:.0%} of the rate of one large product")
+
+# %% [markdown] tags=["slide"] minutes=2
+# ### What the allocator says
+#
+# | on CUDA | counts |
+# |---|---|
+# | `torch.cuda.max_memory_allocated()` | tensors, at their peak |
+# | `torch.cuda.max_memory_reserved()` | what PyTorch took from the driver |
+# | `nvidia-smi` | that, and CUDA's own |
+#
+# (As PyTorch's notes *CUDA semantics* state.) Our estimate is of the first; `measure_peak_memory` reads it where there is a
+# GPU. PyTorch keeps freed memory for the next tensor, in a [caching allocator](glossary.md#caching-allocator). It cannot move a
+# tensor that is alive, so it must ask the driver for more:
+
+# %% tags=["look", "slide", "slide-output"] minutes=1
+GB = 10**9
+lanes = {
+    "four tensors": ["data"] * 4,
+    "two are freed": ["waiting", "data", "waiting", "data"],
+}
+spans = [
+    plotting.Span(lane, 2 * place * GB, 2 * (place + 1) * GB, kind)
+    for lane, kinds in lanes.items()
+    for place, kind in enumerate(kinds)
+]
+spans.append(plotting.Span("3 GB are asked for", 8 * GB, 11 * GB, "data"))
+title = "4 GB wait for a tensor, and 3 GB do not fit"
+drawn = plotting.gantt(spans, title=title, unit="B", xlabel="address")
+plotting.show(
+    drawn, alt="Two free gaps of 2 GB each between tensors; 3 GB find no place in either."
+)
+
+# %% [markdown] tags=["explain"]
+# That is [fragmentation](glossary.md#fragmentation): reserved and not allocated. Where an `OutOfMemoryError` says that much is
+# reserved but unallocated, it gives its own advice: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, segments that can grow
+# in place.
+#
+# The [exercises](exercises/07_working_set_exercises.ipynb) have you count a convolution, a step with frozen layers, what an
+# allocator reserves, and plan a model of your own. The [appendix](appendix/07_working_set.ipynb) profiles time, compares
+# profilers, and takes AlexNet apart.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
-# 1. A training step does about three times the operations of its forward pass.
-# 2. What backward needs stays in memory until then.
-# 3. Count by hand first, then trust a profiler.
+# 1. A step does three times its forward; Adam keeps 16 bytes a parameter.
+# 2. What is saved grows with the tokens, plain attention with their square.
+# 3. The peak is a moment: count it before you run.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
-# | quantity | formula | for |
-# |---|---|---|
-# | convolution | $N\,C_{out}\,H_{out}\,W_{out} \cdot C_{in}\,K^2$ MAC | $N$ images, $C$ channels, $K \times K$ filters |
-# | fully connected layer | $N \cdot \text{inputs} \cdot \text{outputs}$ MAC | $N$ examples |
-# | FLOPs | $2 \cdot \text{MAC} + \text{element-wise operations}$ | any layer |
-# | training step | $3M - M_{first}$ MAC | $M$ MAC in the forward, every layer trained |
-# | with every block computed again | $4M - M_{first}$ MAC | checkpointing |
-# | working set of a layer | input + weights + output | bytes |
-# | weights and what training keeps for them | $4\,P \cdot 4$ bytes | $P$ parameters, float32, Adam |
-# | peak memory | $\max_t \sum_{\text{alive at } t} \text{bytes}$ | a step |
-# | time of a step from its operators | $\sum_i \text{calls}_i\, t_i$ | each operator timed alone |
+# $P$ parameters; blocks of width $h$ with $a$ heads, $n$ tokens.
+#
+# | quantity | formula |
+# |---|---|
+# | MACs of a convolution, an image | $C_{out}\,H_{out}\,W_{out} \cdot C_{in}\,K^2$ for $C$ channels, $H \times W$ outputs, $K \times K$ filters |
+# | MACs of a step | $3M - M_1$ for $M$ MACs of the forward, $M_1$ in the first layer; one forward more with checkpointing |
+# | kept of a token by a block, bfloat16 | $32\,h + 2\,a\,n$ bytes; fused attention $32\,h$ |
+# | parameters, gradients, Adam | $16\,P$ bytes |
+# | peak | $\max_t \sum_{\text{alive at } t}$ bytes |
+# | FLOP of a step | $6\,P\,n$ and for attention $12\,l\,h\,n^2$ with $l$ layers |
+# | MFU | FLOP of a step / (time $\cdot$ peak FLOP/s) |

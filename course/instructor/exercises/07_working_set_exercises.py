@@ -357,261 +357,213 @@ def step_macs(layers):
 
 
 # %% [markdown]
-# ## Exercise 3: the peak, and who is alive there
+# ## Exercise 3: what the allocator reserves
 #
-# This is a training step of a small network as its allocator saw it, one event at a time: which tensor, and how many
-# bytes were taken (more than zero) or given back (less than zero). (The sizes are made up, so that you can add them up
-# by hand.)
+# On a GPU PyTorch asks the driver for memory in blocks and keeps them. What a tensor frees becomes a *free block*, kept
+# for a later tensor. This is such an allocator, simplified: a block is handed out whole, and never split or joined.
+#
+# | what happens | what the allocator does |
+# |---|---|
+# | a tensor asks for bytes, and free blocks are large enough | it hands out the smallest of these |
+# | a tensor asks for bytes, and no free block is large enough | it takes a new block of this size from the driver |
+# | a tensor is freed | its block is free again, whole, even where the tensor was smaller |
+#
+# A record has a pair for each event: a name, and the bytes that are asked for (more than zero) or freed (less than
+# zero). Here is one, with what is [reserved](../glossary.md#caching-allocator) after each event:
 
 # %%
-events = [("weights", 400), ("batch", 300), ("hidden", 600), ("output", 100), ("d_output", 100), ("output", -100)]
-events += [("d_hidden", 600), ("d_output", -100), ("hidden", -600), ("d_weights", 400), ("d_hidden", -600)]
-pd.DataFrame(events, columns=["tensor", "bytes"]).rename_axis("event").transpose()
-
-# %%
-lives = {"weights": (0, 11), "batch": (1, 11), "hidden": (2, 8), "output": (3, 5)}
-gradients = {"d_output": (4, 7), "d_hidden": (6, 10), "d_weights": (9, 11)}
-spans = [plotting.Span(name, *life, "forward") for name, life in lives.items()]
-spans += [plotting.Span(name, *life, "backward") for name, life in gradients.items()]
-drawn = plotting.gantt(spans, title="Who is alive when", unit="", xlabel="event")
-alt = "Seven bars: weights and batch live to the end; hidden lives from event 2 to 8, and d_hidden from 6 to 10."
-plotting.show(drawn, alt=alt)
+requests = [("a", 500), ("b", 300), ("a", -500), ("b", -300), ("c", 200), ("d", 600)]
+does = ["new block of 500", "new block of 300", "free: 500", "free: 500, 300", "takes the 300", "new block of 600"]
+reserved = [500, 800, 800, 800, 800, 1400]
+table = {"event": [f"{name} {size:+}" for name, size in requests], "allocator": does, "reserved": reserved}
+pd.DataFrame(table)
 
 # %% [markdown]
-# `hidden` is [saved for backward](../glossary.md#saved-for-backward), and lives until the gradient `d_hidden` is there.
-# At that event the step has its [peak](../glossary.md#peak-memory).
+# At the end tensors hold 800 bytes, and 1,400 are reserved: the rest is [fragmentation](../glossary.md#fragmentation).
 #
-# Write `peak_bytes(events)`, which returns two things:
-#
-# 1. the most bytes that are alive at one moment: after one of the events;
-# 2. the list of the names of what is alive at that moment, in the order in which it was allocated. If the peak is
-#    reached more than once, take the first time.
-#
-# Real records are not tidy, so this is agreed:
-#
-# | what happens | what it means |
-# |---|---|
-# | a tensor is never freed | it is alive until the end |
-# | a name is freed that is not alive: freed before, or allocated before the record began | nothing changes |
-# | a name is allocated again, after it was freed | it is a new tensor, and may have another size |
-# | there is no event at all | the peak is 0, and the list is empty |
-#
-# A name is never allocated while it is alive, and a tensor that is alive is freed with the size that it has.
+# Write `reserved_bytes(requests)`, which returns the bytes of all blocks at the end of a record. A name is asked for
+# again only after it was freed, and only what is held is freed. There may be no event at all.
 
 
-# %% answer="peak_bytes"
-def peak_bytes(events):
-    """Return the peak of the live bytes and the names alive there: peak_bytes([("a", 4)]) is (4, ["a"])."""
+# %% answer="reserved_bytes"
+def reserved_bytes(requests):
+    """Return the bytes of all blocks at the end: reserved_bytes([("a", 5), ("a", -5), ("b", 2)]) is 5."""
     ### BEGIN SOLUTION
-    alive, highest, names = {}, 0, []
-    for name, size in events:
-        if size > 0:
-            alive[name] = size
+    free, held, reserved = [], {}, 0
+    for name, size in requests:
+        if size < 0:
+            free.append(held.pop(name))
+            continue
+        fitting = [block for block in free if block >= size]
+        if fitting:
+            held[name] = min(fitting)
+            free.remove(held[name])
         else:
-            alive.pop(name, None)
-        if sum(alive.values()) > highest:
-            highest, names = sum(alive.values()), list(alive)
-    return highest, names
+            held[name] = size
+            reserved += size
+    return reserved
     ### END SOLUTION
 
 
-# %% checks="peak_bytes" points=4
-check = exercises.Checks("Exercise 3, peak_bytes", peak_bytes)
-most, ghosts = "the peak is the most that is alive at one moment", "a free of what is not alive changes nothing"
-then, earliest = "the names are those alive at the peak", "of equal peaks the first counts"
-short = [("a", 300), ("b", 500), ("a", -300), ("c", 100)]
+# %% checks="reserved_bytes" points=4
+check = exercises.Checks("Exercise 3, reserved_bytes", reserved_bytes)
+new, again = "where no free block is large enough, a new one is taken", "a free block is used again"
+smallest, whole = "of several that are large enough, the smallest", "a block is freed whole"
+pieces = [("a", 200), ("b", 200), ("a", -200), ("b", -200), ("c", 300)]
 mistakes = {
-    (900, ("a", "b", "c")): "That is the sum of everything; a was freed before c was allocated",
-    (500, ("b",)): "That is the largest tensor; others are alive beside it",
-    (600, ("b", "c")): "That is what is alive at the end",
-    (800, ("b", "c")): "Those names are alive at the end; keep a copy of them, list(...), at the peak",
-    **dict.fromkeys((800, 900), "Return two things: the bytes, and the list of the names"),
+    400: "Two free blocks of 200 do not make one of 300: they lie apart",
+    300: "Only what is alive at the end; free blocks stay reserved",
 }
-check.returns(most, (short,), expected=(800, ["a", "b"]), mistakes=mistakes)
-check.returns(
-    most, ([("a", 300), ("b", 200)],), expected=(500, ["a", "b"]), mistakes={(0, ()): "Neither is ever freed"}
-)
-check.returns(most, (events,), expected=(2000, ["weights", "batch", "hidden", "d_output", "d_hidden"]))
-check.returns(most, ([],), expected=(0, []))
-again = {(300, ("a",)): "The second free of a took 300 bytes away from the others"}
-check.returns(ghosts, ([("a", 300), ("a", -300), ("a", -300), ("b", 500)],), expected=(500, ["b"]), mistakes=again)
-check.returns(
-    ghosts, ([("old", -200), ("a", 300)],), expected=(300, ["a"]), mistakes={(100, ("a",)): "old was not alive"}
-)
-went_on = {(800, ("a",)): "b was alive at the peak and freed later; keep a copy of the names, list(...), at the peak"}
-check.returns(then, ([("a", 300), ("b", 500), ("b", -500)],), expected=(800, ["a", "b"]), mistakes=went_on)
-order = {(800, ("a", "b")): "That a was allocated after b; it is another tensor than the first a"}
-reused = [("a", 100), ("b", 500), ("a", -100), ("a", 300), ("b", -500), ("c", 200)]
-check.returns(then, (reused,), expected=(800, ["b", "a"]), mistakes=order)
-later = {(400, ("b",)): "400 bytes are alive twice; the first time counts"}
-check.returns(earliest, ([("a", 400), ("a", -400), ("b", 400), ("b", -400)],), expected=(400, ["a"]), mistakes=later)
+check.returns(new, (pieces,), expected=700, mistakes=mistakes)
+check.returns(new, ([],), expected=0)
+once = [("a", 300), ("a", -300), ("b", 300)]
+check.returns(again, (once,), expected=300, mistakes={600: "The block of a is free: b takes it"})
+less = {500: "A block that is larger than the tensor serves it as well"}
+check.returns(again, ([("a", 300), ("a", -300), ("b", 200)],), expected=300, mistakes=less)
+chosen = {1300: "c took the block of 500, so d needs a new one: give c the smallest that is large enough"}
+both = [("a", 500), ("b", 300), ("a", -500), ("b", -300), ("c", 300), ("d", 500)]
+check.returns(smallest, (both,), expected=800, mistakes=chosen)
+other = [("a", 500), ("b", 300), ("b", -300), ("a", -500), ("c", 300), ("d", 500)]
+check.returns(smallest, (other,), expected=800, mistakes=chosen)
+shrunk = {1000: "b held the block of 500: when b is freed, 500 are free, not 200"}
+longer = [("a", 500), ("a", -500), ("b", 200), ("b", -200), ("c", 500)]
+check.returns(whole, (longer,), expected=500, mistakes=shrunk)
 check.report()
 ### BEGIN HIDDEN TESTS
 import random
 
-draw = random.Random(7019)
+draw = random.Random(7027)
 
 
-def truth(events):
-    """Look at every moment on its own: alive is what was last allocated, not freed."""
-    moments = [(0, [])]
-    for end in range(1, len(events) + 1):
-        last = {name: (place, size) for place, (name, size) in enumerate(events[:end])}
-        alive = sorted((place, size, name) for name, (place, size) in last.items() if size > 0)
-        moments.append((sum(size for _, size, _ in alive), [name for _, _, name in alive]))
-    return max(moments, key=lambda moment: moment[0]), moments
+def truth(requests, choose):
+    """Serve the requests in another way: blocks by number, of which the free ones that fit are chosen from."""
+    sizes, holder = [], {}
+    for name, size in requests:
+        if size < 0:
+            del holder[name]
+            continue
+        idle = [number for number in range(len(sizes)) if number not in holder.values() and sizes[number] >= size]
+        if not idle:
+            sizes.append(size)
+        holder[name] = choose(idle, key=lambda number: sizes[number]) if idle else len(sizes) - 1
+    return sum(sizes)
 
 
-def record(length, *, sizes, ghosts, reuse):
-    """Return random events: tensors that come and go, names that may come back, frees of what is not alive."""
-    made, alive, dead = [], {}, {"before": 7 * max(sizes)} if ghosts else {}
-    for place in range(length):
-        choice = draw.random()
-        if ghosts and dead and choice < 0.25:
-            name = draw.choice(sorted(dead))
-            made.append((name, -dead[name]))
-        elif alive and choice < 0.55:
-            name = draw.choice(sorted(alive))
-            dead[name] = alive.pop(name)
-            made.append((name, -dead[name]))
-        else:
-            free_names = sorted(set(dead) - {"before"}) if reuse else []
-            name = draw.choice(free_names) if free_names and draw.random() < 0.5 else f"t{place}"
-            dead.pop(name, None)
-            alive[name] = draw.choice(sizes)
-            made.append((name, alive[name]))
-    return made
+def served_in_order(places):
+    """Return what first, last and largest blocks would give in place of the smallest, and that itself."""
+    ways = (lambda idle, **_: idle[0], lambda idle, **_: idle[-1], max)
+    return [truth(places, way) for way in ways], truth(places, min)
 
 
-for length in (9, 16, 30, 60):
-    for goal in (most, ghosts, then, earliest):
-        sizes = [1, 2, 3] if goal == earliest else [2**power for power in range(3, 16)]
-        wanted = False
-        while not wanted:
-            made = record(length, sizes=sizes, ghosts=goal == ghosts, reuse=goal == then)
-            (peak, names), moments = truth(made)
-            reached = [alive for size, alive in moments if size == peak]
-            tie = any(alive != names for alive in reached)
-            wanted = tie == (goal == earliest) and moments[-1][0] < peak and len(names) > 1
-            if wanted and goal == ghosts:  # end at the peak, so that this goal asks for nothing else
-                made = [*made[: moments.index((peak, names))], ("before", -7)]
-                wanted = ("before", -7 * max(sizes)) in made
-        check.returns(goal, (made,), expected=(peak, names))
+for count in (2, 3, 5, 8):
+    growing = sorted(draw.sample(range(10, 90), count))  # each larger than every block before it
+    made = [event for place, size in enumerate(growing) for event in ((f"t{place}", size), (f"t{place}", -size))]
+    check.returns(new, (made,), expected=sum(growing))
+    made = []
+    for place, size in enumerate(sorted(draw.sample(range(50, 90), count))):  # one block is free at a time
+        made += [(f"t{place}", size), (f"t{place}", -size), (f"u{place}", draw.randint(45, size))]
+    check.returns(again, (made,), expected=truth(made, min))
+    others, right = [0], 0
+    while min(others) <= right:
+        sizes = draw.sample(range(10, 90), count + 2)
+        names = draw.sample(range(count + 2), count + 2)
+        made = [(f"t{place}", size) for place, size in enumerate(sizes)]
+        made += [(f"t{place}", -sizes[place]) for place in names]
+        made += [(f"u{place}", size) for place, size in enumerate(draw.sample(sizes, len(sizes)))]
+        others, right = served_in_order(made)
+    check.returns(smallest, (made,), expected=right)
+    size, made = draw.randint(60, 90), []
+    for place in range(count):
+        made += [(f"t{place}", size), (f"t{place}", -size)]
+        part = draw.randint(10, 50)
+        made += [(f"u{place}", part), (f"u{place}", -part)]
+    check.returns(whole, ([*made, ("last", size)],), expected=size)
 check.score()
 ### END HIDDEN TESTS
 
 # %% [markdown]
 # <details><summary>Hint 1: what to remember</summary>
 #
-# A dictionary from the name to the bytes of what is alive. It keeps the order in which its keys came.
+# A list of the sizes of the free blocks, a dictionary from each name to the size of the block that it holds, and what
+# is reserved so far.
 #
 # </details>
-# <details><summary>Hint 2: an event</summary>
+# <details><summary>Hint 2: a request</summary>
 #
-# Bytes above zero put a name into the dictionary. Otherwise the name goes: `alive.pop(name, None)` takes it out, and
-# does not mind if it is not there.
-#
-# </details>
-# <details><summary>Hint 3: the peak</summary>
-#
-# After each event compare `sum(alive.values())` with the highest so far. If it is higher, and not merely equal, keep
-# it, with `list(alive)`: a copy, which later events do not change.
+# `fitting = [block for block in free if block >= size]`. If it is empty, reserve a new block; else `min(fitting)`
+# leaves the list of free blocks.
 #
 # </details>
+# <details><summary>Hint 3: a free</summary>
+#
+# The name's block goes back to the free ones with the size that the dictionary has, which is the block's: the event
+# says how large the *tensor* was.
+#
+# </details>
 
 
-# %% wrong="peak_bytes" says="That is the sum of everything" gets=0
-def peak_bytes(events):
-    allocated = {name: size for name, size in events if size > 0}
-    return sum(allocated.values()), list(allocated)
+# %% wrong="reserved_bytes" says="The block of a is free: b takes it" gets=1
+def reserved_bytes(requests):
+    return sum(size for _, size in requests if size > 0)
 
 
-# %% wrong="peak_bytes" says="That is the largest tensor" gets=0
-def peak_bytes(events):
-    name, size = max(events, key=lambda event: event[1])
-    return size, [name]
+# %% wrong="reserved_bytes" says="Two free blocks of 200 do not make one of 300" gets=2
+def reserved_bytes(requests):
+    alive = most = 0
+    for _, size in requests:
+        alive += size
+        most = max(most, alive)
+    return most
 
 
-# %% wrong="peak_bytes" says="That is what is alive at the end" gets=0
-def peak_bytes(events):
-    alive = {}
-    for name, size in events:
-        alive[name] = alive.get(name, 0) + size
-    return sum(alive.values()), [name for name, size in alive.items() if size > 0]
-
-
-# %% wrong="peak_bytes" says="The second free of a took 300 bytes away" gets=3
-def peak_bytes(events):
-    live = highest = 0
-    alive, names = {}, []
-    for name, size in events:
-        live += size
-        if size > 0:
-            alive[name] = size
+# %% wrong="reserved_bytes" says="give c the smallest that is large enough" gets=3
+def reserved_bytes(requests):
+    free, held, reserved = [], {}, 0
+    for name, size in requests:
+        if size < 0:
+            free.append(held.pop(name))
+            continue
+        block = next((block for block in free if block >= size), None)
+        if block is None:
+            block, reserved = size, reserved + size
         else:
-            alive.pop(name, None)
-        if live > highest:
-            highest, names = live, list(alive)
-    return highest, names
+            free.remove(block)
+        held[name] = block
+    return reserved
 
 
-# %% wrong="peak_bytes" says="b was alive at the peak and freed later" gets=1
-def peak_bytes(events):
-    alive, highest, names = [], 0, []
-    sizes = {}
-    for name, size in events:
-        if size > 0:
-            alive.append(name)
-            sizes[name] = size
-        elif name in alive:
-            alive.remove(name)
-        if sum(sizes[one] for one in alive) > highest:
-            highest, names = sum(sizes[one] for one in alive), alive
-    return highest, names
-
-
-# %% wrong="peak_bytes" says="400 bytes are alive twice" gets=3
-def peak_bytes(events):
-    alive, highest, names = {}, 0, []
-    for name, size in events:
-        if size > 0:
-            alive[name] = size
+# %% wrong="reserved_bytes" says="when b is freed, 500 are free, not 200" gets=3
+def reserved_bytes(requests):
+    free, reserved = [], 0
+    for _, size in requests:
+        if size < 0:
+            free.append(-size)
+            continue
+        fitting = [block for block in free if block >= size]
+        if fitting:
+            free.remove(min(fitting))
         else:
-            alive.pop(name, None)
-        if sum(alive.values()) >= highest:
-            highest, names = sum(alive.values()), list(alive)
-    return highest, names
+            reserved += size
+    return reserved
 
 
-# %% wrong="peak_bytes" says="That a was allocated after b" gets=3
-def peak_bytes(events):
-    alive, highest, names = {}, 0, []
-    for name, size in events:
-        alive[name] = max(size, 0)
-        if sum(alive.values()) > highest:
-            highest, names = sum(alive.values()), [one for one in alive if alive[one]]
-    return highest, names
+# %% wrong="reserved_bytes" says="A block that is larger than the tensor serves it as well" gets=2
+def reserved_bytes(requests):
+    free, held, reserved = [], {}, 0
+    for name, size in requests:
+        if size < 0:
+            free.append(held.pop(name))
+        elif size in free:
+            free.remove(size)
+            held[name] = size
+        else:
+            held[name] = size
+            reserved += size
+    return reserved
 
 
 # %% [markdown]
-# ## Question 1: where does the memory go?
-#
-# Training a network needs several times the memory of running it. Name the parts that are added, say which of them
-# grow with the batch and which do not, and which one you would attack first for a small network on large images.
-#
-# Two to five sentences; a person reads them.
-
-# %% [markdown] written="memory_goes" points=2
-# A full answer says:
-#
-# - 1 point: gradients and the optimizer's state, which go with the weights, and the activations that are kept for the
-#   backward, which grow with the batch; both groups named and told apart. Gradients of activations and the workspace
-#   belong to the second group; nobody loses the point for leaving them out.
-# - 1 point: the kept activations, since on large images they outweigh the weights: a smaller batch, checkpointing, or
-#   a narrower type.
-
-# %% [markdown]
-# ## Question 2: is checkpointing free?
+# ## Question 1: is checkpointing free?
 #
 # A colleague turns checkpointing on everywhere, sees the memory of a step fall, and calls it free. Say what it costs
 # and where that shows, why the peak does not fall to nothing, and for which layers you would leave it off.
@@ -628,8 +580,29 @@ def peak_bytes(events):
 #   keeps much and computes little.
 
 # %% [markdown]
+# ## Question 2: your own model
+#
+# Take a model that you would like to train, or an operator of your own, and the memory of a device that you could have.
+# First by hand: bytes of parameters, gradients and optimizer state, what one example keeps for the backward (with the
+# rules of Parts 2 and 3 of the lesson), and from these the peak at a batch of your choice. Then let
+# `memory.estimate_peak_memory` find the peak (on `meta` if it is large) or measure it. If the two are more than a
+# factor of two apart, find out which tensors you missed. Last, say what you would change first to train with twice the
+# batch.
+#
+# Five to ten sentences with your numbers; a person reads them.
+
+# %% [markdown] written="own_model" points=2
+# A full answer says:
+#
+# - 1 point: both numbers, the one by hand split into what goes with the parameters and what goes with the batch; and
+#   where they are more than twice apart, the tensors that make the difference, named from the estimate's `alive` (often
+#   logits and loss, attention scores, or outputs that a fused layer does not keep).
+# - 1 point: a change that attacks the larger part of the peak (checkpointing, a narrower type or fused attention where
+#   activations are most; another optimizer or sharding where parameters and state are), with about what it saves.
+
+# %% [markdown]
 # ## What you have practised
 #
 # Counting a convolution from its shapes, telling which products of a backward are needed and which are not, and finding
-# the peak of a step from the lives of its tensors. `operations.profile_ops` and `memory.estimate_peak_memory` do these
-# for whole networks; now you know what they count.
+# what an allocator reserves beyond what tensors hold. `operations.profile_ops` does the first two for whole networks,
+# and on a GPU `torch.cuda.max_memory_reserved` tells the third; now you know what they count.
