@@ -27,8 +27,8 @@
 # what filled the memory. You will count it before the run, to the byte, on a laptop.
 #
 # **The bet.** A language model of 7 billion parameters takes 14 GB in bfloat16 (2 bytes a number), and your card has 24 GB. You
-# train it with Adam in [mixed precision](glossary.md#mixed-precision) (float32 weights, products in bfloat16) on one text of
-# 4,096 tokens. Part 6 has the answer.
+# train it with Adam in mixed precision (float32 weights, products in bfloat16) on one text of 4,096 tokens. Part 6 has the
+# answer.
 
 # %%
 from functools import partial
@@ -55,6 +55,7 @@ bet
 # - Convolution: outputs × weights of one output
 # - Fully connected: inputs × outputs
 # - In [MACs](glossary.md#mac): $y \leftarrow y + w\,x$
+# - And training: how many times as many?
 #
 # Start small. LeNet reads digits of 28 x 28. Six filters of 5 x 5 give 24 x 24 outputs each; pooling halves both sides. Sixteen
 # filters of 6 x 5 x 5 give 8 x 8 each; pooling again leaves $16 \cdot 4 \cdot 4 = 256$ numbers. Three fully connected layers
@@ -471,7 +472,7 @@ print(f"by hand {all_macs:,}, profile_ops {ours.forward_macs:,}, thop {thop_macs
 #
 # - A tensor is *alive* from the operator that makes it to the last that needs it
 # - [Peak memory](glossary.md#peak-memory): the most alive at one moment
-# - It decides whether a step fits
+# - It decides whether a step fits. When does it come?
 #
 # Four blocks make a small GPT. Its loss: how well each token predicts the next.
 
@@ -619,8 +620,9 @@ plotting.show(over_step(estimate, "A training step: what is alive when"), alt=al
 # %% [markdown] tags=["explain"]
 # Forward, each operator adds what it saves. Backward uses it in reverse order and lets it go, while the gradients come. So the
 # two never stand side by side in full, and the hill is highest where forward turns into backward. On it stand grey teeth: what
-# an operator needs for a moment, such as scores before the softmax. One of these has the peak. (The axis counts operators,
-# which take different times. The last one is Adam's.)
+# an operator needs for a moment, such as scores before the softmax. One of these has the peak. (A convolution also takes
+# [workspace](glossary.md#workspace) inside, on a CPU mostly [oneDNN](glossary.md#onednn)'s: see the appendix. The axis counts
+# operators, which take different times. The last one is Adam's.)
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 5: the same step in less memory
@@ -839,8 +841,8 @@ print(f"{parameters:,} parameters; over the card by {-answer.free_bytes / 1e9:.1
 
 # %% [markdown] tags=["explain"]
 # Not into 24 GB, and not into 80. The sum of Part 4 is too much here as well: gradients come while activations go. (Lessons 05
-# and 16 take that sum, and 7 billion: 16 bytes and $34\,h$ make 130 GB.) What would fit? In the figure the next two change
-# the first; each *and* changes the one above it.
+# and 16 take that sum, and 7 billion: 16 bytes and $34\,h$ make 130 GB.) What would fit? In the figure the next two change the
+# first; each *and* changes the one above it.
 
 
 # %% tags=["run"]

@@ -50,7 +50,7 @@ def draw_shares(wholes: Mapping[str, Mapping[str, float]], *, title: str) -> Fig
     """Return one pie a whole, such as inference and training, with a colour a part that is the same in each.
 
     Parts below 5 % of their whole are drawn without a number. Raises TypeError or ValueError for no whole, an
-    empty one, or a part that is no number of at least 0. Lesson 07.
+    empty one, or a part that is no number of at least 0.
     """
     wholes = {name: {part: number(f"wholes[{name!r}][{part!r}]", value, at_least=0)
                      for part, value in named(f"wholes[{name!r}]", parts, "numbers").items()}
@@ -130,7 +130,7 @@ def draw_operations(profile: OperationProfile) -> Figure:
 def draw_layer_memory(profile: LayerMemoryProfile, *, training: bool, title: str) -> Figure:
     """Return a bar a layer: its working set of inputs, outputs and parameters; or with ``training`` what a step keeps.
 
-    A layer without a byte of it, and a part that is nothing in every layer, are left out.
+    A layer without a byte of it, and a part that is nothing in every layer, are left out. Lesson 07.
     """
     kinds = _KEPT if training else _WORKING_SET
     rows = [row for row in profile.layers if any(size(row) for size in kinds.values())]
