@@ -472,7 +472,7 @@ print(f"by hand {all_macs:,}, profile_ops {ours.forward_macs:,}, thop {thop_macs
 #
 # - A tensor is *alive* from the operator that makes it to the last that needs it
 # - [Peak memory](glossary.md#peak-memory): the most alive at one moment
-# - It decides whether a step fits. When does it come?
+# - It decides whether a step fits. When is it?
 #
 # Four blocks make a small GPT. Its loss: how well each token predicts the next.
 
