@@ -15,8 +15,8 @@
 #     objectives:
 #       - fit|fitted how fast the demand for arithmetic and the supply of it double
 #       - place|placed one token of a language model under a machine's two roofs
-#       - write|wrote a matrix product in tiles for a GPU, and counted what it reads
-#       - simulate|simulated why a long sum is slow, and measured it
+#       - write|wrote a matrix product in tiles for a GPU, in a simulator that counts its reads
+#       - explain|explained by a simulation and a sweep why a long sum is slow
 #       - find|found what the roofline leaves out of a small network
 # ---
 
@@ -24,7 +24,7 @@
 # # Compute and roofline
 #
 # A language model writes one token (a piece of a word) after the other, and for each token a machine multiplies by all of its
-# weights. On the data sheet the machine could do that hundreds of times faster than it does.
+# weights. By the arithmetic on its data sheet it could do that hundreds of times faster than it does.
 #
 # Two numbers of an operation, its arithmetic and its bytes, and two numbers of a machine say how long the operation takes at
 # least. That is the [roofline](glossary.md#roofline). You will put a language model's layer under it, write the program that
@@ -147,7 +147,7 @@ for name, fit in fits.items():
 # %% [markdown] tags=["explain"]
 # In brackets: where the doubling time lies with 95 % confidence. The models are few, and landmarks; a line through many more
 # doubles about every 6 months ([Sevilla and others, 2022](https://arxiv.org/abs/2202.05924)). GPUs double faster than
-# transistors do, because they give more of them to one operation, the [multiply-accumulate](glossary.md#mac), and in narrower
+# a processor's transistors, because they give more transistors to one operation, the [multiply-accumulate](glossary.md#mac), and in narrower
 # numbers. The rest of the demand was met by more GPUs that work for longer.
 #
 # How much longer? GPT-4's training is estimated at $2.1 \cdot 10^{10}$ petaFLOP. An H100 is sold with 0.989 petaFLOPS in
@@ -293,8 +293,8 @@ sentence = "one token takes about the time of its bytes"
 timing.claim(sentence, ratio, at_least=1 / 3, at_most=2, evidence=[layer, roofs])
 
 # %% [markdown] tags=["explain"]
-# A token uses each weight once, so the machine waits until the weights have come. The other fifteen find them there. Here are the
-# four cases under the roofs; the roofline is three lines of code:
+# A token uses each weight once, so the machine waits until the weights have come. Fifteen more tokens use the weights that are
+# there already. Here are four such cases under the roofs; the roofline itself is three lines of code:
 
 
 # %%
@@ -361,7 +361,7 @@ for users in (1, 64, 512):
 
 # %% [markdown] tags=["explain"]
 # One user gets a third of a per cent of what was paid for. So a server collects the tokens of many users into a batch, until the
-# ridge point. (This counts weights alone; what else a token must read is lesson 15's subject.)
+# ridge point. This counts the weights alone; lesson 15 adds what else a token must read.
 #
 # From the GTX 580 of 2010 to the H100 of 2022 the ridge has moved far to the right: arithmetic has grown faster than bandwidth.
 # An operation has to use each byte hundreds of times. How does a matrix product manage that?
@@ -706,10 +706,10 @@ rows["naive, by the model"] = lanes * 2 * 4 * 2 / peak
 pd.DataFrame({"a multiply-add": {name: units.text(each, "s") for name, each in rows.items()}})
 
 # %% [markdown] tags=["explain"]
-# The table takes the model apart, step by step. The library does not reach the peak at this size. An addition in one long sum may
-# take less than the 4 cycles of a multiply-add: the compiler multiplies beforehand, and only the addition waits. Sums of 240
-# overlap a little. The naive program also loads two numbers for each product and walks down the columns of $B$. A ratio of two
-# times hides all of this; a sweep shows it.
+# The table takes the model apart, from both ends. The library does not reach the peak at this size. In a long sum each addition
+# waits, but it takes less than the model's 4 cycles of a multiply-add, because a compiler can multiply beforehand. Sums of 240
+# overlap a little. Against that, the naive program loads two numbers for each product and walks down the columns of $B$. One
+# ratio of two times hides all of this; a sweep shows it.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 5: where the roofline is wrong
@@ -819,7 +819,9 @@ table.loc[["pool1", "conv1", "pool2", "conv2", "fc1"]]
 # the bound leaves out. It tells how much there is to win.
 #
 # The [exercises](exercises/02_compute_and_roofline_exercises.ipynb) have you write the model with its calls, a kernel, and
-# the batch that reaches the ridge; the last one is an operator of your own.
+# the batch that reaches the ridge; the last one is an operator of your own. The
+# [appendix](appendix/02_compute_and_roofline.ipynb) has five faults of a timing, the price of a wide number, peaks in public
+# tables, the instructions of the kernels, and sides that are powers of two.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home

@@ -2,13 +2,7 @@ from ._bars import draw_bars as draw_bars, draw_three as draw_three
 from ._curves import draw_bandwidths as draw_bandwidths, draw_curves as draw_curves, draw_latencies as draw_latencies
 from ._gantt import Span as Span, gantt as gantt, spans_in_a_row as spans_in_a_row
 from ._hierarchy import draw_hierarchy as draw_hierarchy, draw_inversion as draw_inversion, draw_links as draw_links
-from ._history import (
-    Doubling as Doubling,
-    doubling_line as doubling_line,
-    draw_energy as draw_energy,
-    draw_growth as draw_growth,
-    draw_trends as draw_trends,
-)
+from ._history import draw_energy as draw_energy, draw_trends as draw_trends
 from ._layers import (
     draw_epoch_times as draw_epoch_times,
     draw_layer_memory as draw_layer_memory,

@@ -3,98 +3,32 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator, MaxNLocator, NullFormatter
 
-from helpers._checks import members, one_of
-from helpers.hardware._history import DoublingTime, EnergyCost, Series
-from helpers.plotting._labels import label_points
+from helpers._checks import members
+from helpers.hardware._history import EnergyCost, Series
 from helpers.plotting._style import MEASURED, MODELLED, figure
-from helpers.results import Record, label
+from helpers.results import label
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _COLOURS = (MODELLED, "#D55E00", MEASURED, "#CC79A7", "#000000", "#E69F00", "#56B4E9")
-_LINES = ("--", ":", "-.")
 _ENERGY_ROOM = 100  # times the dearest: room for its text
-_MONTHS = 12
-_DAYS_PER_YEAR = 365.25
-_ROOM_SHARE = 0.12  # of the axis, at its right end: the names of the newest stand there
+_ROOM_SHARE = 0.12  # of the axis, at its right end
 _PICOJOULE = 1e-12
 # From how many picojoules on, and how many of them make one: tables of energies write 0.03 pJ, not 30 fJ.
 _UNITS = ((1e9, 1e9, "mJ"), (1e6, 1e6, "uJ"), (1e3, 1e3, "nJ"), (0.01, 1, "pJ"), (0, 1e-3, "fJ"))
 
 
-class Doubling(Record):
-    """Growth from ``first_value`` in ``first_year`` until ``last_year``, twice as much each ``doubling_years``.
-
-    Raises ValueError for a value or a doubling time that is not above 0, or years in the wrong order. Lesson 02.
-    """
-
-    name: str
-    first_year: float
-    last_year: float
-    first_value: float
-    doubling_years: float
-
-    def __post_init__(self) -> None:
-        if not (self.first_value > 0 and self.doubling_years > 0 and self.last_year > self.first_year):
-            raise ValueError(f"growth needs a value and a doubling time above 0, and a later last year; got {self!r}")
-
-    def value_at(self, year: float) -> float:
-        """Return the value in ``year``."""
-        return self.first_value * 2 ** ((year - self.first_year) / self.doubling_years)
-
-
-def doubling_line(name: str, series: Series, fit: DoublingTime) -> Doubling:
-    """Return the line of :func:`helpers.hardware._history.doubling_time`'s fit to ``series``, over its own years.
-
-    A least-squares line passes through the mean of the years and the mean of the logarithms. Raises ValueError for a
-    series that does not grow. Lesson 02.
-    """
-    if not 0 < fit.doubling_years < math.inf:
-        raise ValueError(f"{series.quantity} does not grow ({fit.doublings_per_year:g} doublings a year): no line")
-    years = [point.year for point in series.points]
-    height = statistics.fmean(math.log2(point.value) for point in series.points)
-    start = height - (statistics.fmean(years) - min(years)) / fit.doubling_years
-    return Doubling(name, min(years), max(years), 2**start, fit.doubling_years)
-
-
-def draw_growth(
-    series: Series, *, title: str, named: Collection[str] | None = None, doublings: Sequence[Doubling] = ()
-) -> Figure:
-    """Return a series of landmarks over the years on a logarithmic axis, and lines of steady doubling.
-
-    ``series`` is one of :mod:`helpers.hardware._history`; ``named`` are the points to name, by default all (a dozen
-    reads best). Raises ValueError for no points, values that are not above 0, and a name that no point has. Lesson 02.
-    """
-    _check([one_of("series", series, Series, "a series of helpers.hardware._history")])
-    points = [(point.year, point.value) for point in series.points]
-    unknown = sorted(set(named or ()) - {point.name for point in series.points})
-    if unknown:
-        raise ValueError(f"no point is called {', '.join(unknown)}; there are "
-                         f"{', '.join(point.name for point in series.points)}")  # fmt: skip
-    drawn, axes = figure(title=title, height_in=3.9)
-    axes.plot(*zip(*points, strict=True), "o", color=MODELLED)
-    _draw_doublings(axes, doublings)
-    _by_year(axes, [value for _, value in points])
-    axes.set_ylabel(_quantity(series))
-    if doublings:
-        drawn.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=10)
-    shown = [(point.year, point.value, point.name) for point in series.points if named is None or point.name in named]
-    label_points(axes, shown, avoid=points)
-    return drawn
-
-
-def draw_trends(all_series: Sequence[Series], *, title: str, doublings: Sequence[Doubling] = ()) -> Figure:
+def draw_trends(all_series: Sequence[Series], *, title: str) -> Figure:
     """Return several series over the years on one logarithmic axis, a marker and a colour each.
 
-    It is how Moore's law and its slowing are seen: some quantities go on, others stop. ``doublings`` as in
-    :func:`draw_growth`. Raises ValueError for no points and for values that are not above 0. Lesson 02.
+    It is how Moore's law and its slowing are seen: some quantities go on, others stop. Raises ValueError for no points
+    and for values that are not above 0. Lesson 02.
     """
     all_series = members("all_series", all_series, "series of helpers.hardware._history", kind=Series)
     _check(all_series)
@@ -103,7 +37,6 @@ def draw_trends(all_series: Sequence[Series], *, title: str, doublings: Sequence
         marker, colour = _MARKERS[place % len(_MARKERS)], _COLOURS[place % len(_COLOURS)]
         years, values = [point.year for point in series.points], [point.value for point in series.points]
         axes.plot(years, values, linestyle="None", marker=marker, color=colour, label=_quantity(series))
-    _draw_doublings(axes, doublings)
     _by_year(axes, [point.value for series in all_series for point in series.points])
     axes.set_ylabel("value, in the unit of the legend")
     drawn.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=11)
@@ -154,24 +87,9 @@ def energy_text(energy_j: float) -> str:
     return f"{value / factor:.3g} {unit}"
 
 
-def duration(years: float) -> str:
-    """Return a doubling time as text: days below two months, months below two years."""
-    if years < 2 / _MONTHS:
-        return f"{years * _DAYS_PER_YEAR:.0f} days"
-    return f"{years * _MONTHS:.1f} months" if years < 2 else f"{years:.1f} years"
-
-
 def _quantity(series: Series) -> str:
     name = label(series.quantity)
     return f"{name} ({series.unit})" if series.unit else name
-
-
-def _draw_doublings(axes: Axes, doublings: Sequence[Doubling]) -> None:
-    for place, growth in enumerate(doublings):
-        years = (growth.first_year, growth.last_year)
-        axes.plot(years, [growth.value_at(year) for year in years], linestyle=_LINES[place % len(_LINES)],
-                  linewidth=1.6, zorder=1.5, color="#555555",
-                  label=f"{growth.name}: doubles every {duration(growth.doubling_years)}")  # fmt: skip
 
 
 def _by_year(axes: Axes, values: Sequence[float]) -> None:

@@ -383,7 +383,7 @@ LIMITS = MachineLimits(
         plotting.draw_dies,
         plotting.draw_memory_spaces,
         lambda: plotting.draw_energy(hardware.energy_costs().costs),
-        lambda: plotting.draw_growth(hardware.training_compute(), title="t", named=["GPT-4", "LeNet-5"]),
+        lambda: plotting.draw_trends([hardware.training_compute()], title="t"),
         lambda: plotting.draw_split(sources.model_split(4, 6, 8, by="inner", parts=2)),
         lambda: plotting.draw_roofline(LIMITS),
         lambda: plotting.draw_latencies(LIMITS.latencies),
