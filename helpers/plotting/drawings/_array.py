@@ -266,14 +266,14 @@ def _triangle(axes: Axes, x: float, y: float, *, right: bool) -> None:
     """Draw a triangle round (x, y) that points to the right or down."""
     half = _TRIANGLE_IN / 2
     corners = [(-half, -half), (half, 0), (-half, half)] if right else [(-half, -half), (0, half), (half, -half)]
-    axes.add_patch(Polygon([(x + right, y + down) for right, down in corners], facecolor=SENDING, edgecolor="none"))
+    axes.add_artist(Polygon([(x + right, y + down) for right, down in corners], facecolor=SENDING, edgecolor="none"))
 
 
 def _draw_coloured(axes: Axes, frame: Frame, view: _View) -> None:
     corner = view.corner(0, 0)
     _draw_squares(axes, frame.active, corner, view.element[0], colour=COMPUTING)
     size = view.right - view.left, view.bottom - view.top
-    axes.add_patch(Rectangle(corner, *size, facecolor="none", edgecolor=QUIET, linewidth=1))
+    axes.add_artist(Rectangle(corner, *size, facecolor="none", edgecolor=QUIET, linewidth=1))
     for edge, held in view.outside(frame.cycle).items():
         shown = held[:-1] >= 0
         if edge == "bottom":

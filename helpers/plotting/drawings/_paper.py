@@ -34,7 +34,7 @@ def box(
     edge: str = "none", thick: float = 1.2, size: float = 11, bold: bool = False,
 ) -> None:  # fmt: skip
     """Draw a box with ``text`` in its middle."""
-    axes.add_patch(FancyBboxPatch(
+    axes.add_artist(FancyBboxPatch(  # add_patch would look through its curves for limits, which are set
         (left + _ROUND_IN, top + _ROUND_IN), width - 2 * _ROUND_IN, height - 2 * _ROUND_IN, facecolor=colour,
         edgecolor=edge, linewidth=thick, boxstyle=f"round,pad={_ROUND_IN},rounding_size={_ROUND_IN}"))  # fmt: skip
     if text:
@@ -56,8 +56,9 @@ def arrow(
     bend: float = 0.0,
 ) -> None:  # fmt: skip
     """Draw an arrow from ``start`` to ``end``; ``bend`` is how far it leaves the straight line, of its length."""
-    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11 + 1.5 * thick, linewidth=thick,
-                                   color=colour, shrinkA=0, shrinkB=0, connectionstyle=f"arc3,rad={bend}"))  # fmt: skip
+    axes.add_artist(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11 + 1.5 * thick, linewidth=thick,
+                                    color=colour, shrinkA=0, shrinkB=0,
+                                    connectionstyle=f"arc3,rad={bend}"))  # fmt: skip
 
 
 def keys(axes: Axes, left: float, top: float, named: dict[str, tuple[str, str]]) -> None:
