@@ -71,24 +71,23 @@ LECTURE = (
             Pick("02", "Part 1: demand and supply", 1, 2, shown="Training grows faster than machines"),
         )),
         Topic(2, "Inside a processor", (
-            Pick("01", "Part 1: inside a processor", 1.5, 2, shown="A GPU spends its area on arithmetic units"),
+            Pick("01", "Part 4: a GPU hides the wait", 1.5, 2, shown="A GPU spends its area on arithmetic units"),
         )),
         Topic(3, "A CPU, and moving a model to a device", (
-            Pick("01", "Part 4: moving a model to a device", 1, shown="Each tensor that moves pays the latency"),
+            Pick("01", "Part 5: moving a network", 1, shown="Each tensor that moves pays the latency"),
         )),
         Topic(4, "A GPU's card", (
-            Pick("01", "What went wrong here?", 1, 1, shown="What went wrong here? The card of a GPU"),
-            Pick("01", "What went wrong here?", 0.5, 2, shown="CUDA cores are not threads"),
+            Pick("01", "Part 4: a GPU hides the wait", 1.5, 3, shown="A GPU's card beside a core: bytes in flight"),
         )),
         Topic(5, "The memory spaces of a GPU", (
-            Pick("01", "Part 8: the memory of a GPU", 1.5, shown="On a GPU the program chooses the memory"),
+            Pick("01", "Memory spaces", 1.5, 2, shown="On a GPU the program chooses the memory"),
         )),
         Topic(6, "A system for deep learning", (
-            Pick("01", "Part 3: the whole system", 1, 2, shown="Each level further out is larger and slower"),
+            Pick("01", "Part 1: from registers to swap", 1, 2, shown="Each level further out is larger and slower"),
         )),
         Topic(7, "The memory hierarchy, in time and in energy", (
-            Pick("01", "Part 5: find your caches", 1, 2, shown="Each cache that is outgrown slows a load"),
-            Pick("01", "Part 9: energy", 1, 2, shown="A DRAM access costs far more than arithmetic"),
+            Pick("01", "Part 1: from registers to swap", 1, 6, shown="Each cache that is outgrown slows a load"),
+            Pick("01", "Part 6: energy", 1, 2, shown="A DRAM access costs far more than arithmetic"),
         )),
         Topic(8, "Memory inversion", (
             Pick("01", "Memory inversion", 0.5, 1),

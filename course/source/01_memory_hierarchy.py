@@ -13,968 +13,849 @@
 #     title: Memory hierarchy
 #     needs: ["00"]
 #     objectives:
-#       - find|found the sizes of the caches on a curve of latency
-#       - model|modelled a transfer from the latency and the bandwidth of its link
-#       - count|counted the lines of memory that an order, a stride or an alignment moves
-#       - tell|told how the memory of a GPU differs from that of a CPU, from published figures
-#       - compute|computed the energy of an inference, arithmetic and memory apart
+#       - write|wrote a pointer chase whose curve shows the caches of a machine
+#       - measure|measured what many loads under way at once are worth
+#       - count|counted the lines that a layout moves, for columns, embeddings and channels
+#       - compare|compared a CPU with a GPU by latency and bandwidth
+#       - model|modelled the time of moving a network, and the energy of an inference
 # ---
 
 # %% [markdown] tags=["objectives"]
 # # Memory hierarchy
 #
-# Add up the same numbers twice: once in the order in which they lie in memory, once in another order. The additions are the same,
-# and so is the sum. Yet one takes many times as long, and no count of operations says so. The reason lies on the way: every level
-# of memory between the [registers](glossary.md#register) and the disk, each [cache](glossary.md#cache) too, has a [latency](glossary.md#latency), the wait
-# for the first byte, and a [bandwidth](glossary.md#bandwidth), the rate of those that follow. This lesson measures them on the
-# machine under your notebook.
+# Here are the same sixteen million additions in two orders. Which is faster, and by how much? No count of operations
+# tells, because both have the same. What differs is the wait for the numbers: the [latency](glossary.md#latency) of the first, and the
+# [bandwidth](glossary.md#bandwidth) of all others. You decide about it each time you lay out a tensor, look up an embedding,
+# or choose a batch.
 #
-# PyTorch gets one thread here, so that you see the memory as one core sees it; Part 7 adds the others. Outputs that you see
-# below were printed on another machine. Clear them (Edit, Clear Outputs of All Cells), restart the kernel, and predict before you run.
+# You will measure this wait with a loop of three lines of your own, and find the [caches](glossary.md#cache) of your
+# machine on the curve that it draws.
 
 # %%
-import mmap
-
+import numba
 import numpy as np
 import pandas as pd
 import torch
 from torch import nn
 
 import helpers
-from helpers import access, hardware, native, operations, plotting, results, simulators, timing, units
+from helpers import exercises, hardware, operations, plotting, recorded, timing, units
 
-torch.set_num_threads(1)
-device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.set_num_threads(1)  # the memory as one core sees it
+helpers.steady_allocator()
 KIB, MIB = 2**10, 2**20
 
 # %% [markdown] tags=["slide"] minutes=1
-# ## Part 1: inside a processor
+# ## The bet
 #
-# A CPU spends its area on making one thread fast: prediction, reordering, large caches. A GPU spends it on arithmetic, and
-# hides the wait for memory behind other threads.
+# - A table: a million samples, 16 features each
+# - Add it up row by row, or column by column
+# - The same numbers, the same additions
+#
+# The table is stored as PyTorch stores every matrix, row after row.
+
+# %% tags=["slide", "slide-code"] minutes=1
+table = torch.rand(2**20, 16)  # 64 MiB
+orders = {
+    "row by row": lambda: [rows.sum() for rows in table.chunk(16)],
+    "column by column": lambda: [table[:, column].sum() for column in range(16)],
+}
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1
+bet = helpers.predict("How many times as long do the columns take?", "x")
+bet
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 1: from registers to swap
+#
+# - Near memory is small, large memory is far
+# - Latency: the wait for the first byte
+# - Bandwidth: the rate of those that follow
+
+# %%
+ryzen, rtx_3090 = (hardware.device(name) for name in ("Ryzen 9 5950X", "GeForce RTX 3090"))
+
+
+def size(held_bytes):
+    number, unit = units.text(held_bytes, "B", binary=True).replace(",", "").split()
+    return f"{float(number):g} {unit}"
+
+
+towers = {
+    "CPU: Ryzen 9 5950X, 16 cores": [
+        ("registers", f"{size(ryzen.core_register_bytes)} a core"),
+        ("L1", f"{size(ryzen.core_l1_bytes)} a core"),
+        ("L2", f"{size(ryzen.l2_bytes // ryzen.cores)} a core"),
+        ("L3", f"{size(ryzen.l3_bytes)}, in two halves"),
+        ("main memory", units.text(ryzen.memory_bandwidth_bytes_per_s, "B/s")),
+        ("swap", "a part of the disk"),
+    ],
+}
+
+# %% tags=["slide", "slide-output"] minutes=1
+device_rate = units.text(rtx_3090.memory_bandwidth_bytes_per_s, "B/s")
+towers["GPU: RTX 3090, 82 cores"] = [
+    ("registers", f"{size(rtx_3090.core_register_bytes)} a core"),
+    ("L1, shared", f"{size(rtx_3090.core_l1_bytes)} a core"),
+    ("L2", size(rtx_3090.l2_bytes)),
+    None,
+    ("device memory", f"{size(rtx_3090.memory_bytes)}, {device_rate}"),
+    None,
+]
+drawn = plotting.draw_towers(
+    towers,
+    on_chip=4,
+    bus=(4, "PCIe"),
+    title="Two machines, from registers to swap (published)",
+)
+alt = (
+    "Two towers: small registers on top, then caches, then memory outside the chip, then swap."
+)
+plotting.show(drawn, alt=alt)
+
+# %% [markdown]
+# The numbers count here, not the widths. Arithmetic happens in [registers](glossary.md#register). A cache keeps copies of what
+# was used last. When main memory is full, the system moves pages that nobody used lately to the disk: that is [swap](glossary.md#swap). To touch such a page is a
+# [page fault](glossary.md#page-fault), and the program waits for the disk. (A GPU also has *texture* memory: pictures
+# in device memory, with a cache for neighbours in two dimensions.)
+#
+# How long does one load take? A loop over an array does not say, because a processor knows the next
+# addresses and asks for them early. So let each load name the next: a *pointer chase*. Memory moves
+# *lines*, on most machines of 64 bytes, so give each line one pointer, and visit them in random order.
+#
+# **Your turn.** A row of eight numbers is a line. Its first number says which row comes next.
+
+
+# %% tags=["yours"] yours="one_cycle"
+def one_cycle(lines, random):
+    """Return (lines, 8) numbers: row[0] is the next row on one random way through all rows."""
+    order = random.permutation(lines)
+    following = np.zeros((lines, 8), np.uint64)
+    following[order, 0] = np.roll(order, -1)
+    return following
+
+
+# %% checks="one_cycle"
+def visited(function, lines):
+    following, seen, place = function(lines, np.random.default_rng(0)), set(), 0
+    while place not in seen:
+        seen.add(place)
+        place = int(following[place, 0])
+    return len(seen)
+
+
+def to_neighbours(function, lines):
+    following = function(lines, np.random.default_rng(0))[:, 0].astype(int)
+    return int((following == np.arange(lines) + 1).sum()) // 8
+
+
+asked = exercises.Checks("One random cycle", one_cycle)
+few = visited(lambda lines, random: random.permutation(lines)[:, None], 64)
+slips = {few: "A permutation falls apart into several cycles; you walk in one of them"}
+asked.returns("comes by all 64 rows", (64,), call=visited, expected=64, mistakes=slips)
+slips = {7: "A processor can guess the neighbour: mix the order"}
+asked.returns("random order", (64,), call=to_neighbours, expected=0, mistakes=slips)
+one_cycle = asked.settle()
+
+
+# %% wrong="one_cycle" says="several cycles"
+def one_cycle(lines, random):
+    following = np.zeros((lines, 8), np.uint64)
+    following[:, 0] = random.permutation(lines)
+    return following
+
+
+# %% wrong="one_cycle" says="mix the order"
+def one_cycle(lines, random):
+    following = np.zeros((lines, 8), np.uint64)
+    following[:, 0] = np.roll(np.arange(lines), -1)
+    return following
+
+
+# %% [markdown]
+# **Your turn.** The chase itself: load, and go where the load says.
+
+
+# %% tags=["yours"] yours="chase"
+def chase(following, place, loads):
+    """Follow following[place, 0] so many times; return the last place."""
+    for _ in range(loads):
+        place = following[place, 0]
+    return place
+
+
+# %% checks="chase"
+asked = exercises.Checks("The chase", chase)
+rows = np.array([[3], [0], [1], [2]], np.uint64)
+slips = {
+    0: "The address of a load must come from the load before",
+    3: "Each load says where the next one looks",
+}
+asked.returns("six loads in four rows", (rows, 0, 6), expected=2, mistakes=slips)
+asked.returns("no load stays where it is", (rows, 1, 0), expected=1)
+chase = asked.settle()
+
+
+# %% wrong="chase" says="must come from the load before"
+def chase(following, place, loads):
+    for load in range(loads):
+        place = following[load % len(following), 0]
+    return place
+
+
+# %% wrong="chase" says="where the next one looks"
+def chase(following, place, loads):
+    for _ in range(loads):
+        last = following[place, 0]
+    return last
+
+
+# %% [markdown]
+# [numba](https://numba.pydata.org) compiles your loop to machine code. A walk goes on where it stopped, so that a large
+# buffer is not walked on its first lines alone.
+
+
+# %% tags=["slide", "slide-code"] minutes=1
+walk = numba.njit("u8(u8[:, ::1], u8, i8)")(chase)
+LOADS = 20_000
+
+
+def walker(size_bytes):
+    following = one_cycle(size_bytes // 64, np.random.default_rng(0))
+    following = np.ascontiguousarray(following, np.uint64)
+    state = [walk(following, 0, size_bytes // 64)]  # once round
+
+    def go_on():
+        state[0] = walk(following, state[0], LOADS)
+
+    return go_on
+
+
+# %% [markdown]
+# Is there a model? A store of $n$ bits, laid out flat, has a side of $\sqrt n$, and a signal must cross it. So by geometry
+# alone the latency grows with the root of the size. 128 MiB are 8,192 times 16 KiB.
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1
+far_to_near = helpers.predict(
+    "A load from 128 MiB takes how many times as long as one from 16 KiB?", "x"
+)
+far_to_near
+
+# %% tags=["run"]
+sizes = [2**power for power in range(12, 28)]
+passes = [
+    {each: timing.measure(walker(each), budget_s=0.1).minimum_s for each in sizes}
+    for _ in range(2)
+]
+curve = {each: min(found[each] for found in passes) / LOADS for each in sizes}
+walkers = {"16 KiB": walker(16 * KIB), "128 MiB": walker(128 * MIB)}
+ends = timing.compare(walkers, budget_s=1, own_caches=True, precision=0.1)
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+far_to_near.reveal(modelled=8192**0.5, measured=ends.candidate("128 MiB").time_ratio)
+
+# %% tags=["explain"]
+ratio = ends.candidate("128 MiB").time_ratio
+timing.claim("a load from 128 MiB takes longer", ratio, at_least=3, evidence=ends)
+
+# %% [markdown] tags=["explain"]
+# Geometry is a rule of thumb: it leaves out the fixed time of a load and the density of DRAM. But it says why there is a hierarchy.
+# No memory is both large and near, so a machine has a small near one for what is used often, and larger ones behind it.
+#
+# Now the whole curve: first that of another machine, a virtual one on a large server. Inside a cache the curve is flat. Where a
+# step begins is the last buffer that fits.
+
+# %% tags=["predict"]
+server = recorded.load("01").result("limits")
+alt = "A staircase: the time of a load is flat inside each cache and rises behind it."
+drawn = plotting.draw_latencies(server.latencies, title="Another machine (recorded)")
+plotting.show(drawn, alt=alt)
+print(recorded.load("01").source)
+second = helpers.predict("Read the curve: how large is that machine's second cache?", "B")
+second
+
+# %% tags=["run"]
+found = hardware.find_change_points(server.latencies)
+by_system = {each.name: each.size_bytes for each in server.memory_levels[:-1]}
+second.reveal(stated=by_system["L2"])
+print("found on the curve:", ", ".join(size(each) for each in found))
+print("stated:", ", ".join(f"{name} {size(each)}" for name, each in by_system.items()))
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+points = [hardware.LatencyPoint(each, load_s) for each, load_s in curve.items()]
+caches = {
+    f"L{each.level}": each.size_bytes
+    for each in helpers.machine_card().caches or ()
+    if each.kind != "instruction" and each.size_bytes
+}
+drawn = plotting.draw_latencies(points, caches=caches, title="Your chase, on this machine")
+recorded_sizes, recorded_s = zip(
+    *[(each.working_set_bytes, each.latency_s) for each in server.latencies], strict=True
+)
+drawn.axes[0].plot(recorded_sizes, recorded_s, "--", color="#882255")
+drawn.axes[0].annotate("recorded", (recorded_sizes[-9], recorded_s[-9] / 2), color="#882255")
+plotting.show(
+    drawn, alt="Two curves rise in steps as the working set outgrows cache after cache."
+)
+
+# %% [markdown] tags=["explain"]
+# So one measures a cache. Each level is harder to read than the one before: other programs share the last cache, and a
+# virtual machine may own a part of it. The processor also keeps the addresses of pages in a small table, the
+# [TLB](glossary.md#tlb), and a buffer with more pages than that makes another step. Why is a step so sharp? The line
+# that goes is the [least recently used](glossary.md#least-recently-used), and on a cycle that is always the one needed
+# next.
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 2: many loads at once
+#
+# - One chase: each load waits for the one before
+# - Eight chases in turn: eight loads that do not know each other
+# - Each takes as many steps as before
+#
+# Here are many chases in one loop, each with a place of its own.
+
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1
+@numba.njit("void(u8[:, ::1], u8[::1], i8)")
+def chases(following, places, loads):
+    for _ in range(loads):
+        for each in range(len(places)):
+            places[each] = following[places[each], 0]
+
+
+eight = helpers.predict(
+    "128 MiB: eight chases at once take how many times as long as one?", "x"
+)
+eight
+
+# %% tags=["run"]
+lines, numbers = 128 * MIB // 64, (1, 2, 4, 8, 16, 32)
+following = one_cycle(lines, np.random.default_rng(1))
+following, places = np.ascontiguousarray(following, np.uint64), [0]
+for _ in range(sum(numbers) - 1):  # far from each other on the way
+    places.append(walk(following, places[-1], lines // sum(numbers)))
+parts = np.split(np.array(places, np.uint64), np.cumsum(numbers)[:-1])
+starts = dict(zip(numbers, parts, strict=True))
+at_once = timing.compare(
+    {str(n): lambda n=n: chases(following, starts[n], 1_000) for n in numbers},
+    budget_s=2,
+    precision=0.1,
+)
+
+# %% tags=["look", "nbval-ignore-output"]
+eight.reveal(modelled=1, measured=at_once.candidate("8").time_ratio)
+
+# %% tags=["look", "slide", "slide-output"] minutes=1
+line_s = [at_once.candidate(str(n)).median_s / 1_000 / n for n in numbers]
+drawn = plotting.draw_curves(
+    numbers,
+    {"modelled": [line_s[0] / n for n in numbers], "measured": line_s},
+    unit="s",
+    size_unit="",
+    title="Loads that do not wait for each other",
+    xlabel="chases at once",
+    ylabel="time per load",
+)
+plotting.show(drawn, alt="The time per load falls with the number of chases, then levels off.")
+
+# %% tags=["explain"]
+ratio = at_once.candidate("8").time_ratio
+timing.claim(
+    "eight chases take less time than eight times one", ratio, at_most=4, evidence=at_once
+)
+
+# %% [markdown] tags=["explain"]
+# The model lets all wait together, so that $n$ chases take the time of one. A core keeps a limited number of lines on their way; at
+# that number the curve leaves the model.
+#
+# What a core does for eight chases it does for every loop whose addresses are known ahead. Here is one that turns the sign of each
+# number, as `x.neg_()` does. A line is read and written back:
+
+
+# %% tags=["run"]
+@numba.njit("void(f4[::1], i8)")
+def negate(numbers, times):
+    for _ in range(times):
+        for place in range(numbers.size):
+            numbers[place] = -numbers[place]
+
+
+def negated_line_s(size_bytes):
+    numbers, times = torch.ones(size_bytes // 4).numpy(), max(1, 4 * MIB // size_bytes)
+    timed = timing.measure(lambda: negate(numbers, times), budget_s=0.05)
+    return timed.minimum_s / times / (size_bytes // 64)
+
+
+# %% tags=["look", "slide", "slide-output"] minutes=2
+in_a_row = [negated_line_s(each) for each in sizes]
+drawn, axes = plotting.figure(title="A line of 64 bytes: waited for, or one of many")
+axes.loglog(sizes, curve.values(), "o-", color=plotting.MEASURED, label="chase: read")
+axes.loglog(sizes, in_a_row, "s--", color=plotting.MEASURED, label="loop: read, written")
+axes.fill_between(sizes, in_a_row, list(curve.values()), color=plotting.MEASURED, alpha=0.15)
+plotting.unit_axis(axes, "x", "B", binary=True)
+plotting.unit_axis(axes, "y", "s")
+axes.set_xticks(sizes[::3])
+axes.minorticks_off()
+axes.set(xlabel="working set", ylabel="time of a line")
+axes.legend()
+plotting.show(
+    drawn, alt="Both curves are lowest in the first cache; the chase lies far above the loop."
+)
+
+# %% tags=["look", "nbval-ignore-output"]
+far_s, rate = curve[128 * MIB], 2 * 64 / in_a_row[-1]
+print(f"from 128 MiB: latency {units.text(far_s, 's')}, bandwidth {units.text(rate, 'B/s')}")
+print(f"lines on their way at once: {far_s / in_a_row[-1]:.0f}")
+
+# %% [markdown] tags=["explain"]
+# The first cache is the fastest for both. The gap is the number of lines on their way:
+# $\text{bytes in flight} = \text{bandwidth} \cdot \text{latency}$, [Little's law](glossary.md#littles-law). The hardware
+# also *prefetches*: it guesses the next lines of a sequence and brings them before anybody asks.
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 3: lines
+#
+# - Memory moves whole lines: 16 numbers of 4 bytes
+# - Who uses one number of a line has moved all of it
+# - So count lines, not numbers
+#
+# **Your turn.** A tensor says where its numbers lie: number $(i, j)$ stands at `storage_offset()` $+\, i \cdot$
+# `stride(0)` $+\, j \cdot$ `stride(1)`, counted in numbers. The storage starts on a line.
+
+
+# %% tags=["yours"] yours="lines_touched"
+def lines_touched(view):
+    """Return how many different lines of 64 bytes hold the numbers of a view."""
+    places = torch.tensor([view.storage_offset()])
+    for size, stride in zip(view.shape, view.stride(), strict=True):
+        places = (places[:, None] + stride * torch.arange(size)).flatten()
+    return len((places * view.element_size() // 64).unique())
+
+
+# %% checks="lines_touched"
+asked = exercises.Checks("Lines touched", lines_touched)
+square = torch.arange(1024.0).view(32, 32)
+asked.returns("a row", (square[0],), expected=2, mistakes={32: "Neighbours share a line"})
+slips = {2: "That is the bytes over 64: a column has one number a line"}
+asked.returns("a column", (square[:, 0],), expected=32, mistakes=slips)
+late = {1: "It begins in the middle of a line: add the offset"}
+asked.returns("begins late", (square[0, 8:24],), expected=2, mistakes=late)
+asked.returns("halves", (square.half()[:, ::16],), expected=32)
+lines_touched = asked.settle()
+
+
+# %% wrong="lines_touched" says="Neighbours share a line"
+def lines_touched(view):
+    return view.numel()
+
+
+# %% wrong="lines_touched" says="one number a line"
+def lines_touched(view):
+    return -(-view.numel() * view.element_size() // 64)
+
+
+# %% wrong="lines_touched" says="add the offset"
+def lines_touched(view):
+    places = torch.zeros(1, dtype=torch.long)
+    for size, stride in zip(view.shape, view.stride(), strict=True):
+        places = (places[:, None] + stride * torch.arange(size)).flatten()
+    return len((places * view.element_size() // 64).unique())
+
+
+# %% [markdown] tags=["slide"] minutes=1
+# ### Back to the bet
+#
+# How many times as long do the columns take?
+#
+# Your function counts the lines of the first 1,024 samples. The same loops also run on a table of 1 MiB, which lies near.
+
+# %% tags=["run"]
+part = table[:1024]
+by_rows = sum(lines_touched(rows) for rows in part.chunk(16))
+by_columns = sum(lines_touched(part[:, column]) for column in range(16))
+summed = timing.compare(orders, budget_s=2, precision=0.1)
+near = table[: 2**14].clone()  # 1 MiB
+near_orders = {
+    "row by row": lambda: [rows.sum() for rows in near.chunk(16)],
+    "column by column": lambda: [near[:, column].sum() for column in range(16)],
+}
+summed_near = timing.compare(near_orders, budget_s=1, precision=0.1)
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+bet.reveal(
+    modelled=by_columns / by_rows, measured=summed.candidate("column by column").time_ratio
+)
+
+# %% tags=["explain"]
+print(f"lines moved: {by_rows:,} by rows, {by_columns:,} by columns")
+for name, found, bound in (("64 MiB", summed, 2), ("1 MiB", summed_near, 1)):
+    ratio = found.candidate("column by column").time_ratio
+    timing.claim(f"{name}: columns take longer", ratio, at_least=bound, evidence=found)
+
+# %% [markdown] tags=["explain"]
+# Down a column, each line brings one feature that is wanted and fifteen that are not, and it is gone from the near caches before
+# the next column asks for it. That is not all of the ratio: the small table is near, and its columns are slower too. A loop with a
+# stride fills no [SIMD](glossary.md#simd) register with one load, so it takes more instructions.
+#
+# `table.sum(0)` asks for the same sums in one call, and leaves the order to the library.
+#
+# ### An embedding
+#
+# An embedding looks up rows at places that nobody can guess. Take tables of 64 MiB, with rows of 4, 16 or 64 numbers, and
+# 65,536 look-ups in each.
+
+# %% tags=["predict"]
+longer = helpers.predict(
+    "Rows of 64 numbers and not 4, 16 times the bytes: how many times the time?", "x"
+)
+longer
+
+# %% tags=["run"]
+tables = {width: torch.rand(2**24 // width, width) for width in (4, 16, 64)}
+places = {width: torch.randint(2**24 // width, (2**16,)) for width in tables}
+looked_up = timing.compare(
+    {
+        str(width): lambda width=width: nn.functional.embedding(places[width], tables[width])
+        for width in tables
+    },
+    budget_s=2,
+    precision=0.1,
+)
+
+# %% tags=["look", "nbval-ignore-output"]
+of_a_row = {width: lines_touched(each[:1]) for width, each in tables.items()}
+measured = looked_up.candidate("64").time_ratio
+longer.reveal(modelled=of_a_row[64] / of_a_row[4], measured=measured)
+
+# %% tags=["look", "slide", "slide-output"] minutes=1
+rows = {}
+for width, moved in of_a_row.items():
+    ratio = looked_up.candidate(str(width)).time_ratio
+    used = f"{100 * width / (16 * moved):.0f} %"
+    rows[f"{width} numbers"] = [moved, used, f"{ratio:.1f} times (measured)"]
+pd.DataFrame(rows, index=["lines a row", "of them used", "time over the first"]).T
+
+# %% tags=["explain"]
+ratio = looked_up.candidate("64").time_ratio
+timing.claim(
+    "16 times the bytes take less than 16 times as long", ratio, at_most=12, evidence=looked_up
+)
+
+# %% [markdown] tags=["explain"]
+# A row of 16 bytes moves a whole line, three quarters of it for nothing. So a row of a whole line costs little more, and
+# a wide row is cheaper a number than a narrow one.
+#
+# ### Channels last
+#
+# A batch of images has four axes, and somebody chose which one lies side by side.
+# [Channels-last](glossary.md#channels-last) puts the channels of a pixel together:
+
+# %% tags=["run"]
+images = torch.rand(8, 64, 56, 56)
+layouts = {
+    "channels last": images.to(memory_format=torch.channels_last),
+    "channels first": images,
+}
+rows = {
+    name: [lines_touched(each[0, :, 5, 5]), lines_touched(each[0, 5])]
+    for name, each in layouts.items()
+}
+norms = {
+    name: lambda each=each: nn.functional.layer_norm(each.permute(0, 2, 3, 1), (64,))
+    for name, each in layouts.items()
+}
+normed = timing.compare(norms, budget_s=1, precision=0.1)
+
+# %% tags=["look", "slide", "slide-output"] minutes=1
+pd.DataFrame(rows, index=["lines: channels of a pixel", "lines: pixels of a channel"]).T
+
+# %% tags=["explain"]
+sentence = "a layer norm over the channels of each pixel takes longer channels first"
+ratio = normed.candidate("channels first").time_ratio
+timing.claim(sentence, ratio, at_least=1, evidence=normed)
+
+# %% [markdown] tags=["explain"]
+# Shapes and results are the same. Who asks for all channels of a pixel, as this norm does, finds them in 16 times fewer lines channels
+# last. Who asks for one channel wants the other. Lines alone do not make the time: the operator's loop counts too, as with the
+# columns. So count, then measure.
+
+# %% [markdown] tags=["slide"] minutes=1
+# ## Part 4: a GPU hides the wait
+#
+# - A CPU spends its area on making one thread fast
+# - A GPU spends it on arithmetic
+# - While some threads wait for memory, others compute
 
 # %% tags=["slide", "slide-output"] minutes=1
 drawn = plotting.draw_dies()
-alt = "Two squares: the CPU's is mostly caches and control, in four large cores; the GPU's mostly arithmetic, in many."
+alt = "Two squares: the CPU's is mostly caches and control, the GPU's mostly arithmetic."
 plotting.show(drawn, alt=alt)
 
-# %% [markdown]
-# It is a drawing: no processor has exactly these shares. What it shows is the choice. A unit of arithmetic is small; what brings
-# its operands in time is not. The rest of this lesson asks what that wait costs.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ### What went wrong here?
+# %% [markdown] tags=["explain"]
+# It is a drawing: no processor has exactly these shares. A Ryzen 9 5950X has 16 cores, runs 32 threads on them, and reaches
+# 3.4 to 4.9 GHz ([AnandTech](https://www.anandtech.com/show/16214/), 2020). And an RTX 3090? A common error is to take its "10,496
+# CUDA cores" for threads. They are arithmetic units, 128 in each of 82 [multiprocessors](glossary.md#multiprocessor). Each
+# multiprocessor keeps up to 1,536 threads ([CUDA C++ Programming
+# Guide](https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-capabilities), compute capability 8.6).
 #
-# A lecture's card of a GeForce RTX 3090 said: 24 GB of L2 cache, and 10,496 threads.
-#
-# (The lecture is "Hardware Ecosystem", Cambridge, 2022.) One of the two lines can be refuted without looking anything up but a
-# number of transistors. A bit of cache takes six transistors; the whole chip, GA102, has 28.3 billion ([NVIDIA, "Ampere GA102 GPU
-# Architecture"](https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf)).
-
-# %% tags=["predict"]
-too_large = helpers.predict("How many times too large are 24 GB for the L2 cache of this card?", "x")
-too_large
-
-# %% [markdown]
-# A lower bound comes from the transistors: a cache takes no more than the whole chip. The course's table of devices, in which each
-# figure carries the page where it was read, has the rest.
+# How long do they wait? A chase on an A100, of the same generation, took 33 cycles to the first cache, 200 to L2 and 290 to
+# device memory (Abdelkhalik and others, "Demystifying the Nvidia Ampere Architecture", 2022, Table IV,
+# [arXiv:2208.11174](https://arxiv.org/abs/2208.11174)). We take these for the RTX 3090 too, at its own clock. The
+# clock follows from its peak: each unit does two operations a cycle.
 
 # %% tags=["run"]
-claimed_bytes, chip_transistors = 24 * 10**9, 28.3e9
-chips = claimed_bytes * 8 * 6 / chip_transistors
-rtx_3090 = hardware.device("GeForce RTX 3090")
-print(f"a cache of 24 GB takes the transistors of {chips:.0f} such chips")
-print(f"L2 {rtx_3090.l2_bytes:,} B, memory {rtx_3090.memory_bytes:,} B")
-print("L2 from:", rtx_3090.fact("l2_bytes").source.title)
+a100 = hardware.device("A100 SXM 40 GB")
+clock_hz = {}
+for card, units_each in ((rtx_3090, 128), (a100, 64)):
+    peak = card.peak("float32", unit="vector").dense_flops_per_s
+    clock_hz[card.name] = peak / (card.cores * units_each * 2)
+threads, gpu_hz = rtx_3090.cores * 1536, clock_hz[rtx_3090.name]
+print(f"units: {rtx_3090.cores * 128:,}, threads at once: {threads:,}")
+in_flight = rtx_3090.memory_bandwidth_bytes_per_s * 290 / gpu_hz
+print(f"bytes in flight: {in_flight:,.0f}, at 4 a thread {in_flight / 4:,.0f} threads wait")
 
-# %% tags=["look"]
-source = rtx_3090.fact("l2_bytes").source.title
-too_large.reveal(modelled=chips, published=claimed_bytes / rtx_3090.l2_bytes, source=source)
-
-# %% [markdown] tags=["explain"]
-# The 24 GB are the card's DRAM, beside the chip: the last level of the hierarchy was taken for the second. And
-# the threads? A GPU's cores are called [multiprocessors](glossary.md#multiprocessor). The [CUDA C++ Programming
-# Guide](https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-capabilities) (compute capability 8.6) gives
-# each of them 128 float32 units and room for 1,536 threads.
-
-# %% tags=["explain", "slide", "slide-output"] minutes=1
-multiprocessors, units_each, threads_each = rtx_3090.cores, 128, 1536
-print(f"CUDA cores: {multiprocessors} x {units_each} = {multiprocessors * units_each:,}")
-print(f"threads at once: {multiprocessors} x {threads_each} = {multiprocessors * threads_each:,}")
-print(f"threads for each unit: {threads_each // units_each}")
-
-# %% [markdown] tags=["explain"]
-# 10,496 are the arithmetic units, which NVIDIA calls CUDA cores. The threads are twelve times as many, and that is the point of a
-# GPU: while some wait for memory, others compute. A CPU core has mostly one thread or two, and must avoid the wait instead.
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 2: fresh pages
-#
-# `x * 2` makes a new tensor; `torch.mul(x, 2, out=kept)` writes into an old one. The arithmetic is the same. How many times longer
-# does the new one take?
-#
-# Lesson 00 called `steady_allocator` and promised to show what it is worth. Here it has not been called yet.
-
-# %% tags=["predict"]
-fresh_ratio = helpers.predict("How many times longer does x * 2 take in new memory than in memory used before?", "x")
-fresh_ratio
-
-# %% [markdown]
-# A model by bytes: the operation reads `x` and writes the result. The system may not hand out a page with another program's data
-# in it, so it writes zeros into new memory first. That is three passes over 64 MiB in place of two.
-
-# %% tags=["run", "slide-code"]
-x = torch.ones(64 * MIB // 4)
-kept = torch.zeros_like(x)
-ways = {
-    "memory used again": lambda: torch.mul(x, 2, out=kept),
-    "new memory": lambda: x * 2,
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
+rows = {"core, measured": [curve[16 * KIB], far_s, rate]}
+rows["Ryzen, published"] = [None, None, ryzen.memory_bandwidth_bytes_per_s]
+rows["RTX 3090, published"] = [
+    33 / gpu_hz,
+    290 / gpu_hz,
+    rtx_3090.memory_bandwidth_bytes_per_s,
+]
+shown = {
+    name: [units.text(first_s, "s"), units.text(last_s, "s"), units.text(moved, "B/s")]
+    for name, (first_s, last_s, moved) in rows.items()
 }
-faults = {name: access.count_faults(way).minor for name, way in ways.items()}
-before = helpers.compare(ways, budget_s=2, device="cpu", precision=0.05)
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
-fresh_ratio.reveal(modelled=3 / 2, measured=before.candidate("new memory").time_ratio)
-
-# %% tags=["look", "nbval-ignore-output"]
-pages = x.nbytes // mmap.PAGESIZE
-print(f"{x.nbytes:,} bytes are {pages:,} pages of {mmap.PAGESIZE:,} bytes")
-results.printed(pd.DataFrame({"page faults": faults}))
-
-# %% tags=["explain"]
-before.claim("new memory saves no time", "new memory", at_least=0.9)
-used_again = faults["memory used again"]
-assert used_again is None or used_again < pages / 10
+columns = ["load: L1", "load: memory", "bandwidth"]
+compared = pd.DataFrame(shown, index=columns).T
+compared["in flight"] = [
+    units.text(last_s and last_s * moved, "B") for _, last_s, moved in rows.values()
+]
+compared
 
 # %% [markdown] tags=["explain"]
-# A [page fault](glossary.md#page-fault) is why. The allocator promises memory; the system brings a page only when something
-# touches it, page by page, each time with a trap into the kernel, a page to find, to clear and to enter into the table. What was
-# measured beyond the model's 1.5 is that work. (If there are far fewer faults than pages, your system brings pages of 2 MiB:
-# "transparent huge pages".)
-#
-# glibc, the C library of most Linux systems, gives a freed block of this size back at once, so the next call starts on fresh pages
-# again. Ask it to keep them (on another system the setting says that nothing was changed):
+# The GPU's first cache is slower than a core's, and its memory answers no sooner. Its bandwidth comes from the number of loads on
+# their way.
 
-# %% tags=["run", "nbval-ignore-output"]
-setting = helpers.steady_allocator()
-for _ in range(12):  # the heap finds its shape
-    ways["new memory"]()
-faults_after = {name: access.count_faults(way).minor for name, way in ways.items()}
-after = helpers.compare(ways, budget_s=2, device="cpu", precision=0.05)
-setting
-
-# %% tags=["look", "nbval-ignore-output"]
-ratios = [compared.candidate("new memory").time_ratio for compared in (before, after)]
-rows = {"page faults": [faults["new memory"], faults_after["new memory"]], "time ratio": ratios}
-results.printed(pd.DataFrame(rows, index=["default allocator", "memory kept"]))
-
-# %% tags=["explain"]
-timing.claim(
-    "where freed memory is kept, new memory takes little longer",
-    ratios[1] if setting.changed else None, at_most=1.5, evidence=after if setting.changed else (),
-)  # fmt: skip
-
-# %% [markdown] tags=["explain"]
-# The same operation, the same bytes, and another time: a measurement that did not know of the pages would have called it slow
-# arithmetic. PyTorch's allocator on a GPU keeps freed memory because new memory is slow to get there as well. The price: the
-# process keeps its peak. From here on this process keeps its memory, so the first measurement of this part, run again, shows no
-# faults any more. To see both halves again call `access.measure_fresh_pages()`: it starts a new process for each, and takes
-# about ten seconds.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 3: the whole system
-#
-# - Latency: how long until the first byte is there.
-# - Bandwidth: how many bytes a second follow.
-#
-# `probe` measures both for each level of memory: latency by a chain of loads in which each address comes out of the load before, so
-# that none can start early; bandwidth by long runs over arrays. It takes some ten seconds, more on a
-# busy machine, and is kept for the next time.
-
-# %% tags=["predict"]
-last_to_first = helpers.predict("How many times longer does a load from main memory take than one from L1?", "x")
-last_to_first
-
-# %% tags=["run"]
-limits = helpers.probe(device="cpu")
-levels = limits.memory_levels
-sizes = [level.size_bytes for level in levels if level.size_bytes]
-assert sizes == sorted(sizes)  # each level holds more than the one before it
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-drawn = plotting.draw_hierarchy(levels)
-alt = "A pyramid of the memory levels, the smallest and fastest at the top, with size, latency and bandwidth."
-plotting.show(drawn, alt=alt)
-
-# %% [markdown] tags=["look"]
-# Is there a model? A signal needs time for its way, and a store with $n$ bits laid out flat has a side of $\sqrt n$. So geometry
-# alone says: latency grows with the root of the size.
-
-# %% tags=["look", "nbval-ignore-output"]
-first, last = levels[0], levels[-1]
-known = first.latency_s and last.latency_s
-by_geometry = (last.size_bytes / first.size_bytes) ** 0.5 if first.size_bytes and last.size_bytes else None
-if known or by_geometry:
-    last_to_first.reveal(modelled=by_geometry, measured=last.latency_s / first.latency_s if known else None)
-
-# %% tags=["explain"]
-slower = last.latency_s / first.latency_s if known else None
-evidence = limits.resting_on(f"{first.name} latency", f"{last.name} latency")
-timing.claim("a load from main memory takes longer than one from the first cache",
-             slower, at_least=5, evidence=evidence if known else ())  # fmt: skip
-
-# %% [markdown] tags=["explain"]
-# Geometry is far too pessimistic from end to end: even the first level must compare tags and pass the pipeline, a fixed time, and
-# DRAM is denser than cache. But it explains why there is a hierarchy at all. No memory can be both large and near, so a machine
-# has a small near one for what is used often, and larger ones behind it.
-#
-# If a level shows "unknown", the notes say what was missing:
-
-# %% tags=["explain", "nbval-ignore-output"]
-limits
-
-# %% [markdown]
-# Between the levels, and beyond them, are links: from the disk, to the [page cache](glossary.md#page-cache), from memory to memory, over the bus to a GPU,
-# through the network's software. Before you see them: a read of 4 KiB from the disk of this machine.
-
-# %% tags=["predict", "slide", "slide-output"] minutes=0.5
-loads_in_read = helpers.predict(
-    "How many loads from main memory fit into the time of one 4 KiB read from the disk?", "loads"
-)
-loads_in_read
-
-# %% tags=["run"]
-system = access.measure_links(file_bytes=32 * MIB, limits=limits, budget_s=0.1)
-drawn = plotting.draw_links([link for link in system.links if link.bandwidth_bytes_per_s])
-alt = (
-    "Two panels with a point a link: bandwidth and latency of disk, page cache, memory and caches, on logarithmic axes."
-)
-plotting.show(drawn, alt=alt)
-
-# %% [markdown] tags=["look"]
-# The model takes the bandwidth alone: 4 KiB divided by the disk's bytes a second.
-
-# %% tags=["look", "nbval-ignore-output"]
-disk = system.link("disk")
-load_s = limits.memory.latency_s or 100e-9
-basis = "measured" if limits.memory.latency_s else "a rule of thumb, for nothing here can chase a pointer"
-print(f"a load from main memory: {units.text(load_s, 's')} ({basis})")
-print(f"a word: {system.pointer_bits} bits, a vector: {system.simd_bits} bits, a line: {system.line_bytes} bytes")
-print(f"reads of 4 KiB, one at a time: {units.text(4 * KIB / disk.latency_s, 'B/s')}")
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=0.5
-by_bandwidth = 4 * KIB / disk.bandwidth_bytes_per_s / load_s
-loads_in_read.reveal(modelled=by_bandwidth, measured=disk.latency_s / load_s)
-
-# %% tags=["explain"]
-assert all(link.bandwidth_bytes_per_s or link.note for link in system.links)
-print(f"{len(system.links)} links, each measured or with the reason why it was not")
-
-# %% [markdown] tags=["explain"]
-# A small read pays for the way, not for its bytes. Bandwidth is reached only with large requests, or with many at once. What this
-# machine has no hardware for is in the table with its reason:
-
-# %% tags=["explain", "nbval-ignore-output"]
-system
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 4: moving a model to a device
-#
-# $t = n\,\alpha + \text{bytes} \cdot \beta$: each of $n$ tensors pays the latency $\alpha$, each byte $\beta$, one over the bandwidth.
-#
-# On CUDA a model moves over the bus. Without a GPU we copy its weights from memory to memory: the same calls, another link. First,
-# two calls that look alike and are not:
-
-# %%
-rows, layer = torch.ones(1, 3), nn.Linear(3, 3)
-rows.to("meta")
-layer.to("meta")
-print(f"the tensor is on {rows.device}, the layer on {layer.weight.device}")
-try:
-    layer(rows)
-except RuntimeError as error:
-    print(f"{type(error).__name__}: they are on different devices")
-
-# %% [markdown]
-# `Tensor.to` returns a copy, which is lost unless you keep it; `Module.to` moves the module itself. ("meta" is PyTorch's device
-# without memory, so you can see this on any machine.)
-#
-# Now the time. One network has many small tensors, the other one large and one small. For $\alpha$ we time the smallest transfer
-# that there is, one number; $\beta$ is one over the link's bandwidth, from Part 3.
-
-# %%
-models = {
-    "50 layers of 16": nn.Sequential(*(nn.Linear(16, 16) for _ in range(50))),
-    "one layer of 2048": nn.Linear(2048, 2048),
+# %% tags=["look", "slide", "slide-output"] minutes=2
+drawn, axes = plotting.figure(title="The same wait, filled with more or fewer bytes in flight")
+for held in (64, 4 * KIB, 256 * KIB):
+    axes.loglog([2e-8, 2e-6], [held / 2e-8, held / 2e-6], ":", color="#777777")
+    axes.annotate(f"{size(held)} in flight", (1e-6, held / 1e-6), fontsize=9)
+card_rates = [each.memory_bandwidth_bytes_per_s for each in (rtx_3090, a100)]
+points = {
+    "one chase here": (far_s, 64 / far_s, plotting.MEASURED),
+    "a core here": (far_s, rate, plotting.MEASURED),
+    "RTX 3090": (290 / gpu_hz, card_rates[0], plotting.MODELLED),
+    "A100": (290 / clock_hz[a100.name], card_rates[1], plotting.MODELLED),
 }
-tensors = {name: [weight.detach() for weight in model.parameters()] for name, model in models.items()}
-total = {name: sum(weight.nbytes for weight in weights) for name, weights in tensors.items()}
-for name, weights in tensors.items():
-    print(f"{name}: {len(weights)} tensors, {total[name]:,} bytes")
-
-# %% tags=["predict"]
-size_ratio = helpers.predict("How many times longer does the one layer take to copy than the fifty?", "x")
-size_ratio
-
-# %% tags=["run"]
-link = system.link("host to device, pageable" if device == "cuda" else "memory to memory, 1 thread")
-one_number = torch.ones(1)
-alpha_s, bandwidth = helpers.measure(lambda: one_number.to(device, copy=True)).median_s, link.bandwidth_bytes_per_s
-modelled_s = {name: len(weights) * alpha_s + total[name] / bandwidth for name, weights in tensors.items()}
-copies = {name: lambda ws=weights: [w.to(device, copy=True) for w in ws] for name, weights in tensors.items()}
-copied = helpers.compare(copies, budget_s=2, precision=0.05)
-
-# %% tags=["look", "nbval-ignore-output"]
-measured_s = {name: copied.candidate(name).median_s for name in tensors}
-print(results.printed(pd.DataFrame({"modelled_s": modelled_s, "measured_s": measured_s})))
-small, large = tensors
-size_ratio.reveal(modelled=modelled_s[large] / modelled_s[small], measured=copied.candidate(large).time_ratio)
-
-# %% tags=["explain"]
-bytes_ratio = total[large] / total[small]
-print(f"by bytes alone: {bytes_ratio:.0f} times")
-copied.claim("the time grows by less than the bytes do", large, at_most=bytes_ratio / 2)
-
-# %% [markdown] tags=["explain"]
-# The fifty layers pay for calls, the one layer for bytes. Where the one layer is faster than its model, a part of its 16 MiB may
-# still have been in a nearer cache; the link's bandwidth is that of a copy of 64 MiB. Two prices for each transfer: that is why a
-# framework packs many small gradients into one buffer before it sends them (lesson 04).
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 5: find your caches
-#
-# Chase pointers through ever larger buffers. As long as the buffer fits a cache, a load takes that cache's time.
-#
-# First on a machine whose caches are known, because we made them up: a simulation that follows every load through three caches and
-# adds up their times. Here it is, without its sizes.
-
-# %%
-machine = [simulators.CacheLevel(size, ways=8) for size in (8 * KIB, 64 * KIB, 512 * KIB)]
-working_sets = [round(4 * KIB * 2 ** (step / 2) / 64) * 64 for step in range(17)]
-simulated = simulators.simulate_latency(machine, [1e-9, 4e-9, 16e-9, 80e-9], working_sets)
-drawn = plotting.draw_latencies(simulated.points, origin="simulated", title="A simulated machine")
-plotting.show(drawn, alt="A staircase of four flat steps: the time of a load by working set, on a simulated machine.")
-
-# %% tags=["predict"]
-second_cache = helpers.predict("Read the plot: how large is the second cache of this machine?", "B")
-second_cache
-
-# %% tags=["run"]
-found = hardware.find_change_points(simulated.points)
-print("found on the curve:", ", ".join(units.text(size, "B", binary=True) for size in found))
-
-# %% tags=["look"]
-second_cache.reveal(modelled=machine[1].size_bytes, simulated=found[1])
-
-# %% [markdown] tags=["explain"]
-# The edge of a step is the last buffer that fits. `find_change_points` looks for the steepest rise of the simulated curve, and finds
-# the sizes that the machine was given. The edge is so sharp because a chase goes round and round: one line too many, and the line that is
-# thrown out, the [least recently used](glossary.md#least-recently-used), is always the one needed next. Play with a machine of your own. A cache of few
-# [ways](glossary.md#ways) has a soft edge: its lines crowd some sets before all are full.
-
-
-# %% tags=["run"]
-def own_machine(first_KiB, second_KiB, ways):
-    own = {"L1": first_KiB * KIB, "L2": second_KiB * KIB}
-    caches = [simulators.CacheLevel(size, ways=ways) for size in own.values()]
-    curve = simulators.simulate_latency(caches, [1e-9, 4e-9, 80e-9], working_sets[:-2]).points
-    found = hardware.find_change_points(curve)
-    return plotting.draw_latencies(
-        curve, caches=own, change_points=found, origin="simulated", title="A machine of my own"
-    )
-
-
-helpers.interactive_figure(
-    own_machine,
-    {"first_KiB": [4, 8, 16, 32], "second_KiB": [64, 128, 256], "ways": [1, 2, 4, 8]},
-    views=[{"first_KiB": 8, "second_KiB": 64, "ways": 8}, {"first_KiB": 16, "second_KiB": 256, "ways": 1}],
-    alt=lambda first_KiB, second_KiB, ways: (
-        f"Latency by working set with caches of {first_KiB} and {second_KiB} KiB, {ways} ways: "
-        f"{'soft' if ways == 1 else 'sharp'} edges."
-    ),
-)
-
-# %% [markdown] tags=["look"]
-# Now your machine. The figure has no sizes in it yet. Where no compiler and no numba is at hand, nothing can chase a pointer fast
-# enough: then the figure is the simulated one, and its legend says so.
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-curve = limits.latencies or simulated.points
-origin = "measured" if limits.latencies else "simulated"
-drawn = plotting.draw_latencies(curve, origin=origin)
-alt = "The time of a load by working set: flat inside each cache, rising behind it, highest in main memory."
-plotting.show(drawn, alt=alt)
-
-# %% tags=["explain"]
-slower = curve[-1].latency_s / curve[0].latency_s if limits.latencies else None
-timing.claim("a load from the largest buffer takes longer than from the smallest",
-             slower, at_least=2, evidence=limits.resting_on("latency curve") if slower else ())  # fmt: skip
-
-# %% tags=["predict"]
-first_cache = helpers.predict("Read the plot: how large is the first cache of your machine?", "B")
-first_cache
-
-# %% tags=["run", "nbval-ignore-output"]
-found = hardware.find_change_points(curve)
-by_system = {level.name: level.size_bytes for level in levels[:-1] if level.size_bytes}
-caches = by_system if origin == "measured" else {}
-print("on the curve:", ", ".join(units.text(size, "B", binary=True) for size in found))
-print("by the system:", ", ".join(f"{name} {units.text(size, 'B', binary=True)}" for name, size in by_system.items()))
-if found:
-    first_cache.reveal(**{origin: found[0]})
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-drawn = plotting.draw_latencies(curve, caches=caches, change_points=found, origin=origin)
-alt = "The same curve with lines at the cache sizes that the system states and at those that were found on the curve."
-plotting.show(drawn, alt=alt)
-
-# %% tags=["explain"]
-near = [size / stated for size in found for stated in list(caches.values())[:1]][:1]
-timing.claim("the first size on the curve is that of the first cache by the system",
-             near or None, at_least=1 / 2, at_most=2, evidence=limits.resting_on("latency curve") if near else ())  # fmt: skip
-
-# %% [markdown] tags=["explain"]
-# This is how one measures the size of a cache, and why the
-# answer gets worse with each level: other programs share the last cache, a virtual machine may own a part of it only, its sets
-# fill unevenly. And the processor keeps the addresses of pages in a small table of their own, the [TLB](glossary.md#tlb): where the
-# buffer has more pages than that, there is another step. A busy machine adds steps that no cache has. And where the last cache is
-# large and far from the core, a load from it takes nearly as long as one from main memory: then its step may not be found at all.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 6: bandwidth is not one over latency
-#
-# A line of 64 bytes arrives after the latency of main memory. So the bandwidth is 64 bytes over the latency. Is it?
-
-# %% tags=["predict"]
-memory_rate = helpers.predict("How many bytes a second does the triad a = b + s c reach in main memory?", "B/s")
-memory_rate
-
-# %% tags=["run"]
-one_at_a_time = system.line_bytes / load_s
-triad = hardware.compiled_triad(1)  # a text where nothing can be compiled
-compiled = {} if isinstance(triad, str) else {size: triad(size) for size in (KIB * 4**power for power in range(2, 9))}
-drawn = plotting.draw_bandwidths(limits.bandwidths, caches=by_system, kernels=["read", "triad"], compiled=compiled)
-alt = "Bytes a second by working set: a compiled triad is fastest in the smallest arrays; PyTorch's operators, dashed, are not."
-plotting.show(drawn, alt=alt)
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
-rate = limits.memory.bandwidth_bytes_per_s
-print(f"lines on their way at once: {rate / one_at_a_time:.0f}")
-memory_rate.reveal(modelled=one_at_a_time, measured=rate)
-
-# %% tags=["explain"]
-in_flight = rate / one_at_a_time if limits.memory.latency_s else None
-timing.claim("memory delivers more than one line per latency",
-             in_flight, at_least=2,
-             evidence=limits.resting_on(f"{last.name} latency", f"{last.name} bandwidth") if in_flight else ())  # fmt: skip
-
-# %% [markdown] tags=["explain"]
-# The model takes one line at a time, as the chase does, where each address waits for the load before. In a long run the processor
-# knows the addresses early, asks for the next lines before it needs them (prefetching), and has many on their way at once. By
-# [Little's law](glossary.md#littles-law) their number is the rate times the time: $\text{bandwidth} \cdot \text{latency} = \text{bytes
-# in flight}$. The dashed curves are low on the left for another reason: there the call of a PyTorch operator takes longer than its
-# data. The compiled loop repeats inside one call and shows the cache. Lesson 02 takes up both.
-
-# %% [markdown] tags=["slide"] minutes=0.5
-# ## Part 7: order, stride, direction, alignment
-#
-# Memory moves whole lines, on most machines of 64 bytes: 16 numbers of 4 bytes. Who uses one number of a line has moved all of it.
-#
-# Back to the sums of the beginning: the same 16,384 numbers, in sequence and in random order, through a cache of 8 KiB.
-
-# %%
-cache = [simulators.CacheLevel(8 * KIB, ways=8)]
-shuffled = simulators.AddressStream(4 * np.random.default_rng(0).permutation(2**14))
-for name, stream in {"in sequence": simulators.sequential(2**14), "random": shuffled}.items():
-    run = simulators.simulate_caches(stream, cache)
-    print(f"{name}: asked for {run.asked_bytes:,} bytes, moved {run.memory_read_bytes:,}")
-
-# %% tags=["predict", "slide", "slide-output"] minutes=0.5
-order_ratio = helpers.predict("64 MiB of numbers: how many times longer does the random order take?", "x")
-order_ratio
-
-# %% tags=["run"]
-engine = "native" if limits.latencies else "torch"  # compiled loops, or PyTorch's where nothing can be compiled
-order = access.compare_order(engine=engine, buffer_bytes=64 * MIB, budget_s=3)
-lines_ratio = 2**24 / access.lines_touched(2**24, line_bytes=system.line_bytes)
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
-print(f"at most {lines_ratio:.0f} times the lines")
-order_ratio.reveal(modelled=lines_ratio, measured=order.candidate("random").time_ratio)
-
-# %% tags=["explain"]
-order.claim("the random order takes longer", "random", at_least=1)
-
-# %% [markdown] tags=["explain"]
-# The model counts lines: in random order each number brings its own. Two things pull it in opposite directions. In sequence the
-# loop may wait for its additions, not for memory, which makes the ratio smaller. At random there is no next address to fetch
-# early and a page's entry must be looked up almost each time, which makes it larger. (64 MiB lie beyond the caches of most machines.
-# Does your curve of Part 5 still rise behind them? Then a cache holds a part of them, and the ratio is a cache's.)
-#
-# ### Sequence against stride
-#
-# Read every second number only, every fourth, and so on. Half the numbers, half the time?
-
-# %% tags=["predict"]
-stride_ratio = helpers.predict("How many times longer does one number take at stride 16 than at stride 1?", "x")
-stride_ratio
-
-# %% tags=["run"]
-sweep = access.sweep_stride((1, 4, 16, 32), engine=engine, buffer_bytes=64 * MIB, budget_s=0.8)
-counted = pd.DataFrame({"lines": {row.stride: access.lines_touched(2**20, stride=row.stride) for row in sweep.rows}})
-counted["numbers a line"] = 2**20 / counted["lines"]
-results.printed(counted)
-
-# %% [markdown] tags=["look"]
-# The lines are those of a million numbers: up to stride 16 they grow with the stride, and then there is one number a line. The
-# model gives each line the time that it takes at the bandwidth of reading 64 MiB (Part 6):
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-near = min(limits.bandwidths, key=lambda point: abs(point.working_set_bytes - sweep.buffer_bytes))
-line_s = system.line_bytes / near.read_bytes_per_s
-modelled_s = [line_s * row.lines / row.elements for row in sweep.rows]
-numbers = {"modelled": modelled_s, "measured": [row.element_s for row in sweep.rows]}
-names = [str(row.stride) for row in sweep.rows]
-drawn = plotting.draw_three(
-    names, numbers, unit="s", title="Time of one number read", xlabel="stride, in numbers of 4 bytes"
-)
-alt = "Bars by stride: the modelled time of one number grows with the stride up to 16, then stays; beside it the measured one."
-plotting.show(drawn, alt=alt)
-
-# %% tags=["look", "nbval-ignore-output"]
-by_stride = {row.stride: row.element_s for row in sweep.rows}
-stride_ratio.reveal(modelled=16, measured=by_stride[16] / by_stride[1])
-
-# %% tags=["explain"]
-slower = by_stride[16] / by_stride[1]
-timing.claim("one number costs more at stride 16 than at stride 1", slower, at_least=1, evidence=sweep)
-
-# %% [markdown] tags=["explain"]
-# A matrix that is stored by rows and read by columns is such a walk: of each line one number is used. Where the measured time
-# lies above the model at stride 1, the loop itself may be the limit and not memory; where it does so at stride 32, the processor
-# may guess the next lines worse, or fetch some that nobody asked for.
-#
-# ### Forward against backward
-
-# %% tags=["predict"]
-backward_ratio = helpers.predict("How many times as long as forwards does it take to read an array backwards?", "x")
-backward_ratio
-
-# %% tags=["run"]
-direction = access.compare_direction(engine=engine, buffer_bytes=64 * MIB, budget_s=0.5)
-forwards, backwards = (access.lines_touched(2**20, stride=stride) for stride in (1, -1))
-print(f"lines forwards {forwards:,}, backwards {backwards:,}")
-
-# %% tags=["look", "nbval-ignore-output"]
-backward_ratio.reveal(modelled=backwards / forwards, measured=direction.candidate("backwards").time_ratio)
-
-# %% tags=["explain"]
-direction.claim("backwards takes about as long as forwards", "backwards", at_least=1 / 2, at_most=2)
-
-# %% [markdown] tags=["explain"]
-# The same lines move, and prefetchers follow a sequence in both directions, so on most machines the two are hard to tell apart.
-# That used to be different for disks, which turn one way only (Part 10).
-#
-# ### Aligned against misaligned
-#
-# A number of 8 bytes is aligned where its address is a multiple of 8. A load that is not may lie across two lines.
-
-# %% tags=["predict"]
-split_ratio = helpers.predict("How many times as long as an aligned load does one across two lines take?", "x")
-split_ratio
-
-# %% tags=["run"]
-places = {"aligned": 0, "misaligned, in one line": 4, "across two lines": 60}
-touched = {name: access.lines_touched(1, element_bytes=8, offset_bytes=offset) for name, offset in places.items()}
-print(touched)
-every = access.lines_touched(2**12, stride=1, element_bytes=8, offset_bytes=4)
-print(
-    f"an array of 4,096 that starts 4 bytes late: {every} lines in place of {access.lines_touched(2**12, element_bytes=8)}"
-)
-
-# %% tags=["look", "nbval-ignore-output"]
-try:
-    alignment = access.compare_alignment(budget_s=0.6)
-    split_ratio.reveal(modelled=2, measured=alignment.candidate("across lines").time_ratio)
-except native.MissingToolError as error:
-    alignment = None
-    print(error)
-alignment
-
-# %% tags=["explain"]
-timing.claim("a load across two lines saves no time",
-             alignment and alignment.candidate("across lines").time_ratio,
-             at_least=0.9, evidence=alignment or ())  # fmt: skip
-
-# %% [markdown] tags=["explain"]
-# Within a line, most processors of today charge nothing for misalignment. Across lines a load is two; across pages two addresses must be
-# translated as well. So alignment matters where *every* load is split, as with wide vectors: one of 64 bytes that starts late is
-# split always. PyTorch's allocator aligns what it hands out.
-
-# %%
-fresh = [torch.empty(size).data_ptr() % 64 for size in (1, 3, 100, 12345)]
-print("where new CPU tensors start, modulo 64:", fresh)
-
-# %% [markdown] tags=["slide"] minutes=0.5
-# ### Memory channels, for one thread and for many
-#
-# Main memory has several [channels](glossary.md#memory-channel), each with its own wires. How should data be laid out over four of
-# them?
-#
-# In turns, 64 bytes here and 64 there? Or each array in a channel of its own? Take four channels and 64 KiB for each thread.
-
-# %% tags=["predict"]
-one_thread_share = helpers.predict("One thread, its array in one channel: which share of the four channels works?", "%")
-one_thread_share
-
-# %% tags=["run", "slide", "slide-output"] minutes=0.5
-four = {"channels": 4, "units_in_flight": 4}
-turns = access.model_channels([0], bytes_each=64 * KIB, interleave_bytes=64, **four)
-alone = access.model_channels([0], bytes_each=64 * KIB, interleave_bytes=64 * KIB, **four)
-starts = [thread * 64 * KIB for thread in range(4)]
-own = access.model_channels(starts, bytes_each=64 * KIB, interleave_bytes=64 * KIB, **four)
-shared = access.model_channels(starts, bytes_each=64 * KIB, interleave_bytes=64, **four)
-shares = {"1 thread": [turns.used_share, alone.used_share], "4 threads": [shared.used_share, own.used_share]}
-results.printed(pd.DataFrame(shares, index=["in turns of 64 bytes", "an array a channel"]))
-
-# %% tags=["look"]
-one_thread_share.reveal(modelled=100 / 4, simulated=100 * alone.used_share)
-
-# %% [markdown] tags=["explain"]
-# One thread needs the turns: in one channel it has a quarter of the wires. With a thread a channel both layouts use everything, and
-# separate channels keep the threads out of each other's way. But that holds only while every thread is busy and stays with its own
-# data, so hardware takes turns. No program can read here how; what it can see is how the rate grows with the threads:
-
-# %% tags=["look", "nbval-ignore-output"]
-latencies_s = [point.latency_s for point in limits.latencies if point.working_set_bytes >= 64 * MIB]
-try:
-    threads = access.sweep_threads(
-        latency_s=latencies_s[0] if latencies_s else None, buffer_bytes=64 * MIB, budget_s=1.2
-    )
-except native.MissingToolError as error:
-    threads = error
-threads
-
-# %% [markdown] tags=["explain"]
-# If two threads are not twice as fast as one, one thread has already filled the channels (or the cache that holds the 64 MiB), the
-# two run on one core, or the machine is busy. Where turns take longer than blocks, the model has no reason: it knows no prefetching.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 8: the memory of a GPU
-#
-# A CPU's caches work unseen. A GPU has six memory spaces, and the program says which one it means.
-
-# %% tags=["slide-output"]
-drawn = plotting.draw_memory_spaces()
-alt = "Six rows: register and local per thread, shared per block, constant, texture and global for all; place, lifetime, access."
-plotting.show(drawn, alt=alt)
-
-# %% [markdown]
-# Two names mislead. "Local" memory is local to a thread but lies in device memory: it is where registers spill to. "Shared" memory
-# lies on the chip, next to the registers, and is a cache that the program manages itself.
-#
-# And the latency? It follows from the place: whatever lies in device memory takes a cache's latency if a cache has a copy, and
-# that of [global memory](glossary.md#global-memory) if none has. Here are an A100's, in clock cycles (Abdelkhalik and others,
-# "Demystifying the Nvidia Ampere Architecture through Microbenchmarking and Instruction-level Analysis", Table IV,
-# [arXiv:2208.11174](https://arxiv.org/abs/2208.11174)).
-
-# %% tags=["predict"]
-gpu_ratio = helpers.predict(
-    "How many times longer does a load from global memory take there than from the first cache?", "x"
-)
-gpu_ratio
-
-# %% tags=["run"]
-cycles = {"shared": 23, "first cache": 33, "L2": 200, "global": 290}
-results.printed(pd.DataFrame({"cycles": cycles}))
-
-# %% tags=["look", "nbval-ignore-output"]
-here = last.latency_s / first.latency_s if known else None
-print("this processor:", f"{here:.0f} times" if here else "unknown")
-gpu_ratio.reveal(
-    modelled=here, published=cycles["global"] / cycles["first cache"], source="Abdelkhalik and others, Table IV"
+for name, (last_s, moved, colour) in points.items():
+    axes.loglog(last_s, moved, "o", color=colour, markersize=8)
+    axes.annotate(f"   {name}", (last_s, moved), va="bottom" if name == "A100" else "top")
+plotting.unit_axis(axes, "x", "s")
+plotting.unit_axis(axes, "y", "B/s")
+axes.set(xlabel="latency of memory", ylabel="bandwidth")
+plotting.show(
+    drawn, alt="At a similar latency a GPU has far more bytes in flight than a core."
 )
 
 # %% [markdown] tags=["explain"]
-# (Modelled: the ratio of this machine's processor.) Papers differ: another takes 400 cycles for global memory, on V100, A100 and
-# H100 alike ([Table 3 there](https://pmc.ncbi.nlm.nih.gov/articles/PMC10448217/table/t0015)), which makes the ratio 12. The ratio is small because the near memory is
-# slow: 33 cycles for what the first cache holds. It does not have to be fast, because the wait is filled with other threads: while
-# one group of them waits those cycles, others issue their instructions. That is Little's law once more, with threads in place of
-# lines. On a machine with CUDA `helpers.probe(device="cuda")` measures its levels, by this lesson's chase in CUDA C++.
+# About a third of its threads, each with one number on its way, fill the bus. (Another study finds 400 cycles in place of 290:
+# [PMC10448217](https://pmc.ncbi.nlm.nih.gov/articles/PMC10448217/table/t0015), Table 3. Then it is nearly half.) All these threads keep
+# their registers while they wait.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ### Memory inversion
 #
-# The lecture: taken as a whole, a GPU has more low-level memory than a CPU. How much more? And is its pyramid upside down?
-#
-# So many threads need so many registers. In a CPU each level holds more than the one before. Which way is it in a GPU?
-#
-# A model for the RTX 3090: 32 registers of 4 bytes for each of the threads of Part 1.
+# - In a CPU each level holds more than the one before
+# - Give each thread of an RTX 3090 32 registers of 4 bytes
+# - Its L2 holds 6 MiB
 
-# %% tags=["predict"]
+# %% tags=["predict", "slide", "slide-output"] minutes=1
 inversion = helpers.predict("RTX 3090: all registers together, over the L2 cache?", "x")
 inversion
 
 # %% tags=["run"]
-chosen = ["Ryzen 9 5950X", "GeForce GTX 580", "V100 SXM2", "GeForce RTX 3090", "A100 SXM 40 GB", "H100 SXM 80 GB"]
+chosen = ["Ryzen 9 5950X", "V100 SXM2", "GeForce RTX 3090", "A100 SXM 40 GB", "H100 SXM 80 GB"]
 on_chip = hardware.memory_inversion(chosen).devices
 ratio = {row.name: row.registers_to_l2_ratio for row in on_chip}
-print({name: round(value, 2) for name, value in ratio.items()})
+held = {row.name: row.register_bytes for row in on_chip}
 
 # %% tags=["look"]
-wanted_bytes = multiprocessors * threads_each * 32 * 4
-inversion.reveal(
-    modelled=wanted_bytes / rtx_3090.l2_bytes, published=ratio["GeForce RTX 3090"], source="the table of devices"
-)
+l2_bytes = rtx_3090.l2_bytes
+source = "the table of devices"
+published = ratio["GeForce RTX 3090"]
+inversion.reveal(modelled=threads * 32 * 4 / l2_bytes, published=published, source=source)
+print(f"registers: {held['GeForce RTX 3090']:,} B, the Ryzen's {held['Ryzen 9 5950X']:,} B")
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
 drawn = plotting.draw_inversion(on_chip)
-alt = "Bytes on the chip by level: the CPU's line rises; those of GTX 580, V100 and RTX 3090 fall; A100 and H100 rise at L2."
+alt = "Bytes by level: the CPU's line rises, the RTX 3090's falls, the A100's rises at L2."
 plotting.show(drawn, alt=alt)
 
-# %% tags=["explain"]
-inverted = [row.name for row in on_chip if row.inverted]
-print("inverted:", ", ".join(inverted))
-print(f"L2 of the A100 over that of the V100: {on_chip[4].l2_bytes / on_chip[2].l2_bytes:.1f} times")
-print(
-    f"registers of the RTX 3090 over those of the CPU: {on_chip[3].register_bytes / on_chip[0].register_bytes:,.0f} times"
-)
-
 # %% [markdown] tags=["explain"]
-# The lecture is right: registers are the lowest level, and the whole RTX 3090 has 200 times those of the Ryzen (more than the model
-# asks for, so a thread may have over 32). That its levels shrink outwards is true of some GPUs and no law: among these it ends with
-# the A100, whose L2 had grown so much. All sizes, with their sources, are in `hardware.device(name).facts`.
+# A GPU has far more of the lowest memory than a CPU, taken as a whole. That its levels shrink outwards is true of some GPUs and no
+# law: the A100's L2 had grown so much that it ends there.
 
 # %% [markdown] tags=["slide"] minutes=1
-# ## Part 9: energy
+# ### Memory spaces
 #
-# A lecture: an access to RAM is 3 to 4 orders of magnitude slower than a multiply-add, and energy and latency are commensurate.
+# - A CPU's caches work unseen
+# - On a GPU the program says which memory it means
+
+# %% tags=["slide", "slide-output"] minutes=1
+drawn = plotting.draw_memory_spaces()
+alt = "Six rows: register and local per thread, shared per block, the others for all threads."
+plotting.show(drawn, alt=alt)
+
+# %% [markdown] tags=["explain"]
+# "Local" memory is local to a thread, but lies in device memory: registers spill to it. "Shared" memory lies on the chip
+# and is a cache that the program fills itself; a block of threads shares it. In lesson 02 you fill it.
+
+# %% [markdown] tags=["slide"] minutes=1
+# ## Part 5: moving a network
+#
+# - A transfer pays for the wait, then for its bytes
+# - A network moves tensor by tensor
+# - `model.to(device)`: one transfer a parameter
+#
+# **Your turn**: the model of a move. It is the same for a bus, a network and a disk.
+
+
+# %% tags=["yours"] yours="move_s"
+def move_s(tensors, latency_s, bytes_per_s):
+    """Return the modelled seconds of moving each of the tensors after the other."""
+    total_bytes = sum(each.numel() * each.element_size() for each in tensors)
+    return len(tensors) * latency_s + total_bytes / bytes_per_s
+
+
+# %% checks="move_s"
+asked = exercises.Checks("Moving tensors", move_s)
+two = [torch.zeros(100), torch.zeros(50, 2, dtype=torch.float64)]
+slips = {
+    4.0: "Bytes, not numbers: ask each tensor for element_size()",
+    10.0: "A number of the second tensor has 8 bytes",
+    13.0: "Each tensor waits: two latencies here",
+}
+asked.returns(
+    "800 + 400 bytes, 100 a second", (two, 1.0, 100.0), expected=14.0, mistakes=slips
+)
+move_s = asked.settle()
+
+
+# %% wrong="move_s" says="Each tensor waits"
+def move_s(tensors, latency_s, bytes_per_s):
+    return latency_s + sum(each.nbytes for each in tensors) / bytes_per_s
+
+
+# %% wrong="move_s" says="Bytes, not numbers"
+def move_s(tensors, latency_s, bytes_per_s):
+    return len(tensors) * latency_s + sum(each.numel() for each in tensors) / bytes_per_s
+
+
+# %% [markdown]
+# Fifty layers of 16 x 16, and one layer of 4,096 x 4,096. We move them within main memory; with a GPU, write `.to("cuda")`. The
+# latency is the time of a copy of one number, the bandwidth that of a copy of 128 MiB.
+
+# %%
+networks = {
+    "fifty small": nn.Sequential(*[nn.Linear(16, 16) for _ in range(50)]),
+    "one large": nn.Linear(4096, 4096),
+}
+tensors = {name: list(network.parameters()) for name, network in networks.items()}
+total_bytes = {name: sum(each.nbytes for each in found) for name, found in tensors.items()}
+print(f"bytes: {total_bytes['one large'] / total_bytes['fifty small']:.0f} times as many")
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1
+larger = helpers.predict("How many times as long does the one large layer take to move?", "x")
+larger
+
+
+# %% tags=["run"]
+def moves(tensors):
+    return lambda: [each.detach().clone() for each in tensors]
+
+
+latency_s = timing.measure(moves([torch.ones(1)]), budget_s=0.3).median_s
+many = torch.ones(32 * MIB)
+bytes_per_s = many.nbytes / timing.measure(moves([many]), budget_s=0.5).median_s
+both = {name: moves(found) for name, found in tensors.items()}
+moved = timing.compare(both, budget_s=1, precision=0.1)
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+modelled_s = {name: move_s(found, latency_s, bytes_per_s) for name, found in tensors.items()}
+measured = moved.candidate("one large").time_ratio
+larger.reveal(modelled=modelled_s["one large"] / modelled_s["fifty small"], measured=measured)
+
+# %% tags=["explain"]
+ratio = moved.candidate("one large").time_ratio
+timing.claim("the time grows by less than the bytes do", ratio, at_most=400, evidence=moved)
+
+# %% [markdown] tags=["explain"]
+# The fifty pay for a hundred calls, the one for its bytes. So a framework packs many small gradients into one
+# buffer before it sends them (lesson 04). With `Module.to` the inputs stay where they were: a forgotten `x.to(device)` is an error
+# and not a copy.
+
+# %% [markdown] tags=["slide"] minutes=1
+# ## Part 6: energy
+#
+# - Moving a number takes energy, as computing does
+# - A wait can be hidden; its energy cannot
+#
+# Here is a chip of 45 nm (Horowitz, "Computing's Energy Problem", ISSCC 2014). An access is one of 64 bits.
 
 # %% tags=["slide", "slide-output"] minutes=1
 drawn = plotting.draw_energy(hardware.energy_costs().costs)
-alt = "Energies of additions and multiplications, below 4 picojoules, of caches, 10 to 100, and of DRAM, above 1,000."
+alt = (
+    "Energies: additions and products below 4 picojoules, caches 10 to 100, DRAM above 1,000."
+)
 plotting.show(drawn, alt=alt)
 
 # %% [markdown]
-# These are the energies of a chip in 45 nm (Horowitz, "Computing's Energy Problem", ISSCC 2014). An access is one of 64 bits, two
-# numbers in float32. Products of int8 are added up in int32.
-#
-# First the sentence about time, with the latency, the bandwidth and the peak that `probe` measured here:
-
-# %% tags=["nbval-ignore-output"]
-mac_s = 2 / limits.peak_flops["float32"]
-waited_for, streamed = load_s / mac_s, 4 / limits.memory.bandwidth_bytes_per_s / mac_s
-print(f"a load that is waited for, over a multiply-add at the peak: {waited_for:,.0f} times")
-print(f"a number out of a long run, over a multiply-add at the peak: {streamed:.0f} times")
-
-# %% [markdown]
-# So it depends on the access. A load that nothing hides is three to four orders slower on many machines. In a long run loads
-# overlap as multiply-adds do (Part 6), and most of these orders are gone: the second line. If energy went with latency, the first
-# ratio would be that of the energies too:
+# LeNet on one image: its operators are counted, what they read and write comes from a cache, and weights and
+# image come from DRAM once. It has 278,520 multiply-adds and 165,128 bytes of weights, and a multiply-add in float32 takes 4.6
+# picojoules.
 
 # %% tags=["predict"]
-energy_ratio = helpers.predict(
-    "An access of 64 bits to DRAM over a multiply-add in float32: which ratio of the energies?", "x"
-)
-energy_ratio
+share = helpers.predict("LeNet, one image: which share of the energy is DRAM's?", "%")
+share
 
 # %% tags=["run"]
-dram = hardware.energy_cost("DRAM").middle_j
-adds = {"float32": "float32 add", "int8": "int32 add"}
-mac_j = {
-    dtype: hardware.energy_cost(f"{dtype} multiply").middle_j + hardware.energy_cost(add).middle_j
-    for dtype, add in adds.items()
-}
-for dtype, energy_j in mac_j.items():
-    print(f"{dtype}: {dram / energy_j:,.0f} times")
-
-# %% tags=["look", "nbval-ignore-output"]
-energy_ratio.reveal(modelled=waited_for, published=dram / mac_j["float32"], source="Horowitz, ISSCC 2014")
-
-# %% [markdown] tags=["explain"]
-# Moving data takes energy as it takes time, but not in the same proportion: overlapping hides a wait, and saves no energy. The ratio
-# needs a number format (it is larger for 8-bit integers) and a width: half of these 64 bits is one float32, at half the energy.
-#
-# Now a whole inference of LeNet. Its work and bytes are counted (lesson 07), and the weights come from DRAM once.
-
-# %% tags=["predict"]
-dram_share = helpers.predict("LeNet, one image, weights from DRAM: which share of the energy is DRAM's?", "%")
-dram_share
-
-# %% tags=["run", "slide", "slide-code"] minutes=1
-lenet, energies = helpers.LeNet(), {}
+lenet = helpers.LeNet()
 weight_bytes = sum(weight.nbytes for weight in lenet.parameters())
-for batch in (1, 64):
-    counts = operations.profile_ops(lenet, (batch, 1, 28, 28))
-    inside = counts.forward_read_bytes + counts.forward_written_bytes
-    outside = weight_bytes + batch * 28 * 28 * 4
-    energies[batch] = hardware.inference_energy(
-        counts.forward_macs,
-        dram_bytes=outside,
-        cache_bytes=inside,
+counts = {batch: operations.profile_ops(lenet, (batch, 1, 28, 28)) for batch in (1, 64)}
+print(f"{counts[1].forward_macs:,} multiply-adds, {weight_bytes:,} bytes of weights")
+energies = {
+    batch: hardware.inference_energy(
+        counted.forward_macs,
+        dram_bytes=weight_bytes + batch * 28 * 28 * 4,
+        cache_bytes=counted.forward_read_bytes + counted.forward_written_bytes,
     )
+    for batch, counted in counts.items()
+}
+
+# %% tags=["look"]
+share.reveal(modelled=100 * energies[1].dram_share)
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
-microjoules = {
-    f"batch of {batch}": [1e6 / batch * joules for joules in (e.arithmetic_j, e.cache_j, e.dram_j, e.total_j)]
+parts = {
+    f"batch of {batch}": [1e6 / batch * j for j in (e.arithmetic_j, e.cache_j, e.dram_j)]
     for batch, e in energies.items()
 }
-print(pd.DataFrame(microjoules, index=["arithmetic", "cache", "DRAM", "together"]).round(2).to_string())
-print("in microjoules an image")
-
-# %% tags=["look"]
-dram_share.reveal(modelled=100 * energies[1].dram_share)
-
-# %% tags=["explain"]
-print(f"{energies[1].macs:,} MAC and {weight_bytes:,} bytes of weights for one image")
-print(f"in a batch of 64 an image takes {energies[1].total_j / (energies[64].total_j / 64):.1f} times less energy")
+frame = pd.DataFrame(parts, index=["arithmetic", "cache", "DRAM"])
+frame.loc["together"] = frame.sum()
+frame.round(2).rename_axis("microjoules an image", axis=1)
 
 # %% [markdown] tags=["explain"]
-# Nobody measured this energy here: it is counts times published costs, and a floor, for instructions and clocks are not in it. What
-# it shows does not depend on the last digit. One image alone pays mostly for fetching the weights. Sixty-four share them: the same
-# reuse that makes a batch fast makes it cheap.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 10: questions nobody could check
-#
-# A textbook asks thirteen questions about hardware, and gives no way to check an answer. Eleven are about memory, or the way to it.
-#
-# ("Dive into Deep Learning", chapter "Hardware".) Five you have answered: aligned against misaligned, sequence against stride, the sizes of caches, memory channels, forward against
-# backward (Parts 5 and 7). Here are the other six. Lesson 02 has the two about arithmetic.
-#
-# ### 1. The least worst-case wait of a disk with 10,000 turns a minute
-
-# %% tags=["predict"]
-disk_wait = helpers.predict("The head is in place. How long may the data take to come round, at worst?", "s")
-disk_wait
-
-# %% tags=["run"]
-turn_s = access.revolution_s(10_000)
-print(f"one turn: {1000 * turn_s:.1f} ms, on average half of it: {500 * turn_s:.1f} ms")
-
-# %% tags=["look"]
-disk_wait.reveal(modelled=turn_s)
-
-# %% [markdown] tags=["explain"]
-# No cleverness of the controller helps against having just missed it. Compare it with the latency of the disk under this notebook
-# (Part 3), which most likely does not turn.
-#
-# ### 2. Inner and outer rings, as the density grows
-#
-# Take a small platter, with rings from 1.5 to 3 cm from its centre, and bits that are squares.
-
-# %% tags=["predict"]
-ring_ratio = helpers.predict("How many times more does the outermost ring hold than the innermost?", "x")
-ring_ratio
-
-# %% tags=["run"]
-for density in (1e12, 5e12):
-    inner, outer = (access.ring_bytes(radius_m, density) for radius_m in (0.015, 0.03))
-    print(
-        f"{density / 1e12:.0f} Tbit a square inch: inner {inner:,.0f} B, outer {outer:,.0f} B, {outer / inner:.2f} times"
-    )
-
-# %% tags=["look"]
-ring_ratio.reveal(modelled=outer / inner)
-
-# %% [markdown] tags=["explain"]
-# The ratio is that of the radii and does not depend on the density. Five times the density gives a ring only $\sqrt 5$ times the
-# bits; the other $\sqrt 5$ are more rings. The disk turns at one speed, so the outer rings are also faster by the same ratio, and a disk puts the
-# first addresses there.
-#
-# ### 3. A disk's own cache
-#
-# Read a region twice, past the system's page cache. If the second time is faster, something on the other side remembers it.
-
-# %% tags=["predict"]
-twice = helpers.predict("How many times faster is the second read of the same 1 MiB, past the page cache?", "x")
-twice
-
-# %% tags=["run"]
-kept_by_disk = access.sweep_disk_cache(file_bytes=16 * MIB, region_bytes=(1 * MIB, 4 * MIB, 8 * MIB), repeats=3)
-print(f"regions read: {[row.region_bytes // MIB for row in kept_by_disk.rows]} MiB")
-
-# %% tags=["look", "nbval-ignore-output"]
-print(kept_by_disk)
-twice.reveal(modelled=1, measured=kept_by_disk.rows[0].speedup)
-
-# %% [markdown] tags=["explain"]
-# The model is a disk without a cache: both reads take the same time. If some rows are above 1 and some below, they are noise. If
-# all are close to 1, either there is no cache or it is larger than the file and answered the first read as well. A virtual disk
-# may be a file in another machine's memory, and no program inside can see that. Look at `bypass`: where the page cache could not
-# be avoided, the rows are the page cache's.
-#
-# ### 4. What a packet carries besides the message
-
-# %% tags=["predict"]
-payload_share = helpers.predict(
-    "1 byte sent by UDP over Ethernet: which share of what goes over the wire is the byte?", "%"
-)
-payload_share
-
-# %% tags=["run"]
-for size in (1, 100, 1400, 65_507):
-    by_protocol = {name: access.packet_overhead(size, name) for name in ("UDP", "TCP")}
-    print(
-        f"{size:6,} B:",
-        ", ".join(f"{name} {o.packets} packets, {o.payload_share:.1%}" for name, o in by_protocol.items()),
-    )
-
-# %% tags=["look", "nbval-ignore-output"]
-trips = access.measure_loopback((1, 1400), budget_s=0.3)
-print(trips)
-payload_share.reveal(modelled=100 * access.packet_overhead(1, "UDP").payload_share)
-
-# %% [markdown] tags=["explain"]
-# Headers of UDP (8 bytes) or TCP (20), IP (20) and Ethernet, and Ethernet pads a frame to a least size: for one byte all of that is
-# sent, and UDP's saving is lost in the padding. (A system's TCP may add options to its header, such as time stamps.) The times are those of the loopback, where there is no wire: they are the calls and
-# the waking of two threads, and 1,400 bytes take hardly longer than one.
-#
-# ### 5. Why direct memory access?
-#
-# Somebody must move the bytes from the disk to memory. It can be the core, or the disk's controller by itself, which is called
-# [direct memory access](glossary.md#direct-memory-access).
-
-# %% tags=["predict"]
-core_share = helpers.predict("Which share of a core does a read from the disk take, past the page cache?", "%")
-core_share
-
-# %% tags=["run"]
-costs = access.measure_copy_costs(moved_bytes=32 * MIB, passes=3)
-assert len(costs.rows) >= 2
-
-# %% tags=["look", "nbval-ignore-output"]
-print(costs)
-by_disk = [row.cpu_share for row in costs.rows if "DMA" in row.how]
-core_share.reveal(modelled=0, measured=100 * by_disk[0] if by_disk else None)
-
-# %% [markdown] tags=["explain"]
-# A copy by a core takes the whole core. While the device writes to memory, the core is free for others: the share that is left is
-# the system's work for each request. A GPU fetches its data in the same way, but only from pinned memory, which the system promises
-# not to move (lesson 06).
-#
-# ### 6. The shortest round trip over 10,000 km
-
-# %% tags=["predict"]
-round_trip = helpers.predict("How long does a message take at least, there and back, over 10,000 km of fibre?", "s")
-round_trip
-
-# %% tags=["run"]
-from helpers.access import FIBRE_REFRACTIVE_INDEX
-
-in_vacuum, in_fibre = (access.shortest_round_trip_s(10_000e3, refractive_index=n) for n in (1, FIBRE_REFRACTIVE_INDEX))
-print(f"in a vacuum {1000 * in_vacuum:.1f} ms, in fibre {1000 * in_fibre:.1f} ms")
-
-# %% tags=["look"]
-round_trip.reveal(modelled=in_fibre)
-
-# %% [markdown] tags=["explain"]
-# No better hardware shortens it: light is the last latency of the hierarchy. Bandwidth can be bought; latency has a floor, and what
-# can be done about it is always the same: keep a copy near, ask early, ask for much at once, or do something else meanwhile.
+# Nobody measured this energy: it is counts times published costs, and a floor, because instructions and clocks are not in it. One image
+# alone pays for fetching the weights. Sixty-four share them: the reuse that makes a batch fast makes it cheap.
 
 # %% [markdown]
-# The [exercises](exercises/01_memory_hierarchy_exercises.ipynb) let you write a cache, count the lines of a walk, and model a
-# transfer.
+# `helpers.probe()` measures all of this for your machine and keeps it; later lessons model with it. The
+# [appendix](appendix/01_memory_hierarchy.ipynb) has more experiments: fresh pages, strides, alignment, the [ways](glossary.md#ways) of
+# a cache, [memory channels](glossary.md#memory-channel), the [page cache](glossary.md#page-cache), and
+# [DMA](glossary.md#direct-memory-access). In the [exercises](exercises/01_memory_hierarchy_exercises.ipynb) you write a cache
+# and read a curve.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
@@ -991,8 +872,4 @@ round_trip.reveal(modelled=in_fibre)
 # | transfer | $t = n\,\alpha + \text{bytes} \cdot \beta$ | $n$ pieces, latency $\alpha$, $\beta$ one over the bandwidth |
 # | bytes in flight | $\text{bandwidth} \cdot \text{latency}$ | Little's law |
 # | lines moved | $\min(1, s\,e/\ell)$ a number | stride $s$, numbers of $e$ bytes, lines of $\ell$ bytes |
-# | page faults | bytes / page size | memory touched for the first time |
-# | turn of a disk | $60 / \text{turns a minute}$ s | the worst wait; the mean is half |
-# | a ring of a disk | $2\pi r \sqrt{\text{density}}$ bits | radius $r$, square bits |
-# | round trip | $2\,d\,n/c$ | distance $d$, refractive index $n$, speed of light $c$ |
 # | energy | $\text{MAC} \cdot e_{MAC} + \text{accesses} \cdot e_{access}$ | a floor |

@@ -52,5 +52,6 @@ from .drawings._ranks import (
     draw_ring as draw_ring,
 )
 from .drawings._tiles import draw_tiles as draw_tiles
+from .drawings._towers import draw_towers as draw_towers
 from .drawings._window import draw_window as draw_window
 from .player._play import play as play

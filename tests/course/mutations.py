@@ -39,7 +39,7 @@ MUTATIONS = (
         "math.prod(value)",
         "value[0]",
         "KB taken for bytes",
-        "claimed_bytes, chip_transistors = ",
+        'print(f"registers: {held',
     ),
     Mutation(
         "01",

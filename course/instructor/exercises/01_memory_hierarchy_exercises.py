@@ -14,7 +14,7 @@
 # # Memory hierarchy: exercises
 #
 # Three functions to write, for [lesson 01](../01_memory_hierarchy.ipynb): the lines that a walk moves, a cache, and a
-# reader of latency curves. All three are counts; nothing here depends on how fast your machine is.
+# reader of latency curves. All three are counts, whatever your machine.
 #
 # Run the checks as often as you like. A line that says *not reached* also says why. "Public checks passed, hidden not
 # run" means that your function is right for the inputs that you see here; when it is graded, the same goals are
@@ -30,7 +30,8 @@ from helpers import access, exercises, plotting, simulators
 # %% [markdown]
 # ## Exercise 1: how many lines move?
 #
-# A program reads `count` elements of `element_bytes` each. The first begins at the address `offset_bytes`, each next
+# In the lesson the storage began on a line, and no number lay across two. Here neither holds. A program reads `count`
+# elements of `element_bytes` each. The first begins at the address `offset_bytes`, each next
 # one `stride` elements further on. Memory moves whole lines: line 0 holds the addresses from 0 to `line_bytes - 1`,
 # line 1 the next ones, and so on. A line that is touched more than once moves once.
 #
@@ -417,21 +418,27 @@ def cache_sizes(curve):
 
 
 # %% [markdown]
-# ## Question 1: the same sum, another order
+# ## Question 1: an operation of your own
 #
-# A matrix lies in memory row by row. One program adds it up row by row, another column by column; both read every
-# element once, and the matrix is much larger than every cache. Explain why their times differ, and name a size of
-# matrix for which you expect no difference, with the reason.
+# Take an operation from your own work that reads a tensor in two orders or two layouts: a slice, a transpose, a
+# gather, a norm, a convolution in channels-last. Before you run it, write down how many lines each of the two moves,
+# and from that how many times as long the one takes as the other. Measure with `timing.compare`. Say how far your
+# model is off, and explain what is more than a factor of two: what else the operation pays for, and how you would
+# find out.
 #
-# Two to five sentences; a person reads them.
+# Five to ten sentences with your numbers; a person reads them.
 
-# %% [markdown] written="same_sum" points=2
+# %% [markdown] written="own_order" points=3
 # A full answer says:
 #
-# - 1 point: memory moves lines; along a row every element of a line is used, down a column the line is gone from the
-#   cache before its next element is asked for, so it moves again. An answer without the line gets no point.
-# - 1 point: a matrix that fits into a cache (or whose column of lines fits), since each line then moves once in either
-#   order; or one of a single row or column, for which both orders are the same walk.
+# - 1 point: lines for both, counted from shape, strides and element size, with the prediction from them, written
+#   before the measurement. A prediction without a count gets no point.
+# - 1 point: a measured ratio in turns, on tensors that are named by shape and lie beyond the caches that matter (or
+#   with the reason why they do not), and its distance from the prediction.
+# - 1 point: an explanation of what the count leaves out, with a test of it: the call's overhead (a larger tensor),
+#   a loop without SIMD (the same layouts in a tensor that fits into the first cache), a copy into another layout
+#   (its own time), the result that is written, lines that prefetching brings early. An honest "off by three, and
+#   here is the test that rules out the overhead" gets the point; a model bent until it fits does not.
 
 # %% [markdown]
 # ## Question 2: latency or bandwidth?

@@ -1,0 +1,49 @@
+"""Towers of memories: every memory stands in its tower and its row, above or below the chip's edge."""
+
+from __future__ import annotations
+
+import pytest
+from drawing_samples import overlapping, settle
+
+from helpers import plotting
+
+TOWERS = {
+    "a CPU": [("registers", "6 KiB"), ("L1", "32 KiB"), ("memory", "51 GB/s"), ("swap", "a disk")],
+    "a GPU": [("register file", "256 KiB"), ("L2", "6 MiB"), ("device memory", "936 GB/s"), None],
+}
+
+
+def placed(drawn) -> dict[str, tuple[float, float]]:
+    return {text.get_text(): text.get_position() for text in drawn.axes[0].texts if text.get_text()}
+
+
+def test_memories_of_a_row_stand_side_by_side_below_their_machine():
+    drawn = plotting.draw_towers(TOWERS, on_chip=2, bus=(2, "PCIe"), title="Two machines")
+    settle(drawn)
+    at = placed(drawn)
+    for row, (left, right) in enumerate(zip(*TOWERS.values(), strict=True)):
+        x, y = at[": ".join(left)]
+        assert x == at["a CPU"][0]
+        if right:
+            assert at[": ".join(right)] == pytest.approx((at["a GPU"][0], y))
+        above = row < 2
+        assert (y < at["outside"][1]) == above
+        assert (y > at["on the chip"][1]) == (not above)
+    assert at["a CPU"][0] < at["PCIe"][0] < at["a GPU"][0]
+    assert overlapping(drawn.axes[0].texts) == []
+
+
+def test_a_memory_that_a_machine_has_not_leaves_its_row_free():
+    drawn = plotting.draw_towers(TOWERS, on_chip=2, bus=(2, "PCIe"), title="")
+    boxes = len(drawn.axes[0].patches)
+    filled = {**TOWERS, "a GPU": [*TOWERS["a GPU"][:-1], ("host memory", "far")]}
+    assert len(plotting.draw_towers(filled, on_chip=2, bus=(2, "PCIe"), title="").axes[0].patches) == boxes + 1
+
+
+def test_what_are_no_towers_is_refused():
+    with pytest.raises(ValueError, match=r"towers of \[4, 1\] rows cannot stand side by side"):
+        plotting.draw_towers({**TOWERS, "a GPU": [None]}, on_chip=2, bus=(2, "PCIe"), title="")
+    with pytest.raises(TypeError, match="give a dictionary from names to lists of memories"):
+        plotting.draw_towers([("registers", "6 KiB")], on_chip=0, bus=(0, ""), title="")
+    with pytest.raises(ValueError, match="on_chip"):
+        plotting.draw_towers(TOWERS, on_chip=5, bus=(2, "PCIe"), title="")
