@@ -234,6 +234,22 @@ MUTATIONS = (
         "weights inside instructions:",
     ),
     Mutation(
+        "14",
+        "helpers/studies/convolution_time/_algorithms.py",
+        "return pairs * tiles * (tile + 2) ** 2",
+        "return pairs * tiles * (tile + 1) ** 2",
+        "Winograd's tiles without a row and a column of their products",
+        "fewer.reveal(",
+    ),
+    Mutation(
+        "14",
+        "helpers/studies/convolution_time/_judging.py",
+        "return sum(shapes[place] in fitted for place in test)",
+        "return len({shapes[place] for place in test} & fitted)",
+        "a shape that leaked counted once, however often it is tested",
+        "leaked.reveal(",
+    ),
+    Mutation(
         "16",
         "helpers/parallel/_comparing.py",
         "max(map(_tensor_bytes, given), default=0)",

@@ -28,6 +28,7 @@ def text(words):
         ([cell()] * 16, 0, 10),
         ([cell(source='a = helpers.predict("?", "s")')] * 6, 0, 15),  # 6 * (1.5 + 1/3)
         ([cell("markdown", "predict() predict()")], 0, 5),
+        ([cell(source="a = model.predict(b)")] * 12, 0, 5),  # 12 / 3
         ([cell(yours="f")], 0, 10),
         ([cell(answer="f")], 0, 15),
         ([cell("markdown", "Why?", written="f")] * 3, 0, 10),

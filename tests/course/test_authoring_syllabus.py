@@ -39,9 +39,9 @@ def test_a_day_is_a_working_day():
     assert 5 * 60 <= sum(minutes(PLANS["One day"])) <= 7 * 60
 
 
-def test_six_weeks_hold_every_lesson_once_and_the_lecture():
-    plan = PLANS["Six weeks"]
-    assert len(plan.sessions) == 6
+def test_seven_weeks_hold_every_lesson_once_and_the_lecture():
+    plan = PLANS["Seven weeks"]
+    assert len(plan.sessions) == 7
     assert sorted(taught(plan)) == list(LESSONS)
     assert [item.what for session in plan.sessions for item in session.items].count(syllabus.LECTURE) == 1
     assert sum(minutes(plan)) == sum(lesson.minutes for lesson in LESSONS.values()) + lecture.MINUTES
