@@ -115,8 +115,8 @@ plotting.show(drawn, alt=alt)
 
 # %% [markdown]
 # The numbers count here, not the widths. Arithmetic happens in [registers](glossary.md#register). A cache keeps copies of what
-# was used last. When main memory is full, the system moves pages that nobody used lately to the disk: that is [swap](glossary.md#swap). To touch such a page is a
-# [page fault](glossary.md#page-fault), and the program waits for the disk. (A GPU also has *texture* memory: pictures
+# was used last. When main memory is full, the system moves pages that nobody used lately to the disk: that is
+# [swap](glossary.md#swap). To touch such a page is a [page fault](glossary.md#page-fault), and the program waits for the disk. (A GPU also has *texture* memory: pictures
 # in device memory, with a cache for neighbours in two dimensions.)
 #
 # How long does one load take? A loop over an array does not say, because a processor knows the next
@@ -303,7 +303,7 @@ plotting.show(
 # virtual machine may own a part of it. The processor also keeps the addresses of pages in a small table, the
 # [TLB](glossary.md#tlb), and a buffer with more pages than that makes another step. Why is a step so sharp? The line
 # that goes is the [least recently used](glossary.md#least-recently-used), and on a cycle that is always the one needed
-# next.
+# next. (In the first cache your chase may lie above a recorded one: that one is C++ and has an instruction or two less a load.)
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 2: many loads at once
@@ -495,7 +495,8 @@ for name, found, bound in (("64 MiB", summed, 2), ("1 MiB", summed_near, 1)):
 # %% [markdown] tags=["explain"]
 # Down a column, each line brings one feature that is wanted and fifteen that are not, and it is gone from the near caches before
 # the next column asks for it. That is not all of the ratio: the small table is near, and its columns are slower too. A loop with a
-# stride fills no [SIMD](glossary.md#simd) register with one load, so it takes more instructions.
+# stride fills no [SIMD](glossary.md#simd) register with one load, so it takes more instructions. The model knows nothing of
+# them: where the measured ratio is close to 16, that is partly luck.
 #
 # `table.sum(0)` asks for the same sums in one call, and leaves the order to the library.
 #
@@ -543,7 +544,8 @@ timing.claim(
 
 # %% [markdown] tags=["explain"]
 # A row of 16 bytes moves a whole line, three quarters of it for nothing. So a row of a whole line costs little more, and
-# a wide row is cheaper a number than a narrow one.
+# a wide row is cheaper a number than a narrow one. Where the ratio is below 4, lines that lie side by side came together, and
+# part of each look-up did not depend on the row's length.
 #
 # ### Channels last
 #
