@@ -159,7 +159,7 @@ print(f"by operations it would be {by_operations:.0f} times")
 
 # %% [markdown] tags=["explain"]
 # The small kernel took nearly twice as long as the convolution. Operations promised the opposite, by a factor of
-# 72. Bytes have the order right, because the small kernel reads as much as it writes, and these convolutions read less.
+# 72. Bytes have the order right, because the small kernel reads as much as it writes, and these convolutions read less on the whole.
 #
 # The profile says neither which of the versions ran, nor on which card. But the order does not depend on the version:
 
@@ -192,7 +192,7 @@ pd.DataFrame(rows)
 #
 # - PyTorch, as one writes it: convolution, add, ReLU
 # - Each makes a new tensor
-# - The first layer, 500 digits: $x$ has 1.6 MB, $y$ has 25 MB
+# - The first layer, 1,000 digits: $x$ has 3.1 MB, $y$ has 50 MB
 #
 # [oneDNN](glossary.md#onednn), which computes PyTorch's convolutions on most CPUs, can do all three in one kernel, as cuDNN can on
 # a GPU. `fused_bias.layer("post-op")` asks for that.
@@ -207,7 +207,7 @@ def as_written(x, weight, bias):
 
 FUSED = "native" if fused_bias.missing("post-op", device) else "post-op"
 fused = fused_bias.layer(FUSED)
-batch = 500
+batch = 1000
 
 
 # %% tags=["predict"]
@@ -272,8 +272,8 @@ rows = {what: [each.read_bytes, each.written_bytes] for what, each in counts.ite
 pd.DataFrame(rows, index=["bytes read", "bytes written"]).T.map("{:,}".format)
 
 # %% [markdown] tags=["explain"]
-# (The odd 64 bytes are the bias.) Do bytes take the time here? First measure two things apart: the convolution alone, and the
-# [bandwidth](glossary.md#bandwidth) of a copy among as many bytes as these kernels go through.
+# (The odd 64 bytes are the bias.) Do bytes take the time here? Add and ReLU each read and write as much as a copy of $y$ does. So
+# measure two things apart from the layer: the convolution alone, and a copy.
 
 
 # %%
@@ -283,16 +283,15 @@ def race(count, channels):
     runs = {"fused": partial(fused, x, weight, bias)}
     runs["separate"] = partial(as_written, x, weight, bias)
     runs["convolution"] = partial(functional.conv2d, x, weight, padding=1)
+    y, target = torch.rand(2, count, 16, 28, 28, device=device)
+    runs["copy"] = partial(target.copy_, y)
     return timing.compare(runs, budget_s=3, precision=0.1)
 
 
 # %% tags=["nbval-ignore-output"]
-limits = helpers.probe()
-y_bytes = 4 * batch * 16 * 28 * 28
-bytes_per_s = fused_bias.bandwidth_at(limits, 3 * y_bytes, by="copy")
 convolution_s = race(batch, 1).candidate("convolution").median_s
-print(f"convolution alone: {units.text(convolution_s, 's')}")
-print(f"a copy: {units.text(bytes_per_s, 'B/s')}; y has {units.text(y_bytes, 'B')}")
+copy_s = race(batch, 1).candidate("copy").median_s
+print(f"convolution: {units.text(convolution_s, 's')}, copy of y: {units.text(copy_s, 's')}")
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1
 layer_time = helpers.predict(
@@ -305,8 +304,7 @@ separate_ratio = race(batch, 1).candidate("separate").time_ratio
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
 layer_time.reveal(
-    modelled=1 + 4 * y_bytes / bytes_per_s / convolution_s,
-    measured=separate_ratio,
+    modelled=(convolution_s + 2 * copy_s) / convolution_s, measured=separate_ratio
 )
 
 # %% tags=["look"]
@@ -314,8 +312,8 @@ sentence = "three kernels take longer than one"
 timing.claim(sentence, separate_ratio, at_least=1.1, evidence=race(batch, 1))
 
 # %% [markdown] tags=["explain"]
-# The model lets the fused layer take as long as its convolution, and adds four times $y$ over the bandwidth. It is less than the
-# ratio of the bytes, because a convolution does not wait for bytes alone.
+# The model lets the fused layer take as long as its convolution, and the other one two copies more. That is less than the ratio of
+# the bytes, because a convolution does not wait for bytes alone.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 3: write the kernel
@@ -440,7 +438,7 @@ def bias_relu(y, bias, relu):
 
 # %% [markdown]
 # Now on 50 MB, against PyTorch's own two passes in place. `mul_` by 1 reads and writes the tensor and does nothing else: it is the
-# least that a pass can take. (numba works on CPUs, so this part and the next stay there, on one thread.)
+# least that a pass can take. (`numba.njit` compiles for the CPU, so this part and the next stay there, on one thread.)
 
 # %%
 compiled, textbook = numba.njit(bias_relu), numba.njit(relu)
@@ -645,7 +643,8 @@ many = helpers.predict("32 channels: how many times as long as one kernel do thr
 many
 
 # %% tags=["run"]
-sweep = (1, 2, 4, 8, 16, 32)
+sweep = (1, 3, 8, 32)
+bytes_per_s = 2 * (4 * batch * 16 * 28 * 28) / copy_s
 gains = {
     "modelled": [gain(count, flops_per_s(count), bytes_per_s) for count in sweep],
     "measured": [race(batch, count).candidate("separate").time_ratio for count in sweep],
@@ -659,7 +658,7 @@ drawn = plotting.draw_curves(
     sweep,
     gains,
     unit="",
-    title="16 filters of 3 x 3 on 500 images of 28 x 28",
+    title="16 filters of 3 x 3 on 1,000 images of 28 x 28",
     xlabel="channels that the convolution reads",
     ylabel="time of three kernels : one",
     size_unit="",
@@ -679,7 +678,7 @@ timing.claim(sentence, few / many_channels, at_least=1.1, evidence=ends)
 # convolutions](glossary.md#depthwise-convolution), element-wise operators among themselves. Behind a large product it saves next
 # to nothing.
 #
-# The formula knows no price of a call. Take one digit in place of 500: its tensors fit into a cache.
+# The formula knows no price of a call. Take one digit in place of 1,000: its tensors fit into a cache.
 
 # %% tags=["look", "nbval-ignore-output"]
 one_digit = race(1, 1)
@@ -687,8 +686,8 @@ for name in ("separate", "fused"):
     print(f"{name}: {units.text(one_digit.candidate(name).median_s, 's')}")
 
 # %% [markdown] tags=["explain"]
-# On the machine that printed this the one call takes longer than the three: oneDNN's fused operator has a high price of its own, and
-# here there is nothing to save against it. Fewer bytes are always a promise; only the clock says whether it is kept.
+# On the machine that printed this the one call takes longer than the three: it has a high price of its own, and
+# here there is little to save against it. Fewer bytes are always a promise; only the clock says whether it is kept.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 6: profile the whole
@@ -697,7 +696,7 @@ for name in ("separate", "fused"):
 # - 100 digits go through the whole network
 # - Convolutions, bias, ReLU, max pooling, a dense layer
 #
-# How much is there to gain? Suppose that some operators took no time at all. The rest stays
+# Part 5 says what each layer gains; what else is there? Suppose that some operators took no time at all. The rest stays
 # ([Amdahl's law](glossary.md#amdahls-law)).
 #
 # **Your turn.**

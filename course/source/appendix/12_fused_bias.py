@@ -55,9 +55,11 @@ print("autograd:", b.grad.tolist())
 print("the sum: ", grad.sum((0, 2, 3)).tolist())
 
 # %% [markdown]
-# That sum was the issue. Its title is "Bottleneck in mapreducedim", the name of Julia's general reduction on a GPU, which was known to be
-# slow: [CuArrays 141](https://github.com/JuliaGPU/CuArrays.jl/issues/141) of 2018 has a function with sums six times as slow as in
-# another library of the same language, Knet. In 2020 it was [written anew](https://github.com/JuliaGPU/CuArrays.jl/pull/602).
+# That sum was the issue. Its title is "Bottleneck in mapreducedim", the name of Julia's general reduction on a GPU, which was
+# [known to be slow](https://github.com/avik-pal/DeepLearningBenchmarks/issues/1): a function with two sums took 239 ms with it, and 43 ms in Knet, another
+# library of the same language ([CuArrays 141](https://github.com/JuliaGPU/CuArrays.jl/issues/141), 2018). In 2020 it was
+# [written anew](https://github.com/JuliaGPU/CuArrays.jl/pull/602). It was not the only one: in 2019 one case of TensorFlow's own kernel for this gradient
+# came from 242 to 41 ms on a CPU, once it ran on a pool of threads ([26426](https://github.com/tensorflow/tensorflow/pull/26426)).
 #
 # 25 MB of gradient become 16 numbers. Hardly anything is written, all is read. Five programs for it, all with the same result:
 #
@@ -115,7 +117,7 @@ timing.claim(sentence, ratio, at_least=1.5, evidence=reductions)
 #
 # ### How much of a training step is it?
 #
-# The issue's thread has a profile of a training step with cuDNN's own kernel for this sum. Its largest rows:
+# The issue's thread has a profile of a training step with cuDNN's own kernel for this sum. Three of its rows:
 
 # %%
 shares = {
@@ -127,8 +129,9 @@ rows = {name: [f"{share} % (published)"] for name, share in shares.items()}
 pd.DataFrame(rows, index=["share of the GPU's time"]).T
 
 # %% [markdown]
-# At a batch of 1,000 the share of the biases was about 28 % (published, in the same thread; for the table above, "around 100" is named). One reader found
-# that the bias dominates, another that it costs little: both had measured, at two batches. Here is our network, step by step:
+# At a batch of 1,000 the share of the biases was about 28 % (published, in the same thread, which also names a batch of around 100, but
+# not whether the table is of that). One reader found that the bias dominates even with cuDNN, another that it costs little. The
+# share depends on the batch, so both may be right. Here is our network, on a CPU:
 
 
 # %%
