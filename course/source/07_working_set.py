@@ -459,7 +459,7 @@ all_macs = 128 * 64 * (3 * 64 + 64) + 2 * 128 * 128 * 64
 thop_macs, _ = thop.profile(Attention(64, 1), inputs=(words,), verbose=False)
 ours = operations.profile_ops(Attention(64, 1), words)
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=1
 seen.reveal(counted=100 * thop_macs / all_macs)
 print(f"by hand {all_macs:,}, profile_ops {ours.forward_macs:,}, thop {thop_macs:,.0f} MAC")
 
