@@ -306,7 +306,7 @@ fewer.reveal(
     modelled=(12 / 6) ** 2, counted=work["direct"].products / work["winograd_4"].products
 )
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=2
 rows = {}
 for name, counts in work.items():
     known = counts.products is not None
@@ -315,11 +315,11 @@ for name, counts in work.items():
         f"{counts.moved_bytes / 1e6:.1f}" if known else "-",
         f"{1e3 * times.times_s(name)[place]:.2f} ms",
     ]
-columns = ["million products", "MB its operators move", "recorded"]
-pd.DataFrame(rows, index=columns).T.rename_axis("64 to 64 channels, 56 x 56, 3 x 3", axis=1)
+columns = ["million products", "MB moved", "recorded"]
+pd.DataFrame(rows, index=columns).T.rename_axis("64 to 64, 56 x 56", axis=1)
 
 # %% [markdown] tags=["explain"]
-# Winograd saves the products that it promises, and loses the time again: its transforms are separate operators, which write and read
+# Moved is what a program's operators read and write. Winograd saves the products that it promises, and loses the time again: its transforms are separate operators, which write and read
 # their results. (A closed library hides its own; of NNPACK nothing is counted.) So a saving shows only in a program that keeps its tiles
 # in registers and [caches](glossary.md#cache).
 
@@ -442,13 +442,14 @@ asked_for.reveal(modelled=found[0], counted=found[1])
 agreeing = sum(asks_onednn(shape) == logged[shape] for shape in shapes)
 print(f"the rule and oneDNN's log agree for {agreeing} of {len(shapes)} shapes")
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=2
 over = direct_s / times.times_s("channels_last")
 rows = {}
 for name in sorted(set(ran)):
     mine = ran == name
-    rows[name] = [mine.sum(), *(f"{np.median(each[mine]):.2f}" for each in (over, longer))]
-columns = ["shapes", "over channels-last", "over FLOPs / peak"]
+    short = name.replace(":avx512_core", "")
+    rows[short] = [mine.sum(), *(f"{np.median(each[mine]):.2f}" for each in (over, longer))]
+columns = ["shapes", "over channels-last", "over the floor"]
 pd.DataFrame(rows, index=columns).T.rename_axis("direct runs", axis=1)
 
 # %% [markdown] tags=["explain"]
@@ -594,14 +595,14 @@ for name in study.MODELS:
     by_layers = study.errors(predicted(name, "direct", train, test), direct_s[test])
     learned[name] = by_layers, study.errors(np.concatenate(found), direct_s[places])
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=3
 rows = {}
 for name, found in learned.items():
     inside = sum(abs(error) < 0.1 for error in totals[name])
     rows[name] = [f"{100 * each.rmspe_share:.0f} %" for each in found] + [f"{inside} of 8"]
 print(f"layers at random: {at_random.leaked} of {len(test)} have a shape that was fitted")
-columns = ["RMSPE, layers at random", "RMSPE, a network held out", "totals within 10 %"]
-pd.DataFrame(rows, index=columns).T.rename_axis("direct", axis=1)
+columns = ["layers at random", "held out", "totals in 10 %"]
+pd.DataFrame(rows, index=columns).T.rename_axis("RMSPE", axis=1)
 
 # %% [markdown] tags=["explain"]
 # At random, half of the layers were known by heart, and `log_linear` and `boosting` look about twice as good as on a network that they
