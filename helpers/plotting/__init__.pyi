@@ -51,6 +51,7 @@ from .drawings._ranks import (
     draw_mesh as draw_mesh,
     draw_ring as draw_ring,
 )
+from .drawings._replicas import draw_couplings as draw_couplings, draw_replicas as draw_replicas
 from .drawings._tiles import draw_tiles as draw_tiles
 from .drawings._towers import draw_towers as draw_towers
 from .drawings._window import draw_window as draw_window

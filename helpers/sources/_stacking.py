@@ -197,7 +197,7 @@ def train_together(
     takes outputs and targets of one model and gives (N,), by default cross-entropy for whole-number targets, else half
     the squared error summed over the outputs; a model's loss is the mean over its examples.
 
-    Raises TypeError or ValueError for what is not accepted, and for models that cannot be stacked. Lesson 13.
+    Raises TypeError or ValueError for what is not accepted, and for models that cannot be stacked.
     """
     team, masks, settings, loss = _prepared(models, inputs, targets, masks, loss, rate=rate, optimizer=optimizer,
                                             clip_norm=clip_norm, patience=patience)  # fmt: skip
@@ -250,7 +250,7 @@ def train_apart(
 ) -> StackedRun:  # fmt: skip
     """Return what :func:`train_together` returns, to rounding, by a training of each model after the other.
 
-    What defines the right answer: torch's own optimizer, clipping and autograd, of one model at a time. Lesson 13.
+    What defines the right answer: torch's own optimizer, clipping and autograd, of one model at a time.
     """
     team, masks, settings, loss = _prepared(models, inputs, targets, masks, loss, rate=rate, optimizer=optimizer,
                                             clip_norm=clip_norm, patience=patience)  # fmt: skip

@@ -234,6 +234,22 @@ MUTATIONS = (
         "weights inside instructions:",
     ),
     Mutation(
+        "13",
+        "helpers/studies/replicas/_contractions.py",
+        "return table.new_zeros(data, points, FLAVOURS).index_copy",
+        "return table.new_zeros(data, points, FLAVOURS + 1).index_copy",
+        "a table padded to one flavour more than there are",
+        'tables = {"one flavour": ',
+    ),
+    Mutation(
+        "13",
+        "helpers/studies/replicas/_programs.py",
+        "terms = 2 * half - half.detach()",
+        "terms = half",
+        "the gradient through one of chi2's two residuals forgotten",
+        "runs = {",
+    ),
+    Mutation(
         "14",
         "helpers/studies/convolution_time/_algorithms.py",
         "return pairs * tiles * (tile + 2) ** 2",

@@ -65,13 +65,11 @@ PLANS = (
         "All lessons, one session a week, exercises at home; each lesson comes after those that it needs. Where a\n"
         "session must be shorter, hold a lesson's talk (the table at the end) and leave its notebook for home.",
         (
-            Session("Week 1: measuring, memory", (Item("00"), Item("01")), ("00", "01")),
+            Session("Week 1: measuring, memory, parallelism", (Item("00"), Item("01"), Item("03")), ("00", "01", "03")),
             Session(
                 "Week 2: compute, memory, and the whole picture", (Item("02"), Item("07"), Item(LECTURE)), ("02", "07")
             ),
-            Session(
-                "Week 3: parallelism over data, and its input", (Item("03"), Item("04"), Item("06")), ("03", "04", "06")
-            ),
+            Session("Week 3: many small models, many data", (Item("13"), Item("04"), Item("06")), ("04", "06", "13")),
             Session("Week 4: parallelism over models", (Item("05"), Item("16")), ("05", "16")),
             Session("Week 5: beyond memory, an array", (Item("08"), Item("09")), ("08", "09")),
             Session("Week 6: co-design, two investigations", (Item("10"), Item("11"), Item("12")), ("10", "11", "12")),
