@@ -29,13 +29,12 @@ from helpers import operations, results, timing
 device = "cuda" if torch.cuda.is_available() else "cpu"
 allocator = helpers.steady_allocator()
 
-# %% tags=["nbval-ignore-output"]
+# %%
 hidden_sizes = (128, 1024, 2048, 4096)
 estimate = helpers.estimate_training_for(
     helpers.LeNet, epochs=1, hidden_sizes=hidden_sizes, device=device
 )
 rows = {row.hidden: row for row in estimate.sizes}
-results.printed(estimate.table()[["hidden", "step_s", "estimated_s", "low_s", "high_s"]])
 
 # %% [markdown]
 # ## An interval
@@ -95,19 +94,27 @@ timing.claim(sentence, share, at_least=0.5, evidence=both if share else ())
 
 # %% [markdown]
 # So take that step as it was measured. To it the wider layers add their FLOP over the peak, and Adam its bytes over the bandwidth of
-# main memory: it reads and writes every weight, and what is kept with it, once a step.
+# main memory: it reads and writes every weight, and what is kept with it, once a step. First the counts:
 
-# %% tags=["nbval-ignore-output"]
-limits = helpers.probe()
+# %%
 adam = {"optimizer": torch.optim.Adam}
 counts = {
     h: operations.profile_ops(helpers.LeNet(h), (128, 1, 28, 28), **adam) for h in hidden_sizes
 }
 products = {h: count.forward_flops + count.backward_flops for h, count in counts.items()}
+for hidden in hidden_sizes:
+    print(f"hidden={hidden}: {products[hidden] - products[128]:,} FLOP more than with 128")
+
+# %%
 moved = {
     h: count.optimizer_read_bytes + count.optimizer_written_bytes
     for h, count in counts.items()
 }
+for hidden in hidden_sizes:
+    print(f"hidden={hidden}: Adam moves {moved[hidden]:,} bytes")
+
+# %% tags=["nbval-ignore-output"]
+limits = helpers.probe()
 bytes_per_s, flops_per_s = limits.memory.bandwidth_bytes_per_s, limits.peak_flops["float32"]
 parts = {
     "fixed_s": dict.fromkeys(hidden_sizes, rows[128].step_s),
@@ -117,10 +124,6 @@ parts = {
 modelled = pd.DataFrame(parts).assign(modelled_s=lambda table: table.sum(axis=1))
 modelled["measured_s"] = [rows[hidden].step_s for hidden in hidden_sizes]
 results.printed(modelled.rename(index="hidden={}".format))
-
-# %%
-for hidden in hidden_sizes:
-    print(f"hidden={hidden}: Adam moves {moved[hidden]:,} bytes a step")
 
 # %% [markdown]
 # Both rates were measured apart from the step, so this is a real prediction. Where the curve turns up, the products have overtaken
