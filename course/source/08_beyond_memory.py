@@ -662,7 +662,7 @@ timing.claim(sentence, more, at_least=2, evidence=pair)
 print(f"a further image: {(peaks[4] - peaks[3]) / 192:,.0f} bytes from 64 to 256")
 
 # %% [markdown] tags=["explain"]
-# Images a second saturate, memory does not. Half of the highest rate is reached at $n = t_0/t_1$; past ten times that, a larger
+# Images a second ([throughput](glossary.md#throughput)) saturate, memory does not. Half of the highest rate is reached at $n = t_0/t_1$; past ten times that, a larger
 # batch costs memory and gives almost nothing. The largest batch that fits is rarely the one to take. (On a GPU $t_1$ is small, so
 # this point lies at a far larger batch. And fewer updates an epoch change what is learned.)
 

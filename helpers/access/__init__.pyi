@@ -6,11 +6,7 @@ from ._disk import (
     ring_bytes as ring_bytes,
     sweep_disk_cache as sweep_disk_cache,
 )
-from ._mapped import (
-    Window as Window,
-    measure_mapped_weights as measure_mapped_weights,
-    model_missed_layers as model_missed_layers,
-)
+from ._mapped import measure_mapped_weights as measure_mapped_weights
 from ._network import (
     FIBRE_REFRACTIVE_INDEX as FIBRE_REFRACTIVE_INDEX,
     measure_loopback as measure_loopback,

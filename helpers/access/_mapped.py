@@ -78,20 +78,6 @@ class MappedWeights(Record):
                          f"{', '.join(f'{row.file_bytes:,}' for row in self.rows)}")  # fmt: skip
 
 
-def model_missed_layers(layers: int, *, resident: int, passes: int = 1) -> int:
-    """Return how many layers the last of ``passes`` passes brings from the disk, when ``resident`` stay in memory.
-
-    Simulated: layers 0, 1, ... are read in order, again and again, and the least recently used one goes. From the
-    second pass on that is none of them or all of them. Raises ValueError for a number below 1. Lesson 08.
-    """
-    if min(layers, resident, passes) < 1:
-        raise ValueError(f"layers={layers}, resident={resident}, passes={passes}: give at least 1 of each")
-    window, missed = Window(resident), 0
-    for _ in range(passes):
-        missed = sum(not window.touch(layer) for layer in range(layers))
-    return missed
-
-
 def model_layer_s(*, resident_s: float, layer_bytes: int, missed_share: float, disk_bytes_per_s: float) -> float:
     """Return the modelled seconds of a layer: from memory, and the missed share of its bytes from the disk before.
 

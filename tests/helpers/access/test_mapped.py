@@ -31,13 +31,6 @@ def test_the_window_forgets_as_pythons_own_lru_cache(seed):
     assert len(evicted) == oracle.cache_info().misses
 
 
-def test_one_layer_too_many_and_every_layer_is_missed():
-    assert [mapped.model_missed_layers(n, resident=8, passes=3) for n in (1, 7, 8, 9, 16)] == [0, 0, 0, 9, 16]
-    assert mapped.model_missed_layers(8, resident=8) == 8  # the first pass brings all
-    with pytest.raises(ValueError, match="at least 1"):
-        mapped.model_missed_layers(3, resident=0)
-
-
 def test_the_model_adds_the_missed_bytes_over_the_disks_rate():
     model = functools.partial(mapped.model_layer_s, resident_s=0.001, layer_bytes=4e6, disk_bytes_per_s=1e9)
     assert model(missed_share=0) == 0.001
