@@ -202,7 +202,7 @@ def known_device(machine: str | MachineCard) -> KnownDevice:
     """Return what the table has for a device's name, or for a machine card's first GPU or else its processor.
 
     Nothing is raised for a device that is not in the table: ``device`` is None then and ``reason`` says why, so a
-    roofline is drawn without data-sheet roofs. Raises TypeError for what is neither text nor a card. Lesson 02.
+    roofline is drawn without data-sheet roofs. Raises TypeError for what is neither text nor a card.
     """
     if not isinstance(machine, str | MachineCard):
         raise TypeError(f"known_device takes a name or a machine card, not {machine!r:.40} ({type(machine).__name__})")

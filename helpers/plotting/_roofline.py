@@ -44,7 +44,7 @@ def draw_roofline(
     measured FLOP/s. Shading separates the memory-bound from the compute-bound side for main memory, or for the
     slowest level that was measured. Points without a FLOP have no place on a logarithmic axis and are named in a note.
 
-    Raises ValueError for a dtype that was not measured, and where no bandwidth was. Lesson 02.
+    Raises ValueError for a dtype that was not measured, and where no bandwidth was.
     """
     one_of("limits", limits, MachineLimits, "the limits of a machine, such as probe() returns")
     points = members("points", points, "RooflinePoints or placements", kind=Point)

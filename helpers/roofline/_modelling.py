@@ -107,7 +107,7 @@ def model(workload: Workload, limits: MachineLimits, *, level: str | None = None
     for multicore architectures", Communications of the ACM 52(4), 2009; the overhead is our addition.
 
     Raises ValueError for a dtype without a measured peak, a level that is not there, or a bandwidth that nobody could
-    measure; TypeError when ``workload`` or ``limits`` is none. Lesson 02.
+    measure; TypeError when ``workload`` or ``limits`` is none.
     """
     if not isinstance(workload, Workload):
         raise TypeError(
@@ -256,7 +256,6 @@ def place(
     in a cache is found there: the level by working set.
 
     Raises as those do, and ValueError for limits of another machine, device or number of threads than now.
-    Lesson 02.
     """
     check_limits(limits)
     workload = Workload(name, flops, moved_bytes, dtype, working_set_bytes, calls)

@@ -338,7 +338,7 @@ def count_traffic(kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: in
 def naive_traffic(m: int, n: int, k: int, *, tile: int) -> Traffic:
     """Return the modelled traffic of a kernel that reads all it needs from global memory, a thread an element of c.
 
-    That is 2 m n k global reads and m n global writes. Lesson 02.
+    That is 2 m n k global reads and m n global writes.
     """
     _check_sizes(m, n, k, tile)
     blocks = -(-m // tile) * -(-n // tile)

@@ -157,7 +157,7 @@ def why_not(algorithm: str, shape: ConvolutionShape) -> str:
 
 
 def serving(shape: ConvolutionShape) -> list[str]:
-    """Return the names of the algorithms that serve ``shape`` on this machine. Lesson 14."""
+    """Return the names of the algorithms that serve ``shape`` on this machine."""
     return [name for name in ALGORITHMS if not why_not(name, shape)]
 
 

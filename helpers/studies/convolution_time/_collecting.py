@@ -177,7 +177,7 @@ def measure_networks() -> ConvolutionTimes:
     """Time all programs on 336 shapes: those of the networks in :data:`NETWORKS` at batch 1, and random ones.
 
     Up to 15 minutes; for ``python -m helpers.recorded 14-cpu``. Raises ModuleNotFoundError without torchvision, and as
-    :func:`collect`. Lesson 14.
+    :func:`collect`.
     """
     shapes, networks = recorded_shapes()
     return collect(shapes, networks=networks, limit_s=_RECORDED_LIMIT_S)

@@ -79,7 +79,7 @@ def judge_choices(
     """Return hits and regret of ``chosen``, an algorithm a shape, by ``times_s``: each algorithm's times, one a shape.
 
     A time that was not measured is NaN. Judge by times other than those that chose: the least of noisy times is too
-    small. Raises TypeError or ValueError for two lengths, or a choice that was not measured. Lesson 14.
+    small. Raises TypeError or ValueError for two lengths, or a choice that was not measured.
     """
     names = members("chosen", chosen, "names", kind=str)
     within = number("within_share", within_share, at_least=0)

@@ -83,7 +83,7 @@ def program_of(shape: ConvolutionShape) -> str:
 
     oneDNN's "blocked" one is not asked for 1 x 1 with stride 1 below a batch of 16, nor for one small image (20,480
     numbers) with a kernel up to 3 (ConvParams::use_mkldnn). Then PyTorch's own runs: a "matrix product" of the input as
-    it is where every position is its own window, else "im2col and product". Lesson 14.
+    it is where every position is its own window, else "im2col and product".
     """
     one_shape(shape)
     asked = shape.stride > 1 or shape.batch >= _ONEDNN_BATCH or shape.kernel > 1
@@ -315,7 +315,7 @@ def choose(shape: ConvolutionShape, models: Mapping[str, Model]) -> Choice:
     """Return the algorithm that is predicted fastest for ``shape``; ``models`` maps names to fitted models.
 
     An algorithm of :data:`ALGORITHMS` that does not serve the shape is left out. Raises TypeError or ValueError for
-    what is no such mapping, and where none serves. Lesson 14.
+    what is no such mapping, and where none serves.
     """
     (found,) = _choices([one_shape(shape)], models)
     return found
@@ -352,7 +352,7 @@ def predict_network(
     ``model`` and ``shape`` are as for :func:`network_shapes`; ``models`` as for :func:`choose`, or one fitted model.
     ``measured_s`` are the times of its convolutions in the order of their calls, to give the errors.
 
-    Raises as :func:`network_shapes` and :func:`choose`, and ValueError for another number of times. Lesson 14.
+    Raises as :func:`network_shapes` and :func:`choose`, and ValueError for another number of times.
     """
     network = network_shapes(model, shape)
     found = _choices(network.shapes, {models.name: models} if isinstance(models, Model) else models)

@@ -137,7 +137,7 @@ def network_shapes(model: nn.Module, inputs: steps.Inputs = None) -> NetworkShap
     groups, dilation, or two different kernels, strides or paddings is left out. Biases are passed over.
 
     Raises TypeError for what is no model, ValueError for one that calls no convolution, ForwardError where the forward
-    cannot run on shapes. Lesson 14.
+    cannot run on shapes.
     """
     steps.check_model(model)
     given = steps.arguments_of(model, inputs)
@@ -200,7 +200,7 @@ def random_shapes(count: int, *, seed: int = 0) -> list[ConvolutionShape]:
     """Return ``count`` distinct shapes of 1 million to 2 billion multiply-accumulates, the same for the same seed.
 
     Batch 1 to 4; channels from 3 to 512 and sides from 7 to 112, evenly in their logarithm; kernels of 1 to 7, stride 1
-    or 2, padding so that stride 1 keeps the size. Raises TypeError or ValueError for no whole number. Lesson 14.
+    or 2, padding so that stride 1 keeps the size. Raises TypeError or ValueError for no whole number.
     """
     count = whole_number("count", count, at_most=10_000)
     draw = random.Random(whole_number("seed", seed, at_least=0))

@@ -49,7 +49,7 @@ class Waves(Record):
 def count_blocks(shape: ConvolutionShape, *, tile_positions: int = 128, tile_channels: int = 32) -> int:
     """Return the blocks of a kernel, each computing a tile of ``tile_positions`` outputs x ``tile_channels`` channels.
 
-    The defaults are those of the kernel in SEER's script. Lesson 14.
+    The defaults are those of the kernel in SEER's script.
     """
     one_shape(shape)
     rows = math.ceil(shape.positions / whole_number("tile_positions", tile_positions))
