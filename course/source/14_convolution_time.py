@@ -866,7 +866,7 @@ table.map(lambda share: f"{100 * share:.0f} %").rename_axis("MAPE, 16 shapes", a
 #
 # - A kernel is cut into blocks: 128 positions x 32 filters
 # - A [multiprocessor](glossary.md#multiprocessor) holds as many as its registers allow
-# - The rest waits for the next [wave](glossary.md#wave)
+# - The rest waits for the next [wave of blocks](glossary.md#wave-of-blocks)
 #
 # SEER's TITAN Xp has 30 multiprocessors. Take a kernel whose blocks have 128 threads of 96 registers: 12,288 of the 65,536 that a
 # multiprocessor has, so five blocks fit on each, and 150 on the GPU. Twelve images of 64 x 28 x 28, 64 filters of 3 x 3: 74 x 2 blocks. A

@@ -513,7 +513,8 @@ def judge(times, calls, chosen):  # noqa: ARG001
 # | shared memory | 98,304 B | 20,000 B | 4 times |
 # | threads | 2,048 | 128 | 16 times |
 #
-# Shared memory decides: 4 blocks on each, 120 at once. 300 blocks then take three [waves](../glossary.md#wave), and
+# Shared memory decides: 4 blocks on each, 120 at once. 300 blocks then take three
+# [waves](../glossary.md#wave-of-blocks), and
 # the last has 60 blocks. Registers are given to a warp of 32 threads, in units of 256: with 97 a thread, a warp takes
 # 32 x 97 = 3,104, rounded up to 3,328.
 #
