@@ -70,9 +70,9 @@ print("C++:", no_cpu_code or "is compiled here")
 # %% [markdown] tags=["slide"] minutes=2
 # ## The bet
 #
-# - One GPU thread runs a small network on one particle track
+# - One GPU thread runs a small network on one *candidate*, a possible particle track
 # - Program 1: `__device__ const float weights[23][32] = {...};`
-# - Program 2: the same text without `const`
+# - Program 2: the same array without `const`
 # - How many times as many instructions?
 #
 # `__device__` puts an array into the GPU's memory. Without `const`, somebody may write to it later, and that is how weights from
@@ -89,9 +89,9 @@ bet
 # - Weights from a file: as slow as without `const`
 # - The author, GNiendorf, read the machine code, [SASS](glossary.md#sass)
 #
-# The experiment finds tracks of particles on GPUs, and a network of 23 inputs says which to keep. Its weights stood in C++ headers
-# as `const` arrays, so that each training needed a new program. The draft read them from a file, and its part of the GPU's time
-# rose; the CPU's hardly changed. Then GNiendorf put the weights back, changed only the word before the arrays, and looked: "From
+# The experiment finds tracks of particles on GPUs, and a network of 23 inputs says which candidates to keep. Its weights stood in C++
+# headers as `const` arrays, so that each training needed a new program. The draft read them from a file, and its part of the GPU's
+# time rose. Then GNiendorf put the weights back, changed only the word before the arrays, and looked: "From
 # looking at the SASS, I see that when the const keyword is used the NN weights are embedded directly into the FFMA instructions and
 # this seems to be what is causing the speedup". SASS is NVIDIA's machine code, FFMA its multiply-add in
 # float32. The author left the draft open.
@@ -212,10 +212,11 @@ for name, lines in layers.items():
     print(*loads[-1:], *adds[-2:], sep="\n", end="\n\n")
 
 # %% [markdown] tags=["explain"]
-# A line is one instruction. `FFMA R10, R37, w, R10` means R10 = R37 times w, plus R10. With `const` a number stands in w's place, an
-# [immediate](glossary.md#immediate). Without it a [register](glossary.md#register) does, and `LDG`, a load from
-# [global memory](glossary.md#global-memory), must fill that register first. An instruction of sm_90 has 16 bytes. Where in them is
-# the weight?
+# A line is one instruction. `FFMA R10, R37, w, R10` means R10 = R37 times w, plus R10. With `const`, w is a number inside the
+# instruction: an [immediate](glossary.md#immediate). Without `const`, w is a [register](glossary.md#register). A load, `LDG`, must fill it
+# first, from [global memory](glossary.md#global-memory). (Pass over `desc[UR4]` and `.reuse`: they do not change what is computed.)
+#
+# An instruction of sm_90 has 16 bytes. Where in them is the weight?
 
 
 # %%
@@ -260,14 +261,15 @@ plotting.show(drawn, alt=alt)
 # A [census](glossary.md#census) is the list of what a program consists of. Nothing loops here, so it is also what each thread
 # executes. Of the operands that an FFMA *reads*, one is the input, one the sum, and one the weight:
 #
-# | the weight is | looks like | comes from |
+# | some operand is | looks like | comes from |
 # |---|---|---|
 # | an immediate | `0.0298`, `-3.2e-05` | the instruction |
 # | in [constant memory](glossary.md#constant-memory) | `c[0x3][0x9c]` | a [cache](glossary.md#cache) for constants |
 # | in a [uniform register](glossary.md#uniform-register) | `UR11` | a register of 32 threads |
 # | in a register | `R37`, `-R37`, `R37.reuse` | this thread |
 #
-# **Your turn**: say which it is. A line may begin with a predicate such as `@!P1`; the first operand is the result.
+# **Your turn**: say which row is the first that fits. A line may begin with a predicate such as `@!P1`; the first operand is the
+# result; what follows a dot (`.FTZ`, `.reuse`) makes no difference here.
 
 
 # %% tags=["yours"] yours="fed_by"
@@ -335,8 +337,9 @@ def fed_by(line):
 
 
 # %% [markdown]
-# Now the network itself: 23 inputs, two layers of 32 with ReLU, one output with a sigmoid. Its weights are random; nothing here
-# depends on their values. `cw.generate` writes arrays like yours and a kernel of all layers.
+# Now the network itself: 23 inputs, two layers of 32 with ReLU, one output with a sigmoid. Its weights are random, none is
+# zero, and nothing here depends on their values. `cw.generate` writes arrays like yours and a kernel of all layers. Only in `const` an `if`
+# stands before each multiply-add, for Part 5; while no weight is zero, it leaves no trace.
 
 # %%
 network = cw.standard_network(seed=0)
@@ -383,11 +386,15 @@ print(f"device {device.global_loads:,}, the inputs and {network.parameters:,} pa
 
 # %% [markdown] tags=["explain"]
 # The first two columns are your `fed_by`'s; `device` is the program without `const`. One multiply-add a weight, and without `const` one
-# load a weight: that is the model of two. (Five more FFMAs belong to the sigmoid.) A load is issued even where the cache has the weight
-# at hand.
+# load a weight: that is the model of two. A load is issued even where the cache has the weight at hand.
+#
+# Five of the 1,797 FFMAs belong to the sigmoid; the share above ends at 100 %. And the 160 instructions of `const` that are neither FFMA
+# nor load? The first FFMA of each of the 65 units carries the bias as its number, so a `MOV` carries the weight. 64 are the ReLUs. The rest
+# are addresses and the sigmoid.
 #
 # An immediate is a number; is it *our* number? Look for the four bytes of every weight, at their place in 16 bytes. A weight may
-# stand there without its minus, because `-R9` subtracts.
+# stand there without its minus, because `-R9` subtracts. The whole file is searched, its data too; but of an array in the data only one
+# number in four lies at that place, so data alone could give 25 %.
 
 
 # %%
@@ -411,7 +418,7 @@ if not no_gpu_code:
         print(f"{share_inside(text):.0%} of our weights stand in {name}")
 
 # %% [markdown] tags=["explain"]
-# So GNiendorf read it right: the weights are in the instructions. A constant is not a *fast read*. It is no read.
+# So GNiendorf read it right: the weights are in the instructions. On sm_90 a constant is not a *fast read*. It is no read.
 #
 # (The [appendix](appendix/11_constant_weights.ipynb) examines three other explanations with a pencil: memory, cache, registers.)
 
@@ -423,7 +430,8 @@ if not no_gpu_code:
 # - Which of them is still free?
 #
 # The draft also handed the arrays to its functions by reference, as `std::array`, and its author found that this change caused most of
-# the slowdown. A reference is an address. Must what lies there be loaded? Here is the layer with a function:
+# the slowdown. Part 1 blamed the missing `const`. Can both be right? A reference is an address. Must what lies there be loaded? Here is
+# the layer with a function, and with an array of C:
 
 # %%
 FUNCTION = """
@@ -476,11 +484,11 @@ loaded.reveal(counted=found["const array"][0])
 pd.DataFrame(found, index=["weights loaded", "immediates"]).T.rename_axis("refers to")
 
 # %% [markdown] tags=["explain"]
-# A reference costs nothing where the compiler sees what it refers to. It costs a load for each weight where the array is filled
-# later, as it was in the draft, from the file. So we read the draft's slowdown like this: not the reference cost it, but what lay
-# behind it. (The draft's own machine code we do not have.)
+# Where the function is inlined and the compiler sees the array, the reference costs nothing. There is a load for each weight where the
+# array is filled later, as it was in the draft, from the file. Our reading: the reference was free. The slowdown came because the array
+# behind it was filled at run time. (The draft's own machine code we do not have, and we did not try `std::array`.)
 #
-# And constant memory? A kernel cannot write to it, so that all its threads may read a value at once, through caches of its own.
+# And constant memory? A kernel can only read it. It has its own caches, made for 32 threads that read the same value.
 # From the first chip in this picture (2016) to the last (2022):
 
 # %% tags=["run"]
@@ -508,13 +516,14 @@ alt = "const stays near 2,000, __device__ near 3,800; __constant__ goes up at sm
 plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# Up to sm_80 (the A100) an FFMA reads one operand from constant memory by itself. On sm_90 it cannot: `ULDC` loads each weight into a uniform
-# register first. The rule changed with the chip, and only the machine code tells.
+# Up to sm_80 (the A100) an FFMA reads one operand from constant memory by itself: with `__constant__`, the recorded count has 1,792 such
+# FFMAs on sm_80. For sm_90 the compiler (CUDA 13.0) no longer writes this: the 1,792 read a uniform register, which a load, `ULDC`, fills
+# first. The rule changed with the chip, and only the machine code tells.
 #
-# Somebody asked in the draft about the V100, which is sm_70. There `const` weights are immediates like here. On sm_60 even `const` was
-# read from constant memory. (sm_60 and sm_70 were compiled with CUDA 12.8, which still knows them.)
+# Somebody asked in the draft about the V100, which is sm_70. There `const` weights are immediates like here. On sm_60 even with `const`
+# 1,795 of 1,797 FFMAs read constant memory. (sm_60 and sm_70 were compiled with CUDA 12.8, which still knows them.)
 #
-# Counts are no times. Beside them stand the times of the network's stage that the author published:
+# Counts are no times. Beside them stand the times that the author published, of the part of the program that holds the network:
 
 # %% tags=["look", "slide", "slide-output"] minutes=2
 published = {"device": "3.8 ms", "constant": "2.4 ms", "const": "fastest, figure lost"}
@@ -525,10 +534,11 @@ rows = {
 pd.DataFrame(rows, index=["published", *chips[1:]]).T
 
 # %% [markdown] tags=["explain"]
-# 3.8 ms was also the time of the version with the file. By count, constant memory equals `const` up to sm_80 and `__device__` on sm_90;
-# by time it lay between them. So instructions are not times. An operand in constant memory takes no instruction, but it goes through
-# caches, and the nearest holds 2 KiB on Turing ([Jia and others, 2019](https://arxiv.org/abs/1903.07486)); our weights have 7.4 kB.
-# That is a guess at the reason: we have no GPU's time of our own.
+# 3.8 ms was also the time of the version with the file. By count, constant memory equals `const` up to sm_80, and nearly `__device__` on
+# sm_90; by time it lay between them. We do not know the author's chip, so the times neither confirm nor refute the count. Was it a
+# chip up to sm_80? Then an operand in constant memory takes no instruction, but it goes through caches, and the nearest holds 2 KiB on
+# Turing ([Jia and others, 2019](https://arxiv.org/abs/1903.07486)); our parameters take 7.4 kB. That is a guess: we have no GPU's time
+# of our own.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 4: half precision, or const?
@@ -558,8 +568,8 @@ costs = {name: count(*case).instructions_per_candidate for name, case in cases.i
 half.reveal(modelled=100, counted=100 * costs["half, loaded"] / costs["float32, const"])
 
 # %% [markdown] tags=["explain"]
-# A load and a multiply-add for two candidates, or a multiply-add for one: by count it is a tie. Must one choose? A half is
-# 16 bits, and so is an `unsigned short`, of which there are `const` arrays:
+# It is a tie. Half precision takes two instructions for two candidates; a float32 constant takes one instruction for one. Must one
+# choose? A half is 16 bits, and so is an `unsigned short`, of which there are `const` arrays:
 
 # %% tags=["look"]
 bits = network.layers[0].weights[:1, :2].astype(np.float16).view(np.uint16)
@@ -582,9 +592,11 @@ pd.DataFrame(rows, index=["instructions a candidate", "of float32, const"]).T
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 5: constants that are zero
 #
-# - A compiler that sees a zero leaves out its multiply-add
+# - Our program skips a zero weight with an `if`
 # - [Pruning](glossary.md#pruning): the smaller half of each layer's weights becomes zero
 # - What is left of 1,980 instructions?
+#
+# The compiler knows the weight, so it removes the `if` and the multiply-add. Without the `if` it must not, because 0 times NaN is NaN.
 #
 # In lesson 10 a zero saved nothing in a dense product, because the processor multiplies by zero as by any number. Here it never arrives.
 
@@ -674,8 +686,8 @@ names = ["weights kept", "weights in use", "instructions"]
 pd.DataFrame(rows, index=names).T.rename_axis("kept").map("{:,}".format)
 
 # %% [markdown] tags=["explain"]
-# One instruction a weight in use, and at most 300 more for inputs, biases and the sigmoid. No format of zeros, no index, no hardware for
-# sparsity: a compiler is enough, as long as the zeros stay where they are.
+# One instruction a weight in use, and 77 to 188 more. No format of zeros, no index, no hardware for sparsity: an `if` and a compiler are
+# enough, as long as the zeros stay where they are.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 6: a file, and a compiler
@@ -790,8 +802,8 @@ if not no_gpu_code:
 # The same text gives the same machine code: weights from a file, and all of them immediates. The price is that time at the start, and
 # a compiler on each machine.
 #
-# Is it worth it on a CPU as well? The author saw no change there: 145.6 ms with the headers, 145.2 ms with the file (published). Three C++
-# programs for *this* processor: weights as constants; behind a pointer; and behind a pointer with the sizes unknown, too.
+# Is it worth it on a CPU as well? Three C++ programs for *this* processor: weights as constants; behind a pointer; and behind a pointer
+# with the sizes unknown, too.
 
 # %% tags=["predict"]
 cpu = helpers.predict(
@@ -829,9 +841,10 @@ for name, (sentence, bound) in bounds.items():
 
 # %% [markdown] tags=["explain"]
 # An x86 multiply-add has no room for a float. It takes a factor from memory by itself, in the same instruction (Intel, *Software Developer's
-# Manual*, volume 2, VFMADD). So constants go to memory as well, and only the address differs. A ratio a little above 1 may come from
-# [aliasing](glossary.md#aliasing): an output might lie on a bias, so the compiler must read the biases again. What a CPU does care about
-# is the *sizes*: with them the compiler unrolls loops and keeps sums in registers.
+# Manual*, volume 2, VFMADD). So constants lie in memory as well, and only the address differs. The draft's author saw no change on the
+# CPU: 145.6 ms with the headers, 145.2 ms with the file (published). A ratio a little above 1 may come from
+# [aliasing](glossary.md#aliasing): an output might lie on a bias, so the compiler must read the biases again. We have not tested that.
+# What a CPU does care about is the *sizes*: with them the compiler unrolls loops and keeps sums in registers.
 #
 # So the instruction set decides, chip by chip. When are constants too dear? As bytes, the parameters are 7,428.
 
@@ -855,9 +868,10 @@ columns = ["weights", "as numbers", "as code, modelled"]
 pd.DataFrame(rows, index=columns).T.rename_axis("23, w, w, 1")
 
 # %% [markdown] tags=["explain"]
-# 16 bytes of instruction hold 4 bytes of weight, and code is fetched through an [instruction cache](glossary.md#instruction-cache). A loop of a
-# few instructions fits any; a thread that runs through a megabyte of code once does not. For small networks that are evaluated
-# all the time, constants; for wide ones lesson 02's matrix product, in which each weight that was read serves many candidates.
+# 16 bytes of instruction hold 4 bytes of weight, and code is fetched through an [instruction cache](glossary.md#instruction-cache). What
+# that costs on a GPU we have not measured; on a CPU straight-line code loses ground against a loop as it grows (appendix). Use constants
+# for small networks that run all the time. Use lesson 02's matrix product for wide ones: there each weight, once read, serves many
+# candidates.
 #
 # The [exercises](exercises/11_constant_weights_exercises.ipynb) are about constants in other places. The
 # [appendix](appendix/11_constant_weights.ipynb) measures a CPU further: [lanes](glossary.md#lane), zeros, straight-line code, and PyTorch beside it.
@@ -865,7 +879,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("23, w, w, 1")
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
-# 1. A constant is no fast read: nothing is read.
+# 1. Since sm_70 a float constant stands in an instruction; sm_60 and x86 read it.
 # 2. The chip decides where constants go; its machine code tells.
 # 3. Weights from a file can be constants: compile when you read it.
 
