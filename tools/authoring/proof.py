@@ -49,7 +49,7 @@ def attempts(course: Course, lesson: Lesson) -> tuple[Attempt, ...]:
     wanted = names.needed(sources, [index for index, cell in enumerate(code) if "checks" in cell.metadata])
     space: dict[str, Any] = {"__name__": "__main__"}
     found: list[Attempt] = []
-    with _readers_folder(course, lesson), redirect_stdout(io.StringIO()):
+    with _readers_folder(course, lesson), _torch_as_it_was(), redirect_stdout(io.StringIO()):
         for cell in (code[index] for index in sorted(wanted)):
             if "checks" in cell.metadata:
                 found += _attempts(cell, versions[cell.metadata["checks"]], space)
@@ -87,6 +87,17 @@ def _attempts(checks: Cell, versions: dict[str, str], space: dict[str, Any]) -> 
         with redirect_stdout(said):
             run_cell(checks.source, f"checks of {name}", space)
         yield Attempt(name, version, space[name] is written, said.getvalue())
+
+
+@contextmanager
+def _torch_as_it_was() -> Iterator[None]:
+    """Undo what a lesson may set for its whole process: whether gradients are kept, and the number of threads."""
+    threads = torch.get_num_threads()
+    try:
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -583,9 +583,9 @@ def patch(code, old, new):
 #   loads, zeros and ones that fold, known sizes), written before the measurement.
 # - 1 point: a measurement that can be trusted: `helpers.compare` or the same care (both in turns, several rounds, the
 #   results compared), with its interval.
-# - 2 points: an explanation that reaches the measured ratio to within a factor of two and is itself tested: a count of
-#   instructions, the disassembly, or a third version. A prediction that was wrong by more and is then explained gets
-#   both; a prediction that was right and is not explained gets none of these two.
+# - 1 point: an explanation that reaches the measured ratio to within a factor of two.
+# - 1 point: the explanation is itself tested: a count of instructions, the disassembly, or a third version. A wrong
+#   prediction that is then explained gets both of these points; one that was right and is not explained gets neither.
 
 # %% [markdown]
 # ## What you have practised

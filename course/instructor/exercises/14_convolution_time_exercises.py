@@ -23,10 +23,9 @@
 # is.
 
 # %%
-import pandas as pd
 import torch
 
-from helpers import exercises, recorded
+from helpers import exercises
 from helpers.studies import convolution_time
 
 # %% [markdown]
@@ -640,28 +639,6 @@ def count_waves(blocks, threads, registers, shared_bytes):  # noqa: ARG001
     waves = -(-blocks // places)
     return places, waves, blocks - (waves - 1) * places
 
-
-# %% [markdown]
-# ## Your functions at work
-#
-# The lesson's networks, judged by your `judge`: what the single programs and the fastest of the first pass cost, by the
-# second.
-
-# %%
-times = recorded.load("14-cpu").result("convolutions")
-names = ("direct", "channels_last", "im2col", "shifted")
-rows = {}
-for network, shapes in times.network_shapes.items():
-    places = [times.shapes.index(shape) for shape in dict.fromkeys(shapes)]
-    calls = [shapes.count(times.shapes[place]) for place in places]
-    first, second = (
-        {name: times.times_s(name, of=of)[places].tolist() for name in names} for of in ("first", "second")
-    )
-    chosen = [min(names, key=lambda name, row=row: first[name][row]) for row in range(len(places))]
-    found = judge(second, calls, chosen) if "judge" in dir() else exercises.not_yet
-    if found is not exercises.not_yet:
-        rows[network] = [f"{found[0]} of {len(places)}", f"{found[1]:.3f}", found[2]]
-pd.DataFrame(rows, index=["hits", "regret", "best single"]).T if rows else print("not yet")
 
 # %% [markdown]
 # ## Question 1: six per cent
