@@ -136,7 +136,8 @@ LECTURE = (
     Act("Resources: operations, bytes, and what happens when they run out", (
         Topic(16, "Operations, layer by layer", (
             Pick("07", "Part 1: what a layer computes and touches", 1, 1, shown="Count by hand: outputs times weights"),
-            Pick("07", "Part 1: what a layer computes and touches", 1, 3, shown="Inference is a third of training"),
+            Pick("07", "Part 1: what a layer computes and touches", 1, 3,
+                 shown="Inference is at least a third of training"),
         )),
         Topic(17, "The working set of a layer", (
             Pick("07", "What it touches", 0.5, shown="A batch outgrows the weights"),

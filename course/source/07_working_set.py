@@ -27,8 +27,8 @@
 # what filled the memory. You will count it before the run, to the byte, on a laptop.
 #
 # **The bet.** A language model of 7 billion parameters takes 14 GB in bfloat16 (2 bytes a number), and your card has 24 GB. You
-# train it with Adam in mixed precision (float32 weights, products in bfloat16) on one text of 4,096 tokens. Part 6 has the
-# answer.
+# train it with Adam in mixed precision (float32 weights, products in bfloat16) on one text of 4,096 tokens. Its attention is
+# *fused*, which keeps less (Part 3). Part 6 has the answer.
 
 # %%
 from functools import partial
@@ -105,7 +105,7 @@ parts = {
     "gradient of the input": [row.backward_macs - row.forward_macs for row in rows],
 }
 drawn = plotting.draw_layers(
-    list(by_hand), parts, unit="MAC", title="Inference is a third of training"
+    list(by_hand), parts, unit="MAC", title="Inference is at least a third of training"
 )
 alt = "A bar a layer in three equal parts; conv1 has no gradient of its input."
 plotting.show(drawn, alt=alt)
@@ -149,8 +149,9 @@ plotting.play(
 )
 
 # %% [markdown] tags=["explain"]
-# One image: `fc1` has most, nearly all of it weights. With 16 images the same weights are a sliver, and the early layers, with
-# their large pictures, need most. What flows between layers is called *activations*.
+# One image: `fc1` has most, nearly all of it weights. With 16 images all weights together are 10 % of the bytes, and the early
+# layers, with their large pictures, need most. What flows between layers is called *activations*. (Here each counts twice: one
+# layer's output is the next one's input.)
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 2: what training keeps
@@ -174,8 +175,9 @@ with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
 
 # %% [markdown] tags=["explain"]
 # The first layer saves its input, for $\partial y\,x^T$; ReLU its output, where zeros stand; the second layer its weights, for
-# $W^T \partial y$, and its input, which is ReLU's output. (The order is PyTorch's.) Two of the four were there anyway, and two
-# are one tensor. What remains is [saved for backward](glossary.md#saved-for-backward).
+# $W^T \partial y$, and its input, which is ReLU's output. (The order is PyTorch's.) Training adds one tensor here, ReLU's
+# output, which is listed twice. The input and the weights were in memory anyway. What training adds is [saved for
+# backward](glossary.md#saved-for-backward).
 #
 # **Your turn.** Tensors that share memory have the same `tensor.untyped_storage()`, which has `nbytes()` and can be put into a
 # set.
@@ -272,7 +274,8 @@ alt = "Bars by layer: relu1, pool1, relu2 save most; fc1 has most weights, gradi
 plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# A tensor that two layers save counts at the first. `pool1` adds only its places, twice the bytes of its output.
+# A tensor that two layers save counts at the first. `pool1` adds only its places, twice the bytes of its output. (8 bytes of a
+# layer's state are Adam's counts of steps: 4 for the weights, 4 for the bias.)
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 3: a transformer, token by token
@@ -319,8 +322,9 @@ class Block(nn.Module):
 
 # %% [markdown]
 # This is GPT's block, without its dropout. Count what it keeps of one token. A linear layer keeps its input; the products of
-# `plain` keep queries, keys and values; softmax keeps its output; layer norm and GELU keep their input. Sums keep nothing. (Two
-# numbers that a layer norm keeps of a token we leave out.)
+# `plain` keep queries, keys and values; softmax keeps its output; layer norm and GELU keep their input. Sums keep nothing. The
+# square is stored whole: also a pair that is masked has its number. (Two numbers that a layer norm keeps of a token we leave
+# out.)
 #
 # **Your turn**:
 
@@ -337,7 +341,7 @@ def kept_for_token(width, heads, tokens):
 # %% checks="kept_for_token"
 asked = exercises.Checks("Kept of a token", kept_for_token)
 slips = {
-    256: "And the scores: softmax keeps one for each token before it, in each head",
+    256: "And the scores: softmax keeps one for each of the tokens, in each head",
     276: "Every head has scores of its own",
     148: "bfloat16 has 2 bytes a number",
     592: "bfloat16 has 2 bytes a number",
@@ -377,8 +381,8 @@ modelled, found = kept_for_token(128, 4, 256), counted(128, 4, 256, device)
 print(f"a token keeps {modelled:,} bytes (modelled), {found:,.0f} bytes (counted)")
 
 # %% [markdown] tags=["explain"]
-# The rest are two numbers that each layer norm keeps. A tensor on the device *meta* has a shape and no data, so your hook can
-# count a block of any size. The bet's model has 32 layers of width 4,096 with 32 heads (the shape of Llama 2 7B: Touvron and
+# The other bytes are two numbers that each layer norm keeps. A tensor on the device *meta* has a shape and no data, so your hook
+# can count a block of any size. The bet's model has 32 layers of width 4,096 with 32 heads (the shape of Llama 2 7B: Touvron and
 # others, 2023).
 
 # %% tags=["predict"]
@@ -387,39 +391,29 @@ half
 
 # %% tags=["run"]
 width, heads = 4096, 32
-lengths = range(1024, 4097, 512)
-shares = {n: 2 * heads * n / counted(width, heads, n) for n in lengths}
-crossing = min(n for n in lengths if shares[n] > 0.499)
+shares = {n: 2 * heads * n / counted(width, heads, n) for n in range(1024, 4097, 512)}
+crossing = min(n for n in shares if shares[n] > 0.499)
 half.reveal(modelled=32 * width / (2 * heads), counted=crossing)
-
-
-# %%
-def kept_by_operator(tokens):
-    with torch.device("meta"):
-        two = nn.Sequential(*(Block(width, heads) for _ in range(2))).bfloat16()
-        x = torch.empty(1, tokens, width, dtype=torch.bfloat16)
-    found = memory.profile_layer_mem(two, x, target="cuda").layers
-    saved = {row.layer[2:]: row.saved_bytes for row in found if row.layer.startswith("1.")}
-    order = ["norm1", "attention.qkv", "attention", "attention.out", *list(saved)[4:]]
-    scores = [2 * heads * tokens**2 * (name == "attention") for name in order]
-    rest = [saved[name] - square for name, square in zip(order, scores, strict=True)]
-    title = f"One block of width 4,096 keeps of {tokens:,} tokens"
-    parts = {"as the tokens": rest, "as their square": scores}
-    drawn = plotting.draw_layers(order, parts, unit="B", title=title)
-    drawn.axes[0].set_xlim(0, 1.5e9)
-    return drawn
-
+near = [f"{shares[n]:.1%} at {n:,}" for n in (1536, 2048, 2560)]
+print(f"counted in steps of 512 tokens; the scores' share is {', '.join(near)}")
 
 # %% tags=["look", "slide", "slide-output"] minutes=2
-plotting.play(
-    [kept_by_operator(tokens) for tokens in (512, 1024, 2048, 4096)],
-    title="The square of attention",
-    alt="Bars by operator; twice the tokens double all but the scores, which quadruple.",
-    captions=[
-        f"It keeps {counted(width, heads, n):,.0f} bytes of a token."
-        for n in (512, 1024, 2048, 4096)
-    ],
+tokens = [256, 512, 1024, 2048, 4096, 8192]
+scores = [2 * heads * n * n for n in tokens]
+rest = [
+    n * counted(width, heads, n) - square for n, square in zip(tokens, scores, strict=True)
+]
+drawn = plotting.draw_curves(
+    tokens,
+    {"scores": scores, "all else": rest},
+    unit="B",
+    size_unit="",
+    title="Scores overtake all else at 2,048 tokens",
+    xlabel="tokens",
+    ylabel="kept by one block",
 )
+alt = "Two lines over the tokens: all else doubles, scores quadruple; they cross at 2,048."
+plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
 # All grows with the tokens, scores with their square. They are half at $n = 16\,h/a$ tokens for $a$ heads: sixteen times the
@@ -427,7 +421,8 @@ plotting.play(
 #
 # With dropout a block keeps $34\,h$ and five bytes a score (Korthikanti and others, *Reducing Activation Recomputation in Large
 # Transformer Models*, 2022; lessons 05 and 16 use the $34\,h$). *Fused* attention never writes the square: it computes scores
-# piece by piece, and again in the backward pass (lesson 18). PyTorch has it:
+# piece by piece, and again in the backward pass (lesson 18). Of each head and token it keeps one more number, the
+# logarithm of the sum under the softmax: below, 4,096 bytes. PyTorch has it:
 
 
 # %%
@@ -498,7 +493,7 @@ class GPT(nn.Module):
 
 # %%
 given = [(0, 4, 100), (1, 3, 20), (2, 3, 7)]  # born, gone, bytes
-spans = [plotting.Span(f"{size} bytes", born, gone, "data") for born, gone, size in given]
+spans = [plotting.Span(f"{size} B", born, gone, "data, alive") for born, gone, size in given]
 title = "Three tensors, four moments"
 drawn = plotting.gantt(spans, title=title, unit="", xlabel="moments 0 to 3")
 drawn.axes[0].set_xticks(range(5))
@@ -591,12 +586,15 @@ highest = max(map(sum, zip(*by_kind(estimate).values(), strict=True)))
 print(f"your running sum: {highest:,} bytes; measured: {found.peak_bytes:,} bytes")
 
 # %% [markdown] tags=["explain"]
-# Your running sum and the allocator agree to the byte. The plain sum of all that the step keeps was too much. Why? Look at it
-# over the step:
+# Your running sum and the allocator agree to the byte. How does the estimate know that a tensor is gone? PyTorch drops the
+# tensors without data as it drops real ones, and a weak reference on each one's memory notes when. The measurement is a real
+# step: on a CPU PyTorch's profiler tells each allocation and release, on CUDA `max_memory_allocated` the peak.
+#
+# The plain sum of all that the step keeps was too much. Why? Look at it over the step:
 
 
 # %%
-def over_step(estimate, title, top_bytes=25e6):
+def over_step(estimate, title, top_bytes=28e6):
     drawn, axes = plotting.figure(title=title)
     stack, events = by_kind(estimate), estimate.timeline.events
     colours = ["#0072B2", "#009E73", "#D55E00", "#CC79A7", "#BBBBBB"]
@@ -614,13 +612,16 @@ def over_step(estimate, title, top_bytes=25e6):
 
 
 # %% tags=["look", "slide", "slide-output"] minutes=3
+drawn = over_step(estimate, "A training step: what is alive when")
+drawn.axes[0].axhline(everything, color="#222222", linestyle="--", linewidth=1.2)
+drawn.axes[0].text(202, everything, "the plain sum", ha="right", va="bottom")
 alt = "Parameters and state stay; what is saved climbs through forward and falls in backward."
-plotting.show(over_step(estimate, "A training step: what is alive when"), alt=alt)
+plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# Forward, each operator adds what it saves. Backward uses it in reverse order and lets it go, while the gradients come. So the
-# two never stand side by side in full, and the hill is highest where forward turns into backward. On it stand grey teeth: what
-# an operator needs for a moment, such as scores before the softmax. One of these has the peak. (A convolution also takes
+# Saved activations are at their most when backward starts. Gradients are at their most when it ends. So the peak is less than
+# their sum. On the hill stand grey teeth: what an operator needs for a moment, such as scores before the softmax and, in
+# backward, their gradient. One of these has the peak, here in backward. (A convolution also takes
 # [workspace](glossary.md#workspace) inside, on a CPU mostly [oneDNN](glossary.md#onednn)'s: see the appendix. The axis counts
 # operators, which take different times. The last one is Adam's.)
 
@@ -630,27 +631,44 @@ plotting.show(over_step(estimate, "A training step: what is alive when"), alt=al
 # - Mixed precision: products in bfloat16
 # - [Activation checkpointing](glossary.md#activation-checkpointing): forget, and compute again
 #
-# Under `torch.autocast` weights stay float32. Products read copies in bfloat16, half the bytes; softmax, layer norm and loss
-# stay in float32. Gradients and Adam's state stay in float32 as well. Four texts:
+# Under `torch.autocast` weights, gradients and Adam's state stay float32. Products read bfloat16 copies of the weights, which
+# stay until backward, and what products and GELU keep is bfloat16. The two norms of a block keep their float32 input. On a CPU
+# softmax computes in bfloat16. Four texts, with `plain`:
+
+# %%
+texts = torch.randint(64, (4, 257), device=device)
+given = {"optimizer": adam}
+wide = memory.estimate_peak_memory(gpt, texts, **given)
+print(f"float32: {wide.peak_bytes / 1e6:.1f} MB at the peak, in {wide.phase}")
 
 # %% tags=["predict"]
 narrow = helpers.predict("Four texts: what share of the peak is left under autocast?", "%")
 narrow
 
 # %% tags=["run"]
-texts = torch.randint(64, (4, 257), device=device)
-given = {"optimizer": adam}
-wide = memory.estimate_peak_memory(gpt, texts, **given)
+rule = {  # bytes: of the parameters, and of what 4 blocks keep of 1,024 tokens
+    "float32": 12 * 809_728 + 4096 * (64 * 128 + 4 * 4 * 256),
+    "cpu": 14 * 809_728 + 4096 * (36 * 128 + 2 * 4 * 256),
+    "cuda": 14 * 809_728 + 4096 * (36 * 128 + (4 + 2) * 4 * 256),
+}
 cast = memory.estimate_peak_memory(gpt, texts, autocast=torch.bfloat16, **given)
 
 # %% tags=["look"]
 on_device = memory.measure_peak_memory(gpt, texts, autocast=torch.bfloat16, **given)
 whole = wide.peak_bytes / 100
 narrow.reveal(modelled=cast.peak_bytes / whole, measured=on_device.peak_bytes / whole)
+for name in ("cpu", "cuda"):
+    print(f"{name}: {rule[name] / rule['float32']:.0%} by the rule above (modelled)")
 
 # %% [markdown] tags=["explain"]
-# Not half. The 12 bytes of weight and state are untouched, copies of the weights are added, and part of the activations stays
-# float32.
+# Not half. Weights and state, 12 bytes a parameter, stay; copies of the weights come; norms keep float32. On CUDA softmax computes
+# in float32, and both its result and a bfloat16 copy for the next product are kept: there about nine tenths are left
+# (modelled).
+#
+# ### Forget, and compute again
+#
+# Checkpointing forgets more. Keep the *input* of each block and nothing else. Then go back block by block: run the block again,
+# this time with autograd watching, and go back through it alone. (First, what the checks need to count the runs.)
 
 
 # %%
@@ -677,9 +695,6 @@ def runs(function, blocks, x):
 
 
 # %% [markdown]
-# Checkpointing forgets more. Keep the *input* of each block and nothing else. Then go back block by block: run the block again,
-# this time with autograd watching, and go back through it alone.
-#
 # **Your turn.** `x.grad` of a tensor with `requires_grad_()` holds its gradient after `backward`; `y.backward(gradient)` starts
 # from a gradient of `y`.
 
@@ -744,43 +759,48 @@ def backward_by_blocks(blocks, x, loss):
 
 
 # %% [markdown]
-# PyTorch's `checkpoint(block, x)` does this inside autograd; `GPT(again=True)` calls it. Still four texts, float32. What is
-# kept: an input for each block. What is alive in backward: all of *one* block.
+# PyTorch's `checkpoint(block, x)` does this inside autograd; `GPT(again=True)` calls it. Still four texts, float32, and the peak
+# of 64.0 MB above. What is kept: an input for each block. What is alive in backward: all of *one* block.
 
 # %% tags=["predict"]
 forgot = helpers.predict("Four texts, float32: what share of the peak is left with it?", "%")
 forgot
 
 # %% tags=["run"]
+again = GPT(128, 4, 4, 64, again=True)
 versions = {
-    "float32": (GPT(128, 4, 4, 64), None),
-    "autocast": (GPT(128, 4, 4, 64), torch.bfloat16),
-    "and fused attention": (GPT(128, 4, 4, 64, fused), torch.bfloat16),
-    "and checkpointing": (GPT(128, 4, 4, 64, fused, again=True), torch.bfloat16),
+    "float32": (gpt, None),
+    "autocast": (gpt, torch.bfloat16),
+    "float32, checkpointing": (again, None),
+    "autocast, fused attention": (GPT(128, 4, 4, 64, fused), torch.bfloat16),
+    "all three": (GPT(128, 4, 4, 64, fused, again=True), torch.bfloat16),
 }
 found = {
     name: memory.estimate_peak_memory(model.to(device), texts, autocast=dtype, **given)
     for name, (model, dtype) in versions.items()
 }
-again = GPT(128, 4, 4, 64, again=True).to(device)
 
 # %% tags=["look"]
-estimated = memory.estimate_peak_memory(again, texts, **given).peak_bytes
+estimated = found["float32, checkpointing"].peak_bytes
 measured = memory.measure_peak_memory(again, texts, **given).peak_bytes
 whole = wide.peak_bytes / 100
 forgot.reveal(modelled=estimated / whole, measured=measured / whole)
 
 # %% tags=["look", "slide", "slide-output"] minutes=3
 plotting.play(
-    [over_step(each, f"Four texts: {name}", 66e6) for name, each in found.items()],
-    title="Memory over a step, four ways",
-    alt="The hill of what is saved shrinks from way to way, then becomes one tooth a block.",
-    captions=[f"Peak: {units.text(each.peak_bytes, 'B')}." for each in found.values()],
+    [over_step(each, f"Four texts: {name}", 72e6) for name, each in found.items()],
+    title="Memory over a step, five ways",
+    alt="The hill of what is saved; with checkpointing there is one tooth a block instead.",
+    captions=[
+        f"Peak: {units.text(each.peak_bytes, 'B')}, in {each.phase}."
+        for each in found.values()
+    ],
 )
 
 # %% [markdown] tags=["explain"]
-# With checkpointing the hill is gone. In backward each block's activations come back and go, a tooth a block. What is left are
-# mostly parameters and Adam's state. The price: one more forward, so four where there were three.
+# With checkpointing the hill is gone. In backward each block's activations come back and go, a tooth a block (grey, because
+# backward makes them). With all three, half of what is left, 9.7 of 19.7 MB, are parameters and Adam's state. The price: one
+# more forward, so four where there were three.
 
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -805,10 +825,25 @@ costs.claim(
 # - Bytes a parameter: the recipe decides
 # - Bytes a token: blocks, width, tokens
 #
-# First the parameters. (Mixed precision comes in two recipes: autocast's, and lesson 04's with bfloat16 weights and gradients
-# and a float32 copy among Adam's state. Both have 16 bytes; autocast adds its copies while a step runs.)
+# Mixed precision has two recipes, both of 16 bytes a parameter. Autocast keeps float32 weights and makes bfloat16 copies during a
+# step. The other keeps bfloat16 weights and gradients, and a float32 copy beside Adam's averages.
+
+# %%
+with torch.device("meta"):
+    large = GPT(4096, 32, 32, 32_000, fused)
+    long = torch.empty(1, 4097, dtype=torch.int64)
+parameters = sum(weight.numel() for weight in large.parameters())
+print(f"{parameters:,} parameters")
+
 
 # %% tags=["look", "slide", "slide-output"] minutes=2
+def with_card(drawn):
+    drawn.axes[0].axvline(24e9, color="#999999", linestyle="--", zorder=0)
+    for label in drawn.axes[0].texts:
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
+    return drawn
+
+
 recipes = {
     "run it in bfloat16": (2, 0, 0, 0),
     "SGD, all bfloat16": (2, 2, 0, 0),
@@ -817,62 +852,72 @@ recipes = {
     "Adam, bfloat16 + copy": (2, 2, 12, 0),
 }
 names = "parameters", "gradients", "optimizer state", "bfloat16 copies"
-parts = {n: [7e9 * row[i] for row in recipes.values()] for i, n in enumerate(names)}
+parts = {n: [parameters * row[i] for row in recipes.values()] for i, n in enumerate(names)}
 title = "7B, before any token (line: 24 GB)"
-drawn = plotting.draw_layers(list(recipes), parts, unit="B", title=title)
-drawn.axes[0].axvline(24e9, color="#999999", linestyle="--", zorder=0)
+drawn = with_card(plotting.draw_layers(list(recipes), parts, unit="B", title=title))
 plotting.show(drawn, alt="Bars by recipe: only running it in bfloat16 stays below 24 GB.")
 
 # %% [markdown] tags=["explain"]
 # Now the whole step, on *meta*. `fits` says yes or no:
 
 # %% tags=["run"]
-with torch.device("meta"):
-    large = GPT(4096, 32, 32, 32_000, fused)
-    long = torch.empty(1, 4097, dtype=torch.int64)
 cast = {"optimizer": adam, "autocast": torch.bfloat16}
 answer = helpers.fits(large, long, int(24e9), target="cuda", **cast)
 
 # %% tags=["look"]
-parameters = sum(weight.numel() for weight in large.parameters())
-kept_bytes = 32 * 4096 * kept_for_token(4096, 0, 4096)  # fused: no scores
-bet.reveal(modelled=16 * parameters + kept_bytes, counted=answer.peak_bytes)
-print(f"{parameters:,} parameters; over the card by {-answer.free_bytes / 1e9:.1f} GB")
+everything = 16 * parameters + 32 * 4096 * kept_for_token(4096, 0, 4096)  # fused: no scores
+bet.reveal(modelled=everything, counted=answer.peak_bytes)
+print(f"fits: {'yes' if answer else 'no'}, {-answer.free_bytes / 1e9:.1f} GB too much")
+ledger = {
+    "16 bytes a parameter, and what the blocks keep": everything,
+    "gradients: at the peak there are none yet": -4 * parameters,
+    "bfloat16 copies, of all but the table of words": 2 * (parameters - 32_000 * 4096),
+    "norms keep float32: 2 bytes more, of 2 h a token": 32 * 4096 * 2 * 2 * 4096,
+}
+ledger["the rest: logits and the loss"] = answer.peak_bytes - sum(ledger.values())
+for name, size in ledger.items():
+    print(f"{size / 1e9:6.1f} GB  {name}")
+print(f"{answer.peak_bytes / 1e9:6.1f} GB  counted")
 
 # %% [markdown] tags=["explain"]
-# Not into 24 GB, and not into 80. The sum of Part 4 is too much here as well: gradients come while activations go. (Lessons 05
-# and 16 take that sum, and 7 billion: 16 bytes and $34\,h$ make 130 GB.) What would fit? In the figure the next two change the
-# first; each *and* changes the one above it.
+# Not into 24 GB, and not into 80. The plain sum errs in both directions, and most of it cancels. (Lessons 05 and 16 take that sum,
+# and 7 billion: 16 bytes and $34\,h$ make 130 GB.) Without a GPU the estimate casts as autocast does on a CPU, and says so in
+# `answer.uncertain`: on CUDA more operators stay in float32.
+#
+# What would fit? Rows 2 and 3 each change one thing in row 1. A row that starts with *and* keeps the change above it. (In row 5
+# Adam trains the first norm of each block.)
 
 
 # %% tags=["run"]
-def peak_bytes(**how):
-    return memory.estimate_peak_memory(large, long, target="cuda", **how).peak_bytes
+def whole_step(**how):
+    return memory.estimate_peak_memory(large, long, target="cuda", **how)
 
 
-rows = {"Adam, one kernel": answer.peak_bytes}
 default = {"optimizer": torch.optim.Adam, "autocast": torch.bfloat16}
-rows["Adam, default kernels"] = peak_bytes(**default)
-
-# %% tags=["run"]
+rows = {"Adam, one kernel": whole_step(**cast)}
+rows["Adam, default kernels"] = whole_step(**default)
 large.again = True
-rows["checkpointing"] = peak_bytes(**cast)
+rows["checkpointing"] = whole_step(**cast)
 large = large.bfloat16()
-rows["and SGD, all bfloat16"] = peak_bytes(optimizer=torch.optim.SGD)
+rows["and SGD, bfloat16"] = whole_step(optimizer=torch.optim.SGD)
 large.requires_grad_(False)
 for block in large.blocks:
     block.norm1.requires_grad_(True)
-rows["and only one norm a block learns"] = peak_bytes(optimizer=adam)
-rows["nothing learns: run it"] = peak_bytes(training=False)
+rows["and only norm1 learns"] = whole_step(optimizer=adam)
+rows["and nothing: run it"] = whole_step(training=False)
 
 # %% tags=["look", "slide", "slide-output"] minutes=2
+kinds = "parameters", "gradients", "optimizer state", "saved for backward", "all else"
+stacks = [(by_kind(each), each.peak_event) for each in rows.values()]
+parts = {kind: [stack[kind][event] for stack, event in stacks] for kind in kinds}
 title = "7B, 4,096 tokens (line: 24 GB)"
-drawn = plotting.draw_layers(list(rows), {"peak": list(rows.values())}, unit="B", title=title)
-drawn.axes[0].axvline(24e9, color="#999999", linestyle="--", zorder=0)
-plotting.show(drawn, alt="Bars of the peak by recipe; the last two stay below 24 GB.")
+drawn = with_card(plotting.draw_layers(list(rows), parts, unit="B", title=title))
+plotting.show(drawn, alt="Bars of the peak by recipe and kind; the last two stay below 24 GB.")
 
 # %% [markdown] tags=["explain"]
-# PyTorch's default Adam on CUDA updates many weights at once and takes another 4 bytes for each of them for a moment.
+# Autocast's copies count as saved for backward. PyTorch's default Adam on CUDA updates many weights at once and takes another 4
+# bytes for each of them for a moment. Checkpointing stops at 107 GB, because the peak moves to the end of backward: 16 bytes a
+# parameter are all there, and nothing is saved any more.
 #
 # A 7B *runs* in 24 GB, and a few of its weights can learn there, because frozen weights need neither gradient nor state. LoRA
 # (Hu and others, 2021) adds small matrices and trains them alone. To train all weights, divide them among devices (lessons 04,
@@ -891,11 +936,11 @@ print(
 )
 
 # %% [markdown] tags=["explain"]
-# The rest is attention's square, $12\,l\,h\,n$ FLOP a token for $l$ layers and $n$ tokens, less what $6N$ counts for the table
-# of words, which multiplies nothing.
+# Attention's products add $12\,l\,h\,n^2$, 26 TFLOP, for $l$ layers and $n$ tokens. The word table is looked up, not multiplied, so
+# 3 of the 165 go. That makes 188.
 #
-# [MFU](glossary.md#model-flops-utilisation) is the share of a machine's peak that these FLOP reach, a whole step long. Lesson
-# 04's 400 TFLOP/s were published for Llama 3 on 16,384 H100:
+# [MFU](glossary.md#model-flops-utilisation) is the share of a machine's peak that these FLOP reach, a whole step long. About 400
+# TFLOP/s were published for Llama 3, by each of 16,384 H100 (*The Llama 3 Herd of Models*, 2024, table 4):
 
 # %% tags=["look", "nbval-ignore-output"]
 square = torch.rand(1024, 1024, device=device)
@@ -920,21 +965,23 @@ print(f"the small GPT here: {rate / best:.0%} of the rate of one large product")
 # | `nvidia-smi` | that, and CUDA's own |
 #
 # (As PyTorch's notes *CUDA semantics* state.) Our estimate is of the first; `measure_peak_memory` reads it where there is a
-# GPU. PyTorch keeps freed memory for the next tensor, in a [caching allocator](glossary.md#caching-allocator). It cannot move a
-# tensor that is alive, so it must ask the driver for more:
+# GPU. PyTorch keeps freed memory for later tensors, in a [caching allocator](glossary.md#caching-allocator), and may cut one
+# large piece for several. It cannot move a tensor that is alive, so it must ask the driver for more:
 
 # %% tags=["look", "slide", "slide-output"] minutes=1
 GB = 10**9
+free, data = "waiting, freed and kept by PyTorch", "data, alive"
 lanes = {
-    "four tensors": ["data"] * 4,
-    "two are freed": ["waiting", "data", "waiting", "data"],
+    "8 GB are freed": [free],
+    "four tensors cut from them": [data] * 4,
+    "two are freed": [free, data, free, data],
 }
 spans = [
-    plotting.Span(lane, 2 * place * GB, 2 * (place + 1) * GB, kind)
+    plotting.Span(lane, 8 * GB * place // len(kinds), 8 * GB * (place + 1) // len(kinds), kind)
     for lane, kinds in lanes.items()
     for place, kind in enumerate(kinds)
 ]
-spans.append(plotting.Span("3 GB are asked for", 8 * GB, 11 * GB, "data"))
+spans.append(plotting.Span("3 GB are asked for", 8 * GB, 11 * GB, data))
 title = "4 GB wait for a tensor, and 3 GB do not fit"
 drawn = plotting.gantt(spans, title=title, unit="B", xlabel="address")
 plotting.show(
@@ -942,9 +989,8 @@ plotting.show(
 )
 
 # %% [markdown] tags=["explain"]
-# That is [fragmentation](glossary.md#fragmentation): reserved and not allocated. Where an `OutOfMemoryError` says that much is
-# reserved but unallocated, it gives its own advice: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, segments that can grow
-# in place.
+# Memory that is reserved and not allocated may just wait for the next tensor. Where it lies in pieces that are too small, it is [fragmentation](glossary.md#fragmentation). Where an `OutOfMemoryError` says that much is reserved but
+# unallocated, it gives its own advice: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, segments that can grow in place.
 #
 # The [exercises](exercises/07_working_set_exercises.ipynb) have you count a convolution, a step with frozen layers, what an
 # allocator reserves, and plan a model of your own. The [appendix](appendix/07_working_set.ipynb) profiles time, compares
@@ -953,7 +999,7 @@ plotting.show(
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
-# 1. A step does three times its forward; Adam keeps 16 bytes a parameter.
+# 1. A step costs three forwards; training with Adam takes 16 bytes a parameter.
 # 2. What is saved grows with the tokens, plain attention with their square.
 # 3. The peak is a moment: count it before you run.
 
@@ -967,7 +1013,7 @@ plotting.show(
 # | MACs of a convolution, an image | $C_{out}\,H_{out}\,W_{out} \cdot C_{in}\,K^2$ for $C$ channels, $H \times W$ outputs, $K \times K$ filters |
 # | MACs of a step | $3M - M_1$ for $M$ MACs of the forward, $M_1$ in the first layer; one forward more with checkpointing |
 # | kept of a token by a block, bfloat16 | $32\,h + 2\,a\,n$ bytes; fused attention $32\,h$ |
-# | parameters, gradients, Adam | $16\,P$ bytes |
+# | parameters, gradients, Adam's state | $4\,P + 4\,P + 8\,P = 16\,P$ bytes |
 # | peak | $\max_t \sum_{\text{alive at } t}$ bytes |
 # | FLOP of a step | $6\,P\,n$ and for attention $12\,l\,h\,n^2$ with $l$ layers |
 # | MFU | FLOP of a step / (time $\cdot$ peak FLOP/s) |
