@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -24,21 +25,24 @@ _PICOJOULE = 1e-12
 _UNITS = ((1e9, 1e9, "mJ"), (1e6, 1e6, "uJ"), (1e3, 1e3, "nJ"), (0.01, 1, "pJ"), (0, 1e-3, "fJ"))
 
 
-def draw_trends(all_series: Sequence[Series], *, title: str) -> Figure:
+def draw_trends(all_series: Sequence[Series], *, title: str, relative_to: float | None = None) -> Figure:
     """Return several series over the years on one logarithmic axis, a marker and a colour each.
 
-    It is how Moore's law and its slowing are seen: some quantities go on, others stop. Raises ValueError for no points
-    and for values that are not above 0. Lesson 02.
+    It is how Moore's law and its slowing are seen: some quantities go on, others stop. With ``relative_to``, a year, a
+    value is over that of its series' point nearest to the year, so that all meet there at 1. Raises ValueError for no
+    points and for values that are not above 0. Lesson 02.
     """
     all_series = members("all_series", all_series, "series of helpers.hardware._history", kind=Series)
     _check(all_series)
     drawn, axes = figure(title=title, height_in=3.9)
+    if relative_to is not None:
+        all_series = [_relative(series, relative_to) for series in all_series]
     for place, series in enumerate(all_series):
         marker, colour = _MARKERS[place % len(_MARKERS)], _COLOURS[place % len(_COLOURS)]
         years, values = [point.year for point in series.points], [point.value for point in series.points]
         axes.plot(years, values, linestyle="None", marker=marker, color=colour, label=_quantity(series))
     _by_year(axes, [point.value for series in all_series for point in series.points])
-    axes.set_ylabel("value, in the unit of the legend")
+    axes.set_ylabel(f"value, {'in the unit of the legend' if relative_to is None else f'over that of {relative_to:g}'}")
     drawn.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=11)
     return drawn
 
@@ -85,6 +89,11 @@ def energy_text(energy_j: float) -> str:
     value = energy_j / _PICOJOULE
     factor, unit = next((factor, unit) for least, factor, unit in _UNITS if value >= least)
     return f"{value / factor:.3g} {unit}"
+
+
+def _relative(series: Series, year: float) -> Series:
+    then = min(series.points, key=lambda point: abs(point.year - year)).value
+    return Series(series.quantity, "", tuple(replace(point, value=point.value / then) for point in series.points))
 
 
 def _quantity(series: Series) -> str:

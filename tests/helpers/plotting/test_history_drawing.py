@@ -32,6 +32,15 @@ def test_trends_have_a_marker_and_a_colour_each():
     assert legend[:2] == ["transistors (thousands)", "clock (Hz)"]
 
 
+def test_trends_relative_to_a_year_meet_there_at_1():
+    many = series([(1971, 2.0, "a"), (2004.8, 8.0, "b"), (2006, 16.0, "c")], "transistors", "thousands")
+    fast = series([(1971, 3.0, "a"), (2005.7, 6.0, "b")], "clock", "Hz")
+    drawn = draw_trends([many, fast], title="t", relative_to=2005)
+    assert [list(line.get_ydata()) for line in drawn.axes[0].lines[:2]] == [[0.25, 1, 2], [0.5, 1]]
+    assert [text.get_text() for text in drawn.legends[0].get_texts()][:2] == ["transistors", "clock"]
+    assert drawn.axes[0].get_ylabel() == "value, over that of 2005"
+
+
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("inf"), float("nan")])
 def test_values_that_a_logarithmic_axis_cannot_show_are_refused(wrong):
     with pytest.raises(ValueError, match="finite values above 0 only; compute"):
