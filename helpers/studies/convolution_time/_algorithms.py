@@ -46,7 +46,8 @@ class Work(Record):
 
     ``products`` multiply a number made of the input alone with one made of the weights alone (a complex product is
     four); ``macs`` are all multiply-accumulates of matrix products and convolutions, transforms included, FFTs not;
-    ``moved_bytes`` are what its operators read and write, each its operands once. None for a closed library. Lesson 14.
+    ``moved_bytes`` are what its operators read and write, each its operands once. None for NNPACK, one
+    call. Lesson 14.
     """
 
     algorithm: str

@@ -58,8 +58,8 @@ class NetworkPlaces(Record):
 class ConvolutionTimes(Record):
     """Processor seconds of one call on one thread, of every algorithm on every shape, measured in two passes.
 
-    ``noise`` takes the first pass as a prediction of the second: no model can be better. ``instruction_set`` is
-    oneDNN's word for what it uses. ``rows`` keeps the data as text, one line a shape: the eight sizes; for each
+    ``noise`` takes the first pass as a prediction of the second; both are noisy. ``instruction_set`` is oneDNN's word
+    for what it uses. ``rows`` keeps the data as text, one line a shape: the eight sizes; for each
     algorithm the times of both passes, or "-" where it does not serve; the programs of :data:`LOGGED`. Lesson 14.
     """
 
