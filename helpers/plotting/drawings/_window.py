@@ -52,7 +52,7 @@ def draw_window(layers: int, kept: Sequence[int], *, used: int, read: bool, titl
     if read:
         at = left(kept.index(used)) + _CELL_IN / 2
         arrow(axes, (left(used) + _CELL_IN / 2, _FILE_IN - 0.03), (at, _MEMORY_IN + 0.46))
-    write(axes, _LEFT_IN, _MEMORY_IN - 0.2, "goes next", ha="left", size=10, colour=QUIET)
+    write(axes, _LEFT_IN, _MEMORY_IN - 0.2, "used longest ago: goes next", ha="left", size=10, colour=QUIET)
     keys(axes, 0.15, 2.05, {"in use": (COMPUTING, "none"), "in memory": (DATA, "none"), "on disk only": (EMPTY, "none"),
                             "read": (SENDING, "none")})  # fmt: skip
     return drawn
