@@ -187,8 +187,6 @@ for first, each_s in published.items():
     print(
         f"from 2,048 to 4,096: {each_s[1] / each_s[0]:.2f} times (fixed part: hidden={first})"
     )
-
-# %% tags=["look"]
 for hidden in wide:
     print(f"hidden={hidden}: training keeps {units.text(4 * 4 * weights_of(hidden), 'B')}")
 
@@ -634,7 +632,7 @@ order.reveal(modelled=2 * (9 - 8), counted=sum(there_and_back))
 # numbers, and the model the rest.
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 def step_of(batch):
     lenet, images = helpers.LeNet().to(device), torch.rand(batch, 1, 28, 28, device=device)
     optimizer = torch.optim.Adam(lenet.parameters())
@@ -647,7 +645,6 @@ def step_of(batch):
     return step
 
 
-# %% tags=["nbval-ignore-output"]
 batch_s = {n: helpers.measure(step_of(n), budget_s=0.3).median_s for n in (1, 256)}
 for n, time_s in batch_s.items():
     print(f"batch {n}: {units.text(time_s, 's')} a step")
@@ -668,6 +665,9 @@ fixed_s = batch_s[1] - image_s
 modelled_rate = {n: n / (fixed_s + n * image_s) for n in batches}
 rate = {n: n / batch_s[n] for n in batches}
 gain.reveal(modelled=modelled_rate[64] / modelled_rate[4], measured=rate[64] / rate[4])
+print(f"t0 = {units.text(fixed_s, 's')}, t1 = {units.text(image_s, 's')}")
+good = min(n for n in batches if rate[n] >= 0.9 * max(rate.values()))
+print(f"the smallest batch with nine tenths of the best rate: {good:,}")
 
 # %% tags=["look", "slide", "slide-output"] minutes=2
 peaks = [
@@ -699,11 +699,6 @@ print(f"a further image: {(peaks[4] - peaks[3]) / 192:,.0f} bytes from 64 to 256
 # ten times that a larger batch gives almost nothing. Memory does not saturate. Where your points *fall* at large batches, what a step
 # touches has outgrown a cache, as in Part 2, and the straight line in $n$ knows of none. Either way the largest batch that fits is
 # rarely the one to take. (Fewer updates an epoch change what is learned; that is not in these numbers.)
-
-# %% tags=["explain", "nbval-ignore-output"]
-print(f"t0 = {units.text(fixed_s, 's')}, t1 = {units.text(image_s, 's')}")
-good = min(n for n in batches if rate[n] >= 0.9 * max(rate.values()))
-print(f"the smallest batch with nine tenths of the best rate: {good:,}")
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 6: a bus error
@@ -837,7 +832,7 @@ for what, keeps in {"letting go of it": False, "keeping its last batch": True}.i
 # Was that the published case? It fits, and so do other causes, such as a progress bar that holds one more. How large its `/dev/shm`
 # was, nobody has written down.
 #
-# The published run got a bare bus error; this PyTorch names the shared memory. Why? Setting a file's size reserves nothing: pages are made
+# The published run got a bare bus error; this PyTorch says what is full. Why? Setting a file's size reserves nothing: pages are made
 # when they are touched, and there the old one died. The PyTorch of this course reserves them first
 # ([pull request 161910](https://github.com/pytorch/pytorch/pull/161910), 2025), so it can raise an exception. The cure is to count, with
 # the batch that you keep:
