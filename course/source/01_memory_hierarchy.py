@@ -52,8 +52,10 @@ KIB, MIB = 2**10, 2**20
 # - Add it up row by row, or column by column
 # - The same numbers, the same additions
 #
-# The table is stored as PyTorch stores every matrix, row after row. Row by row goes in 16 blocks of rows, so that both orders make
-# 16 calls.
+# The table is stored as PyTorch stores every matrix, row after row.
+
+# %% [markdown]
+# Row by row goes in 16 blocks of rows, so that both orders make 16 calls.
 
 # %% tags=["slide", "slide-code"] minutes=1
 table = torch.rand(2**20, 16)  # 64 MiB
@@ -72,6 +74,8 @@ bet
 # - Near memory is small, large memory is far
 # - Latency: the wait for the first byte
 # - Bandwidth: the rate of those that follow
+#
+# The drawing has the levels of two machines side by side, with what each level holds and how fast main memory delivers.
 
 # %%
 ryzen, rtx_3090 = (hardware.device(name) for name in ("Ryzen 9 5950X", "GeForce RTX 3090"))

@@ -72,8 +72,10 @@ PLANS = (
             Session("Week 3: many small models, many data", (Item("13"), Item("04"), Item("06")), ("04", "06", "13")),
             Session("Week 4: parallelism over models", (Item("05"), Item("16")), ("05", "16")),
             Session("Week 5: beyond memory, an array", (Item("08"), Item("09")), ("08", "09")),
-            Session("Week 6: co-design, two investigations", (Item("10"), Item("11"), Item("12")), ("10", "11", "12")),
-            Session("Week 7: narrow numbers, predicted times", (Item("17"), Item("14")), ("14", "17")),
+            Session(
+                "Week 6: co-design, narrow numbers, constants", (Item("10"), Item("17"), Item("11")), ("10", "11", "17")
+            ),
+            Session("Week 7: a fused kernel, predicted times", (Item("12"), Item("14")), ("12", "14")),
         ),
     ),
 )
