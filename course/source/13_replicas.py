@@ -275,7 +275,7 @@ plotting.show(drawn, alt="A loop costs the same for each net; a stack falls towa
 # one loss.
 #
 # A data set needs some flavours only, here 6 of the 14, or 24 of the 196 pairs. NNPDF's older program computed all pairs and kept some
-# by a mask. The framework could not know the result's size before it ran. The next padded the tables with zeros, once.
+# by a mask.  The next padded the tables with zeros, once.
 
 # %% tags=["predict"]
 padding = helpers.predict("A table of 24 pairs padded to all: how many times the bytes?", "x")
@@ -396,7 +396,7 @@ timing.claim("60 data: it takes less", many, at_most=0.9, evidence=sums[60])
 
 # %% [markdown] tags=["explain"]
 # The count finds the winner at 5, 10 and 60; at 20 the clock can hardly tell. Both methods multiply and add about equally often, $R\,n\,F\,x^2$
-# times. The count of numbers leaves that time out, so it shows too large a difference at $n$ = 5 to 20. With 60 data the array of the
+# times.  With 60 data the array of the
 # pair product has 17 MB. In blocks of 5 data it stays in a [cache](glossary.md#cache):
 
 
@@ -434,7 +434,7 @@ timing.claim(
 # ## Part 3: the ladder
 #
 # - Nets, tables, chi2, validation, update
-# - Ten programs, one result
+# - Many programs, one result
 # - A rung that is not equal is not timed
 #
 # $\chi^2$ compares the 340 sums with a replica's own noisy data: $r^\top C^{-1} r$, with the residual $r$ and the data's covariance
@@ -534,12 +534,10 @@ print("a padded step, R = 1, 10, 100:", *(f"{each * 1e3:.3g} ms" for each in pad
 #   what better products give one fit by itself.
 # - **Nets alone**: they are a small part of a step, so [Amdahl's law](glossary.md#amdahls-law) allows little. The model leaves out
 #   that the calls behind the net are made once for all, too. On the story's GPU it was 30 %, and more after the other fixes (published).
-# - **Padded tables** are read as often for one replica as for a hundred: see the last line. (`stacked` is not timed at
-#   $R = 100$ here, to save your time.) The story's code notes for one replica 92 with a mask and 330 padded on a CPU, 65 and 53 on a GPU (published, no unit).
+# - **Padded tables** are read as often for one replica as for a hundred: see the last line.
 # - **Fused optimizer**: it saves calls, and at $R = 100$ these weigh little.
 # - **Own step**: points on the [lanes](glossary.md#lane) of a vector, weights in the first cache, no zeros of the inverses.
-# - **torch.compile** is missing: its first step takes a minute or more. Recorded at $R = 100$ on 2026-11-23, one core of a Xeon, by
-#   `python -m tests.benchmarks.replicas --compile`: 38 ms with it, 29 ms for `fused_optimizer`, 582 ms for `stacked`.
+# - **torch.compile** is missing: its first step takes a minute or more. Recorded at $R = 100$ (one core of a Xeon, 2026-11-23): 38 ms with it, 29 ms for `fused_optimizer`, 582 ms for `stacked`.
 #
 # Sharing gained more than its 4/3. No datum is in both losses, so `shared_validation` keeps both inverses in one
 # matrix and reads it once. The rung before reads three times: forward, backward, and for validation. What is then left we cannot
@@ -568,7 +566,7 @@ shown["gain, modelled"] = [f"{before / after:.3g}x" for before, after in pairs.v
 shown
 
 # %% [markdown] tags=["explain"]
-# Done first, the fix looks like wasted work; done last, it more than doubles the speed. The loop at 100 is ten times that of ten. For two programs
+# Done first, the fix looks like wasted work; done last, it more than doubles the speed. For two programsFor two programs
 # we put in Part 1's times of the nets. So the first gain is the nets' own share; the rung `stacked` shares other calls as well.
 
 # %% [markdown] tags=["slide"] minutes=2
@@ -598,11 +596,8 @@ print(f"with validation at 30 % of a step the run takes {9 + 10 / (1 - 0.3):.0f}
 # The last line is a model: it adds what the program left out. Validation took about 30 % (issue 1803). So do not divide the old
 # program's time by 19 minutes, because the two did not do the same work. Ours do: every rung validates.
 #
-# Another cause was a *gap*: each step was an epoch of their framework, with an epoch's overhead. With one replica on a CPU it was worth
-# "about 10%", after the other fixes "nearly 50% of the total training time" ([1802](https://github.com/NNPDF/nnpdf/pull/1802)), because
-# the same gap weighs more beside a shorter step. The way out: one epoch of many steps, over copies of the same grid. Upstream settled for a
-# hundred, and measured 67 seconds for 1,000 steps where it had been 91 ([1939](https://github.com/NNPDF/nnpdf/pull/1939)): a quarter
-# less, so the two sources differ.
+# Another cause was a *gap* between steps: each was an epoch of their framework. The way out, one epoch of many steps over copies of
+# the grid, brought 1,000 steps from 91 seconds to 67 ([1939](https://github.com/NNPDF/nnpdf/pull/1939)).
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 5: what couples replicas
@@ -825,8 +820,7 @@ plotting.show(
 #
 # - **One norm**: Adam would undo a constant shortening. But the shared norm changes from step to step, and unlike a replica's own.
 # - **Weight 0**: Adam goes on by its mean of past gradients. Over the 20 steps that are left the sum of $0.9^k$ is about eight.
-# - **A mean**: every gradient a quarter as long. Clipping undoes that here, and without it Adam would. SGD would move a quarter as far,
-#   so a test with Adam alone passes.
+# - **A mean**: every gradient a quarter as long. Clipping undoes that here, without it Adam would: a test with Adam alone passes.
 # - **One covariance**: wrong for all but the one it belongs to.
 # - **Padding free**: $\mathrm{sigmoid}(0) = 0.5$ wakes the neurons that should not exist. With tanh, whose 0 is 0, they sleep:
 
@@ -835,7 +829,7 @@ same = (train("padding free", torch.tanh) - train("", torch.tanh)).abs().max()
 print(f"the same slip with tanh: largest change {same:.1g}")
 
 # %% [markdown]
-# What does a masked update cost? Stopped replicas are computed all the same, $R\,T$ replica-steps. *Compaction* would take them out of
+# Stopped replicas are computed all the same, $R\,T$ replica-steps. *Compaction* would take them out of
 # the stack: $\sum_r T_r$. Here are twenty fits; each stops after 10 validation losses without a new lowest one, at the latest after 120
 # steps.
 
@@ -860,8 +854,7 @@ for name, steps in {"masked": 20 * int(taken.max()), "compacted": int(taken.sum(
 # - No cause was published
 #
 # The layer "is not able to fit models independently" and "has a terrible chi2"
-# ([2127](https://github.com/NNPDF/nnpdf/pull/2127), [2222](https://github.com/NNPDF/nnpdf/pull/2222)): 120 replicas took 40 minutes with
-# it and 80 with a model each (RTX 2080, published).
+# ([2127](https://github.com/NNPDF/nnpdf/pull/2127), [2222](https://github.com/NNPDF/nnpdf/pull/2222)).
 #
 # Clipping is *our* candidate, from their settings and Keras's documentation. The settings have Nadam with `clipnorm: 6.073e-6`.
 # Keras clips each *variable* by its own norm, and in a stacked layer all replicas are one variable. Nadam divides by the
@@ -914,10 +907,9 @@ plotting.show(drawn, alt="With one norm losses fall later, with a wild replica m
 
 # %% [markdown] tags=["explain"]
 # So a stack can train more slowly although its layers are right, and no error says so. With one norm alone the loss ends as low; with a
-# wild replica it is behind for all our 100 steps. Upstream took 17,000, and whether this happened there nobody has shown. The way to
-# find out is Part 3's gate.
+# wild replica it is behind for all our 100 steps. Upstream took 17,000, and whether this happened there nobody has shown.
 #
-# Stacks are worth their tests. Today's use is a search: 6 learning rates with 8 first weights each, as one stack of 48 fits.
+# Another use is a search: 6 learning rates with 8 first weights each, as one stack of 48 fits.
 
 # %% tags=["run"]
 rates = np.geomspace(3e-4, 0.1, 6)
