@@ -30,7 +30,7 @@
 # **The bet:** how many layers must be read from the disk in each pass?
 #
 # Models outgrow memories every year. A full memory does not always say so. A full [cache](glossary.md#cache) makes a program
-# slower, a full RAM makes it very much slower or ends it, and a full [`/dev/shm`](glossary.md#shm) ends it with an error that does not even speak of
+# slower, a full RAM makes it very much slower or ends it, and a full [`/dev/shm`](glossary.md#shm) may end it with an error that does not even speak of
 # memory. This lesson fills each of them, safely: what may go wrong runs in a process of its own.
 
 # %%
@@ -145,7 +145,8 @@ for hidden, each_s in zip(hidden_sizes[1:], for_each(steps_s, weights), strict=T
     print(f"hidden={hidden}: {units.text(each_s, 's')} of a step for each further weight")
 
 # %% [markdown] tags=["explain"]
-# Where these numbers show no trend upwards, the work alone explains the longer step: no memory need be full.
+# Where these numbers are about the same, the longer step shows no jump, and needs no full memory. (A dearer part can hide behind a
+# cheaper one: Part 2 times one part alone.)
 #
 # Now a published curve. A course printed these seconds an epoch and blamed the RAM: the widest layer, it said, no longer fitted
 # ([Cambridge, "Hardware Ecosystem", 2022](https://github.com/mlatcl/deepnn/blob/38fad41/_lamd/hardware-notes.md)). Most readers would
@@ -165,7 +166,7 @@ alt = "Seconds an epoch by weights: the last two points, 4,096 and 6,144, lie ab
 plotting.show(drawn, alt=alt)
 
 # %% [markdown]
-# The last two points are `hidden=4096` and 6,144. At which of them was something full?
+# The last two points are `hidden=4096` and 6,144. Was something full at 4,096, or at 6,144?
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1
 jump = helpers.predict(
@@ -192,8 +193,8 @@ for hidden in wide:
 
 # %% [markdown] tags=["explain"]
 # At 6,144 nothing happens: a weight takes as long as before. (Training keeps weights, gradients and two numbers of Adam's: less than
-# half a gigabyte.) The jump is at 4,096. There what training keeps grows from 42 to 151 MB, past the last cache of many processors.
-# Was it that? Nobody has tested it on that machine. Part 2 tests it on yours.
+# half a gigabyte.) The jump is at 4,096. There what training keeps grows from 42 to 151 MB, past a last cache
+# that holds between these two, if that machine had one. Was it that? Nobody has tested it on that machine. Part 2 tests it on yours.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 2: a layer outgrows a cache
@@ -320,12 +321,13 @@ plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
 # Read it from the left. A small layer's time is the call, borne by few weights. Then the layer lies in a cache, and past each cache
-# the time rises towards that of the next memory. The model has steps; where the machine has slopes, a part of the layer still lies
-# in the smaller memory. (On shared machines a guest gets a part of the last cache: the mark is where the bandwidth falls.)
+# the time rises towards that of the next memory. The model has steps; where the machine has slopes, a part of the layer
+# still lies in the smaller memory. Where points lie above the line in a cache, a layer does not reach the bandwidth that the probe found
+# there, and the model promises too large a rise. (On shared machines a guest gets a part of the last cache: the mark is where the bandwidth falls.)
 #
 # Your machine may show no rise: where one core computes no faster than main memory delivers, or where no layer here outgrows the
-# last cache. The claim is tested where your layers are over twice the last cache and the model promises a rise. It times the two in
-# turns.
+# last cache. The claim is tested where your layers are over twice the last cache and the model promises a rise. It times the fastest and the widest in turns,
+# each with its own data in the caches, so its ratio can differ from the one above; it holds all steps between the two.
 
 # %% tags=["explain"]
 two_widths = {"fastest": widths[fastest], "widest": widths[-1]}
@@ -361,8 +363,8 @@ for hidden, step_s in zip(hidden_sizes, steps_s, strict=True):
 
 # %% [markdown] tags=["explain"]
 # (With few weights this is the call.) If a weight takes longer where what is kept outgrows your last cache, a cache can make a jump.
-# How large a one in the step? At most its share. So of the published jump a cache may explain a part. The rest is open: nobody
-# measured it.
+# The seconds that it adds are a
+# part of Adam's share of the step. Whether that explains the published jump nobody has measured on its machine.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 3: more than there is
@@ -401,7 +403,7 @@ assert got in (3, 4) or "was ended" in refused.message  # or the system sets no 
 print(refused.status)
 
 # %% [markdown] tags=["explain"]
-# Three, as a rule. The limit counts what the process writes beyond what it held at the start. Four tensors fill it to the last byte,
+# Three, as a rule. The limit counts the private memory that the process has asked for, written or not, beyond what it held at the start. Four tensors fill it to the last byte,
 # and the allocator's notes and Python's objects need room too. (Where you got four, the process had given back a few pages.)
 #
 # A refusal says what was asked for, and perhaps what there was. It does not say who holds it: the tensor that is refused is seldom
@@ -599,9 +601,9 @@ for n, layers in counted.items():
 # That is a cliff: one layer too many is read as often as if nothing were kept. (Modelled: a layer's time from memory, and its bytes at
 # the disk's rate.)
 #
-# [Swapping](glossary.md#swap) does the same for memory without a file. The system writes a changed page to the disk before it drops it. So
-# weights that change in each step cost twice the traffic, 9 layers read and 9 written; mapped weights that only serve are dropped
-# unwritten.
+# [Swapping](glossary.md#swap) does the same for memory without a file. The system writes a changed page to the disk before it drops it. So each read costs a
+# write too, where weights change; mapped weights that only serve are dropped unwritten. (Our program drops by the rule above. Linux only
+# approximates it, so its cliff may be softer.)
 #
 # Training goes forward through the layers and then *backward*.
 
@@ -696,8 +698,8 @@ print(f"a further image: {(peaks[4] - peaks[3]) / 192:,.0f} bytes from 64 to 256
 
 # %% [markdown] tags=["explain"]
 # By the model images a second ([throughput](glossary.md#throughput)) saturate: half of the highest rate comes at $n = t_0/t_1$, and past
-# ten times that a larger batch gives almost nothing. Memory does not saturate. Where your points *fall* at large batches, what a step
-# touches has outgrown a cache, as in Part 2, and the straight line in $n$ knows of none. Either way the largest batch that fits is
+# ten times that a larger batch gives a tenth more at most. Memory does not saturate. Where your points *fall* at
+# large batches, the straight line in $n$ does not hold; a full cache is one possible cause. Either way the largest batch that fits is
 # rarely the one to take. (Fewer updates an epoch change what is learned; that is not in these numbers.)
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -832,7 +834,7 @@ for what, keeps in {"letting go of it": False, "keeping its last batch": True}.i
 # Was that the published case? It fits, and so do other causes, such as a progress bar that holds one more. How large its `/dev/shm`
 # was, nobody has written down.
 #
-# The published run got a bare bus error; this PyTorch says what is full. Why? Setting a file's size reserves nothing: pages are made
+# The published run ended with a bus error; this PyTorch says what is full. Why? Setting a file's size reserves nothing: pages are made
 # when they are touched, and there the old one died. The PyTorch of this course reserves them first
 # ([pull request 161910](https://github.com/pytorch/pytorch/pull/161910), 2025), so it can raise an exception. The cure is to count, with
 # the batch that you keep:
@@ -856,7 +858,7 @@ for workers in (1, 2, 8, 16):
 # ## What to take home
 #
 # 1. Divide by the work before you blame a memory.
-# 2. A loop that outgrows a least-recently-used memory misses every time.
+# 2. A loop in one direction that outgrows a least-recently-used memory misses every time.
 # 3. "Out of memory" can be a small file system; count what it holds.
 
 # %% [markdown] tags=["formulas"]
