@@ -198,7 +198,7 @@ rows["over the convolution"] = (us / us["convolution"]).map("{:.2f}".format)
 pd.DataFrame(rows)
 
 # %% [markdown] tags=["explain"]
-# Bytes explain what fusing saves. Did bytes also take the time of the small kernel? Its calls took 29.2 to 117.0 us (published): the
+# Fusing saved nearly the whole small kernel, as its bytes promise. Did bytes also take the time of the small kernel? Its calls took 29.2 to 117.0 us (published): the
 # longest 4.0 times as long as the shortest. By bytes it would be the last column of the table of versions, 8 and more. So bytes were
 # not all of it; [the appendix](appendix/12_fused_bias.ipynb) goes on from here.
 
@@ -289,7 +289,7 @@ rows = {what: [each.read_bytes, each.written_bytes] for what, each in counts.ite
 pd.DataFrame(rows, index=["bytes read", "bytes written"]).T.map("{:,}".format)
 
 # %% [markdown] tags=["explain"]
-# (The odd 64 bytes are the bias.) To write in place saves a tensor, and not a byte of traffic. Do bytes take the time here? Add and
+# (The odd 64 bytes are the bias.) By this count, writing in place saves a tensor and no byte. Do bytes take the time here? Add and
 # ReLU each read and write as much as a copy of $y$ does. So measure two things apart from the layer: the convolution alone, and a copy.
 
 
@@ -338,7 +338,7 @@ timing.claim(sentence, separate_ratio, at_least=1.1, evidence=race(batch, 1))
 # - Two passes: all of $y$ comes from memory twice
 # - One pass: each number comes once
 #
-# When the first pass ends, the beginning of a large tensor has long left the [caches](glossary.md#cache).
+# When the first pass ends, the beginning of a tensor larger than the [caches](glossary.md#cache) has left them.
 
 
 # %%
@@ -454,8 +454,7 @@ def bias_relu(y, bias, relu):
 
 
 # %% [markdown]
-# Now on 50 MB, against PyTorch's own two passes in place. `mul_` by 1 reads and writes the tensor and does nothing else: it is the
-# least that a pass can take. (`numba.njit` compiles for the CPU, so this part and the next stay there, on one thread.)
+# Now on 50 MB, against PyTorch's own two passes in place. `mul_` by 1 reads and writes the tensor and does nothing else: that is about the least that a pass can take. (`numba.njit` compiles for the CPU, so this part and the next stay there, on one thread.)
 
 # %%
 compiled, textbook = numba.njit(bias_relu), numba.njit(relu)
@@ -491,7 +490,7 @@ sentence = "one pass takes less time than two"
 timing.claim(sentence, over["yours"], at_most=0.8, evidence=passes)
 
 # %% [markdown] tags=["explain"]
-# Half the bytes, half the time. And your kernel takes about as long as `mul_`: memory sets the pace, and not the loop. So ten
+# Half the bytes, half the time. And your kernel takes about as long as `mul_`: both fit waiting for memory, not for the loop. So ten
 # lines are enough.
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -543,11 +542,11 @@ for name, values in found.items():
     print(f"{name}: {int(values.isnan().sum()):,} of 1,000 are NaN, the loss is {loss:.1f}")
 
 # %% [markdown] tags=["explain"]
-# Every comparison with NaN is false, so `v > 0` turns NaN into 0. The filter is dead, and nobody is told: the loss is that of any
-# network before its training, which guesses among ten ($\ln 10 = 2.3$). PyTorch's own `relu` lets NaN pass. Every output of the
+# With NaN `v > 0` is false, so it becomes 0. The filter is dead, and nobody is told: the loss is that of any untrained network, as
+# this one is, which guesses among ten ($\ln 10 = 2.3$). PyTorch's own `relu` lets NaN pass. Every output of the
 # next convolution reads that channel, so every logit of every digit is NaN.
 #
-# The check of Part 3 had no NaN in it. Test a fused kernel on every case that the old operators handle: NaN, both infinities, zero.
+# The check of Part 3 had no NaN in it. Test a fused kernel on every case that the old operators handle: NaN and both infinities too.
 #
 # **Your turn**: one comparison, turned around.
 
@@ -716,9 +715,9 @@ of_many_s = race(batch, 1).candidate("fused").median_s / batch
 print(f"fused, a digit of 1,000: {units.text(of_many_s, 's')}")
 
 # %% [markdown] tags=["explain"]
-# On the machine that printed this the one call takes longer than the three. In a batch of 1,000 it takes far less for a digit: so most
-# of its time is a price of the call, paid once, and here there is little to save against it. (The three do not pay it: for one small
-# image `conv2d` goes around oneDNN and takes a loop of PyTorch's own, in a profile `_slow_conv2d_forward`.) Fewer bytes are always a
+# On the machine that printed this the one call takes longer than the three. In a batch of 1,000 it takes far less for a digit: so probably
+# most of its time is a price of the call, paid once, and here there is little to save against it. (The three do not pay it: for one small
+# image `conv2d` goes around oneDNN and takes PyTorch's own, older way, in a profile `_slow_conv2d_forward`.) Fewer bytes are always a
 # promise; only the clock says whether it is kept.
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -824,7 +823,7 @@ print(f"without {name}: {at_best(times_s, longest[:1]):.2f} times as fast (model
 #
 # | year | |
 # |---|---|
-# | 2019 | PyTorch takes the bias out of cuDNN |
+# | 2019 | PyTorch adds the bias itself, not in cuDNN |
 # | 2020 | Julia's GPU library can fuse; Flux does not use it |
 # | 2024 | Flux: bias and activation in place |
 #
@@ -851,7 +850,7 @@ pd.DataFrame(rows, index=["before", "fused", "times as fast"]).T
 # activation wrote a new tensor; since 2024 [`bias_act!`](https://github.com/FluxML/Flux.jl/pull/2327) does it in place. That is the
 # kernel that you wrote in Part 3.
 #
-# And `torch.compile`? It fuses without being asked. In a recorded run, which the appendix shows, it made this network's forward pass
+# And `torch.compile`? It finds by itself what to fuse. In a recorded run, which the appendix shows, it made this network's forward pass
 # 3.3 times as fast; the first result took 5 seconds.
 #
 # The [exercises](exercises/12_fused_bias_exercises.ipynb) have you count the bytes of any chain of kernels, fuse it, write the
@@ -860,7 +859,7 @@ pd.DataFrame(rows, index=["before", "fused", "times as fast"]).T
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
-# 1. Fusing saves the bytes between kernels, not arithmetic.
+# 1. Fusing saves the bytes between kernels, and calls, not arithmetic.
 # 2. It pays where a result is large and little work was done for it.
 # 3. Profile the whole program first.
 

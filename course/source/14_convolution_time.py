@@ -333,8 +333,8 @@ pd.DataFrame(rows, index=columns).T.rename_axis("64 to 64, 56 x 56", axis=1)
 
 # %% [markdown] tags=["explain"]
 # Moved is what a program's operators read and write; what happens inside one is not counted: the reorders of *direct*, all of NNPACK.
-# `winograd_4` multiplies a quarter as often. It is still slower here: its transforms write and read 34 MB. `fft` takes 66 times as long,
-# with 3.4 times the bytes: unexplained. On this shape no saving shows, not even NNPACK's.
+# `winograd_4` multiplies a quarter as often. It is still slower here, and moves 34 MB in place of 2. `fft` takes 66 times as long,
+# with 3.4 times the bytes: unexplained. Here no program that multiplies less beats *direct*, not even NNPACK.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ### Which program is the fastest?
@@ -355,7 +355,7 @@ best.rename(columns="{0} x {0}".format).rename_axis("best rate over the peak", a
 # NNPACK computes 3 x 3 with Winograd's F(6,3), in both directions 64 products in place of 324, and larger kernels with Fourier
 # transforms of small tiles (its README). A peak bounds the multiplications that are done, not those that the definition has. (Ours is
 # only the fastest product recorded: [channels-last](glossary.md#channels-last), which saves none,
-# reaches 1.03.) Part 5 meets the 0.23 of 11 x 11 again. On your
+# reaches 1.03.) Part 5 meets NNPACK with a stride. On your
 # machine, the fastest beside a product:
 
 # %%
@@ -586,7 +586,7 @@ for term, cost in zip(terms, costs, strict=True):
     print(f"{term:12} {1e12 * cost:12,.1f} ps")
 
 # %% [markdown] tags=["explain"]
-# A MAC costs 10.8 ps; at the peak of Part 1 it takes 11.0. So the fit has found the peak, and what bytes cost. Six models, fixed before
+# A MAC costs 10.8 ps; at the peak of Part 1 it takes 11.0. So the fit has found the peak; its costs of bytes nothing here checks. Six models, fixed before
 # these networks were looked at:
 #
 # - `flops`, `roofline`: one or two costs for all programs;
@@ -679,8 +679,8 @@ print(
 )
 
 # %% [markdown] tags=["explain"]
-# Boosting adds up trees. Each is constant beyond the sizes that it was fitted to, so their sum ends where the data end. A count grows on,
-# though its costs are too low here, for the two longest by more than a third. Trees on top of counts can also fail: for VGG16 their
+# Boosting adds up trees. Each is constant beyond the sizes that it was fitted to, so their sum stops growing. A count grows on,
+# though it is 11 % short in the middle, and more than a third for the two longest. Trees on top of counts can also fail: for VGG16 their
 # total is 25 % too long, that of the counts alone 1 %.
 
 # %% [markdown] tags=["slide"] minutes=2
@@ -894,7 +894,7 @@ table = pd.DataFrame({name: transfer(each.times_s("direct")) for name, each in b
 table.map(lambda share: f"{100 * share:.0f} %").rename_axis("MAPE, 16 shapes", axis=1)
 
 # %% [markdown] tags=["explain"]
-# On our machine, also the recorded one, the costs hold. The older machine is slower by program: one factor makes things worse, because
+# On our machine, the recorded one, the costs hold up to one factor. Held to SSE4.1 it is slower by program: one factor makes things worse, because
 # half of the shapes have not changed; two repair nearly all. Whether two are enough for *your* processor, the first column says.
 
 # %% [markdown] tags=["slide"] minutes=2
@@ -977,7 +977,7 @@ alt = "With blocks that wait three steps of one; sharing, many of a fifth, along
 plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# If blocks wait and are not short of arithmetic, one image more takes twice the time. If the five share the arithmetic, the fullest
+# If blocks wait and are not short of arithmetic, the 13th image doubles the time. If the five share the arithmetic, the fullest
 # multiprocessor has six in place of five: 6/5. No GPU ran here.
 #
 # The last of the [exercises](exercises/14_convolution_time_exercises.ipynb) has you predict a convolution of your own.
