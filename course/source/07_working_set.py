@@ -24,7 +24,7 @@
 # # Working set
 #
 # `OutOfMemoryError`: sooner or later every training run meets it. Then people halve the batch until it runs, and never learn
-# what filled the memory. You will count it before the run, to the byte, on a laptop.
+# what filled the memory. You will count a small model to the byte, and estimate the large one, on a laptop.
 #
 # **The bet.** A language model of 7 billion parameters takes 14 GB in bfloat16 (2 bytes a number), and your card has 24 GB. You
 # train it with Adam in mixed precision (float32 weights, products in bfloat16) on one text of 4,096 tokens. Its attention is
@@ -281,7 +281,7 @@ plotting.show(drawn, alt=alt)
 # ## Part 3: a transformer, token by token
 #
 # - Words become *tokens*, a vector of width $h$ each
-# - *Attention* lets each token look at all before it
+# - *Attention* lets each token look at itself and all before it
 # - A score for each pair: a square
 #
 # Each of several *heads* makes a query, a key and a value of $h / \text{heads}$ numbers for each token. A softmax of queries
@@ -465,7 +465,7 @@ print(f"by hand {all_macs:,}, profile_ops {ours.forward_macs:,}, thop {thop_macs
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 4: the peak of a step
 #
-# - A tensor is *alive* from the operator that makes it to the last that needs it
+# - A tensor is *alive* from the operator that makes it until nothing refers to it
 # - [Peak memory](glossary.md#peak-memory): the most alive at one moment
 # - It decides whether a step fits. When is it?
 #
@@ -586,7 +586,7 @@ highest = max(map(sum, zip(*by_kind(estimate).values(), strict=True)))
 print(f"your running sum: {highest:,} bytes; measured: {found.peak_bytes:,} bytes")
 
 # %% [markdown] tags=["explain"]
-# Your running sum and the allocator agree to the byte. How does the estimate know that a tensor is gone? PyTorch drops the
+# Your running sum and the measurement agree to the byte (on a CPU). How does the estimate know that a tensor is gone? PyTorch drops the
 # tensors without data as it drops real ones, and a weak reference on each one's memory notes when. The measurement is a real
 # step: on a CPU PyTorch's profiler tells each allocation and release, on CUDA `max_memory_allocated` the peak.
 #
@@ -825,7 +825,7 @@ costs.claim(
 # - Bytes a parameter: the recipe decides
 # - Bytes a token: blocks, width, tokens
 #
-# Mixed precision has two recipes, both of 16 bytes a parameter. Autocast keeps float32 weights and makes bfloat16 copies during a
+# Mixed precision has two recipes, both of 16 bytes a parameter at the end of backward. Autocast keeps float32 weights and makes bfloat16 copies during a
 # step. The other keeps bfloat16 weights and gradients, and a float32 copy beside Adam's averages.
 
 # %%
@@ -884,7 +884,7 @@ print(f"{answer.peak_bytes / 1e9:6.1f} GB  counted")
 # and 7 billion: 16 bytes and $34\,h$ make 130 GB.) Without a GPU the estimate casts as autocast does on a CPU, and says so in
 # `answer.uncertain`: on CUDA more operators stay in float32.
 #
-# What would fit? Rows 2 and 3 each change one thing in row 1. A row that starts with *and* keeps the change above it. (In row 5
+# What would fit? Rows 2 and 3 each change one thing in row 1. Rows 4 to 6 go on from the row above. (In row 5
 # Adam trains the first norm of each block.)
 
 
@@ -999,7 +999,7 @@ plotting.show(
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
-# 1. A step costs three forwards; training with Adam takes 16 bytes a parameter.
+# 1. A step costs three forwards at most; Adam's training takes 16 bytes a parameter.
 # 2. What is saved grows with the tokens, plain attention with their square.
 # 3. The peak is a moment: count it before you run.
 
