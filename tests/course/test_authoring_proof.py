@@ -6,6 +6,7 @@ import os
 import re
 
 import pytest
+import torch
 
 from tools.authoring import lesson, proof
 from tools.authoring.course import HERE, Course
@@ -137,6 +138,14 @@ def test_checks_that_say_something_else_are_found(course, old, new, version):
     found = proof.faults(read, proof.attempts(course, read))
     assert any(f"the checks of twice say to the version {version!r}" in fault for fault in found)
     assert all(fault.startswith("90_sums.py: ") for fault in found)
+
+
+def test_what_a_lesson_sets_for_its_process_does_not_stay(course):
+    sets = "torch.set_grad_enabled(False)\ntorch.set_num_threads(torch.get_num_threads() + 1)\nfactor, seen = 2, []"
+    threads = torch.get_num_threads()
+    assert proof.attempts(course, parse(ALONE.replace("factor, seen = 2, []", sets)))
+    assert torch.is_grad_enabled()
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
