@@ -1,11 +1,11 @@
-"""The networks of the course: LeNet and a fully connected network, right by default, and AlexNet with its two towers.
+"""The networks of the course: LeNet and a fully connected network, right by default, AlexNet, and a language model.
 
 The first two also have the form in which the lecture used them, ``variant="lecture"``, with the same parameters and a
 mistake in the activations: the reader finds the mistake, measures what it costs, and then uses ``variant="standard"``.
 Every layer is a module of its own and they stand in the order in which they run, so a table with a row a layer can
 name them. Weights start as PyTorch draws them: call ``torch.manual_seed`` first for the same ones again.
 
-Each network names the shape of one image in ``example_shape``: the profilers take it where no input is given.
+A network of images names the shape of one in ``example_shape``: the profilers take it where no input is given.
 
 Lesson 00.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -21,6 +22,8 @@ from torch import nn
 from helpers._checks import choice, whole_number
 
 VARIANTS = ("standard", "lecture")
+
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class LeNet(nn.Module):
@@ -212,6 +215,100 @@ class TowerNorm(nn.Module):
         return _normalised(maps, self.towers)
 
 
+def causal_attention(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return the attention of ``queries`` (N, heads, q, d) to ``keys`` and ``values`` (N, kv_heads, t, d).
+
+    The result has the queries' shape. The queries are those of the *last* q of the t tokens, and each sees its own
+    token and all before it: with one query nothing is masked (``is_causal=True`` of PyTorch takes the queries for the
+    first q). Query heads that share a head of keys stand as rows of one product, so no key is copied. Lesson 15.
+    """
+    group, q, t = queries.shape[1] // keys.shape[1], queries.shape[2], keys.shape[2]
+    rows = queries.unflatten(1, (-1, group)).flatten(2, 3)
+    seen = None if q == 1 else torch.ones(q, t, dtype=torch.bool, device=keys.device).tril(t - q).repeat(group, 1)
+    attended = nn.functional.scaled_dot_product_attention(rows, keys, values, attn_mask=seen)
+    return attended.unflatten(2, (group, q)).flatten(1, 2)
+
+
+class Decoder(nn.Module):
+    """A transformer that predicts the next token: tokens (N, T) to logits (N, T, vocabulary).
+
+    Tokens and learned positions (``context`` of them) become vectors of ``width``; then come ``layers`` blocks of
+    attention and a feed-forward of ``hidden`` numbers (four times the width by default), each behind a layer norm and
+    added to its input, as in GPT-2 (Radford et al., 2019) but without biases and dropout; then a norm and the ``head``.
+    With fewer ``kv_heads`` than ``heads``, several query heads share a head of keys and values (Ainslie et al., 2023).
+    ``attend`` computes attention; it is :func:`causal_attention` by default.
+
+    A position that was never trained has a random vector: train on as many tokens as are decoded later.
+
+    Raises TypeError or ValueError for sizes that are not accepted, and, when called, for tokens, a cache and a start
+    that do not fit. Lesson 15.
+    """
+
+    def __init__(
+        self, vocabulary: int = 256, *, width: int = 512, layers: int = 8, heads: int = 8, kv_heads: int | None = None,
+        hidden: int | None = None, context: int = 1024, attend: Attend = causal_attention,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.context = whole_number("context", context)
+        hidden = 4 * width if hidden is None else hidden
+        sizes = {"width": width, "heads": heads, "kv_heads": heads if kv_heads is None else kv_heads, "hidden": hidden}
+        self.tokens = nn.Embedding(whole_number("vocabulary", vocabulary), whole_number("width", width))
+        self.positions = nn.Embedding(self.context, width)
+        self.blocks = nn.ModuleList(DecoderBlock(**sizes, attend=attend) for _ in range(whole_number("layers", layers)))
+        self.norm = nn.LayerNorm(width, bias=False)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def new_cache(self, batch: int = 1, tokens: int | None = None) -> torch.Tensor:
+        """Return room for keys and values of ``tokens`` tokens (``context`` by default) of each of ``batch`` texts.
+
+        It is one tensor of zeros, (layers, 2, batch, kv_heads, tokens, width / heads), on the model's device.
+        """
+        tokens = self.context if tokens is None else whole_number("tokens", tokens)
+        first = self.blocks[0]
+        shape = len(self.blocks), 2, whole_number("batch", batch), first.kv_heads, tokens, first.head_width
+        return self.head.weight.new_zeros(shape)
+
+    def forward(self, tokens: torch.Tensor, cache: torch.Tensor | None = None, start: int = 0) -> torch.Tensor:
+        """Return the logits of ``tokens``, which stand at the places from ``start`` on.
+
+        With a ``cache`` their keys and values are written there, and they see what it holds of the places before;
+        without one they are the whole text.
+        """
+        _check_tokens(tokens, self.context, cache, start)
+        x = self.tokens(tokens) + self.positions.weight[start : start + tokens.shape[1]]
+        for number, block in enumerate(self.blocks):
+            x = block(x, None if cache is None else cache[number], start)
+        return self.head(self.norm(x))
+
+
+class DecoderBlock(nn.Module):
+    """A block of :class:`Decoder`: vectors (N, T, width) in and out; its cache is (2, N, kv_heads, tokens, d)."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int, hidden: int, *, attend: Attend) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = whole_number("heads", heads), whole_number("kv_heads", kv_heads)
+        if width % self.heads or self.heads % self.kv_heads:
+            raise ValueError(f"width={width}, heads={heads}, kv_heads={kv_heads}; give heads that divide the width, "
+                             "and kv_heads that divide the heads")  # fmt: skip
+        self.head_width, self.attend = width // self.heads, attend
+        self.norm1, self.norm2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+        self.qkv = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, whole_number("hidden", hidden), bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: torch.Tensor, cache: torch.Tensor | None = None, start: int = 0) -> torch.Tensor:
+        """Return ``x`` after attention and feed-forward; keys and values go into ``cache`` from place ``start`` on."""
+        split = self.qkv(self.norm1(x)).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+        queries, keys, values = split.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        if cache is not None:
+            end = start + x.shape[1]
+            cache[0, :, :, start:end], cache[1, :, :, start:end] = keys, values
+            keys, values = cache[:, :, :, :end]
+        x = x + self.out(self.attend(queries, keys, values).transpose(1, 2).flatten(2))
+        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+
+
 def _alexnet_side(size: int) -> int:
     """Return the height and width of AlexNet's last maps for images of ``size``: 6 for 224."""
     side = (size + 2 * 2 - 11) // 4 + 1
@@ -255,6 +352,22 @@ def _check_colour(images: torch.Tensor, size: int) -> None:
     if images.ndim != 4 or tuple(images.shape[1:]) != (3, size, size):
         remedy = "add the batch dimension with images.unsqueeze(0)" if images.ndim == 3 else "set size= to fit"
         raise ValueError(f"images have shape {tuple(images.shape)}; expected (N, 3, {size}, {size}): {remedy}")
+
+
+@torch.fx.wrap
+def _check_tokens(tokens: torch.Tensor, context: int, cache: torch.Tensor | None, start: int) -> None:
+    if not isinstance(tokens, torch.Tensor) or tokens.is_floating_point() or tokens.ndim != 2:
+        found = f"{tokens.dtype}, {tuple(tokens.shape)}" if isinstance(tokens, torch.Tensor) else type(tokens).__name__
+        raise ValueError(f"tokens are {found}; give whole numbers (N, T), such as torch.tensor([[5, 7, 2]])")
+    end = start + tokens.shape[1]
+    if cache is None and start:
+        raise ValueError(f"start={start} without a cache: nothing is known of the tokens before; give cache= as well")
+    room = context if cache is None else min(context, cache.shape[4])
+    if start < 0 or end > room:
+        whose, larger = ("model", "context=") if room == context else ("cache", "new_cache(tokens=)")
+        raise ValueError(f"tokens at the places {start} to {end}; the {whose} has {room}. Choose a larger {larger}")
+    if cache is not None and cache.shape[2] != len(tokens):
+        raise ValueError(f"{len(tokens)} texts, and a cache of {cache.shape[2]}; make new_cache(batch={len(tokens)})")
 
 
 def _check_floats(images: torch.Tensor) -> None:

@@ -1,0 +1,157 @@
+"""Writing with a model: one token a call, or several that a draft has guessed. Lesson 15."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+import torch
+
+from helpers._checks import number, whole_number
+from helpers.models import Decoder
+from helpers.results import Record
+
+Draft = Callable[[Sequence[int]], torch.Tensor]
+Verify = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+class Generated(Record):
+    """A text that was written: its ``tokens`` without the prompt, and how many of them each call of the model wrote.
+
+    ``through`` counts the tokens that went through the model, the prompt's included; ``guessed`` those that a draft
+    proposed, and ``kept`` those of them that stand in the text. Lesson 15.
+    """
+
+    tokens: tuple[int, ...]
+    through: int
+    written: tuple[int, ...]
+    guessed: int = 0
+    kept: int = 0
+
+    @property
+    def calls(self) -> int:
+        """Calls of the model."""
+        return len(self.written)
+
+
+def generate(
+    model: Decoder, prompt: Sequence[int], count: int, *, cached: bool = True, temperature: float = 0, seed: int = 0
+) -> Generated:
+    """Return ``count`` tokens that ``model`` writes after ``prompt``, one a call.
+
+    ``cached``: keys and values stay, and a call takes the new token alone; otherwise each call takes the whole text.
+    ``temperature`` 0 takes the likeliest token, above 0 it draws from softmax(logits / temperature), by ``seed``.
+    """
+    count, temperature = whole_number("count", count), number("temperature", temperature, at_least=0)
+    generator = torch.Generator().manual_seed(seed)
+    text, cache, through = _text(prompt), model.new_cache() if cached else None, 0
+    with torch.inference_mode():
+        for step in range(count):
+            start = len(text) - 1 if cached and step else 0
+            new = torch.tensor([text[start:]], device=model.head.weight.device)
+            logits = model(new, cache, start)[0, -1] if cached else model(new)[0, -1]
+            through += new.shape[1]
+            text.append(_draw(_distribution(logits, temperature), generator))
+    return Generated(tuple(text[-count:]), through, (1,) * count)
+
+
+def verify(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return with which probability each guessed token is kept, and what is drawn from in place of one that is not.
+
+    Both are distributions over the vocabulary (Leviathan and others, Fast Inference from Transformers via Speculative
+    Decoding, 2023, algorithm 1): keep with min(1, target / draft), else draw from max(0, target - draft), normalised.
+    What comes out is distributed as ``target``.
+    """
+    rest = (target - draft).clamp(min=0)
+    return (target / draft).clamp(max=1), rest / rest.sum()
+
+
+def speculate(
+    model: Decoder, draft: Draft, prompt: Sequence[int], count: int, *, ahead: int = 4, verify: Verify = verify,
+    temperature: float = 0, seed: int = 0,
+) -> Generated:  # fmt: skip
+    """Return ``count`` tokens that ``model`` writes after ``prompt``, with ``ahead`` tokens guessed before each call.
+
+    ``draft`` takes the text so far and returns a distribution of the next token. The model looks at all guesses in one
+    call; ``verify`` says which are kept, in their order up to the first that is not. One more token comes from the
+    model itself: in place of that one, or after the last. At ``temperature`` 0 the target is sure of one token;
+    ``seed`` decides what is drawn. At the end of the text fewer tokens are guessed. Lesson 15.
+    """
+    count, ahead = whole_number("count", count), whole_number("ahead", ahead, at_least=0)
+    temperature, generator = number("temperature", temperature, at_least=0), torch.Generator().manual_seed(seed)
+    text, cache, known = _text(prompt), model.new_cache(), 0  # known: tokens whose keys are in the cache
+    end, through, written, guessed, kept = len(text) + count, 0, [], 0, 0
+    with torch.inference_mode():
+        while len(text) < end:
+            guesses, drafts = [], []
+            for _ in range(min(ahead, end - len(text) - 1)):
+                drafts.append(draft([*text, *guesses]).double())
+                guesses.append(_draw(drafts[-1], generator))
+            new = torch.tensor([[*text[known:], *guesses]], device=model.head.weight.device)
+            logits = model(new, cache, known)[0, -len(guesses) - 1 :]
+            through += new.shape[1]
+            targets = [_distribution(each, temperature) for each in logits]
+            taken, following = _judged(targets, drafts, guesses, verify, generator)
+            known = len(text) + taken
+            text += [*guesses[:taken], following]
+            written.append(taken + 1)
+            guessed, kept = guessed + len(guesses), kept + taken
+    return Generated(tuple(text[-count:]), through, tuple(written), guessed, kept)
+
+
+def _judged(
+    targets: list[torch.Tensor],
+    drafts: list[torch.Tensor],
+    guesses: list[int],
+    verify: Verify,
+    generator: torch.Generator,
+) -> tuple[int, int]:
+    """Return how many guesses are kept, and the token that the model adds."""
+    for place, (target, draft, guess) in enumerate(zip(targets, drafts, guesses, strict=False)):
+        keep, rest = verify(target, draft)
+        if torch.rand((), generator=generator, dtype=torch.float64) >= keep[guess]:
+            return place, _draw(rest, generator)
+    return len(guesses), _draw(targets[-1], generator)
+
+
+class NGram:
+    """A draft that has counted which token followed the last ``order - 1`` in ``text``; where it saw none, fewer.
+
+    Called with a text it returns the distribution of the next of ``vocabulary`` tokens. Lesson 15.
+    """
+
+    def __init__(self, text: Sequence[int], order: int, *, vocabulary: int) -> None:
+        self.order, self.vocabulary = whole_number("order", order), whole_number("vocabulary", vocabulary)
+        self._counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+        text = _text(text)
+        for last, token in enumerate(text):
+            for length in range(min(self.order, last + 1)):
+                self._counts[tuple(text[last - length : last])][token] += 1
+
+    def __call__(self, text: Sequence[int]) -> torch.Tensor:
+        """Return the distribution (vocabulary,) of the token after ``text``, in float64."""
+        past = tuple(text)[max(0, len(text) - self.order + 1) :]
+        while past and past not in self._counts:
+            past = past[1:]
+        counts = torch.zeros(self.vocabulary, dtype=torch.float64)
+        for token, count in self._counts[past].items():
+            counts[token] = count
+        return counts / counts.sum()
+
+
+def _text(prompt: Sequence[int]) -> list[int]:
+    text = [whole_number("token", token, at_least=0) for token in prompt]
+    if not text:
+        raise ValueError("the prompt is empty; give at least one token, such as [0]")
+    return text
+
+
+def _distribution(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    logits = logits.double().cpu()
+    if temperature == 0:
+        return torch.nn.functional.one_hot(logits.argmax(), len(logits)).double()
+    return (logits / temperature).softmax(0)
+
+
+def _draw(distribution: torch.Tensor, generator: torch.Generator) -> int:
+    return int(torch.multinomial(distribution, 1, generator=generator))

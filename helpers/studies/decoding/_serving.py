@@ -1,0 +1,71 @@
+"""Many texts at once, as counts: pages of the cache, and who writes in which step. Lesson 15."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from helpers._checks import choice, whole_number
+from helpers.results import Record
+
+POLICIES = ("static", "continuous")
+
+
+class Pages(Record):
+    """Pages of ``page_tokens`` tokens that texts take, and the share of their places that stays empty. Lesson 15."""
+
+    page_tokens: int
+    tokens: int
+    pages: int
+    empty_share: float
+
+
+class Schedule(Record):
+    """In which steps each text was written: its place, its first step and the step after its last. Lesson 15."""
+
+    policy: str
+    places: int
+    steps: int
+    spans: tuple[tuple[int, int, int], ...]
+
+    @property
+    def used_share(self) -> float:
+        """The share of places and steps in which a token was written."""
+        return sum(end - start for _, start, end in self.spans) / (self.places * self.steps)
+
+
+def count_pages(lengths: Sequence[int], page_tokens: int) -> Pages:
+    """Return the pages that texts of ``lengths`` tokens take, each with pages of its own."""
+    page_tokens = whole_number("page_tokens", page_tokens)
+    lengths = _lengths(lengths)
+    pages = sum(-(-length // page_tokens) for length in lengths)
+    return Pages(page_tokens, sum(lengths), pages, 1 - sum(lengths) / (pages * page_tokens))
+
+
+def schedule(lengths: Sequence[int], *, places: int, policy: str) -> Schedule:
+    """Return when texts of ``lengths`` tokens are written, in their order, one token a step in each of ``places``.
+
+    With the ``policy`` "static" texts start together, ``places`` of them, and the next ones when the longest is done.
+    With "continuous" a text starts in a place as soon as one is free (Yu and others, Orca, OSDI 2022). Prompts cost no
+    step.
+    """
+    places, lengths = whole_number("places", places), _lengths(lengths)
+    policy = choice("policy", policy, POLICIES)
+    spans, free, start = [], [(0, place) for place in range(places)], 0
+    for number, length in enumerate(lengths):
+        if policy == "static":
+            if number % places == 0:
+                start = max((end for *_, end in spans), default=0)
+            place = number % places
+        else:
+            start, place = heapq.heappop(free)
+            heapq.heappush(free, (start + length, place))
+        spans.append((place, start, start + length))
+    return Schedule(policy, places, max(end for *_, end in spans), tuple(spans))
+
+
+def _lengths(lengths: Sequence[int]) -> list[int]:
+    found = [whole_number("length", length) for length in lengths]
+    if not found:
+        raise ValueError("lengths is empty; give the tokens of at least one text")
+    return found
