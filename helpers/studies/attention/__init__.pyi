@@ -1,0 +1,24 @@
+from ._computing import (
+    attend_in_tiles as attend_in_tiles,
+    gradients_in_tiles as gradients_in_tiles,
+    in_tiles as in_tiles,
+    plain as plain,
+    saved_bytes as saved_bytes,
+)
+from ._kernel import interpret as interpret, kernel_source as kernel_source
+from ._published import (
+    FLASH_2_SOURCE as FLASH_2_SOURCE,
+    FLASH_2_TRAINING as FLASH_2_TRAINING,
+    FLASH_SOURCE as FLASH_SOURCE,
+    FLASH_TABLE as FLASH_TABLE,
+    FlashRow as FlashRow,
+    TrainingRate as TrainingRate,
+)
+from ._streams import (
+    ORDERS as ORDERS,
+    Moved as Moved,
+    count_bytes as count_bytes,
+    model_bytes as model_bytes,
+    stream as stream,
+    tiles_of as tiles_of,
+)

@@ -1,0 +1,148 @@
+"""Attention in plain torch: with its table of scores, and in tiles, forward and backward. Lesson 18."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from helpers._checks import whole_number
+
+_FORBIDDEN = -math.inf
+
+
+def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool = False) -> torch.Tensor:
+    """Return attention with its whole table of scores; all are (..., tokens, width).
+
+    The tensors are ``query``, ``key`` and ``value``. With ``causal`` token i looks at the tokens up to i.
+    """
+    _check(query, key, value, causal)
+    scores = query @ key.mT
+    scores = scores * query.shape[-1] ** -0.5
+    if causal:
+        scores = scores.masked_fill(_later(scores, 0, 0), _FORBIDDEN)
+    return scores.softmax(dim=-1) @ value
+
+
+def in_tiles(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, rows: int = 64, columns: int = 64,
+    causal: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return attention and the logarithm of each token's sum, (..., tokens, 1), from tiles of ``rows`` x ``columns``.
+
+    ``query``, ``key`` and ``value`` are (..., tokens, width). For each block of queries the keys are passed once, with
+    a running maximum, sum and output (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; Dao,
+    FlashAttention-2, 2023, algorithm 1). Tiles that ``causal`` forbids whole are not computed. Lesson 18.
+    """
+    rows, columns = _check(query, key, value, causal, rows, columns)
+    outputs, log_sums = [], []
+    for top in range(0, query.shape[-2], rows):
+        own = query[..., top : top + rows, :] * query.shape[-1] ** -0.5
+        largest = own.new_full((*own.shape[:-1], 1), _FORBIDDEN)
+        total, output = torch.zeros_like(largest), torch.zeros_like(own @ key[..., :0, :].mT @ value[..., :0, :])
+        for left in _lefts(key, columns, top + own.shape[-2] if causal else None):
+            scores = own @ key[..., left : left + columns, :].mT
+            if causal:
+                scores = scores.masked_fill(_later(scores, top, left), _FORBIDDEN)
+            new = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))
+            shrink, weights = (largest - new).exp(), (scores - new).exp()
+            total = shrink * total + weights.sum(dim=-1, keepdim=True)
+            output = shrink * output + weights @ value[..., left : left + columns, :]
+            largest = new
+        outputs.append(output / total)
+        log_sums.append(largest + total.log())
+    return torch.cat(outputs, dim=-2), torch.cat(log_sums, dim=-2)
+
+
+def gradients_in_tiles(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, output: torch.Tensor, log_sum: torch.Tensor,
+    gradient: torch.Tensor, *, rows: int = 64, columns: int = 64, causal: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the gradients of ``query``, ``key`` and ``value``, from what :func:`in_tiles` returned and the output's.
+
+    It returned ``output`` and ``log_sum`` with the same ``rows``, ``columns`` and ``causal``; ``gradient`` is the
+    output's, in its shape. Every score is computed again (Dao and others, FlashAttention, 2022, algorithm 4).
+    """
+    rows, columns = _check(query, key, value, causal, rows, columns)
+    scale = query.shape[-1] ** -0.5
+    to_query, to_key, to_value = map(torch.zeros_like, (query, key, value))
+    shared = (gradient * output).sum(dim=-1, keepdim=True)
+    for top in range(0, query.shape[-2], rows):
+        own = (..., slice(top, top + rows), slice(None))
+        for left in _lefts(key, columns, top + rows if causal else None):
+            other = (..., slice(left, left + columns), slice(None))
+            scores = scale * query[own] @ key[other].mT
+            if causal:
+                scores = scores.masked_fill(_later(scores, top, left), _FORBIDDEN)
+            weights = (scores - log_sum[own]).exp()
+            to_value[other] += weights.mT @ gradient[own]
+            to_scores = scale * weights * (gradient[own] @ value[other].mT - shared[own])
+            to_query[own] += to_scores @ key[other]
+            to_key[other] += to_scores.mT @ query[own]
+    return to_query, to_key, to_value
+
+
+class _InTiles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, how: dict) -> torch.Tensor:
+        output, log_sum = in_tiles(query, key, value, **how)
+        ctx.save_for_backward(query, key, value, output, log_sum)
+        ctx.how = how
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return *gradients_in_tiles(*ctx.saved_tensors, gradient, **ctx.how), None
+
+
+def attend_in_tiles(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, rows: int = 64, columns: int = 64,
+    causal: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """Return attention as :func:`in_tiles`, for autograd: it keeps inputs, output and one number a token.
+
+    ``query``, ``key``, ``value``, ``rows``, ``columns`` and ``causal`` are those of :func:`in_tiles`.
+    """
+    return _InTiles.apply(query, key, value, {"rows": rows, "columns": columns, "causal": causal})
+
+
+def saved_bytes(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> int:
+    """Return the bytes that autograd keeps for backward of ``function(*tensors)``, each storage once. Lesson 18."""
+    kept = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = tensor, storage.nbytes()  # alive, so that no other takes its place
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        function(*(tensor.detach().requires_grad_() for tensor in tensors))
+    return sum(size for _, size in kept.values())
+
+
+def _later(scores: torch.Tensor, top: int, left: int) -> torch.Tensor:
+    """Return where in a tile the key is later than the query."""
+    rows, columns = (torch.arange(side, device=scores.device) for side in scores.shape[-2:])
+    return left + columns > top + rows[:, None]
+
+
+def _lefts(key: torch.Tensor, columns: int, end: int | None) -> range:
+    return range(0, key.shape[-2] if end is None else min(end, key.shape[-2]), columns)
+
+
+def _check(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, rows: int = 1, columns: int = 1
+) -> tuple[int, int]:
+    for name, tensor in {"query": query, "key": key, "value": value}.items():
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2 or not tensor.numel():
+            raise ValueError(f"{name} is a tensor (..., tokens, width) with at least one number in it")
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (query, key, value))
+        raise ValueError(f"query and key have one width, key and value the same tokens; these are {shapes}")
+    if causal and query.shape[-2] != key.shape[-2]:
+        raise ValueError(f"causal needs as many queries as keys, not {query.shape[-2]:,} and {key.shape[-2]:,}: which "
+                         "key is a query's own would be a guess")  # fmt: skip
+    return whole_number("rows", rows), whole_number("columns", columns)

@@ -1,0 +1,159 @@
+"""What attention reads and writes in four orders: addresses for a cache, and formulas of their bytes. Lesson 18."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from helpers._checks import choice, whole_number
+from helpers.results import Record
+from helpers.simulators import AddressStream, CacheLevel, join_streams, simulate_caches
+
+ORDERS = ("row by row", "products in tiles", "queries outside", "keys outside")
+_NUMBER, _LINE = 4, 64  # bytes of a float32, and of a cache line
+
+
+class Moved(Record):
+    """Bytes that came from memory, and that went there. Lesson 18."""
+
+    read_bytes: int
+    written_bytes: int
+
+
+def tiles_of(
+    tokens: int, *, rows: int, columns: int, order: str = "queries outside", causal: bool = False
+) -> tuple[tuple[int, int], ...]:
+    """Return the tiles of the table in their ``order``, each its block of queries and its block of keys, from 0.
+
+    >>> tiles_of(4, rows=2, columns=2, causal=True)
+    ((0, 0), (1, 0), (1, 1))
+
+    The table is ``tokens`` x ``tokens``, a tile ``rows`` x ``columns``, and the order "queries outside" or "keys
+    outside". With ``causal`` those that have a key to look at. Lesson 18.
+    """
+    order = choice("order", order, ORDERS[2:])
+    tokens, rows, columns = _checked(tokens, rows, columns)
+    own, other = range(tokens // rows), range(tokens // columns)
+    found = [(i, j) for i in own for j in other] if order == ORDERS[2] else [(i, j) for j in other for i in own]
+    return tuple((i, j) for i, j in found if not causal or j * columns < (i + 1) * rows)
+
+
+def stream(tokens: int, width: int, *, order: str, rows: int = 64, columns: int = 64) -> AddressStream:
+    """Return the cache lines that a head of ``tokens`` x ``width`` touches, in ``order``: of Q, K, V, O and the table.
+
+    "row by row": a query after another; the table is written, scaled, made a softmax and read again, each time whole.
+    "products in tiles": the same passes, and both products in tiles. "queries outside" and "keys outside": no table,
+    and a loop over tiles that keeps queries (keys), as FlashAttention-2 (FlashAttention) does. Tiles are ``rows`` x
+    ``columns``, numbers float32; sums and tiles of scores stay in registers. Raises ValueError for a width that is not
+    whole lines, and tiles that do not divide the tokens.
+    """
+    order = choice("order", order, ORDERS)
+    tokens, rows, columns = _checked(tokens, rows, columns)
+    if whole_number("width", width) * _NUMBER % _LINE or tokens * _NUMBER % _LINE:
+        raise ValueError(f"{tokens} tokens of width {width} are not whole lines of {_LINE} bytes; give multiples of "
+                         f"{_LINE // _NUMBER}")  # fmt: skip
+    touches = _Touches(tokens, width)
+    parts = {
+        "row by row": lambda: touches.with_table(1, tokens),
+        "products in tiles": lambda: touches.with_table(rows, columns),
+        "queries outside": lambda: touches.queries_outside(rows, columns),
+        "keys outside": lambda: touches.keys_outside(rows, columns),
+    }[order]()
+    return join_streams([AddressStream(lines * _LINE, writes, _LINE) for lines, writes in parts])
+
+
+def count_bytes(
+    tokens: int, width: int, *, order: str, rows: int = 64, columns: int = 64, cache_bytes: int = 65_536
+) -> Moved:
+    """Return what of :func:`stream` reaches memory through a cache of ``cache_bytes``, empty before and after.
+
+    ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of the stream. The cache is fully associative,
+    replaces the least recently used line and reads a line before it writes to it. Lesson 18.
+    """
+    run = simulate_caches(stream(tokens, width, order=order, rows=rows, columns=columns), [CacheLevel(cache_bytes)])
+    level = run.levels[0]
+    return Moved(level.read_bytes, level.written_bytes + level.dirty_lines * level.line_bytes)
+
+
+def model_bytes(tokens: int, width: int, *, order: str, rows: int = 64, columns: int = 64) -> Moved:
+    """Return by formula what :func:`count_bytes` counts, for a cache that holds a tile's needs, not all keys or values.
+
+    ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of :func:`stream`. Lesson 18.
+    """
+    order = choice("order", order, ORDERS)
+    tokens, rows, columns = _checked(tokens, rows, columns)
+    own, table = tokens * whole_number("width", width) * _NUMBER, tokens**2 * _NUMBER
+    reads, writes, tables = {
+        "row by row": (2 * tokens + 2, 1, True),
+        "products in tiles": (2 * tokens // rows + 2, 1, True),
+        "queries outside": (2 * tokens // rows + 2, 1, False),
+        "keys outside": (2 * tokens // columns + 2, tokens // columns, False),
+    }[order]
+    return Moved(reads * own + 4 * tables * table, writes * own + 3 * tables * table)
+
+
+def _checked(tokens: int, rows: int, columns: int) -> tuple[int, int, int]:
+    tokens = whole_number("tokens", tokens)
+    for name, side in {"rows": rows, "columns": columns}.items():
+        if tokens % whole_number(name, side):
+            raise ValueError(f"{tokens:,} tokens are cut into no whole tiles of {side} {name}")
+    return tokens, rows, columns
+
+
+_Part = tuple[np.ndarray, bool]
+
+
+class _Touches:
+    """Where Q, K, V, O and the table lie, in lines, and who touches them."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        self.tokens, self.own, self.across = tokens, width * _NUMBER // _LINE, tokens * _NUMBER // _LINE
+
+    def block(self, matrix: int, number: int, rows: int) -> np.ndarray:
+        """Return the lines of a block of rows of Q (0), K (1), V (2) or O (3)."""
+        first = (matrix * self.tokens + number * rows) * self.own
+        return np.arange(first, first + rows * self.own)
+
+    def tile(self, row: int, column: int, rows: int, columns: int) -> np.ndarray:
+        """Return the lines of a tile of the table, which lies behind all others."""
+        first = 4 * self.tokens * self.own + row * rows * self.across
+        return (first + self.across * np.arange(rows)[:, None] + self.columns(column, columns)).ravel()
+
+    @staticmethod
+    def columns(column: int, columns: int) -> np.ndarray:
+        numbers = _LINE // _NUMBER
+        return np.arange(column * columns // numbers, -(-(column + 1) * columns // numbers))
+
+    def with_table(self, rows: int, columns: int) -> Iterator[_Part]:
+        for i in range(self.tokens // rows):
+            for j in range(self.tokens // columns):
+                yield self.block(0, i, rows), False
+                yield self.block(1, j, columns), False
+                yield self.tile(i, j, rows, columns), True
+        for _ in ("scale", "softmax"):
+            for i in range(self.tokens):
+                yield self.tile(i, 0, 1, self.tokens), False
+                yield self.tile(i, 0, 1, self.tokens), True
+        for i in range(self.tokens // rows):
+            for j in range(self.tokens // columns):
+                yield self.tile(i, j, rows, columns), False
+                yield self.block(2, j, columns), False
+            yield self.block(3, i, rows), True
+
+    def queries_outside(self, rows: int, columns: int) -> Iterator[_Part]:
+        for i in range(self.tokens // rows):
+            for j in range(self.tokens // columns):
+                yield self.block(0, i, rows), False
+                yield self.block(1, j, columns), False
+                yield self.block(2, j, columns), False
+            yield self.block(3, i, rows), True
+
+    def keys_outside(self, rows: int, columns: int) -> Iterator[_Part]:
+        for j in range(self.tokens // columns):
+            for i in range(self.tokens // rows):
+                yield self.block(1, j, columns), False
+                yield self.block(2, j, columns), False
+                yield self.block(0, i, rows), False
+                yield self.block(3, i, rows), False
+                yield self.block(3, i, rows), True

@@ -1,0 +1,264 @@
+import itertools
+
+import pytest
+import torch
+from torch.nn import functional
+
+from helpers import native
+from helpers.operations import profile_ops
+from helpers.simulators import CacheLevel, simulate_caches
+from helpers.studies import _triton, attention
+
+
+def tensors(*lead, tokens=12, keys=None, width=4, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (tokens, keys or tokens, keys or tokens)
+    return [torch.randn(*lead, size, width, generator=generator, dtype=dtype) for size in sizes]
+
+
+def reference(query, key, value, causal=False):
+    return functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+
+
+# --- results ---
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sides", [(4, 4), (5, 3), (1, 7), (64, 64)])
+def test_plain_and_tiles_are_pytorchs_attention(causal, sides):
+    given = tensors(2, 3)
+    how = {"rows": sides[0], "columns": sides[1], "causal": causal}
+    expected = reference(*given, causal)
+    torch.testing.assert_close(attention.plain(*given, causal=causal), expected)
+    output, log_sum = attention.in_tiles(*given, **how)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(attention.attend_in_tiles(*given, **how), expected)
+    scores = given[0] @ given[1].mT / 2
+    if causal:
+        scores = scores.masked_fill(torch.ones(12, 12, dtype=torch.bool).triu(1), -torch.inf)
+    torch.testing.assert_close(log_sum[..., 0], scores.logsumexp(dim=-1))
+
+
+def test_large_scores_do_not_overflow_and_other_lengths_fit():
+    query, key, value = tensors(tokens=5, keys=9, dtype=torch.float32)
+    expected = reference(40 * query, 40 * key, value)
+    assert (1600 * (query @ key.mT)).max() > 89  # the exponential of which is infinite in float32
+    torch.testing.assert_close(attention.in_tiles(40 * query, 40 * key, value, rows=2, columns=4)[0], expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sides", [(4, 4), (5, 3)])
+def test_gradients_are_right(causal, sides):
+    given = [each.requires_grad_() for each in tensors(2, tokens=7, width=3)]
+    how = {"rows": sides[0], "columns": sides[1], "causal": causal}
+    assert torch.autograd.gradcheck(lambda *each: attention.attend_in_tiles(*each, **how), given)
+    upstream = tensors(2, tokens=7, width=3, seed=1)[0]
+    expected = torch.autograd.grad(reference(*given, causal), given, upstream)
+    found = torch.autograd.grad(attention.attend_in_tiles(*given, **how), given, upstream)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        lambda q, k, v, o, s, g: attention.gradients_in_tiles(q, k, v, torch.zeros_like(o), s, g),  # no rowsum(dO O)
+        lambda q, k, v, o, s, g: attention.gradients_in_tiles(q, k, v, o, s - 0.01, g),
+        lambda q, k, v, o, s, g: attention.gradients_in_tiles(q, k, v, o, s, g, causal=True),
+    ],
+)
+def test_wrong_gradients_are_seen(planted):
+    given = [each.requires_grad_() for each in tensors()]
+    upstream = tensors(seed=1)[0]
+    expected = torch.autograd.grad(reference(*given), given, upstream)
+    kept = [each.detach() for each in given]
+    wrong = planted(*kept, *attention.in_tiles(*kept), upstream)
+    assert max((one - other).abs().max() for one, other in zip(wrong, expected, strict=True)) > 1e-3
+
+
+# --- what is kept, and what is computed ---
+
+
+@pytest.mark.parametrize("tokens", [64, 256])
+def test_kept_for_backward_by_formula(tokens):
+    given = tensors(2, tokens=tokens, width=16, dtype=torch.float32)
+    own = given[0].nbytes
+    assert attention.saved_bytes(attention.plain, *given) == 3 * own + own * tokens // 16
+    assert attention.saved_bytes(attention.attend_in_tiles, *given) == 4 * own + own // 16
+
+
+def test_causal_tiles_are_a_triangle_of_the_work():
+    class Causal(torch.nn.Module):
+        def forward(self, *given):
+            return attention.in_tiles(*given, rows=4, columns=4, causal=self.causal)[0]
+
+    given, macs = tuple(tensors(2, tokens=32, width=16, dtype=torch.float32)), {}
+    for causal in (False, True):
+        model = Causal()
+        model.causal = causal
+        macs[causal] = profile_ops(model, given).forward_macs
+    assert macs[False] == 2 * 2 * 32 * 32 * 16
+    assert macs[True] * 8 * 8 == macs[False] * len(attention.tiles_of(32, rows=4, columns=4, causal=True))
+    assert len(attention.tiles_of(32, rows=4, columns=4, causal=True)) == 36
+
+
+# --- bytes ---
+
+TILED = ("products in tiles", "queries outside", "keys outside")
+
+
+def test_the_lessons_bytes_by_hand():
+    """512 tokens of width 64: Q has 131,072 bytes, the table 8 times as many, and the cache half of them."""
+    own = 512 * 64 * 4
+    found = {order: attention.count_bytes(512, 64, order=order) for order in attention.ORDERS}
+    in_units = {order: (each.read_bytes / own, each.written_bytes / own) for order, each in found.items()}
+    assert in_units == {
+        "row by row": (1058, 25), "products in tiles": (50, 25), "queries outside": (18, 1), "keys outside": (18, 8),
+    }  # fmt: skip
+    reads = {
+        sides: attention.count_bytes(512, 64, order="queries outside", rows=sides[0], columns=sides[1]).read_bytes / own
+        for sides in ((32, 64), (128, 32))
+    }
+    assert reads == {(32, 64): 34, (128, 32): 10}
+    too_tall = attention.count_bytes(512, 64, order="queries outside", rows=256, columns=16)
+    assert too_tall.read_bytes / own > 30  # Q's block alone fills the cache
+
+
+@pytest.mark.parametrize("order", TILED)
+@pytest.mark.parametrize("sides", [(32, 32), (64, 16), (16, 64)])
+def test_the_formula_is_what_the_simulated_cache_moves(order, sides):
+    how = {"order": order, "rows": sides[0], "columns": sides[1]}
+    assert attention.count_bytes(256, 32, cache_bytes=30_720, **how) == attention.model_bytes(256, 32, **how)
+
+
+def test_the_formula_of_row_by_row():
+    small = {"order": "row by row", "cache_bytes": 8192}
+    assert attention.count_bytes(128, 32, **small) == attention.model_bytes(128, 32, order="row by row")
+
+
+@pytest.mark.parametrize("order", attention.ORDERS)
+def test_a_stream_touches_what_its_order_says(order):
+    stream = attention.stream(64, 16, order=order, rows=16, columns=16)
+    assert stream.access_bytes == 64
+    own, table = 64, 64 * 64 * 4 // 64  # lines of Q, and of the table
+    touched = set(stream.addresses.tolist())
+    assert len(touched) == 4 * own + (table if order in attention.ORDERS[:2] else 0)
+    writes = {
+        "row by row": own + 3 * table, "products in tiles": own + 3 * table, "queries outside": own,
+        "keys outside": 4 * own,
+    }[order]  # fmt: skip
+    assert int(stream.writes.sum()) == writes
+    everything = simulate_caches(stream, [CacheLevel(2**20)])
+    assert everything.memory_read_bytes == 64 * len(touched)
+
+
+def test_tiles_in_their_order():
+    queries = attention.tiles_of(8, rows=4, columns=2)
+    assert queries == tuple(itertools.product(range(2), range(4)))
+    assert attention.tiles_of(8, rows=4, columns=2, order="keys outside") == tuple(
+        (i, j) for j in range(4) for i in range(2)
+    )
+    assert attention.tiles_of(8, rows=4, columns=2, causal=True) == ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3))
+
+
+# --- the kernel ---
+
+INTERPRETED = [(64, 16, 32, 32, False), (50, 32, 16, 32, True)]
+
+
+def _has_triton():
+    try:
+        _triton.load()
+    except native.MissingToolError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not _has_triton(), reason="no Triton")
+@pytest.mark.parametrize(("tokens", "width", "rows", "columns", "causal"), INTERPRETED)
+def test_the_kernel_is_right_in_the_interpreter(tokens, width, rows, columns, causal):
+    given = tensors(2, tokens=tokens, width=width, dtype=torch.float32)
+    output, log_sum = attention.interpret(*given, rows=rows, columns=columns, causal=causal)
+    torch.testing.assert_close(output, reference(*given, causal), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(log_sum, attention.in_tiles(*given, causal=causal)[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not _has_triton(), reason="no Triton")
+def test_the_kernel_compiles_for_a_gpu_that_is_not_here(tmp_path, monkeypatch):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
+    from helpers.studies.attention import _kernel
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    triton, _kernel.tl = _triton.load()
+    kernel = triton.jit(_kernel.attention_kernel)
+    given = {"WIDTH": 64, "ROWS": 64, "COLUMNS": 64, "CAUSAL": True}
+    kinds = dict.fromkeys(("query", "key", "value", "output", "log_sum"), "*fp32") | {"scale": "fp32"}
+    kinds |= dict.fromkeys(given, "constexpr")
+    signature = {name: kinds.get(name, "i32") for name in kernel.arg_names}
+    constants = {(kernel.arg_names.index(name),): value for name, value in given.items()}
+    made = compile(ASTSource(fn=kernel, signature=signature, constexprs=constants), target=GPUTarget("cuda", 80, 32))
+    assert len(made.asm["cubin"]) > 1000
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_kernel_is_right_on_a_gpu():
+    from helpers.studies.attention import _kernel
+
+    for causal in (False, True):
+        given = [each.cuda() for each in tensors(3, tokens=300, width=64, dtype=torch.float32)]
+        how = {"rows": 64, "columns": 32, "causal": causal}
+        output, log_sum = _kernel.attend(*given, how)
+        torch.testing.assert_close(output, reference(*given, causal), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(log_sum, attention.in_tiles(*given, causal=causal)[1], rtol=1e-4, atol=1e-5)
+
+
+def test_the_kernels_source_is_there_to_read():
+    assert "tl.dot(q, tl.trans(k)" in attention.kernel_source()
+
+
+# --- published ---
+
+
+def test_flash_attentions_flops_are_not_those_of_its_caption():
+    heads, tokens, width = 64 * 16, 1024, 64
+    product = 2 * heads * tokens**2 * width
+    standard, flash = attention.FLASH_TABLE
+    assert round(6 * product / standard.flops, 1) == 12.4
+    assert round(7 * product / flash.flops, 1) == 12.8
+    table = 2 * heads * tokens**2
+    assert round(standard.memory_bytes / table, 1) == 18.8
+
+
+def test_flash_attention_2s_rate_with_half_of_the_scores():
+    row = attention.FLASH_2_TRAINING[0]
+    scores = 12 * row.layers * row.width * row.tokens
+    share = (6 * row.parameters + scores / 2) / (6 * row.parameters + scores)
+    assert round(share * row.flops_per_s / 1e12) == 188
+    assert row.flops_per_s / row.peak_share == pytest.approx(312e12, rel=0.01)  # an A100's peak
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: attention.plain(1, 2, 3), ValueError, "query is a tensor"),
+        (lambda: attention.plain(*tensors(tokens=3, keys=5), causal=True), ValueError, "as many queries as keys"),
+        (lambda: attention.in_tiles(*tensors(), rows=0), ValueError, "rows=0"),
+        (lambda: attention.plain(torch.ones(3, 2), torch.ones(3, 4), torch.ones(3, 4)), ValueError, "one width"),
+        (lambda: attention.stream(64, 15, order="keys outside", rows=16, columns=16), ValueError, "not whole lines"),
+        (lambda: attention.stream(64, 16, order="keys outside", rows=48), ValueError, "no whole tiles of 48 rows"),
+        (lambda: attention.stream(64, 16, order="keys inside"), ValueError, "order"),
+        (lambda: attention.tiles_of(64, rows=16, columns=16, order="row by row"), ValueError, "order"),
+        (lambda: attention.interpret(*tensors(2), rows=16), ValueError, "float32, all of one shape"),
+        (lambda: attention.interpret(*tensors(2, width=24, dtype=torch.float32)), ValueError, "the width is a power"),
+        (
+            lambda: attention.interpret(*tensors(2, width=16, dtype=torch.float32), rows=24),
+            ValueError,
+            "rows is a power of two",
+        ),
+    ],
+)
+def test_refusals(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
