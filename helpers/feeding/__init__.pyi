@@ -52,6 +52,12 @@ from ._pipeline import (
     model_feeding as model_feeding,
     simulate_feeding as simulate_feeding,
 )
+from ._played import (
+    PlayedBatch as PlayedBatch,
+    PlayedCuda as PlayedCuda,
+    PlayedEvent as PlayedEvent,
+    PlayedStream as PlayedStream,
+)
 from ._starvation import (
     EpochFeeding as EpochFeeding,
     FeedingRun as FeedingRun,

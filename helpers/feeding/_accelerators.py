@@ -258,7 +258,7 @@ def _refuse_pageable(batch: Any, copying: str) -> None:
 
 @contextlib.contextmanager
 def copied_ahead(batches: Iterable, copy: Callable[[Any], Any], *, depth: int = 2) -> Iterator[Iterator[Any]]:
-    """Give what ``copy(batch)`` returns of each batch, in order; a thread runs up to ``depth`` copies ahead.
+    """Give what ``copy(batch)`` returns of each of ``batches``, in order; a thread runs up to ``depth`` copies ahead.
 
     Neither a slow loader nor a host that waits for its device keeps the next copy from starting. The device holds up
     to ``depth`` batches beside the one it computes with. An exception of the loader or of the copy is raised where the
@@ -308,13 +308,14 @@ def copied_ahead(batches: Iterable, copy: Callable[[Any], Any], *, depth: int = 
 
 
 def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) -> Iterator[Any]:
-    """Yield the loader's batches on a CUDA ``device``, each copied on a stream of its own while the last is computed.
+    """Yield what ``loader`` gives on a CUDA ``device``, each batch copied on its own stream while the last is computed.
 
         for images, labels in copy_ahead(make_loader(digits, LoaderSettings(pin_memory=True)), "cuda"):
 
-    A batch is a tensor, or a tuple, list or dictionary of them, in pinned memory (``pin_memory=True``). The current
-    stream waits for the copy, the host does not; memory is not handed on before that stream is done with it. A loop
-    that breaks off ends the thread when it drops the generator. On a CPU there is nothing to copy: batches pass.
+    A batch is a tensor, or a tuple, list or dictionary of them, in pinned memory (``pin_memory=True``). Up to ``depth``
+    copies run ahead. The current stream waits for the copy, the host does not; memory is not handed on before that
+    stream is done with it. A loop that breaks off ends the thread when it drops the generator. On a CPU there is
+    nothing to copy: batches pass.
 
     Raises ValueError for batches in pageable memory (their copies would wait), and as :func:`cpu_or_cuda`. Lesson 06.
     """

@@ -88,9 +88,10 @@ def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
 def expected_run_s(work_s: float, interval_s: float, *, save_s: float, mtbf_s: float, restart_s: float = 0.0) -> float:
     """Return the expected seconds of a training of ``work_s`` that saves after every ``interval_s`` of training.
 
-    M e^(R / M) (e^((t + d) / M) - 1) work_s / t, with t = interval_s, d = save_s, M = mtbf_s, R = restart_s: Daly
-    (2006). Failures come while training, saving and restarting; what was trained since the last save is lost. Infinite
-    where it would not end within the largest float.
+    M e^(R / M) (e^((t + d) / M) - 1) work_s / t, with t = ``interval_s``, a save of d = ``save_s``, M = ``mtbf_s``
+    between failures in the mean, and a restart of R = ``restart_s``: Daly (2006). Failures come while training, saving
+    and restarting; what was trained since the last save is lost. Infinite where it would not end within the largest
+    float.
 
     Raises ValueError for a time that is not above 0 (a restart may be 0). Lesson 06.
     """
@@ -107,9 +108,10 @@ def simulate_run_s(
 ) -> float:
     """Return the seconds of one simulated training whose failures are drawn with ``seed``: the formula's oracle.
 
-    The training is cut into pieces of ``interval_s`` (the last may be shorter), each saved at its end. Raises
-    ValueError for a time that is not above 0 (a restart may be 0), and for a training of more pieces, those that fail
-    and come again among them, than anybody would wait for. Lesson 06.
+    The ``work_s`` of training are cut into pieces of ``interval_s`` (the last may be shorter), each saved at its end. A
+    save takes ``save_s``, a restart ``restart_s``; failures are ``mtbf_s`` apart in the mean. Raises ValueError for a
+    time that is not above 0 (a restart may be 0), and for a training of more pieces, those that fail and come again
+    among them, than anybody would wait for. Lesson 06.
     """
     _check(work_s=work_s, interval_s=interval_s, save_s=save_s, mtbf_s=mtbf_s)
     number("restart_s", restart_s, at_least=0)
@@ -143,7 +145,7 @@ _NAME, _STEP = "step_{:08d}.pt", re.compile(r"step_(\d{8,})\.pt")
 
 
 def training_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int = 0) -> dict[str, Any]:
-    """Return what a training needs to go on: the model's and the optimizer's states and the step, by reference.
+    """Return what a training needs to go on: the states of ``model`` and ``optimizer`` and the ``step``, by reference.
 
     Nothing is copied: a later step changes the tensors in it. Lesson 06.
     """
@@ -364,10 +366,14 @@ class StallTable(Record):
 
 
 def modelled_stall_s(way: str, *, save_s: float, snapshot_s: float, interval_s: float) -> float:
-    """Return the seconds that a save in the steady state stalls a training.
+    """Return the seconds that a save in the steady state stalls a training, by the ``way`` of saving.
 
-    Synchronous: the whole save. Asynchronous: the snapshot, and what of the last save the interval did not hide. None:
-    0. Raises ValueError for an unknown way and a negative time. Lesson 06.
+    >>> modelled_stall_s("asynchronous", save_s=2, snapshot_s=0.25, interval_s=1.5)
+    0.75
+
+    "synchronous": the whole ``save_s``; "asynchronous" and "torch async_save": ``snapshot_s``, and what of the last
+    save the ``interval_s`` between saves did not hide; "none": 0. Raises ValueError for an unknown way and a negative
+    time. Lesson 06.
     """
     choice("way", way, WAYS)
     for name, value in (("save_s", save_s), ("snapshot_s", snapshot_s), ("interval_s", interval_s)):
@@ -390,10 +396,11 @@ def measure_stalls(
 ) -> StallTable:
     """Return how a training of ``saves`` x ``every`` steps with a save after each ``every`` is stalled by ``ways``.
 
-    A step is Adam's on gradients of ones, for ``make_model()``, and lasts at least ``step_s``: the rest is slept, as
-    by a host that waits for its accelerator. ``disk`` as in :class:`helpers.feeding.Checkpointer`: with it the
-    table is the simulated tier's; "torch async_save" (torch.distributed.checkpoint) writes to the real disk only.
-    The end of a training waits for its last save.
+    A step is Adam's on gradients of ones, for ``make_model()``, and lasts at least ``step_s``: the rest is slept, as by
+    a host that waits for its accelerator. ``disk`` as in :class:`helpers.feeding.Checkpointer`: with it the table is
+    the simulated tier's; "torch async_save" (torch.distributed.checkpoint) writes to the real disk only. ``folder`` (by
+    default that for temporary files) holds the saves, ``device`` is CUDA if there is one unless given. The end of a
+    training waits for its last save.
 
     Raises ValueError for no or an unknown way, or a ``disk`` with "torch async_save". Lesson 06.
     """

@@ -166,10 +166,11 @@ def model_setup(setup: Setup, costs: SetupCosts) -> float:
 
 
 def run_sleeping_setup(setup: Setup, costs: SetupCosts, *, ranks: Ranks | None = None) -> float:
-    """Return the seconds of ``setup`` on devices that sleep: real loops, real DDP and all-reduces, a known clock.
+    """Return the seconds of ``setup`` on devices that sleep for its ``costs``: real loops, real DDP, a known clock.
 
-    More devices than one need ``ranks``, as many as devices: ``Ranks(2, device="cpu")``. Two steps before the clock
-    warm DDP up. Raises ValueError for ranks that are missing or of another number. Lesson 06.
+    All-reduces are real as well. More devices than one need ``ranks``, as many as devices: ``Ranks(2, device="cpu")``.
+    Two steps before the clock warm DDP up. Raises ValueError for ranks that are missing or of another number.
+    Lesson 06.
     """
     if setup.devices == 1:
         return _sleeping_rank(0, 1, setup, costs)

@@ -47,9 +47,10 @@ def model_feeding(
 ) -> FeedingModel:
     """Return the steady state of a loop whose batch takes ``produce_s`` to make and ``device_s`` to compute with.
 
-    What runs at the same time takes the longest of its parts, what runs in turn their sum. Workers make batches at the
-    same time as the device computes, so their part is produce / workers; with ``cores`` (for batches that compute, not
-    wait) it is produce / min(workers, cores). ``handover_s`` is what the training process spends to receive a batch.
+    What runs at the same time takes the longest of its parts, what runs in turn their sum. ``workers`` make batches at
+    the same time as the device computes, so their part is produce / workers; with ``cores`` (for batches that compute,
+    not wait) it is produce / min(workers, cores). ``handover_s`` is what the training process spends to receive a
+    batch, and ``start_s`` what the workers take to start, which delays the first batch only.
 
     ``copying`` puts the copy of ``copy_s`` in its place: "blocking" (pageable: the host waits, then the device
     computes), "non_blocking" (pinned: the host goes on, copy and computing share a stream, so one waits for the other)
@@ -104,6 +105,18 @@ class SimulatedFeeding(Record):
     most_ready: int
     timeline: Timeline = field(repr=False)
 
+    def at(self, now_s: float) -> tuple[list[int | None], list[int], int | None]:
+        """Return what each worker makes at ``now_s``, which batches lie ready, and what the device computes with.
+
+        None stands for one that waits. For ``plotting.draw_loader``. Lesson 06.
+        """
+        began = [each for each in self.timeline.activities if each.start_s <= now_s]
+        doing = {each.lane: int(each.label) for each in began if now_s < each.end_s}
+        taken = {int(each.label) for each in began if each.lane in ("device", "host")}
+        made = {int(each.label) for each in began if each.kind == "making a batch" and each.end_s <= now_s}
+        making = [doing.get(f"worker {worker}") for worker in range(self.workers)]
+        return making, sorted(made - taken), doing.get("device")
+
 
 def simulate_feeding(
     produce_s: float | Sequence[float],
@@ -118,12 +131,13 @@ def simulate_feeding(
 ) -> SimulatedFeeding:
     """Return what DataLoader's queue makes of batches that take ``produce_s``: one number, or one a batch.
 
-    The host takes a batch (``handover_s``), the device computes for ``device_s``, and the host waits for it. Workers
-    are ready ``start_s`` after the loop's start; each has a core of its own, or waits. One number needs ``steps``.
+    The host takes a batch (``handover_s``), the device computes for ``device_s``, and the host waits for it. The
+    ``workers`` are ready ``start_s`` after the loop's start; each has a core of its own, or waits. One number needs
+    ``steps``.
 
-    The schedule is exact: batch i starts when its worker is free and it has been sent off, which is when batch
-    i - workers x prefetch_factor was taken. Raises ValueError for a negative time, fewer than two batches beyond the
-    ``warm_up``, or ``steps`` that are not as many as the batches. Lesson 06.
+    The schedule is exact: batch i starts when its worker is free and it has been sent off, which is when batch i -
+    ``workers`` x ``prefetch_factor`` was taken. Raises ValueError for a negative time, fewer than two batches beyond
+    the ``warm_up``, or ``steps`` that are not as many as the batches. Lesson 06.
     """
     times_s = _batch_times(produce_s, steps)
     warm_up = whole_number("warm_up", warm_up, at_least=0)

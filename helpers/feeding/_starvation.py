@@ -77,8 +77,8 @@ def feed(
 ) -> FeedingRun:
     """Train through ``loader`` on ``accelerator``, with marks: return device busy shares and a timeline.
 
-    ``steps`` ends each epoch early. ``warm_up`` steps of each epoch are in no share; by default as many as a loader's
-    workers have under way at first, which come late (workers start one after the other) or all at once.
+    ``steps`` ends each of the ``epochs`` early. ``warm_up`` steps of each epoch are in no share; by default as many as
+    a loader's workers have under way at first, which come late (workers start one after the other) or all at once.
 
     ``copying`` is "blocking" (``.to(device)`` in the loop), "non_blocking" (the same from pinned memory: the host goes
     on) or "ahead" (:func:`helpers.feeding.copied_ahead`). With ``wait_each_step`` the host waits for the device after
@@ -217,7 +217,7 @@ def sweep_feeding(
     epochs: int = 1,
     warm_up: int | None = None,
 ) -> FeedingSweep:
-    """Return a fed loop for each of ``settings``, which differ in one factor: see :func:`helpers.feeding.vary`.
+    """Return a fed loop over ``dataset`` for each of ``settings``, which differ in one factor: see :func:`vary`.
 
     ``accelerator`` is one, or a function that makes one for given settings: a device's step depends on the batch size.
     The last of ``epochs`` counts; ``steps`` and ``warm_up`` as in :func:`feed`.

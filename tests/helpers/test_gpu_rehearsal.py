@@ -1,0 +1,48 @@
+"""What runs on a reader's GPU has run here, to its end, on one that is none (tests/fake_cuda.py)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers import native, sending
+from helpers.feeding._starvation import COPYING
+from helpers.native import _nvrtc as nvrtc
+
+ROOT = Path(__file__).parents[2]
+
+
+def _lacks_tools() -> str:
+    try:
+        nvrtc.find_nvrtc()
+        native.find_nvdisasm()
+    except native.MissingToolError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(_lacks_tools()), reason="no compiler for GPUs")
+def test_the_command_records_every_lesson_on_a_gpu_that_is_none(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    done = subprocess.run([sys.executable, "-m", "tests.fake_cuda", str(tmp_path)], cwd=ROOT, timeout=250,
+                          env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    [path] = tmp_path.glob("*.json")
+    text = path.read_text()
+    assert text in done.stdout
+    records = sending.check(text)
+    assert records.missing == (), done.stderr[-3000:]
+    assert tuple(one.lesson for one in records.recordings) == sending.LESSONS
+    found = {one.lesson: one for one in records.recordings}
+    places = [found["01"].result("limits"), found["02"].result("matrix products"), found["06"].result("copying"),
+              found["12"].result("story")]  # fmt: skip
+    assert [place.device.partition(":")[0] for place in places] == ["cuda"] * 4
+    rows = found["11"].result("placements on CUDA").rows
+    assert len(rows) > 12
+    assert all(row.error_share <= 1 for row in rows)
+    assert tuple(row.copying for row in places[2].rows) == COPYING

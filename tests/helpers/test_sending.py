@@ -1,0 +1,208 @@
+"""A GPU's file: it tells nothing of who recorded it and is shown whole; a foreign one is refused unless it is sound."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch
+
+from helpers import hardware, recorded, results, sending
+from tools.authoring.course import Course
+from tools.site import machines
+
+PLANTED = {
+    "host": "ada-laptop",
+    "user": "ada",
+    "home": "/home/ada",
+    "file": "/home/ada/thesis/plan.cu",
+    "file elsewhere": "/nfs/group/ada/x",
+    "folder of Windows": r"C:\Users\Ada Byron\x",
+    "serial": "GPU-5a1b2c3d-0000-1111-2222-333344445555",
+    "machine's number": "4c4c4544-0051-3710-8052-b4c04f4d3532",
+    "network card": "0a:1b:2c:3d:4e:5f",
+    "address": "192.168.178.20",
+    "mail": "ada@example.org",
+}
+
+
+@dataclass(frozen=True)
+class Sample(results.Result):
+    median_s: float
+    notes: tuple[str, ...] = ()
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A machine with a GPU, of somebody's, whose lessons 00 and 01 record a sample; 02 fails."""
+    here = sys.modules[__name__]
+    card = replace(hardware.machine_card(), gpus=(hardware.Gpu("Tesla T4", "CUDA", driver="550.54.15"),),
+                   notes=(f"on {PLANTED['host']}, see {PLANTED['file']}",))  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(hardware, "machine_card", lambda: card)
+    monkeypatch.setattr(sending.platform, "node", lambda: PLANTED["host"])
+    monkeypatch.setattr(sending.getpass, "getuser", lambda: PLANTED["user"])
+    monkeypatch.setenv("HOME", PLANTED["home"])
+    monkeypatch.setattr(recorded, "_commit", lambda: "aa1e2d0+")
+    monkeypatch.setattr(recorded, "_public_name", lambda kind: f"helpers.sample:{kind.__name__}")
+    monkeypatch.setitem(sys.modules, "helpers.sample", here)
+    for lesson in sending.LESSONS:
+        monkeypatch.setitem(recorded.RECORDERS, lesson, {"sample": f"{__name__}:measure"})
+    monkeypatch.setitem(recorded.RECORDERS, "02", {"sample": f"{__name__}:fail"})
+    monkeypatch.setattr(here, "measure", lambda: Sample(1.5e-3, tuple(PLANTED.values())), raising=False)
+    return card
+
+
+def fail() -> Sample:
+    raise RuntimeError(f"no kernel image; see {PLANTED['file']}")
+
+
+@pytest.fixture
+def sent(gpu) -> str:
+    return sending.record_gpu().to_json()
+
+
+def test_nothing_in_the_file_tells_who_recorded_it_or_where(sent):
+    for what, name in PLANTED.items():
+        assert name not in sent.replace("\\\\", "\\"), what
+    assert "Ada" not in sent
+    assert sending.private(sent) == []
+    [first, *_] = json.loads(sent)["recordings"]
+    assert first["card"]["notes"] == ["on (removed), see (removed)"]
+    assert first["device"] == "Tesla T4"
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_each_of_these_is_seen_in_a_text(gpu, what):
+    assert sending.private(f"note: {PLANTED[what]}, 3") != []
+
+
+def test_what_a_recording_says_of_a_machine_is_no_name(gpu):
+    for text in ("Debian GNU/Linux 12 (bookworm), Linux 6.18.44", "550.54.15", "AMD EPYC", "2.13.0+cu130",
+                 "NVRTC 13.0.88", "adaptive", "const, rows", "helpers.timing:Comparison", "12.5 GB/s",
+                 "host/data"):  # fmt: skip
+        assert sending.private(text) == [], text
+
+
+def test_what_fails_is_named_and_the_rest_is_recorded(sent, gpu):
+    values = json.loads(sent)
+    assert [one["lesson"] for one in values["recordings"]] == ["00", "01", "06", "11", "12"]
+    assert values["missing"] == ["lesson 02: RuntimeError: no kernel image; see (removed)"]
+
+
+def test_without_a_gpu_it_says_what_to_do(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    assert sending.main([]) == 1
+    assert "T4 GPU" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_shows_the_whole_file_and_what_it_shows_is_taken(gpu, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert sending.main([]) == 0
+    (path,) = tmp_path.iterdir()
+    assert path.name.startswith("tesla_t4_20")
+    assert path.read_text() in capsys.readouterr().out
+    course = tmp_path / "clone" / "course"
+    (course / "recorded").mkdir(parents=True)
+    (course / "glossary.md").touch()
+    monkeypatch.setattr(sending.storage, "course_file", lambda name: course / name)
+    assert sending.gpus() == ()
+    assert sending.main(["take", str(path)]) == 0
+    (records,) = sending.gpus()
+    assert records.device == "Tesla T4"
+    assert records.recordings[0].result("sample").median_s == 1.5e-3
+    assert (course / sending.FOLDER / path.name).is_file()
+
+
+def test_the_site_shows_what_was_sent_beside_the_other_machines(sent, gpu, tmp_path):
+    folder = tmp_path / "course" / sending.FOLDER
+    folder.mkdir(parents=True)
+    (folder / "tesla_t4.json").write_text(sent)
+    page = machines.page(Course(tmp_path))
+    assert page.splitlines()[4] == "| | Tesla T4 |"
+    assert "| GPU | Tesla T4 |" in page
+    assert "1.50 ms" in page
+
+
+def test_the_schema_is_one_and_takes_what_is_recorded(sent):
+    schema = json.loads(sending._SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(json.loads(sent), schema)
+    known = schema["$defs"]["recording"]["properties"]["lesson"]["enum"]
+    assert tuple(known) == sending.LESSONS
+    assert schema["properties"]["terms"]["const"] == sending.TERMS
+
+
+def changed(text: str, *path: object, to: object) -> str:
+    values = json.loads(text)
+    place = values
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = to
+    return json.dumps(values)
+
+
+FIRST = ("recordings", 0)
+SAMPLE = (*FIRST, "entries", "sample")
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "said"),
+    [
+        (("recordings",), [], "recordings"),
+        (("sender",), "Ada", "sender"),
+        (("terms",), "all rights reserved", "terms"),
+        ((*FIRST, "lesson"), "../../00", "lesson"),
+        ((*FIRST, "device"), "<script>alert(1)</script>", "device"),
+        ((*FIRST, "card", "notes"), ["<img src=x>"], "card/notes"),
+        ((*FIRST, "card", "notes"), ["x" * 501], "card/notes"),
+        ((*FIRST, "card", "notes"), ["from /home/bob/run"], "/home/bob/run"),
+        ((*FIRST, "card", "gpus"), [], "no GPU"),
+        ((*FIRST, "card", "serial"), "a", "serial"),
+        ((*FIRST, "date"), "yesterday", "date"),
+        ((*FIRST, "command"), "rm -r *", "command"),
+        ((*FIRST, "versions"), {"python": "3.12"}, "versions"),
+        ((*SAMPLE, "type"), "os:system", "type"),
+        ((*SAMPLE, "type"), "helpers.storage:write_atomically", "no result of this library"),
+        ((*SAMPLE, "values", "median_s"), "soon", "median_s"),
+        ((*SAMPLE, "values", "speed"), 1, "speed"),
+        ((*FIRST, "entries", "other"), {"type": "helpers.sample:Sample", "values": {}}, "records sample"),
+        (("recordings", 1, "lesson"), "00", "once"),
+        (("recordings", 1, "device"), "Another GPU", "one GPU"),
+    ],
+)
+def test_a_foreign_file_is_refused_with_the_reason(sent, gpu, path, to, said):
+    assert sending.check(sent).device == "Tesla T4"
+    with pytest.raises(ValueError, match=said):
+        sending.check(changed(sent, *path, to=to))
+
+
+def test_what_is_no_such_file_at_all_is_refused(sent):
+    for text, said in (("", "no JSON"), ("[" * 10**5, "no JSON"), ("[]", "the file"), (f"{' ' * 2**20}{{}}", "larger"),
+                       (sent.replace("0.0015", "NaN"), "no number"),
+                       (sent.replace("0.0015", "Infinity"), "no number")):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            sending.check(text)
+
+
+def test_a_file_that_is_refused_goes_nowhere(sent, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sending.storage, "course_file", lambda name: tmp_path / name)
+    bad = tmp_path / "sent.json"
+    bad.write_text(changed(sent, *FIRST, "device", to="<b>"))
+    assert sending.main(["take", str(bad)]) == 1
+    assert capsys.readouterr().err.startswith("error: recordings/0/device: ")
+    assert list(tmp_path.iterdir()) == [bad]
+    with pytest.raises(SystemExit):
+        sending.main(["take"])
+
+
+def test_committed_files_of_gpus_are_sound():
+    for path in Path(__file__).parents[2].joinpath("course", sending.FOLDER).glob("*.json"):
+        sending.check(path.read_text(encoding="utf-8"))
