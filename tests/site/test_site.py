@@ -1,0 +1,189 @@
+"""The site of two lessons, as a reader without a network sees it in Chromium, and every page's links without one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from bs4 import BeautifulSoup
+
+from tests.planted import ROOT
+
+LESSONS = ("02", "09")
+SHOWN = ("index.html", "02_compute_and_roofline.html", "09_systolic_arrays.html", "glossary.html", "formulas.html",
+         "exercises/09_systolic_arrays_exercises.html", "appendix/02_compute_and_roofline.html", "decks.html",
+         "recorded_machines.html", "licences.html",
+         "index_of_functions.html", "api/index.html", "api/helpers.memory.html")  # fmt: skip
+BUILD = """
+import sys, pathlib
+from tools.site.__main__ import main
+sys.exit(main(sys.argv[2:], site=pathlib.Path(sys.argv[1])))
+"""
+# The least contrast of any text in the article with what stands behind it; pictures have their own check.
+LEAST_CONTRAST = """() => {
+  const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const behind = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const colour = parts(getComputedStyle(one).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0.99) return colour;
+    }
+    return [255, 255, 255];
+  };
+  let least = [99, ""];
+  for (const element of document.querySelectorAll("article *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !element.checkVisibility() || element.closest("svg, iframe, .headerlink")) continue;
+    const [a, b] = [light(parts(getComputedStyle(element).color)), light(behind(element))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < least[0]) least = [ratio, element.textContent.slice(0, 40)];
+  }
+  return least;
+}"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    return built(tmp_path_factory.mktemp("site") / "site", LESSONS)
+
+
+def built(folder: Path, lessons: Sequence[str] = ()) -> Path:
+    command = [sys.executable, "-c", BUILD, str(folder), *lessons]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"the site: {folder / 'index.html'}\n"
+    return folder
+
+
+@contextmanager
+def shown(chromium, page: Path, **context) -> Iterator:
+    made = chromium.new_context(offline=True, **context)
+    try:
+        opened = made.new_page()
+        opened.goto(page.as_uri())
+        yield opened
+    finally:
+        made.close()
+
+
+def test_the_files_that_a_host_looks_for_are_at_the_root(site):
+    assert {"index.html", "searchindex.js", "slides"} <= {path.name for path in site.iterdir()}
+    assert sorted(path.name[:2] for path in (site / "slides").iterdir()) == sorted(LESSONS)
+
+
+def faults(site: Path) -> list[str]:
+    """Dead links, pictures without words and second titles of the site's pages, the decks' apart."""
+    pages = {path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in site.rglob("*.html")
+             if path.relative_to(site).parts[0] not in ("slides", "_static")}  # fmt: skip
+    names = {path: {tag["id"] for tag in page.find_all(id=True)} for path, page in pages.items()}
+    wrong = []
+    for path, page in pages.items():
+        here = path.relative_to(site).as_posix()
+        if len(page.find_all("h1")) != 1:
+            wrong.append(f"{here}: {len(page.find_all('h1'))} h1")
+        wrong += [f"{here}: a picture without words" for image in page.find_all("img") if not image.get("alt")]
+        for tag, source in (("a", "href"), ("link", "href"), ("script", "src"), ("img", "src"), ("iframe", "src")):
+            for found in page.find_all(tag, {source: True}):
+                parts = urlsplit(found[source])
+                if parts.scheme in ("data", "mailto") or (tag == "a" and parts.scheme):
+                    continue
+                target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+                fragment = unquote(parts.fragment)
+                if parts.scheme or not target.is_file() or (fragment and fragment not in names.get(target, {fragment})):
+                    wrong.append(f"{here}: {found[source]}")
+    assert len(pages) > len(SHOWN)
+    return wrong
+
+
+def test_no_page_has_a_dead_link_a_picture_without_words_or_a_second_title(site):
+    assert faults(site) == []
+
+
+@pytest.mark.release
+def test_the_whole_site_has_none_either(tmp_path):
+    assert faults(built(tmp_path / "site")) == []
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_a_page_asks_no_network_and_complains_of_nothing(site, chromium, page):
+    with shown(chromium, site / page, viewport={"width": 360, "height": 640}) as opened:
+        asked, complaints = [], []
+        opened.on("request", lambda request: asked.append(request.url))
+        opened.on("requestfailed", lambda request: complaints.append(request.url))
+        opened.on("console", lambda said: said.type in ("error", "warning") and complaints.append(said.text))
+        opened.on("pageerror", lambda error: complaints.append(str(error)))
+        opened.reload(wait_until="load")
+        opened.wait_for_timeout(300)
+        assert complaints == []
+        assert {urlsplit(url).scheme for url in asked} <= {"file", "data", "blob"}
+        assert opened.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("page", ["02_compute_and_roofline.html", "api/helpers.memory.html", "glossary.html"])
+def test_text_can_be_read_in_both_themes(site, chromium, page, theme):
+    with shown(chromium, site / page, color_scheme=theme) as opened:
+        ratio, text = opened.evaluate(LEAST_CONTRAST)
+        assert ratio >= 4.5, text
+
+
+def test_the_search_finds_a_word_of_a_lesson(site, chromium):
+    with shown(chromium, site / "search.html") as opened:
+        opened.goto(f"{(site / 'search.html').as_uri()}?q=systolic")
+        opened.wait_for_selector("ul.search li a")
+        assert "09_systolic_arrays.html" in " ".join(
+            link.get_attribute("href") for link in opened.query_selector_all("ul.search li a")
+        )
+
+
+def test_an_answer_opens_when_its_reader_has_typed_a_number_and_stays_open(site, chromium):
+    with shown(chromium, site / "09_systolic_arrays.html") as opened:
+        asked = opened.locator("[class*='tag_asks-']").nth(1)
+        name = next(one for one in asked.get_attribute("class").split() if one.startswith("tag_asks-"))
+        folded = opened.locator(f".tag_{name.removeprefix('tag_').replace('asks-', 'answers-')} details")
+        opens = [folded.nth(place).evaluate("(one) => one.open") for place in range(folded.count())]
+        assert opens == [False] * folded.count() != []
+        folded.first.locator("summary").click(force=True)
+        assert not folded.first.evaluate("(one) => one.open")
+        assert asked.locator("output").inner_text() == "type a number first"
+        opened.keyboard.type("many")
+        opened.keyboard.press("Enter")
+        assert asked.locator("output").inner_text() == "that is not a number"
+        asked.locator("input").fill("0.5")
+        opened.keyboard.press("Enter")
+        assert folded.last.evaluate("(one) => one.open")
+        opened.reload()
+        assert asked.locator("input").input_value() == "0.5"
+        assert folded.last.evaluate("(one) => one.open")
+
+
+def test_without_scripts_an_answer_is_a_plain_fold(site, chromium):
+    with shown(chromium, site / "09_systolic_arrays.html", java_script_enabled=False) as opened:
+        folded = opened.locator("[class*='tag_answers-'] details").first
+        folded.locator("summary").click()
+        assert folded.get_attribute("open") is not None
+
+
+def test_a_player_moves(site, chromium):
+    with shown(chromium, site / "09_systolic_arrays.html") as opened:
+        player = opened.locator("input[type=range]").first
+        before = player.input_value()
+        opened.evaluate("document.querySelectorAll('details').forEach((one) => one.open = true)")
+        player.focus()
+        opened.keyboard.press("ArrowRight")
+        assert player.input_value() != before
+
+
+def test_a_term_says_what_it_means_and_a_function_goes_to_the_reference_and_back(site):
+    lesson = BeautifulSoup((site / "02_compute_and_roofline.html").read_text(), "html.parser")
+    term = lesson.find("a", href="glossary.html#roofline")
+    assert "arithmetic" in term["title"].lower() or "bandwidth" in term["title"].lower()
+    index = (site / "index_of_functions.html").read_text()
+    assert 'href="api/helpers.roofline.html#helpers.roofline' in index
+    assert 'href="../02_compute_and_roofline.html"' in (site / "api" / "helpers.roofline.html").read_text()

@@ -1,0 +1,171 @@
+"""The pages that Sphinx makes the site of: the course with its links within reach, and what a site has besides.
+
+The built notebooks stay as they are but for tags: an answer is folded until its question has a guess, and the course's
+version of what a reader writes is folded too.
+"""
+
+from __future__ import annotations
+
+import html
+import posixpath
+import re
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+import nbformat
+
+from slides import assets
+from tools.authoring import pages
+from tools.authoring.cells import AuthoringError
+from tools.authoring.course import Course
+from tools.authoring.lesson import APPENDIX, Lesson
+from tools.authoring.rules import form, glossary
+from tools.site import licences, machines, reference
+
+STATIC = Path(__file__).resolve().parent / "static"
+OWN = "_own"
+DECKS = "slides"
+
+_LINK = re.compile(r"(!?)\[((?:[^\[\]\\]|\\.)*)\]\(([^()\s]+)\)")
+
+
+def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
+    """Write the pages of the lessons in ``numbers`` (all when empty) into the new folder ``folder``.
+
+    Raises AuthoringError where a notebook cannot be read.
+    """
+    lessons = course.lessons(numbers)
+    api = reference.of(course, lessons)
+    names = [path.relative_to(course.folder) for path in _sources(course, lessons)]
+    texts = {name.as_posix(): course.folder / name for name in names}
+    made = {
+        "index.md": _index(course, lessons, names),
+        "decks.md": _decks(lessons, whole=not numbers),
+        "recorded_machines.md": machines.page(course),
+        "licences.md": licences.page(course.root),
+        **api.pages,
+    }
+    known = {*texts, *made}
+    terms = {f"glossary.md#{entry.anchor}": entry.meaning for entry in glossary.read(course.glossary)}
+    for name, path in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        links = _Links(name, known, terms, api.paths)
+        if path.suffix == ".md":
+            text = links.mended(path.read_text(encoding="utf-8"))
+            (folder / name).write_text(text if "\n## " in text else text.replace("\n### ", "\n## "), encoding="utf-8")
+        else:
+            nbformat.write(_page(_read(path), links), folder / name)
+    for name, text in made.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    shutil.copytree(STATIC, folder / OWN)
+    (folder / OWN / "mathjax.js").write_text(assets.asset("mathjax.js"), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class _Links:
+    """What becomes of a page's links: a term says its meaning, a function goes to the reference, the rest to words."""
+
+    page: str
+    known: Collection[str]
+    terms: Mapping[str, str]
+    paths: Mapping[str, str]
+
+    def mended(self, text: str) -> str:
+        return _LINK.sub(self._link, text)
+
+    def _link(self, link: re.Match[str]) -> str:
+        picture, words, target = link.groups()
+        if picture or target.startswith(("#", "http:", "https:", "attachment:")):
+            return link[0]
+        file, _, fragment = target.partition("#")
+        whole = posixpath.normpath(posixpath.join(posixpath.dirname(self.page), file))
+        if meaning := self.terms.get(f"{whole}#{fragment}"):
+            return f'[{words}]({target} "{meaning.replace(chr(34), chr(39))}")'
+        if whole in self.known:
+            return link[0]
+        path = self.paths.get(words.strip("`")) if whole.startswith("../helpers/") else None
+        return f"{{py:obj}}`{words.strip('`')} <{path}>`" if path else words
+
+
+def _index(course: Course, lessons: Sequence[Lesson], names: Sequence[Path]) -> str:
+    """Return the first page: what the README says of the course, the table of lessons, and the contents of the site."""
+    readme = course.readme.read_text(encoding="utf-8")
+    first = readme.partition("\n## ")[0]
+    groups = {
+        "Lessons": [name for name in names if name.suffix == ".ipynb" and len(name.parts) == 1],
+        "Appendices": [name for name in names if name.parts[0] == APPENDIX],
+        "Exercises": [name for name in names if name.parts[0] == "exercises"],
+        "To look up": [name for name in names if name.suffix == ".md"],
+    }
+    titles = {lesson.number: f"{lesson.number} {lesson.title}" for lesson in lessons}
+    lists = {title: [_listed(name, titles) for name in found] for title, found in groups.items()}
+    lists["To look up"] += ["decks", "recorded_machines", "api/index", "licences"]
+    contents = [
+        f":::{{toctree}}\n:hidden:\n:caption: {title}\n:titlesonly:\n\n" + "\n".join(found) + "\n:::"
+        for title, found in lists.items()
+    ]
+    return "\n\n".join([first, "## Lessons", pages.table(lessons, folder=""), *contents]) + "\n"
+
+
+def _listed(name: Path, titles: Mapping[str, str]) -> str:
+    path = name.with_suffix("").as_posix()
+    title = titles.get(name.name[:2]) if name.suffix == ".ipynb" else None
+    return f"{title} <{path}>" if title else path
+
+
+def _decks(lessons: Sequence[Lesson], *, whole: bool) -> str:
+    decks = {"lecture": "The 50-minute lecture"} if whole else {}
+    decks |= {lesson.name: f"{lesson.number} {lesson.title}" for lesson in lessons}
+    links = [f'- <a href="{DECKS}/{name}.html">{html.escape(title)}</a>' for name, title in decks.items()]
+    return "\n".join(["# Slides", "", "Each deck is one file and needs no network; press S for the speaker's notes.",
+                      "", *links]) + "\n"  # fmt: skip
+
+
+def _sources(course: Course, lessons: Sequence[Lesson]) -> list[Path]:
+    parts = ("{}_*.ipynb", f"{APPENDIX}/{{}}_*.ipynb", "exercises/{}_*.ipynb")
+    notebooks = [found for part in parts for one in lessons for found in course.folder.glob(part.format(one.number))]
+    return [*notebooks, *sorted(course.folder.glob("*.md"))]
+
+
+def _read(path: Path) -> nbformat.NotebookNode:
+    try:
+        return nbformat.read(path, as_version=4)
+    except (ValueError, nbformat.ValidationError, nbformat.reader.NotJSONError) as error:
+        raise AuthoringError(f"{path.name} is not a notebook ({error}); run make lessons") from error
+
+
+def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
+    for question in form.questions(built):
+        last, _ = form.revealed(built, question)
+        if last is not None:
+            _tag(built.cells[question.asked], f"asks-{question.name}")
+            for cell in _answer(built.cells[question.asked + 1 : last + 1]):
+                _fold(cell, "output", "The answer, once you have predicted", f"answers-{question.name}")
+    for cell in built.cells:
+        if "yours" in cell.metadata.get("tags", []):
+            _fold(cell, "input", "One way to write it")
+        elif cell.source.rstrip().endswith(".settle()"):
+            _fold(cell, "input", "What is checked")
+        if cell.cell_type == "markdown":
+            cell.source = links.mended(cell.source)
+    return built
+
+
+def _answer(cells: Sequence[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Return the cells with outputs that end in the reveal and that no text parts from it."""
+    run = list(takewhile(lambda cell: cell.cell_type == "code", reversed(cells)))
+    return [cell for cell in run if cell.outputs and "predict" not in cell.metadata.get("tags", [])]
+
+
+def _fold(cell: nbformat.NotebookNode, part: str, prompt: str, *tags: str) -> None:
+    _tag(cell, f"hide-{part}", *tags)
+    cell.metadata["mystnb"] = {"code_prompt_show": prompt, "code_prompt_hide": prompt}
+
+
+def _tag(cell: nbformat.NotebookNode, *tags: str) -> None:
+    own = cell.metadata.setdefault("tags", [])
+    own.extend(tag for tag in tags if tag not in own)
