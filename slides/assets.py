@@ -15,6 +15,9 @@ ASSETS = {
     "reveal.js": ("sphinx-revealjs", "static/revealjs/dist/reveal.js"),
     "notes.js": ("sphinx-revealjs", "static/revealjs/plugin/notes/notes.js"),
     "mathjax.js": ("sphinx-mathjax-offline", "static/mathjax/tex-svg-full.js"),
+    # Their licences want to go along. MathJax's package holds none: it is the Apache License 2.0, as packaging's is.
+    "reveal.js's licence": ("sphinx-revealjs", "static/revealjs/LICENSE"),
+    "MathJax's licence": ("packaging", "LICENSE.APACHE"),
 }
 
 
@@ -30,9 +33,9 @@ def asset(name: str) -> str:
     """
     package, ending = ASSETS[name]
     text = _installed_file(name, package, ending).read_text(encoding="utf-8")
-    closing_tag = "</script" if name.endswith(".js") else "</style"
-    if closing_tag in text.lower():
-        raise AssetError(f"{name} of {package} holds {closing_tag}>, so it cannot be inlined; pin another version")
+    closing = {".js": "</script", ".css": "</style"}.get(Path(name).suffix, "--")
+    if closing in text.lower():
+        raise AssetError(f"{name} of {package} holds {closing}>, so it cannot be inlined; pin another version")
     return text
 
 

@@ -105,7 +105,7 @@ def _listening(page: Page) -> OpenDeck:
 def _load(opened_deck: OpenDeck, deck: Path, query: Mapping[str, str]) -> None:
     from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
-    laid_out = "html[data-ready=yes]" + (" .pdf-page" if query == PRINT_QUERY else "")
+    laid_out = "html[data-ready=yes]" + (" .pdf-page" if PRINT_QUERY.keys() <= query.keys() else "")
     try:
         opened_deck.page.goto(deck.resolve().as_uri() + (f"?{urlencode(query)}" if query else ""))
         opened_deck.page.wait_for_selector(laid_out, state="attached", timeout=_READY_MS)

@@ -33,6 +33,9 @@ _POLICY = (
     "frame-src 'self' file:; base-uri 'none'; form-action 'none'"
 )
 
+# The machine from outside to inside, each place in the one before: on an act's slide, and on the foot of the lecture's.
+PLACES = ("data centre", "machine", "accelerator", "memory on the chip", "arithmetic unit")
+
 # The theme has its own colours for code, and the template opens and closes each slide by itself.
 _EXPORTER = {
     "NbConvertBase": {"display_data_priority": list(SHOWN)},
@@ -55,14 +58,17 @@ class BuiltDeck(Result):
 class Frame(Result):
     """What stands around the slides of a deck, as text.
 
-    ``page`` is the browser's title, ``eyebrow`` and ``lead`` stand above the title slide's heading and list, and
-    ``footers`` has a line for each slide, the title slide's first.
+    ``page`` is the browser's title, ``eyebrow`` and ``lead`` stand above the title slide's heading and list, ``notes``
+    are for the speaker before it begins, and ``footers`` has a line for each slide, the title slide's first.
+    ``sizes`` are numbers for the places of the machine, in that order, on an act's slide.
     """
 
     page: str
     eyebrow: str
     lead: str
     footers: tuple[str, ...]
+    notes: str = ""
+    sizes: tuple[str, ...] = ("",) * len(PLACES)
 
 
 def find_lessons(numbers: Sequence[str] = (), *, course: Path = COURSE) -> list[Path]:
@@ -139,11 +145,14 @@ def _resources(deck: Deck, frame: Frame) -> dict[str, object]:
         "page": frame.page,
         "eyebrow": frame.eyebrow,
         "lead": frame.lead,
+        "places": PLACES,
+        "sizes": frame.sizes,
+        "exercise": deck.exercise,
         "footer": frame.footers[0],
         "title": deck.title,
         "objectives": deck.objectives,
         "count": len(deck.slides) + 1,
-        "notes": f"<p>{len(deck.slides) + 1} slides, {_minutes(deck.minutes)} to talk.</p>",
+        "notes": f"<p>{len(deck.slides) + 1} slides, {clock(deck.minutes)} to talk.</p>{frame.notes}",
         "policy": _POLICY,
         "assets": {name: asset(name) for name in ASSETS},
     }
@@ -164,8 +173,10 @@ def _deck_notebook(notebook: NotebookNode, deck: Deck, frame: Frame) -> Notebook
                 "heading": slide.heading,
                 "footer": frame.footers[number - 1],
                 "layout": slide.layout,
-                "notes": _notes(slide, spoken, deck, is_last=slide is deck.slides[-1]),
+                "notes": _notes(slide, spoken, deck),
+                "here": list(slide.here),
                 "text": part.text,
+                "axis": part.axis,
                 "code": part.code,
             }
             cell.metadata = nbformat.from_dict({**cell.metadata, "deck": shown})
@@ -176,14 +187,15 @@ def _deck_notebook(notebook: NotebookNode, deck: Deck, frame: Frame) -> Notebook
     return nbformat.v4.new_notebook(cells=cells, metadata=kept)
 
 
-def _notes(slide: Slide, spoken: float, deck: Deck, *, is_last: bool) -> str:
-    time = f"<p>{_minutes(slide.minutes)}; {spoken:g} of {deck.minutes:g} so far.</p>"
-    total = f"<p>The deck's total: {_minutes(deck.minutes)}.</p>" if is_last else ""
-    return f"{time}{slide.notes}{total}"
+def _notes(slide: Slide, spoken: float, deck: Deck) -> str:
+    return (
+        f"<p>{round(60 * slide.minutes)} seconds; {clock(spoken)} of {clock(deck.minutes)} at its end.</p>{slide.notes}"
+    )
 
 
-def _minutes(minutes: float) -> str:
-    return f"{minutes:g} minute{'' if minutes == 1 else 's'}"
+def clock(minutes: float) -> str:
+    """Return minutes as 12:30."""
+    return f"{round(60 * minutes) // 60}:{round(60 * minutes) % 60:02}"
 
 
 def lessons_asked_for(arguments: Sequence[str], description: str) -> list[str]:

@@ -13,6 +13,13 @@ Of a markdown cell the heading and the first paragraph, list, table or figure ar
 speaker, and so is the next text of the lesson below an output, which explains it. A slide that opens without a
 heading of its own takes the last heading above it. The cell that opens a slide carries ``minutes``, the time to talk.
 
+A cell that opens a slide may say more in its metadata: ``headline``, the slide's title, a statement in a sentence
+(by default the last heading above); ``layout``, one of :data:`LAYOUTS` (by default what its parts are); ``say``, the
+notes. A cell on a slide may say ``mark``, a text in the line of its code or the row of its table that is set off;
+``lines``, the first and the last of its code; ``numbers``, patterns with labels that take large numbers out of its
+output; ``frames``, the places of a player's frames that are steps, ``captions`` for them, and ``crop``, the part of the
+drawing (left, top, width, height); and a ``predict`` cell ``axis``, the two ends of the axis to guess on.
+
 A question and its answer stand on two slides. A slide whose text asks something shows no output, and none joins a
 text above a ``predict`` to an output below it. The output of a ``predict`` is its question, as text, and that of a
 ``reveal`` needs a slide before it that asks.
@@ -20,17 +27,16 @@ text above a ``predict`` to an output below it. The output of a ``predict`` is i
 
 from __future__ import annotations
 
-import base64
+import dataclasses
 import html
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from helpers.results import Result
-from slides import players, questions
+from slides import evidence, players, questions
 from slides.markdown import (
     CutCell,
     count_words,
@@ -46,6 +52,8 @@ from slides.markdown import (
 )
 
 TAGS = ("slide", "slide-more", "slide-code", "slide-output")
+LAYOUTS = ("statement", "question", "figure", "beside", "numbers", "table", "code", "steps", "act", "close", "printed")
+KEYS = ("headline", "layout", "say", "here", "mark", "lines", "numbers", "frames", "captions", "crop", "axis")
 MOST_WORDS = 40
 
 # What an output is shown as: the first of these that it has.
@@ -53,10 +61,6 @@ SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown
 
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _IMAGES = ("image/png", "image/jpeg", "image/svg+xml")
-_NEARLY_SQUARE = 1.6  # a figure less wide than this, or a table of more rows, stands beside the text
-_SHORT_TABLE_ROWS = 6
-_FEW_LINES, _FEW_CHARACTERS = 6, 44  # printed lines that stand alone are enlarged up to this size
-_MANY_ROWS = 9  # a table of more rows, its heading's included, is set smaller
 _LEADS_OVER = re.compile(r":(\s*(?:</[a-z]+>\s*)*)$")
 _LESSON_KEYS = ("number", "title", "minutes", "objectives")
 
@@ -67,53 +71,50 @@ class SlideError(ValueError):
 
 @dataclass(frozen=True)
 class Part(Result):
-    """What one cell gives to a slide: its text as HTML (of a ``predict`` the question), or its code and outputs."""
+    """What one cell gives to a slide: HTML of its text, of the axis to guess on where it asks, and of its code, and
+    its outputs.
+    """
 
     cell_index: int
     text: str = ""
-    code: bool = False
+    axis: str = ""
+    code: str = ""
     outputs: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
 class Slide(Result):
-    """One slide: HTML of the heading and of the notes, the parts in order, and the minutes to talk."""
+    """One slide: HTML of the heading and of the notes, the parts in order, the minutes to talk, and its layout.
+
+    ``here`` are the places of the machine that an act or a slide of it is about.
+    """
 
     heading: str
     parts: tuple[Part, ...]
     notes: str
     minutes: float
+    layout: str
+    here: tuple[str, ...] = ()
 
     @property
     def words(self) -> int:
         """The words of the slide's text, heading included; code and outputs are not text."""
         return count_words(self.heading) + sum(count_words(part.text) for part in self.parts)
 
-    @property
-    def layout(self) -> str:
-        """How the body is laid out: 'words' for text alone, 'beside' for text with one tall picture or table,
-        'lone' for an output alone that is no picture, 'lone few' for a few printed lines, 'lone long' for a long
-        table, 'stacked' for all else.
-        """
-        if not any(part.code or part.outputs for part in self.parts):
-            return "words"
-        if not any(part.code or part.text for part in self.parts):
-            return _lone([output for part in self.parts for output in part.outputs])
-        first, second = self.parts if len(self.parts) == 2 else (None, None)
-        if first and first.text and not second.code and len(second.outputs) == 1 and _is_tall(second.outputs[0]):
-            return "beside"
-        return "stacked"
-
 
 @dataclass(frozen=True)
 class Deck(Result):
-    """A lesson's slides, and what its title slide says: ``facts`` in one line, the objectives as HTML."""
+    """A lesson's slides, and what its title slide says: ``facts`` in one line, the objectives as HTML.
+
+    ``exercise`` is what to do after it, which the last slide says.
+    """
 
     number: str
     title: str
     facts: str
     objectives: tuple[str, ...]
     slides: tuple[Slide, ...]
+    exercise: str = ""
 
     @property
     def minutes(self) -> float:
@@ -128,8 +129,22 @@ def read_deck(notebook: Mapping[str, Any], *, name: str, folder: Path) -> Deck:
     for a lesson without metadata or slides and for every cell that breaks a rule of a slide.
     """
     lesson = _lesson(notebook, name)
+    objectives = tuple(_in_future(objective, name) for objective in lesson["objectives"])
+    _check_title(" ".join((html.escape(lesson["title"]), *objectives)), name)
+    return Deck(
+        number=f"{lesson['number']}",
+        title=lesson["title"],
+        facts=_facts(lesson),
+        objectives=objectives,
+        slides=read_slides(notebook["cells"], title=lesson["title"], name=name, folder=folder),
+        exercise=_first_exercise(folder / "exercises" / f"{name}_exercises.ipynb", f"{lesson['number']}"),
+    )
+
+
+def read_slides(cells: Sequence[Mapping[str, Any]], *, title: str, name: str, folder: Path) -> tuple[Slide, ...]:
+    """Return the slides that the marked ``cells`` make; ``title`` is the heading where there is none. See read_deck."""
     groups: list[list[int]] = []
-    for index, cell in enumerate(notebook["cells"]):
+    for index, cell in enumerate(cells):
         tags = _slide_tags(cell, name, index)
         if "slide" in tags:
             groups.append([index])
@@ -141,13 +156,15 @@ def read_deck(notebook: Mapping[str, Any], *, name: str, folder: Path) -> Deck:
             groups[-1].append(index)
     if not groups:
         raise SlideError(f"{name} has no slide: tag the cells that open one 'slide'")
-    objectives = tuple(_in_future(objective, name) for objective in lesson["objectives"])
-    _check_title(" ".join((html.escape(lesson["title"]), *objectives)), name)
-    slides = tuple(_slide(notebook["cells"], group, lesson["title"], name, folder) for group in groups)
-    _check_answers(slides, notebook["cells"], name)
-    return Deck(
-        number=f"{lesson['number']}", title=lesson["title"], facts=_facts(lesson), objectives=objectives, slides=slides
-    )
+    asked = questions.read(cells)
+    slides = tuple(_slide(cells, group, title, name, folder, asked) for group in groups)
+    _check_answers(slides, cells, name)
+    return slides
+
+
+def _first_exercise(path: Path, number: str) -> str:
+    headings = re.findall(r"## Exercise 1: ([^\\\n\"]+)", path.read_text(encoding="utf-8")) if path.is_file() else []
+    return f"Now you: exercise 1 of lesson {number}, {headings[0].strip()}" if headings else ""
 
 
 def _lesson(notebook: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -198,9 +215,17 @@ def _slide_tags(cell: Mapping[str, Any], name: str, index: int) -> set[str]:
     return tags
 
 
-def _slide(cells: Sequence[Mapping[str, Any]], group: list[int], title: str, name: str, folder: Path) -> Slide:
+def _slide(
+    cells: Sequence[Mapping[str, Any]],
+    group: list[int],
+    title: str,
+    name: str,
+    folder: Path,
+    asked: Mapping[str, questions.Guess],
+) -> Slide:
     opening = group[0]
-    heading, notes, parts = "", [], []
+    stated = cells[opening]["metadata"]
+    heading, notes, parts = _headline(stated.get("headline", ""), name, opening, folder), [], []
     for index in group:
         cell = cells[index]
         if cell["cell_type"] == "markdown":
@@ -209,21 +234,59 @@ def _slide(cells: Sequence[Mapping[str, Any]], group: list[int], title: str, nam
             notes += [_shown_in_notes(cut, joined=index != opening), cut.notes]
             parts.append(Part(cell_index=index, text=cut.text))
         else:
-            parts.append(_code_part(cell, name, index, folder))
+            parts.append(_code_part(cell, name, index, folder, asked, steps=stated.get("layout") == "steps"))
     code_last = cells[group[-1]]["cell_type"] == "code"
     below = _explained(cells, group[-1] + 1, name, folder) if code_last else ""
     if parts[-1].outputs:
         notes.append(below)
-    spoken = _ended("\n".join(note for note in notes if note))
+    spoken = stated.get("say", "") or _ended("\n".join(note for note in notes if note))
     spoken = spoken or _led_up_to(cells, opening, folder) or _to_show(parts) or _ended(below)
+    if not heading and len(parts) == 1 and parts[0].axis and not parts[0].outputs:  # the question is the title
+        heading = parts[0].text.removeprefix("<p>").removesuffix("</p>")
+        parts = [dataclasses.replace(parts[0], text="")]
+    layout = stated.get("layout") or ("close" if "recap" in stated.get("tags", []) else _layout(parts))
+    if layout not in LAYOUTS:
+        raise _error(name, opening, f"has the layout {layout!r}; the layouts are {', '.join(LAYOUTS)}")
     slide = Slide(
         heading=heading or _heading_above(cells, opening, name, folder) or html.escape(title),
         parts=tuple(parts),
         notes=spoken,
         minutes=_minutes(cells[opening], name, opening),
+        layout=layout,
+        here=tuple(stated.get("here", ())),
     )
     _check_words(slide, name, opening)
     return slide
+
+
+def _headline(stated: str, name: str, index: int, folder: Path) -> str:
+    """Return a stated title as HTML, '' where there is none."""
+    said = render_markdown(stated, folder=folder).strip().removeprefix("<p>").removesuffix("</p>")
+    _check_html(said, name, index, "holds")
+    _check_measurement(typed_measurement(said), name, index, " in the headline")
+    return said
+
+
+def _layout(parts: Sequence[Part]) -> str:
+    """Return what the parts of a slide make where its cell does not say."""
+    outputs = [output for part in parts for output in part.outputs]
+    code = any(part.code for part in parts)
+    pages = [output.get("data", {}).get("text/html", "") for output in outputs]
+    if any(set(_IMAGES) & set(output.get("data", {})) for output in outputs):
+        return "figure"
+    if any('class="number' in page for page in pages):
+        return "numbers"
+    if any("<tr" in page for page in pages):
+        return "table"
+    if outputs and not code:
+        return "printed"
+    if code:
+        return "code"
+    return "question" if _asks(parts) else "statement"
+
+
+def _asks(parts: Sequence[Part]) -> bool:
+    return any(part.axis for part in parts) or questions.asks([part.text for part in parts])
 
 
 def _ended(notes: str) -> str:
@@ -233,7 +296,7 @@ def _ended(notes: str) -> str:
 
 def _to_show(parts: Sequence[Part]) -> str:
     """Return what to do with a slide on which the lesson says no more, by what it asks and shows."""
-    if questions.asks([part.text for part in parts]):
+    if _asks(parts):
         return "<p>Let the room guess, and write the guesses down, before you go on.</p>"
     shown = [output.get("data", {}) for part in parts for output in part.outputs]
     figures = [data["text/plain"] for data in shown if any(mime in data for mime in _IMAGES)]
@@ -329,17 +392,21 @@ def _check_words(slide: Slide, name: str, index: int) -> None:
 def _check_answers(slides: Sequence[Slide], cells: Sequence[Mapping[str, Any]], name: str) -> None:
     """Refuse a question on the slide of its answer, and an answer that no slide has asked for."""
     asked = False
+    predicted: set[str] = set()  # the questions that were on a slide
     for slide in slides:
+        outputs = [output for part in slide.parts for output in cells[part.cell_index].get("outputs", ())]
+        predicted |= {one for one in map(questions.question, outputs) if one is not None}
         opening = slide.parts[0].cell_index
         shows = [part.cell_index for part in slide.parts if part.outputs]
-        asks = questions.asks([part.text for part in slide.parts])
+        asks = _asks(slide.parts)
         remedy = "open a slide of its own for the output: tag its cell 'slide', with minutes"
         if shows and asks:
             raise _error(name, opening, f"asks a question and shows an output on one slide; {remedy}")
         told = [part.cell_index for part in slide.parts if part.text]
         if shows and told and any(_is_predict(cell) for cell in cells[told[0] : shows[-1]]):
             raise _error(name, opening, f"joins a text above a predict to an output below it; {remedy}")
-        if any(questions.is_answer(output) for part in slide.parts for output in part.outputs) and not asked:
+        answers = [output for part in slide.parts for output in part.outputs if questions.is_answer(output)]
+        if not asked and any(questions.lines(output)[0] not in predicted for output in answers):
             remedy = "tag the cell of its predict 'slide-output', to join the slide before or with 'slide' and minutes"
             problem = "shows the answer of a reveal, and no slide since the last output has asked"
             raise _error(name, opening, f"{problem}; {remedy}")
@@ -350,18 +417,38 @@ def _is_predict(cell: Mapping[str, Any]) -> bool:
     return any(questions.question(output) is not None for output in cell.get("outputs", []))
 
 
-def _code_part(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> Part:
-    tags = cell["metadata"].get("tags", [])
+def _code_part(
+    cell: Mapping[str, Any], name: str, index: int, folder: Path, asked: Mapping[str, questions.Guess], *, steps: bool
+) -> Part:
+    stated = cell["metadata"]
+    tags, mark = stated.get("tags", []), stated.get("mark", "")
     outputs = () if "slide-code" in tags else tuple(_shown_outputs(cell, name, index, folder))
     if "slide-output" in tags and not outputs:
         raise _error(name, index, "has no output to show; run `make lessons`, or tag a cell that prints something")
-    code = "slide-output" not in tags
-    if code:
+    code = ""
+    if "slide-output" not in tags:
         _check_measurement(measurement_in_comments(cell["source"]), name, index, " in a comment")
-    answers = tuple(
-        players.for_slide(questions.for_slide(output)) for output in outputs if questions.question(output) is None
+        code = evidence.code(cell["source"], mark=mark, lines=stated.get("lines", ()))
+    answers = tuple(output for output in outputs if questions.question(output) is None)
+    if any(questions.is_answer(output) for output in answers):  # what is printed beside an answer is not for the slide
+        answers = tuple(output for output in answers if "text" not in output)
+    if "numbers" in stated:
+        try:
+            answers = (evidence.numbers_in(answers, stated["numbers"]),)
+        except evidence.EvidenceError as error:
+            raise _error(name, index, str(error)) from error
+    else:
+        answers = tuple(evidence.shown(evidence.set_off(output, mark), asked) if not steps
+                        else evidence.steps(output, stated) for output in answers)  # fmt: skip
+    if mark and not evidence.is_set_off(code, answers):
+        raise _error(name, index, f"has no line of code and no row with {mark!r} to set off")
+    return Part(
+        cell_index=index,
+        text=questions.as_text(outputs),
+        axis=questions.axes(outputs, asked),
+        code=code,
+        outputs=answers,
     )
-    return Part(cell_index=index, text=questions.as_text(outputs), code=code, outputs=answers)
 
 
 def _shown_outputs(cell: Mapping[str, Any], name: str, index: int, folder: Path) -> list[Mapping[str, Any]]:
@@ -390,33 +477,6 @@ def _check_output(data: Mapping[str, Any], name: str, index: int, folder: Path) 
     _check_html(shown, name, index, "has an output with")
     if set(_IMAGES) & set(data) and not is_described(str(data.get("text/plain", ""))):
         raise _error(name, index, "shows a figure without an alt text; use plotting.show(figure, alt=...)")
-
-
-def _lone(outputs: Sequence[Mapping[str, Any]]) -> str:
-    if any(set(_IMAGES) & set(output.get("data", {})) for output in outputs):
-        return "stacked"
-    if sum(output.get("data", {}).get("text/html", "").count("<tr") for output in outputs) > _MANY_ROWS:
-        return "lone long"
-    printed = [_printed(output) for output in outputs]
-    lines = [line for text in printed for line in (text or "").splitlines()]
-    few = 0 < len(lines) <= _FEW_LINES and max(map(len, lines)) <= _FEW_CHARACTERS
-    return "lone few" if few and None not in printed else "lone"
-
-
-def _printed(output: Mapping[str, Any]) -> str | None:
-    """Return what stands on the slide as printed text, or None where the output is shown otherwise."""
-    data = output.get("data", {})
-    return output.get("text") if not data else None if set(SHOWN[:-1]) & set(data) else data.get("text/plain")
-
-
-def _is_tall(output: Mapping[str, Any]) -> bool:
-    data = output.get("data", {})
-    if "text/html" in data:
-        return data["text/html"].count("<tr") > _SHORT_TABLE_ROWS
-    if "image/png" not in data:
-        return False
-    width, height = struct.unpack(">II", base64.b64decode(data["image/png"])[16:24])
-    return width / height < _NEARLY_SQUARE
 
 
 def _error(name: str, index: int, problem: str) -> SlideError:

@@ -41,7 +41,9 @@
     if (below === null) return null;
     const style = getComputedStyle(element);
     const ink = { ...rgba(style.color) };
-    for (let node = element; node; node = node.parentElement) ink.alpha *= Number(getComputedStyle(node).opacity);
+    for (let node = element; node; node = node.parentElement) {
+      if (!node.matches(".fragment")) ink.alpha *= Number(getComputedStyle(node).opacity); // a step comes in its turn
+    }
     const [light, dark] = [luminance(over(ink, below)), luminance(below)].sort((a, b) => b - a);
     return (light + 0.05) / (dark + 0.05);
   };
@@ -54,7 +56,7 @@
     seen.lowest = Math.min(seen.lowest, ratio ?? seen.lowest);
     const size = parseFloat(getComputedStyle(element).fontSize);
     const least = element.closest("footer") ? limits.footer
-      : element.closest("pre, code, table, .html, sup, sub") ? limits.code : limits.text;
+      : element.closest("pre, code, table, .html, .guess, sup, sub") ? limits.code : limits.text;
     if (size < least - 0.01) problem("font size", `${quote(text)} has ${size} px, needs ${least} px`);
     if (!element.closest("footer")) seen.smallest = Math.min(seen.smallest, size);
   };
@@ -74,6 +76,17 @@
     if (excess > widest.excess) widest = { excess, what };
   };
 
+  // How much of the slide is filled: of a grid over its area the share that lies in text, a picture, a table, a panel or an axis.
+  const cells = new Set();
+  const [across, down] = [64, 36];
+  const cover = (rectangle) => {
+    const column = (x) => Math.round(((x - area.left) / (area.right - area.left)) * across);
+    const row = (y) => Math.round(((y - area.top) / (area.bottom - area.top)) * down);
+    for (let x = Math.max(0, column(rectangle.left)); x < Math.min(across, column(rectangle.right)); x += 1) {
+      for (let y = Math.max(0, row(rectangle.top)); y < Math.min(down, row(rectangle.bottom)); y += 1) cells.add(y * across + x);
+    }
+  };
+
   const walker = document.createTreeWalker(slide, NodeFilter.SHOW_TEXT);
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const element = node.parentElement;
@@ -83,7 +96,13 @@
     const range = document.createRange();
     range.selectNodeContents(node);
     const box = element.closest("footer") ? outer : part ? part.getBoundingClientRect() : area;
-    for (const rectangle of range.getClientRects()) examinePlace(rectangle, box, quote(node.data));
+    for (const rectangle of range.getClientRects()) {
+      examinePlace(rectangle, box, quote(node.data));
+      const leading = 0.1 * rectangle.height;
+      if (!element.closest("footer")) {
+        cover({ left: rectangle.left, right: rectangle.right, top: rectangle.top - leading, bottom: rectangle.bottom + leading });
+      }
+    }
   }
   for (const element of slide.querySelectorAll("*")) {
     if (element.closest(`${hidden}, footer, svg`) || element.matches(".body")) continue;
@@ -111,9 +130,11 @@
     if (!image.complete || image.naturalWidth === 0) problem("figure", "a figure is not loaded");
     if (!image.alt.trim() || /^no description has been provided for this image/i.test(image.alt.trim())) problem("figure", "a figure has no alt text");
     if (image.parentElement.shadowRoot) continue; // a player stands in its place
-    const { width, height } = image.getBoundingClientRect();
+    const box = image.getBoundingClientRect();
+    const drawn = Math.min(box.width / image.naturalWidth, box.height / image.naturalHeight);
+    const [width, height] = [drawn * image.naturalWidth, drawn * image.naturalHeight];
     const large = Math.max(width / limits.figureWidth, height / limits.figureHeight) >= 1;
-    if (image.closest(".figure") && (!large || Math.min(width, height) < limits.figureSide)) {
+    if (image.closest("figure") && (!large || Math.min(width, height) < limits.figureSide)) {
       problem("figure", `a figure is squeezed to ${Math.round(width)} x ${Math.round(height)} px`);
     }
     const around = getComputedStyle(image);
@@ -122,6 +143,24 @@
     const scale = Math.min(across / image.naturalWidth, down / image.naturalHeight);
     if (scale < limits.figureScale) problem("figure", `a figure and its text are drawn at ${Math.round(100 * scale)} % of their size`);
   }
-  if (!section.querySelector("aside.notes")?.textContent.match(/\d minutes?/)) problem("notes", "no minutes in the notes");
+
+  const solid = "figure, table, pre, .number, .guess, .machine, .course-player, .frame, mjx-container";
+  for (const element of slide.querySelectorAll(solid)) cover(element.getBoundingClientRect());
+  seen.filled = cells.size / (across * down);
+  if (seen.filled < limits.filled && !slide.matches(".title")) problem("empty", `${Math.round(100 * seen.filled)} % of the slide is filled`);
+  const evidence = slide.querySelector("figure, table, .part.code, .number, .guess, .course-player, .frame");
+  if (slide.querySelector(".output > pre") && !evidence) problem("bare output", "printed lines stand alone; show numbers, a table, a figure");
+  for (const code of slide.querySelectorAll(".part.code pre")) {
+    const lines = code.innerText.trimEnd().split("\n").length;
+    if (lines > limits.lines) problem("code", `${lines} lines of code, at most ${limits.lines}`);
+  }
+  const drawnTexts = [...slide.querySelectorAll(".frame svg text")].filter((text) => text.getClientRects().length)
+    .map((text) => [parseFloat(getComputedStyle(text).fontSize) * Math.hypot(text.getScreenCTM().a, text.getScreenCTM().b), text]);
+  const [size, text] = drawnTexts.sort(([one], [other]) => one - other)[0] ?? [Infinity];
+  if (size < limits.drawn) problem("font size", `${quote(text.textContent)} is drawn at ${size.toFixed(1)} px`);
+  const notes = section.querySelector("aside.notes")?.textContent ?? "";
+  if (!/^\d+ (seconds|slides)/.test(notes.trim())) problem("notes", "no seconds in the notes");
+  seen.title = slide.querySelector("h1, h2").textContent.trim();
+  seen.layout = [...slide.classList].at(-1);
   return seen;
 }

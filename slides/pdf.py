@@ -16,19 +16,23 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-def print_deck(browser: Browser, deck: Path) -> bytes:
-    """Return the PDF of ``deck``, in light colours, one page of 1280 by 720 CSS pixels a slide.
+def print_deck(browser: Browser, deck: Path, *, notes: bool = False) -> bytes:
+    """Return the PDF of ``deck``, in light colours, one page of 1280 by 720 CSS pixels a slide; its notes on another.
 
     Raises BrowserError when the deck does not start, or is not laid out as one page a slide.
     """
-    with opened(browser, deck, **PRINT_QUERY) as opened_deck:
+    asked = {"showNotes": "separate-page"} if notes else {}  # what reveal.js is asked in the address
+    with opened(browser, deck, **PRINT_QUERY, **asked) as opened_deck:
         return printed(opened_deck, deck)
 
 
 def printed(opened_deck: OpenDeck, deck: Path) -> bytes:
     """Return what :func:`print_deck` does of a deck that is open to be printed."""
     page = opened_deck.page
-    pages, slides = page.locator(".pdf-page").count(), page.evaluate("Reveal.getTotalSlides()")
+    pages, slides = (
+        page.locator(".pdf-page:not(:has(> .speaker-notes-pdf))").count(),
+        page.evaluate("Reveal.getTotalSlides()"),
+    )
     if pages != slides:
         raise BrowserError(f"{deck.name}: {slides} slides became {pages} pages; run `python -m slides.check`")
     return page.pdf(prefer_css_page_size=True, print_background=True, tagged=True)

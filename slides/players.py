@@ -9,15 +9,26 @@ from typing import Any
 
 from helpers.plotting.player._play import BEGINS, SCRIPT
 
+# On a slide a frame takes the theme's colours, through the shadow tree: white becomes the page.
+_ON_A_SLIDE = SCRIPT.replace("background: white", "background: var(--figure-page, white)").replace(
+    ".stage > svg {", ".stage > svg { filter: var(--figure-filter, none); mix-blend-mode: var(--figure-blend, normal);"
+)
+
 _RUN = re.compile(r"<script>.*?</script>", re.DOTALL)
 _HELD = re.compile(r'<script type="application/json">(.*?)</script>', re.DOTALL)
+
+
+def held(output: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the title, alt text, frames and captions of a player, or None for another output."""
+    html = output.get("data", {}).get("text/html", "")
+    return json.loads(_HELD.search(html)[1]) if html.startswith(BEGINS) else None
 
 
 def opened(html: str) -> str:
     """Return the HTML of a player with its frames in the open and without its script; other HTML as it is."""
     if not html.startswith(BEGINS):
         return html
-    return _HELD.sub(lambda held: "".join(json.loads(held[1])["frames"]), _RUN.sub("", html))
+    return _HELD.sub(lambda match: "".join(json.loads(match[1])["frames"]), _RUN.sub("", html))
 
 
 def for_slide(output: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -25,5 +36,5 @@ def for_slide(output: Mapping[str, Any]) -> Mapping[str, Any]:
     html = output.get("data", {}).get("text/html", "")
     if not html.startswith(BEGINS):
         return output
-    shown = _RUN.sub(lambda _: f"<script>{SCRIPT}</script>", html)
+    shown = _RUN.sub(lambda _: f"<script>{_ON_A_SLIDE}</script>", html)
     return {**output, "data": {**output["data"], "text/html": shown}}

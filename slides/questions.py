@@ -1,19 +1,79 @@
 """Questions and their answers on slides: what is shown of each, and on which slide.
 
 ``helpers.predict`` asks and ``reveal`` answers. In a built notebook both say that no prediction was made. On a slide
-the question stands alone, so that a room can predict, and the answer keeps its model and its measurement.
+the question stands alone with an axis to guess on, so that a room can predict; the lecturer types its guesses in.
+The answer keeps its model and its measurement, as large numbers and on the same axis, where the guesses stand, too.
 """
 
 from __future__ import annotations
 
 import html
+import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bs4 import BeautifulSoup
 
-from helpers.widgets._answers import NO_PREDICTION
+from helpers.results import Result
+from helpers.widgets._answers import NO_PREDICTION, read_number
 from slides.markdown import plain_text
+
+
+@dataclass(frozen=True)
+class Guess(Result):
+    """A question of a notebook: the unit of its answer, and the axis to guess on, from ``low`` to ``high``."""
+
+    question: str
+    unit: str
+    low: float
+    high: float
+
+    def axis(self, marks: Sequence[tuple[str, float]] = ()) -> str:
+        """Return the HTML of the axis, with ``marks`` on it, or without them a place for the room's guesses."""
+        typed = "" if marks else (
+            f"<label>The room's guesses ({html.escape(self.unit)}), with commas:<input type=text></label>"
+        )  # fmt: skip
+        return (
+            f'<div class="guess" data-question="{html.escape(self.question)}" data-unit="{html.escape(self.unit)}" '
+            f'data-low="{self.low:g}" data-high="{self.high:g}" data-marks="{html.escape(json.dumps(marks))}">'
+            f"{typed}</div>"
+        )
+
+
+def read(cells: Sequence[Mapping[str, Any]]) -> dict[str, Guess]:
+    """Return the questions that the cells ask, by their text.
+
+    Where a predict cell states no ``axis`` it is wide enough for the answer and does not have it in its middle.
+    """
+    outputs = [(cell, output) for cell in cells for output in cell.get("outputs", [])]
+    answers = {lines(output)[0]: output for _, output in outputs if is_answer(output)}
+    guesses = {}
+    for cell, output in outputs:
+        asked = question(output)
+        if asked is not None:
+            unit = lines(output)[0].rpartition(" [")[2].removesuffix("]")
+            found = [value for _, value in values(answers.get(asked, {}), unit)]
+            low, high = cell["metadata"].get("axis") or _axis(found, asked, unit)
+            guesses[asked] = Guess(question=asked, unit=unit, low=low, high=high)
+    return guesses
+
+
+def _axis(found: Sequence[float], asked: str, unit: str) -> tuple[float, float]:
+    above = [value for value in found if value > 0]
+    if unit == "%":
+        return 0, 100
+    if not above or min(found) <= 0:
+        return 0, 10 ** math.ceil(math.log10(max([*found, 1]) + 1))
+    aside = sum(map(ord, asked)) % 2
+    low, high = (math.floor(math.log10(value)) for value in (min(above), max(above)))
+    return 10.0 ** (low - 1 - aside), 10.0 ** (high + 3 - aside)
+
+
+def lines(output: Mapping[str, Any]) -> list[str]:
+    """Return the lines of an output's text, at least one; an answer's first is its question."""
+    return output.get("data", {}).get("text/plain", "").splitlines() or [""]
 
 
 def question(output: Mapping[str, Any]) -> str | None:
@@ -28,25 +88,27 @@ def as_text(outputs: Sequence[Mapping[str, Any]]) -> str:
     return "".join(f"<p>{html.escape(one)}</p>" for one in asked if one is not None)
 
 
+def axes(outputs: Sequence[Mapping[str, Any]], asked: Mapping[str, Guess]) -> str:
+    """Return the axes to guess on, of the questions that ``outputs`` ask."""
+    return "".join(asked[one].axis() for one in map(question, outputs) if one is not None)
+
+
 def is_answer(output: Mapping[str, Any]) -> bool:
     """Return whether ``output`` is that of a ``reveal``."""
-    lines = output.get("data", {}).get("text/plain", "").splitlines()
-    return len(lines) > 2 and lines[1].startswith("predicted  ") and "text/html" in output["data"]
+    text = lines(output)
+    return len(text) > 2 and text[1].startswith("predicted  ") and "text/html" in output["data"]
 
 
-def for_slide(output: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``output`` as a slide shows it: an answer without the row of a prediction that nobody made.
+def rows(output: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return name, value and remark of each number of an answer; no prediction that nobody made."""
+    table = BeautifulSoup(output.get("data", {}).get("text/html", ""), "html.parser").find_all("tr")
+    found = [(row.th.get_text(), *(cell.get_text() for cell in row.find_all("td"))) for row in table]
+    return [(name, value, beside) for name, value, _, beside in found if value != NO_PREDICTION]
 
-    Its HTML is marked with the class ``answer`` for the theme. Other outputs come back as they are.
-    """
-    if not is_answer(output):
-        return output
-    soup = BeautifulSoup(output["data"]["text/html"], "html.parser")
-    soup.find("div")["class"] = "answer"
-    for row in soup.find_all("tr"):
-        if row.td.get_text() == NO_PREDICTION:
-            row.decompose()
-    return {**output, "data": {**output["data"], "text/html": str(soup)}}
+
+def values(output: Mapping[str, Any], unit: str) -> list[tuple[str, float]]:
+    """Return the numbers of an answer in ``unit``, each with its name."""
+    return [(name, read_number(value.replace(",", ""), unit)) for name, value, _ in rows(output)]
 
 
 def asks(texts: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""The lecture: every topic in its order, 50 minutes, nothing but slides of lessons, in a browser and on paper."""
+"""The lecture: all topics of the one it grew from, 50 minutes, statements, notes to say, in a browser and on paper."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from pathlib import Path
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
-from slide_samples import notebook_of, text_cell
+from slide_samples import code_cell, notebook_of, printed, text_cell
 
-from slides import build, check, lecture, questions
+from slides import build, check, lecture
+from slides.build import PLACES
 from slides.cells import SlideError
-from slides.lecture import Act, Pick, Topic
 from slides.markdown import plain_text
 from tools.authoring.course import HERE
 from tools.authoring.rules import glossary
 
+SLIDES = lecture.plan()
+
 
 @pytest.fixture(scope="module")
 def assembled():
-    return lecture.assemble()
+    return lecture.assemble(SLIDES, minutes=lecture.MINUTES)
 
 
 @pytest.fixture(scope="module")
@@ -29,85 +31,100 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[build.BuiltDeck, 
     return lecture.build(folder=folder), folder / "lecture.html"
 
 
-@pytest.fixture(scope="module")
-def notes(written) -> list[str]:
-    page = BeautifulSoup(written[1].read_text(encoding="utf-8"), "html.parser")
-    return [aside.get_text(" ", strip=True) for aside in page.select("aside.notes")]
+def test_all_topics_of_the_lecture_that_it_grew_from_are_taught():
+    assert {topic for slide in SLIDES for topic in slide.get("topics", ())} == set(range(1, 24))
 
 
-def test_the_topics_are_those_of_the_lecture_in_order():
-    assert [topic.number for topic in lecture.topics()] == list(range(1, 25))
+def test_each_topic_rests_on_a_cell_of_a_lesson():
+    shown = {topic for slide in SLIDES if slide.get("cells") for topic in slide["topics"]}
+    assert shown == set(range(1, 24))
 
 
-def test_every_topic_has_slides_or_says_what_is_missing():
-    assert [topic.number for topic in lecture.topics() if not topic.picks and not topic.later] == []
+def test_it_has_between_twenty_and_forty_five_slides_and_fifty_minutes(written):
+    assert 20 <= written[0].slides <= 45
+    assert written[0].minutes == pytest.approx(50)
 
 
-def test_no_slide_stands_in_it_twice():
-    picks = [(pick.lesson, pick.heading, pick.nth) for topic in lecture.topics() for pick in topic.picks]
-    assert len(picks) == len(set(picks))
+def test_no_cell_stands_in_it_twice():
+    cells = [(number, text) for slide in SLIDES for number, text, _ in slide.get("cells", ())]
+    assert len(cells) == len(set(cells))
 
 
-def test_the_minutes_sum_to_fifty(assembled):
-    assert assembled[0].minutes == 50
-
-
-def test_every_slide_shows_what_its_lesson_shows(assembled):
-    deck, notebook, _ = assembled
-    picks = [pick for topic in lecture.topics() for pick in topic.picks]
-    assert len(deck.slides) == len(picks)
-    lessons = {number: lecture.read_lesson(number) for number in {pick.lesson for pick in picks}}
-    for slide, pick in zip(deck.slides, picks, strict=True):
-        lesson, own = lessons[pick.lesson]
-        same = [one for one in own.slides if plain_text(one.heading) == pick.heading][pick.nth - 1]
-        assert [(part.text, part.code, part.outputs) for part in slide.parts] == [
-            (part.text, part.code, part.outputs) for part in same.parts
-        ]
-        for part, original in zip(slide.parts, same.parts, strict=True):
-            assert notebook.cells[part.cell_index].id == lesson.cells[original.cell_index].id
-
-
-def test_no_heading_numbers_a_part_of_a_lesson(assembled):
-    assert [slide.heading for slide in assembled[0].slides if "Part " in slide.heading] == []
-
-
-def test_every_slide_has_a_heading_of_its_own(assembled):
-    """The lecture says in its heading what an output shows; 'What went wrong here?' asks, and is no answer."""
-    headings = [plain_text(slide.heading) for slide in assembled[0].slides]
-    assert sorted({heading for heading in headings if headings.count(heading) > 1}) == []
-    assert not any(heading.startswith(("What went wrong here?", "Part ")) and slide.parts[0].outputs
-                   for heading, slide in zip(headings, assembled[0].slides, strict=True))  # fmt: skip
-
-
-def test_a_question_and_its_answer_stand_on_two_slides_and_the_answer_comes(assembled):
+def test_eight_to_twelve_topics_begin_with_a_question_and_the_answer_comes_next(assembled):
     slides = assembled[0].slides
-    asking = [place for place, slide in enumerate(slides) if questions.asks([part.text for part in slide.parts])]
-    assert len(asking) >= 6
+    asking = [place for place, slide in enumerate(slides) if slide.layout == "question"]
+    assert 8 <= len(asking) <= 12
     for place in asking:
-        assert not any(part.outputs for part in slides[place].parts)
-        assert any(part.outputs or part.code for part in slides[place + 1].parts), slides[place].heading
+        assert any(part.axis for part in slides[place].parts)
+        assert slides[place + 1].layout in ("numbers", "steps"), slides[place].heading
 
 
-def test_the_notes_name_each_topic_and_count_the_minutes(notes):
-    assert notes[0] == f"{len(notes)} slides, 50 minutes to talk."
-    assert "1 minute; 1 of 50 so far. Topic 1: How we got here." in notes[1]
-    named = list(dict.fromkeys(int(re.search(r"Topic (\d+):", note)[1]) for note in notes[1:]))
-    assert named == [topic.number for topic in lecture.topics() if topic.picks]
-    assert notes[-1].endswith("The deck's total: 50 minutes.")
+def test_acts_have_a_divider_with_the_machine_and_every_slide_says_where_on_it_we_are(assembled):
+    slides = assembled[0].slides
+    assert sum(slide.layout == "act" for slide in slides) >= 4
+    assert slides[-1].layout == "close"
+    assert all(slide.here and set(slide.here) <= set(PLACES) for slide in slides)
 
 
-def test_the_last_note_lists_what_no_lesson_has(notes):
-    assert [note for note in notes[:-1] if "Not in the lessons yet" in note] == []
-    listed = [int(number) for number in re.findall(r"(\d+)\. [A-Z]", notes[-1].partition("Not in the lessons yet:")[2])]
-    assert listed == [topic.number for topic in lecture.topics() if topic.later]
-    assert {19, 20, 22, 23} & set(listed) == set()
-
-
-def test_every_lesson_that_is_on_a_slide_stands_in_its_footer(written):
+def test_the_machine_of_an_act_has_published_sizes(written):
     page = BeautifulSoup(written[1].read_text(encoding="utf-8"), "html.parser")
-    footers = [footer.select_one("span").get_text() for footer in page.select("footer")]
-    picks = [pick for topic in lecture.topics() for pick in topic.picks]
-    assert footers == ["Hardware ecosystem", *(f"Hardware ecosystem · lesson {pick.lesson}" for pick in picks)]
+    machines = page.select(".machine")
+    assert len(machines) == 4
+    for machine in machines:
+        sizes = [size.get_text() for size in machine.select("i")]
+        assert sizes == ["H100, published: 85.9 GB at 3.35 TB/s", "122 MB", "989 TFLOP/s"]
+
+
+def test_notes_are_whole_sentences_with_a_question_or_a_demonstration(assembled):
+    """A minute of talk is 100 to 150 words; the notes are what to say, not all of it."""
+    for slide in assembled[0].slides:
+        said = plain_text(slide.notes)
+        assert said.endswith((".", "?", "!")), said[-60:]
+        words = len(said.split())
+        assert 25 <= words <= 190 * slide.minutes + 60, (slide.heading, words)
+    asked = [slide for slide in SLIDES if slide.get("layout") != "act"]
+    assert sum("ask" in slide for slide in asked) > 0.8 * len(asked)
+
+
+def test_each_question_that_is_no_bet_has_its_answer_in_the_notes():
+    for slide in SLIDES:
+        if "ask" in slide and slide.get("layout") not in ("question", "close"):
+            assert slide["answer"].endswith("."), slide["title"]
+            assert len(slide["answer"].split()) <= 25, slide["title"]
+
+
+def test_a_bet_has_time_for_guesses():
+    assert all(slide["seconds"] >= 75 for slide in SLIDES if slide.get("layout") == "question")
+
+
+def test_four_live_demonstrations_name_their_notebook_their_cell_by_its_heading_and_their_seconds(assembled):
+    notes = [plain_text(slide.notes) for slide in assembled[0].slides]
+    found = [
+        re.search(r"Live, (\d+) s: (\d\d)_\w+\.ipynb, .* cell \[\d+\] under “[^”]{5,}”\. \w", said) for said in notes
+    ]
+    assert [match[2] for match in found if match] == ["01", "00", "08", "09"]
+    assert sum("Live" in said for said in notes) == 4
+    for slide, match in zip(SLIDES, found, strict=True):
+        assert match is None or int(match[1]) < slide["seconds"] / 2
+
+
+def test_the_wave_is_seen_before_the_bet_on_its_array_and_the_bet_on_the_chain_before_its_bytes():
+    places = {text: place for place, slide in enumerate(SLIDES) for _, text, _ in slide.get("cells", ())}
+    titles = [slide["title"] for slide in SLIDES]
+    wave, bet = (
+        titles.index("Numbers pass to the neighbour, as a wave"),
+        titles.index("Guess: one row on an array of 256 by 256"),
+    )
+    assert wave < bet
+    assert places["order.reveal("] + 1 == places["a core here, at most"]
+
+
+def test_the_short_lecture_takes_twenty_five_minutes_and_keeps_bet_acts_and_end():
+    short = lecture.plan(short=True)
+    deck, _, _ = lecture.assemble(short, minutes=lecture.SHORT_MINUTES)
+    assert deck.minutes == pytest.approx(25)
+    assert (deck.slides[0].layout, deck.slides[-1].layout) == ("question", "close")
+    assert sum(slide.layout == "act" for slide in deck.slides) == sum(slide.get("layout") == "act" for slide in SLIDES)
 
 
 def test_it_is_built_to_the_same_bytes(written, tmp_path: Path):
@@ -118,40 +135,98 @@ def test_it_is_built_to_the_same_bytes(written, tmp_path: Path):
 
 def test_it_stands_in_a_browser_in_every_mode_and_a_page_a_slide(chromium, written):
     built, deck = written
-    examinations, printed = check.examine_all(chromium, deck)
-    assert tuple(found.mode for found in examinations) == check.MODES
+    examinations, on_paper = check.examine_all(chromium, deck)
     for found in examinations:
         assert found.problems == (), f"\n{found}"
         assert found.slides == built.slides
-    assert len(re.findall(rb"/Type\s*/Page(?![\w])", printed)) == built.slides
+        assert found.least_filled >= 0.3
+    assert len(re.findall(rb"/Type\s*/Page(?![\w])", on_paper)) == built.slides
+
+
+def test_the_handout_has_a_page_of_notes_behind_every_slide(chromium, sample_deck: Path):
+    from slides.pdf import print_deck
+
+    printed_pages = print_deck(chromium, sample_deck, notes=True)
+    assert len(re.findall(rb"/Type\s*/Page(?![\w])", printed_pages)) == 2 * 10
+
+
+def test_main_prints_where_the_files_are(tmp_path: Path, capsys: pytest.CaptureFixture[str], chromium, monkeypatch):
+    monkeypatch.setattr(lecture, "running", lambda: _Given(chromium))
+    assert lecture.main(folder=tmp_path) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in said] == [
+        str(tmp_path / name)
+        for name in ("lecture.html", "lecture_25_minutes.html", "lecture.pdf", "lecture_handout.pdf")
+    ]
+    assert all(Path(line.partition(": ")[0]).stat().st_size > 100_000 for line in said)
+
+
+class _Given:
+    def __init__(self, browser):
+        self.browser = browser
+
+    def __enter__(self):
+        return self.browser
+
+    def __exit__(self, *_):
+        return False
 
 
 @pytest.fixture
 def course(tmp_path: Path) -> Path:
-    source = "## Part 1: <b>b</b> & c\n\nText.\n\nSaid 1."
-    nbformat.write(notebook_of(text_cell(source), text_cell(source)), tmp_path / "98_sample.ipynb")
+    cells = [
+        text_cell("## H\n\nText."),
+        code_cell("first()", printed("1 B\n")),
+        code_cell("second()", printed("2 B\n")),
+    ]
+    nbformat.write(notebook_of(*cells), tmp_path / "98_sample.ipynb")
     return tmp_path
 
 
-def test_a_slide_that_its_lesson_does_not_have_is_named(course: Path):
-    act = Act("All", (Topic(1, "One", (Pick("98", "Part 2: b & c", 50),)),))
-    with pytest.raises(SlideError, match=r"headed 'Part 2: b & c' of lesson 98, which has 0; .*\(.*Part 1: b & c\)"):
-        lecture.assemble((act,), course=course)
+def slide(**changes) -> dict:
+    numbers = [["(.+)", "bytes"]]
+    return {"title": "One", "seconds": 60, "say": "Said.", "numbers": numbers,
+            "cells": [["98", "first()", "output"]], **changes}  # fmt: skip
 
 
-def test_minutes_that_do_not_sum_up_are_refused(course: Path):
-    act = Act("All", (Topic(1, "One", (Pick("98", "Part 1: b & c", 49.5),)),))
-    with pytest.raises(SlideError, match=r"take 49\.5 minutes, not 50"):
-        lecture.assemble((act,), course=course)
+def test_a_slide_takes_the_one_cell_that_holds_its_text(course: Path):
+    live = {"cell": ["98", "first()"], "seconds": 9, "do": "See."}
+    deck, notebook, frame = lecture.assemble(
+        [slide(topics=[1, 2], ask="Why?", answer="So.", live=live)], minutes=1, course=course
+    )
+    assert [cell.source for cell in notebook.cells] == ["first()"]
+    assert "1 B" in deck.slides[0].parts[0].outputs[0]["data"]["text/html"]
+    assert plain_text(deck.slides[0].notes) == (
+        "Said. Ask: Why? Answer: So. Live, 9 s: 98_sample.ipynb, open in make lab and run once before the lecture; "
+        "cell [1] under “H”. See."
+    )
+    assert frame.footers == ("Hardware ecosystem", "Lesson 98")
 
 
-def test_a_slide_keeps_its_notes_and_may_have_another_heading(course: Path):
-    picks = (Pick("98", "Part 1: b & c", 20, 2), Pick("98", "Part 1: b & c", 30, shown="d < e"))
-    deck, _, _ = lecture.assemble((Act("All", (Topic(1, "One", picks),)),), course=course)
-    assert [plain_text(slide.heading) for slide in deck.slides] == ["b & c", "d < e"]
-    assert [slide.minutes for slide in deck.slides] == [20, 30]
-    assert all("Said 1." in slide.notes for slide in deck.slides)
-    assert "Not in the lessons yet" not in deck.slides[-1].notes
+@pytest.mark.parametrize(("text", "count"), [("third()", 0), ("()", 2)])
+def test_a_cell_that_is_not_there_once_is_named(course: Path, text: str, count: int):
+    with pytest.raises(SlideError, match=rf"'One': {count} code cells of lesson 98 hold .*, not one"):
+        lecture.assemble([slide(cells=[["98", text, "output"]])], minutes=1, course=course)
+
+
+def test_seconds_that_do_not_sum_up_are_refused(course: Path):
+    with pytest.raises(SlideError, match="take 60 seconds, not 120"):
+        lecture.assemble([slide()], minutes=2, course=course)
+
+
+def test_a_field_that_is_unknown_is_named(tmp_path: Path):
+    path = tmp_path / "plan.toml"
+    path.write_text('[[slide]]\ntitle = "One"\ncolour = "red"\n', encoding="utf-8")
+    with pytest.raises(SlideError, match=r"plan\.toml, 'One': unknown colour"):
+        lecture.plan(path)
+
+
+def test_what_the_browser_shows_of_the_notes_begins_with_seconds_and_the_clock(written):
+    page = BeautifulSoup(written[1].read_text(encoding="utf-8"), "html.parser")
+    notes = [aside.get_text(" ", strip=True) for aside in page.select("aside.notes")]
+    assert notes[0].startswith(f"{written[0].slides} slides, 50:00 to talk. F is full screen")
+    assert notes[1].startswith("75 seconds; 1:15 of 50:00 at its end. The training of GPT-4")
+    assert "50:00 of 50:00 at its end." in notes[-1]
 
 
 def test_the_glossary_has_at_least_sixty_terms():

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,24 +26,22 @@ def page(sample_html: str) -> BeautifulSoup:
 
 def test_one_flat_section_a_slide_each_with_heading_number_and_notes(page: BeautifulSoup):
     sections = page.select(".slides > section")
-    assert len(sections) == len(page.select("section")) == 7
+    assert len(sections) == len(page.select("section")) == 10
     assert [section.select_one("h1, h2").get_text() for section in sections[:2]] == [
-        "A sample of everything", "Three numbers",
+        "A sample of everything", "How many times longer is a < b [cold]?",
     ]  # fmt: skip
-    assert [section.select("footer span")[1].get_text() for section in sections] == [f"{n} / 7" for n in range(1, 8)]
+    assert [section.select("footer span")[1].get_text() for section in sections] == [f"{n} / 10" for n in range(1, 11)]
     assert all(
         section.select_one("footer span").get_text() == "Lesson 98 · A sample of everything" for section in sections
     )
 
 
-def test_notes_give_the_minutes_the_running_total_and_at_last_the_decks(page: BeautifulSoup):
+def test_notes_give_the_seconds_and_the_clock(page: BeautifulSoup):
     notes = [aside.get_text(" ", strip=True) for aside in page.select("aside.notes")]
-    assert notes[0] == "7 slides, 12.5 minutes to talk."
-    assert notes[1] == "2 minutes; 2 of 12.5 so far. Say why the order matters. Ask Who has measured before?"
-    assert notes[2].startswith("1.5 minutes; 3.5 of 12.5 so far.")
-    assert notes[-1] == (
-        "2 minutes; 12.5 of 12.5 so far. Most of the work stands in the first layer. The deck's total: 12.5 minutes."
-    )
+    assert notes[0] == "10 slides, 16:30 to talk."
+    assert notes[3] == "120 seconds; 4:00 of 16:30 at its end. Say why the order matters. Ask Who has measured before?"
+    assert notes[4].startswith("90 seconds; 5:30 of 16:30 at its end.")
+    assert notes[-1] == "120 seconds; 16:30 of 16:30 at its end. Most of the work stands in the first layer."
 
 
 def test_a_number_on_a_slide_is_the_notebooks_own_output(page: BeautifulSoup):
@@ -150,3 +149,20 @@ def test_an_asset_that_would_end_its_own_tag_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setitem(assets.ASSETS, "reveal.js", ("sphinx-revealjs", "plugin/notes/speaker-view.html"))
     with pytest.raises(assets.AssetError, match="cannot be inlined"):
         assets.asset("reveal.js")
+
+
+def test_a_deck_carries_the_licences_of_what_is_in_it_and_names_its_own(sample_html):
+    comment = sample_html.partition("<!-- ")[2].partition("-->")[0]
+    for words in ("Hakim El Hattab", "Permission is hereby granted", "Apache License", "Grant of Patent License"):
+        assert words in comment
+    footers = re.findall(r"<footer>.*?</footer>", sample_html, re.S)
+    assert ["CC BY 4.0" in one for one in footers] == [False] * (len(footers) - 1) + [True]
+
+
+def test_the_last_slide_names_the_first_exercise(tmp_path: Path):
+    take_home = text_cell("## What to take home\n\n1. Count.", layout="close")
+    (tmp_path / "exercises").mkdir()
+    exercise = text_cell("## Exercise 1: a ring\n\nWrite it.", tags=())
+    nbformat.write(notebook_of(exercise), tmp_path / "exercises" / "98_sample_exercises.ipynb")
+    page = build.render(notebook_of(take_home), name="98_sample", folder=tmp_path)
+    assert "Now you: exercise 1 of lesson 98, a ring" in page

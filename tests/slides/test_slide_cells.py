@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from bs4 import BeautifulSoup
 from nbformat.v4 import new_output, new_raw_cell
 from slide_samples import LESSON, code_cell, displayed, figure_output, notebook_of, printed, sample_notebook, text_cell
 
@@ -27,12 +28,15 @@ OPENS = text_cell("## H\n\nText.")
 def test_the_sample():
     deck = read_deck(sample_notebook(), name="98_sample", folder=Path())
     assert [slide.heading for slide in deck.slides] == [
-        "Three numbers", "Work over time", "Rows before columns", "A square picture", "Code that wraps", "A table",
+        "How many times longer is a &lt; b [cold]?", "Four, not two", "Three numbers", "Work over time",
+        "Rows before columns", "A square picture", "Code that wraps", "A table", "What to take home",
     ]  # fmt: skip
-    assert [slide.layout for slide in deck.slides] == ["words", "words", "stacked", "beside", "stacked", "stacked"]
-    assert [len(slide.parts) for slide in deck.slides] == [1, 2, 2, 2, 2, 1]
-    assert [slide.minutes for slide in deck.slides] == [2, 1.5, 2, 2, 3, 2]
-    assert deck.minutes == 12.5
+    assert [slide.layout for slide in deck.slides] == [
+        "question", "numbers", "statement", "statement", "figure", "beside", "code", "table", "close",
+    ]  # fmt: skip
+    assert [len(slide.parts) for slide in deck.slides] == [1, 1, 1, 2, 2, 2, 2, 1, 1]
+    assert [slide.minutes for slide in deck.slides] == [1, 1, 2, 1.5, 2, 2, 3, 2, 2]
+    assert deck.minutes == 16.5
     assert deck.facts == "20 minutes · needs lesson 00, a quiet machine"
     assert deck.objectives == (
         "tell a byte from a bit",
@@ -51,13 +55,13 @@ def test_the_sample():
 )
 def test_what_of_a_joining_code_cell_is_shown(tags, code, outputs):
     (slide,) = deck_of(OPENS, code_cell("f()", printed("1"), tags=tags)).slides
-    assert (slide.parts[1].code, len(slide.parts[1].outputs)) == (code, outputs)
+    assert (bool(slide.parts[1].code), len(slide.parts[1].outputs)) == (code, outputs)
 
 
 def test_a_cell_that_the_reader_writes_is_cut_as_any_and_its_checks_are_not_shown():
     written = code_cell("def f():\n    return 1", tags=("yours", "slide-more", "slide-code"), yours="f")
     (slide,) = deck_of(OPENS, written, code_cell("f = asked.settle()", printed("F\n  reached"), checks="f")).slides
-    assert [(part.cell_index, part.code, len(part.outputs)) for part in slide.parts[1:]] == [(1, True, 0)]
+    assert [(part.cell_index, bool(part.code), len(part.outputs)) for part in slide.parts[1:]] == [(1, True, 0)]
     assert "reached" not in slide.notes
 
 
@@ -134,29 +138,53 @@ def test_a_widget_is_left_out_beside_its_static_figure():
     assert len(slide.parts[1].outputs) == 1
 
 
-@pytest.mark.parametrize(("rows", "layout"), [(6, "stacked"), (7, "beside")])
-def test_a_long_table_stands_beside_the_text(rows: int, layout: str):
-    table = displayed({"text/html": f"<table>{'<tr><td>1</td></tr>' * rows}</table>"})
-    (slide,) = deck_of(OPENS, code_cell("f()", table, tags=("slide-output",))).slides
-    assert slide.layout == layout
+TABLE = displayed({"text/html": "<table><tr><td>1</td></tr><tr><td>2</td></tr></table>"})
+CLAIM = "A row is faster (at least 2 times)\nhere: 3.1 times (measured), holds\n"
 
 
-@pytest.mark.parametrize(("rows", "layout"), [(9, "lone"), (10, "lone long")])
-def test_a_long_table_alone_is_set_smaller(rows: int, layout: str):
-    table = displayed({"text/html": f"<table>{'<tr><td>1</td></tr>' * rows}</table>"})
-    cell = code_cell("f()", table, tags=("slide", "slide-output"), minutes=1)
+@pytest.mark.parametrize(
+    ("cell", "layout"),
+    [
+        (code_cell("f()", TABLE, tags=("slide-output",)), "table"),
+        (code_cell("f()", figure_output(), tags=("slide-output",)), "figure"),
+        (code_cell("f()", printed("1"), tags=("slide-output",)), "printed"),
+        (code_cell("f()", printed("1")), "code"),
+        (code_cell("f()", printed(CLAIM), tags=("slide-output",)), "numbers"),
+        (code_cell("f()", printed(CLAIM + "more"), tags=("slide-output",)), "printed"),
+        (code_cell("f()", printed("all: 12 B"), tags=("slide-output",), numbers=[["(\\d+ B)", "bytes"]]), "numbers"),
+    ],
+)
+def test_the_layout_is_that_of_its_evidence(cell, layout: str):
+    cell = cell.copy()
+    cell.metadata.tags = [*cell.metadata.get("tags", []), "slide"]
+    cell.metadata.minutes = 1
     assert deck_of(OPENS, cell).slides[1].layout == layout
 
 
-def test_only_one_picture_after_one_text_stands_beside_it():
-    square = figure_output(width_in=4, height_in=4)
-    more = text_cell("More.", tags=("slide-more",), minutes=None)
-    shown = code_cell("f()", square, tags=("slide-output",))
-    assert deck_of(OPENS, shown).slides[0].layout == "beside"
-    assert deck_of(OPENS, more, shown).slides[0].layout == "stacked"
-    assert deck_of(text_cell("## H"), shown).slides[0].layout == "stacked"
-    assert deck_of(OPENS, code_cell("f()", square, square, tags=("slide-output",))).slides[0].layout == "stacked"
-    assert deck_of(OPENS, code_cell("f()", square, tags=("slide-more",))).slides[0].layout == "stacked"
+def test_a_cell_may_state_headline_layout_and_notes():
+    stated = {"headline": "A *sum* waits", "layout": "act", "say": "<p>Say it.</p>", "here": ["machine"]}
+    (slide,) = deck_of(text_cell("## H\n\nText.", **stated)).slides
+    assert (slide.heading, slide.layout, slide.notes, slide.here) == (
+        "A <em>sum</em> waits", "act", "<p>Say it.</p>", ("machine",),
+    )  # fmt: skip
+
+
+def test_a_line_of_code_and_a_row_of_a_table_are_set_off():
+    cell = code_cell("a = 1\nb = 2\nc = 3", TABLE, tags=("slide",), minutes=1, mark="2", lines=[2, 3])
+    (part,) = deck_of(OPENS, cell).slides[1].parts
+    page = BeautifulSoup(part.code, "html.parser")
+    assert page.get_text().split() == ["b", "=", "2", "c", "=", "3"]
+    assert [line.get_text().strip() for line in page.select(".hll")] == ["b = 2"]
+    (table,) = part.outputs
+    assert table["data"]["text/html"].count("set-off") == 1
+
+
+def test_numbers_come_out_of_the_output_with_their_labels():
+    shown = printed("device: 12.5 ms\nhost: 3 ms\n")
+    cell = code_cell("f()", shown, tags=("slide-output",), numbers=[["host: (.+)", "the host"], ["(12\\S+)", "it"]])
+    (output,) = deck_of(OPENS, cell).slides[0].parts[1].outputs
+    cells = BeautifulSoup(output["data"]["text/html"], "html.parser").select(".number")
+    assert [cell.get_text(" ") for cell in cells] == ["3 ms the host", "12.5 it"]
 
 
 def test_forty_words_are_a_slide_and_forty_one_are_refused():
@@ -209,6 +237,10 @@ WIDGET = displayed({"application/vnd.jupyter.widget-view+json": {}, "text/plain"
         (code_cell("f()", displayed({"text/html": "<p>$5 and then $6</p>"}), tags=("slide-more",)), "plain words"),
         (text_cell("> A quote."), "has a quote as its first block"),
         (text_cell("```python\nf()\n```"), "has a block of code as its first block"),
+        (text_cell("Text.", layout="poster"), "has the layout 'poster'; the layouts are statement, question"),
+        (text_cell("Text.", headline="It takes 3 ms"), "types the measurement '3 ms' in the headline"),
+        (code_cell("f()", tags=("slide-more",), mark="g"), "has no line of code and no row with 'g' to set off"),
+        (code_cell("f()", printed("1"), tags=("slide-more",), numbers=[["b", "bytes"]]), "finds no 'b' in its output"),
         (text_cell(f"![]({PICTURE})"), "without an alt text (<img>)"),
         (text_cell(f'<img src="{PICTURE}">'), "without an alt text (<img>)"),
         (code_cell("f()", displayed({"text/html": f'<img src="{PICTURE}">'}), tags=("slide-more",)), "(<img>)"),
@@ -243,26 +275,6 @@ def test_the_title_and_the_objectives_are_held_to_the_rules(key: str):
 
     assert "98_sample types the measurement '3 ms' in its title" in refusal(OPENS, lesson=lesson("what takes 3 ms"))
     assert "plain words that become a formula" in refusal(OPENS, lesson=lesson("why $5 and then $6"))
-
-
-@pytest.mark.parametrize(
-    ("outputs", "layout"),
-    [
-        ([printed("a\nb\nc\n")], "lone few"),
-        ([printed("a\n" * 7)], "lone"),
-        ([printed("a" * 45)], "lone"),
-        ([displayed({"text/html": "<p>a</p>"})], "lone"),
-        ([printed("a"), displayed({"text/plain": "b"})], "lone few"),
-        ([printed("a"), displayed({"text/html": "<p>b</p>", "text/plain": "b"})], "lone"),
-        ([figure_output()], "stacked"),
-        ([printed("a"), figure_output()], "stacked"),
-    ],
-)
-def test_an_output_alone_stands_in_the_middle(outputs, layout: str):
-    alone = code_cell("f()", *outputs, tags=("slide", "slide-output"), minutes=1)
-    assert deck_of(OPENS, alone).slides[1].layout == layout
-    with_code = code_cell("f()", *outputs, tags=("slide",), minutes=1)
-    assert deck_of(OPENS, with_code).slides[1].layout == "stacked"
 
 
 def test_joining_before_any_slide():

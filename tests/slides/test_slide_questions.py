@@ -1,31 +1,32 @@
 """A question and its answer: what a slide shows of each, and never both on one slide, in every lesson."""
 
+import json
 import re
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from bs4 import BeautifulSoup
 from nbformat import NotebookNode
-from slide_samples import code_cell, displayed, figure_output, notebook_of, printed, text_cell
+from slide_samples import (
+    QUESTION,
+    answered,
+    asked,
+    code_cell,
+    displayed,
+    figure_output,
+    notebook_of,
+    printed,
+    text_cell,
+)  # fmt: skip
 
 from helpers.widgets import Answer
 from helpers.widgets._answers import NO_PREDICTION
-from slides import build, questions
+from slides import build, evidence, questions
 from slides.cells import Deck, SlideError, read_deck
 from slides.markdown import plain_text
 
 LESSONS = sorted(path for path in build.COURSE.glob("*.ipynb") if re.match(r"\d\d_", path.name))
-QUESTION = "How many times longer is a < b [cold]?"
-
-
-def asked(question: str = QUESTION, unit: str = "x") -> NotebookNode:
-    return displayed({"text/plain": f"{question} [{unit}]\n{NO_PREDICTION}"})
-
-
-def answered(**changes: float | None) -> NotebookNode:
-    values = {"predicted": None, "modelled": 2.0, "found": 4.0} | changes
-    answer = Answer(QUESTION, "x", **values)
-    return displayed({"text/html": answer._repr_html_(), "text/plain": str(answer)})
 
 
 def predict(*tags: str, **metadata: float) -> NotebookNode:
@@ -57,7 +58,7 @@ ALONE = {"minutes": 1}
 def test_a_predict_is_its_question_as_text():
     (slide,) = deck_of(STATES, predict("slide-output")).slides
     assert [plain_text(part.text) for part in slide.parts] == ["Text.", QUESTION]
-    assert slide.layout == "words"
+    assert slide.layout == "question"
     assert slide.words == 10
     assert all(not part.outputs and not part.code for part in slide.parts)
 
@@ -66,24 +67,53 @@ def test_its_text_is_on_the_page_and_what_nobody_did_is_not():
     cells = (STATES, predict("slide-output"), reveal("slide", "slide-output", **ALONE))
     page = build.render(notebook_of(*cells), name="98_sample")
     assert page.count("<p>How many times longer is a &lt; b [cold]?</p>") == 1
-    assert page.count("<b>How many times longer is a &lt; b [cold]?</b>") == 1
+    assert page.count('<p class="of">How many times longer is a &lt; b [cold]?</p>') == 1
     assert NO_PREDICTION not in page
 
 
-def test_an_answer_keeps_its_model_and_its_measurement():
-    shown = questions.for_slide(answered())["data"]["text/html"]
-    assert plain_text(shown) == f"{QUESTION}modelled 2x 0.5 times measured measured 4x"
-    assert shown.startswith('<div class="answer">')
+def test_a_predict_alone_is_the_title_of_its_slide_with_an_axis_to_guess_on():
+    (slide,) = deck_of(predict("slide", "slide-output", **ALONE), reveal()).slides
+    assert plain_text(slide.heading) == QUESTION
+    assert (slide.parts[0].text, slide.layout) == ("", "question")
+    assert 'data-low="0.1" data-high="1000" data-marks="[]"' in slide.parts[0].axis
+    stated = predict("slide", "slide-output", axis=[1, 50], **ALONE)
+    assert 'data-low="1" data-high="50"' in deck_of(stated).slides[0].parts[0].axis
+
+
+@pytest.mark.parametrize(
+    ("found", "unit", "ends"),
+    [(4.0, "x", (0.1, 1000)), (40.0, "%", (0, 100)), (0.0, "logits", (0, 10)), (None, "s", (0.01, 1000))],
+)
+def test_the_axis_holds_the_answer_well_inside(found: float | None, unit: str, ends: tuple[float, float]):
+    answer = Answer(QUESTION, unit, predicted=None, modelled=2.0 if found else None, found=found if found != 2 else 0)
+    cells = [predict(), code_cell("r", displayed({"text/html": answer._repr_html_(), "text/plain": str(answer)}))]
+    cells[0].outputs = [asked(unit=unit)]
+    if found is None:
+        cells = cells[:1]
+        ends = (0, 10)
+    assert (questions.read(cells)[QUESTION].low, questions.read(cells)[QUESTION].high) == ends
+
+
+def shown(output) -> str:
+    cells = [predict(), code_cell("r", output)]
+    return evidence.shown(output, questions.read(cells))["data"]["text/html"]
+
+
+def test_an_answer_keeps_its_model_and_its_measurement_as_numbers_and_on_the_axis():
+    page = BeautifulSoup(shown(answered()), "html.parser")
+    assert plain_text(str(page.select_one(".of"))) == QUESTION
+    assert [one.get_text(" ") for one in page.select(".number")] == ["2x modelled", "4x measured"]
+    assert json.loads(page.select_one(".guess")["data-marks"]) == [["modelled", 2.0], ["measured", 4.0]]
+    assert page.select_one("input") is None
 
 
 def test_a_prediction_that_was_made_stays():
-    shown = questions.for_slide(answered(predicted=8.0))["data"]["text/html"]
-    assert "predicted 8x 2 times measured" in plain_text(shown)
+    assert "8x predicted" in plain_text(shown(answered(predicted=8.0)).replace("</b>", "</b> "))
 
 
 def test_another_output_stays_as_it_is():
     other = displayed({"text/html": "<p>predicted</p>", "text/plain": "predicted"})
-    assert questions.for_slide(other) is other
+    assert evidence.shown(other, {}) is other
     assert questions.question(other) is None
     assert not questions.is_answer(other)
 
@@ -106,7 +136,7 @@ def test_a_reveal_of_the_library_is_known_as_an_answer(monkeypatch):
     data, _ = DisplayFormatter().format(answer)
     assert questions.is_answer(displayed(data))
     assert NO_PREDICTION in data["text/html"]
-    assert NO_PREDICTION not in questions.for_slide(displayed(data))["data"]["text/html"]
+    assert NO_PREDICTION not in shown(displayed(data))
 
 
 @pytest.mark.parametrize(
@@ -146,6 +176,7 @@ def test_an_answer_that_nobody_asked_for_is_refused(cells):
 @pytest.mark.parametrize(
     "cells",
     [
+        (predict("slide", "slide-output", **ALONE), output("slide", **ALONE), reveal("slide", "slide-output", **ALONE)),
         (ASKS, reveal("slide", "slide-output", **ALONE)),
         (ASKS, output("slide", **ALONE)),
         (ASKS, text_cell("## More\n\nText."), reveal("slide", "slide-output", **ALONE)),

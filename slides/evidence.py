@@ -1,0 +1,142 @@
+"""An output on a slide: an answer or a claim in large numbers, a table with a row set off, a player in steps."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bs4 import BeautifulSoup
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+
+from slides import players, questions
+
+# What ``claim`` of a comparison prints.
+_CLAIM = re.compile(r"(?P<said>[^\n]+?) \([^()\n]*\)\nhere: (?P<number>[^()\n]+) \((?P<how>\w+)\), holds\n?")
+
+
+_VIEW_BOX = re.compile(r'viewBox="\S+ \S+ ([\d.]+) ([\d.]+)"')
+_NAME = re.compile(r'(\bid="|url\(#|href="#)')
+_TALL = 1.7  # a drawing less wide than this has its caption beside it
+
+
+class EvidenceError(ValueError):
+    """What a cell asks to be set off or taken out of its output is not there."""
+
+
+def shown(output: Mapping[str, Any], asked: Mapping[str, questions.Guess]) -> Mapping[str, Any]:
+    """Return ``output`` as a slide shows it; ``asked`` are the notebook's questions."""
+    if questions.is_answer(output):
+        return _answer(output, asked)
+    claims = list(_CLAIM.finditer(output.get("text", "")))
+    if claims and "".join(claim[0] for claim in claims).strip() == output["text"].strip():
+        said = [
+            f'<p class="of">{html.escape(one["said"])}</p>{numbers([(one["number"], one["how"])])}' for one in claims
+        ]
+        return whole("".join(said))
+    return players.for_slide(output)
+
+
+def _answer(output: Mapping[str, Any], asked: Mapping[str, questions.Guess]) -> dict[str, Any]:
+    """Return an answer in large numbers below its question, and on the axis of the guesses."""
+    said = questions.lines(output)[0]
+    found = [(value, f"{name}, {beside}" if name == "published" and beside else name)
+             for name, value, beside in questions.rows(output)]  # fmt: skip
+    guess = asked.get(said)
+    axis = guess.axis(questions.values(output, guess.unit)) if guess else ""
+    return whole(f'<p class="of">{html.escape(said)}</p>{numbers(found)}{axis}', text=output["data"]["text/plain"])
+
+
+def whole(markup: str, *, text: str = "") -> dict[str, Any]:
+    """Return an output that stands on the slide as it is; ``text`` is what it says as text."""
+    data = {"text/html": f'<div class="part">{markup}</div>', "text/plain": text}
+    return {"output_type": "display_data", "data": data, "metadata": {"whole": True}}
+
+
+def numbers(found: Sequence[tuple[str, str]]) -> str:
+    """Return the HTML of one number or more, each with what it is."""
+    cells = "".join(
+        f'<div class="number"><b>{html.escape(number)}</b><span>{html.escape(what)}</span></div>'
+        for number, what in found
+    )
+    return f'<div class="number-row">{cells}</div>'
+
+
+def numbers_in(outputs: Sequence[Mapping[str, Any]], wanted: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Return the numbers that the patterns of ``wanted`` find in the text of ``outputs``, each with its label."""
+    text = "\n".join(one.get("text") or str(one.get("data", {}).get("text/plain", "")) for one in outputs)
+    found = []
+    for pattern, label in wanted:
+        match = re.search(pattern, text)
+        if match is None:
+            raise EvidenceError(f"finds no {pattern!r} in its output: {text[:300]!r}")
+        found.append((match[1], label))
+    return whole(numbers(found))
+
+
+def code(source: str, *, mark: str = "", lines: Sequence[int] = ()) -> str:
+    """Return Python as HTML: the ``lines`` from first to last, with those that hold ``mark`` set off."""
+    rows = source.splitlines()
+    rows = rows[lines[0] - 1 : lines[1]] if lines else rows
+    marked = [number for number, row in enumerate(rows, start=1) if mark and mark in row]
+    return highlight("\n".join(rows), get_lexer_by_name("ipython3"), HtmlFormatter(hl_lines=marked))
+
+
+def set_off(output: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
+    """Return ``output`` with the rows of its table set off that begin with ``mark``, or else hold it."""
+    page = output.get("data", {}).get("text/html", "")
+    if not mark or "<tr" not in page:
+        return output
+    soup = BeautifulSoup(page, "html.parser")
+    texts = {row: " ".join(row.get_text(" ").split()) + " " for row in soup.find_all("tr")}
+    begin = [row for row, text in texts.items() if text.startswith(mark)]
+    for row in begin or [row for row, text in texts.items() if mark in text]:
+        row["class"] = [*row.get("class", []), "set-off"]
+    return {**output, "data": {**output["data"], "text/html": str(soup)}}
+
+
+def is_set_off(code: str, outputs: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a line of shown code or a row of a shown table is set off."""
+    return 'class="hll"' in code or any("set-off" in one.get("data", {}).get("text/html", "") for one in outputs)
+
+
+def _own_names(frame: str) -> str:
+    """Return an SVG whose names no other one has: what is clipped by a name in a hidden frame would not be seen."""
+    digest = hashlib.sha256(frame.encode()).hexdigest()[:10]
+    return _NAME.sub(rf"\g<1>n{digest}-", frame)
+
+
+def steps(output: Mapping[str, Any], stated: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a player as fragments of reveal.js, a frame each; another output as it is.
+
+    ``stated`` may hold ``frames``, the places of those that are wanted, ``captions`` for them, and ``crop``, the part
+    of the drawing that is shown: left, top, width and height. On paper the frame in the middle stands alone.
+    """
+    held = players.held(output)
+    if held is None:
+        return output
+    places = stated.get("frames") or range(len(held["frames"]))
+    captions = stated.get("captions") or [held["captions"][place] for place in places if held["captions"]]
+    last = len(places) - 1
+    frames = []
+    for step, place in enumerate(places):
+        moves = "fade-out" if step == 0 else "fade-in-then-out" if step < last else ""
+        paper = " on-paper" if step == (last + 1) // 2 else ""
+        said = f"<p>{html.escape(captions[step])}</p>" if captions else ""
+        drawn = _own_names(held["frames"][place])
+        if "crop" in stated:
+            drawn = _VIEW_BOX.sub(f'viewBox="{" ".join(map(str, stated["crop"]))}"', drawn, count=1)
+        frames.append(
+            f'<div class="frame fragment {moves}{paper}" data-fragment-index="{max(step - 1, 0)}">{drawn}{said}</div>'
+        )
+    width, height = (float(size) for size in _VIEW_BOX.search(drawn).groups())
+    shape = "steps tall" if width / height < _TALL else "steps"
+    made = whole("", text=held["alt"])
+    made["data"]["text/html"] = (
+        f'<div class="part {shape}" role="img" aria-label="{html.escape(held["alt"])}">{"".join(frames)}</div>'
+    )
+    return made
