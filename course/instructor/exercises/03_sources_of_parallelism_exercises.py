@@ -339,121 +339,147 @@ def staleness(log):
 
 
 # %% [markdown]
-# ## Exercise 3: which source pays?
+# ## Exercise 3: run the server by hand
 #
-# A step computes for $t$ seconds, and each source of parallelism makes it wait on a link: each synchronisation takes
-# the latency $\alpha$ once, and each byte $\beta$, one over the bandwidth. A source *pays* here when at least half of
-# the step is left for computing:
+# Each worker fetches the weights at time 0, computes for its own number of seconds, sends its gradient, and fetches
+# again at once. Fetching and sending take no time. Of workers that are ready at the same time, the one with the lower
+# number goes first. Worker 0 takes 2 s here, worker 1 takes 3 s:
 #
-# $$\frac{t}{t + n \alpha + b \beta} \ge \frac{1}{2}$$
+# | time | 0 | 0 | 2 | 2 | 3 | 3 | 4 |
+# |---|---|---|---|---|---|---|---|
+# | event | fetch 0 | fetch 1 | send 0 | fetch 0 | send 1 | fetch 1 | send 0 |
 #
-# | source | $n$, synchronisations | $b$, bytes | wait at 1 ms and 1 kB/s | pays, if the step computes for 1 s? |
-# |---|--:|--:|--:|---|
-# | within a layer | 100 | 500 | 0.6 s | yes |
-# | over examples | 1 | 2000 | 2.001 s | no |
-# | over models | 0 | 0 | 0 s | yes |
-#
-# Write `paying(sources, compute_s, bandwidth_bytes_per_s, latency_s)`. `sources` is a list of triples (name, $n$, $b$);
-# return the list of the names that pay, in the order given.
+# Write `serve(seconds, updates)`. `seconds[worker]` is a whole number for each worker; return the log up to and with
+# the send that is update number `updates`, as pairs: `("fetch", 0)`. (Your `staleness` of exercise 2 reads such a
+# log.)
 
 
-# %% answer="paying"
-def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
-    """Return the names of the sources that leave at least half of the step for computing."""
+# %% answer="serve"
+def serve(seconds, updates):
+    """Return the log of a parameter server whose workers do not wait, up to the last of so many sends."""
     ### BEGIN SOLUTION
-    names = []
-    for name, synchronisations, payload_bytes in sources:
-        wait_s = synchronisations * latency_s + payload_bytes / bandwidth_bytes_per_s
-        if wait_s <= compute_s:
-            names.append(name)
-    return names
+    log = [("fetch", worker) for worker in range(len(seconds))]
+    ready = list(seconds)
+    for _ in range(updates):
+        worker = ready.index(min(ready))
+        log += [("send", worker), ("fetch", worker)]
+        ready[worker] += seconds[worker]
+    return log[:-1]
     ### END SOLUTION
 
 
-# %% checks="paying" points=3
-by_bytes, by_times, edge = "the bytes", "the synchronisations", "exactly half is enough"
-check = exercises.Checks("Exercise 3, paying", paying)
-no_latency = [("a", 1, 400), ("b", 1, 3000), ("c", 0, 1), ("d", 1, 1100), ("e", 4, 600)]
+# %%
+def written(text):
+    """Return the log that a text such as "f0 s0" stands for."""
+    return [({"f": "fetch", "s": "send"}[event[0]], int(event[1:])) for event in text.split()]
+
+
+def kept(text):
+    return tuple(written(text))
+
+
+# %% checks="serve" points=3
+alone, turns, slow = "one worker alone", "equal workers take turns", "a slow worker"
+check = exercises.Checks("Exercise 3, serve", serve)
+mistakes = {kept("f0 s0 f0 s0 f0"): "The log ends with the last send; nobody fetches after it"}
+check.returns(alone, ([5], 2), expected=written("f0 s0 f0 s0"), mistakes=mistakes)
 mistakes = {
-    ("b", "d", "e"): "That is bandwidth over bytes; the time is bytes over bandwidth",
-    ("a", "c", "e"): "A wait of up to as long as the computing is allowed",
-    ("a", "c", "d"): "The bytes are those of all synchronisations together; do not multiply them",
-    ("b",): "Those are the ones that do not pay",
+    kept("f0 f1 s0 s1 f0 f1 s0 s1"): "They waited for each other: a worker fetches right after it sends",
+    kept("f0 f1 s1 f1 s0 f0 s1 f1 s0"): "At equal times the lower number goes first",
+    kept("f0 f1 s0 f0 s1 f1 s0 f0 s1 f1"): "The log ends with the last send; nobody fetches after it",
 }
-check.returns(by_bytes, (no_latency, 2.0, 1000, 2**-20), expected=["a", "c", "d", "e"], mistakes=mistakes)
-often = [("a", 3, 1), ("b", 9, 1), ("c", 0, 1), ("d", 1, 1)]
-forgotten = "The latency is missing, or is paid once whatever the synchronisations"
-check.returns(by_times, (often, 1.0, 2**30, 0.25), expected=["a", "c", "d"], mistakes={tuple("abcd"): forgotten})
-just = [("a", 1, 768), ("b", 1, 769), ("c", 2, 768)]
-at_half = "At a wait exactly as long as the computing, half is left: that still pays"
-check.returns(edge, (just, 1.0, 1024, 0.25), expected=["a"], mistakes={(): at_half})
+check.returns(turns, ([1, 1], 4), expected=written("f0 f1 s0 f0 s1 f1 s0 f0 s1"), mistakes=mistakes)
+mistakes = {
+    kept("f0 f1 s0 f0 s1 f1 s0 f0 s1"): "They took turns: worker 1 needs three seconds for each gradient",
+    kept("f0 f1 s0 f0 s0 f0 s0 f0 s0"): "Worker 1 is ready at 3 s, as worker 0 is: it goes right after it",
+    kept("f0 f1 s0 f0 s0 f0 s1 f1 s0"): "At 3 s both are ready, and the lower number goes first",
+}
+check.returns(slow, ([1, 3], 4), expected=written("f0 f1 s0 f0 s0 f0 s0 f0 s1"), mistakes=mistakes)
 check.report()
 ### BEGIN HIDDEN TESTS
 import random
 
-draw = random.Random(3019)
-for _ in range(4):
-    compute_s, bandwidth = draw.choice([0.5, 2.0, 8.0]), draw.choice([2**10, 2**20, 2**30])
-    names = [f"s{place}" for place in range(6)]
-    few = [(name, draw.randint(0, 1), int(bandwidth * compute_s * draw.choice([0.25, 0.75, 1.5, 3]))) for name in names]
-    wanted = [name for name, _, size in few if size / bandwidth < compute_s]
-    check.returns(by_bytes, (few, compute_s, bandwidth, 2**-30), expected=wanted)
-    latency_s = compute_s / 8
-    many = [(name, draw.choice([0, 1, 5, 11, 40]), 1) for name in names]
-    wanted = [name for name, count, _ in many if count < 8]
-    check.returns(by_times, (many, compute_s, 2**40, latency_s), expected=wanted)
-    half = [(name, 4, int(bandwidth * compute_s / 2) + draw.choice([0, 1])) for name in names]
-    wanted = [name for name, _, size in half if size * 2 == bandwidth * compute_s]
-    check.returns(edge, (half, compute_s, bandwidth, latency_s), expected=wanted)
+
+def reference(seconds, updates):
+    """Every second in turn: whoever is ready sends and fetches."""
+    log, now = [("fetch", worker) for worker in range(len(seconds))], 0
+    while True:
+        now += 1
+        for worker, each in enumerate(seconds):
+            if now % each == 0:
+                log.append(("send", worker))
+                updates -= 1
+                if updates == 0:
+                    return log
+                log.append(("fetch", worker))
+
+
+draw = random.Random(3023)
+for _ in range(3):
+    each, many, count = draw.randint(1, 9), draw.randint(3, 5), draw.randint(7, 12)
+    check.returns(alone, ([each], count), expected=reference([each], count))
+    check.returns(turns, ([each] * many, count), expected=reference([each] * many, count))
+    unequal = [draw.randint(2, 7) for _ in range(many - 1)] + [draw.randint(9, 14)]
+    check.returns(slow, (unequal, 3 * count), expected=reference(unequal, 3 * count))
 check.score()
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# <details><summary>Hint 1: the wait</summary>
+# <details><summary>Hint 1: what to remember</summary>
 #
-# Synchronisations times latency, plus bytes over bandwidth.
-#
-# </details>
-# <details><summary>Hint 2: half</summary>
-#
-# At least half of the step is left when the wait is at most as long as the computing.
+# For each worker the time at which its gradient will be ready.
 #
 # </details>
-# <details><summary>Hint 3: the order</summary>
+# <details><summary>Hint 2: who is next</summary>
 #
-# Go through `sources` once and append each name that pays to a list.
+# The earliest of these times; `ready.index(min(ready))` is the lowest number that has it.
+#
+# </details>
+# <details><summary>Hint 3: what happens then</summary>
+#
+# A send and a fetch go into the log, and the worker is ready again its own number of seconds later. Cut the last fetch
+# off in the end.
 #
 # </details>
 
 
-# %% wrong="paying" says="The latency is missing, or is paid once whatever the synchronisations" gets=1
-def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
-    return [name for name, _, size in sources if latency_s + size / bandwidth_bytes_per_s <= compute_s]
+# %% wrong="serve" says="They waited for each other" gets=1
+def serve(seconds, updates):
+    everybody, log = range(len(seconds)), []
+    while sum(event == "send" for event, _ in log) < updates:
+        log += [("fetch", worker) for worker in everybody] + [("send", worker) for worker in everybody]
+    return log
 
 
-# %% wrong="paying" says="half is left: that still pays" gets=2
-def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
-    return [name for name, n, size in sources if n * latency_s + size / bandwidth_bytes_per_s < compute_s]
+# %% wrong="serve" says="They took turns" gets=2
+def serve(seconds, updates):
+    log = [("fetch", worker) for worker in range(len(seconds))]
+    for update in range(updates):
+        worker = update % len(seconds)
+        log += [("send", worker), ("fetch", worker)]
+    return log[:-1]
 
 
-# %% wrong="paying" says="That is bandwidth over bytes" gets=0
-def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
-    return [name for name, n, size in sources if n * latency_s + bandwidth_bytes_per_s / size <= compute_s]
+# %% wrong="serve" says="At equal times the lower number goes first" gets=1
+def serve(seconds, updates):
+    log = [("fetch", worker) for worker in range(len(seconds))]
+    ready = list(seconds)
+    for _ in range(updates):
+        worker = max(range(len(ready)), key=lambda each: (-ready[each], each))
+        log += [("send", worker), ("fetch", worker)]
+        ready[worker] += seconds[worker]
+    return log[:-1]
 
 
-# %% wrong="paying" says="A wait of up to as long as the computing is allowed" gets=0
-def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
-    return [name for name, n, size in sources if n * latency_s + size / bandwidth_bytes_per_s <= compute_s / 2]
-
-
-# %% wrong="paying" says="do not multiply them" gets=1
-def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
-    return [name for name, n, size in sources if n * (latency_s + size / bandwidth_bytes_per_s) <= compute_s]
-
-
-# %% wrong="paying" says="Those are the ones that do not pay" gets=0
-def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
-    return [name for name, n, size in sources if n * latency_s + size / bandwidth_bytes_per_s > compute_s]
+# %% wrong="serve" says="nobody fetches after it" gets=0
+def serve(seconds, updates):
+    log = [("fetch", worker) for worker in range(len(seconds))]
+    ready = list(seconds)
+    for _ in range(updates):
+        worker = ready.index(min(ready))
+        log += [("send", worker), ("fetch", worker)]
+        ready[worker] += seconds[worker]
+    return log
 
 
 # %% [markdown]
@@ -476,27 +502,32 @@ def paying(sources, compute_s, bandwidth_bytes_per_s, latency_s):
 #   some), or a weight for a gradient that falls with its age.
 
 # %% [markdown]
-# ## Question 2: split which side?
+# ## Question 2: a cut of your own
 #
-# A matrix product may be split over the rows of the first matrix, over the columns of the second, or over the inner
-# side. Say for each what every part needs and what must happen at the end, and when you would still choose the inner
-# side.
+# Take a model and a machine that you know: a network of yours on two GPUs, on two processes of your laptop, or on two
+# computers with a network between them. Choose one of the four sources. From counts and two numbers of the link
+# (latency, bandwidth) and one of the worker (the time of a step alone, measured), predict how many times as fast two
+# workers are. Then run it, or the part of it that you can run, and measure. A cut inside one process counts as well:
+# a product in two threads, two networks in a stack.
 #
-# Two to five sentences; a person reads them.
+# Give the three numbers (counted, predicted, measured) with sizes and units, and explain a distance of more than a
+# factor of two between prediction and measurement. Three to six sentences; a person reads them.
 
-# %% [markdown] written="which_side" points=2
+# %% [markdown] written="own_cut" points=2
 # A full answer says:
 #
-# - 1 point: rows need their rows and all of the second matrix, columns all of the first matrix and their columns, and
-#   both give pieces of the output that are put side by side; the inner side gives terms as large as the output that
-#   must be added.
-# - 1 point: one of these: nothing of the inputs is needed twice, so none is copied; the inner side is by far the
-#   longest and the output is small; the matrices lie divided that way already, for instance as the output of a layer
-#   that was split over its columns.
+# - 1 point: one source, named, for stated shapes; how often the workers exchange and how many bytes; where the link's
+#   two numbers and the time of a step come from; the predicted ratio that follows from them; the measured one, with
+#   the same result (or the same gradient) as one worker.
+# - 1 point: an explanation that fits the numbers: threads that must be woken, cores that were not free or share a
+#   cache and the memory's bandwidth, a batch too small for the work to shrink with the workers, several messages
+#   where one was counted, sending that hides behind computing, more bytes than each tensor once (a ring). A prediction
+#   within a factor of two gets this point when it says which term of the model was the largest. "The model is wrong"
+#   explains nothing.
 
 # %% [markdown]
 # ## What you have practised
 #
-# Cutting a product where it needs a sum, and counting what that sum costs; saying how old a gradient is; and holding
-# a source of parallelism to a link before anybody builds it. Lesson 04 runs the second source, over examples, on
+# Cutting a product where it needs a sum, and counting what that sum costs; running a parameter server, and saying how
+# old its gradients are; and holding a cut of your own to a model. Lesson 04 runs the second source, over examples, on
 # processes that really exchange their gradients.

@@ -27,7 +27,7 @@ from helpers import exercises, plotting
 # %% [markdown]
 # ## Exercise 1: when does each step begin?
 #
-# The loader of Part 4 with `workers` workers and a `prefetch` factor. Its rules:
+# The loader of Parts 2 and 3 with `workers` workers and a `prefetch` factor. Its rules:
 #
 # | who | rule |
 # |---|---|
@@ -200,219 +200,159 @@ def steps_begin(times_s, device_s, workers, prefetch):
 
 
 # %% [markdown]
-# ## Exercise 2: which rows may be compared?
+# ## Exercise 2: who reads what?
 #
-# Somebody measured these runs. Two rows answer a question when they differ in one factor, and the answer is a speedup
-# at equal work: examples a second.
+# A stream of items is read under data parallel: `ranks` training processes, each with `workers` workers of its own.
+# Every worker sees the whole stream and must choose its part. So all *readers* are numbered, first the workers of
+# rank 0, then those of rank 1, and the items are dealt to them in turn, as cards are.
 #
-# | row | device | devices | batch | loading in the clock | examples | seconds |
-# |--:|---|--:|--:|---|--:|--:|
-# | 0 | CPU | 1 | 128 | yes | 1000 | 10 |
-# | 1 | GPU | 1 | 128 | yes | 1000 | 4 |
-# | 2 | GPU | 2 | 256 | yes | 2000 | 4 |
-# | 3 | GPU | 1 | 128 | no | 2000 | 2 |
+# | item | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 |
+# |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
+# | rank | 0 | 0 | 1 | 1 | 0 | 0 | 1 | 1 | left out |
+# | worker | 0 | 1 | 0 | 1 | 0 | 1 | 0 | 1 | |
 #
-# Row 1 may be held against row 0 (device: 2.5 times as fast) and row 3 against row 1 (loading: 4 times as many
-# examples a second). Row 2 may be held against none.
+# A rank with more batches than another would wait for it forever. So every reader gets as many items as every other,
+# and the items that are over at the end are left out.
 #
-# Write `fair_pairs(rows)`. A row is a tuple (factors, examples, seconds), where factors is a dictionary. Return a
-# list of tuples (first, second, factor, speedup) for all pairs of places with first < second that differ in exactly
-# one factor, in the order of first and then of second. The speedup is the second row's examples a second over the
-# first row's.
+# Write `own_items(count, rank, ranks, worker, workers)`: the list of the items, of `count`, that this worker reads.
 
 
-# %% answer="fair_pairs"
-def fair_pairs(rows):
-    """Return (first, second, factor, speedup) for each pair of rows that differs in exactly one factor."""
+# %% answer="own_items"
+def own_items(count, rank, ranks, worker, workers):
+    """Return the items of one reader: own_items(9, 1, 2, 0, 2) is [2, 6]."""
     ### BEGIN SOLUTION
-    found = []
-    for first, (before, before_examples, before_s) in enumerate(rows):
-        for second in range(first + 1, len(rows)):
-            after, after_examples, after_s = rows[second]
-            differing = [factor for factor in before if before[factor] != after[factor]]
-            if len(differing) == 1:
-                speedup = (after_examples / after_s) / (before_examples / before_s)
-                found.append((first, second, differing[0], speedup))
-    return found
+    readers = ranks * workers
+    whole = count - count % readers
+    return list(range(rank * workers + worker, whole, readers))
     ### END SOLUTION
 
 
-# %% checks="fair_pairs" points=3
-check = exercises.Checks("Exercise 2, fair_pairs", fair_pairs)
-one, several = "a pair that differs in one factor is found", "other pairs are left out"
-work = "unequal work is divided out"
-
-
-def row(device, batch, examples, seconds, **more):
-    return {"device": device, "batch": batch, **more}, examples, seconds
-
-
-cpu_gpu = [row("CPU", 128, 1000, 10.0), row("GPU", 128, 1000, 4.0)]
-inverse = {((0, 1, "device", 0.4),): "That is below 1 for a faster row; divide the second rate by the first"}
-check.returns(one, (cpu_gpu,), expected=[(0, 1, "device", 2.5)], mistakes=inverse)
-neighbours = {((0, 1, "device", 2.5), (1, 2, "device", 0.5)): "Neighbours are not the only pairs"}
-three = [*cpu_gpu, row("TPU", 128, 1000, 8.0)]
-every_pair = [(0, 1, "device", 2.5), (0, 2, "device", 1.25), (1, 2, "device", 0.5)]
-check.returns(one, (three,), expected=every_pair, mistakes=neighbours)
-two_things = [row("CPU", 128, 1000, 10.0), row("GPU", 512, 1000, 2.0)]
-blamed = {((0, 1, "device", 5.0),): "The batch changed as well; which of the two made it faster?"}
-check.returns(several, (two_things,), expected=[], mistakes=blamed)
-check.returns(several, ([cpu_gpu[0], cpu_gpu[0]],), expected=[])
-longer = [row("GPU", 128, 1000, 4.0), row("GPU", 256, 3000, 6.0)]
-seconds_only = {
-    ((0, 1, "batch", 4 / 6),): "The second row trained three times as many examples; compare examples a second"
+# %% checks="own_items" points=3
+check = exercises.Checks("Exercise 2, own_items", own_items)
+one, several, even = "workers share the items", "ranks share them too", "every reader gets as many"
+everything = {tuple(range(8)): "Then each worker trains on every item"}
+check.returns(one, (8, 0, 1, 1, 2), expected=[1, 3, 5, 7], mistakes=everything)
+slips = {
+    (1, 3, 5, 7): "Its other worker would read the same items: deal to all readers, not to ranks",
+    (1, 5): "Rank 0 has readers 0 and 1, so rank 1 begins with reader 2",
 }
-check.returns(work, (longer,), expected=[(0, 1, "batch", 2.0)], mistakes=seconds_only)
+check.returns(several, (8, 1, 2, 0, 2), expected=[2, 6], mistakes=slips)
+over = {(0, 2, 4, 6, 8, 10): "The other rank has only five: leave out what is over"}
+check.returns(even, (11, 0, 2, 0, 1), expected=[0, 2, 4, 6, 8], mistakes=over)
 check.report()
 ### BEGIN HIDDEN TESTS
 import random
-from itertools import combinations
 
 draw = random.Random(6002)
 
 
-def truth(rows):
-    """Pairs of places in order; items that are in one row's set of factors and not in the other's come in twos."""
-    kept = []
-    for (i, one), (j, other) in combinations(enumerate(rows), 2):
-        apart = set(one[0].items()) ^ set(other[0].items())
-        if len(apart) == 2:
-            kept.append((i, j, next(iter(apart))[0], other[1] * one[2] / (one[1] * other[2])))
-    return kept
+def truth(count, rank, ranks, worker, workers):
+    """Deal the items one by one, in whole rounds, to a list of readers in order."""
+    readers = [(r, w) for r in range(ranks) for w in range(workers)]
+    hands = {reader: [] for reader in readers}
+    for first in range(0, count - len(readers) + 1, len(readers)):
+        for place, reader in enumerate(readers):
+            hands[reader].append(first + place)
+    return hands[rank, worker]
 
 
 for _ in range(5):
-    examples, names = 1000 * draw.randint(1, 9), ["CPU", "GPU", "NPU", "TPU"]
-    alone = [row(name, 64, examples, float(draw.randint(1, 40)), clock=True) for name in draw.sample(names, 3)]
-    alone.append(row(alone[0][0]["device"], 64, examples, float(draw.randint(41, 60)), clock=False))
-    chain = alone[:3]
-    check.returns(one, (chain,), expected=truth(chain))
-    apart = [row(name, size, examples, 5.0, clock=place % 2 == 0) for place, (name, size) in
-             enumerate(zip(names, draw.sample((32, 64, 128, 256), 4), strict=True))]  # fmt: skip
-    check.returns(several, (apart,), expected=truth(apart))
-    factors, *work_and_time = apart[0]
-    twin = ({**factors, "clock": not factors["clock"]}, *work_and_time)
-    check.returns(several, ([apart[0], twin, *apart[1:]],), expected=[(0, 1, "clock", 1.0)])
-    uneven = [(factors, examples * draw.randint(2, 9) + place, seconds) for place, (factors, _, seconds) in
-              enumerate(alone[:3])]  # fmt: skip
-    check.returns(work, (uneven,), expected=truth(uneven))
+    workers, rounds = draw.randint(2, 5), draw.randint(2, 6)
+    asked = (workers * rounds, 0, 1, draw.randrange(workers), workers)
+    check.returns(one, asked, expected=truth(*asked))
+    ranks = draw.randint(2, 4)
+    rank, worker = draw.randrange(1, ranks), draw.randrange(workers)
+    asked = (ranks * workers * rounds, rank, ranks, worker, workers)
+    check.returns(several, asked, expected=truth(*asked))
+    asked = (ranks * rounds + draw.randrange(1, ranks), 0, ranks, 0, 1)
+    check.returns(even, asked, expected=truth(*asked))
 check.score()
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# <details><summary>Hint 1: all pairs</summary>
+# <details><summary>Hint 1: one number</summary>
 #
-# Two loops over the places, the inner one from the place after the outer one.
-#
-# </details>
-# <details><summary>Hint 2: what differs</summary>
-#
-# `[factor for factor in a if a[factor] != b[factor]]`, and its length decides.
+# Give each reader one number, from its rank and its worker. How many readers are there?
 #
 # </details>
-# <details><summary>Hint 3: the speedup</summary>
+# <details><summary>Hint 2: in turn</summary>
 #
-# A rate is examples over seconds; a speedup is the later rate over the earlier one.
+# Reader 2 of 4 reads 2, 6, 10: `range` with a step.
+#
+# </details>
+# <details><summary>Hint 3: whole rounds</summary>
+#
+# Only whole rounds are dealt. `count % readers` items are over.
 #
 # </details>
 
 
-# %% wrong="fair_pairs" says="which of the two made it faster" gets=2
-def fair_pairs(rows):
-    pairs = []
-    for j in range(len(rows)):
-        for i in range(j):
-            names = [name for name in rows[i][0] if rows[i][0][name] != rows[j][0][name]]
-            if names:
-                pairs.append((i, j, names[0], rows[j][1] / rows[j][2] / (rows[i][1] / rows[i][2])))
-    return sorted(pairs)
+# %% wrong="own_items" says="Then each worker trains on every item" gets=1
+def own_items(count, rank, ranks, _worker, _workers):
+    return list(range(rank, count - count % ranks, ranks))
 
 
-# %% wrong="fair_pairs" says="compare examples a second" gets=2
-def fair_pairs(rows):
-    pairs = []
-    for j in range(len(rows)):
-        for i in range(j):
-            names = [name for name in rows[i][0] if rows[i][0][name] != rows[j][0][name]]
-            if len(names) == 1:
-                pairs.append((i, j, names[0], rows[i][2] / rows[j][2]))
-    return sorted(pairs)
+# %% wrong="own_items" says="so rank 1 begins with reader 2" gets=2
+def own_items(count, rank, ranks, worker, workers):
+    readers = ranks * workers
+    return [item for item in range(count // readers * readers) if item % readers == worker * ranks + rank]
 
 
-# %% wrong="fair_pairs" says="divide the second rate by the first" gets=1
-def fair_pairs(rows):
-    pairs = []
-    for j in range(len(rows)):
-        for i in range(j):
-            names = [name for name in rows[i][0] if rows[i][0][name] != rows[j][0][name]]
-            if len(names) == 1:
-                pairs.append((i, j, names[0], rows[i][1] / rows[i][2] / (rows[j][1] / rows[j][2])))
-    return sorted(pairs)
+# %% wrong="own_items" says="leave out what is over" gets=2
+def own_items(count, rank, ranks, worker, workers):
+    return [item for item in range(count) if item % (ranks * workers) == rank * workers + worker]
 
 
 # %% [markdown]
-# ## Exercise 3: when does the training end?
+# ## Exercise 3: mixed, and still read in order
 #
-# A training of `work_s` seconds is cut into pieces of `interval_s`; the last may be shorter. After each piece, the
-# last one too, a save takes `save_s`. When a failure comes, whatever was not saved whole is lost: the training
-# restarts, which takes `restart_s`, and does the piece again. A failure during a restart starts the restart again.
+# A shard is read in order, and training wants its items mixed. So a buffer with `room` places stands between. Its
+# rules:
 #
-# Pieces of 20 s, saves of 5 s, restarts of 10 s, and a failure at 40 s:
-
-# %%
-done = [
-    ("training", 0, 20, "piece"),
-    ("save", 20, 25, "save"),
-    ("training", 25, 40, "lost"),
-    ("restart", 40, 50, "restart"),
-]
-done += [("training", 50, 70, "piece"), ("save", 70, 75, "save")]
-drawn = plotting.gantt(
-    [plotting.Span("one machine", start, end, kind, label) for kind, start, end, label in done],
-    title="40 s of training end at 75 s",
-)
-plotting.show(
-    drawn, alt="One lane: a piece and its save, a piece that a failure ends, a restart, the piece again, its save."
-)
-
-# %% [markdown]
-# Write `ends_s(work_s, interval_s, save_s, restart_s, failures_s)`: the time at which the last save ends.
-# `failures_s` are the times of the failures, in rising order; none falls on the moment at which something ends, and
-# those after the end do not matter.
+# | | rule |
+# |---|---|
+# | at first | the first `room` items fill the buffer |
+# | then | draw a place; hand out the item there; the next item of the shard takes its place |
+# | in the end | no item is left to take the place: the buffer closes up, as `buffer.pop(place)` does |
+#
+# Here the chance is given: `draws` has one whole number for each item, and the place is that number modulo the length
+# of the buffer. Four items, room for two, draws 1, 0, 0, 0:
+#
+# | buffer | place | handed out |
+# |---|--:|---|
+# | a b | 1 | b |
+# | a c | 0 | a |
+# | d c | 0 | d |
+# | c | 0 | c |
+#
+# Write `mixed(items, room, draws)`: the list of the items in the order in which they are handed out.
 
 
-# %% answer="ends_s"
-def ends_s(work_s, interval_s, save_s, restart_s, failures_s):
-    """Return when the last save ends: ends_s(40, 20, 5, 10, [40]) is 75."""
+# %% answer="mixed"
+def mixed(items, room, draws):
+    """Return the items as handed out: mixed(["a", "b", "c", "d"], 2, [1, 0, 0, 0]) is ["b", "a", "d", "c"]."""
     ### BEGIN SOLUTION
-    clock, safe, waking = 0, 0, 0
-    coming = list(failures_s)
-    while safe < work_s:
-        length = min(interval_s, work_s - safe)
-        planned_end = clock + waking + length + save_s
-        if coming and coming[0] < planned_end:
-            clock, waking = coming.pop(0), restart_s
+    buffer, coming, out = list(items[:room]), list(items[room:]), []
+    for draw in draws:
+        place = draw % len(buffer)
+        out.append(buffer[place])
+        if coming:
+            buffer[place] = coming.pop(0)
         else:
-            clock, safe, waking = planned_end, safe + length, 0
-    return clock
+            buffer.pop(place)
+    return out
     ### END SOLUTION
 
 
-# %% checks="ends_s" points=3
-check = exercises.Checks("Exercise 3, ends_s", ends_s)
-saves, lost = "every piece is saved, whole or not at all", "what was not saved is done again"
-restarts = "a restart takes time, and may fail"
-without = {100: "A save takes time, and the training waits for it", 115: "The last piece is saved too"}
-check.returns(saves, (100, 30, 5, 0, []), expected=120, mistakes=without)
-half_saved = dict.fromkeys((25, 35), "The failure at 25 ended the save: what is not saved whole is done again")
-check.returns(saves, (20, 20, 10, 0, [25]), expected=55, mistakes=half_saved)
-unharmed = {
-    60: "The failure came within a piece: what was done of it is lost",
-    91: "Not everything is lost; the first piece was saved",
-}
-check.returns(lost, (60, 20, 0, 0, [31]), expected=71, mistakes=unharmed)
-lucky = {35: "The failure at 9 came during the restart, which begins again", 29: "After a failure comes a restart"}
-check.returns(restarts, (20, 20, 0, 10, [5, 9]), expected=39, mistakes=lucky)
+# %% checks="mixed" points=3
+check = exercises.Checks("Exercise 3, mixed", mixed)
+bounded, takes, empties = "only what is in the buffer is drawn", "the next item takes the place", "the end is drawn too"
+whole = {(7, 4, 5, 6): "Item 7 was not in the buffer yet: it has room for two"}
+check.returns(bounded, ([4, 5, 6, 7], 2, [3, 3, 0, 0]), expected=[5, 6, 4, 7], mistakes=whole)
+behind = {(0, 1, 2, 3): "Item 2 takes the place of item 0, before item 1"}
+check.returns(takes, ([0, 1, 2, 3], 2, [0, 0, 0, 0]), expected=[0, 2, 3, 1], mistakes=behind)
+in_order = {(0, 1, 2, 3): "What is left in the buffer is drawn as well"}
+check.returns(empties, ([0, 1, 2, 3], 4, [2, 2, 1, 0]), expected=[2, 3, 1, 0], mistakes=in_order)
 check.report()
 ### BEGIN HIDDEN TESTS
 import random
@@ -420,105 +360,73 @@ import random
 draw = random.Random(6003)
 
 
-def truth(work, interval, save, restart, failures):
-    """The end by recursion over failures: what is safe at each failure, then the rest of the run after it."""
-    begin, kept = 0, 0
-    for failure in failures:
-        whole = begin
-        while kept < work and whole + min(interval, work - kept) + save < failure:
-            whole, kept = whole + min(interval, work - kept) + save, kept + min(interval, work - kept)
-        if kept == work:
-            return whole
-        begin = failure + restart
-    rest = work - kept
-    return begin + rest + save * -(-rest // interval)
+def truth(items, room, draws):
+    """Follow places, not a buffer: who sits where, and who is next; an empty chair is taken away."""
+    chairs = {place: item for place, item in enumerate(items) if place < room}
+    following, out = room, []
+    for number in draws:
+        chair = sorted(chairs)[number % len(chairs)]
+        out.append(chairs.pop(chair))
+        if following < len(items):
+            chairs[chair] = items[following]
+            following += 1
+    return out
 
 
 for _ in range(5):
-    interval, pieces, save = draw.randint(20, 60), draw.randint(3, 7), draw.randint(2, 9)
-    work = interval * pieces + draw.randint(1, interval - 1)
-    check.returns(saves, (work, interval, save, 0, []), expected=truth(work, interval, save, 0, []))
-    during = (interval, interval, save, 0, [interval + draw.randrange(save) + 0.5])
-    check.returns(saves, during, expected=truth(*during))
-    fails = sorted(draw.sample(range(10, work), 3))
-    fails = [each + 0.5 for each in fails]
-    check.returns(lost, (work, interval, 0, 0, fails), expected=truth(work, interval, 0, 0, fails))
-    early = [draw.randint(1, 9) + 0.5, draw.randint(10, 19) + 0.25]
-    restart = draw.randint(25, 50)
-    asked = (interval, interval, 0, restart, early)
-    check.returns(restarts, asked, expected=truth(*asked))
+    count = draw.randint(5, 9)
+    items = draw.sample(range(100), count)
+    last_place = (items, 2, [*(draw.randrange(3, 99, 2) for _ in items[2:]), 0, 0])
+    check.returns(bounded, last_place, expected=truth(*last_place))
+    two_places = (items, 2, [0, 1, *(draw.randint(0, 9) for _ in items[4:]), 0, 0])
+    check.returns(takes, two_places, expected=truth(*two_places))
+    at_once = (items, count, [2, *(draw.randint(0, 99) for _ in items[1:])])
+    check.returns(empties, at_once, expected=truth(*at_once))
 check.score()
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# <details><summary>Hint 1: one attempt</summary>
+# <details><summary>Hint 1: two lists</summary>
 #
-# An attempt is a restart (if there was a failure), a piece and its save. It ends well, or a failure comes before its
-# end.
-#
-# </details>
-# <details><summary>Hint 2: what to remember</summary>
-#
-# Three numbers: the time, the seconds of training that are safe, and how long the restart in front of the next
-# attempt is.
+# Cut `items` in two: what is in the buffer, and what is still to come.
 #
 # </details>
-# <details><summary>Hint 3: the loop</summary>
+# <details><summary>Hint 2: one draw</summary>
 #
-# `while` not everything is safe: work out when this attempt would end. If the next failure comes earlier, go to the
-# failure; else go to the end, and the piece is safe.
+# `place = draw % len(buffer)`. The length changes only in the end.
+#
+# </details>
+# <details><summary>Hint 3: the place</summary>
+#
+# `buffer[place] = coming.pop(0)` while something is coming, else `buffer.pop(place)`.
 #
 # </details>
 
 
-# %% wrong="ends_s" says="A save takes time" gets=2
-def ends_s(work_s, interval_s, _save_s, restart_s, failures_s):
-    now, done = 0, 0
-    for failure in failures_s:
-        while done < work_s and now + min(interval_s, work_s - done) < failure:
-            now, done = now + min(interval_s, work_s - done), done + min(interval_s, work_s - done)
-        if done >= work_s:
-            return now
-        now = failure + restart_s
-    return now + work_s - done
+# %% wrong="mixed" says="it has room for two" gets=1
+def mixed(items, _room, draws):
+    left = list(items)
+    return [left.pop(draw % len(left)) for draw in draws]
 
 
-# %% wrong="ends_s" says="The failure at 25 ended the save" gets=2
-def ends_s(work_s, interval_s, save_s, restart_s, failures_s):
-    clock, safe, waking = 0, 0, 0
-    coming = list(failures_s)
-    while safe < work_s:
-        length = min(interval_s, work_s - safe)
-        trained = clock + waking + length
-        if coming and coming[0] < trained:
-            clock, waking = coming.pop(0), restart_s
-        elif coming and coming[0] < trained + save_s:
-            clock, safe, waking = coming.pop(0), safe + length, restart_s
-        else:
-            clock, safe, waking = trained + save_s, safe + length, 0
-    return clock
+# %% wrong="mixed" says="takes the place of item 0" gets=2
+def mixed(items, room, draws):
+    buffer, coming, out = list(items[:room]), list(items[room:]), []
+    for draw in draws:
+        out.append(buffer.pop(draw % len(buffer)))
+        buffer += coming[:1]
+        coming = coming[1:]
+    return out
 
 
-# %% wrong="ends_s" says="Not everything is lost" gets=2
-def ends_s(work_s, interval_s, save_s, restart_s, failures_s):
-    whole, begin = work_s + save_s * -(-work_s // interval_s), 0
-    for failure in failures_s:
-        if begin + whole < failure:
-            break
-        begin = failure + restart_s
-    return begin + whole
-
-
-# %% wrong="ends_s" says="After a failure comes a restart" gets=2
-def ends_s(work_s, interval_s, save_s, _restart_s, failures_s):
-    now, done = 0, 0
-    for failure in failures_s:
-        while done < work_s and now + min(interval_s, work_s - done) + save_s < failure:
-            now, done = now + min(interval_s, work_s - done) + save_s, done + min(interval_s, work_s - done)
-        if done >= work_s:
-            return now
-        now = failure
-    return now + work_s - done + save_s * -(-(work_s - done) // interval_s)
+# %% wrong="mixed" says="What is left in the buffer is drawn as well" gets=2
+def mixed(items, room, draws):
+    buffer, out = list(items[:room]), []
+    for item, draw in zip(items[room:], draws, strict=False):
+        place = draw % room
+        out.append(buffer[place])
+        buffer[place] = item
+    return out + buffer
 
 
 # %% [markdown]
@@ -540,24 +448,31 @@ def ends_s(work_s, interval_s, save_s, _restart_s, failures_s):
 #   result that speaks against workers.
 
 # %% [markdown]
-# ## Question 2: is the copy free?
+# ## Question 2: a pipeline of your own
 #
-# You set `pin_memory=True` and `non_blocking=True`, and the time of a step falls only a little. Explain why this is
-# no contradiction, what is missing, and when even that would not make the copy free.
+# Take a data set that you use, or make one (images, audio, text to tokens), and a training step: a real one, or one
+# that sleeps. Measure two times alone: a batch made without workers, and a step. From these, and from what limits an
+# item (waiting, cores, one disk, nothing), predict the seconds from step to step for 0, 1 and 2 workers and one change
+# of your own (another prefetch factor, a shard for small files, uint8 for float32, `persistent_workers`). Write the
+# predictions down. Then run all of them.
 #
-# Two to five sentences; a person reads them.
+# Report the settings, predicted and measured times side by side, and explain every distance of more than a factor of
+# two by a further measurement. Four to eight sentences and a table; a person reads them. Plan 45 minutes.
 
-# %% [markdown] written="free_copy" points=2
+# %% [markdown] written="own_pipeline" points=3
 # A full answer says:
 #
-# - 1 point: the host no longer waits, but copy and computing are in one stream and still run in turn; a second stream
-#   with the copy started one batch ahead is missing (and an event that the computing waits for).
-# - 1 point: overlap takes the longer of the two, so it is free only while the copy is shorter than the step; also not
-#   when the batch is not ready in time, since the copy cannot begin before it.
+# - 1 point: the two times with how they were measured (warm-up left out, several runs, the device waited for), the
+#   kind of item with the evidence for it (processor time, a count of reads), and predictions that follow from them.
+# - 1 point: measured times for 0, 1 and 2 workers and one change alone, from step to step and not for a whole epoch
+#   with the start of the workers in it.
+# - 1 point: each distance beyond a factor of two has a cause that a measurement shows: the hand-over of large batches,
+#   cores shared with the training, pages that were in the cache in one run and not in the other, workers that start, a
+#   late item. "Overhead" is no cause.
 
 # %% [markdown]
 # ## What you have practised
 #
-# Playing a bounded queue batch by batch, finding the pairs of rows that answer a question, and following a training
-# through its failures. `feeding.simulate_feeding`, `feeding.compare_setups` and `feeding.simulate_run_s` do these in
-# the library; now you know what they count.
+# Playing a bounded queue batch by batch, dealing a stream to the workers of several ranks, mixing what is read in
+# order, and predicting a pipeline of your own. `feeding.simulate_feeding` does the first in the library; now you know
+# what it counts.
