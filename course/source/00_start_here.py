@@ -44,7 +44,7 @@ from helpers import exercises, plotting, timing, units
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 10000]
 bet = helpers.predict("How many times longer does a @ b take than a * b, for n = 1024?", "x")
 bet
 
@@ -61,7 +61,7 @@ bet
 # Some cells are yours to write, and a check says what is wrong. If you are stuck, open "Show me" below it, or go on: the cells
 # below use the course's version until yours passes.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Which of five calls is the time of a product?"
 # ## Part 1: what a time means
 #
 # Three lines of code, five calls. Which of the five times is the time of `a @ b`?
@@ -75,7 +75,7 @@ first_call = helpers.predict(
 )
 first_call
 
-# %% tags=["run", "slide", "slide-output"] minutes=1
+# %% tags=["run", "slide", "slide-output"] minutes=1 numbers=[["^([\\d.,]+ \\w+),", "the first call"], ["([\\d.]+ \\w+)\\s*$", "the last of five"]] headline="The first call of a process takes far longer than the others"
 small_a, small_b = torch.rand(64, 64), torch.rand(64, 64)  # in the CPU's memory
 times_s = []
 for _ in range(5):
@@ -191,7 +191,7 @@ fresh = helpers.run_limited(in_a_new_process, timeout_s=60).unwrap()
 sentence = "the first product of a process takes longer"
 timing.claim(sentence, fresh.cold_s / fresh.median_s, at_least=1, evidence=fresh)
 
-# %% [markdown] tags=["slide"] minutes=3
+# %% [markdown] tags=["slide"] minutes=3 headline="Counting says: longer by the number of rows, twice"
 # ## Part 2: the bet
 #
 # `a * b` does $n^2$ multiplications, `a @ b` does $n^3$ [multiply-accumulates](glossary.md#mac), each two
@@ -222,7 +222,7 @@ programs = {"a * b": lambda: a * b, "a @ b": lambda: a @ b}
 both = helpers.compare(programs, precision=0.1, budget_s=6)
 measured_ratio = both.candidate("a @ b").time_ratio
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="The count is wrong by a wide margin"
 bet.reveal(modelled=product_flops / elementwise_flops, measured=measured_ratio)
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -244,7 +244,7 @@ print(f"a @ b: {units.text(product_flops / product_s, 'FLOP/s')}")
 # The same machine does far more arithmetic a second in `a @ b`. So perhaps `a * b` does not wait for arithmetic but for data. Both
 # read two matrices and write a third, but `a @ b` uses each number $n$ times, 1,024 times here, and `a * b` uses it once:
 
-# %% tags=["slide", "slide-output"] minutes=2
+# %% tags=["slide", "slide-output"] minutes=2 numbers=[["a \\* b does ([\\d.]+ FLOP)", "for every byte in a * b"], ["a @ b does ([\\d.]+ FLOP)", "for every byte in a @ b"]] headline="An operation that moves many bytes waits for them"
 moved_bytes = 3 * side**2 * a.element_size()
 print(f"both move at least {moved_bytes:,} bytes")
 print(f"a * b does {elementwise_flops / moved_bytes:.2f} FLOP for every byte")
@@ -259,7 +259,7 @@ plotting.show(
     alt="A number of a makes one result of a * b, and a row of results of a @ b.",
 )
 
-# %% [markdown] tags=["slide"] minutes=3
+# %% [markdown] tags=["slide"] minutes=3 headline="Two rates of a machine model both"
 # ## Part 3: two rates of this machine
 #
 # - Data: how many bytes a second does a copy move?
@@ -360,7 +360,7 @@ caches = [each for each in helpers.machine_card().caches if each.kind != "instru
 lines = dict(zip(found, zip(*models, strict=True), strict=True))
 full = {f"L{each.level}": (each.size_bytes / 12) ** 0.5 for each in caches if device == "cpu"}
 
-# %% tags=["look", "slide", "slide-output"] minutes=3
+# %% tags=["look", "slide", "slide-output"] minutes=3 headline="Small products take the time of a call, large ones that of the work"
 drawn, axes = plotting.figure(title="Lines: the model. Dots: this machine")
 for name, colour in {"a * b": "#56B4E9", "a @ b": "#CC79A7"}.items():
     axes.loglog(sides, lines[name], color=colour, label=f"{name}, modelled")
@@ -420,7 +420,7 @@ timing.claim(sentence, ratios, at_least=1 / 2, at_most=2, evidence=[both, limits
 # %% [markdown] tags=["explain"]
 # That is the method of the whole course: count the work, measure what the machine can do, divide, and compare. Back to the bet:
 
-# %% tags=["nbval-ignore-output", "slide", "slide-output"] minutes=2
+# %% tags=["nbval-ignore-output", "slide", "slide-output"] minutes=2 numbers=[["rates in turns: +([\\d.,]+ times)", "modelled, rates in turns"], ["measured, in turns: +([\\d.,]+ times)", "measured, in turns"]] headline="Rates must be measured as the work is"
 print(f"counting operations:       {product_flops / elementwise_flops:,.0f} times")
 print(f"modelled, rates in turns:  {model_s[1] / model_s[0]:,.0f} times")
 print(f"measured, in turns:        {measured_ratio:,.0f} times")
@@ -458,7 +458,7 @@ print(f"its bytes came at {units.text(4 * (side**2 + 2 * side) / vector_s, 'B/s'
 # [bandwidth](glossary.md#bandwidth) of reading by itself. A dense language model that writes one token for one user multiplies its
 # weight matrices by one vector each, as here.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A long run is estimated from two short ones"
 # ## Part 4: a training run, from two shorter ones
 #
 # LeNet learns to read real handwritten digits. Runs of one and of three epochs are timed. How long will six take?
@@ -477,7 +477,7 @@ print(f"{len(loader.dataset):,} digits to learn from, {len(test_loader.dataset):
 # two short ones are made twice, and the faster one counts: what disturbs a run adds to its time.
 
 
-# %% tags=["slide", "slide-output"] minutes=0.5
+# %% tags=["slide", "slide-output"] minutes=0.5 numbers=[["epochs: 1, (.+)", "one epoch, with its start"], ["epochs: 3, (.+)", "three epochs"]] headline="Two runs give a start and a time for each epoch"
 def whole_run(epochs):
     digits = helpers.make_MNIST_loader(batch_size=64)
     unseen = helpers.make_MNIST_loader(batch_size=500, split="test")
@@ -542,7 +542,7 @@ runs[6] = helpers.run_limited(whole_run, 6, timeout_s=300)
 trained = {epochs: run.unwrap() for epochs, run in runs.items()}
 assert trained[6].test_accuracy_share > 0.85  # guessing reads a tenth of the digits right
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Start plus epochs foretells the long run"
 six_epochs.reveal(modelled=modelled_run_s, measured=runs[6].elapsed_s)
 
 # %% tags=["look"]
@@ -579,7 +579,7 @@ timing.claim(sentence, 6 * runs[1].elapsed_s / six_s, at_least=1.2, evidence=evi
 # This estimate holds only for this network, batch size and machine (`helpers.gpu_train` trains on a GPU). The next lessons find out
 # how an epoch spends its time.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Predict, run, look, explain: so every lesson goes"
 # ## How the course works
 #
 # - Lessons: predict, write or run, look, explain.

@@ -13,435 +13,531 @@
 #     title: Four sources of parallelism
 #     needs: ["00"]
 #     objectives:
-#       - count|counted how often each of four sources of parallelism must wait, and the bytes that it moves
-#       - split|split a matrix product along each of its three sides, with a sum where one is needed
-#       - read|read from a compiled program how many numbers one instruction adds
-#       - predict|predicted at which delay a learning rate blows up, from either side of the limit
-#       - tell|told when a stack of networks trains faster than a loop over them
-#       - choose|chose the sources that pay on a given machine
+#       - find|found how much of a training can run at once, from what each task waits for
+#       - write|wrote a sum for many adders, a gradient in parts, and training on old gradients
+#       - predict|predicted at which learning rate old gradients fail
+#       - simulate|simulated what four workers are worth when they wait for one another, and when they do not
+#       - choose|chose the sources that pay on a given link
 # ---
 
 # %% [markdown] tags=["objectives"]
 # # Four sources of parallelism
 #
-# A thousand processors are of use only when there are a thousand things to do that do not wait for one another. Where are they
-# in the training of a network? There are four places to look, and each has a price: the moment at which the workers must wait
-# for each other, or the errors that they make when they do not.
-#
-# You need one ordinary computer. Counts and bytes are exact, and yours must be the same as these; times are those of one
-# machine. Clear the outputs before you begin (Edit, Clear Outputs of All Cells).
+# A graphics processor has thousands of arithmetic units, and a large training uses thousands of such processors. They help only where
+# work does not wait for other work. In the training of a network there are four places to look for such work. Each has its
+# price: workers wait for one another, or err, or train a model each. You need one ordinary computer.
 
 # %%
-import copy
-import dataclasses
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cache
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
 
 import helpers
-from helpers import hardware, native, operations, plotting, results, sources, timing
+from helpers import exercises, hardware, operations, plotting, results, sources, timing, units
 
-device = "cuda" if torch.cuda.is_available() else "cpu"
+# %% [markdown] tags=["slide"] minutes=1
+# ## The bet
+#
+# - Four workers share the weights of a network
+# - Each computes gradients on 64 images, adds its updates
+# - Nobody waits: four times as many updates
+#
+# One worker alone reaches a training loss of 0.5 after a while. All workers are equally fast. Sending takes no time.
+# One and four may each use the learning rate that suits them best.
 
-# %% [markdown] tags=["slide"] minutes=1.5
-# ## Part 1: one line, four sources
+# %% tags=["predict", "slide-output"] axis=[0.1, 10]
+bet = helpers.predict("Four workers that never wait: how many times as fast as one?", "x")
+bet
+
+# %% [markdown] tags=["slide"] minutes=2
+# ## Part 1: the four sources
 #
 # $$w \leftarrow w - \frac{\eta}{B} \sum_{i=1}^{B} \nabla_w\, \ell\bigl(f(x_i; w),\, y_i\bigr)$$
 #
-# This is minibatch SGD: $\eta$ is the learning rate, $B$ the batch size, $f$ the network, $\ell$ the loss. Look for work that
-# does not wait for other work:
-#
-# | source | in the formula | what is independent |
-# |---|---|---|
-# | within a layer | $f$ | the elements of each matrix product |
-# | over examples | $\sum_i$ | the terms of the sum |
-# | over update iterations | $\leftarrow$, again and again | nothing, strictly: each step needs the one before it |
-# | over models | the whole line | trainings with another rate, or other first weights |
-#
-# The lecture "Hardware Ecosystem" (Cambridge, 2022), from which this course grew, lists the same four.
+# This is minibatch SGD: $\eta$ is the learning rate, $B$ the batch size, $f$ the network, $\ell$ the loss. There is work for many
+# within $f$, whose layers are large sums; in the terms of $\sum_i$; in update after update, if old weights will do; and
+# in whole trainings side by side. Here are two workers, A and B, and a network of two layers:
 
-# %% [markdown]
-# A [synchronisation](glossary.md#synchronisation) is a point at which workers wait until they have exchanged what they
-# computed. Take LeNet and a batch of 64 digits, and two plans to share one step. Split *within each layer*, the parts of each
-# layer's output must be collected before the next layer can start. Split *over examples*, each worker has the whole network and
-# a part of the batch, and they add up their gradients once, at the end. Which of them exchanges more bytes?
-
-# %% tags=["predict"]
-layer_bytes = helpers.predict(
-    "LeNet, batch 64: how many times the bytes of the split over examples does the split within layers exchange?", "x"
+# %% tags=["slide", "slide-output"] minutes=2 headline="Workers wait between layers, once an update, or never" layout="steps" frames=[1, 3, 5, 7]
+plotting.play(
+    [plotting.draw_sources(until=until, title="") for until in range(1, 9)],
+    title="Two workers share a training, four ways",
+    stills=(7,),
+    alt="Four schedules of two workers, with waits in the first two and none in the others.",
 )
-layer_bytes
 
 # %% [markdown]
-# By hand. Within layers: the output of each layer with weights, in the forward; in the backward the gradient of its input,
-# except for the first layer, for whose input nobody needs a gradient. Over examples: one number a parameter.
+# An orange bar is a [synchronisation](glossary.md#synchronisation): both wait until they have exchanged what they computed (how long, is made up here). An arrow
+# adds an update to the weights that A and B have in common, and nobody waits.
+#
+# How much can be gained at best? Here is a training as a list of tasks: the forward of one layer
+# for one example, its backward, or an update. `needs[task]` lists the tasks that it waits for.
+
 
 # %%
-outputs = {"conv1": 6 * 24 * 24, "conv2": 16 * 8 * 8, "fc1": 120, "fc2": 60, "fc3": 10}
-inputs = {"conv2": 6 * 12 * 12, "fc1": 16 * 4 * 4, "fc2": 120, "fc3": 60}
-numbers_an_image = sum(outputs.values()) + sum(inputs.values())
-parameters = sum(weight.numel() for weight in helpers.LeNet().parameters())
-print(f"within layers: {64 * numbers_an_image * 4:,} bytes; over examples: {parameters * 4:,} bytes")
+def training(steps=10, examples=8, layers=3, models=1, delay=0):
+    needs = {}
+    for model, step in itertools.product(range(models), range(steps)):
+        for example in range(examples):
+            waits_for = [(model, step - 1 - delay)] if step > delay else []
+            for layer in [*range(layers), *range(-layers, 0)]:  # forward, then backward
+                task = model, step, example, layer
+                needs[task], waits_for = waits_for, [task]
+        gradients = [(model, step, example, -1) for example in range(examples)]
+        needs[model, step] = gradients + ([(model, step - 1)] if step else [])
+    return needs
+
 
 # %% [markdown]
-# `sources_of_parallelism` counts the same for any model, by following its operators: how often workers exchange something
-# (`synchronisations`), how many bytes in all (`payload`), and whether they wait for it.
+# **Your turn.** However many workers there are, the tasks of a *chain*, each of which waits for the one before, run one after another.
 
-# %% tags=["run", "slide", "slide-output"] minutes=1.5
-four = sources.sources_of_parallelism(helpers.LeNet(), (64, 1, 28, 28))
-within, examples = four.row("within a layer"), four.row("over examples")
-table = pd.DataFrame([row.to_dict() for row in four.rows]).set_index("source").rename_axis(None)
-results.printed(table[["synchronisations", "payload_bytes", "waits"]])
 
-# %% tags=["look"]
-layer_bytes.reveal(modelled=64 * numbers_an_image / parameters, counted=within.payload_bytes / examples.payload_bytes)
+# %% tags=["yours"] yours="longest_chain"
+def longest_chain(needs):
+    """Return how many tasks the longest chain has.
 
-# %% [markdown] tags=["explain"]
-# Over update iterations nobody waits for anybody, yet each worker sends a
-# gradient and fetches new weights: twice the parameters. Over models there is nothing to exchange.
-#
-# What crosses a layer grows with the batch; the gradient does not. So there is a batch below which the order turns over:
+    ``needs[task]`` lists what a task waits for; a task comes later than all of these.
+    """
+    chain = {}
+    for task, waits_for in needs.items():
+        chain[task] = 1 + max((chain[each] for each in waits_for), default=0)
+    return max(chain.values())
 
-# %% tags=["explain"]
-print(f"equal at a batch of {parameters / numbers_an_image:.1f}")
-for batch in (1, 6, 7, 64):
-    rows = sources.sources_of_parallelism(helpers.LeNet(), (batch, 1, 28, 28))
-    more = rows.row("within a layer").payload_bytes > rows.row("over examples").payload_bytes
-    print(f"batch {batch}: more bytes {'within layers' if more else 'over examples'}")
 
-# %% [markdown] tags=["explain"]
-# Bytes are half of the price. The other half is how often: 9 synchronisations against 1. A single layer can add some: batch
-# normalisation in training needs the mean and the variance of the *whole* batch, so workers that share a batch must meet in the
-# middle of the forward, and again in the backward.
+# %% checks="longest_chain"
+asked = exercises.Checks("The longest chain", longest_chain)
+fork = {"a": [], "b": ["a"], "c": ["a"], "d": ["a", "b", "c"]}
+slips = {
+    4: "Those are all tasks: b and c do not wait for each other",
+    6: "b and c can run at once: take the longest, not the sum",
+    2: "Count the tasks a, b, d, not the waits between them",
+}
+asked.returns("two tasks at once", (fork,), expected=3, mistakes=slips)
+slips = {5: slips[4], 6: slips[6], 2: slips[2]}
+slips[1] = "The chain may end at any task: take the longest of all"
+asked.returns("the last task stands alone", (fork | {"e": []},), expected=3, mistakes=slips)
+longest_chain = asked.settle()
 
-# %% tags=["explain"]
-normed = nn.Sequential(nn.Conv2d(1, 6, 5), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 16, 5), nn.BatchNorm2d(16))
-over_examples = sources.sources_of_parallelism(normed, (64, 1, 28, 28)).row("over examples")
-print(f"{over_examples.synchronisations} synchronisations over examples: {over_examples.synchronises}")
+
+# %% wrong="longest_chain" says="take the longest, not the sum"
+def longest_chain(needs):
+    chain = {}
+    for task, waits_for in needs.items():
+        chain[task] = 1 + sum(chain[each] for each in waits_for)
+    return max(chain.values())
+
+
+# %% wrong="longest_chain" says="take the longest of all"
+def longest_chain(needs):
+    chain = {}
+    for task, waits_for in needs.items():
+        chain[task] = 1 + max((chain[each] for each in waits_for), default=0)
+    return chain[task]
+
 
 # %% [markdown]
-# (Lesson 04 shows what PyTorch does by default: each worker takes the statistics of its own part of the batch, which is another
-# function.)
+# All tasks take the same time, and exchanges take none. A training has 10 steps, batches of 8 examples and 3 layers.
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000]
+at_best = helpers.predict("Workers without end: how many times as fast as one?", "x")
+at_best
+
+# %% tags=["run"]
+cases = {"as it is": {}, "16 examples": {"examples": 16}, "2 models": {"models": 2}}
+cases |= {"20 steps": {"steps": 20}, "6 layers": {"layers": 6}}
+cases["gradients 1 update old"] = {"delay": 1}
+rows = {}
+for name, change in cases.items():
+    needs = training(**change)
+    rows[name] = [len(needs), longest_chain(needs), len(needs) / longest_chain(needs)]
+
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Examples and models add work, and nothing to the chain"
+at_best.reveal(modelled=(8 * 6 + 1) / (6 + 1), counted=rows["as it is"][2])
+columns = ["tasks", "longest chain", "times as fast at best"]
+pd.DataFrame(rows, index=columns).T.astype({"tasks": int, "longest chain": int}).round(1)
+
+# %% [markdown] tags=["explain"]
+# More examples or models add tasks, and no link to the chain. Each step adds 7 links: three layers forward, three back, an update.
+# Whoever accepts gradients that are one update old nearly halves the chain, because two steps are under way at once. With $p$ workers a
+# training takes at least the longer of *tasks / p* and *longest chain*. The fourth source is inside a task.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 2: within a layer
 #
-# A product $(m, k) \cdot (k, n)$ has three sides along which it can be cut: $m$ rows, $n$ columns, and the inner dimension
-# $k$ between them. What does each cut cost?
+# - A layer is a product $(m, k) \cdot (k, n)$
+# - It can be cut along $m$, $n$ or $k$
+# - Only the cut along $k$ needs a sum
 #
-# We cut by hand. The matrices hold small whole numbers, so that every sum is exact, and "equal" means equal.
+# The matrices hold small whole numbers, so every sum is exact.
 
 # %%
 torch.manual_seed(0)
-a = torch.randint(-9, 10, (4, 6)).float()
-b = torch.randint(-9, 10, (6, 8)).float()
-rows = torch.cat([a[:2] @ b, a[2:] @ b])
-columns = torch.cat([a @ b[:, :4], a @ b[:, 4:]], dim=1)
-inner = a[:, :3] @ b[:3] + a[:, 3:] @ b[3:]
-for name, whole in (("rows", rows), ("columns", columns), ("inner", inner)):
-    print(f"{name}: the largest difference from a @ b is {(whole - a @ b).abs().max():.0f}")
+a, b = torch.randint(-9, 10, (4, 6)).float(), torch.randint(-9, 10, (6, 8)).float()
+rows_cut = torch.cat([a[:2] @ b, a[2:] @ b])
+columns_cut = torch.cat([a @ b[:, :4], a @ b[:, 4:]], dim=1)
+inner_cut = a[:, :3] @ b[:3] + a[:, 3:] @ b[3:]
+assert all(torch.equal(cut, a @ b) for cut in (rows_cut, columns_cut, inner_cut))
 
 # %%
-for by, other in (("rows", "b"), ("columns", "a")):
-    drawn = plotting.draw_split(sources.model_split(4, 6, 8, by=by, parts=2))
-    plotting.show(
-        drawn, alt=f"By {by}: the output and one input are cut into two halves of {by}; both parts need {other}."
-    )
+drawn = plotting.draw_split(sources.model_split(4, 6, 8, by="columns", parts=2))
+alt = "By columns: b and the output are cut in halves; both parts need all of a."
+plotting.show(drawn, alt=alt)
 
-# %% tags=["slide", "slide-output"] minutes=1
+# %% tags=["slide", "slide-output"] minutes=1 headline="Only the cut along the inner side needs a sum"
 drawn = plotting.draw_split(sources.model_split(4, 6, 8, by="inner", parts=2))
-alt = "Inner: a is cut by columns and b by rows; each part has a term as large as the output, and they add up."
+alt = "Inner: a is cut by columns, b by rows; each part has a term of the output."
 plotting.show(drawn, alt=alt)
 
 # %% [markdown]
-# Two of the cuts copy an input, the third needs a sum. Now a real layer: LeNet's `fc1` on a batch of 64 is a product $(64, 256)
-# \cdot (256, 120)$. Four workers share it, and in the end one of them needs the whole output.
+# Take LeNet's first dense layer on 64 digits, $(64, 256) \cdot (256, 120)$. Four workers share it, and one of them needs the output:
 
-# %% tags=["predict"]
-sum_bytes = helpers.predict(
-    "How many times the bytes does that worker receive when the cut is over the inner dimension, and not by columns?",
-    "x",
-)
-sum_bytes
-
-# %% tags=["run", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A term is as large as the whole output" mark="inner"
 splits = {by: sources.model_split(64, 256, 120, by=by, parts=4) for by in sources.WAYS}
-table = pd.DataFrame([split.to_dict() for split in splits.values()]).set_index("by").rename_axis(None)
-results.printed(table[["received_bytes", "additions", "copied_bytes"]])
-
-# %% [markdown]
-# The model: by columns the worker has a quarter of the output and receives three quarters. Over the inner dimension it has a
-# *term* of the whole output and receives three more terms, each as large as the output.
-
-# %% tags=["look"]
-sum_bytes.reveal(modelled=3 / (3 / 4), counted=splits["inner"].received_bytes / splits["columns"].received_bytes)
+table = pd.DataFrame([split.to_dict() for split in splits.values()]).set_index("by")
+results.printed(table.rename_axis(None)[["received_bytes", "additions", "copied_bytes"]])
 
 # %% [markdown] tags=["explain"]
-# Why would one cut over $k$, then? The last column has the bytes of inputs that more than one worker needs: it is the only cut
-# that copies nothing. By rows every worker needs all weights; by columns every worker needs all inputs.
-#
-# ### What went wrong here?
-#
-# A layer is a product and then an activation. Somebody saves a step: each part applies ReLU to what it has, and the results are
-# combined after that.
-
-# %% tags=["look"]
-for by in sources.WAYS:
-    pieces = sources.partial_products(a, b, by=by, parts=2)
-    early = sources.combine([piece.relu() for piece in pieces], by=by)
-    wrong = (early != (a @ b).relu()).sum()
-    print(f"{by}: after ReLU on the parts {wrong} of the layer's {early.numel()} numbers are wrong")
-
-# %% [markdown] tags=["explain"]
-# $\max(0, x + y)$ is not $\max(0, x) + \max(0, y)$. A slice of the output is finished and may go on; a term of a sum is not,
-# and must wait for the other terms. It would be silent: the shapes are right, and the network may even train.
-#
-# ### Two layers, one sum
-#
-# Put the two facts together. Cut the first layer by columns: each part may apply its ReLU at once. The columns that it then has
-# are exactly the inner elements that a cut of the *second* layer over $k$ needs. So both layers run without any exchange
-# between them, and one sum at the end is all (Shoeybi and others, [Megatron-LM](https://arxiv.org/abs/1909.08053), 2019).
-
-# %% tags=["look", "slide", "slide-code"] minutes=1
-shapes = (5, 6), (6, 8), (8, 3)
-x, first, second = (torch.randint(-3, 4, shape).float() for shape in shapes)
-left = (x @ first[:, :4]).relu() @ second[:4]
-right = (x @ first[:, 4:]).relu() @ second[4:]
-both = (x @ first).relu() @ second
-print(f"one sum for two layers: the largest difference is {(left + right - both).abs().max():.0f}")
-
-# %% [markdown] tags=["explain"]
-# Lesson 05 trains a network that is cut like this. Here we go down instead: parallelism within a layer begins inside one core.
+# By rows or columns it receives the three quarters that it lacks. Along $k$ it receives three *terms*, each as large as the
+# output: four times as much. The last column has the bytes of the extra copies: three more of b, or of a. Only the cut
+# along $k$ copies none.
 #
 # ### One instruction, many numbers
 #
-# A core can add eight float32 numbers with one instruction if its [registers](glossary.md#register) are 256 bits wide, and sixteen if they are 512 bits
-# wide ([SIMD](glossary.md#simd)). One such place of a register is a [lane](glossary.md#lane). The C++ loops are
-# `y[i] = a * x[i] + y[i]` and `sum += x[i]`; the compiler was asked for one lane, for vectors, and for vectors with leave to
-# reorder sums. A loop of the second kind, in how many lanes does it run when you just ask for vectors?
-
-# %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=2
-try:
-    census = sources.count_lanes()
-    shown = pd.DataFrame([row.to_dict() for row in census.rows]).set_index("function").rename_axis(None)
-    shown = results.printed(shown[["variant", "one_lane", "packed", "lanes"]])
-except native.NativeError as missing:
-    census, shown = None, f"this machine cannot show it: {missing}"
-shown
-
-# %% [markdown] tags=["look"]
-# The table counts the instructions that add or multiply in the compiled program: those of one lane handle one number, the packed
-# ones as many as there are lanes. (It needs a C++ compiler and an x86-64 processor; elsewhere the cell says what is missing.) The scaled
-# addition gets vectors; one-lane instructions stay beside them for the last few numbers. The sum gets none, although they were
-# asked for.
-
-# %% tags=["look"]
-if census is not None:
-    assert census.row("scaled_add", "vectors").packed > 0 == census.row("total", "vectors").packed
-
-# %% [markdown] tags=["explain"]
-# The compiler is right. In `sum += x[i]` each addition needs the result of the one before it, and in floating point another
-# order is another result. Eight lanes, say, keep eight sums and add them up at the end, which is another order:
-
-
-# %% tags=["explain"]
-def summed(numbers, sums):
-    """Add `numbers` one after another into `sums` running sums in turn, in float32; then add those."""
-    running = torch.zeros(sums)
-    for place, number in enumerate(numbers):
-        running[place % sums] += number
-    return running.sum().item()
-
-
-numbers = torch.tensor([2.0**24] + [1.0] * 15)
-print(f"exactly:       {2**24 + 15:,}")
-print(f"one sum:       {summed(numbers, 1):,.0f}")
-print(f"eight sums:    {summed(numbers, 8):,.0f}")
-
-# %% [markdown] tags=["explain"]
-# Neither is exact. Near $2^{24}$ the next float32 is 2 away, so adding 1 to one running sum is lost, fifteen times. The cut
-# over the inner dimension has come back on the smallest scale: a sum may be split, and the last digits pay. What is it worth?
-
-# %% tags=["predict"]
-lane_speedup = helpers.predict(
-    "How many times faster is a sum of 4,096 numbers with reordering than with one lane?", "x"
-)
-lane_speedup
-
-# %% tags=["run", "nbval-ignore-output"]
-summing = None
-if census is None:
-    print("there is nothing to time: the loops could not be compiled or counted")
-else:
-    summing = timing.compare(sources.lane_calls("total"), budget_s=1, precision=0.05)
-    many_lanes = census.row("total", "vectors, sums reordered").lanes
-    reordered = summing.candidate("vectors, sums reordered")
-    lane_speedup.reveal(modelled=many_lanes, measured=1 / reordered.time_ratio)
-
-# %% tags=["look"]
-several_lanes = summing is not None and many_lanes > 1
-timing.claim(
-    "the sum that may be reordered takes less time than the one in one lane",
-    reordered.time_ratio if several_lanes else None, at_most=0.8, evidence=summing if several_lanes else (),
-)  # fmt: skip
-
-# %% [markdown] tags=["explain"]
-# The model is the number of lanes. Below it you see what does not shrink with the lanes: the call from Python. Time it alone, on
-# one number, with `timing.compare(sources.lane_calls("total", 1), budget_s=0.5)`, and take it from both times. What is then still
-# missing is in the addition itself: each waits for the one before, and a wide one may take more cycles than one of one lane.
-# (Above the model there would be another reason: a compiler may keep several wide sums under way at once.)
+# The cut along $k$ returns inside a single core. One instruction can add, say, 8 numbers to 8 others ([SIMD](glossary.md#simd)), each in
+# its own [lane](glossary.md#lane). A sum in 8 lanes keeps 8 running sums, and adds those up in the end.
 #
-# ### Many cores
-#
-# The next larger scale is a thread on each core. The cut is the same, by rows or columns, and the threads must be woken and
-# waited for.
+# To count additions that wait for one another, we add objects that know nothing else: a sum stands one addition behind the later of
+# its two terms.
 
-# %% tags=["predict"]
-thread_speedup = helpers.predict(
-    "How many times faster is a product of 512 x 512 with all your cores than with one?", "x"
+
+# %%
+@dataclass
+class Waits:
+    additions: int = 0
+
+    def __add__(self, other):
+        return Waits(1 + max(self.additions, other.additions))
+
+    def __radd__(self, _zero):
+        return self  # 0 + x needs no addition
+
+
+def chain_of(function, count, lanes):
+    return function(np.array([Waits() for _ in range(count)]), lanes).additions
+
+
+# %% [markdown]
+# **Your turn.**
+
+
+# %% tags=["yours"] yours="lane_sum"
+def lane_sum(numbers, lanes):
+    """Return the sum of an array: ``lanes`` running sums side by side, then these in pairs.
+
+    ``lanes`` is a power of two and divides len(numbers). Lane i takes i, i + lanes, ...
+    """
+    sums, *rest = numbers.reshape(-1, lanes)
+    for row in rest:
+        sums = sums + row  # one instruction
+    while len(sums) > 1:
+        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
+    return sums[0]
+
+
+# %% checks="lane_sum"
+asked = exercises.Checks("A sum in lanes", lane_sum)
+asked.returns("it is the sum", (np.arange(64.0), 8), expected=2016.0)
+slips = {
+    63: "One addition waits for the other, 63 times: keep 8 running sums",
+    14: "The 8 sums are added one after another: add half of them to the other half",
+    6: "That is one number a lane, in pairs from the start: there are only 8 lanes",
+}
+goal = "64 numbers, 8 lanes: additions one after another"
+asked.returns(goal, (64, 8), call=chain_of, expected=7 + 3, mistakes=slips)
+lane_sum = asked.settle()
+
+
+# %% wrong="lane_sum" says="keep 8 running sums"
+def lane_sum(numbers, _lanes):
+    return sum(numbers)
+
+
+# %% wrong="lane_sum" says="add half of them to the other half"
+def lane_sum(numbers, lanes):
+    return sum(sum(numbers.reshape(-1, lanes)))
+
+
+# %% [markdown]
+# Take as many lanes as you like.
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 4096]
+fewest = helpers.predict(
+    "4,096 numbers, lanes without end: how many additions one after another?", "additions"
 )
-thread_speedup
+fewest
 
 # %% tags=["run"]
-small, large = torch.rand(64, 64), torch.rand(512, 512)
-sweeps = [
-    sources.sweep_threads(lambda: small @ small, name="64 x 64", budget_s=0.3),
-    sources.sweep_threads(lambda: large @ large, name="512 x 512", budget_s=0.3),
-]
-alt = "Speedup against threads on logarithmic axes: a dotted line of perfect speedup, measured points of two products."
-plotting.show(plotting.draw_speedup(sweeps), alt=alt)
+chains = {lanes: chain_of(lane_sum, 4096, lanes) for lanes in (1, 8, 16, 256, 4096)}
+rounded = np.array([2.0**24] + [1.0] * 15, dtype=np.float32)  # 16,777,231
 
-# %% tags=["look", "nbval-ignore-output"]
-thread_speedup.reveal(modelled=sweeps[1].cores, measured=sweeps[1].points[-1].speedup)
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Lanes without end still leave a chain"
+fewest.reveal(modelled=math.log2(4096), counted=chains[4096])
+for lanes, chain in chains.items():
+    print(f"lanes: {lanes:5,}; additions one after another: {chain:5,}")
+for lanes in (1, 8):
+    print(f"2^24 + 15 in float32, lanes {lanes}: {lane_sum(rounded, lanes):,.0f}")
 
 # %% [markdown] tags=["explain"]
-# The model, one speedup a core, leaves out the waiting. Where the small product is no faster with more threads, waking them
-# took longer than the work that they took over. A point far below 1 says that the cores were not free: the threads wait for one
-# another, and if one of them waits for a core, all do. Run it again with nothing else running; no claim is made here, because
-# there is none that holds on every machine.
+# Even with a lane for each number, pairs and pairs of pairs take 12 additions, because $2^{12} = 4096$.
+#
+# Another order can be another result in float32: exactly it is 16,777,231. From $2^{24}$ on neighbours are 2 apart, so a 1 that is added to
+# $2^{24}$ is lost, in one lane all 15. So a compiler may not use lanes for such a sum unless you allow it. [The
+# appendix](appendix/03_sources_of_parallelism.ipynb) counts its instructions and times them.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=1
 # ## Part 3: over examples
 #
 # $$\nabla = \frac{1}{B} \sum_{i=1}^{B} \nabla \ell_i$$
 #
-# Each worker takes a part of the batch. When is the mean of the workers' gradients the gradient of the batch?
-#
-# `gradient` below returns the gradient of the mean loss on some digits, as one long vector, in float64, so that rounding does
-# not hide a difference.
+# The terms do not wait for one another. So four workers may take a quarter of the images each, or one worker the quarters
+# one after another. Our network has 196 inputs (digits of 14 x 14 pixels), 32 hidden units and 10 outputs; one
+# vector `w` holds all its weights.
 
 # %%
 loader = helpers.make_MNIST_loader(batch_size=64)
-images, labels = (torch.cat(part).to(device) for part in zip(*loader, strict=True))
-digits = (images, labels)
-torch.manual_seed(0)
-wide = helpers.BasicFCModel(784, 32, 10, 2).double().to(device)
+images, labels = (torch.cat(part) for part in zip(*loader, strict=True))
+images = nn.functional.avg_pool2d(images, 2)
+torch.manual_seed(2)
+net = helpers.BasicFCModel(196, 32, 10, 2)
+shapes = {name: weight.shape for name, weight in net.named_parameters()}
+start = nn.utils.parameters_to_vector(net.parameters()).detach()
 
 
-def gradient(part):
-    loss = nn.functional.cross_entropy(wide(images[part].double()), labels[part])
-    return torch.cat([slope.flatten() for slope in torch.autograd.grad(loss, list(wide.parameters()))])
+def loss(w, images, labels):
+    pieces = w.split([shape.numel() for shape in shapes.values()])
+    named = zip(shapes, pieces, shapes.values(), strict=True)
+    weights = {name: piece.view(shape) for name, piece, shape in named}
+    return nn.functional.cross_entropy(
+        torch.func.functional_call(net, weights, (images,)), labels
+    )
 
 
-# %% tags=["look"]
-whole = gradient(slice(0, 60))
-even = (gradient(slice(0, 30)) + gradient(slice(30, 60))) / 2
-uneven = (gradient(slice(0, 50)) + gradient(slice(50, 60))) / 2
-for name, mean in (("30 and 30 digits", even), ("50 and 10 digits", uneven)):
-    print(f"{name}: the mean of the two is off by {(mean - whole).norm() / whole.norm():.0%} of the gradient of all")
-
-# %% [markdown] tags=["explain"]
-# What went wrong in the second row? The mean of two means gives each of the 10 digits five times the weight of each of the 50.
-# It happens in practice with the last batch of an epoch, when it does not divide by the workers. The repair is to weigh by
-# counts:
-
-# %% tags=["explain", "slide-code"]
-weighed = (50 * gradient(slice(0, 50)) + 10 * gradient(slice(50, 60))) / 60
-print(f"weighed by the number of digits: off by less than {1e-9:.0e}")
-assert (weighed - whole).norm() < 1e-9 * whole.norm()
-
-# %% [markdown] tags=["explain"]
-# So this source, batch norm apart, changes nothing in what is learnt, for one synchronisation a step. It is what most people use,
-# and lesson 04 is all about it.
-#
-# ### What went wrong here?
-#
-# The lecture compared a CPU, one GPU and two GPUs: 5.22 s, 4.37 s and 4.72 s for two epochs of MNIST. A reader takes from it
-# that a GPU is hardly faster. The batches were 128, 512 and 1024. Here is what the batch alone does, on one device: the same
-# 1,024 digits, once through.
+# %% [markdown]
+# **Your turn.** `gradient(images, labels)` returns the gradient of the *summed* loss of the images that it is given. `tensor.chunk(4)` cuts
+# a tensor into 4 parts.
 
 
-# %% tags=["predict"]
-batch_effect = helpers.predict("How many times faster are 1,024 digits in one batch than in eight batches of 128?", "x")
-batch_effect
+# %% tags=["yours"] yours="in_parts"
+def in_parts(gradient, images, labels, parts):
+    """Return the gradient of the mean loss of the whole batch, computed part by part."""
+    total = 0
+    for some, theirs in zip(images.chunk(parts), labels.chunk(parts), strict=True):
+        total = total + gradient(some, theirs)
+    return total / len(images)
 
 
-# %% tags=["run", "nbval-ignore-output"]
-def pass_through(batch):
-    for start in range(0, 1024, batch):
-        nn.functional.cross_entropy(fast(images[start : start + batch]), labels[start : start + batch]).backward()
+# %% checks="in_parts"
+asked = exercises.Checks("A gradient in parts", in_parts)
+seen = []
 
 
-fast = helpers.BasicFCModel(784, 32, 10, 2).to(device)
-batches = timing.compare(
-    {f"batch {batch}": lambda batch=batch: pass_through(batch) for batch in (128, 512, 1024)},
-    budget_s=2,
-    precision=0.05,
+def weighed(some, theirs):
+    seen.append(len(some))
+    return (some * theirs).sum()
+
+
+five, theirs = torch.tensor([1.0, 2, 3, 4, 5]), torch.tensor([1.0, 1, 2, 2, 2])
+slips = {
+    27.0: "gradient() returns a sum: divide by the images",
+    9.0: "Divide by the number of images, not of parts",
+    (3 / 2 + 14 / 2 + 10) / 3: "The last part has one image: add the sums, then divide",
+}
+asked.returns("5 images in 3 parts", (weighed, five, theirs, 3), expected=5.4, mistakes=slips)
+whole = "All images came at once: call gradient() for each part"
+asked.holds("5 images in 3 parts", max(seen, default=0) == 2, otherwise=whole)
+in_parts = asked.settle()
+
+
+# %% wrong="in_parts" says="not of parts"
+def in_parts(gradient, images, labels, parts):
+    pairs = zip(images.chunk(parts), labels.chunk(parts), strict=True)
+    return sum(gradient(some, theirs) for some, theirs in pairs) / parts
+
+
+# %% wrong="in_parts" says="add the sums, then divide"
+def in_parts(gradient, images, labels, parts):
+    pairs = zip(images.chunk(parts), labels.chunk(parts), strict=True)
+    return sum(gradient(some, theirs) / len(some) for some, theirs in pairs) / parts
+
+
+# %% wrong="in_parts" says="call gradient() for each part"
+def in_parts(gradient, images, labels, _parts):
+    return gradient(images, labels) / len(images)
+
+
+# %%
+def summed(some, theirs):
+    return torch.func.grad(loss)(start.double(), some.double(), theirs) * len(some)
+
+
+whole, quarters = (in_parts(summed, images[:64], labels[:64], parts) for parts in (1, 4))
+assert (whole - quarters).abs().max() < 1e-12 * whole.abs().max()
+print(
+    f"largest element: {whole.abs().max():.6f} whole, {quarters.abs().max():.6f} in quarters"
 )
-batch_effect.reveal(modelled=1, measured=1 / batches.candidate("batch 1024").time_ratio)
 
-# %% tags=["look"]
-batches.claim("on one and the same device the larger batch takes less time", "batch 1024", at_most=0.95)
-for batch in (128, 512, 1024):
-    print(f"batch {batch}: {-(-len(images) // batch)} updates an epoch")
+# %% [markdown] tags=["slide"] minutes=1
+# ### One after another, if memory is too small?
+#
+# - A batch of 8,192 images, a new process
+# - Two hidden layers: outputs of 32 MiB, before and after ReLU
+# - Room for 80 MiB
+#
+# It is said that a GPU works on the examples of a batch at once, or one after another if its memory is too small. We give a process too
+# little memory, and let it compute a batch in one part and in 32.
+
+
+# %%
+def learn(in_parts, parts):
+    wide = helpers.BasicFCModel(64, 1024, 10, 3)
+
+    def gradient(some, theirs):
+        total = nn.functional.cross_entropy(wide(some), theirs, reduction="sum")
+        slopes = torch.autograd.grad(total, list(wide.parameters()))
+        print(len(some))  # so many images are done
+        return torch.cat([slope.flatten() for slope in slopes])
+
+    torch.manual_seed(0)
+    in_parts(gradient, torch.rand(8192, 64), torch.randint(10, (8192,)), parts)
+
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 8192]
+done = helpers.predict(
+    "In one part: for how many of the 8,192 images is there a gradient?", "images"
+)
+done
+
+# %% tags=["run"]
+ends = {
+    parts: helpers.run_limited(learn, in_parts, parts, memory_bytes=80 * 2**20)
+    for parts in (1, 32)
+}
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="PyTorch does not cut the batch for you"
+through = {parts: sum(map(int, end.output.split())) for parts, end in ends.items()}
+done.reveal(counted=through[1])
+for parts, end in ends.items():
+    print(f"parts: {parts:2}; images done: {through[parts]:5,}; the process: {end.status}")
 
 # %% [markdown] tags=["explain"]
-# The model, the same arithmetic in the same time, forgets what each step costs besides its arithmetic. So a part of the lecture's
-# difference, or all of it, may have come from the batch; and the runs did not even learn the same, for the number of updates
-# differed as well. (Its clock also ran while the data was loaded: lesson 06.) Change one thing at a time.
+# None. PyTorch does not cut the batch by itself. It asks for memory, and where there is too little it raises an error; by its
+# documentation that is [`torch.cuda.OutOfMemoryError`](https://pytorch.org/docs/stable/generated/torch.cuda.OutOfMemoryError.html) on a GPU. It was your loop
+# that went one part after another: [gradient accumulation](glossary.md#gradient-accumulation).
+#
+# Inside a GPU there is such a queue. Blocks of threads for which no [multiprocessor](glossary.md#multiprocessor) has room wait for the next wave ([lesson
+# 14](14_convolution_time.ipynb) counts them). So a GPU queues work when its multiprocessors are full. It does not
+# queue when its memory is full: it fails.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 4: over update iterations
 #
-# - Each step needs the weights of the step before.
-# - Workers that do not wait compute on old weights.
-# - The gradient is [stale](glossary.md#stale-gradient): *delay* updates old.
+# - A worker that does not wait adds a [stale gradient](glossary.md#stale-gradient)
+# - It belongs to weights that are $d$ updates old
+# - $w_{t+1} = w_t - \eta\, \nabla \ell(w_{t-d})$
 #
-# $$w_{t+1} = w_t - \eta\, \nabla \ell(w_{t-d})$$
+# While one worker computes, each of the other $p - 1$ sends an update. So its gradient is $d = p - 1$ updates old. (A [parameter
+# server](glossary.md#parameter-server) may keep the weights.)
 #
-# Take the simplest loss, $\ell = \tfrac{c}{2} w^2$ with curvature $c$, so that only $\eta c$ matters. Plain descent multiplies
-# $w$ by $1 - \eta c$ in each step: at $\eta c = 1.5$ by $-0.5$, and it converges. Now let each gradient be one update old. (In
-# the first $d$ steps no gradient has arrived yet, and $w$ stays as it is.)
+# **Your turn.** A queue makes the delay. In the first $d$ steps no gradient has arrived, and $w$ stays as it is.
 
-# %% tags=["predict"]
-one_old = helpers.predict("eta c = 1.5, delay 1: how many times larger does w become a step, in the long run?", "x")
-one_old
 
-# %% tags=["run", "slide", "slide-output"] minutes=1
-paths = {delay: sources.descend_quadratic(1, rate=1.5, delay=delay, steps=100) for delay in (0, 1)}
-curves = {f"delay {delay}": [w**2 / 2 for w in path[:16]] for delay, path in paths.items()}
-drawn = plotting.draw_losses(curves, title="A parabola, rate times curvature 1.5")
-plotting.show(
-    drawn, alt="Without delay the loss falls on a straight line of a logarithmic axis; with delay 1 it grows in waves."
-)
+# %% tags=["yours"] yours="delayed"
+def delayed(gradient, w, rate, delay, steps):
+    """Return [w_0, ..., w_steps] of descent with gradients that are ``delay`` updates old.
+
+    Each step computes gradient(w); the oldest of more than ``delay`` waiting is applied.
+    """
+    waiting, path = [], [w]
+    for _ in range(steps):
+        waiting.append(gradient(w))
+        if len(waiting) > delay:
+            w = w - rate * waiting.pop(0)
+        path.append(w)
+    return path
+
+
+# %% checks="delayed"
+asked = exercises.Checks("Descent on old gradients", delayed)
+slips = {(8.0, 4.0, 2.0, 1.0, 0.5): "Every gradient is applied at once: let it wait"}
+goal = "delay 0 is plain descent"
+asked.returns(goal, (lambda w: w, 8.0, 0.5, 0, 3), expected=[8.0, 4.0, 2.0, 1.0])
+slips |= {
+    (8.0, 8.0, 4.0, 2.0, 1.0): "Apply the oldest gradient that waits, not the newest",
+    (8.0, 4.0, 0.0, -2.0, -2.0): "In the first step nothing has arrived: w stays 8",
+    (8.0, 4.0, 0.0, -2.0): "One weight for each step, also while nothing arrives",
+}
+given = (lambda w: w, 8.0, 0.5, 1, 4)
+asked.returns("one update old", given, expected=[8.0, 8.0, 4.0, 0.0, -2.0], mistakes=slips)
+delayed = asked.settle()
+
+
+# %% wrong="delayed" says="the oldest gradient that waits"
+def delayed(gradient, w, rate, delay, steps):
+    waiting, path = [], [w]
+    for _ in range(steps):
+        waiting.append(gradient(w))
+        if len(waiting) > delay:
+            w = w - rate * waiting.pop()
+        path.append(w)
+    return path
+
+
+# %% wrong="delayed" says="let it wait"
+def delayed(gradient, w, rate, _delay, steps):
+    path = [w]
+    for _ in range(steps):
+        path.append(path[-1] - rate * gradient(path[-1]))
+    return path
+
 
 # %% [markdown]
-# The model: try $w_t = z^t$. Then $z^{d+1} - z^d + \eta c = 0$, and the root $z$ of the largest size says by which factor $w$
-# grows a step in the long run. For $d = 1$ and $\eta c = 1.5$ it is $\sqrt{1.5}$.
+# The simplest loss is a parabola, $\ell = \tfrac{c}{2} w^2$, with curvature $c$ and gradient $c\,w$. Only $\eta c$ matters. Without delay $w$
+# is multiplied by $1 - \eta c$ in each step: at $\eta c = 1.5$ by $-0.5$, so it comes to rest. Now let each gradient be one update old.
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10]
+one_old = helpers.predict(
+    "eta c = 1.5, delay 1: by which factor does w grow a step, in the long run?", "x"
+)
+one_old
+
+# %% tags=["run", "slide", "slide-output"] minutes=1 headline="The same rate grows when gradients are one update old"
+paths = {delay: delayed(lambda w: w, 1.0, 1.5, delay, 100) for delay in (0, 1)}
+curves = {f"delay {delay}": [w**2 / 2 for w in path[:16]] for delay, path in paths.items()}
+drawn = plotting.draw_losses(curves, title="A parabola, rate times curvature 1.5")
+alt = "Without delay the loss falls in a straight line; with delay 1 it grows in waves."
+plotting.show(drawn, alt=alt)
+
+# %% [markdown]
+# Try $w_t = z^t$. Then $z^{d+1} - z^d + \eta c = 0$, and the root $z$ of the largest size says how $w$ grows in the long run. For $d = 1$ and
+# $\eta c = 1.5$ the two roots have the size $\sqrt{1.5}$.
 
 # %% tags=["look"]
-early, late = (max(abs(w) for w in paths[1][start : start + 11]) for start in (30, 90))
-one_old.reveal(modelled=sources.growth_factor(1.5, delay=1), simulated=(late / early) ** (1 / 60))
+early, late = (max(map(abs, paths[1][first : first + 11])) for first in (30, 90))
+one_old.reveal(modelled=math.sqrt(1.5), simulated=(late / early) ** (1 / 60))
 
 # %% [markdown] tags=["explain"]
-# (Simulated: from the highest of some waves to that of some later ones, 60 steps apart.) A correction that
-# comes late overshoots, and the correction of that comes late as well. Where is the limit? The largest stable $\eta c$ is known
-# (Levin and May, "A note on difference-delay equations", 1976):
+# (Simulated: from the peak of a few waves to that of later ones, 60 steps apart.) A correction that comes late overshoots, and its own
+# correction comes late as well. Descent with delay $d$ is stable below a limit (Levin and May, "A note on difference-delay equations", 1976):
 #
 # $$\eta c < 2 \sin \frac{\pi}{2\,(2d + 1)}$$
 #
-# Test it without using it: run the descent, and halve an interval between a rate that settles and one that grows.
+# Test it without using it: run your descent, and halve the gap between a rate that settles and one that grows.
 
 
 # %% tags=["run"]
@@ -449,525 +545,417 @@ def largest_stable(delay):
     settles, grows = 0.0, 2.5
     for _ in range(14):
         rate = (settles + grows) / 2
-        path = [abs(w) for w in sources.descend_quadratic(1, rate=rate, delay=delay, steps=600)]
-        settles, grows = (rate, grows) if max(path[400:]) < max(path[200:400]) else (settles, rate)
+        path = [abs(w) for w in delayed(lambda w: w, 1.0, rate, delay, 600)]
+        falls = max(path[400:]) < max(path[200:400])
+        settles, grows = (rate, grows) if falls else (settles, rate)
     return settles
 
 
-delays = [0, 1, 2, 4, 8, 16]
-modelled = [sources.stability_limit(delay) for delay in delays]
-simulated = [largest_stable(delay) for delay in delays]
+delays = [0, 1, 2, 3, 4, 8, 16]
+limits = {delay: 2 * math.sin(math.pi / (2 * (2 * delay + 1))) for delay in delays}
+found = [largest_stable(delay) for delay in delays]
+assert np.allclose(found, list(limits.values()), rtol=0.01)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
-drawn = plotting.draw_limits(delays, modelled, simulated)
-plotting.show(
-    drawn,
-    alt="The largest stable rate times curvature falls from 2 without delay to about 0.1 at delay 16; model and runs agree.",
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The largest stable rate shrinks with the delay"
+alt = "The largest stable rate falls from 2 without delay to 0.1 at delay 16; both agree."
+plotting.show(plotting.draw_limits(delays, list(limits.values()), found), alt=alt)
+
+# %% [markdown] tags=["explain"]
+# One old update halves the rate that is stable. Near its minimum a loss of many weights is nearly a sum of parabolas, and the
+# most curved one sets the limit (the appendix tests it on least squares).
+#
+# ### And a network?
+#
+# A network has no fixed curvature, so we measure the largest at the first weights. A run makes 120
+# steps of 64 images, with a queue like yours.
+
+# %% tags=["nbval-ignore-output"]
+digits = images, labels
+curvature = sources.largest_curvature(net, digits)
+print(f"curvature at the first weights: {curvature:.2f}")
+print(f"largest stable rate for a parabola, delay 4: {limits[4] / curvature:.3f}")
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.05, 1.6]
+fails = helpers.predict(
+    "0.05, 0.1, 0.2, 0.4, 0.8, 1.6: delay 4 first ends above a loss of 1 at which rate?", ""
 )
-
-# %% tags=["explain"]
-apart = max(abs(found / limit - 1) for found, limit in zip(simulated, modelled, strict=True))
-print("limit for delays 0, 1, 2:", ", ".join(f"{limit:.3f}" for limit in modelled[:3]))
-print("found by running:           ", ", ".join(f"{limit:.3f}" for limit in simulated[:3]))
-assert apart < 0.01
-
-# %% [markdown] tags=["explain"]
-# One old update halves the rate that you may use; for long delays the limit is about $\pi / (2 d)$. Stale gradients are not
-# free: you pay with a smaller rate, so with more steps.
-#
-# A parabola in one direction is no training. Here are 256 examples of a least-squares problem with 16 weights, whose largest
-# curvature is 1 by construction, trained by PyTorch just below the limit and just above it.
-
-# %% tags=["look"]
-problem = sources.least_squares()
-for delay in (0, 4):
-    for part in (0.9, 1.1):
-        rate = part * sources.stability_limit(delay)
-        run = sources.train_stale(problem.model(), problem.examples, delay=delay, rate=rate, steps=400, batch_size=None)
-        grows = max(run.losses[300:]) > max(run.losses[200:300])
-        print(f"delay {delay}, {part:.0%} of the limit: the loss {'grows' if grows else 'falls'}")
-
-# %% [markdown] tags=["explain"]
-# With 16 weights the descent is 16 parabolas at once, one for each curvature, and the most curved one decides.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ### And a real network?
-#
-# The limit needs the curvature of the loss: measure it at the first weights, on all digits. Which is the lowest of five rates
-# at which delay 4 blows up?
-#
-# The rates are 0.05, 0.1, 0.2, 0.4 and 0.8. The network has one hidden layer of 32, and all runs begin with the same weights
-# and see the same batches. Staleness is a plain queue here, so a run can be repeated bit for bit.
-
-# %% tags=["predict"]
-blown_up_from = helpers.predict("At which of the rates does training with delay 4 blow up first?", "")
-blown_up_from
+fails
 
 # %% tags=["run"]
-torch.manual_seed(0)
-net = helpers.BasicFCModel(784, 32, 10, 2).to(device)
-rates = (0.05, 0.1, 0.2, 0.4, 0.8)
+rates = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 sweep = sources.sweep_stale(net, digits, delays=(0, 1, 2, 4, 8), rates=rates, steps=120)
-again = sources.train_stale(net, digits, delay=4, rate=0.1, steps=120)
-print(f"{len(sweep.runs)} runs of {sweep.runs[0].steps} steps")
-assert again.weights == sweep.run(4, 0.1).weights  # bit for bit
-
-# %% tags=["look", "slide", "slide-output"] minutes=2
-drawn = plotting.draw_stale(sweep)
-alt = "A map of the final loss by delay and rate: low losses at short delays, hatched cells that blew up at long delays and high rates; the modelled limit steps down with the delay."
-plotting.show(drawn, alt=alt)
 
 # %% tags=["look", "nbval-ignore-output"]
-limit = sources.stability_limit(4) / sweep.curvature
-print(f"curvature at the start {sweep.curvature:.2f}, so the limit of the rate at delay 4 is {limit:.3f}")
-above = [rate for rate in rates if rate > limit]
-blown_up = [rate for rate in rates if sweep.run(4, rate).diverged]
-blown_up_from.reveal(modelled=min(above, default=None), measured=min(blown_up, default=None))
+above = [rate for rate in rates if rate > limits[4] / curvature]
+ended = [rate for rate in rates if sweep.run(4, rate).final_loss > 1]
+fails.reveal(modelled=min(above), measured=min(ended, default=None))
 
-# %% tags=["explain", "nbval-ignore-output"]
-most = {delay: max(rate for rate in rates if not sweep.run(delay, rate).diverged) for delay in (0, 1, 2, 4, 8)}
-print("the largest rate that survives, by delay:", most)
-assert most[8] < most[0]
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="The limit at the first weights is a guide"
+alt = "A map of the final loss by delay and rate; the modelled limit falls with the delay."
+plotting.show(plotting.draw_stale(sweep), alt=alt)
 
 # %% [markdown] tags=["explain"]
-# The shape is that of the theory; the place is not. At delay 4 the model says 0.05, the lowest rate above the limit; the runs
-# that we saw survive 0.1 and blow up at 0.2. The formula is for one fixed curvature, and a network does not keep its own. Do the
-# runs survive because they go where the loss is flatter? Write the queue out, train at both rates again, and measure on the way:
+# (Guessing among ten digits has a loss of 2.30. *Blew up*: ended above the first loss, or had a batch with three times that.) In the run printed here the
+# line separates what ended above 1 from the
+# rest, but for delay 8. Does a run below the line stay below it while it learns? Your loop, at delay 4 and rate 0.1, and
+# the curvature on the way:
 
 
 # %% tags=["look", "nbval-ignore-output"]
-def delayed(rate, delay=4, steps=120):
-    """Train with gradients that are `delay` updates old; return rate times curvature over the limit, by step."""
-    model, waiting, seen = copy.deepcopy(net), [], {}
-    weights = list(model.parameters())
-    for done in range(steps + 1):
-        if done % 20 == 0:
-            curvature = sources.largest_curvature(model, digits, iterations=15)
-            seen[done] = rate * curvature / sources.stability_limit(delay)
-        batch = torch.randint(len(images), (64,), device=device)
-        waiting.append(torch.autograd.grad(nn.functional.cross_entropy(model(images[batch]), labels[batch]), weights))
-        if len(waiting) > delay:
-            for weight, slope in zip(weights, waiting.pop(0), strict=True):
-                weight.data -= rate * slope
-    return seen
+def gradients_of(batch, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def gradient(w):
+        some = torch.randint(len(images), (batch,), generator=generator)
+        return torch.func.grad(loss)(w, images[some], labels[some])
+
+    return gradient
 
 
-torch.manual_seed(0)
-over_limit = pd.DataFrame({f"rate {rate}": delayed(rate) for rate in (0.05, 0.1)})
-print("rate times curvature, as a multiple of the limit, by step")
-print(over_limit.round(1).to_string())
-
-# %% tags=["explain"]
-for times in (2, 5):
-    print(
-        f"a parabola at {times} times the limit: the wave grows {sources.growth_factor(times * 0.3473, delay=4):.2f} times a step"
-    )
-assert (over_limit.max() > 1.5).all()
-
-# %% [markdown] tags=["explain"]
-# No. The curvature grows to several times what the limit allows and comes down again, but not to where a parabola would be stable:
-# both runs stand above the limit nearly all the time, and they learn. On a parabola the wave would grow a million times in
-# some 120 steps even at twice the limit. Here it grows for a while (move the sliders below to delay 4, rate 0.1) and then no more.
-# So far out the loss is no parabola. The cross-entropy is steep, but no steeper the further one goes: the slope of each logit is at
-# most 1. That fits, and it is not shown; we know of no formula for the rate at which such a network blows up. (Without delay, and
-# with all digits in each step, the curvature is known to hover about the limit: Cohen and others, ["Gradient descent on neural
-# networks typically occurs at the edge of stability"](https://arxiv.org/abs/2103.00065), 2021.) So the limit at the first weights
-# is a guide and no law.
-
-# %% tags=["look"]
-guessing = torch.log(torch.tensor(10.0)).item()
-
-
-def draw_run(delay, rate):
-    chosen = {"no delay": sweep.run(0, rate).losses, f"delay {delay}": sweep.run(delay, rate).losses}
-    return plotting.draw_losses(chosen, title=f"Delay {delay}, rate {rate:g}", smooth=5, guessing=guessing)
-
-
-helpers.interactive_figure(
-    draw_run,
-    {"delay": [1, 2, 4, 8], "rate": list(rates)},
-    views=[{"delay": 4, "rate": 0.05}, {"delay": 4, "rate": 0.1}, {"delay": 4, "rate": 0.4}],
-    alt=lambda delay, rate: (
-        f"Loss by step at rate {rate:g}, without delay and with delay {delay}, and the loss of guessing."
-    ),
+path = delayed(gradients_of(64), start, 0.1, 4, 120)
+on_the_way = {}
+for step in range(0, 121, 20):
+    nn.utils.vector_to_parameters(path[step], net.parameters())
+    over = 0.1 * sources.largest_curvature(net, digits, iterations=15) / limits[4]
+    on_the_way[step] = [f"{over:.1f}", f"{loss(path[step], *digits):.2f}"]
+nn.utils.vector_to_parameters(start, net.parameters())
+pd.DataFrame(on_the_way, index=["rate x curvature / limit", "loss"]).rename_axis(
+    "step", axis=1
 )
 
-# %% [markdown] tags=["explain"]
-# A final loss near $\ln 10 = 2.30$ is that of guessing: a network that blew up may look merely untrained. `largest_loss` tells
-# the two apart, and that is how the map knows what to hatch.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ### Where delays come from: a parameter server
-#
-# Workers fetch the weights, compute a gradient, send it, and wait for nobody. Four workers are equally fast. How old is a
-# gradient when it is applied?
-#
-# The server (a [parameter server](glossary.md#parameter-server)) applies each gradient as it comes. Learning is real here, the
-# clock is simulated, so all is exact.
-
-# %% tags=["predict"]
-age = helpers.predict("Four equal workers: how many updates old is a gradient when it is applied?", "updates")
-age
-
-# %% tags=["run", "slide", "slide-output"] minutes=1
-server = sources.simulate_server(net, digits, compute_s=(1, 1, 1, 1), rate=0.05, updates=100)
-for staleness, count in server.staleness_counts.items():
-    print(f"staleness {staleness}: {count:>2} of {server.updates} updates")
-
-# %% tags=["look"]
-age.reveal(modelled=4 - 1, simulated=max(server.staleness_counts, key=server.staleness_counts.get))
-
 # %% tags=["explain"]
-queue = sources.train_stale(net, digits, delay=3, rate=0.05, steps=103)
-print(f"{server.updates} updates of the server, {queue.updates} of a queue with delay 3")
-assert server.weights == queue.weights  # bit for bit
+growth = sources.growth_factor(1.5 * limits[4], delay=4)
+print(f"a parabola at 1.5 times the limit: w grows {growth**20:.1f} times in 20 steps")
 
 # %% [markdown] tags=["explain"]
-# Both end with the same weights, bit for bit. (The queue takes 103 steps, because in the first three no gradient has arrived.) While one worker computes, each of the three
-# others sends one gradient. So a server with $W$ equal workers *is* the queue with
-# delay $W - 1$, and the map above tells which rates it can bear. Now one worker of three is three times slower:
-
-
-# %% tags=["predict"]
-slow_age = helpers.predict("Workers that take 1, 1 and 3 s: how old are the slow one's gradients?", "updates")
-slow_age
-
-# %% tags=["run", "slide", "slide-output"] minutes=1
-seconds = (1, 1, 3)
-spans = [
-    plotting.Span(f"worker {worker}", start, start + length, f"a gradient every {length} s")
-    for worker, length in enumerate(seconds)
-    for start in range(0, 9, length)
-]
-drawn = plotting.gantt(spans, title="Three workers, nobody waits")
-plotting.show(drawn, alt="Workers 0 and 1 finish a gradient every second, worker 2 every three seconds.")
-
-# %% tags=["look"]
-server = sources.simulate_server(net, digits, compute_s=seconds, rate=0.05, updates=70)
-for share in server.shares:
-    print(f"worker {share.worker}: {share.updates} updates, {share.mean_staleness:.2f} updates old in the mean")
-slow_age.reveal(modelled=2 * 3, simulated=server.shares[2].mean_staleness)
-
-# %% [markdown] tags=["explain"]
-# In its three seconds the others send three gradients each. The slowest worker sends the fewest gradients and the oldest ones.
-# If all waited for one another (lesson 04), the two fast workers would stand idle two thirds of the time instead: that is the
-# trade.
+# It does not. At each step shown from 20 on the curvature is above the limit, where a parabola's wave would grow without end. The loss
+# falls all the same, though not everywhere.
 #
-# ### With real threads, with a lock and without
+# A parabola is understood. Why such a network goes on learning above the limit, and up to where, is not: we know of no
+# formula. (Without delay, and with all images in each step, the curvature typically hovers just above the limit: Cohen and others, ["Gradient Descent on Neural Networks Typically
+# Occurs at the Edge of Stability"](https://arxiv.org/abs/2103.00065), 2021.)
 #
-# The same with threads of this process. `run_server` locks the weights while they are copied or changed. `run_hogwild` has one
-# set of weights and no lock at all ([Hogwild](glossary.md#hogwild): Recht and others, [2011](https://arxiv.org/abs/1106.5730)).
-# Nobody sets the delay now; the machine does.
+# Threads can share weights without even a lock ([Hogwild](glossary.md#hogwild)), and workers can train alone and average their weights
+# now and then ([local SGD](glossary.md#local-sgd)). [The appendix](appendix/03_sources_of_parallelism.ipynb) runs both.
 
-# %% tags=["run", "nbval-ignore-output"]
-threaded = [
-    run(net, digits, workers=workers, rate=0.05, updates=100)
-    for run in (sources.run_server, sources.run_hogwild)
-    for workers in (1, 2, 4)
-]
-shown = pd.DataFrame([run.to_dict() for run in threaded])
-results.printed(shown[["how", "workers", "mean_staleness", "largest_staleness", "first_loss", "final_loss"]])
-
-# %% tags=["look"]
-print("largest staleness with one worker:", [run.largest_staleness for run in threaded if run.workers == 1])
-assert all(run.final_loss < run.first_loss for run in threaded)
-
-# %% [markdown] tags=["explain"]
-# Look at the largest staleness: when the operating system takes the core from a thread that has read the weights, that thread
-# comes back with an older gradient than the rest. Run it again, and the numbers change; a run like this cannot be repeated.
-#
-# Without a lock something else can happen: two threads read the same number, each adds its own, each writes, and one addition
-# is lost. Two threads have a read and a write each. In how many of the possible orders is nothing lost?
-
-# %% tags=["predict"]
-lossless = helpers.predict(
-    "Two threads, a read and a write each: in which share of the orders is no addition lost?", "%"
-)
-lossless
-
-# %% tags=["run"]
-for workers in (2, 3, 4):
-    orders = sources.interleave_additions(workers)
-    print(f"{workers} threads: {orders.interleavings:,} orders, nothing lost in {orders.lossless_share:.1%}")
-
-# %% [markdown]
-# The model for two: nothing is lost only when one thread is done before the other begins, which is 2 of $4! / (2!\,2!) = 6$
-# orders.
-
-# %% tags=["look"]
-lossless.reveal(modelled=100 * 2 / 6, counted=100 * sources.interleave_additions(2).lossless_share)
-
-# %% [markdown] tags=["look"]
-# If the orders were equally likely, most additions of many threads would be lost. On a real machine a read and its write stand
-# close together, and so it is a matter of how close:
-
-# %% tags=["look", "nbval-ignore-output"]
-lost = [
-    sources.count_lost_updates(4, how="read, then write"),
-    sources.count_lost_updates(4, how="in place"),
-    sources.count_lost_updates(4, how="in place", with_lock=True),
-]
-results.printed(pd.DataFrame([count.to_dict() for count in lost])[["how", "with_lock", "additions", "lost_additions"]])
-
-# %% tags=["look"]
-print(f"with a lock: {lost[2].lost_additions} of {lost[2].additions:,} additions lost")
-
-# %% [markdown] tags=["explain"]
-# SGD bears a few lost updates: each is one small step among thousands. Its proof for Hogwild asks for updates that touch few
-# weights each, and those of a dense network touch all. On a GPU the threads of a process share one stream of kernels (unless they
-# ask for others), which run one after another, and an addition in place is one kernel: gradients are stale there as well, but no
-# such addition is lost.
-
-# %% [markdown] tags=["slide"] minutes=0.5
-# ### Or meet less often: local SGD
-#
-# Each worker trains its own copy. Every $k$ steps all take the mean of their weights.
-#
-# This is [local SGD](glossary.md#local-sgd) (Stich, [2018](https://arxiv.org/abs/1805.09767)). Four workers, 150 steps. Weights
-# are averaged by a [ring all-reduce](glossary.md#ring-all-reduce) (lesson 04): the weights are cut into $W$ chunks, and each worker
-# sends a chunk to its neighbour in each of $2 (W-1)$ rounds. This network has 25,450 weights of 4 bytes.
-
-# %% tags=["predict"]
-sent = helpers.predict("How many bytes does each of 4 workers send in 150 steps when they average every 10 steps?", "B")
-sent
-
-# %% tags=["run"]
-local = sources.sweep_local(net, digits, workers=4, every=(1, 10, 50), rate=0.1, steps=150)
-for run in local.runs:
-    print(f"every {run.synchronise_every}: {run.synchronisations} synchronisations")
-
-# %% tags=["look"]
-weight_bytes = sum(weight.nbytes for weight in net.parameters())
-sent.reveal(modelled=150 / 10 * 2 * 3 / 4 * weight_bytes, counted=local.runs[1].sent_bytes)
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=0.5
-names = [f"every {run.synchronise_every}" for run in local.runs]
-table = pd.DataFrame([run.to_dict() for run in local.runs], index=names)
-results.printed(table[["sent_bytes", "final_loss", "largest_distance"]])
-
-# %% tags=["explain"]
-dearest, _, cheapest = local.runs
-print(f"sent every step: {dearest.sent_bytes:,} bytes; every 50 steps: {cheapest.sent_bytes:,}")
-assert cheapest.final_loss < cheapest.first_loss / 2
-assert cheapest.largest_distance > dearest.largest_distance
-
-# %% [markdown] tags=["explain"]
-# The workers run in one process here, so nothing goes over a wire: the bytes are counted in the messages that the ring would send.
-# 25,450 weights do not divide by four, so some chunks have one weight more, and the count is a little above the model. A fiftieth
-# of the bytes still brings the loss down by more than half; the workers drift further apart meanwhile.
-#
-# With $k = 1$ this is the split over examples: the mean of weights that one step changed is one step with the mean gradient.
-# The largest distance is how far a worker has gone from the mean when they meet. These digits forgive it; a harder problem, or
-# parts of the data that differ more between the workers, may not.
-
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=2
 # ## Part 5: over models
 #
-# A search over learning rates, an ensemble, a cross-validation: whole trainings that never wait for one another. What is left
-# to gain on *one* core?
+# - A search over learning rates: trainings that need nothing of each other
+# - Stacked networks share their calls
 #
-# 16 networks can be trained in a loop, one operator call for each layer of each network; or stacked, where `torch.vmap` makes
-# one batched product of the 16. Do they learn the same?
+# To settle the bet each side needs its best rate. So we train 18 networks, at 9 rates and with two draws of the images. A loop makes 18 times as
+# many calls as one. `torch.func.vmap` makes one program of them, whose calls compute all 18: $N (o + w)$ becomes $o' + N w$, for $N$
+# networks with work $w$ and overhead $o$ each, and the stack's overhead $o'$.
 
-# %% tags=["look"]
-nets = sources.make_ensemble(8, hidden=16, device=device)
-looped = sources.train_in_loop(nets, digits, rate=0.1, steps=20)
-stacked = sources.train_stacked(nets, digits, rate=0.1, steps=20)
-print("the largest difference between two weights is below 1e-4")
-assert sources.largest_difference(looped, stacked) < 1e-4
+# %% tags=["run"]
+one_slope = torch.func.grad(loss)
+all_slopes = torch.func.vmap(one_slope)
+stack = (
+    start.repeat(18, 1),
+    images[: 18 * 64].view(18, 64, 196),
+    labels[: 18 * 64].view(18, 64),
+)
+programs = {
+    "loop": lambda: [one_slope(*each) for each in zip(*stack, strict=True)],
+    "stack": lambda: all_slopes(*stack),
+}
+race = timing.compare(programs, budget_s=1, precision=0.1)
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A stack pays for its calls once"
+race.claim("18 small networks: a stack takes less time than a loop", "stack", at_most=0.6)
 
 # %% [markdown] tags=["explain"]
-# A step of one network costs an overhead $o$ (Python, autograd, the calls) and work $w$. The loop pays $N (o + w)$. A stack
-# pays $o' + N w$, with an overhead $o'$ of its own that does not grow with $N$. So stacking saves overhead and never work. How
-# large may the networks be until nothing is left to save?
-
-# %% tags=["predict"]
-stack_ratio = helpers.predict("16 networks 16 wide, batch 32: which share of the loop's time does the stack take?", "%")
-stack_ratio
-
-# %% tags=["run", "nbval-ignore-output"]
-overheads = sources.measure_overheads(device=device)
-with helpers.Ranks(2) as pool:
-    crossover = sources.sweep_crossover(
-        digits, nets=16, sizes=((16, 32), (64, 64), (256, 128)), budget_s=0.4, pool=pool, device=device
-    )
-print(f"overhead of a step: one network {overheads.net_s * 1e6:,.0f} us, a stack {overheads.stack_s * 1e6:,.0f} us")
-
-# %% [markdown]
-# The two overheads are measured on networks one wide, which have next to no work. Then $w$ follows from the time of the loop,
-# and with it the model of the stack.
+# In this model a stack saves overhead and no work, so it pays for small networks (lesson 13 stacks a hundred). Here is
+# the search: your `delayed`, with a row of weights for each network.
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
-def modelled_ratio(point):
-    work_s = max(0.0, point.loop_s / point.nets - overheads.net_s)
-    return (overheads.stack_s + point.nets * work_s) / point.loop_s
+# %% tags=["run"]
+grid = torch.tensor([0.05 * 2 ** (k / 2) for k in range(9)]).repeat_interleave(2)[:, None]
+losses_of = torch.func.vmap(loss, in_dims=(0, None, None))
 
 
-points = tuple(dataclasses.replace(point, modelled_ratio=modelled_ratio(point)) for point in crossover.points)
-drawn = plotting.draw_crossover(dataclasses.replace(crossover, points=points))
-alt = "Time over the loop's for three sizes of network: stacked as modelled and as measured, and in two processes."
+@cache
+def search(batch, delay=0):
+    """Return after how many steps the loss is below 0.5 at the best rate, and that rate."""
+    generator = torch.Generator().manual_seed(0)
+    steps = 260 if batch < 32 else 160 if delay else 80
+
+    def gradient(w):
+        drawn = torch.randint(len(images), (2, batch), generator=generator).repeat(9, 1)
+        return all_slopes(w, images[drawn].flatten(2), labels[drawn])
+
+    path = delayed(gradient, start.expand(18, -1), grid, delay, steps)[::2]
+    seen = torch.stack([losses_of(w, images[:1000], labels[:1000]) for w in path])
+    below = seen.view(-1, 9, 2).mean(2) < 0.5
+    first = torch.where(below.any(0), 2 * below.int().argmax(0), math.inf)
+    return first.min().item(), grid[2 * first.argmin()].item()
+
+
+# %% [markdown] tags=["slide"] minutes=1
+# ### Back to the bet
+#
+# - Four workers that never wait take four steps in the time of one
+# - Their gradients are 3 updates old
+# - How many times as fast are they?
+#
+# A model from parabolas: in a flat
+# direction progress is rate times updates. Four times the updates, at a largest stable rate of $0.445$ instead of $2$, are 0.89 times the progress.
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four times the updates are not four times the progress"
+alone, never_wait = search(64), search(64, delay=3)
+bet.reveal(modelled=4 * limits[3] / limits[0], simulated=4 * alone[0] / never_wait[0])
+for name, (steps, rate) in {"one worker": alone, "four, no waiting": never_wait}.items():
+    print(f"{name}: {steps:.0f} steps to a loss of 0.5, at best with rate {rate:.2f}")
+
+# %% [markdown] tags=["explain"]
+# (Simulated: the learning is real, the workers are a queue.) In the run printed here four workers are worth a third more than one. Four times as many updates come in. But the
+# best rate is a quarter of what it was, and three times as many updates are needed.
+#
+# Would waiting be better? Four workers that wait for one another take a step with a batch four times as large. Each at its best rate:
+
+# %% tags=["run"]
+sizes = (8, 32, 64, 256)
+wait = {size: search(size)[0] / search(4 * size)[0] for size in sizes}
+no_wait = {size: 4 * search(size)[0] / search(size, delay=3)[0] for size in sizes}
+assert no_wait[8] > no_wait[256]
+assert wait[8] > wait[256]
+
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="What four workers are worth depends on the batch"
+drawn, axes = plotting.figure(title="What four workers are worth, sending left out")
+ways = {"they wait: batch 4 times as large": (wait, "o-", plotting.MEASURED)}
+ways["they do not: 3 updates old"] = (no_wait, "s--", plotting.COLOURS["sending"])
+for name, (gains, mark, colour) in ways.items():
+    axes.plot(list(gains), list(gains.values()), mark, color=colour, label=name)
+axes.axhline(4 * limits[3] / limits[0], color=plotting.MODELLED, ls=":", label="parabola")
+axes.set_xscale("log", base=2)
+axes.set_xticks(sizes, [str(size) for size in sizes])
+axes.set(xlabel="images in each worker's batch", ylabel="times as fast as one", ylim=(0, 4.2))
+axes.legend()
+alt = "Times as fast as one worker, by batch: both fall from about 3 to about 1."
 plotting.show(drawn, alt=alt)
 
-# %% tags=["look", "nbval-ignore-output"]
-stack_ratio.reveal(modelled=100 * points[0].modelled_ratio, measured=100 * points[0].stacked_ratio)
-
-# %% tags=["explain"]
-timing.claim(
-    "for small networks the stack takes less time than the loop",
-    points[0].stacked_ratio,
-    at_most=0.8,
-    evidence=points[0],
-)
-
 # %% [markdown] tags=["explain"]
-# Small networks are mostly overhead, and a stack pays it once. For larger ones work outweighs overhead, and the model comes
-# closer to 1. (The overheads are measured first and the loop after them: on a machine that is busy with other things they may
-# not fit each other, and the model is off by as much.) Where the measured stack is slower than the loop, it has found what the
-# model left out: a batched product may run at a lower rate than a single one, and 16 networks need not fit a
-# [cache](glossary.md#cache) together where one does. Two processes (the third line) share the work over
-# cores instead, and keep each network's products as they are: they can win where the stack cannot, provided that there are two
-# free cores. The rates may differ from network to network, so a search for the best one is the same experiment:
-
-# %% tags=["explain", "nbval-ignore-output"]
-rates_tried = [0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8]
-searched = sources.train_stacked(nets, digits, rate=rates_tried, steps=60)
-with torch.no_grad():
-    found = [nn.functional.cross_entropy(model(images), labels).item() for model in searched]
-results.printed(pd.DataFrame({"rate": rates_tried, "loss": found}))
+# (All simulated, and two draws of the images: small differences may be chance.) In the run printed here waiting is ahead with 8 images
+# each; with 64 both are worth about 1.3, with 256 about one. A likely reason is noise: the gradient of few images is a poor guess, and more images help. That larger batches pay
+# only up to some size is known of many networks (McCandlish and others, ["An Empirical Model of
+# Large-Batch Training"](https://arxiv.org/abs/1812.06162), 2018). And here
+# nobody is slow: where somebody is, the others stand idle while they wait.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 6: which source for which machine?
 #
-# Four places: a CPU's cores, a GPU's cores, four GPUs, four machines. For which source is at least half of a step left for
-# computing?
+# | source | what a step exchanges |
+# |---|---|
+# | within a layer | outputs; back, gradients of inputs |
+# | over examples | the gradient |
+# | over update iterations | gradients there, weights back |
+# | over models | nothing |
 #
-# The step is that of a wide network: three layers, 4,096 wide, a batch of 64. Each place computes at its peak and exchanges
-# over one link, and nothing is hidden behind computing. Peaks and the [bandwidths](glossary.md#bandwidth) of memory come from
-# `hardware.device`, with their sources. Between GPUs there is NVLink: an A100 has 12 such links of 25 GB/s in each direction, so
-# 300 GB/s each way and 600 GB/s in all ([NVIDIA Ampere Architecture
-# In-Depth](https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/)). The network between the machines is one of
-# 10 Gbit/s. The [latencies](glossary.md#latency) are assumptions: put your own there.
+# Now sending takes time. `sources_of_parallelism` counts how often a step exchanges, and the bytes of these tensors, each
+# counted once however many workers there are. *wide* has three dense
+# layers, 784 to 4,096 to 4,096 to 10.
 
 # %%
-epyc, a100 = hardware.device("EPYC 7713"), hardware.device("A100 SXM 40 GB")
-# name: (chip, number of chips, bandwidth of the link in bytes/s each way, latency in s)
-places = {
-    "CPU cores": (epyc, 1, epyc.bus_bandwidth_bytes_per_s, 1e-6),
-    "GPU cores": (a100, 1, a100.bus_bandwidth_bytes_per_s, 5e-6),
-    "4 GPUs": (a100, 4, 12 * 25e9, 10e-6),
-    "4 machines": (a100, 4, 10e9 / 8, 50e-6),
-}
+wide = helpers.BasicFCModel(784, 4096, 10, 3)
+four = sources.sources_of_parallelism(helpers.LeNet(), (64, 1, 28, 28))
+exchanged = {"LeNet": four, "wide": sources.sources_of_parallelism(wide, (64, 784))}
+columns = {}
+for name, counted in exchanged.items():
+    columns[f"{name}: exchanges"] = [row.synchronisations for row in counted.rows]
+    columns[f"{name}: bytes"] = [f"{row.payload_bytes:,}" for row in counted.rows]
+pd.DataFrame(columns, index=[row.source for row in four.rows])
 
 # %% [markdown]
-# First your own answer. Put `y` or `n` for each source, in the order of the headings: within a layer, over examples, over
-# update iterations, over models.
+# By hand for *wide*: within layers $64 \cdot (4096 + 4096 + 10)$ outputs and $64 \cdot (4096 + 4096)$ gradients of inputs, of 4 bytes each; nobody needs a gradient of the
+# images. Over examples it is one number a parameter, whatever the batch.
+#
+# **Your turn.** A model of a step: its computing is shared, and then all that is exchanged crosses one link.
 
-# %%
-mine = {
-    "CPU cores": "????",
-    "GPU cores": "????",
-    "4 GPUs": "????",
-    "4 machines": "????",
+
+# %% tags=["yours"] yours="times_as_fast"
+def times_as_fast(workers, compute_s, exchanges, payload_bytes, latency_s, bytes_per_s):
+    """Return how many times as fast as one worker ``workers`` do a step.
+
+    One worker alone computes for ``compute_s``. Each exchange takes ``latency_s`` besides
+    its bytes; ``payload_bytes`` are those of all exchanges together.
+    """
+    wait_s = exchanges * latency_s + payload_bytes / bytes_per_s
+    return compute_s / (compute_s / workers + wait_s)
+
+
+# %% checks="times_as_fast"
+asked = exercises.Checks("How many times as fast", times_as_fast)
+slips = {
+    8 / 4.5: "Every exchange takes the latency: there are 3",
+    8 / 4.0: "The latency is missing: 3 exchanges take it",
+    8 / 11.5: "The computing is shared: each worker has a quarter of it",
+    8 / 2.875: "The computing is shared, the waiting is not",
+    5.5 / 8: "One worker's time over that of the shared step, not the other way round",
+    8 / 9.5: "The bytes are those of all exchanges together",
 }
+given = (4, 8.0, 3, 20, 0.5, 10.0)
+asked.returns("3 exchanges, 20 bytes", given, expected=8 / 5.5, mistakes=slips)
+asked.returns("nothing to exchange", (4, 8.0, 0, 0, 0.5, 10.0), expected=4.0)
+times_as_fast = asked.settle()
+
+
+# %% wrong="times_as_fast" says="there are 3"
+def times_as_fast(workers, compute_s, exchanges, payload_bytes, latency_s, bytes_per_s):
+    wait_s = (latency_s if exchanges else 0) + payload_bytes / bytes_per_s
+    return compute_s / (compute_s / workers + wait_s)
+
+
+# %% wrong="times_as_fast" says="the waiting is not"
+def times_as_fast(workers, compute_s, exchanges, payload_bytes, latency_s, bytes_per_s):
+    wait_s = exchanges * latency_s + payload_bytes / bytes_per_s
+    return compute_s / ((compute_s + wait_s) / workers)
+
 
 # %% [markdown]
-# The model of each case is one line: the share that is left is $t / (t + n\,\alpha + b\,\beta)$, for $t$ seconds of computing,
-# $n$ synchronisations, $b$ bytes, latency $\alpha$, and $\beta$ one over the bandwidth. (Over update iterations a worker waits for nobody, but
-# its own bytes must still pass.) It errs in both directions: it counts the fewest bytes that must be exchanged, which is too
-# good, and it computes at the peak and overlaps nothing, which is too bad. So believe the large gaps, and doubt what is near the
-# half.
-
+# Four A100 share *wide*'s batch of 64. Each computes at its peak. Between them is NVLink, with a
+# [bandwidth](glossary.md#bandwidth) of 12 times 25 GB/s each way ([NVIDIA Ampere
+# Architecture In-Depth](https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/)). The
+# [latency](glossary.md#latency) is our assumption.
 
 # %%
-def shares_left(model, shape):
-    work = operations.profile_ops(model, shape)
-    four = sources.sources_of_parallelism(model, shape)
-    table = {}
-    for place, (chip, workers, bandwidth, latency_s) in places.items():
-        compute_s = (work.forward_flops + work.backward_flops) / workers / chip.peak("float32").dense_flops_per_s
-        costs = sources.cost_on_link(
-            four, link=place, compute_s=compute_s, bandwidth_bytes_per_s=bandwidth, latency_s=latency_s
+a100 = hardware.device("A100 SXM 40 GB")
+nvlink = {"latency_s": 10e-6, "bytes_per_s": 12 * 25e9}
+
+
+@cache
+def flops(batch):
+    work = operations.profile_ops(wide, (batch, 784))
+    return work.forward_flops + work.backward_flops
+
+
+one_s = flops(64) / a100.peak("float32").dense_flops_per_s
+print(f"a step on one A100: {units.text(one_s, 's')}")
+print(f"NVLink: {units.text(nvlink['bytes_per_s'], 'B/s')} each way, latency 10 us")
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10]
+shared = helpers.predict("Four A100 share the batch: how many times as fast as one?", "x")
+shared
+
+
+# %% tags=["run"]
+def gains(workers, batch, compute_s, latency_s, bytes_per_s):
+    rows = sources.sources_of_parallelism(wide, (batch, 784)).rows
+    return {
+        row.source: times_as_fast(
+            workers, compute_s, row.synchronisations, row.payload_bytes, latency_s, bytes_per_s
         )
-        table[place] = {row.source: row.compute_share for row in costs.rows}
-    return pd.DataFrame(table).T
+        for row in rows
+    }
 
 
-# %% tags=["predict"]
-yes_cases = helpers.predict("In how many of the 16 cases is at least half of the step left for computing?", "cases")
-yes_cases
+four_a100 = gains(4, 64, one_s, **nvlink)
 
-# %% tags=["run", "slide", "slide-output"] minutes=2
-network = helpers.BasicFCModel(784, 4096, 10, 3)
-left = shares_left(network, (64, 784))
-left.T.map("{:.1%}".format)
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The gradient takes longer to send than the work to compute"
+shared.reveal(modelled=four_a100["over examples"])
+sending_s = exchanged["wide"].row("over examples").payload_bytes / nvlink["bytes_per_s"]
+print(f"computing, shared: {units.text(one_s / 4, 's')}")
+print(f"sending the gradient: {units.text(sending_s, 's')}")
+print(f"within layers it is {four_a100['within a layer']:.2f} times as fast")
+
+# %% [markdown] tags=["explain"]
+# Four cards are worth one: to send the gradient takes nearly three times as long as to compute a quarter of the step. Cutting the layers is
+# better here. Krizhevsky did so in AlexNet's dense layers (["One weird trick for
+# parallelizing convolutional neural networks"](https://arxiv.org/abs/1404.5997), 2014).
+#
+# No A100 is under this notebook. The model counts each tensor once (a ring of four sends 1.5 times as much: lesson
+# 04), which is too good. It hides no sending behind computing, which is too bad: workers that never wait could hide most of theirs. So
+# believe large gaps only.
+#
+# Which batch, which link, how many workers? Move the sliders.
+
+
+# %%
+LOOKS = {
+    "within a layer": ("o-", "#882255"),
+    "over examples": ("s--", "#332288"),
+    "over update iterations": ("v:", "#999933"),
+}
+
+
+# %%
+def draw_gains(batch, gigabytes_per_s):
+    counts = [2, 4, 8, 16, 32, 64]
+    one_s = flops(batch) / a100.peak("float32").dense_flops_per_s
+    rows = [gains(count, batch, one_s, 10e-6, 1e9 * gigabytes_per_s) for count in counts]
+    title = f"A100s, modelled: batch {batch:,}, {gigabytes_per_s:g} GB/s"
+    drawn, axes = plotting.figure(title=title)
+    axes.loglog(counts, counts, color="#777777", label="over models")
+    for name, (mark, colour) in LOOKS.items():
+        axes.plot(counts, [row[name] for row in rows], mark, color=colour, label=name)
+    axes.set_xticks(counts, counts)
+    axes.set_yticks([0.1, 1, 4, 16, 64], [0.1, 1, 4, 16, 64])
+    axes.set(xlabel="workers", ylabel="times as fast as one", ylim=(0.02, 80))
+    axes.minorticks_off()
+    axes.legend()
+    return drawn
+
 
 # %% tags=["look"]
-pays = left >= 0.5
-yes_cases.reveal(modelled=int(pays.to_numpy().sum()))
-given = pd.DataFrame([list(mine[place]) for place in pays.index], index=pays.index, columns=pays.columns)
-right = (given == pays.replace({True: "y", False: "n"})).to_numpy().sum()
-print(f"your table: {(given != '?').to_numpy().sum()} of 16 filled in, {right} as the model says")
+helpers.interactive_figure(
+    draw_gains,
+    {"batch": [16, 64, 256, 1024, 4096], "gigabytes_per_s": [1.25, 12.5, 50, 300]},
+    views=[{"batch": 64, "gigabytes_per_s": 300}, {"batch": 4096, "gigabytes_per_s": 300}],
+    alt=lambda batch, gigabytes_per_s: (
+        f"Times as fast as one A100: four sources, batch {batch}, {gigabytes_per_s} GB/s."
+    ),
+)
 
 # %% [markdown] tags=["explain"]
-# Nothing is measured here: these machines are not under your notebook, so this is a model to be doubted. What does it say? Within
-# one chip everything pays. Between machines only whole models do. And in the column of the four GPUs something is the other way
-# round than most expect: splitting *within the layers* leaves far more of the step than splitting the batch does. The layers are
-# wide and the batch is small, so the gradient is far larger than what crosses the layers (as LeNet's at a batch below 7).
-# Krizhevsky saw it in AlexNet's fully connected layers (["One weird trick for parallelizing convolutional neural
-# networks"](https://arxiv.org/abs/1404.5997), 2014).
+# (Over update iterations it counts updates; Part 5 says what they are worth.) A larger batch computes more for the same
+# gradient. Within layers the bytes grow with it.
 #
-# ### How many of the four sources pay?
-#
-# That depends on the network and its batch. What changes with a batch of 4,096, and with LeNet?
+# The same model at four places, batch 64: which share of the time is left for computing?
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
-tables = {
-    "wide, 64": left,
-    "wide, 4096": shares_left(network, (4096, 784)),
-    "LeNet, 64": shares_left(helpers.LeNet(), (64, 1, 28, 28)),
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Between these machines only whole models pay" mark="over models"
+epyc = hardware.device("EPYC 7713")
+places = {  # workers, their peak together, latency in s, bytes/s
+    "CPU cores": (64, epyc, 1, 1e-6, epyc.bus_bandwidth_bytes_per_s),
+    "GPU cores": (108, a100, 1, 5e-6, a100.bus_bandwidth_bytes_per_s),
+    "4 GPUs": (4, a100, 4, *nvlink.values()),
+    "4 machines": (4, a100, 4, 50e-6, 10e9 / 8),
 }
-counts = {name: (table >= 0.5).sum(axis=1) for name, table in tables.items()}
-results.printed(pd.DataFrame(counts))
-
-# %% tags=["explain"]
-more = tables["wide, 4096"].loc["4 GPUs", "over examples"]
-print(f"four GPUs, over examples: {left.loc['4 GPUs', 'over examples']:.0%} left at batch 64, {more:.0%} at batch 4096")
-print("LeNet on one GPU, within a layer:", f"{tables['LeNet, 64'].loc['GPU cores', 'within a layer']:.0%} left")
+shares = {}
+for place, (workers, chip, chips, *link) in places.items():
+    peak = chips * chip.peak("float32").dense_flops_per_s
+    found = gains(workers, 64, workers * flops(64) / peak, *link)
+    shares[place] = {name: f"{times / workers:.1%}" for name, times in found.items()}
+pd.DataFrame(shares)
 
 # %% [markdown] tags=["explain"]
-# A larger batch gives the split over examples more to compute for the same bytes. And LeNet is too small for a GPU altogether:
-# its step is over before the cores have met nine times. That may be a second reason why the lecture's GPU (4.37 s) gained so
-# little on its CPU (5.22 s).
+# (64 CPU cores, 108 multiprocessors. A chip's link is its bus to memory, between the machines are 10 Gbit/s, and the latencies are assumptions.) Within a chip, cut layers and whole
+# models leave more than half. Over examples and update iterations do so only because the model counts the gradient once: a gradient of
+# every core would not. Between these
+# machines only whole models leave more than half.
 #
-# Two limits of the table. It says what could pay, not what a library offers: PyTorch uses the cores of a chip within layers and
-# over examples, both at once, without asking you, and leaves update iterations to you. And nothing is overlapped here; lesson
-# 04 sends one layer's gradient while the layer before it is still computing.
-
-# %% [markdown]
-# The [exercises](exercises/03_sources_of_parallelism_exercises.ipynb) of this lesson: cut a product and count its bytes, mend a
-# parameter server that counts staleness wrongly, and decide which source pays on a given link.
+# The [exercises](exercises/03_sources_of_parallelism_exercises.ipynb): cut a product and count its bytes, mend a count of staleness,
+# run a parameter server by hand, and predict a cut of your own.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
-# 1. The four sources differ in what they exchange, and how often.
-# 2. What is exchanged in each step decides which machine can use a source.
-# 3. Late gradients need smaller steps.
+# 1. What waits for what decides how much can run at once.
+# 2. Old gradients need smaller rates, and that can take back all that not waiting gains.
+# 3. What a step exchanges decides which link can carry it.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
-# | quantity | formula | for |
-# |---|---|---|
-# | minibatch SGD | $w \leftarrow w - \frac{\eta}{B} \sum_i \nabla \ell_i$ | weights $w$, a batch of $B$ examples with losses $\ell_i$ |
-# | received by one of $p$, cut by columns or rows | $\frac{p-1}{p} \cdot \text{output}$ | bytes |
-# | received by one of $p$, cut over $k$ | $(p-1) \cdot \text{output}$ | bytes; $(p-1)\,m\,n$ additions |
-# | exchanged within layers | $B \cdot (\text{outputs} + \text{inputs but the first})$ | grows with the batch |
-# | exchanged over examples | parameters | once a step, whatever the batch |
-# | delayed descent is stable | $\eta\,c < 2 \sin \frac{\pi}{2 (2d+1)}$ | curvature $c$, delay $d$ |
-# | staleness at a parameter server | $W - 1$ | $W$ equal workers |
-# | orders of $n$ threads' reads and writes | $(2n)! / 2^n$ | $n!$ of them lose nothing |
-# | sent by each worker, local SGD, about | $\lceil \text{steps}/k \rceil \cdot 2 \frac{W-1}{W} \cdot \text{weights}$ | averaging every $k$ steps |
-# | loop against stack | $N (o + w)$ against $o' + N w$ | $N$ networks; a step's overhead $o$ (the stack's: $o'$) and work $w$ |
-# | share left for computing | $t / (t + n \alpha + b \beta)$ | $n$ synchronisations, $b$ bytes |
+# $p$ workers, a batch of $B$ images.
+#
+# | quantity | formula |
+# |---|---|
+# | time of a training | at least the longer of $\frac{\text{tasks}}{p}$ and the longest chain |
+# | additions one after another, $n$ numbers in $l$ lanes | $\frac{n}{l} - 1 + \log_2 l$ |
+# | received by one of $p$, cut by rows or columns | $\frac{p-1}{p} \cdot \text{output}$ bytes |
+# | received by one of $p$, cut over $k$ | $(p-1) \cdot \text{output}$ bytes |
+# | gradient of a batch | $\frac1B \sum_i \nabla \ell_i$, with the loss $\ell_i$ of image $i$; in any parts |
+# | delayed descent on a parabola is stable | $\eta\,c < 2 \sin \frac{\pi}{2 (2d+1)}$ with curvature $c$, delay $d$ |
+# | delay of equal workers | $p - 1$ |
+# | a loop, a stack | $N (o + w)$, $o' + N w$ for $N$ networks, with overheads $o$ and $o'$ and work $w$ |
+# | times as fast | $t \big/ \left(\frac{t}{p} + n \alpha + \frac{b}{W}\right)$ for $t$ seconds of computing, $n$ exchanges, $b$ bytes, latency $\alpha$, bandwidth $W$ |

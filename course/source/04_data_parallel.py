@@ -51,11 +51,11 @@ from helpers import exercises, parallel, plotting, units
 ranks = parallel.Ranks(4)
 device = ranks.device
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 8]
 bet = helpers.predict("Eight H100 on 100 Gbit/s Ethernet: how many times as fast as one?", "x")
 bet
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Ranks share nothing, so they make the same calls"
 # ## Part 1: processes that agree
 #
 # - A [rank](glossary.md#rank): a process with a number, 0 to $p - 1$
@@ -66,7 +66,7 @@ bet
 # [all-reduce](glossary.md#all-reduce): every rank brings a tensor, and every rank ends with the sum.
 
 
-# %% tags=["slide-code"]
+# %% tags=["slide-code"] mark="dist.all_reduce"
 def share_your_number(rank, _world_size):
     number = torch.tensor([float(rank)], device=device)
     dist.all_reduce(number)
@@ -96,7 +96,7 @@ except parallel.RankError as error:
 # Three ranks wait inside the all-reduce. Their code is right: rank 2 never made the call. It looks like a slow
 # network. So where a rank might wait for ever we give a limit, `timeout_s`.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown]
 # ## Part 2: the ring
 #
 # Each rank sends only to its right neighbour: first the sums grow on their way round, then they are handed out.
@@ -106,7 +106,7 @@ except parallel.RankError as error:
 # This is the [ring all-reduce](glossary.md#ring-all-reduce) (Patarasuk and Yuan, *Journal of Parallel and Distributed Computing*
 # 69, 2009).
 
-# %% tags=["slide", "slide-output"] minutes=2
+# %% tags=["slide", "slide-output"] minutes=2 headline="In a ring each rank sends to its right neighbour alone" layout="steps"
 frames = parallel.ring_frames(4)
 said = [f"step {step}: the sums grow" for step in range(3)]
 said += [f"step {step}: the sums are handed out" for step in range(3, 6)]
@@ -224,7 +224,7 @@ for rank, summed in enumerate(ranks.run(ring_all_reduce, tens, ring_step)):
 #
 # A gradient of 51,200 numbers goes round a ring of 4 ranks, then round one of 64. How does that change what each rank sends?
 
-# %% tags=["predict"]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 100]
 larger_ring = helpers.predict(
     "64 ranks instead of 4: how many times the bytes does each rank send?", "x"
 )
@@ -236,7 +236,7 @@ for world_size in (4, 64):
     planned = parallel.collective("all_reduce", "ring", world_size=world_size, length=51_200)
     sent_bytes[world_size] = planned.ranks()[0].sent_bytes
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Sixteen times the ranks, hardly more bytes a rank"
 larger_ring.reveal(modelled=(63 / 64) / (3 / 4), counted=sent_bytes[64] / sent_bytes[4])
 
 # %% [markdown] tags=["explain"]
@@ -287,7 +287,7 @@ print("simulated:", {name: units.text(both.candidate(name).median_s, "s") for na
 sentence = "over this link gathering at rank 0 takes longer than the ring"
 both.claim(sentence, "gather_broadcast", at_least=1.5, simulated=True)
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="The mean of a batch is a weighted mean of its parts"
 # ## Part 3: one batch on four ranks
 #
 # $$g = \frac1B \sum_{i=1}^{B} g_i = \sum_{r=0}^{p-1} \frac{B_r}{B} \Big( \frac{1}{B_r} \sum_{i \in r} g_i \Big)$$
@@ -457,7 +457,7 @@ assert apart < 1e-12
 print(f"unequal and equal shards: the largest difference of a weight is about {apart:.0e}")
 print(f"(0.1 + 0.2) + 0.3 = {(0.1 + 0.2) + 0.3}, 0.1 + (0.2 + 0.3) = {0.1 + (0.2 + 0.3)}")
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="Batch norm sees the rows of one rank alone"
 # ### Batch norm: whose batch?
 #
 # The rank's, so the result depends on the number of ranks; `nn.SyncBatchNorm` takes mean and variance over all ranks' rows, for one
@@ -465,7 +465,7 @@ print(f"(0.1 + 0.2) + 0.3 = {(0.1 + 0.2) + 0.3}, 0.1 + (0.2 + 0.3) = {0.1 + (0.2
 #
 # Layer norm looks at one row.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Send the last layer's gradient first"
 # ## Part 4: send while you compute
 #
 # - The gradient of the last layer is ready first
@@ -570,7 +570,7 @@ for count, (_, size_bytes) in buckets.items():
 # %% tags=["look", "nbval-ignore-output"]
 step_in_buckets.reveal(modelled=modelled[4], simulated=simulated[4])
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Only the last bucket is exposed"
 timeline = parallel.joined(each for _, activities in slept[4][:2] for each in activities)
 drawn = plotting.gantt(
     timeline.activities, title="Two of the four ranks: only the last bucket is exposed"
@@ -578,7 +578,7 @@ drawn = plotting.gantt(
 alt = "Lanes of device and link of two ranks: buckets travel while the device goes backward."
 plotting.show(drawn, alt=alt)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Fewer buckets leave more of the sending exposed"
 beyond = {
     kind: [times[count] - 0.2 for count in buckets]
     for kind, times in {"modelled": modelled, "simulated": simulated}.items()
@@ -659,7 +659,7 @@ print(f"plain: {plain:,} bytes; with no_sync round all but the last: {careful:,}
 # DDP sends in each backward pass. The result is right: the first gradient is already equal on all ranks, and averaging it again
 # leaves it as it is.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="More tokens lengthen the computing, not the sending"
 # ## Part 5: when the link is the limit
 #
 # - A token costs $6P$ [FLOP](glossary.md#flop): $2P$ forward, $4P$ backward, for $P$ parameters (Kaplan and others, 2020)
@@ -745,7 +745,7 @@ def times_one(tokens, link, passes=1, **how):
     return 8 * step.compute_s / step.step_s
 
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="On this Ethernet most of the eight wait for the link"
 bet.reveal(modelled=times_one(8192, ethernet))
 
 # %% [markdown] tags=["explain"]
@@ -772,7 +772,7 @@ print(f"the same in 4 passes of 8,192: {accumulated:.1f} times")
 in_float32 = times_one(8192, ethernet, gradient_bytes=4)
 print(f"the bet with gradients of 4 bytes: {in_float32:.2f} times")
 
-# %% tags=["slide", "slide-output"] minutes=2
+# %% tags=["slide", "slide-output"] minutes=2 headline="The link decides, until the batch is large enough"
 drawn, axes = plotting.figure(title="Eight H100, 7 billion parameters: the link decides")
 for name in ("NVLink 4 (of an H100)", "PCI Express 4.0 x16", "Ethernet, 100 Gbit/s"):
     link = parallel.PUBLISHED_LINKS[name].link
@@ -815,7 +815,7 @@ kept = {
     for place, (kind, size) in enumerate(kinds.items())
 }
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="What each rank keeps can be divided as well"
 title = "7 billion parameters on 8 GPUs, before activations"
 drawn = plotting.draw_layers(list(stages), kept, unit="B", title=title)
 drawn.axes[0].axvline(80e9, color="#555555", linestyle="--")
@@ -858,7 +858,7 @@ for name, sharded in {"DDP": False, "fully_shard": True}.items():
 # traffic stays the same, but in our schedule the second half, after the update, hides behind nothing. What becomes of the bet?
 
 
-# %% tags=["slide", "slide-output"] minutes=1
+# %%
 def half_ring_s(world_size, size_bytes, link):
     return ring_s(size_bytes, world_size, link) / 2
 
@@ -878,7 +878,7 @@ for name, published in parallel.PUBLISHED_LINKS.items():
 # gradients: three halves, 1.5 times the bytes. Activations are not sharded; lesson 07 counts them, and
 # [lesson 05](05_model_parallel.ipynb) cuts the model itself.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="With enough machines one always fails"
 # ## Part 6: a script, and a rank that is killed
 #
 # - Start `torchrun` on every machine: there it is the agent
@@ -929,7 +929,7 @@ with tempfile.TemporaryDirectory() as folder:
     )
 told = {"undisturbed": whole.ranks[0].output, "killed": killed.ranks[0].output}
 
-# %% tags=["slide", "slide-output"] minutes=1
+# %% tags=["slide", "slide-output"] minutes=1 headline="A killed rank costs the steps since the last save" numbers=[["killed +rank 0 of 2: steps (\\d+)", "is the step at which the killed run goes on"], ["at the end: (\\d+)", "set of parameters at the end of both runs"]]
 ends = set()
 for name, output in told.items():
     did, _, hashed = output.splitlines()[0].rpartition(", parameters ")

@@ -58,16 +58,15 @@ def on_ranks(function, *arguments):
 # %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
-# Cut each of 32 layers into eight, or give each of eight devices four whole layers. Cutting every layer sends more. How many times
-# as many bytes?
+# Cut each of 32 layers into eight, or give each of eight devices four whole layers. Cutting every layer sends more.
 #
-# We ask for one token, forward and back, and for a device in the middle. Part 6 counts it.
+# How many times as many bytes? We ask for one token, forward and back, and for a device in the middle. Part 6 counts it.
 
-# %% tags=["predict"]
+# %% tags=["predict", "slide-output"] axis=[1, 1000]
 bet = helpers.predict("How many times the bytes does cutting every layer send?", "x")
 bet
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="A card of 3 GB is said to have forced the cut"
 # ## Part 1: two cards, two towers
 #
 # In 2012 AlexNet was trained on two cards of 3 GB: one half of every layer, a *tower*, on each.
@@ -77,17 +76,17 @@ bet
 # Networks*, 2012, section 3.2). Let us count: 61 million parameters, each with a gradient and a momentum, and
 # what is [saved for backward](glossary.md#saved-for-backward) for 128 images.
 
-# %% tags=["predict"]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[100000000.0, 100000000000.0]
 whole_net = helpers.predict("AlexNet in one piece, batch 128, float32: how much memory?", "B")
 whole_net
 
-# %% tags=["run"]
+# %% tags=["run", "slide", "slide-output"] minutes=1 headline="AlexNet in one piece fits into a card of 3 GB"
 with torch.device("meta"):  # shapes, and no values
     alexnet = helpers.AlexNet()
 towers = parallel.model_towers(alexnet, batch=128)
 whole_net.reveal(counted=towers.whole_bytes)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The second card bought room for twice the images" mark="images in a card"
 needed = towers.whole_bytes, towers.rank_bytes
 table = {"needed for 128 images": [units.text(each, "B", binary=True) for each in needed]}
 table["images in a card's 3 GiB"] = [towers.whole_largest_batch, towers.rank_largest_batch]
@@ -100,7 +99,7 @@ pd.DataFrame(table, index=["one card", "each of two"]).T
 # The towers talk in a few layers only, so two towers are not the uncut network. The cuts below change
 # nothing: many devices compute what one would.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown]
 # ## Part 2: cut every layer
 #
 # - $f(X A)\,B = f(X A_1)\,B_1 + f(X A_2)\,B_2$
@@ -112,7 +111,7 @@ pd.DataFrame(table, index=["one card", "each of two"]).T
 # the terms. This is [tensor parallelism](glossary.md#tensor-parallelism) (Shoeybi and others,
 # *Megatron-LM*, 2019).
 
-# %%
+# %% tags=["slide", "slide-output"] minutes=2 headline="Columns first, then rows: nothing is sent between"
 plotting.show(
     plotting.draw_column_row(2, title="Column, then row"),
     alt="X times two blocks of A's columns, each times its rows of B; two terms are added.",
@@ -316,7 +315,7 @@ pd.DataFrame(table, index=columns).T
 # cosine with the true gradient is below 1), and no optimizer hides that. Compare gradients, not losses. And ask at each point
 # whether the ranks hold different *terms* (add them) or the same *whole* (do not).
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Cut between layers, and stages wait for one another"
 # ## Part 3: cut between layers
 #
 # - Stage $s$ has the layers of rank $s$
@@ -436,12 +435,12 @@ def all_back(rank, world_size, kept):
 # Now the clock. The step runs again, with stages that sleep: 300 ms a stage for the whole batch, a third of
 # it forward. A stage that never waited would be done after 300 ms.
 
-# %% tags=["predict"]
+# %% tags=["predict", "slide", "slide-output"] minutes=1
 idle = helpers.predict("4 stages, 4 microbatches: idle time in % of busy time?", "%")
 idle
 
 
-# %% tags=["run", "nbval-ignore-output"]
+# %% tags=["run", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="With few microbatches a pipeline idles nearly as long as it works"
 def timed(rank, world_size, function, *arguments):
     dist.barrier()
     start_s = time.perf_counter()
@@ -474,7 +473,7 @@ pd.DataFrame(table, index=["modelled", "simulated"]).T.map(lambda s: units.text(
 # (Others state the share of the whole step, $(p-1)/(m+p-1)$.) The simulated step is longer, because messages take time. Play it:
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="More microbatches, a smaller bubble" layout="steps"
 def drawn(name, microbatches, chunks=1, until_s=None):
     pieces = {"ranks": 4, "microbatches": microbatches, "chunks": chunks}
     turn_s = 0.1 / microbatches / chunks
@@ -496,7 +495,7 @@ plotting.play(
 # activations of the whole batch are alive until the first microbatch goes back. (The paper's GPipe keeps only a stage's input and
 # recomputes the rest.)
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Go backward as soon as you can"
 # ## Part 4: backward as soon as you can
 #
 # - Stage $s$ first sends as many microbatches forward as stages come after it
@@ -577,7 +576,7 @@ modelled = parallel.live_activations("1f1b", rank=0, ranks=4, microbatches=8)
 alive.reveal(modelled=modelled, counted=kept["1F1B"][0])
 pd.DataFrame(kept, index=[f"stage {stage}" for stage in range(4)]).T
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="1F1B keeps as many microbatches as stages, not all eight"
 schedule = parallel.pipeline_schedule("1f1b", ranks=4, microbatches=8)
 for stage in range(4):
     order = [(kind[0].upper(), microbatch) for kind, _, microbatch in schedule.order(stage)]
@@ -598,7 +597,7 @@ plotting.show(figure, alt=alt)
 # bubble. The price: activations travel more than twice as often, and with many microbatches rank 0 keeps
 # $1 + \frac{p-1}{pv}$ times as much as in 1F1B.
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Two stages a rank make the bubble half as long" layout="steps"
 one_stage = drawn("1f1b", 4, until_s=0.55)
 two_stages = drawn("interleaved", 4, chunks=2, until_s=0.55)
 one_stage.set_figheight(two_stages.get_figheight())  # frames of a player have one size
@@ -614,7 +613,7 @@ plotting.play(
 # nobody waits for, as you did in Part 2. PyTorch has all of them in
 # `torch.distributed.pipelining`; `parallel.execute_schedule` runs them on ranks.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="All cuts divide the state; activations differ"
 # ## Part 5: what each rank keeps
 #
 # - Weights, gradients, [optimizer state](glossary.md#optimizer-state): an eighth each
@@ -653,7 +652,7 @@ rows |= {f"pipeline 8, stage {each.stage}": each for each in estimated(pipeline=
 # %% tags=["look"]
 fuller.reveal(counted=tensor.activation_bytes / fsdp.activation_bytes)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A tensor rank keeps the most activations" mark="tensor 8"
 table = {}
 for name, rank in rows.items():
     state = rank.parameter_bytes, rank.gradient_bytes, rank.optimizer_bytes
@@ -691,7 +690,7 @@ pd.DataFrame(shown, index=[f"rank {rank}" for rank in range(4)])
 # %% [markdown] tags=["explain"]
 # (A tensor rank's 16 bytes more are PyTorch's list of the ranks.)
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="One model of seven billion parameters, cut in three ways"
 # ## Part 6: seven billion parameters on eight devices
 #
 # - 32 layers, 4096 wide, $7 \cdot 10^9$ parameters
@@ -742,7 +741,7 @@ def sent_per_token(layers, width, devices):
 # In a pipeline a stage sends one activation forward and one gradient back; the first and the last send one
 # of the two. So, the bet:
 
-# %% tags=["look"]
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Cutting every layer sends over a hundred times the bytes"
 layers, width, tokens, sequences = 32, 4096, 4096, 16
 sent = {"tensor 8": sent_per_token(layers, width, 8), "pipeline 8": 2 * 2 * width}
 bet.reveal(counted=sent["tensor 8"] / sent["pipeline 8"])
@@ -812,7 +811,7 @@ for wire in ("NVLink 4 (of an H100)", "InfiniBand NDR"):
         best_s = bare_s - min(each_s, hidden_s.get(name, each_s))
         times.setdefault(link, {})[name] = f"{bare_s:.2f} s, hidden {best_s:.2f} s"
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Which cut is fastest depends on the link"
 spans = plotting.spans_in_a_row(steps, label=".2f")
 figure = plotting.gantt(spans, title="Modelled: a step of 7 billion parameters on 8 H100")
 alt = "Three bars a link: on NVLink FSDP is the shortest, on InfiniBand the pipeline."

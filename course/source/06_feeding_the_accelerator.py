@@ -11,837 +11,1046 @@
 #   lesson:
 #     number: "06"
 #     title: Feeding the accelerator
-#     needs: ["00", "04"]
+#     needs: ["00", "01"]
 #     objectives:
-#       - measure|measured how busy a device is, and what it waits for
-#       - change|changed one factor of an input pipeline at a time, with a model before each run
-#       - choose|chose how many workers a loader has, and how far ahead they work
-#       - overlap|overlapped copies with computing, for which `non_blocking=True` is not enough
-#       - compare|compared a CPU, a GPU and two GPUs, one question at a time
-#       - save|saved a training while it goes on, at the best interval
+#       - write|wrote a loader, from its thread and its workers' loop to the order of its batches
+#       - choose|chose workers for the rate and prefetching for late batches
+#       - find|found random numbers that every worker draws again
+#       - read|read many small files, and one large one in their place
+#       - copy|copied a batch ahead on a stream of its own
 # ---
 
 # %% [markdown] tags=["objectives"]
 # # Feeding the accelerator
 #
-# An accelerator that waits costs as much as one that computes. Before it can take a step somebody must read a batch, decode it,
-# put it together and copy it over; and every now and then somebody must save what was learned. This lesson asks one question of
-# all that: in which share of the time is the device busy?
+# An accelerator that waits costs as much as one that computes. Before each step somebody must read a batch, decode it, put it together and
+# copy it over. PyTorch's `DataLoader` does that with five or six arguments that most people copy from somewhere. In this lesson you
+# write its inside, and then you know what to set.
 #
-# Your machine may have no accelerator, and if it has one you do not know beforehand how long its step takes. So most experiments
-# here feed a device that sleeps: it takes as long as we say, on any machine, and a model must predict what comes out. The
-# loader is real, PyTorch's `DataLoader` with its worker processes, and so is the clock; the device is not, so what comes out is
-# called *simulated*. (On a busy machine most of it is slower than its model.) Clear the outputs before you begin (Edit, Clear
-# Outputs of All Cells).
+# **The bet.** Two workers make batches at the same time. A batch takes 10 ms, but every seventh is late and takes 100 ms. So on average
+# they could bring a batch every 11.4 ms. The device needs 20 ms for each, and takes them in order. Two batches may be under way: whenever the
+# device takes one, the worker that made it begins another.
+#
+# Your machine may have no accelerator. So many experiments here feed a device that only sleeps, from a store that only sleeps. What comes
+# out of those is called *simulated*, though the loader and the clock are real.
 
 # %%
+import dataclasses
+import itertools
 import math
+import os
+import pathlib
+import queue
+import random
 import tempfile
+import threading
+import time
+import warnings
 
+import numpy as np
 import pandas as pd
 import torch
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
 import helpers
-from helpers import feeding, plotting, results, units
+from helpers import exercises, feeding, plotting, timing, units
 
+# %%
 device = "cuda" if torch.cuda.is_available() else "cpu"
+warnings.filterwarnings("ignore", message="This DataLoader will create")  # more than cores
 
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 1: who waits for whom?
-#
-# - An item waits for a store far away
-# - Four items are a batch, made by the loader
-# - A batch is a step of the device
-#
-# The [busy share](glossary.md#busy-share) of the device is the time it computes over all the time. The items here stand for
-# files in a store on the network: an item sleeps for 15 ms and then is there. At first there are no
-# workers, other processes that would make batches: the training process makes each batch itself.
-
-# %% tags=["slide-output"]
-far_items = feeding.WaitingItems(200, wait_s=0.015)
-accelerator = feeding.SleepingAccelerator(step_s=0.020)
-make_batch_s = 4 * far_items.wait_s
-print(f"a batch: {units.text(make_batch_s, 's')}, a step: {units.text(accelerator.step_s, 's')}")
-
-# %% tags=["predict"]
-alone_share = helpers.predict("No workers: what share of the time is the device busy?", "%")
-alone_share
-
-# %% tags=["run"]
-settings = feeding.LoaderSettings(batch_size=4, workers=0)
-alone_model = feeding.model_feeding(make_batch_s, accelerator.step_s, workers=0)
-alone = feeding.feed(feeding.make_loader(far_items, settings), accelerator, steps=10)
-
-# %% tags=["look", "nbval-ignore-output"]
-alone_share.reveal(modelled=100 * alone_model.busy_share, simulated=100 * alone.last.busy_share)
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-drawn = plotting.gantt(alone.timeline.activities, title="Simulated, no workers: host and device take turns")
-plotting.show(
-    drawn, alt="Lanes of device and host: the host waits for each batch, then the device computes for a third of that."
+# %% tags=["predict", "slide", "slide-output"] minutes=1 headline="Twice as fast as needed, on average: is that enough?" axis=[0, 100]
+bet = helpers.predict(
+    "Batches could come almost twice as fast as needed: how busy is the device?", "%"
 )
+bet
 
-# %% tags=["explain"]
-print(f"ten batches and ten steps take {units.text(10 * (make_batch_s + accelerator.step_s), 's')}, the loop took "
-      f"{units.text(alone.last.elapsed_s, 's')}; what decides: {alone_model.bound}")  # fmt: skip
-
-# %% [markdown] tags=["explain"]
-# What happens in turn takes the sum of its parts: 60 + 20 ms, of which the device computes a quarter. Three quarters of what you
-# pay for it are for waiting. This is [starvation](glossary.md#starvation). A loss curve over the steps does not show it, and a
-# profile of the model alone does not show it either, for each step that runs is as fast as ever.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 2: what went wrong here?
+# %% [markdown] tags=["slide"] minutes=2 headline="In turn, store and device wait for each other"
+# ## Part 1: one batch ahead
 #
-# A lecture showed a starving GPU by one slow run: one worker, batches of 64. Its other runs had other batch sizes.
+# - A store makes a batch
+# - The device takes a step with it
+# - In turn, each waits for the other
 #
-# (The lecture is "Hardware Ecosystem", Cambridge, 2022; it printed 8.92 s for that run, and 4.37 s for one GPU with batches of
-# 512.) We make the same error. The fast run has 4 workers and batches of 16, the slow one a single worker and batches of 4. An item
-# now takes 2 ms, and a step 20 ms and half a millisecond for each example in it.
+# Here a batch takes 30 ms and a step 20 ms, so in turn it is 50 ms from step to step. The [busy share](glossary.md#busy-share) of the device is the time it computes over all the time, here 40 %. The rest is
+# [starvation](glossary.md#starvation). No loss curve over steps shows it: each step runs as fast as ever.
+
+
+# %% tags=["nbval-ignore-output"]
+def slow_batches(count, make_s):
+    for made in range(count):
+        time.sleep(make_s)  # a store far away
+        yield made
+
+
+def step_to_step_s(batches, step_s, warm_up=3):
+    """Feed a device that sleeps; return the mean seconds from step to step."""
+    starts = []
+    for _ in batches:
+        starts.append(time.perf_counter())
+        time.sleep(step_s)  # the device computes
+    return (starts[-1] - starts[warm_up]) / (len(starts) - 1 - warm_up)
+
+
+in_turn_s = step_to_step_s(slow_batches(12, 0.030), 0.020)
+print(f"in turn: {units.text(in_turn_s, 's')} from step to step (simulated)")
+
 
 # %%
-near_items = feeding.WaitingItems(400, wait_s=0.002)
-
-
-def step_of(settings):
-    return feeding.SleepingAccelerator(step_s=0.020 + 0.0005 * settings.batch_size)
-
-
-fast = feeding.LoaderSettings(batch_size=16, workers=4)
-slow = feeding.LoaderSettings(batch_size=4, workers=1)
-
-# %% tags=["predict"]
-workers_part = helpers.predict(
-    "At batches of 16: how many times as many examples a second do 4 workers bring as 1?", "x"
-)
-workers_part
-
-
-# %% tags=["run", "nbval-ignore-output"]
-def fed(settings):
-    with feeding.workers_end(feeding.make_loader(near_items, settings)) as loader:
-        found = feeding.feed(loader, step_of(settings), steps=20).last
-    return settings.batch_size / found.step_s, found.busy_share
-
-
-(fast_per_s, _), (slow_per_s, slow_busy_share) = fed(fast), fed(slow)
-print(f"the fast run trains {fast_per_s / slow_per_s:.1f} times as many examples a second")
-
-# %% [markdown] tags=["look"]
-# "One worker starves the device": the numbers seem to say so. But what differs between the runs?
-
-# %% tags=["look"]
-print("changed:", ", ".join(feeding.changed(fast, slow)))
-try:
-    feeding.vary(fast, workers=(1, 4), batch_size=(4, 16))
-except ValueError as error:
-    print(str(error).partition(";")[0])
-
-# %% [markdown] tags=["look"]
-# Two things. So we need the two runs that are missing: each factor alone, the other one fixed.
-
-# %% tags=["look", "nbval-ignore-output"]
-missing = {
-    "fewer workers": feeding.vary(fast, workers=(1,))[0],
-    "smaller batches": feeding.vary(fast, batch_size=(4,))[0],
-}
-gains = {}
-for name, each in missing.items():
-    per_s, busy_share = fed(each)
-    gains[name] = fast_per_s / per_s
-    print(
-        f"{name} alone: an example takes {gains[name]:.2f} times as long, the device is busy {100 * busy_share:.0f} %"
+def all_given(function, count, depth):
+    found = []
+    fill = threading.Thread(
+        target=lambda: found.extend(function(range(count), depth)), daemon=True
     )
-print(f"both, the slow run: {fast_per_s / slow_per_s:.2f} times, the device is busy {100 * slow_busy_share:.0f} %")
+    fill.start()
+    fill.join(2)
+    return "it does not end" if fill.is_alive() else found
 
-# %% tags=["look", "nbval-ignore-output"]
-modelled = {}
-for batch, workers in ((16, 4), (16, 1), (4, 4), (4, 1)):
-    step_s = step_of(feeding.LoaderSettings(batch_size=batch)).step_s
-    modelled[batch, workers] = feeding.model_feeding(batch * near_items.wait_s, step_s, workers=workers)
-workers_part.reveal(modelled=modelled[16, 1].step_s / modelled[16, 4].step_s, simulated=gains["fewer workers"])
 
-# %% tags=["explain", "slide", "slide-output"] minutes=2
-rows = {f"batch {batch}, {workers} worker(s)": {"step_s": each.step_s, "each_example_s": each.step_s / batch,
-        "busy_share": each.busy_share, "decided by": each.bound} for (batch, workers), each in modelled.items()}  # fmt: skip
-results.printed(pd.DataFrame(rows).T)
+def made_ahead(function, depth):
+    made = []
+    batches = function((made.append(n) or n for n in range(20)), depth)
+    next(batches)
+    time.sleep(0.2)  # nobody takes the next one
+    ahead = len(made) - 1
+    return "bounded" if depth <= ahead <= depth + 1 else ahead
 
-# %% [markdown] tags=["explain"]
-# (These are the model's numbers: $W$ workers bring a batch every $t_{batch} / W$, and from step to step it takes that long or as
-# long as the device computes, whichever is longer. Part 3 holds this against runs.)
-#
-# Read the last row: in the slow run the device is busy all the time. (In the run it was a little less, because each batch also has
-# to cross from a worker to the training process, which Part 5 measures.) Nothing starved. It was slow because a step has a price
-# whatever is in it (on a GPU: starting each of its operations), and with batches of 4 an example bears four times as much of it.
-# More workers would have bought nothing. One worker does starve the device a little at batches of 16: the second row, one of the
-# two runs that were missing. (The lecture's two timings cannot tell us what its device was waiting for.)
-#
-# The rule of this lesson: change one thing, and look at the busy share, not at the time alone.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 3: workers
-#
-# - A worker is a process that makes batches while the device computes
-# - What happens at the same time takes the longest of its parts, not the sum
-# - With $W$ workers: $t_{step} = \max(t_{batch} / W,\; t_{device})$
-#
-# Back to the items of Part 1: 60 ms a batch, 20 ms a step. With $W$ workers, each busy with a batch of its own, one is ready
-# every $60 / W$ ms.
-
-# %% tags=["predict"]
-workers_needed = helpers.predict("How many workers does it take until the device never waits?", "workers")
-workers_needed
-
-# %% tags=["run", "nbval-ignore-output"]
-by_workers = feeding.sweep_feeding(far_items, feeding.vary(settings, workers=(0, 1, 2, 3, 4)), accelerator, steps=17)
-modelled = [feeding.model_feeding(make_batch_s, accelerator.step_s, workers=workers) for workers in range(5)]
-shares = {
-    "modelled": [100 * each.busy_share for each in modelled],
-    "simulated": [100 * row.busy_share for row in by_workers.rows],
-}
-enough = next(workers for workers, share in enumerate(shares["simulated"]) if share > 0.9 * max(shares["simulated"]))
-workers_needed.reveal(modelled=make_batch_s / accelerator.step_s, simulated=enough)
-
-# %% tags=["look", "nbval-ignore-output"]
-shown = ["first_batch_s", "step_s", "busy_share", "waiting_share"]
-results.printed(by_workers.table().set_index("value").rename_axis("workers")[shown])
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-drawn = plotting.draw_three(
-    ["0", "1", "2", "3", "4"],
-    shares,
-    unit="",
-    title="Batches of 60 ms, steps of 20 ms",
-    xlabel="workers",
-)
-drawn.axes[0].set_ylabel("busy share of the device (%)")
-plotting.show(
-    drawn, alt="Pairs of bars for 0 to 4 workers: the busy share rises from a quarter and ends at three workers."
-)
-
-# %% tags=["look"]
-for workers, each in enumerate(modelled):
-    print(f"{workers} worker(s): busy {100 * each.busy_share:.0f} %, decided by {each.bound}")
-
-# %% [markdown] tags=["explain"]
-# $t_{batch} / t_{device}$ workers suffice, rounded up: three. ("Simulated" is the fewest workers that reach nine tenths of the best
-# busy share; with three, workers and device take equally long.) Each keeps one batch under way, so this is
-# [Little's law](glossary.md#littles-law): the number on its way is the rate at which they are taken times the time that
-# each takes. The first batch is as late as ever, and later, because the workers must start (on macOS and Windows each is a new
-# Python, which takes seconds).
-#
-# A claim about time is held to the clock. We keep the four workers from epoch to epoch (`persistent_workers`), and time whole epochs
-# of five steps, without workers and with four:
-
-# %% tags=["run", "nbval-ignore-output"]
-kept = feeding.LoaderSettings(batch_size=4, workers=4, persistent_workers=True)
-few_items = feeding.WaitingItems(5 * kept.batch_size, wait_s=far_items.wait_s)
-alone_loader = feeding.make_loader(few_items, settings)
-with feeding.workers_end(feeding.make_loader(few_items, kept)) as loader:
-    loaders = {"four workers": loader, "no workers": alone_loader}
-    programs = {name: lambda each=each: feeding.feed(each, accelerator, warm_up=0) for name, each in loaders.items()}
-    epochs = helpers.compare(programs, budget_s=6, precision=0.1, device="cpu")
-epochs
-
-# %% tags=["look"]
-sentence = "on this sleeping device an epoch takes longer without workers"
-epochs.claim(sentence, "no workers", at_least=1.5, simulated=True)
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 4: the loader is a bounded queue
-#
-# - Batch $i$ is made by worker $i$ modulo $W$
-# - Batches are handed out in order
-# - At most $W \times$ [prefetch factor](glossary.md#prefetch-factor) are under way; taking one sends off the next
-#
-# The prefetch factor is a bound, not a speed. These three rules are all there is to the loader,
-# so a few lines can play it through exactly: `feeding.simulate_feeding`. Eight batches of 60 ms, two workers, steps of 20 ms:
-
-# %% tags=["look", "slide", "slide-output"] minutes=2
-queue = feeding.simulate_feeding(make_batch_s, accelerator.step_s, steps=8, workers=2)
-drawn = plotting.gantt(queue.timeline.activities, title="Two workers, one device: batches in order")
-plotting.show(
-    drawn, alt="Lanes of two workers and the device: two batches arrive together, are computed with, and it waits."
-)
-
-# %% [markdown] tags=["explain"]
-# The batches come in pairs, and the device waits after each pair. If every batch takes the same time, more prefetch does not
-# change the rate. It is there for batches that do not. In the next data set every seventh item is late (a store that answers
-# after 100 ms instead of 10), one item is a batch, and there are two workers. (Seventh, so that the workers take turns with the
-# late ones: by the first rule every eighth would always fall to the same worker.)
-
-# %%
-late_items = feeding.WaitingItems(33, wait_s=0.010, late_every=7, late_s=0.100)
-times_s = [late_items.cost_s(index) for index in range(len(late_items))]
-print(f"a batch takes {units.text(sum(times_s) / len(times_s), 's')} on average, so two workers deliver one every "
-      f"{units.text(sum(times_s) / len(times_s) / 2, 's')}; a step takes {units.text(accelerator.step_s, 's')}")  # fmt: skip
 
 # %% [markdown]
-# On average that is nearly twice as fast as needed.
+# While the device computes, somebody could make the next batch. A *thread* runs beside your program in the same memory. A *bounded
+# queue* hands things from one to the other: `put` waits while it is full, `get` waits while it is empty.
+#
+# **Your turn.** Write the loop that keeps `depth` batches ready. (The thread holds one more in its hand.)
+
+
+# %% tags=["yours"] yours="prefetched"
+def prefetched(batches, depth):
+    """Yield the batches in order; a thread makes up to ``depth`` of them ahead."""
+    ready, end = queue.Queue(maxsize=depth), object()
+
+    def fill():
+        for batch in batches:
+            ready.put(batch)  # waits while the queue is full
+        ready.put(end)
+
+    threading.Thread(target=fill, daemon=True).start()
+    while (batch := ready.get()) is not end:
+        yield batch
+
+
+# %% checks="prefetched"
+asked = exercises.Checks("A queue that is filled ahead", prefetched)
+slips = {"it does not end": "After the last batch put an end into the queue, and stop there"}
+asked.returns(
+    "every batch, in order", (5, 2), call=all_given, expected=list(range(5)), mistakes=slips
+)
+slips = {
+    0: "Nothing was made ahead: start a thread that fills the queue",
+    19: "All were made ahead: give the queue a size",
+}
+asked.returns("depth batches ahead", (3,), call=made_ahead, expected="bounded", mistakes=slips)
+prefetched = asked.settle()
+
+
+# %% wrong="prefetched" says="put an end into the queue"
+def prefetched(batches, depth):
+    ready = queue.Queue(maxsize=depth)
+
+    def fill():
+        for batch in batches:
+            ready.put(batch)
+
+    threading.Thread(target=fill, daemon=True).start()
+    while True:
+        yield ready.get()
+
+
+# %% wrong="prefetched" says="give the queue a size"
+def prefetched(batches, depth):
+    ready, end = queue.Queue(), object()
+
+    def fill():
+        for batch in batches:
+            ready.put(batch)
+        ready.put(end)
+
+    threading.Thread(target=fill, daemon=True).start()
+    while (batch := ready.get()) is not end:
+        yield batch
+
+
+# %% wrong="prefetched" says="Nothing was made ahead"
+def prefetched(batches, depth):
+    yield from batches
+
 
 # %% tags=["predict"]
-shallow_share = helpers.predict("Prefetch factor 1: what share of the time is the device busy?", "%")
-shallow_share
+ahead_time = helpers.predict("With two batches ahead: how long from step to step?", "s")
+ahead_time
 
-# %% tags=["run", "nbval-ignore-output"]
-one_item = feeding.LoaderSettings(batch_size=1, workers=2)
-by_prefetch = feeding.sweep_feeding(
-    late_items, feeding.vary(one_item, prefetch_factor=(1, 2, 4)), accelerator, warm_up=8
-)
-queues = {
-    factor: feeding.simulate_feeding(times_s, accelerator.step_s, workers=2, prefetch_factor=factor, warm_up=8)
-    for factor in (1, 2, 4)
+# %% tags=["run"]
+ahead_s = {
+    depth: step_to_step_s(prefetched(slow_batches(12, 0.030), depth), 0.020)
+    for depth in (2, 8)
 }
-shallow_share.reveal(modelled=100 * queues[1].busy_share, simulated=100 * by_prefetch.rows[0].busy_share)
 
 # %% tags=["look", "nbval-ignore-output"]
-results.printed(by_prefetch.table().set_index("value").rename_axis("prefetch factor")[["step_s", "busy_share"]])
+ahead_time.reveal(modelled=max(0.030, 0.020), simulated=ahead_s[2])
+print(f"depth 8: {units.text(ahead_s[8], 's')} (simulated)")
 
-# %% tags=["look"]
-for factor, each in queues.items():
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="In turn is a sum, ahead a maximum"
+spans = []
+for way, workers in {"in turn": 0, "ahead": 1}.items():
+    for each in feeding.simulate_feeding(
+        0.030, 0.020, steps=6, workers=workers
+    ).timeline.activities:
+        spans.append(dataclasses.replace(each, lane=f"{way}: {each.lane}"))
+drawn = plotting.gantt(spans, title="Six batches, six steps (modelled)")
+plotting.show(drawn, alt="In turn takes the sum of both times; ahead takes the longer one.")
+
+# %% [markdown] tags=["explain"]
+# (The *host* is your program, which makes the batches itself; worker 0 is the thread.) What happens in turn takes the sum, what happens at
+# the same time the longest: $\max(30, 20)$. A deeper queue changes nothing,
+# because the store makes a batch every 30 ms however many may lie ready. And of two times the sum is at most twice the longer. So
+# working ahead never more than doubles the speed; for more, several must work.
+
+# %% [markdown] tags=["slide"] minutes=2 headline="Workers make batches and nothing else"
+# ## Part 2: workers
+#
+# - A *worker* makes batches and nothing else
+# - It takes an order: a number, and which items
+# - It sends back the number and the batch
+#
+# A thread is enough for what waits. But in the usual Python only one thread at a time runs Python code ([its
+# lock](https://docs.python.org/3/glossary.html#term-global-interpreter-lock)). So the workers of PyTorch's `DataLoader` are processes:
+# each has a Python of its own.
+
+# %% tags=["slide", "slide-output"] minutes=1 headline="Batches wait in a queue of bounded length"
+drawn = plotting.draw_loader(
+    [4, 5], [2, 3], 1, places=4, title="Two workers, prefetch factor 2"
+)
+plotting.show(
+    drawn, alt="Two workers make batches 4 and 5; 2 and 3 lie ready; the trainer has 1."
+)
+
+
+# %%
+def answers(function, orders):
+    given, done = queue.Queue(), queue.Queue()
+    for order in [*orders, None]:
+        given.put(order)
+    function([0, 10, 20, 30, 40], given, done)
+    return [done.get() for _ in range(done.qsize())]
+
+
+def handed_out(function, pairs):
+    return list(function(iter(pairs)))
+
+
+def seen_before_first(function, pairs):
+    arriving = iter(pairs)
+    next(iter(function(arriving)))
+    return len(pairs) - len(list(arriving))
+
+
+# %% [markdown]
+# **Your turn**: what each worker does. `dataset[i]` makes item $i$; `default_collate`, PyTorch's own, makes a batch of a list of
+# items.
+
+
+# %% tags=["yours"] yours="worker_loop"
+def worker_loop(dataset, orders, done):
+    """Answer each order (number, items) by (number, batch) in ``done``; stop at None."""
+    while (order := orders.get()) is not None:
+        number, items = order
+        done.put((number, default_collate([dataset[item] for item in items])))
+
+
+# %% checks="worker_loop"
+asked = exercises.Checks("A worker's loop", worker_loop)
+orders = [(2, [3]), (0, [1, 4])]
+expected = [(2, torch.tensor([30])), (0, torch.tensor([10, 40]))]
+slips = {
+    tuple(
+        batch for _, batch in expected
+    ): "Send the number too: else nobody knows which it is",
+    tuple(expected[:1]): "Go on until the order is None",
+}
+goal = "every order is answered"
+asked.returns(goal, (orders,), call=answers, expected=expected, mistakes=slips)
+asked.returns("no order, no answer", ([],), call=answers, expected=[])
+worker_loop = asked.settle()
+
+
+# %% wrong="worker_loop" says="Go on until the order is None"
+def worker_loop(dataset, orders, done):
+    order = orders.get()
+    if order is not None:
+        number, items = order
+        done.put((number, default_collate([dataset[item] for item in items])))
+
+
+# %% wrong="worker_loop" says="Send the number too"
+def worker_loop(dataset, orders, done):
+    while (order := orders.get()) is not None:
+        done.put(default_collate([dataset[item] for item in order[1]]))
+
+
+# %% [markdown]
+# One worker may be quicker than another, so batches come back in any order. **Your turn**: hand them out in order, each as soon as
+# it may go.
+
+
+# %% tags=["yours"] yours="in_order"
+def in_order(arrived):
+    """Yield batches 0, 1, 2, ... from pairs (number, batch) that arrive in any order."""
+    early, due = {}, 0
+    for number, batch in arrived:
+        early[number] = batch
+        while due in early:
+            yield early.pop(due)
+            due += 1
+
+
+# %% checks="in_order"
+asked = exercises.Checks("Batches in order", in_order)
+mixed = [(1, "b"), (0, "a"), (3, "d"), (2, "c")]
+slips = {
+    ("b", "a", "d", "c"): "That is the order in which they arrived",
+    ("a",): "Batch 1 came early: keep it until its turn",
+}
+asked.returns("0, 1, 2, 3", (mixed,), call=handed_out, expected=list("abcd"), mistakes=slips)
+slips = {4: "Batch 0 was there after two arrivals: do not wait for the rest"}
+goal = "batch 0 goes out as soon as it is there"
+asked.returns(goal, (mixed,), call=seen_before_first, expected=2, mistakes=slips)
+in_order = asked.settle()
+
+
+# %% wrong="in_order" says="the order in which they arrived"
+def in_order(arrived):
+    for _, batch in arrived:
+        yield batch
+
+
+# %% wrong="in_order" says="do not wait for the rest"
+def in_order(arrived):
+    yield from (batch for _, batch in sorted(arrived))
+
+
+# %% wrong="in_order" says="keep it until its turn"
+def in_order(arrived):
+    due = 0
+    for number, batch in arrived:
+        if number == due:
+            yield batch
+            due += 1
+
+
+# %% [markdown]
+# With both, a loader. Batch $i$ is made by worker $i \bmod W$. At most $W \times$
+# [prefetch factor](glossary.md#prefetch-factor) orders are under way, and each batch that is taken sends off the next one. Ours starts
+# threads, so that it runs everywhere; our items only wait, so threads do.
+
+
+# %% tags=["slide", "slide-code"] minutes=2 headline="The whole loader: orders go out, batches come back in order" lines=[4, 13]
+def load(dataset, batch_size, workers, prefetch=2):
+    orders = list(enumerate(torch.arange(len(dataset)).split(batch_size)))
+    queues, done = [queue.Queue() for _ in range(workers)], queue.Queue()
+    for own in queues:
+        given = (dataset, own, done)
+        threading.Thread(target=worker_loop, args=given, daemon=True).start()
+    for order in orders[: workers * prefetch]:
+        queues[order[0] % workers].put(order)
+    further = iter(orders[workers * prefetch :])
+    for batch in in_order(done.get() for _ in orders):
+        if order := next(further, None):
+            queues[order[0] % workers].put(order)
+        yield batch
+    for own in queues:
+        own.put(None)
+
+
+# %% [markdown]
+# An item waits 15 ms, four are a batch, and a step takes 20 ms. Beside yours stands PyTorch's.
+
+# %% tags=["nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Three workers suffice, and a fourth buys nothing"
+waiting = feeding.WaitingItems(84, wait_s=0.015)  # 21 batches, 12 steps are timed
+rows = {}
+for workers in (1, 2, 3, 4):
+    theirs = DataLoader(waiting, batch_size=4, num_workers=workers)
+    rows[workers] = {
+        "modelled": max(0.060 / workers, 0.020),
+        "yours, simulated": step_to_step_s(load(waiting, 4, workers), 0.020, warm_up=8),
+        "DataLoader, simulated": step_to_step_s(theirs, 0.020, warm_up=8),
+    }
+shown = {
+    name: {n: f"{1000 * row[name]:.1f} ms" for n, row in rows.items()} for name in rows[1]
+}
+pd.DataFrame(shown).rename_axis("workers")
+
+# %% [markdown] tags=["explain"]
+# By the model it takes $\max(t_b / W,\; t_d)$ from step to step: with three workers the device need not wait, and a fourth buys
+# nothing. Three batches are then being made at once, because each takes three steps to make ([Little's law](glossary.md#littles-law): the
+# number on its way is the rate times the time that each takes). On the machine that printed this `DataLoader` needs a millisecond more
+# where the device decides; Part 4 comes back to it.
+
+# %% [markdown] tags=["slide"] minutes=2 headline="A late batch holds up all after it"
+# ## Part 3: the bound, and late batches
+#
+# - In order: a late batch holds up all after it
+# - Meanwhile the device has what is under way
+# - Its number: workers times prefetch factor
+#
+# Back to the bet: two workers, prefetch factor 1, every seventh batch late. `simulate_feeding` plays the rules of Part 2 exactly,
+# without a clock. `DataLoader` runs by the clock.
+
+# %% tags=["run"]
+late = feeding.WaitingItems(60, wait_s=0.010, late_every=7, late_s=0.100)
+times_s = [late.cost_s(index) for index in range(36)]
+how = {"batch_size": 1, "num_workers": 2}
+
+
+def played(prefetch):
+    more = {"workers": 2, "prefetch_factor": prefetch, "warm_up": 7}
+    return feeding.simulate_feeding(times_s, 0.020, **more)
+
+
+def busy_percent(**more):
+    batches = itertools.islice(DataLoader(late, **how, **more), 36)
+    return 100 * 0.020 / step_to_step_s(batches, 0.020, warm_up=7)
+
+
+bet_percent = busy_percent(prefetch_factor=1)
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The average rate was enough, and the device waits"
+bet.reveal(modelled=100 * played(1).busy_share, simulated=bet_percent)
+
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Batch 6 is late, and the device runs dry"
+shown = [each for each in played(1).timeline.activities if each.start_s < 0.42]
+drawn = plotting.gantt(shown, title="Batch 6 is late, and batch 7 waits for it (modelled)")
+plotting.show(drawn, alt="Worker 0 makes batch 6 for 100 ms; worker 1 and the device wait.")
+
+# %% [markdown] tags=["explain"]
+# Batch 6 is begun when step 4 begins. The device then has two batches, 40 ms of work, and waits for the other 60 ms. So of
+# 200 ms it computes for seven steps, 140 ms, though the average rate was high enough. Worker 1 cannot help: batch 8 is worker 0's, and
+# 9 may be ordered only when 7 is taken. Here is the queue meanwhile:
+
+
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Batch 7 lies ready and may not go" layout="steps"
+moments_ms = [75, 85, 95, 115, 125, 135, 155, 185, 195, 215]
+states = [played(1).at(moment_ms / 1000) for moment_ms in moments_ms]
+captions = [f"{moment_ms} ms" for moment_ms in moments_ms]
+captions[5:8] = [f"{each}: batch 7 is ready, and waits for 6" for each in captions[5:8]]
+plotting.play(
+    [plotting.draw_loader(*state, places=2) for state in states],
+    title="The queue while batch 6 is late (modelled)",
+    captions=captions,
+    stills=(2, 4, 6, 9),
+    alt="Worker 0 makes batch 6; batch 7 lies ready; the trainer runs dry and waits.",
+)
+
+# %% [markdown] tags=["explain"]
+# The prefetch factor is a cure. A batch is ordered $W P$ steps before its turn, and a late one is begun then if its worker is idle:
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Prefetching absorbs the spread" numbers=[["factor=1: .* busy (.+ %)", "prefetch factor 1"], ["factor=3: .* busy (.+ %)", "prefetch factor 3"]]
+for prefetch in (1, 2, 3, 4):
+    wait_ms = max(0, 100 - 2 * prefetch * 20)
     print(
-        f"prefetch factor {factor}: modelled {100 * each.busy_share:.0f} % busy, at most {each.most_ready} batches ready"
+        f"prefetch_factor={prefetch}: waits {wait_ms} ms for a late batch,",
+        f"busy {100 * played(prefetch).busy_share:.1f} % (modelled)",
     )
 
 # %% [markdown] tags=["explain"]
-# A late batch holds up all that come after it, because they are handed out in order. Meanwhile the device can only use batches that
-# are already in the queue: with a prefetch factor of 4, up to eight batches under way are 160 ms of work. So the rule is: workers
-# for the mean, prefetch for the spread. The price is memory, $W \times$ prefetch factor batches of it (lesson 08 counts
-# them).
+# So workers raise the rate, and what covers a late batch is workers times prefetch factor. A larger factor is the cheaper of the two: it
+# takes no process, but memory, up to $W P$ batches of it (lesson 08 counts them).
 #
-# Play with it. One batch of 24, the tenth, takes five times as long as the others. How many workers, and what prefetch factor,
-# make it disappear?
-
-
-# %%
-def play_queue(workers, prefetch_factor, batch_ms):
-    times_s = [batch_ms / 1000 * (5 if batch == 9 else 1) for batch in range(24)]
-    found = feeding.simulate_feeding(times_s, 0.020, workers=workers, prefetch_factor=prefetch_factor, warm_up=4)
-    title = f"{workers} workers, prefetch factor {prefetch_factor}: the device is busy {100 * found.busy_share:.0f} %"
-    return plotting.gantt(found.timeline.activities, title=title)
-
-
-helpers.interactive_figure(
-    play_queue,
-    {"workers": [1, 2, 3, 4, 6], "prefetch_factor": [1, 2, 4, 8], "batch_ms": [10, 20, 30, 40, 60]},
-    views=[
-        {"workers": 2, "prefetch_factor": 1, "batch_ms": 30},
-        {"workers": 2, "prefetch_factor": 4, "batch_ms": 30},
-        {"workers": 3, "prefetch_factor": 4, "batch_ms": 30},
-    ],
-    alt=lambda workers, prefetch_factor, batch_ms: (
-        f"Lanes of {workers} workers and the device, batches of {batch_ms} ms and one late one, "
-        f"prefetch factor {prefetch_factor}."
-    ),
-)
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 5: more workers are not always better
-#
-# | an item | is limited by | workers help |
-# |:--|:--|:--|
-# | waits | others | always |
-# | computes | cores | up to the cores |
-# | on one disk | the disk | only the first |
-# | in memory | nothing | never |
-#
-# (As far as the device is not the limit itself: once it is always busy nothing helps.)
-#
-# So far an item only waited. Four data sets now differ in what an item costs. The second reads, decodes, crops and mirrors real
-# JPEG files, which is work for a processor; the third reads the same files through one disk that all workers share (a made-up
-# one, which takes 8 ms for a file). The fourth has its items in memory.
-
-# %%
-folder = tempfile.TemporaryDirectory()
-files = feeding.write_images(folder.name, images=10, side=384)
-mean_bytes = sum(path.stat().st_size for path in files) / len(files)
-slow_disk = helpers.parallel.Link(bandwidth_bytes_per_s=mean_bytes / 0.008)
-kinds = {
-    "waits": feeding.WaitingItems(80, wait_s=0.008),
-    "computes": feeding.DecodedImages(files, crop=224, repeats=8),
-    "one disk": feeding.FilesOnOneDisk(files * 8, slow_disk),
-    "in memory": feeding.FreeItems(80),
-}
-
-# %% tags=["look"]
-for name, items in kinds.items():
-    print(f"{name}: {feeding.item_cost(items, items=10).kind}")
-
-# %% [markdown] tags=["explain"]
-# `item_cost` makes some items alone and compares two clocks: the wall's, and that of the processor's time. An item that computes
-# uses the processor nearly all the time; one that waits does not. Look at the disk: it waits as well, so this test cannot tell it
-# from the first. The model needs to know how many items can be made at once: one for each worker, one for each core, or just one on
-# a single disk.
+# There is another way. With `in_order=False` `DataLoader` hands out whichever batch is there, and sends the next order to a worker that
+# has room. Prefetch factor 1 again:
 
 # %% tags=["predict"]
-disk_gain = helpers.predict("One disk: how many times as fast is the loop with 2 workers as with 1?", "x")
-disk_gain
+any_order = helpers.predict("in_order=False: what share of the time is the device busy?", "%")
+any_order
 
-# %% tags=["run", "nbval-ignore-output"]
-cores = max(1, math.floor(helpers.machine_card().usable_cores or 1))
-per_batch_s = {name: 4 * feeding.item_cost(items, items=10).median_s for name, items in kinds.items()}
-simulated, modelled = {}, {}
-for name, items in kinds.items():
-    sweep = feeding.sweep_feeding(items, feeding.vary(settings, workers=(0, 1, 2)), accelerator, steps=13)
-    simulated[name] = {f"{row.value} worker(s)": row.busy_share for row in sweep.rows}
-    hands = {"computes": cores, "one disk": 1}.get(name, 2)
-    models = [feeding.model_feeding(per_batch_s[name], 0.020, workers=each, cores=hands) for each in (0, 1, 2)]
-    modelled[name] = {f"{each} worker(s)": model.busy_share for each, model in zip((0, 1, 2), models, strict=True)}
+# %% tags=["run"]
+any_order_percent = busy_percent(prefetch_factor=1, in_order=False)
 
 # %% tags=["look", "nbval-ignore-output"]
-gain = {name: each["one disk"]["2 worker(s)"] / each["one disk"]["1 worker(s)"]
-        for name, each in (("modelled", modelled), ("simulated", simulated))}  # fmt: skip
-disk_gain.reveal(**gain)
-
-# %% tags=["look", "nbval-ignore-output"]
-both = pd.concat({"modelled": pd.DataFrame(modelled).T, "simulated": pd.DataFrame(simulated).T}, axis=1)
-both.map("{:.0%} busy".format)
+any_order.reveal(modelled=100, simulated=any_order_percent)
 
 # %% [markdown] tags=["explain"]
-# - What waits gains with every worker, until the device is the limit.
-# - What computes gains up to the cores that are free, and the training process needs one as well.
-# - One disk does one thing at a time. The first worker overlaps it with the device; the others stand in a queue.
-# - Items in memory lose: a batch from a worker has to cross from one process to another, the [hand-over](glossary.md#hand-over).
+# While one worker is late, the other makes a batch in 10 ms, and the device takes one every 20 ms: one worker feeds it. (The model leaves
+# out the time to send an order and to receive a batch.) But now the clock decides which batch comes when, so a second run may train in
+# another order.
 #
-# The model of the last row says 100 %, because it knows no hand-over. Here it is, measured on this machine, for a batch of four
-# small images:
+# ### All that you set
+#
+# | argument | if you say nothing | what it is |
+# |:--|:--|:--|
+# | `num_workers` | 0: the training makes them | processes that make batches |
+# | `prefetch_factor` | 2 | orders under way for each worker |
+# | `in_order` | True | whether batches come in order |
+# | `persistent_workers` | False | whether workers live on in the next epoch |
+# | `pin_memory` | False | whether each batch is copied to memory that a GPU can read (Part 6) |
+# | `worker_init_fn` | nothing | what each worker calls first |
+# | `generator` | torch's | draws the order, and the seed of the workers |
+# | `multiprocessing_context` | the system's | `"fork"`: a worker is a copy of your process; `"spawn"`, `"forkserver"`: a new Python |
+#
+# What does it cost to start workers anew in each epoch? Items in memory, and the epochs after the first:
+
+
+# %% tags=["nbval-ignore-output"]
+nothing, how = feeding.FreeItems(8), {"batch_size": 4, "num_workers": 2}
+for kept in (True, False):
+    loader = DataLoader(nothing, persistent_workers=kept, **how)
+    fed = feeding.feed(loader, feeding.SleepingAccelerator(0), epochs=4, warm_up=0)
+    feeding.end_workers(loader)
+    first_s = min(epoch.first_batch_s for epoch in fed.epochs[1:])
+    print(
+        f"persistent_workers={kept}: {units.text(first_s, 's')} to the first batch (measured)"
+    )
+
+# %% [markdown] tags=["slide"] minutes=2 headline="Each worker gets a copy of the dataset, and of its generator"
+# ### A common error: every worker draws the same
+#
+# - Items are cropped at random
+# - The dataset keeps a generator of random numbers
+# - Each worker gets a copy of the dataset
+#
+# An item here is only the random number. There are sixteen items in batches of four, four workers, and two epochs.
+
+
+# %%
+class Crops(Dataset):
+    def __init__(self, draw):
+        self.draw = draw
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, item):
+        return int(self.draw(2**62))
+
+
+def drawn_in_two_epochs(draw, **more):
+    more |= {"multiprocessing_context": "fork"}  # else no worker could import this cell
+    loader = DataLoader(Crops(draw), batch_size=4, num_workers=4, **more)
+    return [number for _ in range(2) for batch in loader for number in batch.tolist()]
+
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 headline="Four workers, two epochs: how many numbers differ?" axis=[1, 32]
+different = helpers.predict("32 numbers are drawn: how many different ones?", "numbers")
+different
+
+
+# %% tags=["run"]
+def own_seed(worker):
+    info = get_worker_info()
+    info.dataset.draw = np.random.default_rng(info.seed).integers
+
+
+kept = np.random.default_rng(6).integers  # a generator that the dataset keeps
+draws = {
+    "kept": drawn_in_two_epochs(kept),
+    "kept, and worker_init_fn=own_seed": drawn_in_two_epochs(kept, worker_init_fn=own_seed),
+    "torch.randint": drawn_in_two_epochs(lambda most: torch.randint(most, ()).item()),
+    "random.randrange": drawn_in_two_epochs(random.randrange),
+    "np.random.randint": drawn_in_two_epochs(np.random.randint),
+}
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Every worker draws the same"
+different.reveal(modelled=4, counted=len(set(draws["kept"])))
+for name, numbers in draws.items():
+    print(f"{name}: {len(set(numbers))} different")
+
+# %% [markdown] tags=["explain"]
+# Each worker starts from the same copy, so all four draw the same four numbers; and the workers of the second epoch are new copies.
+# Nothing fails. The augmentation is just poorer than you think. In each worker PyTorch seeds three generators anew: its own, Python's and
+# NumPy's global one. It cannot know of yours. Draw from those three, or seed yours by `info.seed` in `worker_init_fn`.
+
+# %% [markdown] tags=["slide"] minutes=2 headline="Ask what an item costs before you add workers"
+# ## Part 4: what does an item cost?
+#
+# | an item | batches at once | workers |
+# |:--|:--|:--|
+# | waits | as many as workers | all help |
+# | computes | as many as cores | help up to the cores |
+# | lies in memory | it costs next to nothing | ? |
+#
+# Two measured times choose the workers: that of a batch, made without workers, and that of a step. `hands` is how many
+# batches can be made at once. Where too few can, return `math.inf`. (Late batches need slack besides, as in Part 3.) **Your turn.**
+
+
+# %% tags=["yours"] yours="workers_for"
+def workers_for(batch_s, step_s, hands):
+    """Return the fewest workers that keep up with the device on average."""
+    needed = math.ceil(batch_s / step_s)
+    return needed if needed <= hands else math.inf
+
+
+# %% checks="workers_for"
+asked = exercises.Checks("Workers from two times", workers_for)
+asked.returns("60 ms a batch, 20 ms a step", (60, 20, 8), expected=3)
+slips = {
+    3: "Three bring a batch every 23.3 ms: round up",
+    3.5: "There is no half worker: round up",
+}
+asked.returns("70 ms a batch, 20 ms a step", (70, 20, 8), expected=4, mistakes=slips)
+slips = {
+    4: "Only two can work at once: no number of workers suffices",
+    2: "Two bring a batch every 35 ms: the device waits",
+}
+asked.returns("the same on two cores", (70, 20, 2), expected=math.inf, mistakes=slips)
+workers_for = asked.settle()
+
+
+# %% wrong="workers_for" says="no number of workers suffices"
+def workers_for(batch_s, step_s, hands):
+    return math.ceil(batch_s / step_s)
+
+
+# %% wrong="workers_for" says="the device waits"
+def workers_for(batch_s, step_s, hands):
+    return min(math.ceil(batch_s / step_s), hands)
+
+
+# %% wrong="workers_for" says="Three bring a batch"
+def workers_for(batch_s, step_s, hands):
+    needed = batch_s // step_s
+    return needed if needed <= hands else math.inf
+
+
+# %% [markdown]
+# Three kinds of items, in batches of 8, for a step of 5 ms. The second reads and decodes a real JPEG file, and crops it.
+
+# %% tags=["nbval-ignore-output"]
+folder = tempfile.TemporaryDirectory()
+files = feeding.write_images(folder.name, images=10, side=384)
+cores = max(1, math.floor(helpers.machine_card().usable_cores or 1))
+kinds = {
+    "waits": (feeding.WaitingItems(80, wait_s=0.008), math.inf),
+    "computes": (feeding.DecodedImages(files, crop=224, repeats=8), cores),
+    "in memory": (feeding.FreeItems(80), math.inf),
+}
+costs = {name: feeding.item_cost(items, items=10) for name, (items, _) in kinds.items()}
+for name, (_, hands) in kinds.items():
+    cost = costs[name]
+    needed = workers_for(8 * cost.median_s, 0.005, hands)
+    print(
+        f"{name}: {units.text(cost.median_s, 's')} an item,",
+        f"{100 * cost.processor_share:.0f} % of it processor; workers: {needed}",
+    )
+
+# %% [markdown] tags=["explain"]
+# (`inf`: the cores are too few.) The first number picks out what lies in memory; for the others the second tells waiting, which leaves the
+# processor alone, from computing. Where cores are too few, do the work once and store what comes out, or let the accelerator do it.
+#
+# For items in memory the formula says one worker. It cannot say zero, because it leaves out what a worker costs: a batch crosses from one
+# process to another, the [hand-over](glossary.md#hand-over), and receiving it takes time of the training, which adds to the step. Now the device is real: LeNet trains on digits in memory, on your machine.
+
+
+# %% tags=["nbval-ignore-output"]
+def trained(workers):
+    step = feeding.training_step(helpers.LeNet().to(device))
+    loader = helpers.make_MNIST_loader(batch_size=64, num_workers=workers)
+    with feeding.workers_end(loader):
+        train = feeding.TrainingAccelerator(step, device=device)
+        found = feeding.feed(loader, train, steps=50, warm_up=8).last
+    return found.step_s, found.busy_share * found.step_s
+
+
+alone_s, alone_busy_s = trained(0)
+handover_s = feeding.measure_handover(64 * 28 * 28 * 4, feeding.LoaderSettings(64, workers=2))
+print(f"no workers: {units.text(alone_s, 's')} from step to step", end=", ")
+print(f"busy for {units.text(alone_busy_s, 's')}, {100 * alone_busy_s / alone_s:.0f} %")
+print(f"hand-over of a batch: {units.text(handover_s, 's')}")
+
+# %% tags=["predict"]
+lenet_share = helpers.predict(
+    "Two workers: what share of the time is LeNet's device busy?", "%"
+)
+lenet_share
+
+# %% tags=["run"]
+fed_s, fed_busy_s = trained(2)
 
 # %% tags=["look", "nbval-ignore-output"]
-handover_s = feeding.measure_handover(4 * 28 * 28 * 4, feeding.LoaderSettings(batch_size=4, workers=2), batches=12)
-with_handover = feeding.model_feeding(per_batch_s["in memory"], 0.020, workers=1, handover_s=handover_s)
-print(f"hand-over: {units.text(handover_s, 's')}; so modelled {100 * with_handover.busy_share:.0f} % with one worker, "
-      f"simulated {100 * simulated['in memory']['1 worker(s)']:.0f} %")  # fmt: skip
-
-# %% tags=["explain"]
-disk_s = sum(kinds["one disk"].disk_s(index) for index in range(40))
-with feeding.workers_end(
-    feeding.make_loader(kinds["one disk"], feeding.LoaderSettings(batch_size=4, workers=4))
-) as loader:
-    through_disk = feeding.feed(loader, feeding.SleepingAccelerator(0.0), steps=10)
-print(
-    f"40 files: {units.text(disk_s, 's')} of the disk, {units.text(through_disk.last.elapsed_s, 's')} by four workers"
+lenet_share.reveal(
+    modelled=100 * alone_busy_s / (alone_busy_s + handover_s),
+    measured=100 * fed_busy_s / fed_s,
 )
+print(f"two workers: {units.text(fed_s, 's')} from step to step", end=", ")
+print(f"busy for {units.text(fed_busy_s, 's')}")
+
+# %% [markdown] tags=["explain"]
+# On the machine that printed this, workers made the training slower: to receive a batch took longer than to make one. (The busy time grew,
+# too: on a CPU workers share the processor with the training, which the model leaves out.) Here two
+# workers cost more than they saved.
+
+
+# %%
+def read_item(file, starts, number):
+    file.seek(starts[number])
+    return file.read(starts[number + 1] - starts[number])
+
+
+def through_shard(function, items):
+    with tempfile.TemporaryFile() as file:
+        starts = function(items, file)
+        file.seek(0)
+        whole = file.read()
+    return starts, [whole[begin:end] for begin, end in itertools.pairwise(starts)]
+
+
+# %% [markdown] tags=["slide"] minutes=2 headline="A file each, or all items in one shard"
+# ## Part 5: many small files, or one
+#
+# - 2,000 images of 784 bytes
+# - A file each: open, read, close
+# - Or one *shard*: one after the other, with a table of where each begins
+#
+# File systems keep files in blocks, of 4,096 bytes as a rule. **Your turn**: write the shard.
+
+
+# %% tags=["yours"] yours="write_shard"
+def write_shard(items, file):
+    """Write all items (bytes) into ``file``; return where each begins, and last the end."""
+    for item in items:
+        file.write(item)
+    return [0, *itertools.accumulate(len(item) for item in items)]
+
+
+# %% checks="write_shard"
+asked = exercises.Checks("A shard and its table", write_shard)
+items = [b"one", b"three", b""]
+slips = {
+    ((0, 3, 8), (b"one", b"three")): "Where does the last item end? Return that too",
+    ((0, 3, 5, 0), (b"one", b"th", b"")): "An item begins where all before it end: add up",
+}
+read_back = ([0, 3, 8, 8], items)
+goal = "items of 3, 5 and 0 bytes"
+asked.returns(goal, (items,), call=through_shard, expected=read_back, mistakes=slips)
+write_shard = asked.settle()
+
+
+# %% wrong="write_shard" says="Where does the last item end?"
+def write_shard(items, file):
+    starts = []
+    for item in items:
+        starts.append(file.tell())
+        file.write(item)
+    return starts
+
+
+# %% wrong="write_shard" says="add up"
+def write_shard(items, file):
+    starts = [0]
+    for item in items:
+        file.write(item)
+        starts.append(len(item))
+    return starts
+
+
+# %%
+images = [np.random.default_rng(item).bytes(784) for item in range(2000)]
+paths = [pathlib.Path(folder.name, f"{item:05}.raw") for item in range(2000)]
+for path, image in zip(paths, images, strict=True):
+    path.write_bytes(image)
+shard = pathlib.Path(folder.name, "shard")
+with shard.open("wb") as file:
+    starts = write_shard(images, file)
+
+
+def read_files():
+    return [path.open("rb").read() for path in paths]
+
+
+def read_shard():
+    with shard.open("rb") as file:
+        return [read_item(file, starts, number) for number in range(2000)]
+
+
+assert read_files() == read_shard() == images
+
+# %% tags=["nbval-ignore-output"]
+for name, given in {"files": paths, "shard": [shard]}.items():
+    taken = sum(512 * each.stat().st_blocks for each in given)
+    print(f"{name}: {taken:,} bytes on the disk for {2000 * 784:,}")
+
+# %% [markdown]
+# The shard adds 2,001 numbers of its table. Now the time. What was just written is still in memory, in the system's
+# [page cache](glossary.md#page-cache). From there no disk is touched, and only the calls take time:
+
+# %%
+warm = timing.compare({"shard": read_shard, "files": read_files}, budget_s=2, precision=0.1)
+warm_ratio = warm.candidate("files").time_ratio
+sentence = "from the page cache, files take longer than a shard"
+timing.claim(sentence, warm_ratio, at_least=4, evidence=warm)
+
+# %% [markdown]
+# A data set larger than memory comes from the disk in each epoch. So let the system forget our files. (Where it has no
+# `posix_fadvise`, all stays in memory.)
+
+
+# %% tags=["nbval-ignore-output"]
+def from_disk_s(read, *given):
+    for path in given:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    start_s = time.perf_counter()
+    read()
+    return time.perf_counter() - start_s
+
+
+large, large_bytes = pathlib.Path(folder.name, "large"), 64 * 2**20
+large.write_bytes(bytes(large_bytes))
+file_s = sorted(from_disk_s(path.read_bytes, path) for path in paths[:25])[12]
+rate = large_bytes / min(from_disk_s(large.read_bytes, large) for _ in range(3))
+print(f"one file of 784 bytes: {units.text(file_s, 's')}")
+print(f"one file of 64 MiB: {units.text(rate, 'B/s')}")
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 headline="How much does a file of its own cost?" axis=[1, 1000]
+disk_ratio = helpers.predict(
+    "From the disk: how many times as long as the shard do 2,000 files take?", "x"
+)
+disk_ratio
+
+# %% tags=["run"]
+files_s = min(from_disk_s(read_files, *paths) for _ in range(3))
+shard_s = min(from_disk_s(read_shard, shard) for _ in range(3))
+modelled_s = 2000 * file_s, file_s + 2000 * 784 / rate
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="From the disk, small files take very much longer"
+disk_ratio.reveal(modelled=modelled_s[0] / modelled_s[1], measured=files_s / shard_s)
+print(f"files {units.text(files_s, 's')}, shard {units.text(shard_s, 's')} (measured)")
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A small file leaves most of its block empty"
+drawn, axes = plotting.figure(title="Three files, and a shard of fifteen items", height_in=2.4)
+look = {"height": 0.5, "color": plotting.COLOURS["data"], "edgecolor": "#666666"}
+axes.barh([1] * 3, 784, left=[4096 * item for item in range(3)], **look)
+axes.barh([0] * 15, 784, left=[784 * item for item in range(15)], **look)
+for block in range(3):
+    for row in (0, 1):
+        axes.barh(row, 4096, 0.5, 4096 * block, color="none", edgecolor="#222222", linewidth=2)
+axes.set_yticks([0, 1], ["shard", "files"])
+axes.set_xticks([0, 4096, 8192, 12288], ["0", "4,096", "8,192", "12,288"])
+axes.set_xlabel("bytes on the disk, in blocks of 4,096")
+axes.grid(visible=False)
+plotting.show(drawn, alt="A file leaves most of its block empty; a shard fills its blocks.")
+
+# %% [markdown] tags=["explain"]
+# Every small file costs a request of its own to the disk. The shard is read in order, and the system reads ahead of you. A shard is fast
+# only if it is read in order. Now as many items from random places of a large file:
+
+
+# %% tags=["nbval-ignore-output"]
+def read_large(places):
+    with large.open("rb") as file:
+        for place in places:
+            file.seek(place)
+            file.read(784)
+
+
+places = {"in order": range(0, 784 * 500, 784)}
+places["at random places"] = random.Random(6).sample(range(large_bytes - 784), 500)
+for name, each in places.items():
+    item_s = (
+        min(from_disk_s(lambda each=each: read_large(each), large) for _ in range(3)) / 500
+    )
+    print(f"{name}: {units.text(item_s, 's')} an item (measured)")
+
+# %% [markdown] tags=["explain"]
+# Training wants its items mixed. So one mixes the order of the shards, reads each in order, and draws items from a buffer (an exercise).
+# [WebDataset](https://github.com/webdataset/webdataset) keeps shards as tar files. The
+# [appendix](appendix/06_feeding_the_accelerator.ipynb) divides them among workers.
+
+# %% [markdown] tags=["slide"] minutes=2 headline="Each batch is copied to the GPU"
+# ## Part 6: copy ahead
+#
+# - A GPU has a memory of its own: each batch is copied
+# - From [page-locked memory](glossary.md#page-locked-memory) (pinned) it reads by itself
+# - Then `non_blocking=True` lets your program go on
+#
+# The system may move an ordinary page, so a copy from there first goes to a locked one
+# ([PyTorch's tutorial](https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html)). A locked page stays where it is, and the
+# GPU fetches it by [direct memory access](glossary.md#direct-memory-access). `pin_memory=True` puts batches there.
+#
+# A GPU does what you queue in a *stream*, one thing after the other. Two streams may run at the same time. An *event* is a mark in a
+# stream: another stream can wait for it, and your program need not.
+#
+# `PlayedCuda` has these by `torch.cuda`'s names, on a clock that is played: nothing sleeps, and the times are made up and exact. A copy takes
+# 30 ms, or 15 ms from pinned memory, and a step 20 ms. Each step ends with `loss.item()`, so your program waits for it.
+
+
+# %%
+def play(copies, pinned):
+    cuda = feeding.PlayedCuda(copy_s=0.015, pageable_s=0.030, step_s=0.020)
+    for there in copies(cuda.batches(6, pinned=pinned), cuda):
+        cuda.step(there)
+        cuda.synchronize()  # loss.item()
+    return cuda
+
+
+def copied(batches, cuda, non_blocking=False):
+    for batch in batches:
+        yield batch.to("cuda", non_blocking=non_blocking)
+
+
+def copied_non_blocking(batches, cuda):
+    return copied(batches, cuda, non_blocking=True)
+
+
+pageable = play(copied, pinned=False)
+print(f"pageable: {1000 * pageable.from_step_to_step_s:.0f} ms from step to step (simulated)")
+
+
+# %%
+def stepped(function):
+    cuda = play(function, pinned=True)
+    steps = [int(each.label) for each in cuda.activities if each.kind == "computing"]
+    return steps, round(1000 * cuda.from_step_to_step_s), list(cuda.faults)
+
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 headline="Pinned and non-blocking: is the copy hidden?" axis=[0, 0.08]
+non_blocking_time = helpers.predict(
+    "Pinned memory and non_blocking=True: how long from step to step?", "s"
+)
+non_blocking_time
+
+# %% tags=["run"]
+non_blocking = play(copied_non_blocking, pinned=True)
+
+# %% tags=["look"]
+non_blocking_time.reveal(modelled=0.015 + 0.020, simulated=non_blocking.from_step_to_step_s)
+
+# %% [markdown] tags=["explain"]
+# Still the sum. `non_blocking` let your program go on, and it went to wait for the step. It queued the next copy only after that; in the
+# same stream the copy would have run after the step anyway. So two things are missing: a stream for the copies, and a copy that is
+# queued before the step that it runs beside.
+#
+# **Your turn.** A stream has `record_event()`, which returns the event, and `wait_event(event)`. One thing more: memory belongs to the
+# stream on which it was made. When you drop a batch, a later copy may overwrite it while the step still reads it.
+# `batch.record_stream(stream)` prevents that. (Where each step waits, as here, all would go well without. A loop that does not wait needs it.)
+
+
+# %% tags=["yours"] yours="copied_ahead"
+def copied_ahead(batches, cuda):
+    """Yield each batch on the device; the next copy is queued before, on its own stream."""
+    copies, before = cuda.Stream(), None
+    for batch in itertools.chain(batches, [None]):
+        if batch is not None:
+            with cuda.stream(copies):
+                coming = batch.to("cuda", non_blocking=True), copies.record_event()
+        if before is not None:
+            there, is_there = before
+            cuda.current_stream().wait_event(is_there)
+            there.record_stream(cuda.current_stream())
+            yield there
+        before = coming
+
+
+# %% checks="copied_ahead"
+asked = exercises.Checks("Copies ahead of the steps", copied_ahead)
+whole, early = [*range(6)], "step 0 began before its batch was there"
+unsafe = "batch 0 was not recorded on the stream of its step"
+slips = {
+    (tuple(whole), 35, ()): "Copy and step take turns: queue the next copy before you yield",
+    (tuple(whole), 20, (unsafe,)): "record_stream: tell the memory who else reads it",
+    (tuple(whole), 20, (early,)): "Let the step's stream wait for the event of its copy",
+    (tuple(whole), 20, (early, unsafe)): "Both are missing: wait_event, record_stream",
+    (tuple(whole[:-1]), 20, ()): "The last batch is still on its way: yield it too",
+}
+expected = (whole, 20, [])
+asked.returns(
+    "six steps, 20 ms apart, no fault", (), call=stepped, expected=expected, mistakes=slips
+)
+copied_ahead = asked.settle()
+
+
+# %% wrong="copied_ahead" says="Let the step's stream wait"
+def copied_ahead(batches, cuda):
+    copies, before = cuda.Stream(), None
+    for batch in itertools.chain(batches, [None]):
+        if batch is not None:
+            with cuda.stream(copies):
+                coming = batch.to("cuda", non_blocking=True)
+        if before is not None:
+            before.record_stream(cuda.current_stream())
+            yield before
+        before = coming
+
+
+# %% wrong="copied_ahead" says="tell the memory who else reads it"
+def copied_ahead(batches, cuda):
+    copies, before = cuda.Stream(), None
+    for batch in itertools.chain(batches, [None]):
+        if batch is not None:
+            with cuda.stream(copies):
+                coming = batch.to("cuda", non_blocking=True), copies.record_event()
+        if before is not None:
+            cuda.current_stream().wait_event(before[1])
+            yield before[0]
+        before = coming
+
+
+# %% wrong="copied_ahead" says="queue the next copy before you yield"
+def copied_ahead(batches, cuda):
+    copies = cuda.Stream()
+    for batch in batches:
+        with cuda.stream(copies):
+            there = batch.to("cuda", non_blocking=True)
+        cuda.current_stream().wait_stream(copies)
+        there.record_stream(cuda.current_stream())
+        yield there
+
+
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="The copy hides on a stream of its own, one batch ahead"
+ahead = play(copied_ahead, pinned=True)
+names = {"default stream": "two: for steps", "stream 1": "two: for copies"}
+spans = [dataclasses.replace(each, lane="one stream") for each in non_blocking.activities]
+spans += [dataclasses.replace(each, lane=names[each.lane]) for each in ahead.activities]
+drawn = plotting.gantt(spans, title="One stream, and two with copies ahead (played)")
+plotting.show(drawn, alt="In one stream copy and step take turns; in two they run together.")
+
+# %% [markdown] tags=["explain"]
+# Sum against maximum once more: 30 + 20, then 15 + 20, then the longer of 15 and 20. Were the copy the longer one, the device would
+# wait for copies, and no worker could help. Your function uses nothing but `torch.cuda`'s names. So give it that, where there is one
+# (this course has no run of it on a GPU yet):
+
+# %% tags=["nbval-ignore-output"]
+if device == "cuda":
+    pinned = (torch.rand(64, 3, 96, 96).pin_memory() for _ in range(6))
+    print("on your GPU:", [batch.device.type for batch in copied_ahead(pinned, torch.cuda)])
+else:
+    print("no GPU here: a batch is where it is needed, and nothing is copied")
 folder.cleanup()
 
 # %% [markdown] tags=["explain"]
-# (Beside the disk's time the workers took theirs to start and to end.) So ask first what an item costs, then choose. For what computes there is a better way than more workers: do the work once, and
-# store what comes out (decoded, cropped larger than needed); or let the accelerator do it.
-#
-# And your own device? The same loop around a real training step, measured: LeNet on digits, which are in memory. On a CPU, workers
-# and training share the processor: what the workers gain, the training loses. On a GPU two events around each step give its busy
-# time.
-
-# %% tags=["nbval-ignore-output"]
-train_step = feeding.training_step(helpers.LeNet().to(device))
-for workers in (0, 2):
-    with feeding.workers_end(helpers.make_MNIST_loader(batch_size=64, num_workers=workers)) as loader:
-        real = feeding.feed(loader, feeding.TrainingAccelerator(train_step, device=device), steps=24, warm_up=8)
-    print(f"{workers} workers, on this {device}: busy {100 * real.last.busy_share:.0f} %, "
-          f"{units.text(real.last.step_s, 's')} from step to step")  # fmt: skip
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 6: the copy
-#
-# - A card has a memory of its own: each batch is copied
-# - From ordinary memory the host must copy first; [page-locked memory](glossary.md#page-locked-memory) (pinned) the device reads
-#   itself
-# - `non_blocking=True`, pinned: the host does not wait
-#
-# The system may move an ordinary page while a device reads it. A page that is locked stays where it is, so the device can fetch it
-# by [direct memory access](glossary.md#direct-memory-access). `DataLoader(pin_memory=True)` puts batches there. Where processor
-# and accelerator share one memory this part has less to say, and on a CPU nothing at all: there is nothing to copy. So
-# our device gets two made-up links: a copy takes 30 ms from ordinary memory and 15 ms from pinned memory.
-# Items are in memory, one worker hands them over, and a step takes 20 ms.
-
-# %%
-heavy_items = feeding.FreeItems(400, shape=(3, 64, 64))
-batch_bytes = 16 * heavy_items.image.nbytes
-links = {name: helpers.parallel.Link(batch_bytes / copy_s) for name, copy_s in (("pageable", 0.030), ("pinned", 0.015))}
-copying_device = feeding.SleepingAccelerator(0.020, **links)
-print(f"a batch has {batch_bytes:,} bytes")
-
-# %% tags=["predict"]
-non_blocking_time = helpers.predict("Pinned memory and non_blocking=True: how long from step to step?", "s")
-non_blocking_time
-
-# %% tags=["run", "nbval-ignore-output"]
-copy_s = {"blocking": 0.030, "non_blocking": 0.015, "ahead": 0.015}
-copies = {}
-for way in copy_s:
-    with feeding.workers_end(
-        feeding.make_loader(heavy_items, feeding.LoaderSettings(batch_size=16, workers=1))
-    ) as loader:
-        copies[way] = feeding.feed(loader, copying_device, steps=16, copying=way, wait_each_step=False)
-simulated = {way: run.last.step_s for way, run in copies.items()}
-modelled = {way: feeding.model_feeding(0, 0.020, workers=1, copy_s=copy_s[way], copying=way, wait_each_step=False)
-            for way in copy_s}  # fmt: skip
-non_blocking_time.reveal(modelled=modelled["non_blocking"].step_s, simulated=simulated["non_blocking"])
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-drawn = plotting.gantt(
-    copies["non_blocking"].timeline.activities[:40], title="Simulated, non_blocking: copy and step still take turns"
-)
-alt = (
-    "Lanes of copies, device and host: each copy ends before its step begins, and the next copy begins after that step."
-)
-plotting.show(drawn, alt=alt)
-
-# %% [markdown] tags=["look"]
-# What went wrong here? `non_blocking=True` promises that the *host* goes on. Copy and step were both put on the device's one
-# stream, and a stream does one thing after the other: still the sum. To overlap, the copy needs a stream of its own, and
-# the loop must start it one batch ahead.
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-drawn = plotting.gantt(
-    copies["ahead"].timeline.activities, title="Simulated, copied ahead: the next copy runs during the step"
-)
-alt = "Lanes of copies, device and host: while the device computes with one batch, the next ones are copied."
-plotting.show(drawn, alt=alt)
-
-# %% tags=["explain"]
-table = pd.DataFrame({"modelled_s": {way: each.step_s for way, each in modelled.items()}, "simulated_s": simulated})
-table["decided by"] = {way: each.bound for way, each in modelled.items()}
-results.printed(table)
-
-# %% [markdown] tags=["explain"]
-# Sum against maximum: 30 + 20, then 15 + 20, then the longer of 15 and 20. Pinning made the copy cheaper; only running it at the
-# same time hid it. (In the last figure the copies run ever further ahead, and each batch that waits there takes memory of
-# the device. A loop that waits for each step, as one that prints its loss does, keeps them a few batches ahead.)
-#
-# Had the copy been the longer one, the device would starve again, and no worker could help. On CUDA, `feeding.copy_ahead` wraps
-# any loader of pinned batches. It copies on a stream of its own, makes the computing stream wait for an event, and calls
-# `record_stream`, without which the allocator could hand the memory to the next copy too early:
-
-# %% tags=["nbval-ignore-output"]
-pinned = feeding.LoaderSettings(batch_size=16, workers=1, pin_memory=device == "cuda")
-with feeding.workers_end(feeding.make_loader(heavy_items, pinned)) as loader:
-    shapes = {tuple(images.shape) for images, _ in feeding.copy_ahead(loader, device)}
-print(f"batches of {shapes} on {device}" + ("" if device == "cuda" else ", where they were already: nothing to copy"))
-
-
-# %% [markdown] tags=["slide"] minutes=2
-# ## Part 7: what went wrong here? A CPU, a GPU, two GPUs
-#
-# The lecture's table again, with what changed from row to row.
-#
-# Lesson 04 counted its updates. Here we ask of each row: which row is it fair to compare it with?
-
-# %% tags=["look", "slide-output"]
-columns = ["device", "devices", "batch_size", "updates", "elapsed_s", "changed", "fair"]
-lecture = feeding.compare_setups(feeding.LECTURE_SETUPS)
-results.printed(lecture.table()[columns])
-
-# %% [markdown] tags=["explain"]
-# Neither of the later rows can fairly be compared with the one before it. Device and batch size changed together, then number and batch
-# size; and data loading, in the clock of all three, is work of the same processor in each row. We repair it with two devices that
-# have prices: a CPU takes 1 ms for an example. A GPU takes 40 us, and 10 ms for each step whatever its size. Loading takes 0.2 ms
-# an example, on either. (All made up; put in your own.)
-
-# %%
-gradient_bytes = sum(weight.nbytes for weight in helpers.LeNet().parameters())
-cable = {"gradient_bytes": gradient_bytes, "link_bandwidth_bytes_per_s": 50e6, "link_latency_s": 1e-4}
-costs = {
-    "CPU": feeding.SetupCosts(step_s=0, example_s=1e-3, load_example_s=0.2e-3),
-    "GPU": feeding.SetupCosts(step_s=0.010, example_s=40e-6, load_example_s=0.2e-3, **cable),
-}
-base = feeding.Setup("CPU", devices=1, batch_size=128, examples=512, epochs=1)
-
-# %% tags=["predict"]
-loading_hides = helpers.predict("Batch 128, loading in the clock: how many times as fast is the GPU as the CPU?", "x")
-loading_hides
-
-# %% [markdown]
-# Four setups, each a repair of one thing: loading comes out of the clock, then the device changes, then the number of devices, then
-# the batch of both.
-
-# %% tags=["run"]
-on_cpu, on_gpu = feeding.vary(base, device=("CPU", "GPU"))
-outside = {name: feeding.vary(each, loading_in_clock=(False,))[0] for name, each in (("CPU", on_cpu), ("GPU", on_gpu))}
-two = feeding.vary(outside["GPU"], devices=(2,))[0]
-large = [feeding.vary(each, batch_size=(512,))[0] for each in (outside["GPU"], two)]
-chains = {
-    "GPU, loading in the clock": [on_cpu, on_gpu],
-    "GPU, loading outside": [outside["CPU"], outside["GPU"]],
-    "two GPUs, same batch": [outside["GPU"], two],
-    "two GPUs, larger batch": large,
-}
-for name, pair in chains.items():
-    print(f"{name}: changed {', '.join(feeding.changed(*pair))}")
-
-# %% [markdown]
-# Each runs as it would: the batches in a loop, with two devices two processes that average their gradients by DDP over a link.
-# Only the arithmetic sleeps. A run on GPUs is short, and what else this machine does only adds to it: of five runs we take the
-# shortest.
-
-# %% tags=["run", "nbval-ignore-output"]
-setups = dict.fromkeys(each for pair in chains.values() for each in pair)
-with helpers.Ranks(2, device="cpu") as ranks:
-    simulated = {each: min(feeding.run_sleeping_setup(each, costs[each.device], ranks=ranks)
-                           for _ in range(5 if each.device == "GPU" else 1)) for each in setups}  # fmt: skip
-modelled = {each: feeding.model_setup(each, costs[each.device]) for each in setups}
-loading_hides.reveal(modelled=modelled[on_cpu] / modelled[on_gpu], simulated=simulated[on_cpu] / simulated[on_gpu])
-
-# %% tags=["look", "nbval-ignore-output"]
-rows = {name: {"modelled_speedup": modelled[first] / modelled[second],
-               "simulated_speedup": simulated[first] / simulated[second]}
-        for name, (first, second) in chains.items()}  # fmt: skip
-results.printed(pd.DataFrame(rows).T)
-
-# %% tags=["explain", "slide", "slide-output"] minutes=2
-rows = {
-    name: {"updates": second.updates, "modelled_speedup": round(modelled[first] / modelled[second], 2)}
-    for name, (first, second) in chains.items()
-}
-results.printed(pd.DataFrame(rows).T.astype({"updates": int}))
-
-# %% [markdown] tags=["explain"]
-# Four questions, four answers. By its prices our GPU computes more than eight times as fast; with the loader in the clock one would have said
-# less than four, because the loader's time is the same on both sides, and the faster the device the larger its share ([Amdahl's law](glossary.md#amdahls-law):
-# what is not made faster bounds the gain). Two GPUs at the same batch of 128 are *slower* than one: most of a step is the price
-# of the step itself, which is not divided, and the [all-reduce](glossary.md#all-reduce) comes on top. At 512 they are faster, but
-# that is another training: a quarter of the updates. "Are two GPUs faster?" has no answer until you say what is held fixed.
-#
-# The same question to your own device. The slower it computes, the smaller the share of loading, so on a CPU one may miss it:
-
-# %% tags=["nbval-ignore-output"]
-images, labels = next(iter(helpers.make_MNIST_loader(batch_size=1024)))
-kind = "GPU" if device == "cuda" else "CPU"
-clocks = feeding.vary(feeding.Setup(kind, batch_size=128, examples=1024, epochs=1), loading_in_clock=(False, True))
-outside_s, inside_s = (min(feeding.run_setup(each, helpers.LeNet, images, labels) for _ in range(2)) for each in clocks)
-print(f"LeNet, 1,024 digits on this {kind}: {units.text(outside_s, 's')} without loading, "
-      f"{units.text(inside_s, 's')} with it")  # fmt: skip
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 8: saving is feeding backwards
-#
-# - A checkpoint holds all that the next step depends on
-# - While it is written the device waits
-# - How long, and must it?
-#
-# A network with one hidden layer of 512, trained by Adam. The state to save is the weights and what the optimizer keeps for each
-# of them (its [optimizer state](glossary.md#optimizer-state)).
-
-
-# %%
-def make_model():
-    return helpers.BasicFCModel(784, 512, 10, 2)
-
-
-model = make_model()
-optimizer = torch.optim.Adam(model.parameters())
-model(torch.zeros(1, 1, 28, 28)).sum().backward()
-optimizer.step()
-state = feeding.training_state(model, optimizer, step=1)
-
-# %% tags=["predict"]
-state_ratio = helpers.predict("How many times the bytes of the weights does a checkpoint with Adam hold?", "x")
-state_ratio
-
-# %% tags=["run"]
-weight_bytes = sum(weight.nbytes for weight in model.parameters())
-averages = 2  # Adam's two, each with as many numbers as the weights
-state_ratio.reveal(modelled=1 + averages, counted=round(feeding.state_bytes(state) / weight_bytes, 3))
-
-# %% tags=["look"]
-print(f"weights: {weight_bytes:,} bytes, state: {feeding.state_bytes(state):,} bytes")
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-cost = feeding.measure_save(state)
-parts = {
-    "snapshot": cost.snapshot_s,
-    "serialise": cost.serialise_s,
-    "write": cost.write_s,
-    "wait for the disk": cost.sync_s,
-}
-drawn = plotting.draw_bars(parts, unit="s", title="What a save costs on this machine, part by part")
-plotting.show(
-    drawn,
-    alt="Four bars: the snapshot in memory, torch.save, handing the bytes to the system, and waiting for the disk.",
-)
-
-# %% tags=["explain"]
-print(f"bytes of the file over bytes of the state: {cost.file_bytes / cost.state_bytes:.2f}")
-
-# %% [markdown] tags=["explain"]
-# Weights and two running averages: three times. Of the four parts only the first needs the training to stand still. A
-# [snapshot](glossary.md#snapshot) is a copy in memory; once there is one, a thread can serialise and write it while the training
-# goes on. Now with a disk that is slow enough to matter: it takes 100 ms for this state. A step takes 20 ms, and every tenth is
-# followed by a save.
-
-# %% tags=["predict"]
-async_stall = helpers.predict("How long does an asynchronous save keep the training waiting?", "s")
-async_stall
-
-# %% tags=["run", "nbval-ignore-output"]
-disk = helpers.parallel.Link(cost.state_bytes / 0.100)
-ways = ("synchronous", "asynchronous")
-stalls = feeding.measure_stalls(make_model, ways=ways, saves=3, every=10, step_s=0.020, disk=disk, device="cpu")
-save_s = 0.100 + cost.serialise_s + cost.write_s
-modelled = {way: feeding.modelled_stall_s(way, save_s=save_s, snapshot_s=cost.snapshot_s, interval_s=stalls.interval_s)
-            for way in ways}  # fmt: skip
-async_stall.reveal(modelled=modelled["asynchronous"], simulated=stalls.row("asynchronous").stall_s)
-
-# %% tags=["look"]
-simulated = {way: stalls.row(way).stall_s for way in ways}
-results.printed(pd.DataFrame({"modelled_s": modelled, "simulated_s": simulated}))
-
-# %% tags=["explain"]
-often = feeding.modelled_stall_s("asynchronous", save_s=0.100, snapshot_s=0, interval_s=0.040)
-print(f"asynchronous, a save every 40 ms on this disk: modelled stall at least {units.text(often, 's')}")
-
-# %% [markdown] tags=["explain"]
-# The asynchronous save stalls the training for the snapshot, as long as the last save is written before the next one comes. (The
-# thread also takes processor time from the training process, which the model leaves out.) When it is not, the training
-# waits for what is left: a disk that is too slow on average cannot be hidden, just as a loader that is too slow on average
-# cannot.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ### What went wrong here? A save without a snapshot
-#
-# - "A thread saves `state_dict()`": no tensor is copied by that
-# - The optimizer changes the same tensors in place
-# - What is in the file?
-#
-# We save the state of step 1, let the training take one more step while the disk is busy, and read the file.
-
-
-# %% tags=["predict"]
-later_weights = helpers.predict("The file says step 1. Without a snapshot, which step's weights are in it?", "")
-later_weights
-
-
-# %% tags=["run"]
-def save_and_go_on(takes_snapshot):
-    busy = helpers.parallel.Link(math.inf, latency_s=0.5)
-    model = torch.nn.Linear(4, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    weights = [model.weight.detach().clone()]
-    with tempfile.TemporaryDirectory() as place:
-        with feeding.Checkpointer(place, takes_snapshot=takes_snapshot, disk=busy) as checkpointer:
-            for step in (1, 2):
-                model(torch.ones(1, 4)).sum().backward()
-                optimizer.step()
-                weights.append(model.weight.detach().clone())
-                if step == 1:
-                    checkpointer.save(feeding.training_state(model, optimizer, step=step), step)
-        saved = checkpointer.load()
-    return saved["step"], [step for step, each in enumerate(weights) if torch.equal(each, saved["model"]["weight"])]
-
-
-# %% tags=["look"]
-found = {takes_snapshot: save_and_go_on(takes_snapshot) for takes_snapshot in (False, True)}
-model = torch.nn.Linear(4, 4)
-assert model.state_dict()["weight"].data_ptr() == model.weight.data_ptr()  # one memory: it holds the latest step
-later_weights.reveal(modelled=2, counted=found[False][1][0])
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-for takes_snapshot, (says, holds) in found.items():
-    print(f"snapshot {takes_snapshot!s:5}: says step {says}, weights of step {holds[0]}")
-
-# %% [markdown] tags=["explain"]
-# `state_dict()` names tensors, it does not copy them. Nothing fails: the file loads, the run goes on from step 1, and takes step 2
-# with weights that have taken it already. In a large network the file may hold some layers before the step and some after: a state
-# that no step ever had. The repair is the copy, and on a GPU it must be finished before the next step may write.
-
-# %% [markdown] tags=["slide"] minutes=1
-# ## Part 9: how often?
-#
-# - A save costs $C$; a failure comes every $M$ on average
-# - Too often: saving takes the time. Too rarely: each failure takes half an interval
-# - Best: train for about $\sqrt{2CM}$ between two saves
-#
-# (Young, *A first order approximation to the optimum checkpoint interval*, Communications of the ACM, 1974.) Take a save that
-# stalls the training for one minute, and a machine that fails once a day.
-
-# %% tags=["predict"]
-interval = helpers.predict("How long should one train between two saves?", "s")
-interval
-
-# %% tags=["run"]
-minute_s, day_s = 60.0, 24 * 3600.0
-found_s = {
-    "Young 1974": feeding.young_interval_s(minute_s, day_s),
-    "Daly 2006": feeding.daly_interval_s(minute_s, day_s),
-    "exact": feeding.optimal_interval_s(minute_s, day_s),
-}
-# %% [markdown]
-# These are two estimates and the exact optimum of a formula (Daly, *A higher order estimate of the optimum checkpoint interval for
-# restart dumps*, Future Generation Computer Systems, 2006). Beside them stands a simulation that knows no formula: it trains for a
-# week, draws failures, and starts again from the last save, 60 times for each interval.
-
-# %% tags=["run"]
-minutes = [6.75, 13.5, 27, 54, 108, 216, 432]
-week_s, costs_s = 7 * day_s, {"save_s": minute_s, "mtbf_s": day_s}
-expected = [feeding.expected_run_s(week_s, 60 * each, **costs_s) / week_s - 1 for each in minutes]
-simulated = [sum(feeding.simulate_run_s(week_s, 60 * each, **costs_s, seed=seed) for seed in range(60)) / 60 / week_s - 1
-             for each in minutes]  # fmt: skip
-best = minutes[simulated.index(min(simulated))]
-
-# %% tags=["look"]
-interval.reveal(modelled=found_s["Young 1974"], simulated=60 * best)
-for name, each_s in found_s.items():
-    print(f"{name:10}  {each_s / 60:.1f} minutes")
-
-# %% tags=["look", "slide", "slide-output"] minutes=1
-drawn = plotting.draw_curves(
-    minutes,
-    {"modelled": [100 * each for each in expected], "simulated": [100 * each for each in simulated]},
-    unit="",
-    title="Time lost to saves and failures, as a part of the work",
-    xlabel="training between two saves",
-    ylabel="lost (%)",
-    size_unit="min",
-    marks={"Young": 54},
-    log=False,
-)
-plotting.show(
-    drawn,
-    alt="A curve over the interval that falls, is flat around an hour at Young's mark, and rises; the points lie on it.",
-)
-
-# %% tags=["explain"]
-off = max(abs(one - other) for one, other in zip(expected, simulated, strict=True))
-print(
-    f"best of the simulated intervals: {best} minutes; formula and simulation differ by {off:.1%} of the work at most"
-)
-for stall_s in (minute_s, minute_s / 100):
-    best_s = feeding.optimal_interval_s(stall_s, day_s)
-    lost = feeding.expected_run_s(week_s, best_s, save_s=stall_s, mtbf_s=day_s) / week_s - 1
-    print(f"a stall of {units.text(stall_s, 's')}: save every {best_s / 60:.1f} minutes, and lose {100 * lost:.2f} %")
-
-# %% [markdown] tags=["explain"]
-# The curve is flat around its minimum: half or twice the best interval costs little, so an estimate will do. An asynchronous save
-# changes $C$, not the formula. If only a hundredth of the save stalls the training, one saves ten times as often and loses about a
-# tenth; as long as the disk keeps up.
-#
-# All parts asked one question: what happens in turn, what at the same time, and what bounds the queue between them? The
-# [exercises](exercises/06_feeding_the_accelerator_exercises.ipynb) ask you to play the loader's queue by hand, to repair a
-# comparison, and to count what a failure costs.
+# The [appendix](appendix/06_feeding_the_accelerator.ipynb) has what else belongs here: four runs that tell one cause from another, one disk for
+# all workers, and saving a [snapshot](glossary.md#snapshot) of a training while it goes on. The [exercises](exercises/06_feeding_the_accelerator_exercises.ipynb) play the queue by hand,
+# divide a stream of items among workers, mix shards, and ask for a pipeline of your own.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
-# 1. The slower of loader and device sets the step.
-# 2. Workers raise the mean rate; prefetching absorbs the spread.
-# 3. A checkpoint costs time now, its lack costs work later.
+# 1. In turn is a sum, at the same time a maximum.
+# 2. Workers raise the rate; prefetching covers what is late.
+# 3. One large file in order; the next copy on its own stream.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
-# $t_b$ the time to make a batch, $t_d$ the device's step, $t_c$ the copy, $W$ workers, $P$ the prefetch factor, $h$ the hand-over.
+# A batch is made in $t_b$, a step takes $t_d$, a copy $t_c$, a hand-over $h$. There are $W$ workers on $K$ cores, with prefetch factor $P$.
 #
 # | quantity | formula |
 # |---|---|
 # | busy share | $t_d / t_{step}$ |
 # | no workers | $t_{step} = t_b + t_d$ |
 # | $W$ workers, items that wait | $t_{step} = \max(t_b / W,\; h + t_d)$ |
-# | items that compute, $K$ cores | $t_b / \min(W, K)$ in place of $t_b / W$ |
-# | one disk for all | $t_b$ in place of $t_b / W$ |
-# | workers that suffice | $\lceil t_b / t_d \rceil$ |
+# | items that compute | $t_b / \min(W, K)$ in place of $t_b / W$ |
+# | workers that suffice on average | $\lceil t_b / t_d \rceil$ |
 # | batches under way, at most | $W P$ |
+# | wait for a rare late batch of $t_l$ | $\max(0, t_l - W P\, t_d)$ |
 # | step and copy in one stream | $t_c + t_d$ |
 # | copied ahead on another stream | $\max(t_c, t_d)$ |
-# | step of batch $B$ | $a + b\,B$, with $a$ once a step and $b$ for each example; a rate of $B / (a + b B)$ examples a second |
-# | stall of an asynchronous save | snapshot $+ \max(0, t_{save} - t_{interval})$ |
-# | interval between saves | $\sqrt{2\,C\,M}$, for a save of $C$ seconds and $M$ seconds from failure to failure |
-# | expected run | $M e^{R/M} \big(e^{(t + C)/M} - 1\big)\, t_{work} / t$, with $R$ the restart |

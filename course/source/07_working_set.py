@@ -45,11 +45,11 @@ from helpers import exercises, hardware, memory, operations, plotting, units
 device = "cuda" if torch.cuda.is_available() else "cpu"
 adam = partial(torch.optim.Adam, fused=True)  # the update in one kernel
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1000000000.0, 1000000000000.0]
 bet = helpers.predict("7 billion parameters, one step: how much memory at its peak?", "B")
 bet
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A layer's work is counted from its shapes"
 # ## Part 1: what a layer computes and touches
 #
 # - Convolution: outputs × weights of one output
@@ -61,7 +61,7 @@ bet
 # filters of 6 x 5 x 5 give 8 x 8 each; pooling again leaves $16 \cdot 4 \cdot 4 = 256$ numbers. Three fully connected layers
 # follow.
 
-# %% tags=["slide", "slide-code"] minutes=1
+# %% tags=["slide", "slide-code"] minutes=1 headline="By hand: outputs times the numbers under a filter"
 by_hand = {
     "conv1": (6 * 24 * 24) * (1 * 5 * 5),
     "conv2": (16 * 8 * 8) * (6 * 5 * 5),
@@ -97,7 +97,7 @@ step_macs = step.forward_macs + step.backward_macs
 modelled = (3 * step.forward_macs - by_hand["conv1"]) / step.forward_macs
 multiple.reveal(modelled=modelled, counted=step_macs / step.forward_macs)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Inference is at least a third of training"
 forward = [row.forward_macs for row in rows]
 parts = {
     "forward: all of inference": forward,
@@ -140,7 +140,7 @@ def share(batch):
 batches = 1, 2, 4, 8, 16
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 layout="steps" headline="A batch outgrows the first layers' weights"
 plotting.play(
     [drawn_at(batch) for batch in batches],
     title="The working set of each layer",
@@ -153,7 +153,7 @@ plotting.play(
 # layers, with their large pictures, need most. What flows between layers is called *activations*. (Here each counts twice: one
 # layer's output is the next one's input.)
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="What the backward pass needs is kept"
 # ## Part 2: what training keeps
 #
 # - In inference, forget what a layer has read
@@ -265,7 +265,7 @@ times_weights.reveal(modelled=64 * an_image / weight_bytes, counted=kept / weigh
 # Training keeps more besides: each weight gets a gradient, and Adam two running averages, its [optimizer
 # state](glossary.md#optimizer-state). Four numbers a parameter:
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Early layers keep the most; one late layer has most weights"
 trained = memory.profile_layer_mem(lenet, tuple(digits.shape), optimizer=adam)
 assert trained.saved_bytes == kept
 title = "LeNet, 64 images: what training keeps"
@@ -277,7 +277,7 @@ plotting.show(drawn, alt=alt)
 # A tensor that two layers save counts at the first. `pool1` adds only its places, twice the bytes of its output. (8 bytes of a
 # layer's state are Adam's counts of steps: 4 for the weights, 4 for the bias.)
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Each token looks at all before it: a square of scores"
 # ## Part 3: a transformer, token by token
 #
 # - Words become *tokens*, a vector of width $h$ each
@@ -288,7 +288,7 @@ plotting.show(drawn, alt=alt)
 # times keys says how much of each value a token takes:
 
 
-# %% tags=["slide", "slide-code"] minutes=1
+# %% tags=["slide", "slide-code"] minutes=1 headline="Attention is two products and a softmax between"
 def plain(queries, keys, values):
     scores = queries @ keys.transpose(-1, -2) / queries.shape[-1] ** 0.5
     later = torch.full_like(scores[0, 0], -torch.inf).triu(1)  # a token sees none after it
@@ -397,7 +397,7 @@ half.reveal(modelled=32 * width / (2 * heads), counted=crossing)
 near = [f"{shares[n]:.1%} at {n:,}" for n in (1536, 2048, 2560)]
 print(f"counted in steps of 512 tokens; the scores' share is {', '.join(near)}")
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Scores grow with the square, all else with the tokens"
 tokens = [256, 512, 1024, 2048, 4096, 8192]
 scores = [2 * heads * n * n for n in tokens]
 rest = [
@@ -435,7 +435,7 @@ for attend in (plain, fused):
     kept = saved_bytes(Attention(128, 4, attend).to(device), x)
     print(f"{attend.__name__} attention keeps {kept:,} bytes of 256 tokens")
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="A counter of modules does not see a function"
 # ### A tool that counts modules
 #
 # - `thop`, in wide use, has a rule for each *module* it knows
@@ -454,7 +454,7 @@ all_macs = 128 * 64 * (3 * 64 + 64) + 2 * 128 * 128 * 64
 thop_macs, _ = thop.profile(Attention(64, 1), inputs=(words,), verbose=False)
 ours = operations.profile_ops(Attention(64, 1), words)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Half of attention's work was not counted"
 seen.reveal(counted=100 * thop_macs / all_macs)
 print(f"by hand {all_macs:,}, profile_ops {ours.forward_macs:,}, thop {thop_macs:,.0f} MAC")
 
@@ -462,7 +462,7 @@ print(f"by hand {all_macs:,}, profile_ops {ours.forward_macs:,}, thop {thop_macs
 # What thop has no rule for counts zero; `report_missing=True` makes it say so. Ask every profiler what it did not count. The
 # appendix compares five.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A step fits if its highest moment does"
 # ## Part 4: the peak of a step
 #
 # - A tensor is *alive* from the operator that makes it until nothing refers to it
@@ -611,7 +611,7 @@ def over_step(estimate, title, top_bytes=28e6):
     return drawn
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=3
+# %% tags=["look", "slide", "slide-output"] minutes=3 headline="The peak comes when the last activation is kept"
 drawn = over_step(estimate, "A training step: what is alive when")
 drawn.axes[0].axhline(everything, color="#222222", linestyle="--", linewidth=1.2)
 drawn.axes[0].text(202, everything, "the plain sum", ha="right", va="bottom")
@@ -625,7 +625,7 @@ plotting.show(drawn, alt=alt)
 # [workspace](glossary.md#workspace) inside, on a CPU mostly [oneDNN](glossary.md#onednn)'s: see the appendix. The axis counts
 # operators, which take different times. The last one is Adam's.)
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="There are two ways to a lower peak"
 # ## Part 5: the same step in less memory
 #
 # - Mixed precision: products in bfloat16
@@ -786,7 +786,7 @@ measured = memory.measure_peak_memory(again, texts, **given).peak_bytes
 whole = wide.peak_bytes / 100
 forgot.reveal(modelled=estimated / whole, measured=measured / whole)
 
-# %% tags=["look", "slide", "slide-output"] minutes=3
+# %% tags=["look", "slide", "slide-output"] minutes=3 layout="steps" headline="Checkpointing makes one tooth a block out of the hill"
 plotting.play(
     [over_step(each, f"Four texts: {name}", 72e6) for name, each in found.items()],
     title="Memory over a step, five ways",
@@ -819,7 +819,7 @@ costs.claim(
     "computing again makes the step longer", "computed again", at_least=1.1, at_most=1.8
 )
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] headline="Bytes a parameter and bytes a token decide what fits"
 # ## Part 6: does a 7B fit into 24 GB?
 #
 # - Bytes a parameter: the recipe decides
@@ -836,7 +836,7 @@ parameters = sum(weight.numel() for weight in large.parameters())
 print(f"{parameters:,} parameters")
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="By parameters alone one recipe stays below the card"
 def with_card(drawn):
     drawn.axes[0].axvline(24e9, color="#999999", linestyle="--", zorder=0)
     for label in drawn.axes[0].texts:
@@ -906,7 +906,7 @@ for block in large.blocks:
 rows["and only norm1 learns"] = whole_step(optimizer=adam)
 rows["and nothing: run it"] = whole_step(training=False)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="With activations two recipes stay below the card"
 kinds = "parameters", "gradients", "optimizer state", "saved for backward", "all else"
 stacks = [(by_kind(each), each.peak_event) for each in rows.values()]
 parts = {kind: [stack[kind][event] for stack, event in stacks] for kind in kinds}
@@ -955,7 +955,7 @@ peak_flops = hardware.device("H100 SXM 80 GB").peak("bfloat16").dense_flops_per_
 print(f"H100 (published): 400 of {peak_flops / 1e12:.0f} TFLOP/s, {4e14 / peak_flops:.0%}")
 print(f"the small GPT here: {rate / best:.0%} of the rate of one large product")
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Three tools count three different things"
 # ### What the allocator says
 #
 # | on CUDA | counts |
@@ -968,7 +968,7 @@ print(f"the small GPT here: {rate / best:.0%} of the rate of one large product")
 # GPU. PyTorch keeps freed memory for later tensors, in a [caching allocator](glossary.md#caching-allocator), and may cut one
 # large piece for several. It cannot move a tensor that is alive, so it must ask the driver for more:
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Two free gaps do not make one large place"
 GB = 10**9
 free, data = "waiting, freed and kept by PyTorch", "data, alive"
 lanes = {

@@ -49,13 +49,13 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 allocator = helpers.steady_allocator()
 MIB = 2**20
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 9]
 bet = helpers.predict(
     "Nine layers, room for eight: how many are read from the disk in each pass?", "layers"
 )
 bet
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Divide by the work first"
 # ## Part 1: slow, because memory is full?
 #
 # - A network grows, and from some size on its training is slow
@@ -152,7 +152,7 @@ for hidden, each_s in zip(hidden_sizes[1:], for_each(steps_s, weights), strict=T
 # ([Cambridge, "Hardware Ecosystem", 2022](https://github.com/mlatcl/deepnn/blob/38fad41/_lamd/hardware-notes.md)). Most readers would
 # agree. Its machine is not named; its counts are those of our LeNet.
 
-# %% tags=["slide", "slide-output"] minutes=1
+# %% tags=["slide", "slide-output"] minutes=1 headline="The last two points lie above the line"
 course_s = {128: 2.42, 256: 2.31, 512: 2.38, 1024: 2.56, 2048: 3.10, 4096: 7.20, 6144: 13.21}
 millions = [weights_of(h) / 1e6 for h in course_s]
 each_s = (course_s[2048] - course_s[128]) / (millions[4] - millions[0])
@@ -168,7 +168,7 @@ plotting.show(drawn, alt=alt)
 # %% [markdown]
 # The last two points are `hidden=4096` and 6,144. Was something full at 4,096, or at 6,144?
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 8]
 jump = helpers.predict(
     "From 4,096 to 6,144: how many times longer does each further weight take?", "x"
 )
@@ -181,7 +181,7 @@ for first in (128, 256):
     sizes = (first, *wide)
     published[first] = for_each([course_s[h] for h in sizes], [weights_of(h) for h in sizes])
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Beyond the bend a weight costs no more"
 ratio = published[128][2] / published[128][1]
 jump.reveal(modelled=1, published=ratio, source="the seconds an epoch, divided")
 for first, each_s in published.items():
@@ -196,7 +196,7 @@ for hidden in wide:
 # half a gigabyte.) The jump is at 4,096. There what training keeps grows from 42 to 151 MB, past a last cache
 # that holds between these two, if that machine had one. Was it that? Nobody has tested it on that machine. Part 2 tests it on yours.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="One layer waits for its bytes"
 # ## Part 2: a layer outgrows a cache
 #
 # - One example, one layer: every weight is read once
@@ -305,7 +305,7 @@ slower.reveal(
     measured=measured[-1] / measured[fastest],
 )
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Past the last cache a weight takes longer"
 sizes = [4 * w**2 for w in widths]
 drawn = plotting.draw_curves(
     sizes,
@@ -366,7 +366,7 @@ for hidden, step_s in zip(hidden_sizes, steps_s, strict=True):
 # The seconds that it adds are a
 # part of Adam's share of the step. Whether that explains the published jump nobody has measured on its machine.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Memory that is asked for is not memory that is there"
 # ## Part 3: more than there is
 #
 # - A function may hold 256 MiB
@@ -376,7 +376,7 @@ for hidden, step_s in zip(hidden_sizes, steps_s, strict=True):
 # Do not try this in the notebook's own process: where memory ends, Linux picks a program to end, and it may pick yours.
 # `run_limited` runs a function in a new process with a limit, and tells what became of it.
 
-# %% tags=["predict"]
+# %% tags=["predict"] axis=[0, 8]
 tensors = helpers.predict(
     "256 MiB, tensors of 64 MiB: how many does the function get?", "tensors"
 )
@@ -393,7 +393,7 @@ def hoard():
 
 refused = helpers.run_limited(hoard, memory_bytes=256 * MIB)
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The process itself takes a part of its limit"
 got = len(refused.output.splitlines())
 tensors.reveal(modelled=256 / 64, counted=got)
 print(textwrap.fill(refused.message, 64))
@@ -488,7 +488,7 @@ for batch in (half, 3 * half):
 # The limit was 128 MiB, twice what the tensors need. How much room a process needs beside its tensors, the last question of the
 # exercises finds out.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A mapped file is read where it is touched"
 # ## Part 4: weights that do not fit
 #
 # - A file can be [mapped](glossary.md#memory-mapping): its bytes have addresses
@@ -572,7 +572,7 @@ read = {n: mapped.row(n * MIB).read_bytes for n in megabytes} if mapped else {}
 counted = {n: size / mapped.layer_bytes for n, size in read.items() if size is not None}
 bet.reveal(modelled=misses[1], counted=counted.get(36))
 
-# %% tags=["look", "slide", "slide-output"] minutes=3
+# %% tags=["look", "slide", "slide-output"] minutes=3 layout="steps" frames=[1, 2, 3, 4, 5, 11] headline="Each layer was thrown out just before its turn"
 shown = around[6:18]
 frames = [plotting.draw_window(9, kept, used=n, read=read) for n, kept, read in shown]
 said = [f"layer {n} {'comes from the disk' if read else 'is there'}" for n, _, read in shown]
@@ -624,7 +624,7 @@ order.reveal(modelled=2 * (9 - 8), counted=sum(there_and_back))
 # What was used last is needed first, so eight of nine are there: one is read forward, one backward. The bytes, the room and the rule are the same. Only the order
 # is another. A network that only runs forward cannot turn round; if it always keeps the same seven layers, it reads two of nine.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Larger batches: more memory, more images a second?"
 # ## Part 5: a batch for memory and for time
 #
 # - Larger batches need more memory
@@ -671,7 +671,7 @@ print(f"t0 = {units.text(fixed_s, 's')}, t1 = {units.text(image_s, 's')}")
 good = min(n for n in batches if rate[n] >= 0.9 * max(rate.values()))
 print(f"the smallest batch with nine tenths of the best rate: {good:,}")
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="The gain flattens; the memory goes on growing"
 peaks = [
     memory.estimate_peak_memory(helpers.LeNet(), (n, 1, 28, 28), **adam).peak_bytes
     for n in batches
@@ -702,7 +702,7 @@ print(f"a further image: {(peaks[4] - peaks[3]) / 192:,.0f} bytes from 64 to 256
 # large batches, the straight line in $n$ does not hold; a full cache is one possible cause. Either way the largest batch that fits is
 # rarely the one to take. (Fewer updates an epoch change what is learned; that is not in these numbers.)
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="A bus error is no full card"
 # ## Part 6: a bus error
 #
 # - One loader worker, batches of 6,000 digits
@@ -736,7 +736,7 @@ print(helpers.run_limited(touch_what_is_not_there).message)
 # How much does a loader need? Each worker prepares `prefetch_factor` batches ahead (2 unless you say otherwise), and the trainer
 # holds one.
 
-# %% tags=["slide", "slide-output"] minutes=1
+# %% tags=["slide", "slide-output"] minutes=1 headline="Batches wait in shared memory, which is a small file system"
 drawn = plotting.draw_loader([None], [2, 3], 1, places=2, title="One worker, ahead")
 plotting.show(drawn, alt="A worker writes batches into shared memory; a trainer takes them.")
 
@@ -778,7 +778,7 @@ assert taken is None or 5 <= taken < 5.5  # pages that do not fill up, the queue
 # %% tags=["look", "nbval-ignore-output"]
 shared.reveal(modelled=2 * 2 + 1, counted=taken)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 numbers=[["digits: ([\\d.]+) of", "MiB taken by one worker's batches"], ["of (\\d+) MiB", "MiB are there"]] headline="One worker's batches fill it nearly"
 digit_bytes = 28 * 28 * 4 + 8  # in float32, with its label in int64
 print(f"one worker, 6,000 digits: {(1 * 2 + 1) * 6000 * digit_bytes / MIB:.1f} of 64 MiB")
 
@@ -815,7 +815,7 @@ def two_epochs(keeps):
         print(f"epoch {epoch} went through", flush=True)
 
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
+# %% tags=["look", "nbval-ignore-output"]
 for what, keeps in {"letting go of it": False, "keeping its last batch": True}.items():
     try:
         ended = helpers.run_limited(two_epochs, keeps, **own_shm)
@@ -839,7 +839,7 @@ for what, keeps in {"letting go of it": False, "keeping its last batch": True}.i
 # ([pull request 161910](https://github.com/pytorch/pytorch/pull/161910), 2025), so it can raise an exception. The cure is to count, with
 # the batch that you keep:
 
-# %% tags=["explain", "slide", "slide-output"] minutes=1
+# %% tags=["explain"]
 sizes = (digit_bytes, 3 * 224 * 224 * 4 + 8)
 for workers in (1, 2, 8, 16):
     digits, photos = (64 * MIB // ((2 * workers + 2) * size) for size in sizes)

@@ -58,7 +58,7 @@ bet = helpers.predict(
 )
 bet
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Only the edges of a systolic array read memory"
 # ## Part 1: one element, then sixteen
 #
 # - An element: one multiplier, registers for an input, a filter and a sum
@@ -154,7 +154,7 @@ assert (on_array(a, b) == a @ b).all()
 # That is `a @ b`, and only the edges have read `a` or `b`. `systolic.simulate` does the same with registers for arrays and matrices of any
 # size. Watch the wave, then step through it:
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 layout="steps" crop=[60, 112, 470, 263] frames=[0, 1, 3, 6, 8, 10] headline="A product crosses the array as a wave"
 run = systolic.simulate(a, b, rows=4, columns=4, dataflow="output", frames=True)
 captions = {
     "compute": "Pair j of element (r, c) meets in cycle r + c + j; all count from 0.",
@@ -175,7 +175,7 @@ reads.reveal(modelled=1 / 4 + 1 / 4, counted=run.reads_per_mac)
 # On 256 x 256 that is one read for 128 MACs. A GPU saves reads in the same manner, with tiles in [shared memory](glossary.md#shared-memory) (lesson 02). Here the
 # wiring does it, and nothing has to fetch, decode or schedule an instruction for each multiplication.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Each element begins a cycle after its neighbour"
 # ## Part 2: the wave
 #
 # - Element $(r, c)$ begins in cycle $r + c$, from 0
@@ -197,7 +197,7 @@ for k in (8, 32):
 # %% tags=["look"]
 wave.reveal(modelled=100 * 8 / (2 * 8 + 8 + 8 - 2), counted=100 * runs[8].utilisation)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="A short product is all beginning and end"
 print(f"k = 800, modelled: {800 / (2 * 8 + 8 + 800 - 2):.1%}")
 drawn, axes = plotting.figure(title="Elements at work on 8 x 8, sums stay", height_in=3.4)
 for (k, run), style in zip(runs.items(), ("-", "--"), strict=True):
@@ -232,7 +232,7 @@ print(off)
 # At element $(r, c)$ the number from the left arrives after $c$ cycles, the one from above after $r$. Without skew they match only
 # where $r = c$; the skew delays both to $r + c$. So *when* a number enters is part of the program.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="What stays is read once: three dataflows"
 # ## Part 3: what stays
 #
 # | stays | rows, columns | passes | good for |
@@ -244,7 +244,7 @@ print(off)
 # For $a$ of $m \times k$ and $b$ of $k \times n$. A filter or an input that stays is read once, a sum that stays is written once. This choice is the [dataflow](glossary.md#dataflow); the
 # TPU keeps the filters, its weights. They are loaded first, down the columns; then inputs pass, and each sum grows on its way down.
 
-# %% tags=["slide", "slide-output"] minutes=1
+# %% tags=["slide", "slide-output"] minutes=1 layout="steps" headline="Filters that stay are loaded first" crop=[45, 93, 490, 262]
 run = systolic.simulate(a, b, rows=4, columns=4, dataflow="weight", frames=True)
 captions = {
     "load": "The filters come down, the last row first.",
@@ -321,7 +321,7 @@ cycles = {run.dataflow: run.cycles for run in runs}
 times = [cycles_weight_stationary(*sizes, 20, 4, 4) for sizes in ((4, 32), (32, 4))]
 worst.reveal(modelled=times[0] / times[1], counted=cycles["input"] / cycles["weight"])
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 mark="output" headline="Which one is cheapest depends on the shape"
 fields = ("cycles", "input_reads", "filter_reads", "output_writes", "partial_sum_reads")
 table = pd.DataFrame([[getattr(run, name) for name in fields] for run in runs])
 table.columns = ["cycles", "inputs", "filters", "sums written", "read back"]
@@ -370,7 +370,7 @@ def written_too_early(writes, k):
     return sum(cycle < k - 1 for cycle, row, column in writes)
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 numbers=[["(\\d+) of 16 results", "of 16 results leave too early"]] headline="Fed without a delay, half of the results are early"
 recorded = json.loads(Path("recorded/systolic/scale_sim.json").read_text(encoding="utf-8"))
 print(f"{recorded['simulator']} {recorded['version']}, recorded {recorded['date']}:")
 for cycle, row, column in recorded["writes"][:3]:
@@ -383,7 +383,7 @@ print(early, "of", len(recorded["writes"]), "results are early")
 # them to drain. All else holds, in three dataflows: the course's tests compare every other port in every cycle of 180 runs.
 # Plausible totals prove little, so check single events, too.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Loading and the wave cost the same for any batch"
 # ## Part 4: an array of 256 x 256
 #
 # - Loading and the wave: 766 cycles, whatever the batch
@@ -423,7 +423,7 @@ for side in (16, 17):
 # %% tags=["look"]
 step.reveal(modelled=4, counted=found[1] / found[0])
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="A side that does not divide wastes a tile"
 sides = range(64, 1025)
 drawn, axes = plotting.figure(title="4,096 rows, square weights: useful share of the array")
 for array, style in {128: "--", 256: "-"}.items():
@@ -497,7 +497,7 @@ def as_product(batch, channels, output_side, filters, kernel):
     return batch * output_side**2, filters, kernel**2
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 mark="conv1" headline="AlexNet fills some tiles and half empties others"
 conv3 = systolic.gemm_of(nn.Conv2d(256, 384, 3, padding=1), (128, 256, 13, 13))
 assert as_product(128, 256, 13, 384, 3) == (conv3.m, conv3.n, conv3.k)
 layers, alexnet = {}, helpers.AlexNet(towers=1)
@@ -512,7 +512,7 @@ pd.DataFrame(layers).rename_axis("AlexNet, batch 128", axis=1)
 # The first has 96 filters, and $3 \cdot 11^2 = 363$ numbers in a patch. The linear layers pass 128 rows, while the next tile of 256
 # takes 256 cycles to load: half the time is lost. (Assumed: all weights wait on the chip. Part 5 is about those that do not.)
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Three numbers of Google's first TPU"
 # ## Part 5: Google's first TPU, from three numbers
 #
 # - The size of the array: a tile of weights is 256 x 256 bytes
@@ -587,7 +587,7 @@ source = "Jouppi and others, 2017, table 3"
 shift.reveal(modelled=100 * mlp0[0], published=100 * mlp0[1], source=source)
 print("shift, of all cycles (published):", of_all)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 mark="MLP0" headline="From them follow its published counters"
 pd.DataFrame(rows, index=["active", "shift", "stall"]).T.rename_axis(
     "modelled / published", axis=1
 )
@@ -603,7 +603,7 @@ pd.DataFrame(rows, index=["active", "shift", "stall"]).T.rename_axis(
 # The paper gives "operations per weight byte" and a peak of 92 tera-operations a second, in which a multiply and an add are two. Are
 # they two in the first number as well?
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="The paper's own figure needs another unit"
 peak = 2 * tpu.array_rows * tpu.array_columns * tpu.clock_hz / 1e12
 apps = hardware.tpu_applications().applications
 intensity = np.geomspace(20, 4000, 50)
@@ -653,7 +653,7 @@ print(
 # Counters and speeds do not quite agree: CNN0 is active 78 % of the time and reaches 94 % of the peak. The paper says so itself; we
 # take both as published.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="To move a number costs more than to use it"
 # ## Part 6: what moving costs
 #
 # - A number from DRAM costs far more energy than a MAC
@@ -695,7 +695,7 @@ for batch in (1, 256):
 # %% tags=["look"]
 moved.reveal(modelled=float(rows[1]["Eyeriss: of it DRAM"].rstrip("%")))
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 mark="Eyeriss: of it" headline="At batch 1 the energy goes to moving weights"
 pd.DataFrame(rows).rename_axis("batch", axis=1)
 
 # %% [markdown] tags=["explain"]

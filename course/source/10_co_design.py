@@ -49,7 +49,7 @@ from helpers.simulators import systolic
 
 warnings.filterwarnings("ignore", "Sparse CSR")  # PyTorch calls its CSR tensors beta
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown]
 # ## The bet
 #
 # - A layer of 1,024 x 1,024 weights
@@ -58,13 +58,13 @@ warnings.filterwarnings("ignore", "Sparse CSR")  # PyTorch calls its CSR tensors
 #
 # Nine of ten multiplications have become superfluous. 64 columns are multiplied, as for a batch of 64.
 
-# %% tags=["predict"]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 10]
 bet = helpers.predict(
     "Nine of ten weights are zero: how many times as fast is weights @ x?", "x"
 )
 bet
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A call has four levels, and each chooses"
 # ## Part 1: one call, all levels
 #
 # - *Operators*: what PyTorch dispatches
@@ -110,7 +110,7 @@ def multiply_adds(trace):
     return [line.split(maxsplit=1)[1] for line in lines if "fmadd" in line]
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Here is what one convolution became"
 by_depth = {each.depth: each.name for each in reversed(call.nested)}
 formats = [" to ".join(re.findall(r"\w+(?=,|$)", each.tensors)) for each in call.primitives]
 primitives = [
@@ -204,7 +204,7 @@ print(f"{image.numel()} numbers became {as_rows.numel():,}, {growth:.1f} times a
 # The product *is* the convolution, at the price of a matrix eleven times as large as the image. oneDNN's kernel therefore reads the
 # patches where they lie in the image. Both compute the same matrix product.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A fast product keeps its sums in registers"
 # ## Part 2: an array in the registers
 #
 # - A multiply-add reads an input, a filter and a sum
@@ -313,7 +313,7 @@ most = max(p for p in range(1, 16) if 4 * p + p + 1 <= 16)
 # %% tags=["look"]
 sums.reveal(modelled=4 * most, counted=len({accumulator for accumulator, *_ in tile}))
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Twelve sums stay, and seven loads feed them"
 inputs = list(dict.fromkeys(each[1] for each in tile[:12]))
 rows = [[held for held, name, _ in tile[:12] if name == each] for each in inputs]
 columns = [f"{tile[3 * vector][2]} ({vector + 1})" for vector in range(4)]
@@ -352,7 +352,7 @@ print(f"conv2 on this machine: {len(here)} sums")
 # filters
 # change nothing: the kernel takes one vector of them at a time.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A library is chosen by type, batch and processor"
 # ## Part 3: the same line calls another library
 #
 # - float32, two images or more: oneDNN
@@ -389,7 +389,7 @@ table = pd.DataFrame(
 # %% tags=["look"]
 callers.reveal(counted=int(table["AVX2"].str.startswith("oneDNN").sum()))
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The same line calls another library" mark="bfloat16"
 table.rename_axis("recorded", axis=1)
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -407,7 +407,7 @@ for name, dtype in versions.items():
 # A new format, a new layer, a batch of one: each may leave the well-trodden path without an error or a warning. Lesson 17 measures it
 # for bfloat16.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="To gain from zeros, do not store them"
 # ## Part 4: zeros
 #
 # - In a dense matrix a zero is a number like any other
@@ -434,7 +434,7 @@ products = {
 }
 dense = timing.compare(products, budget_s=1, precision=0.1)
 
-# %% tags=["look", "nbval-ignore-output"]
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Zeros that nobody skips save nothing"
 bet.reveal(measured=1 / dense.candidate("zeros").time_ratio)
 
 # %% tags=["look"]
@@ -449,7 +449,7 @@ timing.claim("half of the rows take less time", half_s, at_most=0.8, evidence=de
 # [compressed sparse rows](glossary.md#compressed-sparse-rows), CSR: the values, the column of each, and where each row starts.
 
 
-# %% tags=["slide", "slide-code"] minutes=1
+# %% tags=["slide", "slide-code"] minutes=1 headline="CSR stores a place beside every number" mark="columns[place]"
 def csr_product(values, columns, starts, x):
     product = np.zeros(len(starts) - 1)
     for row in range(len(product)):
@@ -534,7 +534,7 @@ for columns in (1, 64):
         both = {name: lambda left=left, x=right: left @ x for name, left in stored.items()}
         times[columns, share] = timing.compare(both, budget_s=0.4, precision=0.1)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="In time, CSR pays later than in bytes"
 drawn, axes = plotting.figure(title="CSR over dense, 1,024 x 1,024: where does it pay?")
 percent = [100 * share for share in shares]
 for columns, style in {1: "o--", 64: "o-"}.items():
@@ -561,7 +561,7 @@ timing.claim("99 % zeros, 64 columns: CSR is faster", faster, at_most=1 / 2, evi
 # side, with
 # one column it serves one. Here time breaks even later than bytes, and with 64 columns earlier than with one.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A pattern is a bargain between network and machine"
 # ## Part 5: zeros that hardware can use
 #
 # - *Unstructured*: zeros anywhere
@@ -615,7 +615,7 @@ def two_of_four(weights):
 # %% [markdown]
 # The same matrix in float16, in five forms:
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A pattern stores its places in a few bits" mark="2:4"
 halves = weights.half()
 packed = sparse.pack_2_4(halves * two_of_four(halves))
 forms = {
@@ -660,7 +660,7 @@ for name, (share, pattern) in cases.items():
     helpers.train(pruned, digits, epochs=1)
     accuracies[name] = before, training.accuracy(pruned, unseen)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Single zeros cost the least, whole neurons the most"
 drawn, axes = plotting.figure(title="1,000 digits: what a pattern of zeros costs")
 pairs = 100 * np.array(list(accuracies.values()))
 axes.plot(pairs.T, [range(len(pairs))] * 2, color="#999999", zorder=1)
@@ -688,7 +688,7 @@ assert accuracies["90 %, neurons"][1] < accuracies["90 %, single"][1] - 0.02
 #
 # What became of 2:4's factor of two?
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Twice as fast in one place is little in the whole" mark="the whole training"
 saved = 0.06  # of the wall time of a DINOv2 ViT-L training, as published
 share = saved / (1 - 1 / 1.3)
 rows = {
@@ -707,7 +707,7 @@ pd.DataFrame(rows, index=["times as fast", "time saved"]).T
 # layers: about a quarter of the time, if nothing else became slower. Even an infinitely fast unit would save no more. The peak of 2
 # became 1.3 already in the layers; how much of that was packing weights anew in each step, the source does not say.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Papers count operations; machines do not"
 # ## Part 6: lotteries
 #
 # - Dense 3 x 3, 8 groups, [depthwise](glossary.md#depthwise-convolution), 1 x 1; 64 channels
@@ -743,7 +743,7 @@ with torch.inference_mode():
 # %% tags=["look"]
 depthwise.reveal(modelled=runs["depthwise"].cycles / runs["dense"].cycles)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="The fewest operations take the most cycles" mark="depthwise"
 rows = {}
 for name, run in runs.items():
     ratio = convolutions.candidate(name).time_ratio
@@ -775,7 +775,7 @@ timing.claim(sentence, ratio, at_least=2 / 64, evidence=convolutions)
 # available software and hardware" and not because it is superior (hardwarelottery.github.io, 2020; Communications of the ACM,
 # 2021). It is the *idea* that wins, not the hardware.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="AlexNet has the shape of two cards"
 # ### AlexNet: a network in the shape of two cards
 #
 # - Trained in 2012 on two GPUs, half of each layer on each
@@ -801,7 +801,7 @@ for towers in (1, 2):
 # %% tags=["look"]
 fewer.reveal(counted=100 * (1 - rows[2][0] / rows[1][0]))
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="The cut saved work, and hardly a weight" mark="MACs"
 table = pd.DataFrame(rows, index=["parameters", "MACs of an image"])
 table = table.rename_axis("towers", axis=1)
 saved = [f"{100 * (1 - two / one):.1f} %" for one, two in zip(*rows.values(), strict=True)]

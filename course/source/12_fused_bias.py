@@ -70,7 +70,7 @@ bet = helpers.predict(
 )
 bet
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Between two kernels all goes through memory"
 # ## Part 1: what a kernel reads and writes
 #
 # - A kernel reads its inputs from memory
@@ -80,7 +80,7 @@ bet
 # So the convolution writes its result down, and the next kernel reads all of it again, to add one number and write it down a
 # second time. Here are both programs for 1,000 digits: of each, one channel of 28 x 28 is read, and 16 are made.
 
-# %% tags=["slide", "slide-output"] minutes=2
+# %% tags=["slide", "slide-output"] minutes=2 headline="One kernel moves a third of the bytes"
 x_bytes, y_bytes = (1000 * 4 * channels * 28 * 28 for channels in (1, 16))
 convolution = plotting.Kernel("convolution", {"x": x_bytes}, {"y": y_bytes})
 bias_and_relu = plotting.Kernel("bias, ReLU", {"y": y_bytes}, {"out": y_bytes})
@@ -190,7 +190,7 @@ pd.DataFrame(rows, index=["by bytes", "by operations", "largest y over smallest"
 # One call of [cuDNN](glossary.md#cudnn), NVIDIA's library, does all three. Its average in the issue is 46.2 us: it does the work
 # of both kernels in little more than the convolution's time.
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 mark="bias and ReLU" headline="Published: the small operations took longer than the convolution"
 average_us["all three in one call"] = 46.229
 us = pd.Series(average_us)
 rows = {"average": us.map("{:.1f} us (published)".format)}
@@ -202,7 +202,7 @@ pd.DataFrame(rows)
 # longest 4.0 times as long as the shortest. By bytes it would be the last column of the table of versions, 8 and more. So bytes were
 # not all of it; [the appendix](appendix/12_fused_bias.ipynb) goes on from here.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] headline="As one writes it, each operation makes a tensor"
 # ## Part 2: three kernels here
 #
 # - PyTorch, as one writes it: convolution, add, ReLU
@@ -274,7 +274,7 @@ traffic.reveal(
 # in between. What does each move after the convolution? Count its passes over $y$ first: a pass reads 50 MB and writes 50 MB.
 # `fused_bias.traffic` counts in the same way.
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 mark="inside the convolution" headline="Fused into the convolution, nothing more is moved"
 programs = {
     "separate": "add, ReLU",
     "in-place": "add_, relu_",
@@ -310,7 +310,7 @@ convolution_s = race(batch, 1).candidate("convolution").median_s
 copy_s = race(batch, 1).candidate("copy").median_s
 print(f"convolution: {units.text(convolution_s, 's')}, copy of y: {units.text(copy_s, 's')}")
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10]
 layer_time = helpers.predict(
     "How many times as long as one kernel do the three take here?", "x"
 )
@@ -319,7 +319,7 @@ layer_time
 # %% tags=["run"]
 separate_ratio = race(batch, 1).candidate("separate").time_ratio
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Three kernels take about as much longer as they move"
 layer_time.reveal(
     modelled=(convolution_s + 2 * copy_s) / convolution_s, measured=separate_ratio
 )
@@ -332,7 +332,7 @@ timing.claim(sentence, separate_ratio, at_least=1.1, evidence=race(batch, 1))
 # The model: one kernel takes as long as the convolution alone, and three take that and two copies. It is less than the ratio of
 # the bytes, because a convolution does not wait for bytes alone.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] headline="One pass reads each number once"
 # ## Part 3: write the kernel
 #
 # - Two passes: all of $y$ comes from memory twice
@@ -360,7 +360,7 @@ def draw_passes(visits):
     return drawn
 
 
-# %% tags=["slide", "slide-output"] minutes=1
+# %% tags=["slide", "slide-output"] minutes=1 layout="steps" headline="Two passes visit memory twice as often"
 plotting.play(
     [draw_passes(visits) for visits in range(0, 17, 2)],
     title="Eight numbers in memory",
@@ -464,7 +464,7 @@ expected = torch.relu(y + bias.view(1, -1, 1, 1))
 compiled(numbers, biases, textbook)
 assert torch.equal(y, expected)
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10]
 in_place = helpers.predict(
     "In place on 50 MB, one thread: how many times as fast as add_, relu_ is one pass?", "x"
 )
@@ -480,7 +480,7 @@ runs = {
 with timing.fixed_threads(1):
     passes = timing.compare(runs, budget_s=2, device="cpu", precision=0.05)
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="One pass in place of two is about twice as fast"
 over = {name: passes.candidate(name).time_ratio for name in runs}
 in_place.reveal(modelled=4 / 2, measured=1 / over["yours"])
 print(f"yours over mul_: {over['yours'] / over['mul_']:.2f} times (measured)")
@@ -493,7 +493,7 @@ timing.claim(sentence, over["yours"], at_most=0.8, evidence=passes)
 # Half the bytes, half the time. And your kernel takes about as long as `mul_`: both fit waiting for memory, not for the loop. So ten
 # lines are enough.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="One NaN must not be hidden"
 # ## Part 4: not a number
 #
 # - $0/0$, or $\infty - \infty$ after an overflow, is NaN
@@ -525,7 +525,7 @@ images, labels = next(iter(helpers.make_MNIST_loader(100)))
 ill = fused_bias.Convnet()
 ill.convolutions[0].weight[0, 0, 0, 0] = float("nan")
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1
+# %% tags=["predict"]
 not_numbers = helpers.predict(
     "100 digits, 1,000 logits: how many are NaN with your kernel and relu?", "logits"
 )
@@ -584,12 +584,12 @@ def keeps_nan(v):
     return v if v != v else v + 0.0
 
 
-# %% tags=["slide", "slide-output"] minutes=1
+# %% tags=["slide", "slide-output"] minutes=1 mark="v if v > 0" headline="A comparison that is turned round swallows NaN"
 found["0 if v <= 0 else v"] = logits(ill, images, activation_by(keeps_nan))
 rows = {name: [int(values.isnan().sum())] for name, values in found.items()}
 pd.DataFrame(rows, index=["NaN among 1,000 logits"]).T
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="The gain is one plus a ratio of times"
 # ## Part 5: when does it pay?
 #
 # $$\frac{\text{three kernels}}{\text{one}} = 1 + \frac{t_{bytes}}{t_{convolution}}$$
@@ -658,7 +658,7 @@ for count in (1, 32):
     print(f"{count} read: {units.text(flops_per_s(count), 'FLOP/s')}")
 print(f"copy: {units.text(bytes_per_s, 'B/s')}")
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 4]
 many = helpers.predict("32 channels: how many times as long as one kernel do three take?", "x")
 many
 
@@ -674,7 +674,7 @@ many.reveal(modelled=gains["modelled"][-1], measured=gains["measured"][-1])
 more = gain(256, flops_per_s(32), bytes_per_s)
 print(f"256 channels, computed as fast as 32: {more:.2f} times (modelled)")
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="With more work for each output fusing gains less"
 drawn = plotting.draw_curves(
     sweep,
     gains,
@@ -720,7 +720,7 @@ print(f"fused, a digit of 1,000: {units.text(of_many_s, 's')}")
 # image `conv2d` goes around oneDNN and takes PyTorch's own, older way, in a profile `_slow_conv2d_forward`.) Fewer bytes are always a
 # promise; only the clock says whether it is kept.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="Profile the whole before you mend a part"
 # ## Part 6: profile the whole
 #
 # - 100 digits go through the whole network
@@ -775,7 +775,7 @@ net = fused_bias.Convnet("separate").to(device)
 profile = profiling.kernel_table(lambda: net(images), runs=20)
 times_s = {row.name: row.total_s for row in profile.kernels if row.calls}
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Another operator takes the most time"
 longest = sorted(times_s, key=times_s.get, reverse=True)[:5]
 percent = {
     name.removeprefix("aten::"): 100 * times_s[name] / sum(times_s.values())
@@ -789,7 +789,7 @@ plotting.show(drawn, alt="Bars of the five operators that take the most time.")
 # (`clamp_min` is the ReLU.) On the machine that printed this more than half of the time is max pooling, which nobody had suspected. We
 # fuse what we set out to fuse, the bias and the ReLU:
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 4]
 network = helpers.predict(
     "With all three layers fused: how many times as fast is the forward pass?", "x"
 )
@@ -801,7 +801,7 @@ ladder = fused_bias.measure_ladder(
 )
 small_ones = [name for name in times_s if name.endswith(("::add", "::clamp_min"))]
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Three layers fused, and the network gains little"
 network.reveal(modelled=at_best(times_s, small_ones), measured=ladder.rung(FUSED).speedup)
 name = longest[0].removeprefix("aten::")
 print(f"without {name}: {at_best(times_s, longest[:1]):.2f} times as fast (modelled)")
@@ -818,7 +818,7 @@ print(f"without {name}: {at_best(times_s, longest[:1]):.2f} times as fast (model
 #
 # A profile is a fact about one program, one machine and one size. The issue's is not yours.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] headline="Some libraries fuse, others took years"
 # ### Who fuses today?
 #
 # | year | |
@@ -830,7 +830,7 @@ print(f"without {name}: {at_best(times_s, longest[:1]):.2f} times as fast (model
 # PyTorch's own add was ["faster, especially for backward"](https://github.com/pytorch/pytorch/pull/31524). In 2020
 # [CUDA.jl](https://github.com/JuliaGPU/CUDA.jl/pull/321) learned to call cuDNN's fused kernel. The pull request measured:
 
-# %% tags=["slide", "slide-output"] minutes=1
+# %% tags=["slide", "slide-output"] minutes=1 mark="ResNet-50" headline="Fused networks as published: mostly faster, once slower"
 published_ms = {"VGG-19": (263, 160), "Darknet-19": (120, 90)}
 published_ms |= {"Darknet-53": (194, 164), "ResNet-50": (253, 285)}
 rows = {

@@ -60,7 +60,7 @@ allocator = helpers.steady_allocator()
 bet = helpers.predict("A hundred fits as one PyTorch program: how many times as fast?", "x")
 bet
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A stack makes one call serve all replicas"
 # ## Part 1: one call for all replicas
 #
 # - A layer of 25 neurons is little work
@@ -240,7 +240,7 @@ work_s = (ten_s - one_s) / 9
 overhead_s = one_s - work_s
 hundred.reveal(modelled=(overhead_s + 100 * work_s) / one_s, measured=hundred_s / one_s)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="A stack saves overhead, never work"
 drawn, axes = plotting.figure(title="Small nets: a stack saves overhead, never work")
 counts = np.geomspace(1, 1000)
 each = overhead_s / counts + work_s
@@ -259,7 +259,7 @@ plotting.show(drawn, alt="A loop costs the same for each net; a stack falls towa
 # %% [markdown] tags=["explain"]
 # The dotted line is the work $w$. Even an endless stack must do it for each net, so it gains at most $\frac{o + w}{w}$.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="The network is a small part of a fit"
 # ## Part 2: what a fit does besides
 #
 # - The net's 8 outputs become 14 *flavours*
@@ -373,7 +373,7 @@ made = {
 }
 five.reveal(modelled=made[5][0] / made[5][1], measured=sums[5].candidate("outer").time_ratio)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="The cheaper way of a product depends on the data"
 drawn, axes = plotting.figure(
     title="Outer product or pairs? The fewer data, the better are pairs"
 )
@@ -430,7 +430,7 @@ timing.claim(
 # %% [markdown] tags=["explain"]
 # Above 1 the order costs time. On their GPU it was changed together with the masks, so nobody knows its share.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A way that is not equal is not timed"
 # ## Part 3: the ladder
 #
 # - Nets, tables, chi2, validation, update
@@ -504,7 +504,7 @@ sharing.reveal(modelled=4 / 3, measured=apart_s / shared_s)
 loop_s = 10 * ladders[10].rung("sequential").median_s  # a hundred fits: ten times ten
 bet.reveal(measured=loop_s / fused_s)
 
-# %% tags=["look", "slide", "slide-output"] minutes=3
+# %% tags=["look", "slide", "slide-output"] minutes=3 headline="A hundred replicas pay for padding, one does not"
 alone_s = {1: fit_s, 10: loop_s / 10, 100: loop_s}
 padded_s = [ladders[count].rung("padded_einsum").median_s for count in alone_s]
 slower, faster = padded_s[0] / fit_s, loop_s / padded_s[2]
@@ -552,12 +552,12 @@ spent = {"sharing saved": gain_s, "a quarter of the step": quarter_s}
 spent |= {"two reads less": 2 * read_s, "left": gain_s - quarter_s - 2 * read_s}
 print(*(f"{name}: {each * 1e3:.2g} ms" for name, each in spent.items()), sep=", ")
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] headline="A factor depends on what is left"
 # ### One fix, first and last
 #
 # The same fix saves the same milliseconds. Its factor depends on what is left.
 
-# %% tags=["look", "slide", "slide-output", "nbval-ignore-output"] minutes=1
+# %% tags=["look", "slide", "slide-output", "nbval-ignore-output"] minutes=2 mark="last" headline="One fix, first and last: the same time, two factors"
 saved_s = small[100].rung("loop").median_s - small[100].rung("stacked").median_s
 pairs = {"first": (loop_s, loop_s - saved_s), "last": (fused_s + saved_s, fused_s)}
 rows = {when: [f"{each * 1e3:.3g} ms" for each in pair] for when, pair in pairs.items()}
@@ -569,7 +569,7 @@ shown
 # Done first, the fix looks like wasted work; done last, it more than doubles the speed. For two programsFor two programs
 # we put in Part 1's times of the nets. So the first gain is the nets' own share; the rung `stacked` shares other calls as well.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Whose minutes are counted?"
 # ## Part 4: whose minutes?
 #
 # - Loading and building are part of a run
@@ -599,7 +599,7 @@ print(f"with validation at 30 % of a step the run takes {9 + 10 / (1 - 0.3):.0f}
 # Another cause was a *gap* between steps: each was an epoch of their framework. The way out, one epoch of many steps over copies of
 # the grid, brought 1,000 steps from 91 seconds to 67 ([1939](https://github.com/NNPDF/nnpdf/pull/1939)).
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A stack couples replicas that should be alone"
 # ## Part 5: what couples replicas
 #
 # - In a stack, replicas share tensors
@@ -610,7 +610,7 @@ print(f"with validation at 30 % of a step the run takes {9 + 10 / (1 - 0.3):.0f}
 # `by_replica(values, like)` lays one value a replica along its whole row. You begin with
 # [gradient clipping](glossary.md#gradient-clipping): it shortens a gradient whose norm is above a limit.
 
-# %% tags=["slide", "slide-output"] minutes=1
+# %% tags=["slide", "slide-output"] minutes=1 headline="Three stages can couple them"
 stages = ["data", "net", "chi2", "loss", "gradient", "update"]
 bars = {"chi2": "one covariance", "loss": "a mean", "gradient": "one norm"}
 drawn = plotting.draw_couplings(stages, bars, title="Three places that see all replicas")
@@ -799,7 +799,7 @@ assert not ((moved > 1e-9) & (moved < 1e-4)).any()
 count = int((moved > 1e-4).sum())
 changed.reveal(counted=count)
 
-# %% tags=["look", "slide", "slide-output"] minutes=3
+# %% tags=["look", "slide", "slide-output"] minutes=3 headline="One norm changes all fits, a mean changes none"
 drawn, axes = plotting.figure(title=f"{count} of 20 fits are others (change of their outputs)")
 for (row, replica), found in np.ndenumerate(moved.numpy()):
     colour = plotting.COLOURS["sending" if found > 1e-4 else "waiting"]
@@ -845,7 +845,7 @@ for name, steps in {"masked": 20 * int(taken.max()), "compacted": int(taken.sum(
 # %% [markdown] tags=["explain"]
 # Compaction saves the work of those that stopped, and none of the overhead. It copies the stack at each stop, which the model leaves out.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="The stacked layer came, and went"
 # ## Part 6: how the story ended
 #
 # - 2023: one stacked layer for all replicas
@@ -895,7 +895,7 @@ curves["own norms, one replica wild"] = curve(own_norms, True)
 curves["one norm"] = curve(one_norm, False)
 curves["one norm, one replica wild"] = curve(one_norm, True)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="One norm for all slows the median"
 drawn, axes = plotting.figure(title="Clipped to 6.073e-6: one norm slows the median")
 for (name, losses), style in zip(curves.items(), ("-", ":", "--", "-."), strict=True):
     axes.semilogy(losses, style, label=name)
@@ -918,7 +918,7 @@ searched = replicas.train(
 )
 ends = searched.validation_losses[-1].view(6, 8)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A hundred rates can be tried in one program"
 drawn, axes = plotting.figure(title="48 fits in one program: which rate?")
 axes.loglog(np.repeat(rates, 8), ends.flatten(), "o", color="#999999", label="a fit")
 axes.loglog(rates, ends.quantile(0.5, dim=1), "-", color=plotting.MEASURED, label="median")

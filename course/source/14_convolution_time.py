@@ -55,7 +55,7 @@ Shape = study.ConvolutionShape
 #
 # A rate counts the [FLOPs](glossary.md#flop) of the definition: two for each input number that meets a weight.
 
-# %% tags=["predict"]
+# %% tags=["predict"] axis=[0, 4]
 bet = helpers.predict(
     "The fastest of the recorded convolutions: times the rate of the fastest product?", "x"
 )
@@ -79,7 +79,7 @@ print(f"second pass by the first: MAPE {mape:.0f} %, RMSPE {rmspe:.0f} %")
 # [RMSPE](glossary.md#rmspe) (Part 4). With two equally noisy passes a perfect model misses one by these over $\sqrt 2$. Below, a time is
 # the shorter of the two. *direct* is PyTorch's own call on its usual layout.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A floor: operations over the fastest rate"
 # ## Part 1: FLOPs over the peak
 #
 # - FLOPs: two for each position, filter and number of the patch
@@ -103,7 +103,7 @@ worst = shapes[longer.argmax()]
 sizes = f"kernel {worst.kernel}, stride {worst.stride}, {worst.out_channels} filters"
 print(f"most: {longer.max():.1f}, with {sizes}")
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Some layers take many times the floor"
 title = f"FLOPs give a floor, and miss by up to {longer.max():.0f} times"
 drawn, axes = plotting.figure(title=title)
 for name, mark, face in (
@@ -125,7 +125,7 @@ plotting.show(drawn, alt="No point lies below 1; with few FLOPs many lie far abo
 # FLOPs over the peak is a floor for this call. The rest depends on what must be moved, on sizes that fill no
 # [register](glossary.md#register), and on the program that runs: the three marks (Part 3).
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Eight programs compute one convolution"
 # ## Part 2: one result, eight programs
 #
 # - *direct*, *channels_last*: PyTorch's call, which chooses again (Part 3)
@@ -203,7 +203,7 @@ convolved = (filters.reshape(64, -1) @ copies).view(64, 55, 55)  # one product
 assert torch.allclose(convolved, nn.functional.conv2d(image, filters, stride=4), atol=1e-3)
 growth.reveal(modelled=(11 / 4) ** 2, counted=copies.numel() / (3 * 224 * 224))
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="im2col copies a pixel up to nine times"
 pixels, pixel = torch.arange(25.0).view(1, 5, 5), 12
 grid = np.full((9, 16), np.nan)
 grid[2:7, :5], grid[:, 7:] = pixels[0], im2col(pixels, 3, 1)
@@ -319,7 +319,7 @@ fewer.reveal(
     modelled=(12 / 6) ** 2, counted=work["direct"].products / work["winograd_4"].products
 )
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 mark="winograd_4" headline="Fewer products or fewer bytes: seldom both"
 rows = {}
 for name, counts in work.items():
     known = counts.products is not None
@@ -336,14 +336,14 @@ pd.DataFrame(rows, index=columns).T.rename_axis("64 to 64, 56 x 56", axis=1)
 # `winograd_4` multiplies a quarter as often. It is still slower here, and moves 34 MB in place of 2. `fft` takes 66 times as long,
 # with 3.4 times the bytes: unexplained. Here no program that multiplies less beats *direct*, not even NNPACK.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="Can a convolution beat the fastest product?"
 # ### Which program is the fastest?
 #
 # - FLOPs of the definition, a second
 # - For each kernel, the best of all its shapes
 # - How many times the rate of the fastest product?
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Fewer products beat the peak of products"
 names = ("direct", "channels_last", "im2col", "winograd_4", "nnpack")
 rates = pd.DataFrame({name: flops / times.times_s(name) / peak for name in names})
 best = rates.groupby([shape.kernel for shape in shapes]).max().T
@@ -373,7 +373,7 @@ timing.claim(
     "NNPACK, by FLOPs of the definition, over a product", ratio, at_least=1, evidence=both
 )
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] headline="The sizes decide which program runs"
 # ## Part 3: which program ran?
 #
 # - PyTorch's call chooses among programs
@@ -457,7 +457,7 @@ asked_for.reveal(modelled=found[0], counted=found[1])
 agreeing = sum(asks_onednn(shape) == logged[shape] for shape in shapes)
 print(f"the rule and oneDNN's log agree for {agreeing} of {len(shapes)} shapes")
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 mark="jit + 3" headline="Reorders cost as much as some programs"
 over = direct_s / times.times_s("channels_last")
 rows = {}
 for name in sorted(set(ran)):
@@ -472,7 +472,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("direct runs", axis=1)
 # weights and output, from PyTorch's layout to blocks of channels and back; channels-last leaves one of the
 # three copies. The six points farthest above the floor are oneDNN's (`jit`), with reorders. So each program gets a model of its own.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A time is a sum of counts times costs"
 # ## Part 4: a model, and its test
 #
 # - A program multiplies, reads and writes
@@ -525,7 +525,7 @@ for name, costs in {
 }.items():
     found = study.errors(counts @ costs, direct_s)
     shares = found.mape_share, found.rmspe_share, found.total_share
-    rows[name] = [f"{100 * share:.0f} %" for share in shares]
+    rows[name] = [f"{round(100 * share)} %" for share in shares]
 pd.DataFrame(rows, index=["MAPE", "RMSPE", "the total"]).T.rename_axis(
     "a call and its FLOPs", axis=1
 )
@@ -548,7 +548,7 @@ one_bad.reveal(modelled=100 * 2 / np.sqrt(100), counted=100 * found.rmspe_share)
 # %% [markdown] tags=["explain"]
 # The square lets one bad prediction decide: its error of 2 becomes $\sqrt{2^2/100}$.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Hold out networks, not layers"
 # ### What is held out?
 #
 # - A model is tested on what it was not fitted to
@@ -583,11 +583,11 @@ costs = fit_costs(amounts[seen], direct_s[own[seen]])
 tested = study.errors(amounts[~seen] @ costs, direct_s[own[~seen]])
 print(f"{(~seen).sum()} shapes held out: RMSPE {100 * tested.rmspe_share:.1f} %; costs, each:")
 for term, cost in zip(terms, costs, strict=True):
-    print(f"{term:12} {1e12 * cost:12,.1f} ps")
+    print(f"{term:12} {1e12 * cost:10,.0f} ps")
 
 # %% [markdown] tags=["explain"]
-# A MAC costs 10.8 ps; at the peak of Part 1 it takes 11.0. So the fit has found the peak; its costs of bytes nothing here checks. Six models, fixed before
-# these networks were looked at:
+# A MAC costs 11 ps, what it takes at the peak of Part 1 too: the fit has found the peak. Nothing here checks its costs of bytes.
+# Six models, fixed before these networks were looked at:
 #
 # - `flops`, `roofline`: one or two costs for all programs;
 # - `log_linear`: a product of powers;
@@ -627,11 +627,11 @@ for name in study.MODELS:
     learned[name] = by_layers, study.errors(np.concatenate(found), direct_s[places])
 print(f"layers at random: {at_random.leaked} of {len(test)} have a shape that was fitted")
 
-# %% tags=["look", "slide", "slide-output"] minutes=3
+# %% tags=["look", "slide", "slide-output"] minutes=3 mark="boosting" headline="Layers at random flatter a model"
 rows = {}
 for name, found in learned.items():
     shares = [each.rmspe_share for each in found] + [max(totals[name], key=abs)]
-    rows[name] = [f"{100 * share:.0f} %" for share in shares]
+    rows[name] = [f"{round(100 * share)} %" for share in shares]
 columns = ["layers at random", "held out", "worst total"]
 pd.DataFrame(rows, index=columns).T.rename_axis("RMSPE", axis=1)
 
@@ -651,7 +651,7 @@ is_small = np.array([shape.macs < 2e8 for shape in shapes])
 small, large = np.flatnonzero(is_small), np.flatnonzero(~is_small)
 beyond = {name: predicted(name, "direct", small, large) for name in ("physical", "boosting")}
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="What was fitted to small layers fails on large ones"
 drawn, axes = plotting.figure(title="Fitted to small convolutions, asked for large ones")
 for name, seconds in beyond.items():
     mark, face = ("o", plotting.MODELLED) if name == "physical" else ("^", "white")
@@ -683,7 +683,7 @@ print(
 # though it is 11 % short in the middle, and more than a third for the two longest. Trees on top of counts can also fail: for VGG16 their
 # total is 25 % too long, that of the counts alone 1 %.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Choose the program that is predicted to be fastest"
 # ## Part 5: choose a program
 #
 # - Predict all programs that serve, take the shortest time
@@ -771,7 +771,7 @@ slower = second_s[places, policies["by physical"]] / np.nanmin(second_s[places],
 print(f"7 x 7 with stride 2, by physical: {slower[stem].min():.1f} times the fastest", end="")
 print(f" in all {stem.sum()} networks that have it")
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 mark="by physical_boosting" headline="A model chooses nearly as well as knowing"
 rows = {}
 for name, chosen in policies.items():
     taken = second_s[places, chosen]
@@ -805,7 +805,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("time of the chosen", axis=1)
 # of that is channels-last: beside it the choice gains 2 % at most, and loses 2 % for ResNet-18. The fastest programs (at best) would
 # gain 9 % for VGG16, most of which ours misses, and 3 or 4 % for ResNet-50 and MobileNet.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] headline="Another machine asks three questions"
 # ## Part 6: another machine
 #
 # - How many measurements does a model need?
@@ -828,7 +828,7 @@ curves = {
     for name in names
 }
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Counts need few measurements, trees need many"
 drawn, axes = plotting.figure(title="How many shapes does a model need?")
 for name, style in names.items():
     axes.loglog(counts, curves[name], style, color=plotting.MODELLED, label=name, mfc="white")
@@ -888,7 +888,7 @@ def transfer(new_s):
     return {name: study.errors(each[8:], [1] * 16).mape_share for name, each in found.items()}
 
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 mark="times a factor a program" headline="A factor for each program carries the costs over"
 both = {"this machine": here, "with SSE4.1": older}
 table = pd.DataFrame({name: transfer(each.times_s("direct")) for name, each in both.items()})
 table.map(lambda share: f"{100 * share:.0f} %").rename_axis("MAPE, 16 shapes", axis=1)
@@ -897,7 +897,7 @@ table.map(lambda share: f"{100 * share:.0f} %").rename_axis("MAPE, 16 shapes", a
 # On our machine, the recorded one, the costs hold up to one factor. Held to SSE4.1 it is slower by program: one factor makes things worse, because
 # half of the shapes have not changed; two repair nearly all. Whether two are enough for *your* processor, the first column says.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A GPU computes in waves of blocks"
 # ### A GPU computes in waves
 #
 # - A GPU kernel, a function, is cut into blocks
@@ -942,7 +942,7 @@ jump.reveal(modelled=waves[13].waves / waves[12].waves, simulated=waiting[12] / 
 print(f"that share the arithmetic: {sharing[12] / sharing[11]:.1f} times as long (simulated)")
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 layout="steps" headline="One block too many starts another wave"
 def draw_wave(batch, wave):
     running = min(waves[batch].blocks - 150 * wave, 150)
     drawn, axes = plotting.figure(title=f"{batch} images, wave {wave + 1}", height_in=2.4)
@@ -963,7 +963,7 @@ frames = [draw_wave(12, 0), draw_wave(13, 0), draw_wave(13, 1)]
 alt = "148 of 150 places have blocks; then all 150, and in a second wave only ten."
 plotting.play(frames, title="TITAN Xp: five blocks on each of 30", captions=captions, alt=alt)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Blocks that wait make the time jump"
 title = "Blocks that wait: the time jumps at 13, 25 and 37 images"
 drawn, axes = plotting.figure(title=title)
 how = {"color": plotting.COLOURS["modelled"], "where": "mid"}

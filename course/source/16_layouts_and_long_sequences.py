@@ -17,7 +17,7 @@
 #       - write|wrote ring attention on four processes, and the merge of two softmaxes that it stands on
 #       - predict|predicted what a causal mask, a link and a full expert cost
 #       - count|counted what every layout of eight devices sends for a model of 7 billion parameters
-#       - choose|chose a layout by a model, and held the model against four real ranks
+#       - choose|chose a layout by a model that four real ranks have checked
 # ---
 
 # %% [markdown] tags=["objectives"]
@@ -57,16 +57,15 @@ def on_ranks(function, *arguments):
 # %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
-# Four devices share a long prompt, a quarter each, in order. A token may look back and not ahead. What share
-# of the time do the four work, on average?
+# Four devices share a long prompt, a quarter each, in order. A token may look back and not ahead.
 #
-# The device with the first quarter has little to do, and waits for the others. Part 2 draws it.
+# What share of the time do the four work, on average? The device with the first quarter has little to do, and waits for the others. Part 2 draws it.
 
-# %% tags=["predict"]
+# %% tags=["predict", "slide-output"]
 bet = helpers.predict("A causal ring of 4 devices: what share of the time do they work?", "%")
 bet
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Stop an all-reduce half way, and each rank keeps its tokens"
 # ## Part 1: the tokens between the layers
 #
 # - Between two blocks, all tensor ranks hold the same tokens
@@ -198,7 +197,7 @@ tokens, width, layers = 4096, 4096, 32
 for name, kept in {"tensor 8": 10 + 24 / 8, "and the tokens divided": 34 / 8}.items():
     print(f"{name}: {units.text(kept * tokens * width * layers, 'B')} of activations")
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Queries stay; keys and values go round"
 # ## Part 2: ring attention
 #
 # - A rank keeps its queries
@@ -339,7 +338,7 @@ def ring_attention(rank, world_size, queries, keys, values):
     return output
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Each step computes another block of every row" layout="steps"
 plotting.play(
     [plotting.draw_blocks(4, step) for step in range(4)],
     title="Ring attention on 4 ranks",
@@ -377,7 +376,7 @@ print("; ".join(f"{name}: {tokens:,.0f} tokens" for name, tokens in hidden_from.
 #
 # Now a token looks back only. A block of later keys has nothing to compute, and its rank waits:
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="With a causal mask fewer ranks work in each step" layout="steps"
 working = ["4 of 4 ranks work, each on half a block"]
 working += [f"{4 - step} of 4 ranks work" for step in range(1, 4)]
 plotting.play(
@@ -399,7 +398,7 @@ print(f"blocks of each rank: {work}; with pieces r and 7 - r of eight: {balanced
 # one, $r$ and $7 - r$ (so *The Llama 3 Herd of Models*, 2024, section 3.3.2, which gathers all keys instead of a ring).
 # Piece $i$ looks at $i + \frac12$ pieces, and the sum is the same on all ranks, in each step of the ring:
 
-# %% tags=["slide", "slide-output"] minutes=1
+# %% tags=["slide", "slide-output"] minutes=1 headline="An early piece and a late one balance the ring" layout="steps"
 plotting.play(
     [plotting.draw_blocks(4, step, balanced=True) for step in range(4)],
     title="The same ring with pieces r and 7 - r",
@@ -407,7 +406,7 @@ plotting.play(
     alt="8 by 8 blocks below the diagonal; in each step every rank computes as much.",
 )
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="With experts the tokens travel"
 # ## Part 3: experts
 #
 # - Many small networks; a router sends each token to one
@@ -525,7 +524,7 @@ pd.DataFrame(rows, index=["dropped", "bytes a rank sends"]).T.rename_axis("place
 # themselves, so *which* are dropped depends on the number of ranks: 8 ranks train another network than 4.
 # Log the dropped share.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Each cut keeps, sends and waits differently"
 # ## Part 4: ten layouts of eight devices
 #
 # | cut | keeps | sends in a step |
@@ -538,7 +537,7 @@ pd.DataFrame(rows, index=["dropped", "bytes a rank sends"]).T.rename_axis("place
 # differ from it in one number. Tensor ranks speak in every block, so they are neighbours, on the fastest link;
 # data ranks speak twice a step. (Below all eight share one link.)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Three cuts multiply to eight devices"
 mesh = parallel.Layout(data=2, tensor=2, pipeline=2)
 plotting.show(
     plotting.draw_mesh(mesh, along="tensor", title="data 2 x tensor 2 x pipeline 2"),
@@ -678,7 +677,7 @@ def drawn(link, rate):
     return plotting.gantt(spans, title=title, unit="", xlabel="seconds", until=2)
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="A slower link turns the order of ten layouts round" layout="steps"
 plotting.play(
     [drawn(*each) for each in one_way.items()],
     title="A step of 8 sequences (modelled)",
@@ -696,7 +695,7 @@ plotting.play(
 # but more microbatches. Tensor ranks do. (The count leaves out logits, buffers, and what the libraries take.) All ten fit into
 # 80 GB. Which layout is best, which is second and how much slower, which is best once data ranks hide, and which then in 40 GB?
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="No layout is best on every link" mark="InfiniBand, 8 "
 rows = {}
 for link, sequences in ((each, number) for each in one_way for number in (8, 64, 512)):
     (best_s, best), (second_s, second) = steps[link, sequences, False][:2]
@@ -763,7 +762,7 @@ pd.DataFrame(rows, index=kinds).T
 # divides the tokens and not the weights, so it needs FSDP as well. And it hides its traffic: a device has 131,072 tokens. By
 # Part 2 even Ethernet keeps up from 32,000, with a mask and balanced pieces, half the work, from 64,000.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="A model of a step is checked by real processes"
 # ## Part 5: four real ranks check
 #
 # - Your function counts bytes: four processes send them
@@ -844,7 +843,7 @@ for row, run in zip(tried, runs, strict=True):
 # And the time? Part 4's formula is computing, bubble and bytes, one after the other. `choose` adds latency and what hides. The
 # third column adds what the fastest message costs this machine, measured:
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four processes take about what the model says" mark="tensor 4"
 real = parallel.measure_message_overhead(ranks).added_to(link)
 shown = {}
 for row, run, sent in zip(tried, runs, counted, strict=True):

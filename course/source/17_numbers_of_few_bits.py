@@ -59,7 +59,7 @@ bet = helpers.predict(
 )
 bet
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="A format is a sign, an exponent, a mantissa"
 # ## Part 1: what a format is
 #
 # - Sign, exponent $e$, mantissa $k$ of $m$ bits
@@ -74,7 +74,7 @@ bet
 # exponent, for
 # infinity and NaN.
 
-# %% tags=["slide", "slide-output"] minutes=1
+# %% tags=["slide", "slide-output"] minutes=1 headline="The same bits can reach far or lie close"
 names = ["fp32", "bf16", "fp16", "e5m2", "e4m3", "int8"]
 alt = (
     "A box a bit: fp32 has 8 bits of exponent and 23 of mantissa, bf16 8 and 7, fp16 5 and 10."
@@ -211,7 +211,7 @@ activations = nn.Sequential(*list(lenet.children())[:9])(images[:100])
 tensors = {"weights": weights, "activations": activations, "gradients": gradients}
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="A format's steps grow with its numbers"
 def explore(name):
     return plotting.draw_format(numbers.FORMATS[name], tensors)
 
@@ -236,7 +236,7 @@ helpers.interactive_figure(explore, {"name": names}, views=views, alt=described)
 # bf16 keeps the exponents of fp32, with steps of 1/128 to 1/256 of the number; fp16 has finer steps and less reach. int8 has one step
 # for all: Part 5 gives it a scale.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="Half the bytes are half the time only where bytes decide"
 # ## Part 2: half the bytes, and the time?
 #
 # - bfloat16 has half the bytes of float32
@@ -271,7 +271,7 @@ older["MKL_ENABLE_INSTRUCTIONS"] = "AVX2"
 here = in_bfloat16()
 limited = helpers.run_limited(in_bfloat16, variables=older).unwrap()
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 mark="product" headline="Narrow numbers pay where the processor knows them"
 shown = {}
 for name, found in {"this processor": here, "the same, AVX2 at most": limited}.items():
     ratios = [each.candidate("bf16").time_ratio for each in found.values()]
@@ -286,7 +286,7 @@ pd.DataFrame(shown, index=list(here)).rename_axis("bfloat16 over float32", axis=
 # The copy follows its bytes in both columns. The matrix times a vector need not; why, we did not find out. So measure the
 # operation that you need, on the machine that will do it.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="A sum can stop growing"
 # ## Part 3: sums that stop growing
 #
 # - A product of two narrow numbers fits a wider format exactly
@@ -386,7 +386,7 @@ for length in lengths:
 long.reveal(modelled=100 * (1 - 256 / 4096), counted=100 * sum_errors["bf16 sums"][-1])
 print(f"fp16: modelled {1 - 2048 / 4096:.1%}, counted {sum_errors['fp16 sums'][-1]:.1%}")
 
-# %% tags=["look", "slide", "slide-output"] minutes=1
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Long sums need more bits than their terms"
 drawn, axes = plotting.figure(title="Dot products of bf16 numbers: error of the sum")
 for (name, found), style in zip(sum_errors.items(), ("-", "--", "-.", ":"), strict=True):
     axes.loglog(lengths, found, style, marker="o", label=name)
@@ -401,7 +401,7 @@ plotting.show(drawn, alt="bf16 sums end far off; float32 sums and short bf16 sum
 # matrix units multiply narrow numbers and can add in float32 (bytes: in int32; PTX manual, `mma`). If sums must be narrow, keep them
 # short, here 16 terms, and add their results in float32: their errors cancel in part, so the curve falls.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="An update below half a step is lost"
 # ## Part 4: updates that get lost
 #
 # - An update adds a small number to a large one
@@ -458,7 +458,7 @@ for name, keep in keeping.items():
 print("; ".join(f"{name}: {share:.1f} % right" for name, share in accuracies.items()))
 assert accuracies["bf16, nearest"] < accuracies["bf16, stochastic"] - 15
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Sixteen bits forget; a coin remembers"
 drawn, axes = plotting.figure(title="One training, three rules to keep a weight")
 for (name, losses), style in zip(curves.items(), ("-", "--", "-."), strict=True):
     label = f"{name}: {accuracies[name]:.0f} % right"
@@ -539,7 +539,7 @@ for name in ("e4m3", "e5m2"):
 modelled, counted = missing["e4m3"][0]
 zeros.reveal(modelled=modelled, counted=counted)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="A scale keeps gradients from becoming zero"
 drawn, axes = plotting.figure(title="Gradients that are zero or too large, by loss scale")
 for (name, shares), style in zip(missing.items(), ("-", "--"), strict=True):
     modelled, counted = zip(*shares, strict=True)
@@ -561,7 +561,7 @@ plotting.show(drawn, alt="Both curves fall to nearly zero, and rise again later.
 # it now and
 # then; when an infinity appears, it skips that step and halves the scale. bf16 has the exponents of fp32, and needs none here.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="An integer needs a scale beside it"
 # ## Part 5: integers
 #
 # - A whole number of $b$ bits and a scale: $w \approx q \cdot s$
@@ -651,7 +651,7 @@ for bits in range(8, 1, -1):
 # %% tags=["look"]
 four.reveal(counted=found[4][0])
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 mark="4 " headline="Four bits a weight, and the answers stay"
 columns = ["right", "error of the logits", "noise of fc1, modelled", "counted"]
 forms = "{:.1f} %", "{:.1%}", "{:.2g}", "{:.2g}"
 table = {
@@ -691,7 +691,7 @@ for factor in larger:
 ends = [f"{name} {found[-1]:.1%}" for name, found in outlier_errors.items()]
 print("200 times as large:", "; ".join(ends))
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="One large column costs all others their bits"
 drawn, axes = plotting.figure(title="Product with 8-bit rows: one column grows")
 for (name, found), style in zip(outlier_errors.items(), ("-", "--", "-.", ":"), strict=True):
     axes.loglog(larger, found, style, marker="o", label=name)
@@ -709,7 +709,7 @@ plotting.show(
 # give each block a scale of 8 bits.
 # *LLM.int8()* takes the few large columns out and multiplies them in 16 bits.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown] tags=["slide"] minutes=2 headline="Two products can be too large for sixteen bits"
 # ## Part 6: seven bits better than eight
 #
 # - `pmaddubsw`: bytes 0 to 255 times bytes -128 to 127
@@ -790,7 +790,7 @@ bet.reveal(simulated=bit_errors["saturating"][8] / bit_errors["saturating"][7])
 for name, error in bit_errors.items():
     print(f"{name}: error with 8 bits {error[8]:.2%}, with 7 bits {error[7]:.2%}")
 
-# %% tags=["look", "slide", "slide-output"] minutes=2
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="The eighth bit can make it worse"
 drawn, axes = plotting.figure(title="First layer of a network: error by the bits of a pixel")
 for (name, error), style in zip(bit_errors.items(), ("-", "--"), strict=True):
     percent = [100 * each for each in error.values()]

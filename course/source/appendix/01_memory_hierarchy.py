@@ -16,7 +16,7 @@
 # %% [markdown]
 # # Memory hierarchy
 #
-# What the lesson leaves out: fresh pages, the links of a whole machine, caches of your own, the order of addresses,
+# What the lesson leaves out: dies and memory spaces as drawings, fresh pages, the links of a whole machine, caches of your own, the order of addresses,
 # memory channels, energy against latency, and six questions of a textbook. Run it from the top.
 
 # %%
@@ -31,6 +31,24 @@ from helpers import access, hardware, native, plotting, results, simulators, tim
 
 torch.set_num_threads(1)
 KIB, MIB = 2**10, 2**20
+
+# %% [markdown]
+# ## Two dies, and the memory spaces of CUDA
+#
+# A CPU spends its area on making one thread fast, a GPU on arithmetic. It is a drawing: no processor has exactly these shares.
+
+# %%
+drawn = plotting.draw_dies()
+alt = "Two squares: the CPU's is mostly caches and control, the GPU's mostly arithmetic."
+plotting.show(drawn, alt=alt)
+
+# %% [markdown]
+# CUDA has a name for each place that a program can mean. "Local" is local to a thread and lies in device memory.
+
+# %%
+drawn = plotting.draw_memory_spaces()
+alt = "Six rows: register and local per thread, shared per block, the others for all threads."
+plotting.show(drawn, alt=alt)
 
 # %% [markdown]
 # ## Fresh pages

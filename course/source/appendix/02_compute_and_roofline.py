@@ -16,8 +16,8 @@
 # %% [markdown]
 # # Compute and roofline
 #
-# Five additions, each of which stands alone: how to time a product wrongly, what a wide number costs, peaks in public tables, the
-# instructions of the kernels, and a side that is a power of two.
+# Six additions, each of which stands alone: the doubling times, how to time a product wrongly, what a wide number costs, peaks in
+# public tables, the instructions of the kernels, and a side that is a power of two.
 
 # %%
 import statistics
@@ -25,6 +25,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -34,6 +35,56 @@ from helpers.studies import matrix_product
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 allocator = helpers.steady_allocator()
+
+# %% [markdown]
+# ## The doubling times
+#
+# What doubles every $d$ years is a straight line on a logarithmic axis: the slope of $\log_2$ of the values is $1/d$. `np.polyfit(x,
+# y, 1)` returns slope and height of the least-squares line.
+
+
+# %%
+def doubling_years(years, values):
+    """Return in how many years the values double, by a line through their log2."""
+    slope, _ = np.polyfit(years, np.log2(values), 1)
+    return 1 / slope
+
+
+# %%
+landmarks = hardware.training_compute().between(2010, 2030)
+trained = (
+    [point.year for point in landmarks.points],
+    [point.value for point in landmarks.points],
+)
+print(f"training, from 2010: {12 * doubling_years(*trained):.1f} months")
+fit = hardware.doubling_time(landmarks)
+low, high = 12 * fit.shortest_doubling_years, 12 * fit.longest_doubling_years
+print(f"with 95 % confidence: {low:.1f} to {high:.1f} months")
+
+# %% [markdown]
+# The models are few, and landmarks; a line through many more doubles about every 6 months ([Sevilla and others,
+# 2022](https://arxiv.org/abs/2202.05924)). Now processors, before and since 2005 ([Karl Rupp's
+# collection](https://github.com/karlrupp/microprocessor-trend-data)). "None seen": the slope may as well be 0. (Before the first of these
+# points, in 1946, the ENIAC did [5,000 additions a
+# second](https://www.thehistoricalarchive.com/happenings/66/eniac-a-powerhouse-in-its-day/), of decimal numbers.)
+
+# %%
+quantities = ("transistors", "clock_hz", "power_w", "single_thread", "cores")
+trends = {}
+for period, span in {"before 2005": (1970, 2005), "since 2005": (2005, 2030)}.items():
+    for quantity in quantities:
+        fit = hardware.doubling_time(hardware.processors(quantity).between(*span))
+        years = f"{fit.doubling_years:.1f} years"
+        seen = years if fit.shortest_doubling_years else "none seen"
+        trends.setdefault(period, {})[quantity] = seen
+pd.DataFrame(trends)
+
+# %% [markdown]
+# Dennard and others ([1974](https://doi.org/10.1109/JSSC.1974.1050511)) had shown how to shrink a transistor together with its
+# voltage: it switches faster, and a square millimetre takes no more power. The power of a whole processor doubled every 4 years
+# before 2005 all the same. The rule speaks of a square millimetre at a fixed shrink; which part of the growth came from larger
+# chips and which from faster clocks these data do not say. When the voltage could hardly fall any more, a faster clock meant a
+# hotter chip, and the clock stopped. One thread still gets faster, more slowly, at the same clock; the data do not say by what.
 
 # %% [markdown]
 # ## Five faults in five lines
@@ -228,9 +279,12 @@ for row in counted.kernels if counted else ():
     assert row.loads_per_multiply_add_ratio == expected[row.kernel]
 
 # %% [markdown]
-# And the C++ programs of Part 4: "packed" arithmetic works on a whole vector register ([SIMD](../glossary.md#simd)), an "fma" is a
-# multiplication and an addition in one instruction. The compiler may not add in another order, because rounding would change the
-# result, so the sums of the naive program stay scalar. The interchanged one adds to many elements of $C$, in any order.
+# And two C++ products in the order of Part 4, but with `sum += a * b` where the lesson writes `std::fma`. "Packed" arithmetic works
+# on a whole vector register ([SIMD](../glossary.md#simd)), an "fma" is a multiplication and an addition in one instruction. The
+# compiler may not add in another order, because rounding would change the result, so the sums of the naive program stay scalar.
+# But it may split the multiply-add: where you see packed multiplies and scalar adds, several products are made at once and
+# added one by one. Such a chain has the latency of a plain addition; that is why the lesson writes `std::fma`. The interchanged
+# program adds to many elements of $C$, in any order.
 
 # %% tags=["nbval-ignore-output"]
 censuses = {}
@@ -240,7 +294,7 @@ try:
         censuses[name] = native.census(library, function=f"{name}_product")
 except native.NativeError as error:
     print(f"not counted here: {error}")
-fields = ("scalar_fmas", "packed_fmas", "scalar_adds", "packed_adds", "vector_bits")
+fields = ("scalar_fmas", "packed_fmas", "packed_multiplies", "scalar_adds", "vector_bits")
 table = {name: {each: getattr(one, each) for each in fields} for name, one in censuses.items()}
 pd.DataFrame(table)
 
