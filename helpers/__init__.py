@@ -5,5 +5,5 @@
 
 from helpers import _faces as faces
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

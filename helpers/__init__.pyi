@@ -19,6 +19,7 @@ from . import (
     recorded as recorded,
     results as results,
     roofline as roofline,
+    sending as sending,
     simulators as simulators,
     sources as sources,
     sparse as sparse,

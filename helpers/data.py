@@ -49,8 +49,8 @@ def make_MNIST_loader(
 ) -> DataLoader:
     """Return a DataLoader of batches (images, labels) of handwritten digits.
 
-    Images are float32 of shape (N, 1, 28, 28), normalised as (pixel / 255 - 0.1307) / 0.3081; labels are int64 of
-    shape (N,), 0 to 9. ``source="packaged"`` has 4,000 digits in the split ``"train"`` and 1,000 in ``"test"``;
+    Images are float32 of shape (N, 1, 28, 28), normalised as (pixel / 255 - 0.1307) / 0.3081; labels are int64 of shape
+    (N,), 0 to 9. ``source="packaged"`` has 4,000 digits with ``split="train"`` and 1,000 with ``"test"``;
     ``source="torchvision"`` has 60,000 and 10,000 and is downloaded once into the cache folder.
 
     Training digits come in a new order each epoch, and ``seed`` alone decides the orders; test digits keep the

@@ -36,7 +36,7 @@ from helpers.results import Record
 _COURSE = "deep-learning-hardware-course"
 _PACKAGES = ("torch", "torchvision", "numpy", "numba", "pandas", "matplotlib", "pillow", "mlxtend", "psutil",
              "scikit-learn", "scipy", "jupyterlab", "jupyter-client", "nbformat", "ipykernel", "ipython", "ipywidgets",
-             "cloudpickle", "filelock", "lazy-loader", "packaging", "thop", "tqdm", "triton")  # fmt: skip
+             "cloudpickle", "filelock", "jsonschema", "lazy-loader", "packaging", "thop", "tqdm", "triton")  # fmt: skip
 _KERNEL_LIMIT_S = 20
 _OPTIONAL_PACKAGES = ("triton",)
 _IMPORTED_AS = {"pillow": "PIL", "ipython": "IPython", "scikit-learn": "sklearn"}

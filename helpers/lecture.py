@@ -65,12 +65,12 @@ def __getattr__(name: str) -> object:
 
 
 def train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.TrainingRun:
-    """Train as :func:`helpers.train` does, and print a line an epoch."""
+    """Train ``model`` for ``epochs`` of ``loader`` as :func:`helpers.train` does, and print a line an epoch."""
     return _with_epochs_printed(training.train(model, loader, epochs))
 
 
 def gpu_train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.TrainingRun:
-    """Train on the GPU as :func:`helpers.gpu_train` does, and print a line an epoch."""
+    """Train ``model`` on the GPU, ``epochs`` of ``loader``, as :func:`helpers.gpu_train`, and print a line an epoch."""
     return _with_epochs_printed(training.gpu_train(model, loader, epochs))
 
 

@@ -130,7 +130,7 @@ def load(lesson: str, *, folder: Path | None = None) -> Recording:
 
 
 def show(lesson: str, name: str, *, folder: Path | None = None) -> None:
-    """Display what ``lesson`` recorded as ``name``, under its machine's name.
+    """Display what ``lesson`` recorded as ``name`` in ``folder`` (by default the course's), under its machine's name.
 
     Raises FileNotFoundError where no run is recorded, and ValueError for a name that was not recorded. Lesson 07.
     """

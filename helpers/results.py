@@ -3,20 +3,20 @@
 A result is a class that inherits :class:`Record`, which makes it a frozen dataclass (a frozen dataclass that inherits
 :class:`Result` is one as well). Its field names carry the units, and the suffix alone decides how a value is printed:
 
-=========================  ==================  =============
-field                      printed as          example
-=========================  ==================  =============
-``..._s``                  time                ``76.0 us``
-``..._bytes``              bytes, decimal      ``3.14 MB``
-``..._bytes_per_s``        rate                ``34.1 GB/s``
-``..._per_s``              events a second     ``1,200/s``
-``..._flops``, ``flops``   operations          ``557 kFLOP``
-``..._flops_per_s``        rate                ``104 GFLOP/s``
-``..._macs``, ``macs``     multiply-accumulate ``279 kMAC``
-``..._hz``, ``..._w``      frequency, power    ``4.90 GHz``
-``..._share``              part of one         ``31.9 %``
-``..._ratio``, ``speedup`` ratio               ``1.96x``
-=========================  ==================  =============
+==========================  ===================  ===============
+field                       printed as           example
+==========================  ===================  ===============
+``..._s``                   time                 ``76.0 us``
+``..._bytes``               bytes, decimal       ``3.14 MB``
+``..._bytes_per_s``         rate                 ``34.1 GB/s``
+``..._per_s``               events a second      ``1,200/s``
+``..._flops``, ``flops``    operations           ``557 kFLOP``
+``..._flops_per_s``         rate                 ``104 GFLOP/s``
+``..._macs``, ``macs``      multiply-accumulate  ``279 kMAC``
+``..._hz``, ``..._w``       frequency, power     ``4.90 GHz``
+``..._share``               part of one          ``31.9 %``
+``..._ratio``, ``speedup``  ratio                ``1.96x``
+==========================  ===================  ===============
 
 A whole number anywhere else is printed with thousands separators; None and NaN are ``unknown``. A field that
 holds a tuple of results is a table with one row a member; a field that holds one result is shown below it. A
@@ -136,14 +136,17 @@ def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> Resul
 
 
 def derived(result_type: type[ResultType], *sources: Any, **own: Any) -> ResultType:
-    """Return a ``result_type`` with the fields ``own``; each other field is that of the first source that has it."""
+    """Return a ``result_type`` with fields ``own``; another field is that of the first of ``sources`` that has it."""
     names = [field.name for field in dataclasses.fields(result_type) if field.name not in own]
     found = {name: getattr(source, name) for source in reversed(sources) for name in names if hasattr(source, name)}
     return result_type(**found, **own)
 
 
 def row_of(rows: Sequence[ResultType], what: str, **wanted: Any) -> ResultType:
-    """Return the first of ``rows`` whose fields are as ``wanted``. Raises ValueError, with what there is, for none."""
+    """Return the first of ``rows`` whose fields are as ``wanted``.
+
+    ``what`` names a row in the error. Raises ValueError, with what there is, for none.
+    """
     known = [tuple(getattr(row, name) for name in wanted) for row in rows]
     if (values := tuple(wanted.values())) in known:
         return rows[known.index(values)]

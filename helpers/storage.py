@@ -299,7 +299,7 @@ def store(name: str, result: results.Result, *, key: str) -> Path:
 
 
 def load_cached(name: str, result_type: type[results.ResultType], *, key: str) -> results.ResultType | None:
-    """Return the result that :func:`store` kept under ``name`` for ``key``, or None when it must be measured (again).
+    """Return the ``result_type`` that :func:`store` kept under ``name`` for ``key``, or None when it must be measured.
 
     None comes back when nothing was stored, and, with a line that says so, when the file is corrupt, of another
     key (another machine, other versions) or of another form.

@@ -109,7 +109,7 @@ def _confusion(suffix: str, unit: str) -> str:
 
 
 def text(value: float | None, unit: str, *, binary: bool = False) -> str:
-    """Return ``value`` with a prefix that leaves one to three digits before the point, to 3 significant digits.
+    """Return ``value`` in ``unit`` to 3 significant digits, with a prefix that leaves one to three before the point.
 
     ``text(7.6e-05, "s")`` is ``'76.0 us'``. ``binary=True`` uses Ki, Mi, Gi and is for bytes only. Counts below
     10,000 in B, FLOP and MAC are printed whole. None and NaN give ``'unknown'``. What no prefix reaches keeps its

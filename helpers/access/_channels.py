@@ -86,9 +86,9 @@ def model_channels(
 ) -> ChannelUse:
     """Return how ``len(starts)`` threads, each reading ``bytes_each`` in sequence from its start, use the channels.
 
-    The model: all threads ask for their next ``units_in_flight`` units of ``interleave_bytes`` at once; each channel
-    serves one unit a step; the next units are asked for when all have come. So a round takes as many steps as its
-    busiest channel has units. One array in one channel is ``interleave_bytes`` as large as the array.
+    The model: all threads ask for their next ``units_in_flight`` units of ``interleave_bytes`` at once; each of the
+    ``channels`` serves one unit a step; the next units are asked for when all have come. So a round takes as many steps
+    as its busiest channel has units. One array in one channel is ``interleave_bytes`` as large as the array.
 
     Raises ValueError for no thread, a size below 1, or a start that is not a multiple of ``interleave_bytes``.
     Lesson 01.
@@ -127,7 +127,9 @@ def sweep_threads(
 
     ``threads`` is by default the powers of two up to the usable cores, and those. In turns, thread t of T reads the
     chunks t, t + T, t + 2 T, ... of 4 KiB. ``latency_s`` (main memory's, from the probe) gives the lines in flight.
-    All cases are timed in turns, minimum of many. The threads are Python's: the compiled loop lets go of Python's lock.
+    ``card`` is by default this machine's, and ``buffer_bytes`` what :func:`beyond_caches_bytes` gives for it. All cases
+    are timed in turns for ``budget_s`` seconds, minimum of many. The threads are Python's: the compiled loop lets go of
+    Python's lock.
 
     Raises ValueError for no thread, a count outside 1 to 64, or a buffer with less than a chunk for each thread;
     MissingToolError without compiler and numba. Lesson 01.

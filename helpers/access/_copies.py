@@ -97,10 +97,11 @@ def measure_links(
 ) -> SystemLinks:
     """Return the bandwidth and latency of every link that is here, from the disk to the device.
 
-    ``folder`` holds the temporary file for the disk (:func:`helpers.access._disk.measure_disk`); ``budget_s`` is per
-    copy that is timed. Host copies are of 64 MiB, with one thread and with PyTorch's. On CUDA the bus is measured both
-    ways from pinned and pageable memory, and a device's copy within itself; elsewhere these rows are None with a note.
-    With ``limits`` the measured caches and main memory stand in the table as well. About ten seconds.
+    ``folder`` holds the temporary file of ``file_bytes`` for the disk (:func:`helpers.access._disk.measure_disk`);
+    ``budget_s`` is per copy that is timed. Host copies are of 64 MiB, with one thread and with PyTorch's. On CUDA the
+    bus is measured both ways from pinned and pageable memory, and a device's copy within itself; elsewhere these rows
+    are None with a note. With ``limits`` the measured caches and main memory stand in the table as well; ``card`` (by
+    default this machine's) says how long a line is. About ten seconds.
 
     Raises as :func:`helpers.access._disk.measure_disk`, OSError where the loopback cannot be used. Lesson 01.
     """
@@ -133,12 +134,12 @@ def measure_copy_costs(
 ) -> CopyCosts:
     """Return what part of a core each way of moving ``moved_bytes`` takes: why devices write to memory themselves.
 
-    A core copies between two places in memory, and from the page cache when a file is read a second time; past the
-    page cache the disk's controller writes to memory (direct memory access) while the core waits. On CUDA also a copy
-    to the device from pageable memory, which a core stages, and from pinned memory, which the device fetches. CPU time
-    is this process's, all threads (times(2)); of each way ``passes`` are added up. The share of a direct read also
-    holds what the system does for each request, and its processor time may exceed a copy's where the page cache is
-    fast: what matters is that the core is free meanwhile.
+    A core copies between two places in memory, and from the page cache when a file (in ``folder``, by default that for
+    temporary files) is read a second time; past the page cache the disk's controller writes to memory (direct memory
+    access) while the core waits. On CUDA also a copy to the device from pageable memory, which a core stages, and from
+    pinned memory, which the device fetches. CPU time is this process's, all threads (times(2)); of each way ``passes``
+    are added up. The share of a direct read also holds what the system does for each request, and its processor time
+    may exceed a copy's where the page cache is fast: what matters is that the core is free meanwhile.
 
     Raises as :func:`helpers.access._disk.measure_disk`, ValueError for no pass. Lesson 01.
     """

@@ -106,11 +106,13 @@ def sweep_disk_cache(
     region_bytes: Sequence[int] = (2**20, 4 * 2**20, 16 * 2**20, 32 * 2**20),
     repeats: int = 5,
 ) -> DiskCacheSweep:
-    """Return, region by region, the rates of reading it twice past the page cache: the search for a disk's own cache.
+    """Return the rates of reading each region twice past the page cache: the search for a disk's own cache.
 
-    Before each region the rest of the file is read, so that a small cache holds nothing of it; a cache larger than the
-    file answers both passes alike. Regions must leave half of the file for that. Each rate is the median of
-    ``repeats``. Where the page cache cannot be avoided, ``bypass`` says so, and the rows are the page cache's.
+    The file of ``file_bytes`` is in ``folder``, by default that for temporary files; a region is as much of its start
+    as one of ``region_bytes`` says. Before each the rest of the file is read, so that a small cache holds nothing of
+    it; a cache larger than the file answers both passes alike. Half of the file is left for that at least. Each rate is
+    the median of ``repeats``. Where the page cache cannot be avoided, ``bypass`` says so, and the rows are the page
+    cache's.
 
     Raises ValueError for regions outside 1 MiB to half of the file, or that are no multiples of 4 KiB, or no repeat;
     else as :func:`measure_disk`. Lesson 01.
@@ -150,8 +152,8 @@ def ring_bytes(radius_m: float, bits_per_square_inch: float, *, bits_per_track_w
     """Return what one ring of a disk at ``radius_m`` holds: its length times the bits along an inch of it.
 
     ``bits_per_track_width`` is how many bits, laid along the ring, are as long as a track is wide (1: square bits); an
-    inch of track then holds the square root of density times that ratio. So a ring grows with its radius, and with the
-    root of the density only. Raises ValueError for a number that is not above 0. Lesson 01.
+    inch of track then holds the square root of ``bits_per_square_inch`` times that ratio. So a ring grows with its
+    radius, and with the root of the density only. Raises ValueError for a number that is not above 0. Lesson 01.
     """
     for name, value in (("radius_m", radius_m), ("bits_per_square_inch", bits_per_square_inch),
                         ("bits_per_track_width", bits_per_track_width)):  # fmt: skip

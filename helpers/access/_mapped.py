@@ -95,11 +95,12 @@ def measure_mapped_weights(
 ) -> MappedWeights:
     """Return what a layer of 1024 x 1024 float32 weights (4 MiB) takes, by the size of the mapped file and the limit.
 
-    A process of its own, limited in memory and time, maps the file and multiplies a vector by layer after layer. The
-    program itself holds the limit: before a layer is read that is not in memory, the least recently used ones are
-    unmapped and dropped from the page cache until it fits, so no privilege is needed, and what this costs is not
-    timed. A control group's limit does the same inside the system, with its own order of eviction. The first pass over
-    each size is not counted; one thread. Takes some ten seconds; the file is removed.
+    The sizes are ``file_bytes``; the file is in ``folder``, by default that for temporary files. A process of its own,
+    limited in memory and time, maps it and multiplies a vector by layer after layer. The program itself holds the limit
+    of ``limit_bytes``: before a layer is read that is not in memory, the least recently used ones are unmapped and
+    dropped from the page cache until it fits, so no privilege is needed, and what this costs is not timed. A control
+    group's limit does the same inside the system, with its own order of eviction. ``passes`` passes over each size are
+    counted, after one that is not; one thread. Takes some ten seconds; the file is removed.
 
     Raises ValueError for sizes that are no multiples of 4 MiB or over 256 MiB, for a limit below one layer, or a folder
     that is itself in memory; RuntimeError outside Linux; OSError without room; what

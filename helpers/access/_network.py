@@ -91,9 +91,14 @@ def packet_overhead(
 ) -> PacketOverhead:
     """Return what sending ``payload_bytes`` over Ethernet takes, computed from the standards' header sizes.
 
-    TCP cuts the message into segments that fit the MTU, each with all headers (and ``option_bytes``, 12 with time
-    stamps). UDP sends one datagram, which IP cuts into fragments whose data are multiples of 8 bytes: only the first
-    has UDP's header, and each one of IPv6 has 8 bytes more.
+    ``protocol`` is "TCP" or "UDP", ``ip_version`` 4 or 6, and ``mtu_bytes`` the most that a frame carries, headers of
+    IP included. TCP cuts the message into segments that fit the MTU, each with all headers (and ``option_bytes``, 12
+    with time stamps). UDP sends one datagram, which IP cuts into fragments whose data are multiples of 8 bytes: only
+    the first has UDP's header, and each one of IPv6 has 8 bytes more.
+
+    >>> overhead = packet_overhead(1500, "TCP")
+    >>> overhead.packets, overhead.header_bytes, overhead.wire_bytes
+    (2, 108, 1656)
 
     Raises ValueError for another protocol or IP version, a payload below 1 (for UDP over 65,507) or no whole number,
     options outside TCP's 0 to 40 bytes, or an MTU too small. Lesson 01.

@@ -90,8 +90,12 @@ def lines_touched(
 ) -> int:
     """Return how many distinct lines hold ``elements`` elements, ``stride`` elements apart, from ``offset_bytes`` on.
 
-    Counted exactly, also for elements that cross from one line into the next; ``stride`` may be negative (then they
-    end at the offset). Raises ValueError for a count or size below 1, a stride of 0 or a negative offset. Lesson 01.
+    >>> lines_touched(16), lines_touched(16, stride=16)
+    (1, 16)
+
+    Counted exactly, also for elements that cross from one line into the next; an element has ``element_bytes`` (4) and
+    a line ``line_bytes`` (64) unless given. ``stride`` may be negative (then they end at the offset). Raises ValueError
+    for a count or size below 1, a stride of 0 or a negative offset. Lesson 01.
     """
     for name, value in (("elements", elements), ("element_bytes", element_bytes), ("line_bytes", line_bytes)):
         if value < 1:
@@ -119,7 +123,8 @@ def compare_order(*, engine: str = "native", buffer_bytes: int | None = None, bu
 
     Each element of 4 bytes is read once in both; ``buffer_bytes`` (by default :func:`beyond_caches_bytes`) is rounded
     up to a power of two. The addresses do not depend on what was read, so several misses are under way at once: the
-    latency of one alone is the probe's chase.
+    latency of one alone is the probe's chase. ``engine`` is "native" (a compiled loop) or "torch" (``torch.take``);
+    ``budget_s`` are the seconds to time for.
 
     Raises ValueError for another engine or a buffer under 4 kB, MissingToolError without compiler and numba. Lesson 01.
     """
@@ -143,8 +148,8 @@ def compare_order(*, engine: str = "native", buffer_bytes: int | None = None, bu
 def compare_direction(*, engine: str = "native", buffer_bytes: int | None = None, budget_s: float = 1.5) -> Comparison:
     """Return the time of reading a buffer backwards against forwards, element by element.
 
-    NumPy cannot show it: it reads ``x[::-1].sum()`` forwards, since the order does not change the sum. Errors as in
-    :func:`compare_order`. Lesson 01.
+    NumPy cannot show it: it reads ``x[::-1].sum()`` forwards, since the order does not change the sum. ``budget_s`` are
+    the seconds to time for; ``engine``, ``buffer_bytes`` and the errors are those of :func:`compare_order`. Lesson 01.
     """
     data = _buffer(buffer_bytes, engine)
     count = len(data)
@@ -174,7 +179,9 @@ def sweep_stride(
     """Return what a pass over one buffer costs when only each ``stride``-th element of 4 bytes is read.
 
     Up to the line's size fewer elements are read and the same lines move, so the time of an element doubles with the
-    stride; beyond it, lines are skipped. Strides are timed in turns (:func:`helpers.timing.compare`), minimum of many.
+    stride; beyond it, lines are skipped. The ``strides`` are timed in turns for ``budget_s`` seconds
+    (:func:`helpers.timing.compare`), minimum of many. ``engine`` and ``buffer_bytes`` are those of
+    :func:`compare_order`; ``card`` (by default this machine's) says how long a line is.
 
     Raises ValueError for fewer than two strides or one below 1; else as :func:`compare_order`. Lesson 01.
     """

@@ -219,8 +219,9 @@ def known_device(machine: str | MachineCard) -> KnownDevice:
 def ridge_flops_per_byte(device: Device, dtype: str, *, unit: str | None = None) -> float | None:
     """Return the arithmetic intensity at which ``device`` is as busy computing as moving: dense peak over bandwidth.
 
-    None where the peak or the bandwidth is unknown. Raises TypeError for what is no device, ValueError as
-    :meth:`Device.peak`. The ridge point of the roofline model (Williams, Waterman and Patterson 2009). Lesson 02.
+    The peak is that in ``dtype`` of ``unit``, as :meth:`Device.peak` gives it. None where it or the bandwidth is
+    unknown. Raises TypeError for what is no device, ValueError as :meth:`Device.peak`. The ridge point of the roofline
+    model (Williams, Waterman and Patterson 2009).
     """
     require_device(device)
     peak = device.peak(dtype, unit=unit)

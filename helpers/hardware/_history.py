@@ -127,7 +127,7 @@ class InferenceEnergy(Record):
     """The energy of a run from its counts: a multiplication and an addition a MAC, and every access.
 
     ``dram_least_j`` and ``dram_most_j`` bound the DRAM's part, ``dram_j`` is the middle; ``dram_share`` is its part of
-    ``total_j``. Instructions, clocks and leakage are not in it: a floor, not a bill. Lesson 01.
+    ``total_j``. An estimate that leaves out instructions, clocks and leakage. Lesson 01.
     """
 
     macs: int
@@ -237,9 +237,10 @@ def inference_energy(
 ) -> InferenceEnergy:
     """Return the energy of ``macs`` multiply-accumulates and of the bytes that go to and from a cache and DRAM.
 
-    ``dtype`` is float32, float16 or int8 (int8 products are summed in int32, so its addition is the 32-bit one); an
-    access is counted by its bits, as if it used all of them. Raises ValueError for another dtype or cache and for a
-    negative count. Horowitz, Computing's Energy Problem, ISSCC 2014. Lesson 01.
+    ``dtype`` is float32, float16 or int8 (int8 products are summed in int32, so its addition is the 32-bit one);
+    ``cache_bytes`` go to and from the memory that ``cache`` names, ``dram_bytes`` to and from DRAM; an access is
+    counted by its bits, as if it used all of them. Raises ValueError for another dtype or cache and for a negative
+    count. Horowitz, Computing's Energy Problem, ISSCC 2014. Lesson 01.
     """
     counts = {"macs": macs, "dram_bytes": dram_bytes, "cache_bytes": cache_bytes}
     for name, count in counts.items():

@@ -94,6 +94,8 @@ def choose(
     ``[layer.cost for layer in model]`` of sleeping layers). ``plan`` says which nn.Linear tensor ranks split and how;
     without it :func:`tensor_plan` makes one. ``microbatches`` is tried from one a stage to eight a stage unless given
     (without a pipeline: accumulated, which takes memory and not time off a step), and the fastest that fits counts.
+    ``schedule`` is "gpipe" or "1f1b", ``bucket_bytes`` the size at which a bucket of gradients goes, and ``optimizer``
+    (a class, or a callable from parameters to one) says what state a parameter has; None is no state.
 
     Layouts are the products data x tensor x pipeline whose ranks divide ``devices``, with nothing, ZeRO-1, 2 or 3
     (FSDP) sharded among the data ranks. Time is :func:`strategy_costs.strategy_step`'s, with what it leaves out; memory

@@ -141,7 +141,8 @@ def strategy_traffic(
     * Pipeline ranks (GPipe: Huang et al., 2019): a message a microbatch to the next stage, and one to the stage before.
       One microbatch is naive model parallelism, where one stage works at a time.
 
-    Raises ValueError for a stage that is not there, and as :func:`strategy_step`. Lesson 16.
+    ``layers`` hold the whole batch's work, cut into ``microbatches``; a bucket is full at ``bucket_bytes``. Raises
+    ValueError for a stage that is not there, and as :func:`strategy_step`. Lesson 16.
     """
     parts = cut(layers, layout.pipeline)
     whole_number("stage", stage, at_least=0, at_most=layout.pipeline - 1)
@@ -215,9 +216,10 @@ def strategy_step(
 
     ``layers`` hold the whole batch's work, of which a data rank takes its share, in ``microbatches`` equal parts; the
     stages are equally many layers each and follow ``schedule``, "gpipe" or "1f1b". What is exchanged is what
-    :func:`strategy_traffic` counts. Overlap: buckets of gradients go while the last (or each) backward pass goes on, as
-    in DDP; sharded parameters are gathered one layer ahead within a pass, as ``fully_shard`` does; the all-gather after
-    the optimizer, and all-reduces of tensor ranks, are waited for.
+    :func:`strategy_traffic` counts. Between any two ranks is ``link``; ``reshard_after_forward`` is as there. Overlap:
+    buckets of ``bucket_bytes`` of gradients go while the last (or each) backward pass goes on, as in DDP; sharded
+    parameters are gathered one layer ahead within a pass, as ``fully_shard`` does; the all-gather after the optimizer,
+    and all-reduces of tensor ranks, are waited for.
 
     Raises ValueError for layers that do not divide by the stages, for fewer microbatches than stages ("1f1b") and for
     another schedule. Lesson 16.

@@ -94,12 +94,15 @@ def execute_strategies(
 ) -> tuple[StrategyRun, ...]:
     """Train ``net`` on ``ranks`` by each of ``cases``, (layout, microbatches), and return how long a step took.
 
-    A device takes ``layers[i].forward_s`` and ``backward_s`` for the i-th layer of ``net`` and the whole batch, and its
-    share of that for its share of the work; a message between any two ranks takes ``link``'s time, and each rank has a
-    port for data ranks, one for tensor ranks and one for stages. A layout of fewer ranks than there are leaves the
-    others idle. ``loss(outputs, targets)`` is a mean; a step of plain SGD (:data:`LEARNING_RATE`) follows each backward
-    pass, so that the parameters can be held against one process's: :func:`train_alone`. What ``fully_shard`` would free
-    after a pass is overwritten with NaN. Net, loss and batch go to the ranks pickled, and stay here as they were.
+    The whole batch is ``inputs`` and ``targets``. ``plan`` says which nn.Linear tensor ranks split (by default none),
+    ``schedule`` is "gpipe" or "1f1b", ``bucket_bytes`` the size at which a bucket of gradients goes, and the fastest of
+    ``repeats`` steps counts; all must end within ``timeout_s``. A device takes ``layers[i].forward_s`` and
+    ``backward_s`` for the i-th layer of ``net`` and the whole batch, and its share of that for its share of the work; a
+    message between any two ranks takes ``link``'s time, and each rank has a port for data ranks, one for tensor ranks
+    and one for stages. A layout of fewer ranks than there are leaves the others idle. ``loss(outputs, targets)`` is a
+    mean; a step of plain SGD (:data:`LEARNING_RATE`) follows each backward pass, so that the parameters can be held
+    against one process's: :func:`train_alone`. What ``fully_shard`` would free after a pass is overwritten with NaN.
+    Net, loss and batch go to the ranks pickled, and stay here as they were.
 
     Raises ValueError for a layout of more ranks than there are, for layers, widths or rows that do not divide, for
     fewer microbatches than stages ("1f1b"), and for a net with a frozen parameter. Lesson 16.

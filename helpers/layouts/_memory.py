@@ -112,12 +112,12 @@ def measure_footprint(
 ) -> footprints.Footprint:
     """Return the bytes that real ``ranks`` of ``layout`` keep, as their allocators handed them out in training.
 
-    Each rank makes two backward passes of the whole schedule ("gpipe" or "1f1b") and a step of the optimizer; stages
-    send each other what they must. On a CPU every allocation is recorded (PyTorch's profiler), on CUDA the caching
-    allocator's count is read: after building (``parameter_bytes``, with the buffers), after the first backward pass
-    (gradients), after each microbatch of the second (activations: the most that are alive at once), and after the
-    optimizer; each is the least of a few tries. Arguments are those of :func:`estimate_footprint`; ``net`` must hold
-    values.
+    Each rank makes two backward passes of the whole ``schedule`` ("gpipe" or "1f1b") and a step of the ``optimizer``
+    within ``timeout_s``; stages send each other what they must. On a CPU every allocation is recorded (PyTorch's
+    profiler), on CUDA the caching allocator's count is read: after building (``parameter_bytes``, with the buffers),
+    after the first backward pass (gradients), after each microbatch of the second (activations: the most that are alive
+    at once), and after the optimizer; each is the least of a few tries. ``inputs`` (a shape), ``plan`` and
+    ``microbatches`` are those of :func:`estimate_footprint`; ``net`` must hold values.
 
     Raises ValueError as :func:`estimate_footprint`, for ZeRO-1 and 2, which PyTorch does not run in this form, for a
     layout of more or fewer ranks than there are, and for another schedule. Lesson 05.

@@ -109,11 +109,11 @@ class WorkingSets(Record):
 def profile_layer_mem(
     model: nn.Module, inputs: steps.Inputs = None, **options: Unpack[steps.Options]
 ) -> LayerMemoryProfile:
-    """Return what each layer takes in one step, to the byte, without running the step.
+    """Return what each layer of ``model`` takes in one step, to the byte, without running the step.
 
-    The arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. A row is a module
-    that runs an operator or owns parameters itself, so an identity has none; the path of the model itself is empty,
-    and ``(loss)`` is the loss. Lesson 07.
+    ``inputs``, the ``options`` and what is raised are those of :func:`~helpers.memory.estimate_peak_memory`. A row is a
+    module that runs an operator or owns parameters itself, so an identity has none; the path of the model itself is
+    empty, and ``(loss)`` is the loss. Lesson 07.
     """
     work = steps.step(model, inputs, only_followed=True, **options)
     seen = _Seen()
@@ -146,9 +146,10 @@ def profile_layer_mem(
 
 
 def profile_mem(model: nn.Module, inputs: steps.Inputs = None, **options: Unpack[steps.Options]) -> MemoryProfile:
-    """Return where the memory of one step goes, by category: the lecture's pie, for inference or for training.
+    """Return where the memory of one step of ``model`` goes, by category: the lecture's pie.
 
-    The arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
+    ``inputs``, the ``options`` (``training=False`` is inference) and what is raised are those of
+    :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
     """
     estimate = estimate_peak_memory(model, inputs, **options)
     most = _most_bytes(estimate.timeline)

@@ -95,7 +95,7 @@ def estimate_peak_memory(
     autocast: torch.dtype | None = None,
     target: str | torch.device | None = None,
 ) -> PeakEstimate:
-    """Return the peak memory of one step and its timeline, without running the step.
+    """Return the peak memory of one step of ``model`` and its timeline, without running the step.
 
     ``inputs`` (or ``shape``) is as in :mod:`helpers.steps`. ``optimizer`` is a class of torch.optim, or a callable from
     parameters to an optimizer; None leaves its step out. ``training=False`` is inference: evaluation mode without
@@ -163,11 +163,11 @@ def measure_peak_memory(
     loss: steps.Loss | None = None,
     autocast: torch.dtype | None = None,
 ) -> PeakMeasurement:
-    """Return the peak memory of one step, measured: two steps run on a copy of the model, the second counts.
+    """Return the peak memory of one step, measured: two steps run on a copy of ``model``, the second counts.
 
-    The arguments are those of :func:`estimate_peak_memory`, and the device is the model's own. On a CPU each allocation
-    and release is read from PyTorch's profiler, on CUDA ``torch.cuda.max_memory_allocated``. The model comes back as it
-    was.
+    ``inputs`` (or ``shape``), ``optimizer``, ``training``, ``loss`` and ``autocast`` are those of
+    :func:`estimate_peak_memory`, and the device is the model's own. On a CPU each allocation and release is read from
+    PyTorch's profiler, on CUDA ``torch.cuda.max_memory_allocated``. The model comes back as it was.
 
     Raises what :func:`estimate_peak_memory` raises, and RuntimeError when a PyTorch profiler is already running.
     Lesson 07.
@@ -271,10 +271,10 @@ class LargestBatch(Record):
 def fits(
     model: nn.Module, inputs: steps.Inputs = None, memory_bytes: int | None = None, **options: Unpack[steps.Options]
 ) -> Fit:
-    """Return whether one step fits into ``memory_bytes`` of tensors, by the estimate.
+    """Return whether one step of ``model`` on ``inputs`` fits into ``memory_bytes`` of tensors, by the estimate.
 
     Python, PyTorch's code and, on CUDA, the context need memory as well: leave room for them (hundreds of MB). The
-    other arguments, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
+    ``options``, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
     """
     limit = int(number("memory_bytes", memory_bytes, at_least=0))
     estimate = estimate_peak_memory(model, inputs, **options)
@@ -291,14 +291,15 @@ def max_batch_size(
     at_most: int = 2**20,
     **options: Unpack[steps.Options],
 ) -> LargestBatch:
-    """Return the largest batch whose step fits into ``memory_bytes`` of tensors, ``at_most`` at the most.
+    """Return the largest batch whose step of ``model`` fits into ``memory_bytes`` of tensors, ``at_most`` at the most.
 
-    ``inputs`` is as in :func:`~helpers.memory.estimate_peak_memory`; the first size of the shape, or of each tensor,
-    is the batch and is replaced. Tensors of the inputs have the batch first and the same batch. A ``loss`` must
-    take any batch. The search bisects on the estimate, guided by a straight line through the last two: the result
-    fits, and one more does not. It is the largest if the peak grows with the batch, as it does but for a few bytes
-    where a kernel takes another road. It begins at 1; for a model that cannot run one example, as batch normalisation
-    in training cannot, at 2, and where that fails too at the batch of ``inputs``: ``smallest_batch_size`` says which.
+    ``inputs`` (or ``shape``) and the ``options`` are as in :func:`~helpers.memory.estimate_peak_memory`; the first size
+    of the shape, or of each tensor, is the batch and is replaced. Tensors of the inputs have the batch first and the
+    same batch. A ``loss`` must take any batch. The search bisects on the estimate, guided by a straight line through
+    the last two: the result fits, and one more does not. It is the largest if the peak grows with the batch, as it does
+    but for a few bytes where a kernel takes another road. It begins at 1; for a model that cannot run one example, as
+    batch normalisation in training cannot, at 2, and where that fails too at the batch of ``inputs``:
+    ``smallest_batch_size`` says which.
 
     Raises ValueError when the inputs have no common batch, and what ``estimate_peak_memory`` raises; where no batch
     to begin with runs, the error of the batch of ``inputs``. Lesson 07.

@@ -53,8 +53,9 @@ def encode_blocks(
 
     Elements are "e4m3" (MXFP8), "e5m2" (MXFP8), "e2m1" (MXFP4) or "int8" (MXINT8, whose whole numbers count 64ths). A
     block's scale is the largest power of two in its values over the largest power of two in the element's; the elements
-    are rounded as :meth:`Format.encode` does, and saturate. The standard leaves open what becomes of a block of zeros,
-    which gets the smallest scale here, and of one with NaN or an infinity, whose scale is NaN here.
+    are rounded as :meth:`Format.encode` does with ``rounding`` and ``generator``, and saturate. The standard leaves
+    open what becomes of a block of zeros, which gets the smallest scale here, and of one with NaN or an infinity, whose
+    scale is NaN here.
 
     Raises TypeError for what is no tensor of real numbers, ValueError for another element, or where there is no such
     axis. Source: OCP Microscaling Formats Specification 1.0, section 6.3. Lesson 17.

@@ -152,7 +152,7 @@ def _name_of(operator: Any) -> str | None:
 
 
 def work(call: Call, macs: int = 0, flops: int = 0) -> Work:
-    """Return the work of a call for a rule of one's own.
+    """Return the work of ``call`` for a rule of one's own.
 
     ``macs`` are the multiply-accumulates of its products, all of them useful; ``flops`` are the operations besides,
     so that the FLOPs are 2 ``macs`` + ``flops``. Bytes: each operand is read once and each result written once.

@@ -100,7 +100,8 @@ def collective(operation: str, algorithm: str, *, world_size: int, length: int, 
     The algorithms: "ring" (a reduce-scatter round the ring, then an all-gather round it), "tree" (up a binomial tree
     and down again), "halving_doubling" (recursive halving, then recursive doubling; a number of ranks that is not a
     power of 2 first folds neighbours together) and "gather_broadcast" (everyone sends to rank 0, which answers each).
-    ``length`` counts the elements of the whole buffer, ``element_bytes`` is 4 for float32.
+    There are ``world_size`` ranks; ``length`` counts the elements of the whole buffer, ``element_bytes`` is 4 for
+    float32.
 
     Raises ValueError for another operation or algorithm and for numbers that cannot be. Lesson 04.
     """

@@ -207,10 +207,11 @@ def ddp_step(
 ) -> DdpStep:
     """Return the modelled step of data-parallel training on ``world_size`` ranks that compute equally fast.
 
-    The backward pass goes from the last layer to the first; a bucket is ready when its last gradient is, and the link
-    carries one bucket after the other, each for ``all_reduce_s``. ``overlap=False`` keeps the link idle until the
-    backward pass ends. ``micro_batches`` are accumulated, of which only the last is reduced (``no_sync``).
-    ``wire_share`` is the part of the bytes that is sent: 0.5 for float32 gradients sent as float16.
+    The backward pass goes from the last of ``layers`` to the first; a bucket is ready when its last gradient is, and
+    ``link`` carries one bucket after the other, each for ``all_reduce_s``. ``bucket_bytes`` and ``first_bucket_bytes``
+    are those of :func:`bucket_layers`. ``overlap=False`` keeps the link idle until the backward pass ends.
+    ``micro_batches`` are accumulated, of which only the last is reduced (``no_sync``). ``wire_share`` is the part of
+    the bytes that is sent: 0.5 for float32 gradients sent as float16.
 
     The queue is that of Li et al., "PyTorch Distributed", VLDB 2020. Raises ValueError for no layers, and
     for numbers that cannot be. Lesson 04.

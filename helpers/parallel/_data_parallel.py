@@ -26,8 +26,11 @@ WAYS = ("ddp", "fsdp", "all_reduce", *collectives.ALGORITHMS)
 def shard(batch: torch.Tensor, rank: int, *, world_size: int, sizes: Sequence[int] | None = None) -> torch.Tensor:
     """Return the rows of ``batch`` that ``rank`` works on: neighbours, the first ranks one row more than the last.
 
-    ``sizes`` gives each rank's number of rows instead. Raises ValueError for a batch with fewer rows than ranks, for a
-    rank that is not there, and for sizes that do not make up the batch.
+    >>> [shard(torch.arange(7), rank, world_size=3).tolist() for rank in range(3)]
+    [[0, 1, 2], [3, 4], [5, 6]]
+
+    ``sizes`` gives each of the ``world_size`` ranks its number of rows instead. Raises ValueError for a batch with
+    fewer rows than ranks, for a rank that is not there, and for sizes that do not make up the batch.
     """
     whole_number("rank", rank, at_least=0, at_most=world_size - 1)
     if len(batch) < world_size:
@@ -140,12 +143,12 @@ def equal_to_single_process(
 ) -> Equality:
     """Train on ``ranks`` and in this process on the same batch, and return how far the parameters are apart.
 
-    Each of the ``steps`` is one of plain SGD on the whole batch, of which every rank takes its shard (``sizes``: see
-    :func:`shard`) in ``micro_batches`` accumulated parts. ``way`` is "ddp" (DistributedDataParallel), "fsdp"
-    (``fully_shard``), "all_reduce" or a way of :func:`average_gradients`. ``loss(outputs, targets)`` is a mean;
-    ``weighted`` multiplies it by :func:`batch_weight`. ``make_model`` is called on each rank after seeding with
-    ``seed``, and with ``seeds_differ`` with ``seed`` plus the rank. It and the loss go to the ranks pickled,
-    and ``timeout_s`` limits the training there.
+    Each of the ``steps`` is one of plain SGD, at ``learning_rate``, on the whole batch of ``inputs`` and ``targets``,
+    of which every rank takes its shard (``sizes``: see :func:`shard`) in ``micro_batches`` accumulated parts. ``way``
+    is "ddp" (DistributedDataParallel), "fsdp" (``fully_shard``), "all_reduce" or a way of :func:`average_gradients`.
+    ``loss(outputs, targets)`` is a mean; ``weighted`` multiplies it by :func:`batch_weight`. ``make_model`` is called
+    on each rank after seeding with ``seed``, and with ``seeds_differ`` with ``seed`` plus the rank. It and the loss go
+    to the ranks pickled, and ``timeout_s`` limits the training there. Equal is what differs by ``tolerance`` at most.
 
     Raises ValueError for another way, for shards that cannot be, and for fewer than 1 step or micro-batch.
     """

@@ -177,8 +177,9 @@ def slow_link(
 def step_times(step: Callable[[], object], *, repeats: int, warm_ups: int = 2) -> list[float]:
     """Return the seconds of each of ``repeats`` calls of ``step`` on this rank, all ranks starting together.
 
-    DDP arranges its buckets anew after its first step, so at least one warm-up is not counted. The slowest rank of a
-    call is its time: see :func:`fastest_step_s`. Raises ValueError for fewer than 1 repeat. Lesson 04.
+    DDP arranges its buckets anew after its first step, so ``warm_ups`` calls come first that are not counted. The
+    slowest rank of a call is its time: see :func:`fastest_step_s`. Raises ValueError for fewer than 1 repeat.
+    Lesson 04.
     """
     taken_s = []
     for _ in range(whole_number("warm_ups", warm_ups, at_least=0) + whole_number("repeats", repeats)):

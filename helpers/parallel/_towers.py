@@ -111,7 +111,9 @@ def model_towers(
     """Return what each layer of ``model`` keeps whole, and as one tower on a rank, and what the towers move.
 
     Nothing is run: both go through autograd on meta tensors for a batch of ``batch`` images of the parameters' type.
-    ``model`` may be on the meta device itself; what its mode (training or not) saves is counted.
+    ``model`` may be on the meta device itself; what its mode (training or not) saves is counted. ``optimizer`` (a
+    callable from parameters to one) says what state a parameter has; ``card_bytes`` (by default the 3 GiB of the
+    paper's card) limits the largest batch.
 
     Raises ValueError for a net of one tower, for classes that do not divide, and where nothing learns. Lesson 05.
     """

@@ -40,6 +40,7 @@ from ._style import (
     unit_axis as unit_axis,
 )
 from .drawings._array import draw_array as draw_array
+from .drawings._attention import draw_score_tiles as draw_score_tiles
 from .drawings._formats import draw_bits as draw_bits, draw_format as draw_format
 from .drawings._levels import draw_levels as draw_levels, draw_tile as draw_tile
 from .drawings._machine import Kernel as Kernel, draw_kernels as draw_kernels, draw_loader as draw_loader
@@ -52,6 +53,7 @@ from .drawings._ranks import (
     draw_ring as draw_ring,
 )
 from .drawings._replicas import draw_couplings as draw_couplings, draw_replicas as draw_replicas
+from .drawings._sources import draw_sources as draw_sources
 from .drawings._tiles import draw_tiles as draw_tiles
 from .drawings._towers import draw_towers as draw_towers
 from .drawings._window import draw_window as draw_window

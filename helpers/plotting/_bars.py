@@ -34,7 +34,8 @@ def draw_three(
     """Return grouped bars: for each of ``settings`` the predicted and modelled numbers and those that were found.
 
     ``numbers`` maps 'predicted', 'modelled' and one of 'measured', 'counted', 'simulated', 'published' or 'stated' to
-    one value in ``unit`` a setting; None leaves the place free, as where the reader made no prediction.
+    one value in ``unit`` a setting; None leaves the place free, as where the reader made no prediction. ``title`` and
+    ``xlabel`` are the texts of the axes; ``log=True`` makes the values' axis logarithmic.
 
     Raises TypeError or ValueError for what cannot be drawn. Lesson 01.
     """
@@ -100,8 +101,9 @@ def _kept_apart(texts: Sequence[Annotation], drawn: Figure) -> bool:
 def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool = False) -> Figure:
     """Return one horizontal line a name, in the given order from the top; ``values`` in ``unit``.
 
-    On a linear axis they are bars from zero. A logarithmic axis (``log=True``) has no zero for a bar to start
-    from, so there they are points. Raises TypeError or ValueError for what cannot be drawn. Lesson 06.
+    ``title`` stands above them. On a linear axis they are bars from zero. A logarithmic axis (``log=True``) has no zero
+    for a bar to start from, so there they are points. Raises TypeError or ValueError for what cannot be drawn.
+    Lesson 06.
     """
     values = {name: number(f"values[{name!r}]", value) for name, value in named("values", values, "numbers").items()}
     if not values:

@@ -40,8 +40,8 @@ def draw_curves(
 
     ``curves`` maps names to one value in ``unit`` a size; None leaves the place free. The names modelled (a line),
     predicted, and measured, counted, simulated, published or stated (points) keep their looks; up to two others are
-    broken lines. ``marks`` are sizes at which
-    something fills up, named above the axes. ``log=False`` has values from zero.
+    broken lines. ``marks`` are sizes at which something fills up, named at the top of the axes, whose texts are
+    ``title``, ``xlabel`` and ``ylabel``. ``log=False`` has values from zero.
 
     Raises TypeError for what is no list of numbers, ValueError for no size, a curve of another length, a third other
     name, a size not above 0, or a value that is not finite or, on a logarithmic axis, not above 0. Lesson 08.
@@ -124,12 +124,13 @@ def draw_latencies(
     origin: str = "measured",
     title: str = "Time of one dependent load by working set",
 ) -> Figure:
-    """Return the latency mountain: working set in powers of two, time of a load, both logarithmic.
+    """Return the latency mountain: the times of a load, ``latencies``, over the working set, both logarithmic.
 
     ``caches`` maps names to sizes in bytes as the operating system states them: dashed lines, named at the top.
-    ``change_points`` are working sets in bytes at which a finder saw the latency change: dotted lines, their sizes
-    (of more than four their number) below the axes. ``origin`` is "measured" or "simulated", which has the colour of
-    models. Raises ValueError for another origin, for no points or one without a time above 0. Lesson 01.
+    ``change_points`` are working sets in bytes at which a finder saw the latency change: dotted lines, their sizes (of
+    more than four their number) below the axes. ``origin`` is "measured" or "simulated", which has the colour of
+    models. ``title`` stands above the axes. Raises ValueError for another origin, for no points or one without a time
+    above 0. Lesson 01.
     """
     if origin not in _ORIGINS:
         raise ValueError(f"a curve's origin is one of {', '.join(_ORIGINS)}, not {origin!r}")
@@ -160,11 +161,11 @@ def draw_bandwidths(
     compiled: Mapping[int, float] | None = None,
     title: str = "Bandwidth by working set",
 ) -> Figure:
-    """Return the bandwidth mountain: a curve a kernel over the working set in powers of two, rates from zero.
+    """Return the bandwidth mountain: a curve a kernel of ``bandwidths`` over the working set, rates from zero.
 
     ``caches`` as in :func:`draw_latencies`; ``kernels`` are some of read, write, copy, triad and scale. ``compiled`` is
     a compiled triad's bytes a second by working set: then PyTorch's curves, whose left end is their call, are dashed
-    beside it. Raises ValueError for no points or an unknown kernel. Lesson 01.
+    beside it. ``title`` stands above the axes. Raises ValueError for no points or an unknown kernel. Lesson 01.
     """
     unknown = [name for name in kernels if name not in KERNELS]
     if unknown or not kernels:

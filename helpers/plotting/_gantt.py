@@ -52,10 +52,10 @@ def gantt(
 
     A kind that has a meaning of ``COLOURS`` has its colour; "forward, stages 4-7" is a darker "forward". Labels have
     the largest size at which they fit; one that does not is cut to its number ("bucket 3" to "3") or its beginning.
-    ``unit`` is one of ``units.BASE_UNITS``; "" counts steps. The axis of time ends at ``until``, and bars with it, as
-    frames of one player need, with an arrowhead where one goes on; without it, behind the last span.
-    Raises TypeError for what is no span, ValueError for no spans, a span that ends before it starts, and an ``until``
-    at or before the first start. Lesson 07.
+    ``unit`` is one of ``units.BASE_UNITS``; "" counts steps. ``title`` stands above the chart, ``xlabel`` below it. The
+    axis of time ends at ``until``, and bars with it, as frames of one player need, with an arrowhead where one goes on;
+    without it, behind the last span. Raises TypeError for what is no span, ValueError for no spans, a span that ends
+    before it starts, and an ``until`` at or before the first start. Lesson 07.
     """
     spans = members("spans", spans, "Spans")
     strange = next((span for span in spans if not all(hasattr(span, name) for name in _READ)), None)

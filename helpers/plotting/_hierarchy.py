@@ -16,7 +16,7 @@ from helpers.access._copies import Link
 from helpers.hardware._devices import OnChipMemory
 from helpers.hardware.limits._results import MemoryLevel
 from helpers.plotting._labels import label_points
-from helpers.plotting._style import MEASURED, STYLE_FILE, figure, ink_on, unit_axis
+from helpers.plotting._style import MEASURED, STYLE_FILE, figure, ink_on, mixed, unit_axis
 
 _SHADES = ("#08306B", "#0072B2", "#56B4E9", "#9FD0EE", "#D3E8F6")
 _NARROWEST, _WIDEST = 0.22, 1.0  # of the pyramid's width
@@ -118,7 +118,7 @@ def draw_inversion(
     with plt.style.context(STYLE_FILE):
         colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     axes.set_yscale("log", base=2)
-    ends = []
+    ends, ended = [], []
     for place, (row, values) in enumerate(zip(processors, rows.values(), strict=True)):
         axes.plot(range(len(_LEVELS)), [math.nan if value is None else value for value in values],
                   marker=_MARKERS[place % len(_MARKERS)], color=colours[place % len(colours)],
@@ -126,6 +126,7 @@ def draw_inversion(
         last = max((at for at, value in enumerate(values) if value is not None), default=None)
         if last is not None:
             ends.append((last, values[last], row.name))
+            ended.append(colours[place % len(colours)])
     axes.set_xticks(range(len(_LEVELS)), _LEVELS)
     axes.set_xlim(-0.25, len(_LEVELS) - 1 + 0.9)
     axes.set_ylim(min(known) / 2, max(known) * 2)
@@ -133,7 +134,8 @@ def draw_inversion(
     axes.set_xlabel("from the arithmetic units outwards (solid: GPU)")
     axes.set_ylabel("on the whole chip")
     places = [(at, value) for totals in rows.values() for at, value in enumerate(totals) if value is not None]
-    label_points(axes, ends, avoid=places)
+    for name, line in zip(label_points(axes, ends, avoid=places), ended, strict=True):
+        name.set_color(mixed(line, "#000000", 0.3))
     return drawn
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
+import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -13,38 +13,62 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator, MaxNLocator, 
 
 from helpers._checks import members
 from helpers.hardware._history import EnergyCost, Series
-from helpers.plotting._style import MEASURED, MODELLED, figure
+from helpers.plotting._style import MEASURED, MODELLED, STYLE_FILE, figure
 from helpers.results import label
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _COLOURS = (MODELLED, "#D55E00", MEASURED, "#CC79A7", "#000000", "#E69F00", "#56B4E9")
-_ENERGY_ROOM = 100  # times the dearest: room for its text
+_ENERGY_ROOM = 30  # times an energy: where its text ends
 _ROOM_SHARE = 0.12  # of the axis, at its right end
 _PICOJOULE = 1e-12
 # From how many picojoules on, and how many of them make one: tables of energies write 0.03 pJ, not 30 fJ.
 _UNITS = ((1e9, 1e9, "mJ"), (1e6, 1e6, "uJ"), (1e3, 1e3, "nJ"), (0.01, 1, "pJ"), (0, 1e-3, "fJ"))
 
 
-def draw_trends(all_series: Sequence[Series], *, title: str, relative_to: float | None = None) -> Figure:
-    """Return several series over the years on one logarithmic axis, a marker and a colour each.
+def draw_trends(all_series: Sequence[Series], *, title: str, mark: float | None = None) -> Figure:
+    """Return ``all_series`` over the years on one logarithmic axis, a marker and a colour each, under ``title``.
 
-    It is how Moore's law and its slowing are seen: some quantities go on, others stop. With ``relative_to``, a year, a
-    value is over that of its series' point nearest to the year, so that all meet there at 1. Raises ValueError for no
-    points and for values that are not above 0. Lesson 02.
+    It is how Moore's law and its slowing are seen: some quantities go on, others stop. With ``mark``, a year, each
+    series has a panel of its own, and a line stands at that year in all of them. Raises ValueError for no points and
+    for values that are not above 0. Lesson 02.
     """
     all_series = members("all_series", all_series, "series of helpers.hardware._history", kind=Series)
     _check(all_series)
+    if mark is not None:
+        return _panels(all_series, title, mark)
     drawn, axes = figure(title=title, height_in=3.9)
-    if relative_to is not None:
-        all_series = [_relative(series, relative_to) for series in all_series]
     for place, series in enumerate(all_series):
-        marker, colour = _MARKERS[place % len(_MARKERS)], _COLOURS[place % len(_COLOURS)]
-        years, values = [point.year for point in series.points], [point.value for point in series.points]
-        axes.plot(years, values, linestyle="None", marker=marker, color=colour, label=_quantity(series))
+        _points(axes, series, place, label=_quantity(series))
     _by_year(axes, [point.value for series in all_series for point in series.points])
-    axes.set_ylabel(f"value, {'in the unit of the legend' if relative_to is None else f'over that of {relative_to:g}'}")
+    axes.set_ylabel("value, in the unit of the legend")
     drawn.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=11)
     return drawn
+
+
+def _panels(all_series: Sequence[Series], title: str, mark: float) -> Figure:
+    drawn, first = figure(title=title, height_in=2.8)
+    first.remove()
+    drawn.suptitle(title, x=0.02, ha="left", fontsize=14, fontweight="bold")
+    with plt.style.context(STYLE_FILE):
+        panels = drawn.subplots(1, len(all_series), sharex=True, squeeze=False)[0]
+    for place, (axes, series) in enumerate(zip(panels, all_series, strict=True)):
+        axes.axvline(mark, color="#888888", linewidth=1.2, linestyle="--")
+        _points(axes, series, place, markersize=4)
+        _by_year(axes, [point.value for point in series.points])
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=3))
+        axes.yaxis.set_major_locator(LogLocator(numticks=5))
+        axes.tick_params(labelsize=11)
+        axes.set_title(_quantity(series).replace(" (", "\n("), fontsize=11, pad=6)
+        axes.set_xlabel("")
+    years = [point.year for series in all_series for point in series.points]
+    panels[0].set_xlim(min(years) - 3, max(years) + 3)
+    return drawn
+
+
+def _points(axes: Axes, series: Series, place: int, **how: object) -> None:
+    years, values = [point.year for point in series.points], [point.value for point in series.points]
+    axes.plot(years, values, linestyle="None", marker=_MARKERS[place % len(_MARKERS)],
+              color=_COLOURS[place % len(_COLOURS)], **how)  # fmt: skip
 
 
 def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one operation") -> Figure:
@@ -63,15 +87,17 @@ def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one oper
     rows = sorted(costs, key=lambda cost: (kinds.index(cost.kind), cost.middle_j))
     drawn, axes = figure(title=title, height_in=1.0 + 0.24 * len(rows))
     axes.set_xscale("log")
+    right = 10 ** math.ceil(math.log10(max(cost.most_pj for cost in rows)))
     for place, cost in enumerate(rows):
         at = kinds.index(cost.kind)
         ends = sorted({cost.least_pj, cost.most_pj})
         axes.plot(ends, [place] * len(ends), marker=_MARKERS[at % len(_MARKERS)], markersize=8, linewidth=3,
                   color=_COLOURS[at % len(_COLOURS)])  # fmt: skip
         words = " to ".join(energy_text(end * _PICOJOULE) for end in ends)
-        axes.annotate(words, (cost.most_pj, place), xytext=(9, 0), textcoords="offset points", va="center", fontsize=10)
-    low, high = min(cost.least_pj for cost in rows), max(cost.most_pj for cost in rows)
-    axes.set_xlim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(_ENERGY_ROOM * high)))
+        fits = cost.most_pj * _ENERGY_ROOM <= right
+        axes.annotate(words, (cost.most_pj if fits else cost.least_pj, place), xytext=(9 if fits else -9, 0),
+                      textcoords="offset points", ha="left" if fits else "right", va="center", fontsize=10)  # fmt: skip
+    axes.set_xlim(10 ** math.floor(math.log10(min(cost.least_pj for cost in rows))), right)
     axes.xaxis.set_major_locator(LogLocator(numticks=9))
     axes.xaxis.set_major_formatter(lambda value, _: energy_text(value * _PICOJOULE))
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -89,11 +115,6 @@ def energy_text(energy_j: float) -> str:
     value = energy_j / _PICOJOULE
     factor, unit = next((factor, unit) for least, factor, unit in _UNITS if value >= least)
     return f"{value / factor:.3g} {unit}"
-
-
-def _relative(series: Series, year: float) -> Series:
-    then = min(series.points, key=lambda point: abs(point.year - year)).value
-    return Series(series.quantity, "", tuple(replace(point, value=point.value / then) for point in series.points))
 
 
 def _quantity(series: Series) -> str:

@@ -19,7 +19,9 @@ _SMALL_SHARE = 0.05
 
 
 def draw_layers(layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, unit: str, title: str) -> Figure:
-    """Return one horizontal bar a layer, from the top in model order, with ``parts`` stacked in it; values in ``unit``.
+    """Return one horizontal bar for each of ``layers``, from the top, with ``parts`` stacked in it; values in ``unit``.
+
+    ``title`` stands above them.
 
     Raises TypeError or ValueError when a part has not one finite number a layer, at least 0. Lesson 07.
     """
@@ -128,9 +130,10 @@ def draw_operations(profile: OperationProfile) -> Figure:
 
 
 def draw_layer_memory(profile: LayerMemoryProfile, *, training: bool, title: str) -> Figure:
-    """Return a bar a layer: its working set of inputs, outputs and parameters; or with ``training`` what a step keeps.
+    """Return a bar a layer of ``profile``: its working set, or with ``training`` what a step keeps.
 
-    A layer without a byte of it, and a part that is nothing in every layer, are left out. Lesson 07.
+    The working set is inputs, outputs and parameters; ``title`` stands above the bars. A layer without a byte, and a
+    part that is nothing in every layer, are left out. Lesson 07.
     """
     kinds = _KEPT if training else _WORKING_SET
     rows = [row for row in profile.layers if any(size(row) for size in kinds.values())]

@@ -100,10 +100,11 @@ def _matrix(
 def draw_losses(
     curves: Mapping[str, Sequence[float]], *, title: str, smooth: int = 1, guessing: float | None = None
 ) -> Figure:
-    """Return loss against step, one line a name, on a logarithmic axis; ``smooth`` averages over that many steps.
+    """Return loss against step, a line for each of ``curves``, on a logarithmic axis; ``smooth`` steps are averaged.
 
-    ``guessing`` draws the loss of an answer that ignores the input, such as ln 10 for ten classes. A curve ends where
-    its loss is not finite. Raises ValueError for no curves, or for one without a loss above 0 in it. Lesson 03.
+    ``title`` stands above them. ``guessing`` draws the loss of an answer that ignores the input, such as ln 10 for ten
+    classes. A curve ends where its loss is not finite. Raises ValueError for no curves, or for one without a loss above
+    0 in it. Lesson 03.
     """
     curves = {name: members(f"curves[{name!r}]", losses, "numbers")
               for name, losses in named("curves", curves, "lists of numbers").items()}  # fmt: skip
@@ -160,8 +161,8 @@ def draw_stale(sweep: StaleSweep, *, title: str = "Stale gradients: loss at the 
                   bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5} if run.diverged else None)  # fmt: skip
     heights = [_place(limit.rate, rates) for limit in sorted(sweep.limits, key=lambda limit: limit.delay)]
     if all(height is not None for height in heights):
-        axes.step(range(len(delays)), heights, where="mid", color=MODELLED, linewidth=2.6,
-                  label="modelled: limit of the start's curvature")  # fmt: skip
+        axes.step(np.arange(len(delays) + 1) - 0.5, [*heights, heights[-1]], where="post", color=MODELLED,
+                  linewidth=2.6, label="modelled: limit of the start's curvature")  # fmt: skip
     axes.set_xticks(range(len(delays)), [str(delay) for delay in delays])
     axes.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
     axes.set_xlim(-0.5, len(delays) - 0.5)
@@ -188,7 +189,7 @@ def _place(rate: float | None, rates: Sequence[float]) -> float | None:
 
 
 def draw_limits(delays: Sequence[int], modelled: Sequence[float], simulated: Sequence[float]) -> Figure:
-    """Return the largest stable rate times curvature against the delay: the model's line, the simulated points.
+    """Return the largest stable rate times curvature over ``delays``: a line ``modelled``, points ``simulated``.
 
     Both axes are logarithmic, the delay as delay + 1, so that no delay has a place. Raises ValueError where the three
     are not of one length. Lesson 03.

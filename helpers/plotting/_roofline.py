@@ -38,11 +38,12 @@ def draw_roofline(
 ) -> Figure:
     """Return the roofs of ``limits`` on logarithmic axes, with ``points`` under (or over) them.
 
-    Every memory level whose bandwidth was measured is a slope, every dtype of ``dtypes`` (by default those of the
-    points, else float32) a flat roof; the roofs come from ``limits`` alone, whatever the points are. ``datasheet`` adds
-    dashed roofs. A :class:`RooflinePoint` is drawn hollow at its modelled FLOP/s; a placement also solid at its
-    measured FLOP/s. Shading separates the memory-bound from the compute-bound side for main memory, or for the
-    slowest level that was measured. Points without a FLOP have no place on a logarithmic axis and are named in a note.
+    ``title`` stands above them. Every memory level whose bandwidth was measured is a slope, every dtype of ``dtypes``
+    (by default those of the points, else float32) a flat roof; the roofs come from ``limits`` alone, whatever the
+    points are. ``datasheet`` adds dashed roofs. A :class:`RooflinePoint` is drawn hollow at its modelled FLOP/s; a
+    placement also solid at its measured FLOP/s. Shading separates the memory-bound from the compute-bound side for main
+    memory, or for the slowest level that was measured. Points without a FLOP have no place on a logarithmic axis and
+    are named in a note.
 
     Raises ValueError for a dtype that was not measured, and where no bandwidth was.
     """

@@ -126,12 +126,13 @@ def estimate_step_time(
 ) -> StepTimeEstimate:
     """Return the modelled time of a step: each distinct operator timed alone, times its calls, all added up.
 
-    A step is as in :func:`profile_time`, and with an ``optimizer`` (a torch.optim class, or a callable from parameters
-    to an optimizer) its step as well. It is run on a copy of the model, and its operators are noted below autograd.
-    Two calls are the same operator when name, shapes, strides, types and all other arguments agree. Each is then
-    called by itself on the tensors that it was first called on; all take turns, so that each finds the caches as full
-    of others' data as in a step, for ``budget_s`` (5 rounds in any case, 500 at most), and the median counts. On CUDA
-    20 calls are launched one after another and waited for together.
+    A step of ``model`` on ``inputs`` or ``shape``, with ``training`` and ``loss``, is as in :func:`profile_time`, and
+    with an ``optimizer`` (a torch.optim class, or a callable from parameters to an optimizer) its step as well. It is
+    run on a copy of the model, and its operators are noted below autograd. Two calls are the same operator when name,
+    shapes, strides, types and all other arguments agree. Each is then called by itself on the tensors that it was first
+    called on; all take turns, so that each finds the caches as full of others' data as in a step, for ``budget_s`` (5
+    rounds in any case, 500 at most), and the median counts. On CUDA 20 calls are launched one after another and waited
+    for together.
 
     Not in the model: what Python and autograd do between operators, which a model of many small operators shows.
     ``clock`` is as in :func:`profile_time`. It needs the memory of a step, all of whose tensors it keeps.

@@ -66,6 +66,7 @@ def on_two_machines(command: Sequence[str | os.PathLike[str]], link: Link, *, ti
     The machines are network namespaces of this one: they share its files, its processor and its GPUs. The link carries
     its bandwidth in each direction at once, and lets 2 ms of bytes through before it slows them. The first machine is
     called :data:`FIRST_MACHINE`: the host to give to torchrun's ``--rdzv-endpoint``; every port is free there.
+    ``timeout_s`` limits the whole.
 
     Raises ValueError for a link with a latency, which tbf does not make, or without a finite bandwidth, RuntimeError
     where namespaces or tc are not allowed, with the reason (take the sleeping link there), and where the command

@@ -251,9 +251,10 @@ def place(
 ) -> Placement:
     """Time ``fn``, which does ``flops`` on ``moved_bytes``, on the device of ``limits``; put it beside the model.
 
-    ``fn`` takes no argument and makes ``calls`` operator calls. :class:`Workload` and :func:`model` say what the
-    numbers mean, :func:`helpers.timing.measure` how the time is taken. One call follows another at once, so what fits
-    in a cache is found there: the level by working set.
+    ``fn`` takes no argument and makes ``calls`` operator calls. ``name``, ``dtype`` and ``working_set_bytes`` are those
+    of :class:`Workload`, ``level`` is that of :func:`model`, and ``budget_s`` and ``clock`` are those of
+    :func:`helpers.timing.measure`. One call follows another at once, so what fits in a cache is found there: the level
+    by working set.
 
     Raises as those do, and ValueError for limits of another machine, device or number of threads than now.
     """
@@ -361,12 +362,13 @@ def workload_of(
     training: bool = False,
     dtype: str = "float32",
 ) -> Workload:
-    """Return what :func:`helpers.operations.profile_ops` counted as a workload: a whole profile, a layer, an operator.
+    """Return what :func:`helpers.operations.profile_ops` ``counted`` as a workload: a profile, a layer, an operator.
 
-    With ``training`` the backward pass is added to the forward. An operator's row has one phase, and its own calls. A
-    profile has the calls of its operators in those phases. A layer's row knows how often the module was called: that
-    is one operator call a time forward, and two more (the gradients of input and weights) backward; for a module that
-    calls several operators itself it is too few.
+    It is called ``name``, by default as the model, layer or operator, and computes in ``dtype``. With ``training`` the
+    backward pass is added to the forward. An operator's row has one phase, and its own calls. A profile has the calls
+    of its operators in those phases. A layer's row knows how often the module was called: that is one operator call a
+    time forward, and two more (the gradients of input and weights) backward; for a module that calls several operators
+    itself it is too few.
 
     Raises TypeError for anything else and ValueError where nothing is moved.
     """

@@ -92,16 +92,22 @@ def join_streams(streams: Sequence[AddressStream]) -> AddressStream:
 
 
 def sequential(count: int, *, element_bytes: int = 4, start: int = 0, writes: bool = False) -> AddressStream:
-    """Return ``count`` elements one after another, from the byte ``start``. Lesson 01."""
+    """Return accesses to ``count`` elements one after another, from the byte ``start``.
+
+    An element has ``element_bytes``; with ``writes`` it is written, else read. Lesson 01.
+    """
     return strided(count, stride_bytes=element_bytes, element_bytes=element_bytes, start=start, writes=writes)
 
 
 def strided(
     count: int, *, stride_bytes: int, element_bytes: int = 4, start: int = 0, writes: bool = False
 ) -> AddressStream:
-    """Return ``count`` elements, each ``stride_bytes`` behind the one before, from the byte ``start``.
+    """Return accesses to ``count`` elements, each ``stride_bytes`` behind the one before, from the byte ``start``.
 
-    Lesson 02.
+    >>> strided(3, stride_bytes=256).addresses.tolist()
+    [0, 256, 512]
+
+    An element has ``element_bytes``; with ``writes`` it is written, else read. Lesson 02.
     """
     whole_number("count", count, at_most=_MOST_ACCESSES)
     whole_number("stride_bytes", stride_bytes, at_most=_LAST_ADDRESS // _MOST_ACCESSES)
@@ -110,9 +116,10 @@ def strided(
 
 
 def pointer_chase(working_set_bytes: int, *, step_bytes: int = 64, laps: int = 1, seed: int = 0) -> AddressStream:
-    """Return the loads of a pointer chase: every ``step_bytes`` of the working set once a lap, in one random order.
+    """Return the loads of a pointer chase: each step of ``working_set_bytes`` once a lap, in one random order.
 
-    A load reads 8 bytes, the address of the next. Raises ValueError for a working set without a whole step.
+    A load reads 8 bytes, the address of the next. A step is ``step_bytes``; there are ``laps`` laps, and ``seed``
+    decides the order. Raises ValueError for a working set without a whole step.
     """
     whole_number("step_bytes", step_bytes, at_least=8)
     whole_number("working_set_bytes", working_set_bytes, at_least=step_bytes)
@@ -268,11 +275,12 @@ def simulate_caches(stream: AddressStream, levels: Sequence[CacheLevel]) -> Cach
 def simulate_latency(
     levels: Sequence[CacheLevel], latencies_s: Sequence[float], working_sets_bytes: Sequence[int], *, seed: int = 0
 ) -> LatencyCurve:
-    """Return the mean latency of a warm random pointer chase, one load a line, for each working set.
+    """Return the mean latency of a warm random pointer chase, one load a line, for each of ``working_sets_bytes``.
 
-    ``latencies_s`` are seconds from a load to its value when it hits in each level, and last when it goes to memory:
-    one more than there are levels. A chase walks two laps, and the second counts: its hits and misses are exact, and
-    its time is their latencies' sum, for each load waits for the one before.
+    ``levels`` are the caches, the nearest first; ``latencies_s`` are seconds from a load to its value when it hits in
+    each, and last when it goes to memory: one more than there are levels. A chase, in an order by ``seed``, walks two
+    laps, and the second counts: its hits and misses are exact, and its time is their latencies' sum, for each load
+    waits for the one before.
 
     Raises ValueError for latencies that are too few or do not grow, and as :func:`simulate_caches`. Lesson 01.
     """

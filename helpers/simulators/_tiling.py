@@ -302,10 +302,11 @@ class Traffic(Record):
 def count_traffic(kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: int = 0) -> Traffic:
     """Run ``kernel(thread, a, b, c)`` for every thread, and return what it read and wrote: exact counts.
 
-    ``a`` is (m, k), ``b`` (k, n), ``c`` (m, n); as many blocks of ``tile`` x ``tile`` threads run, one after another,
-    as cover c. ``thread`` is a :class:`Thread` (``thread.row``, ``thread.column``, ``thread.shared(name, rows,
-    columns)``). A kernel with barriers is a generator and writes ``yield`` where CUDA C++ has ``__syncthreads()``. An
-    exact product is checked, for ``a`` and ``b`` are small whole numbers drawn from ``seed``.
+    ``a`` is (``m``, ``k``), ``b`` (k, ``n``), ``c`` (m, n); as many blocks of ``tile`` x ``tile`` threads run, one
+    after another, as cover c. ``thread`` is a :class:`Thread` (``thread.row``, ``thread.column``,
+    ``thread.shared(name, rows, columns)``). A kernel with barriers is a generator and writes ``yield`` where CUDA C++
+    has ``__syncthreads()``. An exact product is checked, for ``a`` and ``b`` are small whole numbers drawn from
+    ``seed``.
 
     Raises KernelError for a wrong element of c, an index outside a matrix, a read of what nobody wrote, a race between
     two threads or a barrier that some threads do not reach, naming the thread; ValueError for sizes below 1 or a
@@ -338,7 +339,8 @@ def count_traffic(kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: in
 def naive_traffic(m: int, n: int, k: int, *, tile: int) -> Traffic:
     """Return the modelled traffic of a kernel that reads all it needs from global memory, a thread an element of c.
 
-    That is 2 m n k global reads and m n global writes.
+    For an ``m`` x ``k`` by ``k`` x ``n`` product in blocks of ``tile`` x ``tile`` threads that is 2 m n k global reads
+    and m n global writes.
     """
     _check_sizes(m, n, k, tile)
     blocks = -(-m // tile) * -(-n // tile)
@@ -351,10 +353,13 @@ def naive_traffic(m: int, n: int, k: int, *, tile: int) -> Traffic:
 def tiled_traffic(m: int, n: int, k: int, *, tile: int) -> Traffic:
     """Return the modelled traffic of a kernel that takes tiles of A and B through shared memory, a thread an element.
 
-    Each of the ceil(n / tile) columns of blocks reads all of A once, each of the ceil(m / tile) rows of blocks all of
-    B: k (m ceil(n / tile) + n ceil(m / tile)) global reads, which is 2 m n k / tile where tile divides m and n. In
-    each of ceil(k / tile) steps every thread, with work or without, writes 2 elements of shared memory, reads 2 tile,
-    and passes 2 barriers. Lesson 02.
+    >>> naive_traffic(4, 4, 4, tile=2).global_reads, tiled_traffic(4, 4, 4, tile=2).global_reads
+    (128, 64)
+
+    A is ``m`` x ``k``, B ``k`` x ``n``, and a block has ``tile`` x ``tile`` threads. Each of the ceil(n / tile) columns
+    of blocks reads all of A once, each of the ceil(m / tile) rows of blocks all of B: k (m ceil(n / tile) + n ceil(m /
+    tile)) global reads, which is 2 m n k / tile where tile divides m and n. In each of ceil(k / tile) steps every
+    thread, with work or without, writes 2 elements of shared memory, reads 2 tile, and passes 2 barriers. Lesson 02.
     """
     _check_sizes(m, n, k, tile)
     down, across, steps = -(-m // tile), -(-n // tile), -(-k // tile)

@@ -67,7 +67,9 @@ def make_ensemble(
 ) -> list[nn.Module]:  # fmt: skip
     """Return ``nets`` networks (:class:`helpers.BasicFCModel`) that differ in their first weights alone.
 
-    ``device`` is by default CUDA if there is one. The caller's random numbers stay as they are. Lesson 03.
+    They go from ``inputs`` values to ``outputs`` logits in ``layers`` linear layers, ``hidden`` wide between them;
+    ``seed`` draws the weights. ``device`` is by default CUDA if there is one. The caller's random numbers stay as they
+    are. Lesson 03.
     """
     nets, seed = whole_number("nets", nets, at_least=1), whole_number("seed", seed, at_least=0)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -83,8 +85,9 @@ def train_in_loop(
 ) -> list[nn.Module]:  # fmt: skip
     """Return trained copies of ``models``: in every step each takes its SGD update, one network after another.
 
-    All see the same batches. ``rate`` is one for all or one a network, as in a search for hyper-parameters. Raises
-    TypeError or ValueError for what is not accepted. Lesson 03.
+    All take ``steps`` on the same batches; ``data``, ``batch_size`` and ``seed`` are those of :func:`train_stale`.
+    ``rate`` is one for all or one a network, as in a search for hyper-parameters. Raises TypeError or ValueError for
+    what is not accepted. Lesson 03.
     """
     team, examples, rates = _prepared(models, data, rate)
     batches = problems.batch_indices(len(examples.inputs), batch_size, seed=seed)
@@ -99,8 +102,9 @@ def train_stacked(
 ) -> list[nn.Module]:  # fmt: skip
     """Return what :func:`train_in_loop` returns, to rounding, computed by one operator for all networks at a time.
 
-    The weights are stacked along a new first dimension, and ``torch.vmap`` turns each matrix product of a network into
-    one batched product. The networks must be of one structure and hold no buffers, whose change cannot be batched.
+    ``models``, ``data``, ``rate``, ``steps``, ``batch_size`` and ``seed`` are those of :func:`train_in_loop`. The
+    weights are stacked along a new first dimension, and ``torch.vmap`` turns each matrix product of a network into one
+    batched product. The networks must be of one structure and hold no buffers, whose change cannot be batched.
 
     Raises TypeError or ValueError for what is not accepted. Lesson 03.
     """
@@ -119,9 +123,10 @@ def train_in_processes(
 ) -> tuple[list[nn.Module], float]:  # fmt: skip
     """Return what :func:`train_in_loop` returns, each process training a share, and the slowest one's seconds a step.
 
-    ``pool`` is a :class:`helpers.parallel.Ranks`; rank r of W trains models r, r + W, ... in a loop. Sending models and
-    data there and back is outside the time; after they have come the ranks wait for one another once. A rank computes
-    on its GPU where the pool has one for each (nccl), else on the CPU. The results are on the models' own device.
+    ``models``, ``data``, ``rate``, ``steps``, ``batch_size`` and ``seed`` are those of :func:`train_in_loop`. ``pool``
+    is a :class:`helpers.parallel.Ranks`; rank r of W trains models r, r + W, ... in a loop. Sending models and data
+    there and back is outside the time; after they have come the ranks wait for one another once. A rank computes on its
+    GPU where the pool has one for each (nccl), else on the CPU. The results are on the models' own device.
 
     Raises what :func:`train_in_loop` and the pool raise.
     """
@@ -192,11 +197,12 @@ def sweep_crossover(
     layers: int = 2, pool: RankPool | None = None, budget_s: float = 1.0,
     device: str | torch.device | None = None,
 ) -> Crossover:  # fmt: skip
-    """Return the time of a training step of ``nets`` networks, in a loop and stacked, for each (hidden, batch) size.
+    """Return the time of a training step of ``nets`` networks, in a loop and stacked, for ``sizes`` (hidden, batch).
 
-    The two are run in turns by :func:`helpers.timing.compare`, ``budget_s`` for each size. With ``pool`` (a
-    :class:`helpers.parallel.Ranks`) the time of its processes stands beside, whose thread setting is the pool's own.
-    ``modelled_ratio`` is left to who has a model. Nothing here is true of every machine: draw it.
+    The networks have ``layers`` linear layers and learn ``data`` (as in :func:`train_stale`) on ``device``, by default
+    CUDA if there is one. The two are run in turns by :func:`helpers.timing.compare`, ``budget_s`` for each size. With
+    ``pool`` (a :class:`helpers.parallel.Ranks`) the time of its processes stands beside, whose thread setting is the
+    pool's own. ``modelled_ratio`` is left to who has a model. Nothing here is true of every machine: draw it.
 
     Raises TypeError or ValueError for what is not accepted. Lesson 03.
     """
@@ -247,8 +253,9 @@ def _point(
 def measure_overheads(*, layers: int = 2, nets: int = 4, budget_s: float = 0.3, device: Any = None) -> Overheads:
     """Return what a step costs that computes next to nothing: networks one wide on one example.
 
-    What is left is Python, autograd and the launches: of one network in a loop, and of one stack whatever its size.
-    Raises ValueError for a number that is not accepted. Lesson 03.
+    There are ``nets`` networks of ``layers`` linear layers on ``device`` (by default CUDA if there is one), timed for
+    ``budget_s`` in each way. What is left is Python, autograd and the launches: of one network in a loop, and of one
+    stack whatever its size. Raises ValueError for a number that is not accepted. Lesson 03.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     models = make_ensemble(nets, hidden=1, inputs=1, outputs=2, layers=layers, device=device)

@@ -121,11 +121,12 @@ def _layers_with_products(model: nn.Module, batch: Any) -> list[tuple[int, int]]
 def cost_on_link(
     sources: Sources, *, link: str, compute_s: float, bandwidth_bytes_per_s: float, latency_s: float
 ) -> LinkTable:
-    """Return what each source costs a step on a link, ``synchronisations * latency + payload / bandwidth``.
+    """Return what each of ``sources`` costs a step on a link, ``synchronisations * latency + payload / bandwidth``.
 
     A bound from below that no algorithm beats by much: each synchronisation crosses the link once, each byte as well.
-    ``compute_s`` is the computing of a worker in one step. Work over update iterations waits for nobody, but its bytes
-    must still pass: they share the link. Raises TypeError or ValueError for a number that is not above 0. Lesson 03.
+    ``link`` names the link of ``bandwidth_bytes_per_s`` and ``latency_s``; ``compute_s`` is the computing of a worker
+    in one step. Work over update iterations waits for nobody, but its bytes must still pass: they share the link.
+    Raises TypeError or ValueError for a number that is not above 0. Lesson 03.
     """
     compute_s, latency_s = number("compute_s", compute_s, above=0), number("latency_s", latency_s, above=0)
     bandwidth = number("bandwidth_bytes_per_s", bandwidth_bytes_per_s, above=0)

@@ -57,9 +57,10 @@ def least_squares(
 ) -> LeastSquares:
     """Return a least-squares problem whose largest curvature is 1 and whose smallest is ``1 / condition``.
 
-    The inputs are ``sqrt(N) U diag(s) V^T`` with orthonormal U and V drawn by ``seed`` and s^2 evenly spaced, so the
-    curvatures s^2 are known by construction. The targets are ``inputs @ w`` for a drawn w, plus ``noise`` times
-    standard normal values, whose part outside the span of U is what no weights can explain: the optimum's loss.
+    The inputs, N ``examples`` of ``features`` each, are ``sqrt(N) U diag(s) V^T`` with orthonormal U and V drawn by
+    ``seed`` and s^2 evenly spaced, so the curvatures s^2 are known by construction. The targets are ``inputs @ w`` for
+    a drawn w, plus ``noise`` times standard normal values, whose part outside the span of U is what no weights can
+    explain: the optimum's loss.
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 03.
     """

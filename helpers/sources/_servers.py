@@ -71,9 +71,10 @@ def simulate_server(
 ) -> ServerRun:
     """Train a copy of ``model`` through a parameter server on a simulated clock; the same bits in every run.
 
-    ``compute_s`` has one entry a worker: how long it takes to compute a gradient. A worker fetches the weights and the
-    next batch, works that long, sends its gradient, which is applied at once, and fetches again. Fetching and sending
-    take no time; of workers that finish together the lower number goes first. Learning is real, only the clock is not.
+    ``data``, ``rate``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. ``compute_s`` has one entry a
+    worker: how long it takes to compute a gradient. A worker fetches the weights and the next batch, works that long,
+    sends its gradient, which is applied at once, and fetches again. Fetching and sending take no time; of workers that
+    finish together the lower number goes first. Learning is real, only the clock is not.
 
     So of W equally fast workers each gradient is W - 1 updates old once all have finished their first, and the run is
     that of ``train_stale(..., delay=W - 1, steps=updates + W - 1)`` bit for bit. One worker is plain SGD. Of workers
@@ -102,12 +103,13 @@ def simulate_server(
 def run_server(
     model: nn.Module, data: Any, *, workers: int, rate: float, updates: int, batch_size: int | None = 64, seed: int = 0
 ) -> ServerRun:
-    """Train a copy of ``model`` through a parameter server whose workers are threads of this process.
+    """Train a copy of ``model`` through a parameter server whose ``workers`` are threads of this process.
 
-    Each worker has weights of its own. It copies the server's under a lock, computes a gradient without it, and takes
-    the lock again to apply it, until ``updates`` have been applied in all. Which gradient is applied when, and so the
-    staleness and the last digits of the loss, differ from run to run; nothing here is a claim about time. One worker
-    is plain SGD, bit for bit. PyTorch's operators let go of Python's lock, so the threads do compute at once.
+    ``data``, ``rate``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. Each worker has weights of its
+    own. It copies the server's under a lock, computes a gradient without it, and takes the lock again to apply it,
+    until ``updates`` have been applied in all. Which gradient is applied when, and so the staleness and the last digits
+    of the loss, differ from run to run; nothing here is a claim about time. One worker is plain SGD, bit for bit.
+    PyTorch's operators let go of Python's lock, so the threads do compute at once.
 
     Raises TypeError or ValueError for an argument that is not accepted; an exception in a worker passes unchanged.
     Lesson 03.
@@ -141,14 +143,14 @@ def run_hogwild(
 ) -> ServerRun:
     """Train a copy of ``model`` by threads that read and write one set of weights with no lock (Hogwild).
 
-    Every worker computes on the shared weights while others change them, and adds its update in place: a gradient may
-    be that of weights which never stood there together, and an addition may be lost
-    (:func:`helpers.sources._servers.count_lost_updates`). ``updates`` are made in all, shared evenly. ``staleness``
-    counts the updates that others began between a worker's read and its write. Runs differ; that the loss still falls
-    is what is to be seen, and no time is claimed. Source: Recht, Re, Wright and Niu, "Hogwild!: A Lock-Free Approach to
-    Parallelizing Stochastic Gradient Descent" (2011), whose proof asks for sparse updates: those of a dense network
-    are not. On CUDA the threads share one stream, in which kernels follow one another: gradients are stale there, and
-    no addition is lost.
+    ``data``, ``rate``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. Each of the ``workers`` computes
+    on the shared weights while others change them, and adds its update in place: a gradient may be that of weights
+    which never stood there together, and an addition may be lost (:func:`helpers.sources._servers.count_lost_updates`).
+    ``updates`` are made in all, shared evenly. ``staleness`` counts the updates that others began between a worker's
+    read and its write. Runs differ; that the loss still falls is what is to be seen, and no time is claimed. Source:
+    Recht, Re, Wright and Niu, "Hogwild!: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent" (2011),
+    whose proof asks for sparse updates: those of a dense network are not. On CUDA the threads share one stream, in
+    which kernels follow one another: gradients are stale there, and no addition is lost.
 
     Raises TypeError or ValueError for an argument that is not accepted; an exception in a worker passes unchanged.
     Lesson 03.
@@ -328,13 +330,13 @@ def _final_value(steps: Sequence[int], workers: int) -> int:
 def count_lost_updates(
     workers: int, additions: int = 200, *, how: str = "in place", with_lock: bool = False, elements: int = 100_000
 ) -> LostUpdates:
-    """Return how many additions threads lose that add 1 to one shared tensor, each ``additions`` times.
+    """Return how many additions ``workers`` threads lose that add 1 to one shared tensor, ``additions`` times each.
 
     ``how="in place"`` is ``shared.add_(1)``, as Hogwild adds: PyTorch computes it outside Python's lock, so two threads
-    can read an element before either writes it, and one addition is lost. ``how="read, then write"`` is ``shared.copy_(
-    shared + 1)``: the two are far apart, and far more is lost. ``with_lock=True`` puts a lock around each addition, and
-    none is lost. How many are lost without it is luck; it may be none. The tensor is int64 on the CPU, where the
-    threads are.
+    can read an element before either writes it, and one addition is lost. ``how="read, then write"`` is
+    ``shared.copy_(shared + 1)``: the two are far apart, and far more is lost. ``with_lock=True`` puts a lock around
+    each addition, and none is lost. How many are lost without it is luck; it may be none. The tensor has ``elements``
+    int64 numbers on the CPU, where the threads are.
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 03.
     """

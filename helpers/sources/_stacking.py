@@ -188,7 +188,7 @@ def train_together(
     clip_norm: float | Sequence[float] | None = None, patience: int | Sequence[int] | None = None,
     loss: Loss | None = None,
 ) -> StackedRun:  # fmt: skip
-    """Return copies of ``models`` trained as one stack, each on all its own examples: no batches, one update a step.
+    """Return copies of ``models`` trained as one stack for ``steps``, each on all its own examples, without batches.
 
     ``inputs`` (models, N, ...) and ``targets`` (models, N, ...) hold each model's examples; ``tensor.expand(models,
     ...)`` shares some without a copy. ``rate``, ``optimizer`` ("adam", "sgd"), ``clip_norm`` (of the whole gradient of
@@ -250,7 +250,9 @@ def train_apart(
 ) -> StackedRun:  # fmt: skip
     """Return what :func:`train_together` returns, to rounding, by a training of each model after the other.
 
-    What defines the right answer: torch's own optimizer, clipping and autograd, of one model at a time.
+    The arguments (``models``, ``inputs``, ``targets``, ``steps``, ``rate``, ``optimizer``, ``masks``, ``clip_norm``,
+    ``patience``, ``loss``) are the same. What defines the right answer: torch's own optimizer, clipping and autograd,
+    of one model at a time.
     """
     team, masks, settings, loss = _prepared(models, inputs, targets, masks, loss, rate=rate, optimizer=optimizer,
                                             clip_norm=clip_norm, patience=patience)  # fmt: skip

@@ -124,10 +124,11 @@ def sweep_stale(
     batch_size: int | None = 64,
     seed: int = 0,
 ) -> StaleSweep:
-    """Train as :func:`train_stale` for every delay and rate, all from the same weights and on the same batches.
+    """Train as :func:`train_stale` for all ``delays`` and ``rates``, from the same weights and on the same batches.
 
-    Beside the runs stands what theory says of a quadratic with the curvature that the loss has at the start
-    (:func:`largest_curvature`): a network's curvature changes while it learns, so there it is a guide and no proof.
+    ``model``, ``data``, ``steps``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. Beside the runs stands
+    what theory says of a quadratic with the curvature that the loss has at the start (:func:`largest_curvature`): a
+    network's curvature changes while it learns, so there it is a guide and no proof.
 
     Raises what :func:`train_stale` raises. Lesson 03.
     """
@@ -183,7 +184,10 @@ def growth_factor(rate_times_curvature: float, *, delay: int) -> float:
 
 
 def descend_quadratic(curvature: float, *, rate: float, delay: int, steps: int, start: float = 1.0) -> list[float]:
-    """Return w[0] to w[steps] of delayed descent on ``curvature * w^2 / 2``, started at ``start``.
+    """Return w[0] to w[``steps``] of delayed descent at ``rate`` on ``curvature * w^2 / 2``, started at ``start``.
+
+    >>> descend_quadratic(1.0, rate=0.5, delay=1, steps=3)
+    [1.0, 1.0, 0.5, 0.0]
 
     The queue is that of :func:`train_stale`: nothing is applied in the first ``delay`` steps. Lesson 03.
     """
@@ -197,10 +201,11 @@ def descend_quadratic(curvature: float, *, rate: float, delay: int, steps: int, 
 
 
 def largest_curvature(model: nn.Module, data: Any, *, iterations: int = 50, seed: int = 0) -> float:
-    """Return the largest curvature of the loss over ``data`` at the model's weights, in loss over weight squared.
+    """Return the largest curvature of the loss over ``data`` at the weights of ``model``, in loss over weight squared.
 
     Power iteration on Hessian-vector products finds the eigenvalue of the Hessian that is largest in size, from below;
-    it stops when an iteration changes it by under one part in a million. The model stays as it is. Lesson 03.
+    it begins at random (``seed``) and stops after ``iterations``, or when one changes it by under one part in a
+    million. The model stays as it is. Lesson 03.
     """
     copied = problems.own_copy(model)
     examples = problems.examples_of(data, problems.device_of(copied))
@@ -274,12 +279,13 @@ def train_local(
 ) -> LocalRun:
     """Train copies of ``model`` on ``workers`` parts of the data and average them every ``synchronise_every`` steps.
 
-    Worker i takes examples i, i + W, i + 2 W, ... and batches of ``batch_size`` of them. All take a step, and after
-    each ``synchronise_every`` steps every worker goes on from the mean of their weights; the end synchronises too, so
-    there are ``ceil(steps / synchronise_every)`` synchronisations. Synchronising after every step is data parallelism:
-    the mean of weights that one step changed is one step with the mean gradient. The workers run one after another in
-    this process, so the same call gives the same bits. ``model`` stays as it is. After Stich, "Local SGD Converges
-    Fast and Communicates Little" (2018).
+    ``data`` is as in :func:`train_stale`; ``rate`` is that of SGD and ``seed`` orders the batches. Worker i takes
+    examples i, i + W, i + 2 W, ... and batches of ``batch_size`` of them. All take a step, and after each
+    ``synchronise_every`` steps every worker goes on from the mean of their weights; the end synchronises too, so there
+    are ``ceil(steps / synchronise_every)`` synchronisations. Synchronising after every step is data parallelism: the
+    mean of weights that one step changed is one step with the mean gradient. The workers run one after another in this
+    process, so the same call gives the same bits. ``model`` stays as it is. After Stich, "Local SGD Converges Fast and
+    Communicates Little" (2018).
 
     Raises TypeError or ValueError for an argument that is not accepted.
     """
@@ -326,7 +332,8 @@ def sweep_local(
 ) -> LocalSweep:  # fmt: skip
     """Train as :func:`train_local` once for each interval in ``every``, from the same weights.
 
-    Raises what :func:`train_local` raises. Lesson 03.
+    ``model``, ``data``, ``workers``, ``rate``, ``steps``, ``batch_size``, ``seed`` and what is raised are those of
+    :func:`train_local`. Lesson 03.
     """
     if not every:
         raise ValueError("every is empty; give at least one number of steps between synchronisations")

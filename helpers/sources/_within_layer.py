@@ -80,11 +80,11 @@ class ThreadSweep(Record):
 
 
 def model_split(m: int, k: int, n: int, *, by: str, parts: int, itemsize: int = 4) -> ProductSplit:
-    """Return what splitting a product (m, k) @ (k, n) into ``parts`` means: bytes, MACs, what must be combined.
+    """Return what splitting a product (``m``, ``k``) @ (k, ``n``) into ``parts`` means: bytes, MACs, what is combined.
 
-    Pure arithmetic: the first parts are one row (column, inner element) larger where the size does not divide.
-    ``itemsize`` is the bytes of a number. Raises ValueError for a way that is not known, or more parts than there are
-    rows (columns, inner elements). Lesson 03.
+    Pure arithmetic, split ``by`` "rows", "columns" or "inner": the first parts are one row (column, inner element)
+    larger where the size does not divide. ``itemsize`` is the bytes of a number. Raises ValueError for a way that is
+    not known, or more parts than there are rows (columns, inner elements). Lesson 03.
     """
     m, k, n = (whole_number(name, size, at_least=1) for size, name in ((m, "m"), (k, "k"), (n, "n")))
     itemsize = whole_number("itemsize", itemsize, at_least=1)
@@ -113,8 +113,12 @@ def model_split(m: int, k: int, n: int, *, by: str, parts: int, itemsize: int = 
 def partial_products(a: Tensor, b: Tensor, *, by: str, parts: int) -> list[Tensor]:
     """Return the product of each part of ``a @ b``, a (m, k) and b (k, n), computed one after another.
 
-    Split by rows they are row slices of the output, by columns its column slices, and over the inner dimension
-    terms whose sum is the output. Raises what :func:`model_split` raises, and ValueError for other shapes. Lesson 03.
+    >>> [part.tolist() for part in partial_products(torch.ones(1, 4), torch.ones(4, 1), by="inner", parts=2)]
+    [[[2.0]], [[2.0]]]
+
+    ``by`` and ``parts`` are as in :func:`model_split`. Split by rows they are row slices of the output, by columns its
+    column slices, and over the inner dimension terms whose sum is the output. Raises what :func:`model_split` raises,
+    and ValueError for other shapes. Lesson 03.
     """
     m, k, n = _shape(a, b)
     sizes = _sizes({"rows": m, "columns": n, "inner": k}, by, parts)
@@ -139,11 +143,11 @@ def combine(pieces: Sequence[Tensor], *, by: str) -> Tensor:
 def sweep_threads(
     fn: Callable[[], Any], *, threads: Sequence[int] | None = None, name: str = "fn", budget_s: float = 0.5
 ) -> ThreadSweep:
-    """Return the time of a call of ``fn`` with each number of CPU threads, by default 1, 2, 4 ... and all cores.
+    """Return the time of a call of ``fn`` with each number of CPU ``threads``, by default 1, 2, 4 ... and all cores.
 
     ``speedup`` is the median with the first number of threads over the median; give 1 first. ``budget_s`` is for each
-    number. The number of threads is afterwards as it was. More threads than free cores may be far slower: what comes
-    back is this machine now, to be drawn and not to be relied on.
+    number; ``name`` is what ``fn`` is called in the table. The number of threads is afterwards as it was. More threads
+    than free cores may be far slower: what comes back is this machine now, to be drawn and not to be relied on.
 
     Raises ValueError for a number of threads that is not accepted, and what :func:`helpers.timing.measure` raises.
     Lesson 03.
@@ -275,7 +279,7 @@ def _counted(function: str, variant: str, library: native.Library) -> LaneCount:
 def lane_calls(
     function: str, n: int = 4096, *, variants: Sequence[str] = ("one lane", "vectors", "vectors, sums reordered")
 ) -> dict[str, Callable[[], object]]:
-    """Return one call a variant of ``function`` on ``n`` floats, for :func:`helpers.timing.compare`.
+    """Return one call for each of ``variants`` of ``function`` on ``n`` floats, for :func:`helpers.timing.compare`.
 
     The default, 4,096 floats an array, stays in the first caches, so that arithmetic and not memory is timed.
     ``scaled_add`` is given a = 0, which leaves y as it is however often it is called. ``ctypes`` takes about as long

@@ -95,10 +95,11 @@ class Packed(Record):
 
 
 def to_csr(matrix: Tensor, *, block: Sequence[int] = (1, 1), index_dtype: torch.dtype = torch.int64) -> Csr:
-    """Return the matrix without its zeros, as compressed sparse rows; ``stored_bytes`` are those of its three tensors.
+    """Return ``matrix`` without its zeros, as compressed sparse rows; ``stored_bytes`` are those of its three tensors.
 
-    With another ``block`` than (1, 1), blocks of (rows, columns) that hold a number are stored whole. PyTorch's indices
-    are int64 by default; int32 takes half. It stays on the matrix's device, without a gradient.
+    With another ``block`` than (1, 1), blocks of (rows, columns) that hold a number are stored whole. ``index_dtype``
+    is int64, as PyTorch's is by default, or int32, which takes half. It stays on the matrix's device, without a
+    gradient.
 
     >>> csr = to_csr(torch.tensor([[0.0, 5.0], [0.0, 0.0], [6.0, 7.0]]))
     >>> csr.values.tolist(), csr.column_indices.tolist(), csr.row_starts.tolist()
@@ -163,7 +164,7 @@ def model_bytes(
     value_bytes: int = 4,
     index_bytes: int = 8,
 ) -> int:
-    """Return the bytes of a ``rows`` x ``columns`` matrix, by a formula.
+    """Return the bytes of a ``rows`` x ``columns`` matrix in a ``storage``, by a formula.
 
     * "dense": rows x columns x value_bytes.
     * "csr": for each of ``kept`` blocks (numbers, if ``block`` is left out) its values and an index; and an index for
@@ -173,8 +174,8 @@ def model_bytes(
     >>> model_bytes("csr", 1000, 1000, kept=500_000), model_bytes("dense", 1000, 1000)
     (6008008, 4000000)
 
-    Raises TypeError or ValueError for a size that is not accepted, a ``block`` that does not divide the matrix, and
-    columns that 4 does not divide with "2:4".
+    A value has ``value_bytes``, an index ``index_bytes``. Raises TypeError or ValueError for a size that is not
+    accepted, a ``block`` that does not divide the matrix, and columns that 4 does not divide with "2:4".
     """
     choice("storage", storage, ("dense", "csr", "2:4"))
     given = {"rows": rows, "columns": columns, "value_bytes": value_bytes, "index_bytes": index_bytes}

@@ -81,7 +81,7 @@ class Arguments(NamedTuple):
 
 
 def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) -> Arguments:
-    """Return what ``inputs``, or ``shape``, or else the model's ``example_shape`` stands for.
+    """Return what ``inputs``, or ``shape``, or else the ``example_shape`` of ``model`` stands for.
 
     Raises TypeError for what is neither a shape nor tensors, ValueError for both at once or a negative size.
     """

@@ -26,7 +26,7 @@ _FOREIGN = frozenset({"torch", "threading", "logging", "weakref", "_weakrefset",
 
 @contextmanager
 def preserved(model: nn.Module, given: Any = None) -> Iterator[None]:
-    """Restore, at the end and after an exception, the state of each module, of what is ``given`` and of the generators.
+    """Restore at the end, also after an exception, the state of ``model``'s modules, of ``given`` and the generators.
 
     A forward may set attributes (a hidden state, a counter, a buffer), grow a list or a cache among its inputs, or draw
     random numbers. The attributes of modules and of the objects that they hold, and the contents of containers at any

@@ -90,9 +90,11 @@ def step(
     only_followed: bool = False,
     target: str | torch.device | None = None,
 ) -> Step:
-    """Return the step that these arguments describe, checked.
+    """Return the step of ``model`` that these arguments describe, checked.
 
-    A step that is ``only_followed`` may have its model on meta and another device for its ``target``.
+    ``inputs`` (or ``shape``), ``optimizer``, ``training``, ``loss`` and ``autocast`` are those of
+    :func:`helpers.memory.estimate_peak_memory`. A step that is ``only_followed`` may have its model on meta and another
+    device for its ``target``.
 
     Raises TypeError or ValueError for an argument that is not accepted, and ModelError for a model that cannot be
     handled.
@@ -356,7 +358,8 @@ def warm_step(
 ) -> Iterator[Step]:
     """Give the step on a copy of ``model``, run twice so that what happens once (caches, optimizer state) is over.
 
-    Inside, the garbage collector is off; at the end the random generators are as they were.
+    ``inputs``, ``shape``, ``training``, ``loss`` and ``optimizer`` are those of :func:`step`. Inside, the garbage
+    collector is off; at the end the random generators are as they were.
 
     Raises what :func:`step` raises, and ModelError where the step does.
     """

@@ -110,15 +110,15 @@ def compare(
     seed: int | None = None,
     clock: runs.Clock = time.perf_counter,
 ) -> Comparison:
-    """Return each candidate's time as a ratio to the baseline's (by default the first one's), with an interval.
+    """Return the time of each of ``candidates`` as a ratio to that of ``baseline``, with an interval.
 
-    In each round every candidate is run once (:func:`measure` says what a run is), in a new random order. A round
-    gives one ratio a candidate, in which whatever slows the whole round cancels. ``time_ratio`` is the median of the
-    ratios, ``low_ratio`` to ``high_ratio`` its distribution-free interval by order statistics (the sign test's). The
-    ``verdict`` is ``"faster"`` or ``"slower"`` when the interval leaves out 1, else ``"too close to tell"``. A run
-    starts with the caches as another candidate left them; with ``own_caches`` as the candidate itself left them, by a
-    call before each run that is not timed: what a loop over this candidate alone sees, and what the limits of a
-    machine describe, which are measured in loops.
+    The baseline is the first one unless named. In each round every candidate is run once (:func:`measure` says what a
+    run is), in a new random order. A round gives one ratio a candidate, in which whatever slows the whole round
+    cancels. ``time_ratio`` is the median of the ratios, ``low_ratio`` to ``high_ratio`` its distribution-free interval
+    by order statistics (the sign test's). The ``verdict`` is ``"faster"`` or ``"slower"`` when the interval leaves out
+    1, else ``"too close to tell"``. A run starts with the caches as another candidate left them; with ``own_caches`` as
+    the candidate itself left them, by a call before each run that is not timed: what a loop over this candidate alone
+    sees, and what the limits of a machine describe, which are measured in loops.
 
     Error rate: between equal candidates the random order makes each round a fair coin, however heavy-tailed, drifting
     or self-correlated the noise is. In at most 1 % of comparisons (``FALSE_POSITIVE_RATE``) is any candidate told from
@@ -254,12 +254,13 @@ def claim(
         a step is slower than its roofline (at least 2 times)
         here: 43 times (measured), holds
 
-    ``ratio`` is one time over another, or several that must all lie within the bounds. ``evidence`` is what the times
-    were taken from: results of :func:`measure` or :func:`compare`, or any with a field ``stable``. Where one of them is
-    not stable, the claim holds if the ratio keeps a factor of 1.5 from each bound and no comparison had too few rounds
-    for an interval, and is else ``here: not decided``;
-    where nothing could be measured, ``ratio`` is None, without evidence, and it is ``here: not measured``. The strict
-    test of a notebook compares the sentence and the bound, and not what follows ``here:``.
+    ``ratio`` is one time over another, or several that must all lie within the bounds ``at_least`` and ``at_most``, one
+    of which may be left out. ``evidence`` is what the times were taken from: results of :func:`measure` or
+    :func:`compare`, or any with a field ``stable``. Where one of them is not stable, the claim holds if the ratio keeps
+    a factor of 1.5 from each bound and no comparison had too few rounds for an interval, and is else
+    ``here: not decided``; where nothing could be measured, ``ratio`` is None, without evidence, and it is
+    ``here: not measured``. The strict test of a notebook compares the sentence and the bound, and not what follows
+    ``here:``.
 
     Raises ClaimContradicted with the evidence; TypeError or ValueError for a ratio that is no number, bounds that are
     missing or in the wrong order, or evidence that is no measurement. Lesson 00.

@@ -164,8 +164,9 @@ def train(
 ) -> TrainingRun:
     """Train ``model`` in place with Adam and cross-entropy, on the device it is on; return times and accuracies.
 
-    ``loader`` gives batches (images, labels): a DataLoader, or a list of batches. ``seed`` decides the order of the
-    digits and the dropout, so on a CPU with the same number of threads the same call gives the same weights, bit
+    ``loader`` gives batches (images, labels) in each of the ``epochs``: a DataLoader, or a list of batches.
+    ``learning_rate`` is Adam's; the accuracy is that on ``test_loader``, if there is one. ``seed`` decides the order of
+    the digits and the dropout, so on a CPU with the same number of threads the same call gives the same weights, bit
     for bit. The random numbers of the caller and of the loader are as they were afterwards; so is the mode of each
     module, and gradients are cleared. An interrupted training leaves the weights after the last whole update.
 
@@ -216,8 +217,9 @@ def gpu_train(
 ) -> TrainingRun:
     """Train ``model`` on the GPU as :func:`train` does, and bring it back to its own device, trained.
 
-    The way to the GPU and back is outside the clock. A model that is on a GPU already stays there. After an
-    exception the model is back as well.
+    ``loader``, ``epochs``, ``learning_rate``, ``seed`` and ``test_loader`` are those of :func:`train`. The way to the
+    GPU and back is outside the clock. A model that is on a GPU already stays there. After an exception the model is
+    back as well.
 
     Raises RuntimeError where torch sees no CUDA device, and what :func:`train` raises. Lesson 00.
     """

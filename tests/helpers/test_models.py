@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from helpers.memory import estimate_peak_memory, profile_layer_mem, profile_mem
-from helpers.models import VARIANTS, AlexNet, BasicFCModel, LeNet, TowerNorm
+from helpers.models import VARIANTS, AlexNet, BasicFCModel, Decoder, LeNet, TowerNorm, causal_attention
 from helpers.operations import profile_ops
 from helpers.profiling import profile_time
 
@@ -306,3 +306,133 @@ def test_a_model_without_an_example_needs_inputs(profile):
         TypeError, match=r"^neither a shape nor inputs are given, and Linear has no example_shape; give a shape such as"
     ):
         profile(nn.Linear(2, 3))
+
+
+SMALL_DECODER = {"vocabulary": 11, "width": 12, "layers": 3, "heads": 6, "hidden": 20, "context": 10}
+
+
+def make_decoder(**sizes) -> Decoder:
+    torch.manual_seed(0)
+    return Decoder(**SMALL_DECODER | sizes).double()
+
+
+def first_heads_first(queries, keys, values):
+    """Attention by PyTorch's own causal mask, each query head with a copy of its keys."""
+    copies = queries.shape[1] // keys.shape[1]
+    keys, values = keys.repeat_interleave(copies, dim=1), values.repeat_interleave(copies, dim=1)
+    return nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+
+
+@pytest.mark.parametrize("kv_heads", [6, 3, 1])
+def test_decoder_is_the_same_function_as_layers_written_out(kv_heads):
+    model, tokens = make_decoder(kv_heads=kv_heads), torch.randint(11, (2, 7))
+    w = model.state_dict()
+
+    def norm(x, name):
+        return nn.functional.layer_norm(x, (12,)) * w[f"{name}.weight"]
+
+    x = w["tokens.weight"][tokens] + w["positions.weight"][:7]
+    for block in ("blocks.0", "blocks.1", "blocks.2"):
+        mixed = norm(x, f"{block}.norm1") @ w[f"{block}.qkv.weight"].T
+        heads = [part.transpose(1, 2) for part in mixed.view(2, 7, -1, 2).split([6, kv_heads, kv_heads], dim=2)]
+        x = x + first_heads_first(*heads).transpose(1, 2).reshape(2, 7, 12) @ w[f"{block}.out.weight"].T
+        hidden = nn.functional.gelu(norm(x, f"{block}.norm2") @ w[f"{block}.up.weight"].T)
+        x = x + hidden @ w[f"{block}.down.weight"].T
+    torch.testing.assert_close(model(tokens), norm(x, "norm") @ w["head.weight"].T)
+
+
+@pytest.mark.parametrize("kv_heads", [6, 2])
+@pytest.mark.parametrize("pieces", [[9], [4, 5], [1] * 9, [3, 1, 1, 4]])
+def test_decoder_with_a_cache_has_the_logits_of_the_whole_text(kv_heads, pieces):
+    model, tokens = make_decoder(kv_heads=kv_heads), torch.randint(11, (2, 9))
+    cache, logits, start = model.new_cache(2), [], 0
+    for piece in pieces:
+        logits.append(model(tokens[:, start : start + piece], cache, start))
+        start += piece
+    torch.testing.assert_close(torch.cat(logits, dim=1), model(tokens))
+    assert not cache[:, :, :, :, 9:].any()
+    assert cache[:, :, :, :, :9].all()
+
+
+def test_greedy_tokens_are_the_same_with_and_without_a_cache():
+    torch.manual_seed(1)
+    model = Decoder(50, width=32, layers=2, heads=4, context=40)
+    tokens = torch.randint(50, (3, 4))
+    cache, new, text = model.new_cache(3), tokens, tokens
+    with torch.inference_mode():
+        for _ in range(36):
+            following = model(new, cache, text.shape[1] - new.shape[1])[:, -1].argmax(-1, keepdim=True)
+            assert torch.equal(following, model(text)[:, -1].argmax(-1, keepdim=True))
+            new, text = following, torch.cat((text, following), dim=1)
+
+
+@pytest.mark.parametrize("wrong", ["mask of the first", "place 0", "one place late"])
+def test_a_wrong_cache_changes_the_logits(wrong):
+    given = {"attend": first_heads_first} if wrong == "mask of the first" else {}
+    model, tokens = make_decoder(**given), torch.randint(11, (1, 6))
+    cache = model.new_cache()
+    model(tokens[:, :5], cache)
+    start = {"place 0": 0, "one place late": 6}.get(wrong, 5)
+    last = model(tokens[:, 5:], cache, start)[0, -1]
+    assert not torch.allclose(last, model(tokens)[0, -1], atol=1e-3)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 3, 6])
+@pytest.mark.parametrize("q", [1, 3, 5])
+def test_causal_attention_is_pytorchs_on_the_last_queries(kv_heads, q):
+    queries, keys, values = (torch.randn(2, heads, 5, 4, dtype=torch.double) for heads in (6, kv_heads, kv_heads))
+    expected = first_heads_first(queries, keys, values)[:, :, 5 - q :]
+    torch.testing.assert_close(causal_attention(queries[:, :, 5 - q :], keys, values), expected)
+
+
+def test_decoders_parameters_cache_and_multiply_adds_by_hand():
+    model = Decoder(256, width=64, layers=4, heads=8, kv_heads=2, hidden=96, context=50)
+    block = 64 * (64 + 2 * 16) + 64 * 64 + 2 * 64 * 96
+    assert parameters_of(model) == 4 * (block + 2 * 64) + 64 + (256 + 50 + 256) * 64
+    assert model.new_cache(3).shape == (4, 2, 3, 2, 50, 8)
+    assert model.new_cache(3, 7).nbytes == 4 * 2 * 3 * 2 * 7 * 8 * 4
+    tokens = torch.randint(256, (2, 10))
+    attention = 2 * 8 * 10 * 10 * 8  # scores and their sums of values, for each head
+    assert profile_ops(model, tokens).forward_macs == 2 * (10 * (4 * block + 64 * 256) + 4 * attention)
+
+
+def test_decoder_runs_on_meta_trains_and_pickles():
+    model, tokens = make_decoder(kv_heads=2), torch.randint(11, (2, 5))
+    model(tokens).sum().backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+    assert torch.equal(pickle.loads(pickle.dumps(model))(tokens), model(tokens))
+    with torch.device("meta"):
+        large = Decoder(32_000, width=4096, layers=32, heads=32, hidden=11_008, context=4096)
+        cache = large.new_cache(4, 100)
+    assert large(torch.zeros(4, 1, dtype=torch.int64, device="meta"), cache, 99).shape == (4, 1, 32_000)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"heads": 5}, "heads=5, kv_heads=5; give heads that divide the width"),
+        ({"kv_heads": 4}, "kv_heads that divide the heads"),
+        ({"layers": 0}, "layers=0 is too small"),
+        ({"vocabulary": 0}, "vocabulary=0 is too small"),
+        ({"context": 0}, "context=0 is too small"),
+    ],
+)
+def test_decoder_refuses_sizes_that_cannot_be(given, message):
+    with pytest.raises(ValueError, match=message):
+        make_decoder(**given)
+
+
+def test_decoder_tells_what_to_do_about_tokens_and_caches():
+    model, tokens = make_decoder(), torch.zeros(2, 4, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"give whole numbers \(N, T\)"):
+        model(tokens.double())
+    with pytest.raises(ValueError, match=r"give whole numbers \(N, T\)"):
+        model(tokens[0])
+    with pytest.raises(ValueError, match="start=3 without a cache"):
+        model(tokens, start=3)
+    with pytest.raises(ValueError, match=r"the places 7 to 11; the model has 10. Choose a larger context="):
+        model(tokens, model.new_cache(2), 7)
+    with pytest.raises(ValueError, match=r"the cache has 6. Choose a larger new_cache"):
+        model(tokens, model.new_cache(2, 6), 3)
+    with pytest.raises(ValueError, match=r"2 texts, and a cache of 1; make new_cache\(batch=2\)"):
+        model(tokens, model.new_cache(), 3)

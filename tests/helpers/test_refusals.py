@@ -186,6 +186,10 @@ def losses(values, **options):
     (lambda: plotting.draw_window(3, [3], used=3, read=True), ValueError, "kept[0]=3 is too large"),
     (lambda: plotting.draw_window(3, [0, 0], used=0, read=True), ValueError, "kept is [0, 0] and used is 0"),
     (lambda: plotting.draw_window(3, [0], used=1, read=True), ValueError, "kept is [0] and used is 1"),
+    (lambda: plotting.draw_score_tiles([], 0), ValueError, "order is tiles"),
+    (lambda: plotting.draw_score_tiles([(0, 0), (0, 0)], 0), ValueError, "each once and as (row, column)"),
+    (lambda: plotting.draw_score_tiles([(0, 12)], 0), ValueError, "order[0]=12 is too large"),
+    (lambda: plotting.draw_score_tiles([(0, 0)], 1), ValueError, "step=1 is too large"),
 )  # fmt: skip
 def test_plotting(call, kind, words):
     refused(call, kind, words)

@@ -192,9 +192,9 @@ def pipeline_schedule(
 ) -> PipelineSchedule:
     """Return the schedule ``name`` ("gpipe", "1f1b", "interleaved", "zero_bubble"), every pass as early as it can be.
 
-    ``forward_s`` and ``backward_s`` are seconds of one microbatch in one stage: one number for all, or one a stage.
-    ``weight_s`` is the part of ``backward_s`` that "zero_bubble" may put off (by default half of it). A rank does one
-    thing at a time, in the schedule's order; a result is ``transfer_s`` on the way to a stage of another rank.
+    ``forward_s`` and ``backward_s`` are seconds of one of the ``microbatches`` in one stage: one number for all, or one
+    a stage. ``weight_s`` is the part of ``backward_s`` that "zero_bubble" may put off (by default half of it). A rank
+    does one thing at a time, in the schedule's order; a result is ``transfer_s`` on the way to a stage of another rank.
     "interleaved" gives each rank ``chunks`` stages: stage s is on rank s mod ``ranks``.
 
     Raises ValueError for another name, fewer microbatches than ranks (but for "gpipe"; the schedules can do with fewer,
@@ -315,12 +315,16 @@ def bubble_ratio(
     backward_s: float = 2.0,
     weight_s: float | None = None,
 ) -> float:
-    """Return the idle time of a rank over its busy time, where all stages take equally long and messages no time.
+    """Return a rank's idle over its busy time in the schedule ``name``, with equal stages and messages of no time.
 
-    p ranks, m microbatches, v chunks, and F, B, W seconds of the forward pass, the backward pass and its weight part:
-    (p - 1) / m for "gpipe" and "1f1b", (p - 1) / (v m) for "interleaved" (Narayanan et al., 2021, section 2.2), and
-    (p - 1) (F + (B - W) - W) / (m (F + B)) for "zero_bubble", ZB-H1 (Qi et al., 2024, table 2), which holds while
-    W is at most F and at most B - W. ``weight_s`` is half of ``backward_s`` unless given.
+    p ``ranks``, m ``microbatches``, v ``chunks`` a rank, and seconds of the forward pass (F, ``forward_s``), the
+    backward pass (B, ``backward_s``) and its weight part (W, ``weight_s``): (p - 1) / m for "gpipe" and "1f1b", (p - 1)
+    / (v m) for "interleaved" (Narayanan et al., 2021, section 2.2), and (p - 1) (F + (B - W) - W) / (m (F + B)) for
+    "zero_bubble", ZB-H1 (Qi et al., 2024, table 2), which holds while W is at most F and at most B - W. ``weight_s`` is
+    half of ``backward_s`` unless given.
+
+    >>> bubble_ratio("1f1b", ranks=4, microbatches=12)
+    0.25
 
     Raises ValueError as :func:`pipeline_schedule`, and where the formula does not hold. Lesson 05.
     """
@@ -343,9 +347,10 @@ def bubble_share(ratio: float) -> float:
 def live_activations(name: str, *, rank: int, ranks: int, microbatches: int, chunks: int = 1) -> int:
     """Return the most (stage, microbatch) pairs whose activations ``rank`` keeps at once.
 
-    All m for "gpipe"; p - rank for "1f1b" (Narayanan et al., 2021); for "interleaved" one more than the forward passes
-    of its warm-up, at most v m; p on every rank for "zero_bubble", ZB-H1, whose activations live until the weights'
-    gradient (Qi et al., 2024). Raises ValueError as :func:`pipeline_schedule`. Lesson 05.
+    Of m ``microbatches`` on p ``ranks`` with v ``chunks`` each, by ``name``: all m for "gpipe"; p - rank for "1f1b"
+    (Narayanan et al., 2021); for "interleaved" one more than the forward passes of its warm-up, at most v m; p on every
+    rank for "zero_bubble", ZB-H1, whose activations live until the weights' gradient (Qi et al., 2024). Raises
+    ValueError as :func:`pipeline_schedule`. Lesson 05.
     """
     check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
     whole_number("rank", rank, at_least=0, at_most=ranks - 1)

@@ -95,10 +95,10 @@ class SplitSleepingLayer(nn.Module):
 
 
 def sleeping_net(stages: int, *, forward_s: float, backward_s: float, weight_s: float | None = None) -> nn.Sequential:
-    """Return a net of ``stages`` layers that sleep instead of computing; ``weight_s`` is a part of ``backward_s``.
+    """Return a net of ``stages`` layers that sleep ``forward_s`` and ``backward_s`` instead of computing.
 
-    Give ``weight_s`` for "zero_bubble", which needs the two parts of the backward pass apart. Raises ValueError for a
-    negative time and for a part that is more than the whole.
+    Give ``weight_s``, a part of ``backward_s``, for "zero_bubble", which needs the two parts of the backward pass
+    apart. Raises ValueError for a negative time and for a part that is more than the whole.
     """
     if weight_s is None:
         return nn.Sequential(*(SleepingLayer(forward_s, backward_s) for _ in range(whole_number("stages", stages))))
@@ -123,11 +123,12 @@ def execute_schedule(
 ) -> PipelineRun:
     """Carry one batch forward and backward through ``net``, a pipeline on ``ranks``, by torch.distributed.pipelining.
 
-    The layers of ``net`` are dealt out in order, equally many to each of the ``ranks.world_size`` x ``chunks`` stages,
-    and ``inputs`` and ``targets`` are cut along their first dimension into ``microbatches`` equal parts.
-    ``loss(outputs, targets)`` is a mean; the gradients are then those of the whole batch's mean. A layer that mixes the
-    rows of a batch (batch norm) sees one microbatch at a time, as in every pipeline. Net and loss go to the ranks
-    pickled, and stay here as they were. A first step, in which PyTorch learns the shapes, is not counted. PyTorch's
+    ``name`` is that of the schedule. The layers of ``net`` are dealt out in order, equally many to each of the
+    ``ranks.world_size`` x ``chunks`` stages, and ``inputs`` and ``targets`` are cut along their first dimension into
+    ``microbatches`` equal parts. ``loss(outputs, targets)`` is a mean; the gradients are then those of the whole
+    batch's mean. A layer that mixes the rows of a batch (batch norm) sees one microbatch at a time, as in every
+    pipeline. Net and loss go to the ranks pickled, and stay here as they were. A first step, in which PyTorch learns
+    the shapes, is not counted; the fastest of ``repeats`` more counts. All must end within ``timeout_s``. PyTorch's
     "zero_bubble" puts off the whole backward pass of stage 0, for whose input gradient nobody waits.
 
     Raises ValueError for what :func:`schedules.pipeline_schedule` refuses, for layers that do not divide by the stages,
@@ -203,8 +204,9 @@ def compare_with_one_process(
 ) -> PipelineEquality:  # fmt: skip
     """Return how far ``run`` is from the same batch through ``net`` here, in one piece.
 
-    Each difference is the largest of any element over the largest magnitude in the tensor here. ``net`` keeps the
-    gradients that it has.
+    The batch is ``inputs`` and ``targets``, and ``loss(outputs, targets)`` a mean. Each difference is the largest of
+    any element over the largest magnitude in the tensor here; equal is what differs by ``tolerance`` at most. ``net``
+    keeps the gradients that it has.
     """
     outputs, alone = gradients_of(net, inputs, targets, loss)
     apart = {name: relative_difference(run.gradients.get(name), wanted) for name, wanted in alone.items()}

@@ -40,7 +40,9 @@ def draw_levels(levels: Mapping[str, Sequence[str]], *, title: str) -> Figure:
 
 
 def draw_tile(sums: Sequence[Sequence[str]], inputs: Sequence[str], filters: Sequence[str], *, title: str) -> Figure:
-    """Return a tile of sums as a kernel keeps it: a row an input, a column a vector of filters, each by its register.
+    """Return a tile of ``sums`` as a kernel keeps it: a row for each of ``inputs``, a column a vector of ``filters``.
+
+    Each is the name of its register; ``title`` stands above the drawing.
 
     Raises TypeError or ValueError for sums that are not one for each input and each vector of filters. Lesson 10.
     """

@@ -144,8 +144,8 @@ def draw_loader(
     """Return workers that make batches, the queue in shared memory, and the trainer that takes them.
 
     ``making`` has the batch of each worker (None: it waits), ``ready`` the batches in the queue, the next one first,
-    ``computing`` the batch in the trainer (None: it waits), ``places`` how many the queue holds.
-    Raises ValueError for no or more than 8 workers, and more ready batches than places. Lesson 08.
+    ``computing`` the batch in the trainer (None: it waits), ``places`` how many the queue holds. ``title`` stands above
+    the drawing. Raises ValueError for no or more than 8 workers, and more ready batches than places. Lesson 08.
     """
     making = [None if batch is None else whole_number(f"making[{worker}]", batch, at_least=0)
               for worker, batch in enumerate(members("making", making, "batches or None"))]  # fmt: skip

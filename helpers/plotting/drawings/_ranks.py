@@ -45,8 +45,9 @@ def draw_ring(
     """Return ranks as columns and chunks as rows; each box has the numbers of the ranks whose terms its sum holds.
 
     ``chunks[rank][chunk]`` are these ranks. ``moves`` are (source, target, chunk) of what is sent in this step, arrows;
-    a chunk with the terms of all ranks is framed. ``parallel.ring_frames(4)`` has all of them, a frame a step.
-    Raises ValueError for more than 8 ranks, and for a rank or a chunk that is not there. Lesson 04.
+    a chunk with the terms of all ranks is framed. ``title`` stands above the drawing. ``parallel.ring_frames(4)`` has
+    all of them, a frame a step. Raises ValueError for more than 8 ranks, and for a rank or a chunk that is not there.
+    Lesson 04.
     """
     state = _state(chunks)
     ranks, rows = len(state), len(state[0])
@@ -115,7 +116,7 @@ def draw_mesh(layout: Layout, *, along: str | None = None, title: str = "") -> F
     """Return the ranks of ``layout``: a box a pipeline stage, in it a row a data rank and a column a tensor rank.
 
     ``along`` ("data", "tensor" or "pipeline") gives the ranks that differ in nothing else, a group, one colour.
-    Raises ValueError for another name, and for more than 64 ranks. Lesson 16.
+    ``title`` stands above the drawing. Raises ValueError for another name, and for more than 64 ranks. Lesson 16.
     """
     from helpers.parallel import Layout
 
@@ -220,8 +221,8 @@ def draw_blocks(ranks: int, step: int, *, causal: bool = False, balanced: bool =
 
     In step s rank r has the keys of rank (r - s) mod ``ranks``. With ``causal`` a block of later keys has nothing to
     do, and its rank waits. ``balanced`` is causal as well: the sequence is cut into twice as many pieces, rank r has
-    pieces r and 2 ``ranks`` - 1 - r, and nobody waits. Raises ValueError for a step that is not there, more than 8
-    ranks. Lesson 16.
+    pieces r and 2 ``ranks`` - 1 - r, and nobody waits. ``title`` stands above the drawing. Raises ValueError for a step
+    that is not there, more than 8 ranks. Lesson 16.
     """
     whole_number("ranks", ranks, at_most=MOST_RANKS)
     whole_number("step", step, at_least=0, at_most=ranks - 1)
@@ -259,8 +260,8 @@ def draw_all_to_all(counts: Sequence[Sequence[int]], *, capacity: int | None = N
 
     A count is written where it fits. ``counts[rank][expert]`` are tokens that chose the expert; the experts are dealt
     out to the ranks in order, equally many each. An expert has ``capacity`` places for each rank: what does not fit is
-    dropped, and what is not used is sent empty. Raises ValueError for experts that do not divide, for no tokens and
-    more than 8 ranks. Lesson 16.
+    dropped, and what is not used is sent empty. ``title`` stands above the drawing. Raises ValueError for experts that
+    do not divide, for no tokens and more than 8 ranks. Lesson 16.
     """
     rows = [[whole_number(f"counts[{rank}][{place}]", count, at_least=0)
              for place, count in enumerate(members(f"counts[{rank}]", row, "tokens by expert"))]

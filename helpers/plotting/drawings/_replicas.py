@@ -14,7 +14,9 @@ _NAME_IN, _STAGE_IN, _GAP_IN, _ROW_IN, _TOP_IN, _MOST = 1.05, 0.95, 0.3, 0.42, 0
 
 
 def draw_replicas(stages: Sequence[str], *, replicas: int = 4, title: str) -> Figure:
-    """Return a step of all replicas in a loop, above it in a stack: each box is a call, numbered in its order.
+    """Return a step of ``stages`` for all replicas in a loop, and below it in a stack: each box is a call, numbered.
+
+    ``title`` stands above both.
 
     Raises TypeError or ValueError for stages that are no texts, and unless ``replicas`` are 2 to 12. Lesson 13.
     """
@@ -43,10 +45,11 @@ def draw_replicas(stages: Sequence[str], *, replicas: int = 4, title: str) -> Fi
 
 
 def draw_couplings(stages: Sequence[str], couplings: Mapping[str, str], *, replicas: int = 4, title: str) -> Figure:
-    """Return a stack's step: a lane a replica, and a bar across the lanes at each stage that ``couplings`` names.
+    """Return a stack's step: a lane a replica, and a bar across them at each of ``stages`` that ``couplings`` names.
 
-    A coupling's text, below its bar, says what passes from replica to replica there. Raises TypeError or ValueError
-    for stages that are no texts, couplings of no stage, and unless ``replicas`` are 2 to 12. Lesson 13.
+    A coupling's text, below its bar, says what passes from replica to replica there; ``title`` stands above all. Raises
+    TypeError or ValueError for stages that are no texts, couplings of no stage, and unless ``replicas`` are 2 to 12.
+    Lesson 13.
     """
     stages, replicas = _checked(stages, replicas)
     named("couplings", couplings, "texts by their stages")

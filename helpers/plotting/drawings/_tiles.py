@@ -1,4 +1,4 @@
-"""A product in tiles: the blocks of threads of C, and what one block, or one thread, reads of A and of B."""
+"""A product in tiles: the blocks of threads of C, and what one block, or two threads, read of A and of B."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _CELL_IN, _GAP_IN, _LEFT_IN, _TOP_IN, _MOST = 0.17, 0.42, 0.3, 0.34, 24
 def draw_tiles(
     m: int, n: int, k: int, *, tile: int, block: tuple[int, int] = (0, 0), step: int | None = None, title: str = ""
 ) -> Figure:
-    """Return A (m x k) beside C (m x n) and B (k x n) above it: what one thread reads, or one block in a step.
+    """Return A (m x k) beside C (m x n) and B (k x n) above it: what two threads read, or one block in a step.
 
-    C is cut into blocks of ``tile`` x ``tile`` threads, an element each. Without ``step`` it is the naive kernel: the
-    first thread of ``block`` (its row and column) reads a row of A and a column of B. With it, the block has the
-    tiles number ``step`` in its shared memory. Raises ValueError for sides that the tile does not divide or above 24,
-    a block or a step that is not there. Lesson 02.
+    The sides are ``m``, ``n`` and ``k``. C is cut into blocks of ``tile`` x ``tile`` threads, an element each. Without
+    ``step`` it is the naive kernel: the first two threads of ``block`` (its row and column) read the same row of A, and
+    a column of B each. With it, the block has the tiles number ``step`` in its shared memory. ``title`` stands above
+    the drawing. Raises ValueError for sides that the tile does not divide or above 24, a block or a step that is not
+    there. Lesson 02.
     """
     for name, side in {"m": m, "n": n, "k": k}.items():
         if whole_number(name, side, at_most=_MOST) % whole_number("tile", tile):
@@ -28,7 +29,7 @@ def draw_tiles(
     rows, columns = (whole_number(f"block[{place}]", at, at_least=0, at_most=side // tile - 1) * tile
                      for place, (at, side) in enumerate(zip(block, (m, n), strict=True)))  # fmt: skip
     naive = step is None
-    tall, wide = (1, 1) if naive else (tile, tile)
+    tall, wide = (1, min(tile, 2)) if naive else (tile, tile)
     start = 0 if step is None else whole_number("step", step, at_least=0, at_most=k // tile - 1) * tile
     left, top = _LEFT_IN + k * _CELL_IN + _GAP_IN, _TOP_IN + k * _CELL_IN + _GAP_IN
     high = top + m * _CELL_IN
@@ -44,6 +45,8 @@ def draw_tiles(
                     own_columns is None or own_columns[0] <= j < own_columns[1])  # fmt: skip
                 place = {"A": j, "B": i, "C": -1}[name]
                 colour = COMPUTING if name == "C" else DATA if now.start <= place < now.stop else EMPTY
+                if naive and name == "B":
+                    colour = tint(DATA, 0.6)
                 if colour == EMPTY and path.start <= place < path.stop:
                     colour = tint(DATA, 0.75)
                 _cell(axes, *at[name], i, j, colour if mine else EMPTY)
@@ -56,7 +59,9 @@ def draw_tiles(
         _frame(axes, _LEFT_IN + start * _CELL_IN, top + rows * _CELL_IN, tile)
         _frame(axes, left + columns * _CELL_IN, _TOP_IN + start * _CELL_IN, tile)
         _frame(axes, left + columns * _CELL_IN, top + rows * _CELL_IN, tile)
-    named = {"a thread": (COMPUTING, "none"), "it reads": (DATA, "none")} if naive else {
+    named = {
+        "two threads": (COMPUTING, "none"), "both read": (DATA, "none"), "one reads": (tint(DATA, 0.6), "none"),
+    } if naive else {
         "a block": (COMPUTING, INK), "in its shared memory": (DATA, INK),
         "before and after": (tint(DATA, 0.75), "none"),
     }  # fmt: skip

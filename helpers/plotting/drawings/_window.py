@@ -27,8 +27,9 @@ _CELL_IN, _LEFT_IN, _MEMORY_IN, _FILE_IN, _KEYS_IN = 0.62, 1.05, 0.42, 1.5, 5.0
 def draw_window(layers: int, kept: Sequence[int], *, used: int, read: bool, title: str = "") -> Figure:
     """Return a file of ``layers``, and above it the memory with those ``kept``: the one used longest ago first.
 
-    ``used`` is the layer in use; with ``read`` an arrow says that it came from the disk. Raises TypeError and
-    ValueError for layers that the file does not have, twice the same, or a ``used`` that is not kept. Lesson 08.
+    ``used`` is the layer in use; with ``read`` an arrow says that it came from the disk. ``title`` stands above the
+    drawing. Raises TypeError and ValueError for layers that the file does not have, twice the same, or a ``used`` that
+    is not kept. Lesson 08.
     """
     whole_number("layers", layers, at_most=16)
     kept = [whole_number(f"kept[{place}]", layer, at_least=0, at_most=layers - 1)

@@ -47,11 +47,11 @@ def play(
 ) -> None:
     """Display ``frames`` as a player: a button to play, steps forth and back, a slider, the keys Left, Right, Space.
 
-    ``alt`` says what moves, for those who do not see it; ``captions`` has a sentence for each frame. Without scripts,
-    on paper and on GitHub some of the frames stand there as a picture: those at the places ``stills``, counted from 0,
-    by default the first, the middle and the last. The figures are closed.
-    Raises TypeError for what is no figure or no place, ValueError for fewer than two, for figures of different sizes,
-    for empty texts, another number of captions, and a place without a frame. Lesson 04.
+    ``title`` stands above it; ``alt`` says what moves, for those who do not see it; ``captions`` has a sentence for
+    each frame. Without scripts, on paper and on GitHub some of the frames stand there as a picture: those at the places
+    ``stills``, counted from 0, by default the first, the middle and the last. The figures are closed. Raises TypeError
+    for what is no figure or no place, ValueError for fewer than two, for figures of different sizes, for empty texts,
+    another number of captions, and a place without a frame. Lesson 04.
     """
     figures = members("frames", frames, "figures, such as draw_ring returns", kind=Figure)
     said = [] if captions is None else members("captions", captions, "sentences, one a frame", kind=str)

@@ -310,10 +310,10 @@ def standard_network(seed: int = 0) -> Network:
 
 
 def random_network(widths: tuple[int, ...], activations: tuple[str, ...], *, seed: int = 0) -> Network:
-    """Return a network of ``widths`` (the inputs, then every layer's outputs) with an activation for each layer.
+    """Return a network of ``widths`` (the inputs, then every layer's outputs) with one of ``activations`` a layer.
 
-    Weights and biases are uniform within 1 / sqrt(inputs) of zero, as nn.Linear's are at first. Raises ValueError for
-    widths and activations that do not fit together. Lesson 11.
+    Weights and biases are drawn with ``seed``, uniform within 1 / sqrt(inputs) of zero, as nn.Linear's are at first.
+    Raises ValueError for widths and activations that do not fit together. Lesson 11.
     """
     if len(widths) != len(activations) + 1 or not all(operator.index(width) > 0 for width in widths):
         raise ValueError(
@@ -335,14 +335,14 @@ def exact_outputs(network: Network, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def error_bound(network: Network, inputs: torch.Tensor, *, precision: str = "fp32") -> torch.Tensor:
-    """Return, float64 (N, outputs), how far the outputs of a right program may be from :func:`exact_outputs`.
+    """Return how far the outputs of a right program may be from :func:`exact_outputs`, float64 (N, outputs).
 
     A sum of k products of numbers of unit roundoff u is off by at most k u / (1 - k u) times the sum of their absolute
     values, in any order (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, 3.1). What comes from the
     layer before is passed on by the sizes of the weights, then by the steepest slope of the activation (a softmax
-    changes no output by more than the largest change of an input). With "fp16" the inputs, weights and activations are
-    rounded as well. It holds while nothing overflows, for float16 at 65,504. Raises ValueError for another precision.
-    Lesson 11.
+    changes no output by more than the largest change of an input). ``inputs`` are (N, inputs) of ``network``; with
+    ``precision="fp16"`` they, the weights and the activations are rounded as well. It holds while nothing overflows,
+    for float16 at 65,504. Raises ValueError for another precision. Lesson 11.
     """
     if precision not in _ROUNDOFF:
         raise ValueError(f"precision is one of {', '.join(_ROUNDOFF)}, not {precision!r:.40}")

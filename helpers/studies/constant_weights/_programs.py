@@ -31,7 +31,7 @@ def generate(
     prune: float = 0.0,
     layout: str = "rows",
 ) -> str:
-    """Return the source text of a program that evaluates ``model``: C++ or CUDA C++.
+    """Return the source text of a program that evaluates ``model``: with ``target`` "cpp" C++, with "cuda" CUDA C++.
 
     ``placement`` says where the weights are: one of :data:`CPP_PLACEMENTS` (by default "lanes") or of
     :data:`CUDA_PLACEMENTS` ("const"). ``prune`` sets that share of every layer's weights, those nearest to zero, to
@@ -119,7 +119,9 @@ class CppProgram:
 
 
 def cpp_program(model: nn.Module | Network, placement: str = "lanes", *, prune: float = 0.0) -> CppProgram:
-    """Return ``model`` compiled with its weights placed as :data:`cpp_sources.CPP_PLACEMENTS` says, ready to be called.
+    """Return ``model`` compiled with its weights where ``placement`` says, one of :data:`CPP_PLACEMENTS`, to be called.
+
+    ``prune`` is the share of every layer's weights that is set to zero first.
 
     Raises as :func:`cpp_sources.cpp_source` and :func:`helpers.native.compile_cpp`. Lesson 11.
     """
@@ -190,8 +192,8 @@ def cuda_function(
 ) -> CudaFunction:
     """Return ``model`` compiled for the GPU ``device`` (torch's current one) and loaded there, its weights in place.
 
-    The other arguments are those of :func:`generate`. It is compiled once and then read from the cache. Raises what
-    :func:`generate` and :func:`build` raise, and NativeError where there is no GPU.
+    ``placement``, ``precision``, ``layout`` and ``prune`` are those of :func:`generate`. It is compiled once and then
+    read from the cache. Raises what :func:`generate` and :func:`build` raise, and NativeError where there is no GPU.
     """
     network = pruned(network_of(model), prune)
     source = cuda_sources.cuda_source(network, placement=placement, precision=precision, layout=layout)

@@ -78,8 +78,9 @@ def judge_choices(
 ) -> ChoiceQuality:
     """Return hits and regret of ``chosen``, an algorithm a shape, by ``times_s``: each algorithm's times, one a shape.
 
-    A time that was not measured is NaN. Judge by times other than those that chose: the least of noisy times is too
-    small. Raises TypeError or ValueError for two lengths, or a choice that was not measured.
+    A choice hits when it takes at most ``within_share`` longer than the fastest: 0.1, SEER's rule, unless given. A time
+    that was not measured is NaN. Judge by times other than those that chose: the least of noisy times is too small.
+    Raises TypeError or ValueError for two lengths, or a choice that was not measured.
     """
     names = members("chosen", chosen, "names", kind=str)
     within = number("within_share", within_share, at_least=0)
@@ -127,8 +128,9 @@ def hold_out_networks(
 def random_split(shapes: Sequence[ConvolutionShape], *, test_share: float = 0.3, seed: int = 0) -> Split:
     """Return a split that puts ``test_share`` of ``shapes`` aside at random, as SEER's first test set does.
 
-    Where a shape stands in ``shapes`` twice, as in the layers of a network, it may be on both sides: ``leaked`` counts
-    those. Raises TypeError or ValueError for other arguments, or where a side is empty. Lesson 14.
+    ``seed`` decides which. Where a shape stands in ``shapes`` twice, as in the layers of a network, it may be on both
+    sides: ``leaked`` counts those. Raises TypeError or ValueError for other arguments, or where a side is empty.
+    Lesson 14.
     """
     given = shapes_of(shapes)
     count = round(number("test_share", test_share, above=0) * len(given))

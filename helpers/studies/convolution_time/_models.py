@@ -100,7 +100,7 @@ def own_program_of(shape: ConvolutionShape) -> str:
 def fit(
     name: str, shapes: Sequence[ConvolutionShape], times_s: Sequence[float], programs: Sequence[str] | None = None
 ) -> Model:
-    """Return the model ``name`` of one algorithm, fitted to its ``times_s``, one a shape.
+    """Return the model ``name`` of one algorithm, fitted to its ``times_s``, one for each of ``shapes``.
 
     * ``"flops"``: so many seconds a call, and a multiply-accumulate (two FLOPs).
     * ``"roofline"``: the longer of FLOPs over a rate and bytes over another.

@@ -47,7 +47,7 @@ class Waves(Record):
 
 
 def count_blocks(shape: ConvolutionShape, *, tile_positions: int = 128, tile_channels: int = 32) -> int:
-    """Return the blocks of a kernel, each computing a tile of ``tile_positions`` outputs x ``tile_channels`` channels.
+    """Return a kernel's blocks for ``shape``, each a tile of ``tile_positions`` outputs x ``tile_channels`` channels.
 
     The defaults are those of the kernel in SEER's script.
     """
@@ -68,8 +68,10 @@ def count_waves(
 ) -> Waves:
     """Return the waves of a kernel whose blocks have ``threads`` threads of ``registers`` each, and ``shared_bytes``.
 
-    Registers are given to a warp of 32 threads in units of 256; what a block of shared memory is rounded up to differs
-    by generation and is left out, as is what a driver keeps for itself.
+    The kernel is for the convolution ``shape``, in blocks of ``tile_positions`` x ``tile_channels`` as
+    :func:`count_blocks` has them, on ``gpu`` (by default SEER's, a TITAN Xp). Registers are given to a warp of 32
+    threads in units of 256; what a block of shared memory is rounded up to differs by generation and is left out, as is
+    what a driver keeps for itself.
 
     Raises TypeError or ValueError for no whole numbers, and for a block that does not fit on a multiprocessor.
     Lesson 14.

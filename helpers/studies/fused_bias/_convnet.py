@@ -145,9 +145,11 @@ def measure_ladder(
 ) -> Ladder:
     """Return the time of each rung for one batch: a forward pass, or with ``phase="training"`` a whole step.
 
-    All rungs get the weights of ``model`` (a new one by default) and compute on the device of ``images``; a step is
-    forward pass, cross-entropy, backward pass and an update by SGD. The first of ``rungs`` is the baseline. By default
-    they are all of :data:`RUNGS` that can run there, but for "compiled", whose first call takes tens of seconds.
+    The batch is ``images`` (N, 1, 28, 28) and their ``labels`` (N,). All rungs get the weights of ``model`` (a new one
+    by default) and compute on the device of the images; a step is forward pass, cross-entropy, backward pass and an
+    update by SGD. ``budget_s`` is for all rungs together, ``clock`` for tests. The first of ``rungs`` is the baseline.
+    By default they are all of :data:`RUNGS` that can run there, but for "compiled", whose first call takes tens of
+    seconds.
 
     Raises RuntimeError when a rung's logits are not those of the net in float64 to within 1e-4 of the largest, and
     ValueError for an unknown phase or rung. Lesson 12.

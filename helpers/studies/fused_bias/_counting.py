@@ -121,9 +121,10 @@ def traffic(
     """Return what the bias and the ReLU of ``variant`` read and write for an activation of ``shape`` (N, C, ...).
 
     Counted is what the program names: each kernel reads its operands once and writes its result once; the line that a
-    cache fetches before a write is left out, as in STREAM. The convolution is left out too, since all variants have
-    it, and with it the bias of "native" and "post-op", which it adds, and their bias gradient, which its backward
-    pass computes. ``phase`` is "forward", or "backward" for the ReLU's and the bias's gradients.
+    cache fetches before a write is left out, as in STREAM. The convolution is left out too, since all variants have it,
+    and with it the bias of "native" and "post-op", which it adds, and their bias gradient, which its backward pass
+    computes. ``phase`` is "forward", or "backward" for the ReLU's and the bias's gradients. All tensors are of
+    ``dtype``.
 
     Raises ValueError for an unknown variant, phase or shape, and for the backward pass of "compiled", whose kernels
     the compiler decides: profile it instead. Lesson 12.
@@ -193,7 +194,7 @@ def _probe_kernel(kernel: KernelTraffic) -> str:
 
 
 def bandwidth_at(limits: MachineLimits, working_set_bytes: float, *, by: str) -> float:
-    """Return the bandwidth in bytes a second of the probe's kernel ``by`` at a working set, interpolated.
+    """Return the bandwidth in bytes a second of the kernel ``by`` at ``working_set_bytes``, interpolated in ``limits``.
 
     ``by`` is "read", "write", "copy", "triad" or "scale"; outside the measured sizes the nearest one counts. Lesson 12.
     """

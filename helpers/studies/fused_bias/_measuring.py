@@ -123,9 +123,11 @@ def measure_layer(
 ) -> LayerTimes:
     """Return the forward times of layer ``index`` (0 to 2) of :class:`Convnet` by every variant that can run.
 
-    All are timed in turns with the bare convolution as the baseline; "compiled" is left out. "Fused" is "post-op".
-    Call ``steady_allocator()`` first on a CPU; ``clock`` as in :func:`timing.compare`, here and below. Raises
-    ValueError for an unknown layer or batch, RuntimeError where "post-op" cannot run, whose ratio is the point.
+    ``batch`` random images on ``device`` (by default CUDA if there is one) go through all in turns for ``budget_s``
+    seconds, with the bare convolution as the baseline, then through "post-op" and "separate" for half as long;
+    "compiled" is left out. "Fused" is "post-op". Call ``steady_allocator()`` first on a CPU; ``clock`` as in
+    :func:`timing.compare`, here and below. Raises ValueError for an unknown layer or batch, RuntimeError where
+    "post-op" cannot run, whose ratio is the point.
     """
     if index not in range(3):
         raise ValueError(f"the net has the layers 0, 1 and 2, not {index!r}")
@@ -164,8 +166,9 @@ def measure_kernels(
     """Return what follows the convolution, forward and backward, for an activation of ``shape`` (N, C, H, W).
 
     float32, random, contiguous; modelled by :func:`model_time` from ``limits``, measured in turns with ``y.mul_(1)``,
-    each in its own caches as the limits were. Backward are the gradients of ReLU and bias. Raises ValueError for a
-    shape of other than four sizes. Lesson 12.
+    each in its own caches as the limits were, for ``budget_s`` seconds on ``device`` (by default CUDA if there is one);
+    ``clock`` is for tests. Backward are the gradients of ReLU and bias. Raises ValueError for a shape of other than
+    four sizes. Lesson 12.
     """
     chosen = _device(device)
     if len(shape) != 4:
@@ -213,7 +216,9 @@ def measure_reductions(
 ) -> timing.Comparison:
     """Return the times of every reduction of a random float32 gradient of ``shape`` (N, C, H, W), "sum" the baseline.
 
-    "one-pass" is left out where it cannot run. Raises ValueError for a shape of other than four sizes. Lesson 12.
+    "one-pass" is left out where it cannot run. With ``channels_last`` the gradient lies so. ``device`` is by default
+    CUDA if there is one; ``budget_s`` and ``clock`` are those of :func:`timing.compare`. Raises ValueError for a shape
+    of other than four sizes. Lesson 12.
     """
     chosen = _device(device)
     grad = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(chosen)
@@ -231,9 +236,9 @@ def measure_story(
     """Return the figures of the story on ``device``, of a net like its own (:class:`Convnet`).
 
     The story's: 2.61 for convolution, bias and activation, 2.31 for the forward pass, on an unnamed GPU. By default on
-    CUDA if there is one. The images are random, the weights new; ``budget_s`` is for each comparison. The profile is
-    of ten forward passes of the "broadcast" net at the first batch size. cuDNN computes in float32, as the story's did:
-    TF32, its default, is off meanwhile.
+    CUDA if there is one. A row is for as many random images as one of ``batches`` says; the weights are new, and
+    ``budget_s`` is for each comparison. The profile is of ten forward passes of the "broadcast" net at the first batch
+    size. cuDNN computes in float32, as the story's did: TF32, its default, is off meanwhile.
     """
     chosen = _device(device)
     with _without_tf32():

@@ -121,9 +121,9 @@ def conv_bias_relu_pool(
 ) -> torch.Tensor:
     """Return max_pool2d(relu(conv2d(x, weight, bias, padding=1)), 2), (N, C_out, H // 2, W // 2), channels-last.
 
-    For x (N, C_in, H, W), which is copied unless it lies channels-last, weight (C_out, C_in, 3, 3) and bias (C_out,),
-    float32 or float64, on a CPU. Between the layers nothing is written to memory, and outputs that no pooling window
-    holds are not computed. ``algorithm`` is one of :data:`ALGORITHMS`:
+    For ``x`` (N, C_in, H, W), which is copied unless it lies channels-last, ``weight`` (C_out, C_in, 3, 3) and ``bias``
+    (C_out,), float32 or float64, on a CPU. Between the layers nothing is written to memory, and outputs that no pooling
+    window holds are not computed. ``algorithm`` is one of :data:`ALGORITHMS`:
 
     - "direct": sums of 9 C_in products: in any order of addition the error is at most n u / (1 - n u) times the sum of
       the absolute values, n = 9 C_in + 1, u the unit roundoff (Higham 2002, 3.1).

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from helpers.studies import _triton
 from helpers.studies.fused_bias import _layouts as layouts
 
 BLOCK = 1024  # elements a program, or a step of one
@@ -96,14 +97,7 @@ def programs() -> SimpleNamespace:
     Raises MissingToolError where Triton is not installed. Lesson 12.
     """
     global tl  # Triton looks for the names of a kernel among the globals of its module
-    try:
-        import triton
-        import triton.language as tl
-    except ImportError as error:
-        from helpers.native import MissingToolError
-
-        raise MissingToolError(f"Triton does not import here ({error})", "install a CUDA build of torch for Linux, "
-                               "which brings Triton") from error  # fmt: skip
+    triton, tl = _triton.load()
     names = ("bias_relu", "channel_sums", "row_sums", "add_parts")
     return SimpleNamespace(**{name: triton.jit(globals()[f"_{name}"]) for name in names})
 

@@ -67,9 +67,10 @@ def layer(variant: str) -> Layer:
 def gradients(
     variant: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, grad_output: torch.Tensor
 ) -> Gradients:
-    """Return the gradients of ``variant`` for the gradient of its output, (N, C_out, H, W).
+    """Return the gradients of ``variant`` for ``grad_output``, that of its output, (N, C_out, H, W).
 
-    The gradient of x is None where x requires none, as in a network's first layer. Raises as :func:`layer`.
+    ``x``, ``weight`` and ``bias`` are as in :func:`layer`. The gradient of x is None where x requires none, as in a
+    network's first layer. Raises as :func:`layer`.
     """
     weight, bias = (tensor.detach().requires_grad_() for tensor in (weight, bias))
     inputs = [weight, bias, *([x] if x.requires_grad else [])]

@@ -225,8 +225,8 @@ def measure_products(
     """Return the times of all programs and of ``torch.matmul`` for two random matrices of ``side`` x ``side``.
 
     Each product is checked first, against the product in float64. All are timed by :func:`helpers.timing.compare` with
-    the naive one as the baseline, on a CPU with one thread. ``side`` is 512 on a CPU and 2,048 on CUDA by default;
-    ``tile`` and ``device`` as in :func:`make_product`.
+    the naive one as the baseline, for ``budget_s`` seconds together, on a CPU with one thread. ``side`` is 512 on a CPU
+    and 2,048 on CUDA by default; ``tile`` and ``device`` as in :func:`make_product`.
 
     Raises RuntimeError when a program computes a wrong product, and as :func:`make_product`. Lesson 02.
     """

@@ -63,11 +63,12 @@ def measure_ladder(
     problem: Problem, *, replicas: int = 100, ways: Sequence[str] | None = None, budget_s: float = 30.0,
     device: str | torch.device = "cpu", clock: Callable[[], float] = time.perf_counter,
 ) -> ReplicaLadder:  # fmt: skip
-    """Return the time of a training step of all replicas in float32 in each of ``ways``, the first being the base.
+    """Return the time of a step of ``replicas`` of ``problem`` in float32 in each of ``ways``, the first the base.
 
-    The ways are by default :func:`default_ways`. A sequential step is one of each replica in turn. Each program first
-    takes three steps, whose losses must be those of sequential fits to 1e-4: RuntimeError where they are not, and
-    nothing is timed. Raises TypeError or ValueError for what is not accepted. Lesson 13.
+    The ways are by default :func:`default_ways`. A sequential step is one of each replica in turn. They are timed on
+    ``device`` for ``budget_s`` seconds together; ``clock`` is for tests. Each program first takes three steps, whose
+    losses must be those of sequential fits to 1e-4: RuntimeError where they are not, and nothing is timed. Raises
+    TypeError or ValueError for what is not accepted. Lesson 13.
     """
     names = default_ways(device) if ways is None else members("ways", ways, "ways", kind=str)
     for name in names:
@@ -91,11 +92,12 @@ def measure_small_nets(
     *, replicas: int = 100, points: int = 50, budget_s: float = 10.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> ReplicaLadder:  # fmt: skip
-    """Return the time of a training step of small nets without the fit around them, each with its own 8 targets.
+    """Return the time of a training step of ``replicas`` small nets without the fit, each with its own 8 targets.
 
     "loop" has a net and torch's Adam for each; "vmap" maps the one net's loss, "stacked" writes the products batched,
-    both with a fused Adam of the whole stack. On the CPU in float32; the loss is the mean squared error. Three steps
-    must agree to 1e-4 before anything is timed, as in :func:`measure_ladder`. Lesson 13.
+    both with a fused Adam of the whole stack. On the CPU in float32, on ``points`` inputs, for ``budget_s`` seconds
+    together (``clock`` is for tests); the loss is the mean squared error. Three steps must agree to 1e-4 before
+    anything is timed, as in :func:`measure_ladder`. Lesson 13.
     """
     replicas, points = whole_number("replicas", replicas, at_least=1), whole_number("points", points, at_least=2)
     generator = torch.Generator().manual_seed(0)

@@ -83,9 +83,11 @@ def make_problem(
 ) -> Problem:  # fmt: skip
     """Return a fit of 340 data on 30 x-points, by default: 12 sets of one flavour and 4 of two.
 
-    The data are what a net with weights of its own gives, which also keeps the positivity conditions. Their covariance
-    has an uncertainty of each datum and ten that all share. The caller's random numbers stay as they are. Raises
-    TypeError or ValueError for a size that is not accepted. Lesson 13.
+    There are ``single_sets`` of ``single_data`` data from ``single_channels`` flavours, ``pair_sets`` of ``pair_data``
+    from ``pair_channels`` pairs of flavours, ``positivity_sets`` of conditions, and ``points`` on x. The data are what
+    a net with weights of its own, drawn with ``seed``, gives, which also keeps the positivity conditions. Their
+    covariance has an uncertainty of each datum and ten that all share. The caller's random numbers stay as they are.
+    Raises TypeError or ValueError for a size that is not accepted. Lesson 13.
     """
     seed, points = whole_number("seed", seed, at_least=0), whole_number("points", points, at_least=2)
     sizes = {"single_sets": single_sets, "single_data": single_data, "pair_sets": pair_sets, "pair_data": pair_data}

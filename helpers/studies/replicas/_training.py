@@ -54,13 +54,13 @@ def train(
     masks: Tensor | None = None, clip_norm: float | Sequence[float] | None = None,
     patience: int | Sequence[int] | None = None, device: str | torch.device | None = None,
 ) -> ReplicaRun:  # fmt: skip
-    """Return ``replicas`` fits of ``problem``, trained for ``steps`` steps in one of :data:`WAYS`.
+    """Return ``replicas`` fits of ``problem`` in ``dtype``, trained for ``steps`` steps in a ``way`` of :data:`WAYS`.
 
-    A seed (by default 0, 1, ...) decides a replica's first weights, its data and which three quarters of them it trains
-    on, in every way alike and whoever is trained beside it. ``masks`` (replicas, n), True for training, replace the
-    drawn ones. ``rate``, ``optimizer`` ("adam", "sgd"), ``clip_norm`` and ``patience`` are given once for all or once a
-    replica; by default nothing is clipped and nothing stops. A replica stops once ``patience`` validation losses in a
-    row were no new lowest. Both losses of a step are those of the weights before its update.
+    ``seeds``, one a replica (by default 0, 1, ...), decide its first weights, its data and which three quarters of them
+    it trains on, in every way alike and whoever is trained beside it. ``masks`` (replicas, n), True for training,
+    replace the drawn ones. ``rate``, ``optimizer`` ("adam", "sgd"), ``clip_norm`` and ``patience`` are given once for
+    all or once a replica; by default nothing is clipped and nothing stops. A replica stops once ``patience`` validation
+    losses in a row were no new lowest. Both losses of a step are those of the weights before its update.
 
     Each way is a rung of the study's ladder, with all before it that do not contradict it:
 

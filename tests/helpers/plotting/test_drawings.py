@@ -11,6 +11,7 @@ from matplotlib.patches import FancyArrowPatch, Polygon
 from matplotlib.text import Text
 
 from helpers import parallel, plotting
+from helpers.studies import attention
 
 COUNTS = [[3, 1, 0, 2], [1, 4, 2, 1]]
 EIGHT_EXPERTS = [[(3 * rank + 5 * expert) % 7 for expert in range(8)] for rank in range(4)]
@@ -104,11 +105,26 @@ def test_tiles_colour_what_a_thread_reads_and_what_a_block_has_in_shared_memory(
         faces = [to_hex(patch.get_facecolor()).upper() for patch in drawn.axes[0].patches]
         return tuple(faces.count(plotting.COLOURS[name]) - 1 for name in ("data", "computing"))  # one in the key
 
-    assert coloured(None) == (20 + 20, 1)
+    assert coloured(None) == (20, 2)  # the row of A that both read
     assert coloured(3) == (4 * 4 + 4 * 4, 4 * 4)
 
 
+def test_score_tiles_colour_what_a_tile_needs_what_is_done_and_what_is_never_made():
+    def coloured(causal, step):
+        order = attention.tiles_of(4, rows=1, columns=1, causal=causal)
+        drawn = plotting.draw_score_tiles(order, step)
+        faces = [to_hex(patch.get_facecolor()).upper() for patch in drawn.axes[0].patches]
+        counts = [faces.count(plotting.COLOURS[name]) - 1 for name in ("data", "computing")]  # one in the key
+        return *counts, max(0, faces.count("#FFFFFF") - 1), "never" in texts(drawn)
+
+    assert coloured(False, 5) == (2, 2, 0, False)
+    assert coloured(True, 5) == (2, 2, 6, True)
+
+
 DRAWINGS = {
+    "score tiles": lambda: plotting.draw_score_tiles([(i, j) for i in range(4) for j in range(4)], 5, title="t"),
+    "many score tiles": lambda: plotting.draw_score_tiles([(i, j) for j in range(12) for i in range(j, 12)], 40),
+    "one score tile": lambda: plotting.draw_score_tiles([(0, 0)], 0, title="t"),
     "ring": lambda: plotting.draw_ring(parallel.ring_frames(4)[2].chunks, moves=parallel.ring_frames(4)[2].moves),
     "ring of eight": lambda: plotting.draw_ring(parallel.ring_frames(8)[5].chunks, title="t"),
     "mesh": lambda: plotting.draw_mesh(parallel.Layout(data=2, tensor=2, pipeline=2), along="data", title="t"),

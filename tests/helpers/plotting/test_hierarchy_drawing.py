@@ -11,6 +11,7 @@ from helpers.access._copies import Link
 from helpers.hardware._devices import OnChipMemory, memory_inversion
 from helpers.hardware.limits._results import MemoryLevel
 from helpers.plotting._hierarchy import draw_hierarchy, draw_inversion, draw_links
+from helpers.plotting._style import mixed
 
 
 def words(axes) -> list[str]:
@@ -76,6 +77,7 @@ def test_inversion_draws_a_line_a_processor_with_gaps_where_unknown():
     assert [math.isnan(value) for value in rising.get_ydata()] == [False, False, True, False]
     assert (falling.get_linestyle(), rising.get_linestyle()) == ("-", "--")
     assert words(axes) == ["GPU", "CPU"]
+    assert axes.texts[0].get_color() == mixed(falling.get_color(), "#000000", 0.3) != axes.texts[1].get_color()
     with pytest.raises(ValueError, match="at least one processor"):
         draw_inversion([chip("CPU", "cpu", None, None, None, None, None)])
 

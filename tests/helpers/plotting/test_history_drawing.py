@@ -32,13 +32,15 @@ def test_trends_have_a_marker_and_a_colour_each():
     assert legend[:2] == ["transistors (thousands)", "clock (Hz)"]
 
 
-def test_trends_relative_to_a_year_meet_there_at_1():
+def test_trends_with_a_mark_have_a_panel_each_and_a_line_at_its_year():
     many = series([(1971, 2.0, "a"), (2004.8, 8.0, "b"), (2006, 16.0, "c")], "transistors", "thousands")
     fast = series([(1971, 3.0, "a"), (2005.7, 6.0, "b")], "clock", "Hz")
-    drawn = draw_trends([many, fast], title="t", relative_to=2005)
-    assert [list(line.get_ydata()) for line in drawn.axes[0].lines[:2]] == [[0.25, 1, 2], [0.5, 1]]
-    assert [text.get_text() for text in drawn.legends[0].get_texts()][:2] == ["transistors", "clock"]
-    assert drawn.axes[0].get_ylabel() == "value, over that of 2005"
+    drawn = draw_trends([many, fast], title="t", mark=2005)
+    assert [axes.get_title() for axes in drawn.axes] == ["transistors\n(thousands)", "clock\n(Hz)"]
+    lines = [axes.lines for axes in drawn.axes]
+    assert [list(line.get_xdata()) for line, _ in lines] == [[2005, 2005]] * 2
+    assert [list(points.get_ydata()) for _, points in lines] == [[2, 8, 16], [3, 6]]
+    assert lines[0][1].get_color() != lines[1][1].get_color()
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("inf"), float("nan")])
@@ -66,6 +68,8 @@ def test_energies_are_points_or_ranges_in_kinds_cheapest_first():
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["add", "multiply", "DRAM"]
     assert [list(line.get_xdata()) for line in axes.lines] == [[1], [4], [1300, 2600]]
     assert [text.get_text() for text in axes.texts] == ["1 pJ", "4 pJ", "1.3 nJ to 2.6 nJ"]
+    assert [text.get_ha() for text in axes.texts] == ["left", "left", "right"]
+    assert axes.get_xlim() == (1, 10_000)
     assert "10 pJ" in [tick.get_text() for tick in axes.get_xticklabels()]
     assert axes.lines[0].get_color() == axes.lines[1].get_color() != axes.lines[2].get_color()
 

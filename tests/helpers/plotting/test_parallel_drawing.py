@@ -74,7 +74,8 @@ def test_map_of_stale_runs_writes_each_loss_in_its_cell_and_hatches_the_blown_up
     hatched = [patch.get_xy() for patch in axes.patches if patch.get_hatch()]
     assert hatched == [(0.5, 1.5)]
     line = axes.lines[0]
-    assert list(line.get_ydata()) == [1.0, -0.45]  # 0.2 is the second row; 0.05 lies below the map
+    assert list(line.get_xdata()) == [-0.5, 0.5, 1.5]  # from edge to edge of each delay's column
+    assert list(line.get_ydata()) == [1.0, -0.45, -0.45]  # 0.2 is the second row; 0.05 lies below the map
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0.1", "0.2", "0.4"]
     assert overlapping(axes.texts) == []
 
@@ -84,7 +85,7 @@ def test_map_without_a_limit_has_no_line_and_an_infinite_loss_is_written():
     runs = (run(0, 0.1, 0.5, diverged=False), run(0, 0.2, math.inf, diverged=True))
     shown = draw_stale(replace(sweep(), runs=runs, limits=(StabilityLimit(0, 2.0, 0.9),))).axes[0]
     assert [text.get_text() for text in shown.texts] == ["0.5", "inf"]
-    assert list(shown.lines[0].get_ydata()) == [1.45]  # above the map
+    assert list(shown.lines[0].get_ydata()) == [1.45, 1.45]  # above the map
 
 
 def test_losses_are_averaged_and_end_where_they_are_not_finite():

@@ -33,6 +33,23 @@ def test_memories_of_a_row_stand_side_by_side_below_their_machine():
     assert overlapping(drawn.axes[0].texts) == []
 
 
+def widths(drawn) -> list[float]:
+    return [patch.get_width() for patch in drawn.axes[0].patches]
+
+
+def test_a_bar_is_as_wide_as_the_logarithm_of_its_bytes():
+    """8 KiB, 64 KiB and 512 KiB are equal steps; what has no bytes is as wide as the widest; order does not count."""
+    tower = [("L3", "512 KiB", 2**19), ("L1", "8 KiB", 2**13), ("L2", "64 KiB", 2**16), ("memory", "51 GB/s")]
+    drawn = plotting.draw_towers({"a CPU": tower}, on_chip=3, bus=(3, ""), title="")
+    widest, narrow, middle, outside = widths(drawn)
+    assert widest == outside > middle > narrow > 0
+    assert middle - narrow == pytest.approx(widest - middle)
+    settle(drawn)
+    at = placed(drawn)
+    assert at["L3: 512 KiB"][0] == at["a CPU"][0] < at["L1: 8 KiB"][0]
+    assert overlapping(drawn.axes[0].texts) == []
+
+
 def test_a_memory_that_a_machine_has_not_leaves_its_row_free():
     drawn = plotting.draw_towers(TOWERS, on_chip=2, bus=(2, "PCIe"), title="")
     boxes = len(drawn.axes[0].patches)
