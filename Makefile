@@ -8,16 +8,19 @@ SUBMISSIONS ?=
 ROSTER ?=
 LECTURER ?=
 SERVER_PYTHON ?= /usr/bin/python3
+# What CPU=1 leaves out of torch and lessons 02, 11 and 12 need all the same: a compiler and tools for GPUs, which need none.
+CUDA_TOOLS := $(foreach name,nvidia-cuda-nvrtc nvidia-cuda-runtime triton,'$(name); sys_platform == "linux"')
+CPU ?=
 # Every fresh process (a kernel, a rank) loads PyTorch from compiled modules: they must be kept the first time.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup copy lab check test release lessons slides lecture student grade server bench soak lock
+.PHONY: help setup copy lab check test release lessons slides lecture site solutions student grade server bench soak lock
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
 
-setup: .venv/student.stamp .venv/etc/jupyter/labconfig/page_config.json  ## build .venv from requirements.lock (about a minute)
+setup: .venv/student.stamp .venv/etc/jupyter/labconfig/page_config.json  ## build .venv from requirements.lock (CPU=1: a smaller torch, for the CPU only)
 
 copy: setup  ## make my_course, your own copy, or bring it up to date; what you changed stays
 	$(BIN)/python -m tools.copies
@@ -44,8 +47,14 @@ lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (
 slides: .venv/test.stamp  ## cut one offline deck a lesson into slides/_build
 	$(BIN)/python -m slides.build $(LESSONS)
 
-lecture: .venv/test.stamp  ## cut the 50-minute lecture from the lessons' decks into slides/_build, as HTML and as PDF
+lecture: .venv/test.stamp  ## cut the 50-minute lecture from the lessons' cells into slides/_build: HTML, PDF, a handout
 	$(BIN)/python -m slides.lecture
+
+site: .venv/test.stamp  ## build the course as a site that needs no network, in _build/site
+	$(BIN)/python -m tools.site $(LESSONS)
+
+solutions: .venv/test.stamp  ## write the exercises with their solutions to _build/solutions, for who learns alone
+	$(BIN)/python -m tools.authoring solutions
 
 student: .venv/test.stamp  ## build course/exercises and a clean student tree in _build/student
 	$(BIN)/python -m tools.authoring student
@@ -72,7 +81,8 @@ lock:  ## resolve every group again and rewrite requirements.lock
 	@touch $@
 
 .venv/student.stamp: .venv/uv.stamp pyproject.toml requirements.lock overrides.txt
-	$(INSTALL) --editable '.[course]'
+	$(INSTALL) $(if $(CPU),--torch-backend=cpu) --editable '.[course]'
+	$(if $(CPU),$(INSTALL) $(CUDA_TOOLS))
 	@touch $@
 
 # In this environment JupyterLab does not ask whether it may show news; the reader's own settings are not touched.

@@ -68,18 +68,18 @@ MUTATIONS = (
     Mutation(
         "06",
         "helpers/feeding/_pipeline.py",
-        "step_s = sum(longest.values())",
-        "step_s = max(longest.values())",
-        "what happens in turn takes as long as the longest part",
-        "decided by {each.bound}",
+        "taken_s[batch - workers * prefetch_factor] if batch >= workers * prefetch_factor else 0.0",
+        "taken_s[batch - prefetch_factor] if batch >= prefetch_factor else 0.0",
+        "the prefetch factor taken for all workers together",
+        "waits {wait_ms} ms for a late batch",
     ),
     Mutation(
         "06",
-        "helpers/feeding/_loading.py",
-        "if getattr(first, name) != getattr(second, name))",
-        "if getattr(first, name) == getattr(second, name))",
-        "what stayed the same named as what changed",
-        "feeding.changed(fast, slow)",
+        "helpers/feeding/_played.py",
+        "self.until_s = max(self.until_s, event.at_s)",
+        "self.until_s = max(self.until_s, 0.0)",
+        "a stream that does not wait for an event",
+        'exercises.Checks("Copies ahead of the steps"',
     ),
     Mutation(
         "07",
@@ -231,7 +231,7 @@ MUTATIONS = (
         "return next((kind for kind in OPERAND_KINDS if kind in found), None)",
         "return next((kind for kind in reversed(OPERAND_KINDS) if kind in found), None)",
         "a register taken for what feeds a multiply-add with an immediate",
-        "weights inside instructions:",
+        'index=columns).T.rename({"device"',
     ),
     Mutation(
         "13",
@@ -266,6 +266,22 @@ MUTATIONS = (
         "leaked.reveal(",
     ),
     Mutation(
+        "15",
+        "helpers/studies/decoding/_counting.py",
+        "scales = {8: 2 * rows, 4: 4 * (rows * columns // _GROUP)}.get(bits, 0)",
+        "scales = {8: 2 * rows, 4: 2 * (rows * columns // _GROUP)}.get(bits, 0)",
+        "a scale for each group of 4-bit weights counted, and its zero forgotten",
+        "{fit} of {len(rows)} rows fit",
+    ),
+    Mutation(
+        "15",
+        "helpers/models.py",
+        "shape = len(self.blocks), 2, whole_number",
+        "shape = len(self.blocks), 1, whole_number",
+        "a cache with room for keys and none for values",
+        "bet.reveal(modelled=2 * 32",
+    ),
+    Mutation(
         "16",
         "helpers/parallel/_comparing.py",
         "max(map(_tensor_bytes, given), default=0)",
@@ -296,5 +312,30 @@ MUTATIONS = (
         "left[:, :, None] * right",
         "each product cut by itself, where the instruction cuts the sum of two",
         "bet.reveal(simulated=",
+    ),
+    Mutation(
+        "18",
+        "helpers/studies/attention/_streams.py",
+        """        for i in range(self.tokens // rows):
+            for j in range(self.tokens // columns):
+                yield self.block(0, i, rows), False
+                yield self.block(1, j, columns), False
+                yield self.block(2, j, columns), False
+""",
+        """        for i in range(self.tokens // rows):
+            for j in range(self.tokens // columns):
+                yield self.block(0, i, rows), False
+                yield self.block(1, j, columns), False
+""",
+        "values that nobody reads",
+        "reads.reveal(",
+    ),
+    Mutation(
+        "18",
+        "helpers/studies/attention/_computing.py",
+        "kept[storage.data_ptr()] = tensor, storage.nbytes()",
+        "kept[len(kept)] = tensor, storage.nbytes()",
+        "a tensor that two operators keep counted twice",
+        "kept.reveal(",
     ),
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tools.authoring import __main__ as commands
@@ -52,6 +55,25 @@ def test_no_command_is_refused(capsys):
         commands.main([])
     assert caught.value.code == 2
     assert "required: command" in capsys.readouterr().err
+
+
+def test_solutions_are_written_and_nobody_is_given_them(monkeypatch, tmp_path, capsys):
+    """Each is what the course answers, without nbgrader's marks, and runs; the students' tree knows no such command."""
+    monkeypatch.setattr(handout, "write", lambda path, text: (tmp_path / path.name).write_text(text))
+    assert commands.main(["solutions", "02"]) == 0
+    assert "_build/solutions" in capsys.readouterr().out
+    (sheet,) = sheets.load(commands.HERE, ["02"])
+    cells = json.loads((tmp_path / sheet.lesson.notebook_name).read_text())["cells"]
+    text = "\n".join("".join(cell["source"]) for cell in cells)
+    assert "SOLUTION" not in text
+    assert "HIDDEN" not in text
+    assert text.count("**A good answer:**") == len(sheet.written)
+    names: dict = {}
+    for cell in cells:
+        if cell["metadata"]["nbgrader"]["grade_id"] in (*sheet.exercises, "given_2"):
+            exec("".join(cell["source"]), names)
+    assert names["roofline_time"](2_000, 1_000, 1_000, 2_000, 0.25) == (2.25, "compute")
+    assert "solutions" not in (Path(handout.__file__).parent / "students" / "Makefile").read_text()
 
 
 def test_students_get_exercises_and_a_tree(here, capsys, monkeypatch):

@@ -102,7 +102,7 @@ def place(built, text, nth=0):
 
 def test_a_good_lesson_breaks_no_rule(built):
     assert form.check(READ, built) == []
-    assert [one.text for one in form._questions(built)] == [f"How much is {name}?" for name in UNITS]
+    assert [one.text for one in form.questions(built)] == [f"How much is {name}?" for name in UNITS]
 
 
 def test_a_prediction_shows_as_the_rule_reads_it(monkeypatch):

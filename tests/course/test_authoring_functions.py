@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import inspect
 import re
 
@@ -167,3 +169,31 @@ def test_the_index_has_only_what_a_lesson_or_an_exercise_uses():
     assert "doctor.Diagnosis" not in rows()
     table = [line for line in WHOLE_PAGE.splitlines() if line.startswith("| [`")]
     assert [line for line in table if line.endswith("|  |")] == []
+
+
+FUNCTIONS = {entry.call: entry.key for entry in functions.entries(HERE) if entry.is_function}
+ENDING_IN_S = {"Express", "Pass", "Press", "Process"}  # imperatives; other words in -s are taken for "Returns", "Gives"
+
+
+@pytest.mark.parametrize("call", FUNCTIONS)
+def test_a_public_docstring_begins_with_an_imperative_and_names_each_of_more_than_two_arguments(call):
+    """A page of the reference shows the docstring: its reader learns there what a function does with each argument."""
+    module, name = FUNCTIONS[call]
+    function = getattr(importlib.import_module(module), name)
+    said = inspect.getdoc(function) or ""
+    first = said.partition(" ")[0]
+    assert re.fullmatch("[A-Z][a-z]+", first), f"{call}: {said.partition(chr(10))[0]}"
+    assert not first.endswith("s") or first in ENDING_IN_S
+    arguments = [argument for argument in inspect.signature(function).parameters if argument not in ("args", "kwargs")]
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"``(.+?)``", said, flags=re.DOTALL))))
+    assert len(arguments) <= 2 or set(arguments) <= named
+
+
+def test_the_examples_of_public_docstrings_are_true():
+    runner, named = doctest.DocTestRunner(verbose=False), doctest.DocTestFinder(recurse=False)
+    for call, (module, name) in FUNCTIONS.items():
+        own = importlib.import_module(module)
+        for examples in named.find(inspect.unwrap(getattr(own, name)), call, globs=dict(vars(own))):
+            runner.run(examples)
+    assert runner.tries > 10
+    assert runner.failures == 0

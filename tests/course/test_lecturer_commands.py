@@ -26,7 +26,7 @@ NOTEBOOKS = {sheet.lesson.notebook_name for sheet in sheets.load(HERE)}
 GONE = {"formgrade"}
 # others' tools, whose own manuals hold for them; of what they are given the repository's files are still looked up
 OTHERS = {"apt-get", "cd", "chmod", "conda", "cp", "echo", "git", "mkdir", "passwd", "source", "ssh", "systemctl",
-          "tljh-config", "uv"}  # fmt: skip
+          "tljh-config", "uv", "wsl"}  # fmt: skip
 PYTHONS = {"python", "python3", ".venv/bin/python", "/opt/tljh/user/bin/python"}
 # what is built, and what the reader adds
 LATER = ("_build/", ".venv")
@@ -153,7 +153,7 @@ def test_the_commands_of_a_page_are_all_found():
     assert commands(page) == ["make c  # d", "make e", "make a", "sudo make b"]
 
 
-def test_a_lecturer_finds_the_four_commands_in_the_readme():
+def test_a_lecturer_finds_the_five_commands_in_the_readme():
     section = PAGES[0].read_text(encoding="utf-8").partition("\n## For lecturers\n")[2].partition("\n## ")[0]
     [(_, block)] = _BLOCK.findall(section)
-    assert [line.split()[1] for line in block.splitlines()] == ["student", "grade", "slides", "lecture"]
+    assert [line.split()[1] for line in block.splitlines()] == ["student", "grade", "slides", "lecture", "site"]

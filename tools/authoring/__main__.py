@@ -37,6 +37,7 @@ def _options() -> argparse.ArgumentParser:
         ("table", _table, "show for each lesson which share of what it shows is compared"),
         ("mutate", _mutate, "plant the bugs of tests/course/mutations.py and say which cell catches each"),
         ("student", _student, "build course/exercises, and a clean tree for students in _build/student"),
+        ("solutions", _solutions, "write the exercises with their solutions to _build/solutions, for who learns alone"),
         ("nbgrader", _nbgrader, "write nbgrader's folder of assignments, with their solutions, for grading"),
     ):
         one = commands.add_parser(name, help=help_text)
@@ -80,7 +81,7 @@ def _table(options: argparse.Namespace) -> int:
     if options.write:
         refresh(HERE)
     if options.readme or options.write:
-        print(pages.table(HERE.lessons(options.lessons)))
+        print(pages.table(HERE.lessons(options.lessons), address=HERE.address))
         return 0
     rules = shares.patterns(SANITIZE)
     chosen = (*HERE.lessons(options.lessons), *HERE.appendices(options.lessons))
@@ -106,6 +107,14 @@ def _student(options: argparse.Namespace) -> int:
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
     tree = handout.student(HERE, HERE.root / "_build" / "student")
     print(f"wrote {tree.relative_to(HERE.root).as_posix()}, which holds no solution and no hidden test")
+    return 0
+
+
+def _solutions(options: argparse.Namespace) -> int:
+    from tools.exercises import handout
+
+    folder = handout.solutions(HERE, HERE.root / "_build" / "solutions", options.lessons)
+    print(f"wrote {folder.relative_to(HERE.root).as_posix()}: read them after you have tried; keep them from a class")
     return 0
 
 

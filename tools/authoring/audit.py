@@ -11,7 +11,7 @@ from tools.authoring.problem import Problem
 from tools.authoring.rules import checks, form, formulas, functions, glossary, links, markdown
 
 PAGES = ("README.md", "CONTRIBUTING.md", "course/glossary.md", "course/syllabus.md", "course/formulas.md",
-         "course/index_of_functions.md")  # fmt: skip
+         "course/index_of_functions.md", "course/record_a_gpu.md")  # fmt: skip
 
 
 def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
@@ -102,7 +102,7 @@ def current(course: Course) -> list[Problem]:
     everything = course.lessons()
     readme = course.readme.read_text(encoding="utf-8") if course.readme.is_file() else ""
     expected = {
-        course.readme: pages.with_table(readme, everything),
+        course.readme: pages.with_table(readme, everything, address=course.address),
         course.functions: functions.page(course, everything),
         **made.pages(course, everything),
     }

@@ -52,7 +52,7 @@ def _chosen(course: Course, numbers: Sequence[str], appendices: bool) -> tuple[L
 def refresh(course: Course) -> None:
     """Bring the README's table, the index of functions, formulas and syllabus up to date, without running anything."""
     lessons = course.lessons()
-    write(course.readme, pages.with_table(_readme(course), lessons))
+    write(course.readme, pages.with_table(_readme(course), lessons, address=course.address))
     write(course.functions, functions.page(course, lessons))
     for path, text in made.pages(course, lessons).items():
         write(path, text)

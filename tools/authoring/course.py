@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +49,13 @@ class Course:
     @property
     def readme(self) -> Path:
         return self.root / "README.md"
+
+    @property
+    def address(self) -> str:
+        """The repository's address, as pyproject.toml states it in ``[project.urls]``, or ''."""
+        path = self.root / "pyproject.toml"
+        project = tomllib.loads(path.read_text(encoding="utf-8")).get("project", {}) if path.is_file() else {}
+        return project.get("urls", {}).get("Repository", "")
 
     def source(self, of: Lesson) -> Path:
         return self.source_folder / f"{of.name}.py"

@@ -9,23 +9,42 @@ from tools.authoring.lesson import AuthoringError, Lesson
 
 BEGIN, END = "<!-- lessons -->", "<!-- /lessons -->"
 
+_COLAB = "https://colab.research.google.com"
+_BINDER = "https://mybinder.org"
 
-def table(lessons: Sequence[Lesson], *, folder: str = "course/") -> str:
-    """Return the lessons as a Markdown table: number, title as a link, minutes, needs."""
+
+def table(lessons: Sequence[Lesson], *, folder: str = "course/", address: str = "") -> str:
+    """Return the lessons as a Markdown table: number, title as a link, minutes, needs.
+
+    With the repository's address a lesson has badges as well, which open it in Colab and in Binder.
+    """
     files = {lesson.number: f"{folder}{lesson.notebook_name}" for lesson in lessons}
     rows = [
         f"| {lesson.number} | [{_cell(lesson.title)}]({files[lesson.number]}) | {lesson.minutes} "
         f"| {_cell(notebook.needs_text(lesson, files)) or 'nothing'} |"
         for lesson in lessons
     ]
-    return "\n".join(["| | Lesson | Minutes | Needs |", "|--|--|--:|--|", *rows])
+    head, line = "| | Lesson | Minutes | Needs |", "|--|--|--:|--|"
+    if address:
+        rows = [f"{row} {badges(lesson, address)} |" for row, lesson in zip(rows, lessons, strict=True)]
+        head, line = f"{head} In the browser |", f"{line}--|"
+    return "\n".join([head, line, *rows])
+
+
+def badges(lesson: Lesson, address: str) -> str:
+    """Return the badges of a lesson: Colab opens what the branch ``colab`` holds, Binder builds from ``.binder``."""
+    place = address.removeprefix("https://github.com/")
+    colab = f"{_COLAB}/github/{place}/blob/colab/course/{lesson.notebook_name}"
+    binder = f"{_BINDER}/v2/gh/{place}/HEAD?urlpath=lab/tree/my_course/{lesson.notebook_name}"
+    return (f"[![Open lesson {lesson.number} in Colab]({_COLAB}/assets/colab-badge.svg)]({colab}) "
+            f"[![Open lesson {lesson.number} in Binder]({_BINDER}/badge_logo.svg)]({binder})")  # fmt: skip
 
 
 def _cell(text: str) -> str:
     return text.replace("|", r"\|")
 
 
-def with_table(readme: str, lessons: Sequence[Lesson]) -> str:
+def with_table(readme: str, lessons: Sequence[Lesson], *, address: str = "") -> str:
     """Return the README's text with a fresh table between its two markers; the rest stays to the byte.
 
     Raises AuthoringError when the markers do not stand in it once each, in order.
@@ -34,4 +53,4 @@ def with_table(readme: str, lessons: Sequence[Lesson]) -> str:
         raise AuthoringError(f"README.md must hold {BEGIN} and then {END}, once each, around the table of lessons")
     before, _, rest = readme.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table(lessons)}\n{END}{after}"
+    return f"{before}{BEGIN}\n{table(lessons, address=address)}\n{END}{after}"

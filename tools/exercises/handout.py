@@ -21,7 +21,8 @@ from tools.copies import form
 from tools.exercises import sheets
 from tools.exercises.sheets import Sheet
 
-TREE = ("requirements.lock", "overrides.txt", "environment.yml", ".gitignore", "helpers")
+TREE = ("LICENSE", "LICENSE-TEXT", "NOTICE", "requirements.lock", "overrides.txt", "environment.yml", ".gitignore",
+        "helpers")  # fmt: skip
 
 _IGNORED = shutil.ignore_patterns("__pycache__", ".*", "*.pyc")
 _STUDENTS = Path(__file__).with_name("students")
@@ -140,6 +141,17 @@ def _strings(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _strings(item)
+
+
+def solutions(course: Course, target: Path, numbers: Sequence[str] = ()) -> Path:
+    """Write the notebooks with solutions of the lessons in ``numbers`` (all when empty) to ``target``; return it.
+
+    They are not run, and their links lead into the course's own folder.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    for sheet in sheets.load(course, numbers):
+        write(target / sheet.lesson.notebook_name, nbformat.writes(sheets.solved(sheet)) + "\n")
+    return target
 
 
 def nbgrader_folder(course: Course, target: Path, numbers: Sequence[str] = ()) -> list[Path]:

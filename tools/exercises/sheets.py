@@ -44,6 +44,7 @@ _RELEASE = (nbgrader.LockCells, nbgrader.ClearSolutions, nbgrader.CheckCellMetad
 _REGION = {"answer": "SOLUTION", "checks": "HIDDEN TESTS"}
 _OURS = ("answer", "checks", "points", "written")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_MARK = re.compile(r"^ *### (?:BEGIN|END) SOLUTION\n?", re.MULTILINE)
 _DETAILS = re.compile(r"<details>.*?<summary>.*?</summary>.*?</details>", re.DOTALL)
 
 
@@ -184,6 +185,20 @@ def released(sheet: Sheet) -> nbformat.NotebookNode:
     made, resources = instructor(sheet), {}
     for preprocessor in _RELEASE:
         made, resources = preprocessor(config=release_config()).preprocess(made, resources)
+    return made
+
+
+def solved(sheet: Sheet) -> nbformat.NotebookNode:
+    """Return the notebook for who learns alone, not run: the course's solutions, and the guides to written answers."""
+    made = released(sheet)
+    answers = {name: sheet.cell("answer", name).source for name in sheet.exercises}
+    guides = {name: sheet.cell("written", name).source for name in sheet.written}
+    for cell in made.cells:
+        name = cell.metadata.nbgrader.grade_id
+        if name in answers:
+            cell.source = _MARK.sub("", answers[name])
+        elif name in guides:
+            cell.source = f"**A good answer:** {guides[name]}"
     return made
 
 

@@ -9,6 +9,7 @@ from difflib import SequenceMatcher
 
 import nbformat
 
+from slides.cells import KEYS
 from tools.authoring import notebook, yours
 from tools.authoring.lesson import STAGES, Lesson
 from tools.authoring.problem import Problem
@@ -20,7 +21,8 @@ TAGS = frozenset(
     | {"slide", "slide-more", "slide-code", "slide-output"}
 )
 OF_A_LESSON = frozenset({"objectives", "recap", "formulas", "slide", "slide-more", "slide-code", "slide-output"})
-METADATA_KEYS = frozenset({"tags", "minutes", "yours", "checks"})
+OF_A_SLIDE = {"minutes", *KEYS} - {"say", "here"}  # the lecture alone states those two
+METADATA_KEYS = frozenset({"tags", "yours", "checks", *OF_A_SLIDE})
 
 Notebook = nbformat.NotebookNode
 Check = Callable[[Lesson, Notebook], list[Problem]]
@@ -145,7 +147,7 @@ def tags(lesson: Lesson, built: Notebook) -> list[Problem]:
     """Tags and cell metadata are known ones, and nbval's are tags, not comments (a comment after code is ignored)."""
     found = []
     allowed = TAGS - OF_A_LESSON if lesson.is_appendix else TAGS
-    allowed_keys = METADATA_KEYS - {"minutes"} if lesson.is_appendix else METADATA_KEYS
+    allowed_keys = METADATA_KEYS - OF_A_SLIDE if lesson.is_appendix else METADATA_KEYS
     for index, cell in enumerate(built.cells):
         own = cell.metadata.get("tags", [])
         unknown = sorted({tag for tag in own if tag not in allowed or own.count(tag) > 1})

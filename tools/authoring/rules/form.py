@@ -83,7 +83,7 @@ def booleans(lesson: Lesson, built: Notebook) -> list[Problem]:
 
 
 @dataclass(frozen=True)
-class _Question:
+class Question:
     """A prediction: the variable that holds it, its question as the notebook shows it, and the cell that asks."""
 
     name: str
@@ -98,16 +98,16 @@ def answers(lesson: Lesson, built: Notebook) -> list[Problem]:
     alone where that has three digits or more.
     """
     found = []
-    questions = list(_questions(built))
-    if len(questions) < minutes.predictions(lesson.cells):
+    asked = list(questions(built))
+    if len(asked) < minutes.predictions(lesson.cells):
         what = "a prediction is not a line name = helpers.predict(...) of its own, so that its reveal is not found"
         found.append(Problem(lesson.notebook_name, None, what))
-    for question in questions:
+    for question in asked:
         if not question.text:
             what = f"{question.name} is not shown; let it be the cell's last line, and build the lesson again"
             found.append(Problem(lesson.notebook_name, question.asked, what))
             continue
-        cell, place = _revealed(built, question)
+        cell, place = revealed(built, question)
         if cell is None:
             what = f"{question.name} is predicted and never revealed; call {question.name}.reveal(...) below"
             found.append(Problem(lesson.notebook_name, question.asked, what))
@@ -121,12 +121,12 @@ def answers(lesson: Lesson, built: Notebook) -> list[Problem]:
     return found
 
 
-def _questions(built: Notebook) -> Iterator[_Question]:
+def questions(built: Notebook) -> Iterator[Question]:
     for index, cell in enumerate(built.cells):
         for node in ast.parse(cell.source).body if cell.cell_type == "code" else []:
             if isinstance(node, ast.Assign) and _calls(node.value, "predict") and isinstance(node.targets[0], ast.Name):
                 shown = (_ASKED.match(output.get("data", {}).get("text/plain", "")) for output in cell.outputs)
-                yield _Question(node.targets[0].id, next((one[1] for one in shown if one), ""), index)
+                yield Question(node.targets[0].id, next((one[1] for one in shown if one), ""), index)
 
 
 def _calls(node: ast.expr, name: str) -> bool:
@@ -135,7 +135,7 @@ def _calls(node: ast.expr, name: str) -> bool:
     return name == (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", ""))
 
 
-def _revealed(built: Notebook, question: _Question) -> tuple[int | None, int]:
+def revealed(built: Notebook, question: Question) -> tuple[int | None, int]:
     """Return the cell that shows the answer, and which of its outputs does; None where no cell does."""
     for index, cell in enumerate(built.cells[question.asked :], start=question.asked):
         if f"{question.name}.reveal(" in cell.source:
@@ -162,7 +162,7 @@ def _shown(output: Notebook) -> list[str]:
     return [html.unescape(line) for line in (question[1], *("  ".join(row) for row in rows))]
 
 
-def _between(built: Notebook, question: _Question, last: int, place: int) -> Iterator[tuple[int, Notebook]]:
+def _between(built: Notebook, question: Question, last: int, place: int) -> Iterator[tuple[int, Notebook]]:
     """Yield the outputs from the cell that asks to the answer; the question itself is none of them."""
     for index in range(question.asked, last + 1):
         for output in built.cells[index].get("outputs", [])[: place if index == last else None]:

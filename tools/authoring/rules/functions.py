@@ -81,9 +81,16 @@ def entries(course: Course, used: Iterable[tuple[str, str]] = ()) -> tuple[Entry
             call = f"{(package if known else module).__name__.rpartition('.')[2]}.{thing.__name__}"
             found[thing.__module__, thing.__name__] = _entry(course, call, thing)
     for module, name in set(used) - set(found):
-        call = f"{module.removeprefix(f'{package.__name__}.')}.{name}"
+        call = f"{face(module, name).removeprefix(f'{package.__name__}.')}.{name}"
         found[module, name] = _entry(course, call, getattr(importlib.import_module(module), name))
     return tuple(sorted(found.values(), key=lambda entry: entry.call.lower()))
+
+
+def face(module: str, name: str) -> str:
+    """Return the shortest path of public packages that hands ``name`` on, or the module itself where none does."""
+    packages = module.partition("._")[0].split(".")
+    faces = (".".join(packages[:length]) for length in range(2, len(packages) + 1))
+    return next((found for found in faces if hasattr(importlib.import_module(found), name)), module)
 
 
 def _package(course: Course) -> ModuleType:

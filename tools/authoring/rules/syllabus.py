@@ -1,4 +1,4 @@
-"""Three ways to teach the course, with the minutes of its lessons: an afternoon, a day, seven weeks."""
+"""Three ways to teach the course, with the minutes of its lessons: an afternoon, a day, nine weeks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ PLANS = (
         ),
     ),
     Plan(
-        "Seven weeks",
+        "Nine weeks",
         "All lessons, one session a week, exercises at home; each lesson comes after those that it needs. Where a\n"
         "session must be shorter, hold a lesson's talk (the table at the end) and leave its notebook for home.",
         (
@@ -69,13 +69,17 @@ PLANS = (
             Session(
                 "Week 2: compute, memory, and the whole picture", (Item("02"), Item("07"), Item(LECTURE)), ("02", "07")
             ),
-            Session("Week 3: many small models, many data", (Item("13"), Item("04"), Item("06")), ("04", "06", "13")),
+            Session("Week 3: many small models, many data", (Item("13"), Item("04")), ("04", "13")),
             Session("Week 4: parallelism over models", (Item("05"), Item("16")), ("05", "16")),
             Session("Week 5: beyond memory, an array", (Item("08"), Item("09")), ("08", "09")),
             Session(
                 "Week 6: co-design, narrow numbers, constants", (Item("10"), Item("17"), Item("11")), ("10", "11", "17")
             ),
             Session("Week 7: a fused kernel, predicted times", (Item("12"), Item("14")), ("12", "14")),
+            Session("Week 8: feeding the accelerator", (Item("06"),), ("06",)),
+            Session(
+                "Week 9: one token at a time, attention without its matrix", (Item("15"), Item("18")), ("15", "18")
+            ),
         ),
     ),
 )
