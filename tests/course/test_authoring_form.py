@@ -138,8 +138,15 @@ MORE = "# %%\n1\n\n"
 )
 def test_a_lesson_that_is_too_large_is_told_how_much(more, says):
     read = parse(SOURCE + more)
-    found = [problem.what for problem in form.sizes(read, notebook.unexecuted(read))]
-    assert [what for what in found if says.replace("250.", str(form.minutes.words(read.cells))) in what], found
+    made = notebook.unexecuted(read)
+    found = [problem.what for problem in form.sizes(read, made)]
+    assert [what for what in found if says.replace("250.", str(form.words(made))) in what], found
+
+
+def test_the_words_of_the_objectives_count():
+    read = parse()
+    more = replace(read, objectives=read.objectives * 2)
+    assert form.words(notebook.unexecuted(more)) > form.words(notebook.unexecuted(read))
 
 
 def test_a_lesson_as_large_as_may_be_is_not_told(built):

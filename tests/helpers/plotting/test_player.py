@@ -48,13 +48,14 @@ def held(page: str) -> dict:
 
 
 def test_the_output_is_a_player_a_picture_and_the_alt_text(shown):
+    before = plt.get_fignums()
     data, metadata = played(shown)
     assert data["text/plain"] == metadata["image/png"]["alt"] == "A bar more in each step."
     assert held(data["text/html"])["captions"] == CAPTIONS
     assert len(held(data["text/html"])["frames"]) == 3
     assert base64.b64encode(data["image/png"]).decode() in data["text/html"]
     assert len(data["text/html"]) < 100_000
-    assert plt.get_fignums() == []
+    assert plt.get_fignums() == before
 
 
 def test_the_same_frames_give_the_same_bytes(shown):

@@ -48,7 +48,7 @@ def sizes(lesson: Lesson, built: Notebook) -> list[Problem]:
     written = sum("yours" in cell.metadata for cell in lesson.cells)
     counted = (
         ("code cells", len(code), 0, CODE_CELLS),
-        ("words", minutes.words(lesson.cells), 0, WORDS),
+        ("words", words(built), 0, WORDS),
         ("parts", parts, 0, PARTS),
         ("lines in the median code cell", statistics.median(map(len, code)), 0, MEDIAN_LINES),
         ("functions that the reader writes", written, *YOURS),
@@ -68,6 +68,11 @@ def sizes(lesson: Lesson, built: Notebook) -> list[Problem]:
         if wide > WIDTH:
             found.append(Problem(lesson.notebook_name, index, f"a line of {wide} characters, at most {WIDTH}"))
     return found
+
+
+def words(built: Notebook) -> int:
+    """Return the words of all texts of a built notebook, also those that the build adds, such as the objectives."""
+    return sum(len(cell.source.split()) for cell in built.cells if cell.cell_type == "markdown")
 
 
 def booleans(lesson: Lesson, built: Notebook) -> list[Problem]:
