@@ -63,8 +63,7 @@ def size(held_bytes):
 # The table is stored as PyTorch stores every matrix, row after row.
 
 # %% [markdown]
-# Row by row goes in 16 blocks of rows, so that both orders make 16 calls. Blocks and columns have different sums; the total
-# is the same.
+# Row by row goes in 16 blocks of rows, so that both orders make 16 calls.
 
 # %% tags=["slide", "slide-code"] minutes=1 headline="The same table, added up in two orders"
 table = torch.rand(2**20, 16)  # 64 MiB
@@ -334,12 +333,10 @@ print("stated:", ", ".join(f"{name} {size(each)}" for name, each in by_system.it
 # a virtual one on a busy server: others share that cache, and the system does not say how much of it is ours.
 #
 # Only the first step is sharp. A cache drops, more or less, the line [least recently
-# used](glossary.md#least-recently-used), and on a cycle that is the one needed next. So each cache should fail as soon as it is full. A
-# likely reason, which we do not test: a line's place in L1 follows from its address within a page, but its place in L2 also from
-# the page, and pages are handed out as they come. Some places then fill early.
-#
-# A curve may also rise because of pages. The processor keeps the addresses of some in a table, the [TLB](glossary.md#tlb), and
-# a larger buffer has more pages than fit. (On the machine of this page, larger pages changed nothing.)
+# used](glossary.md#least-recently-used), and on a cycle that is the one needed next. So each cache should fail as soon as it is full.
+# Here are two possible reasons, which we do not test. A line's place in L2 depends on its page, pages are handed out as they come, and
+# some places fill early. And the processor keeps the addresses of some pages in a table, the [TLB](glossary.md#tlb); a larger buffer
+# has more pages than fit.
 #
 # Why many levels? A large store takes room, and signals must cross it: nothing is both large and near.
 #
@@ -351,8 +348,6 @@ print("stated:", ", ".join(f"{name} {size(each)}" for name, each in by_system.it
 # - One chase: each load waits for the one before
 # - Eight chases in turn, from eight places
 # - Each takes as many steps as before
-#
-# Here are many chases in one loop, each with a place of its own.
 
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1
@@ -445,7 +440,6 @@ following = None  # 1 GiB is free again
 # a new page every 64 lines or less often, the chase at almost every load. So the ratio of the two times is an upper limit for the
 # lines under way.
 #
-# The end is a plateau: from 256 MiB on, the loop takes about the same time. So these are lines of main memory.
 # [Little's law](glossary.md#littles-law) says it in bytes: what is in flight is bandwidth times latency.
 #
 # The loop may have more lines under way than 32 chases. A [hardware prefetcher](glossary.md#hardware-prefetcher) guesses the next
@@ -565,10 +559,7 @@ print(f"near: columns over rows {near_columns / near_rows:.1f} times (measured)"
 # the next column asks for it.
 #
 # Most of the time of both orders is the wait for lines: the same code takes several times as long from far as from near (the
-# second pair of numbers). That had to be tested, because strided code is slower in itself. Near, the columns take longer too:
-# numbers that lie apart fill no [SIMD](glossary.md#simd) register with one load.
-#
-# `table.sum(0)` gives the columns' sums in one call, and leaves the order to the library.
+# second pair of numbers). Near, the columns take longer too: numbers that lie apart fill no [SIMD](glossary.md#simd) register with one load.
 #
 # ### An embedding
 #
@@ -619,7 +610,7 @@ timing.claim("64 numbers over 4", measured, at_least=1, at_most=6, evidence=look
 # that line are for nothing.
 #
 # The count of lines is a limit here. The ratio is 4 if each line costs a wait of its own, and 1 if the four of a row come together.
-# They lie side by side, so a ratio between is no surprise. (The model leaves out the result, which is written in order.)
+# (The model leaves out the result, which is written in order.)
 #
 # ### Channels last
 #
@@ -671,7 +662,7 @@ timing.claim(
 
 # %% [markdown] tags=["explain"]
 # The image has as many lines in either layout, so lines do not explain the time. A copy does. PyTorch's layer norm wants each
-# pixel's channels side by side; channels first, it copies them so before it begins (`torch.profiler` shows it).
+# pixel's channels side by side; channels first, it copies them so before it begins.
 #
 # **On Monday**: print `x.stride()`. Where the axis that you walk along has not stride 1, count lines. If you walk more than once,
 # copy once: `x.contiguous(memory_format=torch.channels_last)`.
@@ -758,8 +749,8 @@ pd.DataFrame(table, index=["wait", "bandwidth", "in flight"]).T
 #
 # A multiprocessor must keep 2.0 to 2.7 kB under way, which is of the order of our core's. The GPU has 82 of them.
 #
-# Bytes in flight are necessary, and not enough: the bus must carry them. Sixteen cores at the rate of ours would ask for sixteen
-# times that rate, and the Ryzen's bus gives 51.2 GB/s.
+# Bytes in flight are not enough: the bus must carry them. Sixteen cores at the rate of ours would ask for sixteen times that rate;
+# the Ryzen's bus gives 51.2 GB/s.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ### Memory inversion
@@ -895,10 +886,9 @@ timing.claim("move: measured over modelled", ratio, at_least=1 / 2, at_most=2, e
 # for its bytes.
 #
 # `own_caches=True` lets each candidate find the caches as it left them, as $\alpha$ was measured. Without it the fifty run behind
-# a copy of 64 MiB, which has filled the near caches. Then they took longer than modelled: we measured 44 in place of 58 times.
+# a copy of 64 MiB, which has filled the near caches.
 #
-# **On Monday**: move few large tensors, and not many small ones. A framework packs many small gradients into one buffer before it
-# sends them (lesson 04).
+# **On Monday**: move few large tensors. A framework packs many small gradients into one buffer before it sends them (lesson 04).
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 6: energy
@@ -968,7 +958,6 @@ frame.round(2).rename_axis("microjoules an image", axis=1)
 # One image alone pays for fetching the weights. Sixty-four share them, and an image costs about an eighth.
 #
 # Nobody measured this energy. It is counts times published costs, an estimate that leaves out instructions and clocks.
-# (`hardware.inference_energy` has other formats.)
 #
 # **On Monday**: batch what uses the same weights. The reuse that makes a batch fast makes it cheap.
 
