@@ -113,7 +113,7 @@ def exactly(number):
 
 
 # %% [markdown]
-# Is that so? We need two programs that differ in a word. **Your turn**: write the array. `0x1.8p-1f` is C++ for the float 0.75, and
+# We need two programs that differ in a word. **Your turn**: write the array. `0x1.8p-1f` is C++ for the float 0.75, and
 # `float(value).hex()` gives all of it but the `f`, exactly.
 
 
@@ -225,7 +225,7 @@ for name, lines in layers.items():
 # %% [markdown] tags=["explain"]
 # A line is one instruction. `FFMA R10, R37, w, R10` means R10 = R37 times w, plus R10. With `const`, w is a number inside the
 # instruction: an [immediate](glossary.md#immediate). Without `const`, w is a [register](glossary.md#register). A load, `LDG`, must fill it
-# first, from [global memory](glossary.md#global-memory). The 4 loads of both programs bring the inputs. (`.reuse` and `desc[...]` are left out: they do not change what is computed.)
+# first, from [global memory](glossary.md#global-memory). The 4 loads of both programs bring the inputs.
 #
 # An instruction of sm_90 has 16 bytes. Where in them is the weight?
 
