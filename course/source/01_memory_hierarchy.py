@@ -249,7 +249,7 @@ def buffer(size_bytes):
 
 
 def chased(following):
-    place = [walk(following, 0, min(len(following), 15 * LOADS))]
+    place = [walk(following, 0, min(len(following), MIB))]  # once round, up to 64 MiB
 
     def go_on():  # where the last walk stopped
         place[0] = walk(following, place[0], LOADS)
@@ -264,7 +264,7 @@ def looped(following):
 
 
 # %% [markdown]
-# A first model counts lines: both loops load from each line once, so both move the same lines. (A second one on paper: at the
+# A first model counts lines: in either loop each load brings one line. (A second one on paper: at the
 # Ryzen's 51.2 GB/s a line can come every 1.25 ns. How long do you think a wait is?)
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1
@@ -295,7 +295,7 @@ ends = [timed[name, sizes[-1]][0][0] for name in ("chase", "in order")]
 timing.claim("the chase takes longer", curve[-1] / in_a_row[-1], at_least=10, evidence=ends)
 
 # %% [markdown] tags=["explain"]
-# The lines are the same, so the wait makes the difference. In order, the processor knows the next addresses and asks early. In
+# As many lines come, so the wait makes the difference. In order, the processor knows the next addresses and asks early. In
 # the chase it learns an address from the load before, and waits each time.
 #
 # How long it waits depends on where the line lies:
@@ -326,21 +326,20 @@ print("found on the curve:", ", ".join(size(each) for each in found), "(recorded
 print("stated:", ", ".join(f"{name} {size(each)}" for name, each in by_system.items()))
 
 # %% [markdown] tags=["explain"]
-# A flat stretch is a cache, and a step is its end. The search takes the last size before each steepest rise (dotted). It counts a
-# slow rise more than once: the recorded curve has six steps for three caches. The first is L1, and the next two are L2.
+# Where the curve is flat, a cache holds the [working set](glossary.md#working-set); where it rises, one is outgrown. The search takes the last size before each
+# steepest rise (dotted). It counts a slow rise more than once: the recorded curve has six for three caches. The first is L1, and the
+# next two are L2.
 #
 # The last three lie far below the stated 480 MiB of L3, and your curve may rise elsewhere. Why is open. The recorded machine is
 # a virtual one on a busy server: others share that cache, and the system does not say how much of it is ours.
 #
-# Only the first step is sharp. A cache drops, more or less, the line [least recently
-# used](glossary.md#least-recently-used), and on a cycle that is the one needed next. So each cache should fail as soon as it is full.
-# Here are two possible reasons, which we do not test. A line's place in L2 depends on its page, pages are handed out as they come, and
-# some places fill early. And the processor keeps the addresses of some pages in a table, the [TLB](glossary.md#tlb); a larger buffer
-# has more pages than fit.
+# A cache drops, more or less, the line [least recently used](glossary.md#least-recently-used), and on a cycle that is the one needed
+# next. So a cache should fail as soon as it is full. L2 fails earlier, and we have not tested why. Pages may matter: the processor
+# keeps the addresses of some in a table, the [TLB](glossary.md#tlb), and a larger buffer has more pages than fit.
 #
 # Why many levels? A large store takes room, and signals must cross it: nothing is both large and near.
 #
-# **On Monday**: before a loop uses `x` again and again, print `x.nbytes`. One MiB stays near, one GiB does not.
+# **On Monday**: before a loop uses `x` again and again, print `x.nbytes`.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 2: many loads at once
@@ -416,16 +415,14 @@ axes.set_xticks([4 * KIB * 8**power for power in range(7)])
 axes.minorticks_off()
 axes.set(xlabel="working set", ylabel="time of a load")
 axes.legend()
-alt = "The chase lies above the loop at every size, and furthest beyond the caches."
+alt = "The chase lies above the loop at every size, and far above it beyond the near caches."
 plotting.show(drawn, alt=alt)
 
 # %% tags=["look", "nbval-ignore-output"]
 rate = 64 / in_a_row[-1]
 print(f"from 1 GiB: a wait of {units.text(curve[-1], 's')}, read at {units.text(rate, 'B/s')}")
 chased_lines, loop_lines = line_s[0] / line_s[-1], curve[-1] / in_a_row[-1]
-print(
-    f"lines under way: {chased_lines:.0f} in 32 chases, at most {loop_lines:.0f} in the loop"
-)
+print(f"lines under way: {chased_lines:.0f} in 32 chases, about {loop_lines:.0f} in the loop")
 
 
 def in_flight_bytes(bytes_per_s, wait_s):
@@ -436,17 +433,17 @@ assert round(in_flight_bytes(rate, curve[-1]) / 64) == round(loop_lines)
 following = None  # 1 GiB is free again
 
 # %% [markdown] tags=["explain"]
-# The loop is faster for two reasons. Many of its lines are under way at once. And each wait may be shorter, because the loop meets
-# a new page every 64 lines or less often, the chase at almost every load. So the ratio of the two times is an upper limit for the
-# lines under way.
+# If each wait were as long in the loop as in the chase, the ratio of the two times would be the lines under way. It is an estimate:
+# the loop meets a new page every 64 lines or less often, the chase at almost every load, and that shortens the loop's waits; lines
+# that queue for the bus lengthen them.
 #
 # [Little's law](glossary.md#littles-law) says it in bytes: what is in flight is bandwidth times latency.
 #
 # The loop may have more lines under way than 32 chases. A [hardware prefetcher](glossary.md#hardware-prefetcher) guesses the next
 # lines of a sequence and fetches them before the core asks.
 #
-# **On Monday**: hand PyTorch all indices in one call, `table[indices]`. A Python loop in which each look-up needs the last is a
-# chase.
+# **On Monday**: keep what you walk often in an array, and not in a linked list. The next address of an array is known; that of a list
+# lies in the element before.
 
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 3: lines
@@ -552,14 +549,17 @@ near_rows, near_columns = (
 )
 far_ratios = [1 / near_rows, columns.time_ratio / near_columns]
 timing.claim("far over near, rows and columns", far_ratios, at_least=2, evidence=summed)
+added = (columns.time_ratio - near_columns) / (1 - near_rows)
 print(f"near: columns over rows {near_columns / near_rows:.1f} times (measured)")
+print(f"what far adds: columns over rows {added:.1f} times (measured)")
 
 # %% [markdown] tags=["explain"]
 # Down a column, each line brings one feature that is wanted and fifteen that are not. It is gone from the near caches before
 # the next column asks for it.
 #
-# Most of the time of both orders is the wait for lines: the same code takes several times as long from far as from near (the
-# second pair of numbers). Near, the columns take longer too: numbers that lie apart fill no [SIMD](glossary.md#simd) register with one load.
+# The columns take several times as long near, too, where lines do not matter: numbers that lie apart fill no
+# [SIMD](glossary.md#simd) register with one load. So the bet alone proves nothing about lines. But both orders take several times as
+# long from far as from near, and what far adds is the wait for lines: this is the ratio to hold against 16.
 #
 # ### An embedding
 #
@@ -606,10 +606,11 @@ pd.DataFrame(rows, index=shown).T
 timing.claim("64 numbers over 4", measured, at_least=1, at_most=6, evidence=looked_up)
 
 # %% [markdown] tags=["explain"]
-# Sixteen times the bytes take far less than sixteen times as long, because the short row moves a whole line too. Three quarters of
-# that line are for nothing.
+# Sixteen times the numbers take far less than sixteen times as long: the short row moves a whole line too, three quarters of it for
+# nothing.
 #
-# The count of lines is a limit here. The ratio is 4 if each line costs a wait of its own, and 1 if the four of a row come together.
+# The count of lines is a limit here. The ratio is 4 if each line costs a wait of its own, and 1 if the four of a row come together, or
+# if a look-up costs more than its lines.
 # (The model leaves out the result, which is written in order.)
 #
 # ### Channels last
@@ -664,7 +665,7 @@ timing.claim(
 # The image has as many lines in either layout, so lines do not explain the time. A copy does. PyTorch's layer norm wants each
 # pixel's channels side by side; channels first, it copies them so before it begins.
 #
-# **On Monday**: print `x.stride()`. Where the axis that you walk along has not stride 1, count lines. If you walk more than once,
+# **On Monday**: print `x.stride()`. Where the axis that you walk along does not have stride 1, count lines. If you walk more than once,
 # copy once: `x.contiguous(memory_format=torch.channels_last)`.
 
 # %% [markdown] tags=["slide"] minutes=1
@@ -698,7 +699,7 @@ alt = "Bars of threads: one keeps a unit busy a tenth of the time, ten all the t
 plotting.show(drawn, alt=alt)
 
 # %% [markdown]
-# The 16 cores of a Ryzen 9 5950X run 32 ([AnandTech](https://www.anandtech.com/show/16214/), 2020). And
+# The 16 cores of a Ryzen 9 5950X run 32 threads ([AnandTech](https://www.anandtech.com/show/16214/), 2020). And
 # an RTX 3090? A common error is to take its "10,496 CUDA cores" for threads. They are arithmetic units, 128 in each of 82
 # [multiprocessors](glossary.md#multiprocessor). Each multiprocessor keeps up to 1,536 threads ([CUDA C++ Programming
 # Guide](https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-capabilities), compute capability 8.6).
@@ -731,21 +732,21 @@ print(f"{needed[0] / 4:,.0f} threads wait; with 400 cycles {shares[1]:.0f} %")
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="A GPU must keep far more bytes in flight" mark="RTX 3090, 290 cycles"
 rows = {
-    "a core here, at most": (curve[-1], rate),
+    "a core here, about": (curve[-1], rate),
     "RTX 3090, 290 cycles": (waits_s[0], gpu_rate),
     "RTX 3090, 400 cycles": (waits_s[1], gpu_rate),
     "a multiprocessor, 290": (waits_s[0], gpu_rate / rtx_3090.cores),
     "a multiprocessor, 400": (waits_s[1], gpu_rate / rtx_3090.cores),
 }
-table = {}
+flights = {}
 for name, (wait_s, moved) in rows.items():
     held = in_flight_bytes(moved, wait_s)
-    table[name] = [units.text(wait_s, "s"), units.text(moved, "B/s"), units.text(held, "B")]
-pd.DataFrame(table, index=["wait", "bandwidth", "in flight"]).T
+    flights[name] = [units.text(wait_s, "s"), units.text(moved, "B/s"), units.text(held, "B")]
+pd.DataFrame(flights, index=["wait", "bandwidth", "in flight"]).T
 
 # %% [markdown] tags=["explain"]
 # A GPU does not win by waiting less. Its bandwidth is many times our core's, and its modelled wait is not many times shorter. So it
-# must keep many times as much in flight. (The first row says what our core reached at most, the others what must be.)
+# must keep many times as much in flight. (The first row is about what our core reached.)
 #
 # A multiprocessor must keep 2.0 to 2.7 kB under way, which is of the order of our core's. The GPU has 82 of them.
 #
@@ -757,7 +758,7 @@ pd.DataFrame(table, index=["wait", "bandwidth", "in flight"]).T
 #
 # - In a CPU each level holds more than the one before
 # - On a GPU every waiting thread keeps its registers
-# - So its largest store may be the nearest
+# - So its largest store on the chip may be the nearest
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="An RTX 3090 holds most at its registers"
 chosen = ["Ryzen 9 5950X", "GeForce RTX 3090", "A100 SXM 40 GB", "H100 SXM 80 GB"]
@@ -797,12 +798,12 @@ pd.DataFrame(spaces, index=["RTX 3090", "seen by", "filled by", "wait (A100)"]).
 # shared memory in lesson 02.
 #
 # **On Monday**: give a GPU work in large pieces. By this model an operator on fewer than 40,000 numbers, a thread for each,
-# cannot fill the bus of an RTX 3090.
+# cannot fill the bus of an RTX 3090 even for one wait.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 5: moving a network
 #
-# - A transfer pays for the wait, then for its bytes
+# - A transfer pays a fixed cost, then for its bytes
 # - A network moves tensor by tensor
 # - `model.to(device)`: one transfer a parameter
 #
@@ -842,7 +843,8 @@ def move_s(tensors, latency_s, bytes_per_s):
 
 # %% [markdown]
 # Fifty layers of 16 x 16, one layer of 4,096 x 4,096. We move them within main memory; with a GPU, write `.to("cuda")`.
-# Here $\alpha$, the `latency_s` of your model, is the fixed cost of a call: the time of copying one number. The bandwidth is that of a
+# Here $\alpha$, the `latency_s` of your model, is the fixed cost of a call, nearly all of it software: the time of copying one
+# number. The bandwidth is that of a
 # copy of 128 MiB. (It counts a byte once, though a copy reads it and writes it. So it lies below the rate of reading.)
 
 # %%
@@ -959,7 +961,7 @@ frame.round(2).rename_axis("microjoules an image", axis=1)
 #
 # Nobody measured this energy. It is counts times published costs, an estimate that leaves out instructions and clocks.
 #
-# **On Monday**: batch what uses the same weights. The reuse that makes a batch fast makes it cheap.
+# **On Monday**: batch what uses the same weights. The reuse that saves energy here saves time in lesson 02.
 
 # %% [markdown]
 # `helpers.probe()` measures all of this for your machine and keeps it; later lessons model with it. The
@@ -971,7 +973,7 @@ frame.round(2).rename_axis("microjoules an image", axis=1)
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
-# 1. Further out is slower and costs more energy; on a CPU it is also larger.
+# 1. Memory further out is slower and costs more energy.
 # 2. Data moves in lines: use a whole line before you leave it.
 # 3. Bandwidth needs many loads under way at once.
 

@@ -15,7 +15,7 @@
 #     objectives:
 #       - write|wrote the weights of a network into the text of a program
 #       - count|counted what feeds the multiply-adds of a GPU's program, without a GPU
-#       - tell|told what `const`, a reference and `__constant__` cost, chip by chip
+#       - tell|told what `const` and `__constant__` cost chip by chip, and a reference on one
 #       - combine|combined constants with half precision, with zeros and with a file
 #       - predict|predicted what a constant is worth on a CPU, and when it is too dear
 # ---
@@ -24,9 +24,9 @@
 # # Constant weights
 #
 # The weights of a network lie in memory, and each one is read before it is multiplied. Must it be? A compiler that knows the
-# weights can put each into the very *instruction* that multiplies by it, and nothing is left to read.
+# weights can put each into the very *instruction* that multiplies by it, and no load is left.
 #
-# A physics experiment had such a program. When the weights moved into a file it became slow, and its author found the reason in the
+# A physics experiment had such a program. When the weights moved into a file it became slow, and its author found a likely reason in the
 # machine code. You will repeat the finding without a GPU, and then have both: weights from a file, inside the instructions.
 
 # %%
@@ -343,7 +343,7 @@ def fed_by(line):
 
 # %% [markdown]
 # Now the network itself: 23 inputs, two layers of 32 with ReLU, one output with a sigmoid. Its weights are random, none is
-# zero, and nothing here depends on their values. `cw.generate` writes arrays like yours and a kernel of all layers. The `const` program
+# zero, and other numbers that differ give the same counts. `cw.generate` writes arrays like yours and a kernel of all layers. The `const` program
 # also tests each weight for zero, which Part 5 needs. No weight is zero here, so the compiler drops the test. A line of it:
 
 # %%
@@ -446,7 +446,8 @@ table.rename(columns={"device": "without const"}).map("{:,}".format)
 # that room; a `MOV` puts the weight into a register first. Together 1,857: each parameter stands in an instruction. In another network's program none of them does, nor without `const`.
 # (The 5 other numbers are the sigmoid's; the 31 others are its rest, addresses, a test whether there is a candidate, and the store.)
 #
-# So GNiendorf read it right: the weights are in the instructions. On sm_90 a constant is not a *fast read*. It is no read.
+# So the first half of GNiendorf's sentence is right: the weights are in the instructions. On sm_90 a constant costs no load; it comes
+# with the instruction, which Part 6 weighs. That this made the program fast is the other half, and no count can show it.
 #
 # (The [appendix](appendix/11_constant_weights.ipynb) examines three other explanations with a pencil: memory, cache, registers.)
 
@@ -512,7 +513,7 @@ ways = {
 
 # %% tags=["predict"]
 loaded = helpers.predict(
-    "Two const arrays, one function, not inlined: how many of 16 weights are loaded?",
+    "Two const arrays, one function, not inlined: how many loads of weights in its text?",
     "weights",
 )
 loaded
@@ -640,9 +641,9 @@ plotting.show(drawn, alt=alt)
 # chips, two rules.
 #
 # Somebody asked in the draft about the V100, which is sm_70. There `const` weights are immediates like here. On sm_60 even with `const`
-# 1,795 of 1,797 FFMAs read constant memory (the first bar). (sm_60 and sm_70 were compiled with CUDA 12.8, which still knows them.)
+# 1,795 of 1,797 FFMAs read constant memory. (sm_60 and sm_70 were compiled with CUDA 12.8, which still knows them.)
 #
-# Counts are no times. Beside them stand the times that the author published, of the part of the program that holds the network:
+# Counts are not times. Beside them stand the times that the author published, of the part of the program that holds the network:
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 mark="__constant__" headline="The published times go the way of the counts"
 published = {"device": "3.8 ms", "constant": "2.4 ms", "const": "fast, figure lost"}
@@ -653,9 +654,9 @@ for placement, name in placements.items():
 pd.DataFrame(rows, index=["published", *chips[1:]]).T
 
 # %% [markdown] tags=["explain"]
-# 3.8 ms was also the time of the version with the file. By time, constant memory lay between the two others. By count it never does: it
-# equals `const` up to sm_80, and almost equals the program without `const` on sm_90. We know neither the author's chip nor what the caches
-# for constants cost there, so the times neither confirm nor refute the counts.
+# 3.8 ms was also the time of the version with the file. By count, constant memory equals `const` up to sm_80, and almost equals the
+# program without `const` on sm_90. We know neither the author's chip nor what the caches for constants cost there, so the times
+# neither confirm nor refute the counts.
 
 # %% [markdown] tags=["slide"] minutes=2 headline="Half precision takes two candidates at once"
 # ## Part 4: half precision, or const?
@@ -685,8 +686,8 @@ costs = {name: count(*case).instructions_per_candidate for name, case in cases.i
 half.reveal(modelled=100, counted=100 * costs["half, loaded"] / costs["float32, const"])
 
 # %% [markdown] tags=["explain"]
-# It is a tie. Half precision takes two instructions for two candidates; a float32 constant takes one instruction for one. Must one
-# choose? A half is 16 bits, and so is an `unsigned short`, of which there are `const` arrays:
+# It is a tie for this program, which loads weight by weight; wider loads would need fewer instructions. Half precision takes
+# two instructions for two candidates; a float32 constant takes one instruction for one. Must one choose? A half is 16 bits, and so is an `unsigned short`, of which there are `const` arrays:
 
 # %% tags=["look"]
 bits = network.layers[0].weights[:1, :2].astype(np.float16).view(np.uint16)
@@ -946,8 +947,8 @@ pd.DataFrame(rows, index=columns).T.rename_axis("23, w, w, 1")
 # (sm_75) the two nearest hold 16 and 46 KiB (published, by Jia and others): our 31.7 kB fit into the second, the 90 kB of width 64
 # into neither. (Unrolled without `const` it is 60.5 kB; the rival of constants is a loop, a few instructions and 7.4 kB.) What that costs
 # on a GPU we have not measured; on a CPU straight-line code loses ground against a loop as it grows (appendix).
-# Use constants for small networks that run all the time. Use lesson 02's matrix product for wide ones: there each weight, once read,
-# serves many candidates.
+# So we would try constants for small networks that run all the time, and lesson 02's matrix product for wide ones: there each weight,
+# once read, serves many candidates.
 #
 # The [exercises](exercises/11_constant_weights_exercises.ipynb) are about constants in other places. The
 # [appendix](appendix/11_constant_weights.ipynb) measures a CPU further: [lanes](glossary.md#lane), zeros, straight-line code, and PyTorch beside it.
@@ -965,7 +966,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("23, w, w, 1")
 # | quantity | formula | for |
 # |---|---|---|
 # | parameters | $\sum_l (\text{inputs}_l + 1) \cdot \text{outputs}_l$ | dense layers with bias |
-# | instructions, weights as constants | $W$ and some more, here 77 to 188 | $W$ weights in use, sm_70 and later |
-# | instructions, one load a weight | $2W$ and a few more | arrays that may be written |
-# | instructions a candidate, half precision and constants | $W / 2$ and a few more | two candidates a thread |
+# | instructions, weights as constants | $W$ and some more, 77 to 188 on sm_90 | $W$ weights in use, sm_70 and later |
+# | instructions, one load a weight | $2W$ and some more | arrays that may be written |
+# | instructions a candidate, half precision and constants | $W / 2$ and some more | two candidates a thread |
 # | code | $16 \cdot \text{instructions}$ bytes | sm_70 and later |

@@ -116,7 +116,7 @@ def test_the_wave_is_seen_before_the_bet_on_its_array_and_the_bet_on_the_chain_b
         titles.index("Guess: one row on an array of 256 by 256"),
     )
     assert wave < bet
-    assert places["order.reveal("] + 1 == places["a core here, at most"]
+    assert places["order.reveal("] + 1 == places["a core here, about"]
 
 
 def test_the_short_lecture_takes_twenty_five_minutes_and_keeps_bet_acts_and_end():
