@@ -509,11 +509,11 @@ ways = {
 }
 
 # %% [markdown]
-# Inlined, the function's body stands in the kernel, in place of a call; not inlined, it stands apart and gets an address.
+# Inlined, the function's body stands in the kernel, in place of a call; not inlined, it stands apart and gets an address. We count in the text.
 
 # %% tags=["predict"]
 loaded = helpers.predict(
-    "Two const arrays, one function, not inlined: how many loads of weights in its text?",
+    "Two const arrays, one function, not inlined: how many of 16 weights are loaded?",
     "weights",
 )
 loaded
