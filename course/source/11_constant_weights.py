@@ -385,7 +385,7 @@ for name, row in counts.items():
 pd.DataFrame(rows, index=columns).T.rename({"device": "without const"}).map("{:,}".format)
 
 # %% [markdown] tags=["explain"]
-# Where there is a compiler, your `fed_by` has counted. One multiply-add a weight, and without `const` one load a parameter: that is the
+# One multiply-add a weight, and without `const` one load a parameter: that is the
 # model of two. (23 loads bring the inputs.) A load is issued even where the cache has the weight at hand. Here a load and an FFMA count
 # alike; how long each takes is not asked.
 #
@@ -448,8 +448,6 @@ table.rename(columns={"device": "without const"}).map("{:,}".format)
 #
 # So the first half of GNiendorf's sentence is right: the weights are in the instructions. On sm_90 a constant costs no load; it comes
 # with the instruction, which Part 6 weighs. That this made the program fast is the other half, and no count can show it.
-#
-# (The [appendix](appendix/11_constant_weights.ipynb) examines three other explanations with a pencil: memory, cache, registers.)
 
 # %% [markdown] tags=["slide"] minutes=2 headline="Which other places of a weight are as free?"
 # ## Part 3: where else a weight can be
@@ -637,8 +635,7 @@ plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
 # With `__constant__` the 1,792 weights are operands in constant memory up to sm_80, and operands in uniform registers on sm_90, behind
-# a load each: the network goes down a column of weights, and neighbours stand in a row, so `ULDC.64` seldom helps. One compiler, two
-# chips, two rules.
+# a load each: the network goes down a column of weights, and neighbours stand in a row, so `ULDC.64` seldom helps.
 #
 # Somebody asked in the draft about the V100, which is sm_70. There `const` weights are immediates like here. On sm_60 even with `const`
 # 1,795 of 1,797 FFMAs read constant memory. (sm_60 and sm_70 were compiled with CUDA 12.8, which still knows them.)
@@ -654,7 +651,7 @@ for placement, name in placements.items():
 pd.DataFrame(rows, index=["published", *chips[1:]]).T
 
 # %% [markdown] tags=["explain"]
-# 3.8 ms was also the time of the version with the file. By count, constant memory equals `const` up to sm_80, and almost equals the
+# By count, constant memory equals `const` up to sm_80, and almost equals the
 # program without `const` on sm_90. We know neither the author's chip nor what the caches for constants cost there, so the times
 # neither confirm nor refute the counts.
 
