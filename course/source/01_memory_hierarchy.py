@@ -960,6 +960,7 @@ frame.round(2).rename_axis("microjoules an image", axis=1)
 # One image alone pays for fetching the weights. Sixty-four share them, and an image costs about an eighth.
 #
 # Nobody measured this energy. It is counts times published costs, an estimate that leaves out instructions and clocks.
+# (`hardware.inference_energy` has other formats.)
 #
 # **On Monday**: batch what uses the same weights. The reuse that saves energy here saves time in lesson 02.
 
