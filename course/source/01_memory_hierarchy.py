@@ -948,7 +948,7 @@ ends = [100 * end_j / (one[:2].sum() + end_j) for end_j in ends_j]
 print(f"from one end of DRAM's range to the other: {ends[0]:.0f} to {ends[1]:.0f} %")
 
 # %% [markdown]
-# Now 64 images, one after the other, while the weights stay in the cache: they come from DRAM once.
+# Now 64 images in turn, while the weights stay in the cache: they come from DRAM once.
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="Sixty-four images share one fetch of the weights" mark="together"
 frame = 1e6 * pd.DataFrame({"one image": one, "one of 64": many})
