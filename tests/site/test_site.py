@@ -13,6 +13,8 @@ import pytest
 from bs4 import BeautifulSoup
 
 from tests.planted import ROOT
+from tools.authoring.course import HERE, Course
+from tools.site import staging
 
 LESSONS = ("02", "09")
 SHOWN = ("index.html", "02_compute_and_roofline.html", "09_systolic_arrays.html", "glossary.html", "formulas.html",
@@ -187,3 +189,23 @@ def test_a_term_says_what_it_means_and_a_function_goes_to_the_reference_and_back
     index = (site / "index_of_functions.html").read_text()
     assert 'href="api/helpers.roofline.html#helpers.roofline' in index
     assert 'href="../02_compute_and_roofline.html"' in (site / "api" / "helpers.roofline.html").read_text()
+
+
+@pytest.mark.parametrize(("lesson", "beside"), [("02_compute_and_roofline", ["slides", "exercises", "appendix"]),
+                                                ("09_systolic_arrays", ["slides", "exercises"])])  # fmt: skip
+def test_a_lesson_leads_to_what_stands_beside_it(site, lesson, beside):
+    page = BeautifulSoup((site / f"{lesson}.html").read_text(), "html.parser").article
+    led = next(one for one in page.find_all("p") if one.get_text().startswith("Beside it: "))
+    assert [(link.get_text(), link["href"].partition("/")[0]) for link in led.find_all("a")] == [
+        (name, name) for name in beside
+    ]
+
+
+def test_a_known_address_is_on_the_first_page_without_a_picture_from_a_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(Course, "address", "https://github.com/somebody/a-course")
+    staging.write(HERE, tmp_path / "pages", numbers=["09"])
+    text = (tmp_path / "pages" / "index.md").read_text()
+    lesson = "09_systolic_arrays.ipynb"
+    assert f"/github/somebody/a-course/blob/colab/course/{lesson})" in text
+    assert f"urlpath=lab/tree/my_course/{lesson})" in text
+    assert "![" not in text

@@ -13,10 +13,11 @@ _COLAB = "https://colab.research.google.com"
 _BINDER = "https://mybinder.org"
 
 
-def table(lessons: Sequence[Lesson], *, folder: str = "course/", address: str = "") -> str:
+def table(lessons: Sequence[Lesson], *, folder: str = "course/", address: str = "", pictures: bool = True) -> str:
     """Return the lessons as a Markdown table: number, title as a link, minutes, needs.
 
-    With the repository's address a lesson has badges as well, which open it in Colab and in Binder.
+    With the repository's address a lesson has badges as well, which open it in Colab and in Binder. Their pictures come
+    from a network; without ``pictures`` they are words.
     """
     files = {lesson.number: f"{folder}{lesson.notebook_name}" for lesson in lessons}
     rows = [
@@ -26,16 +27,20 @@ def table(lessons: Sequence[Lesson], *, folder: str = "course/", address: str = 
     ]
     head, line = "| | Lesson | Minutes | Needs |", "|--|--|--:|--|"
     if address:
-        rows = [f"{row} {badges(lesson, address)} |" for row, lesson in zip(rows, lessons, strict=True)]
+        rows = [
+            f"{row} {badges(lesson, address, pictures=pictures)} |" for row, lesson in zip(rows, lessons, strict=True)
+        ]
         head, line = f"{head} In the browser |", f"{line}--|"
     return "\n".join([head, line, *rows])
 
 
-def badges(lesson: Lesson, address: str) -> str:
+def badges(lesson: Lesson, address: str, *, pictures: bool = True) -> str:
     """Return the badges of a lesson: Colab opens what the branch ``colab`` holds, Binder builds from ``.binder``."""
     place = address.removeprefix("https://github.com/")
     colab = f"{_COLAB}/github/{place}/blob/colab/course/{lesson.notebook_name}"
     binder = f"{_BINDER}/v2/gh/{place}/HEAD?urlpath=lab/tree/my_course/{lesson.notebook_name}"
+    if not pictures:
+        return f"[Colab]({colab}), [Binder]({binder})"
     return (f"[![Open lesson {lesson.number} in Colab]({_COLAB}/assets/colab-badge.svg)]({colab}) "
             f"[![Open lesson {lesson.number} in Binder]({_BINDER}/badge_logo.svg)]({binder})")  # fmt: skip
 

@@ -18,7 +18,7 @@ _BEFORE = "[project.optional-dependencies]\n"
 _CITED = re.compile(r"^repository-code: .*\n", re.MULTILINE)
 _BLOCK = re.compile(f"{BEGIN}\n.*{END}", re.DOTALL)
 _KNOWN = """
-The course without installing anything: the badges below open each lesson in Colab or in Binder. To have it here:
+The course without installing anything: the table below opens each lesson in Colab or in Binder. To have it here:
 
 ```
 git clone {address}

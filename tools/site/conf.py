@@ -22,6 +22,7 @@ mathjax_path = "mathjax.js"
 
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 90
 toc_object_entries = False
 

@@ -26,7 +26,11 @@ def page(course: Course) -> str:
 
 def _machine(runs: list[Recording]) -> dict[str, str]:
     card = runs[-1].card
-    caches = (f"L{cache.level} {units.text(cache.size_bytes, 'B', binary=True)}" for cache in card.caches or ())
+    kinds = {"data": "L{} data", "instruction": "L{} instructions", "unified": "L{}"}
+    caches = (
+        f"{kinds[cache.kind].format(cache.level)} {units.text(cache.size_bytes, 'B', binary=True)}"
+        for cache in card.caches or ()
+    )
     return {
         "recorded for lessons": ", ".join(run.lesson[:2] for run in runs),
         "last run": max(run.date for run in runs),

@@ -42,8 +42,8 @@ def _entry(path: str, entry: functions.Entry, used: Sequence[str], files: Mappin
     links = ", ".join(f"[{number}]({files[number]})" for number in used)
     directive = "autofunction" if entry.is_function else "autoclass"
     members = "" if entry.is_function else "\n   :members:"
-    said = f"Used in {'lesson' if len(used) == 1 else 'lessons'} {links}." if used else "Used in no lesson."
-    return f"```{{eval-rst}}\n.. {directive}:: {path}{members}\n```\n\n{said}"
+    said = f"\n\nUsed in {'lesson' if len(used) == 1 else 'lessons'} {links}." if used else ""
+    return f"```{{eval-rst}}\n.. {directive}:: {path}{members}\n```{said}"
 
 
 def _page(face: str, texts: Sequence[str]) -> str:

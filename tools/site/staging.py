@@ -57,7 +57,10 @@ def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
             text = links.mended(path.read_text(encoding="utf-8"))
             (folder / name).write_text(text if "\n## " in text else text.replace("\n### ", "\n## "), encoding="utf-8")
         else:
-            nbformat.write(_page(_read(path), links), folder / name)
+            built = _page(_read(path), links)
+            if "/" not in name:
+                _lead_on(built, path.stem, known)
+            nbformat.write(built, folder / name)
     for name, text in made.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -108,7 +111,8 @@ def _index(course: Course, lessons: Sequence[Lesson], names: Sequence[Path]) -> 
         f":::{{toctree}}\n:hidden:\n:caption: {title}\n:titlesonly:\n\n" + "\n".join(found) + "\n:::"
         for title, found in lists.items()
     ]
-    return "\n\n".join([first, "## Lessons", pages.table(lessons, folder=""), *contents]) + "\n"
+    table = pages.table(lessons, folder="", address=course.address, pictures=False)
+    return "\n\n".join([first, "## Lessons", table, *contents]) + "\n"
 
 
 def _listed(name: Path, titles: Mapping[str, str]) -> str:
@@ -153,6 +157,15 @@ def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
         if cell.cell_type == "markdown":
             cell.source = links.mended(cell.source)
     return built
+
+
+def _lead_on(lesson: nbformat.NotebookNode, name: str, known: Collection[str]) -> None:
+    """Say below the lesson's title where its slides are, its exercises and its appendix."""
+    there = {"exercises": f"exercises/{name}_exercises.ipynb", "appendix": f"{APPENDIX}/{name}.ipynb"}
+    links = [f'<a href="{DECKS}/{name}.html">slides</a>']
+    links += [f"[{words}]({file})" for words, file in there.items() if file in known]
+    title, about, rest = lesson.cells[0].source.split("\n\n", 2)
+    lesson.cells[0].source = "\n\n".join([title, about, f"Beside it: {', '.join(links)}.", rest])
 
 
 def _answer(cells: Sequence[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
