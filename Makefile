@@ -8,7 +8,7 @@ SUBMISSIONS ?=
 ROSTER ?=
 LECTURER ?=
 SERVER_PYTHON ?= /usr/bin/python3
-# What CPU=1 leaves out of torch and lessons 02, 11 and 12 need all the same: a compiler and tools for GPUs, which need none.
+# What CPU=1 leaves out of torch and lessons 11 and 18 run all the same: a compiler and tools for GPUs, which need none.
 CUDA_TOOLS := $(foreach name,nvidia-cuda-nvrtc nvidia-cuda-runtime triton,'$(name); sys_platform == "linux"')
 CPU ?=
 # Every fresh process (a kernel, a rank) loads PyTorch from compiled modules: they must be kept the first time.
@@ -82,7 +82,7 @@ lock:  ## resolve every group again and rewrite requirements.lock
 
 .venv/student.stamp: .venv/uv.stamp pyproject.toml requirements.lock overrides.txt
 	$(INSTALL) $(if $(CPU),--torch-backend=cpu) --editable '.[course]'
-	$(if $(CPU),$(INSTALL) $(CUDA_TOOLS))
+	$(if $(and $(CPU),$(CUDA_TOOLS)),$(INSTALL) $(CUDA_TOOLS))
 	@touch $@
 
 # In this environment JupyterLab does not ask whether it may show news; the reader's own settings are not touched.

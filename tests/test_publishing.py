@@ -155,12 +155,12 @@ def test_the_container_is_not_roots_and_sets_up_for_the_cpu():
     assert [given for word, given in words if word == "FROM"] == ["python:3.11-slim"]
     users = [given for word, given in words if word == "USER"]
     assert users == ["${NB_USER}"]
-    last = max(index for index, (word, _) in enumerate(words) if word == "RUN")
-    assert words[last][1] == "make copy CPU=1"
-    assert last > words.index(["USER", "${NB_USER}"])
+    made = words.index(["RUN", "make copy CPU=1"])
+    assert made > words.index(["USER", "${NB_USER}"])
+    assert [given.rpartition(" ")[2] for word, given in words[made + 1 :] if word == "RUN"] == ["notebook"]
     kept_out = (ROOT / ".dockerignore").read_text().split()
     assert {".venv", "_build", "my_course"} <= set(kept_out)
-    assert json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())["postCreateCommand"] == words[last][1]
+    assert json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())["postCreateCommand"] == words[made][1]
 
 
 @pytest.mark.parametrize("makefile", ["Makefile", "tools/exercises/students/Makefile"])
@@ -178,6 +178,7 @@ def test_a_small_torch_is_taken_where_it_is_asked_for(makefile, tmp_path):
     assert planned() == ["--editable '.[course]'"]
     small, tools = planned("CPU=1")
     assert small == "--torch-backend=cpu --editable '.[course]'"
+    assert planned("CPU=1", "CUDA_TOOLS=") == [small]
     locked = {line.partition("==")[0] for line in (ROOT / "requirements.lock").read_text().splitlines()}
     assert {word.strip("'").partition(";")[0] for word in re.findall(r"'[^']+'", tools)} <= locked
     assert not re.search(r"https?:", (tmp_path / "Makefile").read_text())
