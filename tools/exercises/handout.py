@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +54,28 @@ def student(course: Course, target: Path) -> Path:
     solution, a hidden test or a file of the instructor's.
     """
     known = sheets.load(course)
-    found = sheets.problems(course)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".student-") as folder:
-        fresh = Path(folder, "fresh")
+    with in_place_of(target) as fresh:
         fill(course, fresh)
-        found += leaks(fresh, known)
-        if found:
-            raise AuthoringError("; ".join(str(problem) for problem in found))
+        refuse([*sheets.problems(course), *leaks(fresh, known)])
+    return target
+
+
+@contextmanager
+def in_place_of(target: Path) -> Iterator[Path]:
+    """Give a path to write a tree to, which then takes the place of ``target``; after an error the old one stays."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
+        fresh = Path(folder, "fresh")
+        yield fresh
         if target.exists():
             target.rename(Path(folder, "old"))
         fresh.rename(target)
-    return target
+
+
+def refuse(found: Sequence[Problem]) -> None:
+    """Raise AuthoringError that says what was found, if anything was."""
+    if found:
+        raise AuthoringError("; ".join(str(problem) for problem in found))
 
 
 def fill(course: Course, tree: Path) -> None:

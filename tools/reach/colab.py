@@ -5,7 +5,6 @@ The cell stands in these notebooks alone: nobody else needs it, so nobody else s
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import nbformat
@@ -30,18 +29,11 @@ def write(course: Course, target: Path) -> Path:
     """
     if not course.address:
         raise AuthoringError("the repository's address is not known yet; run: python -m tools.reach address ADDRESS")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".colab-") as folder:
-        fresh = Path(folder, "fresh")
+    with handout.in_place_of(target) as fresh:
         handout.fill(course, fresh)
         for path in sorted(fresh.glob("course/**/*.ipynb")):
             notebook = nbformat.read(path, as_version=4)
             notebook.cells.insert(0, new_code_cell(first_cell(course.address), id="in-colab"))
             path.write_text(f"{nbformat.writes(notebook)}\n", encoding="utf-8")
-        found = handout.leaks(fresh, sheets.load(course))
-        if found:
-            raise AuthoringError("; ".join(str(problem) for problem in found))
-        if target.exists():
-            target.rename(Path(folder, "old"))
-        fresh.rename(target)
+        handout.refuse(handout.leaks(fresh, sheets.load(course)))
     return target
