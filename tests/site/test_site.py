@@ -20,7 +20,8 @@ LESSONS = ("02", "09")
 SHOWN = ("index.html", "02_compute_and_roofline.html", "09_systolic_arrays.html", "glossary.html", "formulas.html",
          "exercises/09_systolic_arrays_exercises.html", "appendix/02_compute_and_roofline.html", "decks.html",
          "recorded_machines.html", "licences.html",
-         "index_of_functions.html", "api/index.html", "api/helpers.memory.html")  # fmt: skip
+         "index_of_functions.html", "genindex.html", "api/index.html", "api/helpers.memory.html",
+         "api/helpers.simulators.systolic.html")  # fmt: skip
 BUILD = """
 import sys, pathlib
 from tools.site.__main__ import main
@@ -47,6 +48,24 @@ LEAST_CONTRAST = """() => {
     if (ratio < least[0]) least = [ratio, element.textContent.slice(0, 40)];
   }
   return least;
+}"""
+
+# What of a page lies beyond the screen's right side where nobody can scroll to it, and pictures out of shape.
+AMISS = """() => {
+  document.querySelectorAll("article details").forEach((one) => one.open = true);
+  const width = document.documentElement.clientWidth;
+  const scrolls = (element) => {
+    for (let one = element.parentElement; one; one = one.parentElement)
+      if (["auto", "scroll"].includes(getComputedStyle(one).overflowX))
+        return one.getBoundingClientRect().right <= width;
+    return false;
+  };
+  const beyond = [...document.querySelectorAll("article *, .prev-next-area *")].filter((one) =>
+    one.checkVisibility() && one.getBoundingClientRect().right > width + 1 && !scrolls(one) &&
+    !one.closest("mjx-assistive-mml"));
+  const askew = [...document.querySelectorAll("article img")].filter((one) => one.clientHeight &&
+    Math.abs(one.naturalWidth * one.clientHeight / (one.naturalHeight * one.clientWidth) - 1) > 0.05);
+  return [...beyond, ...askew].map((one) => `${one.tagName}: ${one.alt ?? one.textContent.slice(0, 40)}`);
 }"""
 
 
@@ -125,6 +144,7 @@ def test_a_page_asks_no_network_and_complains_of_nothing(site, chromium, page):
         assert complaints == []
         assert {urlsplit(url).scheme for url in asked} <= {"file", "data", "blob"}
         assert opened.evaluate("document.documentElement.scrollWidth") <= 360
+        assert opened.evaluate(AMISS) == []
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
