@@ -31,7 +31,7 @@ lab: copy  ## open JupyterLab at lesson 00, on localhost, with a token
 test: .venv/test.stamp  ## run every test and every lesson
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
-release: .venv/test.stamp  ## run what is too long for make test: every lesson as its reader gets it
+release: .venv/test.stamp  ## run what is too long for make test: every lesson as its reader gets it, every page of the site
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 -m release tests
 
 check: .venv/test.stamp  ## check the style, the import contracts and the quick tests (under two minutes)

@@ -147,6 +147,14 @@ def test_a_page_asks_no_network_and_complains_of_nothing(site, chromium, page):
         assert opened.evaluate(AMISS) == []
 
 
+def test_on_paper_a_page_has_its_title_and_whole_lines_of_code(site, chromium):
+    with shown(chromium, site / "02_compute_and_roofline.html", viewport={"width": 700, "height": 900}) as opened:
+        opened.emulate_media(media="print")
+        assert opened.locator("article h1").is_visible()
+        wide = "(all) => all.filter((one) => one.scrollWidth > one.clientWidth).length"
+        assert opened.eval_on_selector_all("article .cell_input pre", wide) == 0
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("page", ["02_compute_and_roofline.html", "api/helpers.memory.html", "glossary.html"])
 def test_text_can_be_read_in_both_themes(site, chromium, page, theme):
