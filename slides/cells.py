@@ -17,8 +17,9 @@ A cell that opens a slide may say more in its metadata: ``headline``, the slide'
 (by default the last heading above); ``layout``, one of :data:`LAYOUTS` (by default what its parts are); ``say``, the
 notes. A cell on a slide may say ``mark``, a text in the line of its code or the row of its table that is set off;
 ``lines``, the first and the last of its code; ``numbers``, patterns with labels that take large numbers out of its
-output; ``frames``, the places of a player's frames that are steps, ``captions`` for them, and ``crop``, the part of the
-drawing (left, top, width, height); and a ``predict`` cell ``axis``, the two ends of the axis to guess on.
+output; ``frames``, the places of a player's frames that are steps, ``captions`` for them, ``crop``, the part of the
+drawing (left, top, width, height), and ``smallest``, to which its texts grow; ``untitled``, to leave a figure's own
+title out; and a ``predict`` cell ``axis``, the two ends of the axis to guess on.
 
 A question and its answer stand on two slides. A slide whose text asks something shows no output, and none joins a
 text above a ``predict`` to an output below it. The output of a ``predict`` is its question, as text, and that of a
@@ -53,7 +54,10 @@ from slides.markdown import (
 
 TAGS = ("slide", "slide-more", "slide-code", "slide-output")
 LAYOUTS = ("statement", "question", "figure", "beside", "numbers", "table", "code", "steps", "act", "close", "printed")
-KEYS = ("headline", "layout", "say", "here", "mark", "lines", "numbers", "frames", "captions", "crop", "axis")
+KEYS = (
+    "headline", "layout", "say", "here", "mark", "lines", "numbers", "frames", "captions", "crop", "smallest",
+    "untitled", "axis",
+)  # fmt: skip
 MOST_WORDS = 40
 
 # What an output is shown as: the first of these that it has.
@@ -432,14 +436,17 @@ def _code_part(
     answers = tuple(output for output in outputs if questions.question(output) is None)
     if any(questions.is_answer(output) for output in answers):  # what is printed beside an answer is not for the slide
         answers = tuple(output for output in answers if "text" not in output)
-    if "numbers" in stated:
-        try:
+    try:
+        if "untitled" in stated:
+            answers = tuple(map(evidence.untitled, answers))
+        if "numbers" in stated:
             answers = (evidence.numbers_in(answers, stated["numbers"]),)
-        except evidence.EvidenceError as error:
-            raise _error(name, index, str(error)) from error
-    else:
-        answers = tuple(evidence.shown(evidence.set_off(output, mark), asked) if not steps
-                        else evidence.steps(output, stated) for output in answers)  # fmt: skip
+        elif steps:
+            answers = tuple(evidence.steps(output, stated) for output in answers)
+        else:
+            answers = tuple(evidence.shown(evidence.set_off(output, mark), asked) for output in answers)
+    except evidence.EvidenceError as error:
+        raise _error(name, index, str(error)) from error
     if mark and not evidence.is_set_off(code, answers):
         raise _error(name, index, f"has no line of code and no row with {mark!r} to set off")
     return Part(

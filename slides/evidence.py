@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import html
+import io
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from bs4 import BeautifulSoup
+from PIL import Image
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -21,7 +25,10 @@ _CLAIM = re.compile(r"(?P<said>[^\n]+?) \([^()\n]*\)\nhere: (?P<number>[^()\n]+)
 
 _VIEW_BOX = re.compile(r'viewBox="\S+ \S+ ([\d.]+) ([\d.]+)"')
 _NAME = re.compile(r'(\bid="|url\(#|href="#)')
+_FONT_SIZE = re.compile(r"(?<=font-size: )[\d.]+(?=px)")
 _TALL = 1.7  # a drawing less wide than this has its caption beside it
+_INK = 250  # of 255: what is darker was drawn
+_BELOW_A_TITLE_PX, _BORDER_PX = 12, 6
 
 
 class EvidenceError(ValueError):
@@ -44,11 +51,16 @@ def shown(output: Mapping[str, Any], asked: Mapping[str, questions.Guess]) -> Ma
 def _answer(output: Mapping[str, Any], asked: Mapping[str, questions.Guess]) -> dict[str, Any]:
     """Return an answer in large numbers below its question, and on the axis of the guesses."""
     said = questions.lines(output)[0]
-    found = [(value, f"{name}, {beside}" if name == "published" and beside else name)
-             for name, value, beside in questions.rows(output)]  # fmt: skip
     guess = asked.get(said)
     axis = guess.axis(questions.values(output, guess.unit)) if guess else ""
-    return whole(f'<p class="of">{html.escape(said)}</p>{numbers(found)}{axis}', text=output["data"]["text/plain"])
+    shown = f'<p class="of">{html.escape(said)}</p>{numbers(_found(output))}{axis}'
+    return whole(shown, text=output["data"]["text/plain"])
+
+
+def _found(output: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the numbers of an answer, each with what it rests on."""
+    return [(value, f"{name}, {beside}" if name == "published" and beside else name)
+            for name, value, beside in questions.rows(output)]  # fmt: skip
 
 
 def whole(markup: str, *, text: str = "") -> dict[str, Any]:
@@ -68,7 +80,7 @@ def numbers(found: Sequence[tuple[str, str]]) -> str:
 
 def numbers_in(outputs: Sequence[Mapping[str, Any]], wanted: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Return the numbers that the patterns of ``wanted`` find in the text of ``outputs``, each with its label."""
-    text = "\n".join(one.get("text") or str(one.get("data", {}).get("text/plain", "")) for one in outputs)
+    text = _text(outputs)
     found = []
     for pattern, label in wanted:
         match = re.search(pattern, text)
@@ -76,6 +88,15 @@ def numbers_in(outputs: Sequence[Mapping[str, Any]], wanted: Sequence[Sequence[s
             raise EvidenceError(f"finds no {pattern!r} in its output: {text[:300]!r}")
         found.append((match[1], label))
     return whole(numbers(found))
+
+
+def holds(outputs: Sequence[Mapping[str, Any]], pattern: str) -> bool:
+    """Return whether ``pattern`` finds a number in the text of ``outputs``."""
+    return re.search(pattern, _text(outputs)) is not None
+
+
+def _text(outputs: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(one.get("text") or str(one.get("data", {}).get("text/plain", "")) for one in outputs)
 
 
 def code(source: str, *, mark: str = "", lines: Sequence[int] = ()) -> str:
@@ -104,6 +125,30 @@ def is_set_off(code: str, outputs: Sequence[Mapping[str, Any]]) -> bool:
     return 'class="hll"' in code or any("set-off" in one.get("data", {}).get("text/html", "") for one in outputs)
 
 
+def untitled(output: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return ``output`` with its figure cut to what is drawn below the title; another output as it is.
+
+    The title is the first row of ink. Raises EvidenceError for a figure with nothing below its first row.
+    """
+    if "image/png" not in output.get("data", {}):
+        return output
+    picture = Image.open(io.BytesIO(base64.b64decode(output["data"]["image/png"])))
+    drawn = np.asarray(picture.convert("L")) < _INK
+    rows = np.flatnonzero(drawn.any(axis=1))
+    (gaps,) = np.nonzero(np.diff(rows) > _BELOW_A_TITLE_PX)
+    if gaps.size == 0:
+        raise EvidenceError("shows a figure without a title to leave out")
+    top, bottom = int(rows[gaps[0] + 1]), int(rows[-1])
+    columns = np.flatnonzero(drawn[top:].any(axis=0))
+    ends = (int(columns[0]) - _BORDER_PX, top - _BORDER_PX, int(columns[-1]) + _BORDER_PX, bottom + _BORDER_PX)
+    with io.BytesIO() as cut:
+        picture.convert("RGB").crop(
+            (max(ends[0], 0), ends[1], min(ends[2], picture.width), min(ends[3], picture.height))
+        ).save(cut, format="png", optimize=True)
+        data = {**output["data"], "image/png": base64.b64encode(cut.getvalue()).decode()}
+    return {**output, "data": data}
+
+
 def _own_names(frame: str) -> str:
     """Return an SVG whose names no other one has: what is clipped by a name in a hidden frame would not be seen."""
     digest = hashlib.sha256(frame.encode()).hexdigest()[:10]
@@ -113,9 +158,12 @@ def _own_names(frame: str) -> str:
 def steps(output: Mapping[str, Any], stated: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a player as fragments of reveal.js, a frame each; another output as it is.
 
-    ``stated`` may hold ``frames``, the places of those that are wanted, ``captions`` for them, and ``crop``, the part
-    of the drawing that is shown: left, top, width and height. On paper the frame in the middle stands alone.
+    ``stated`` may hold ``frames``, the places of those that are wanted, ``captions`` for them, ``crop``, the part
+    of the drawing that is shown: left, top, width and height, and ``smallest``, to which its texts grow. On paper the
+    frame in the middle stands alone. An answer stands above the steps in large numbers, without its axis.
     """
+    if questions.is_answer(output):
+        return whole(numbers(_found(output)), text=output["data"]["text/plain"])
     held = players.held(output)
     if held is None:
         return output
@@ -128,6 +176,7 @@ def steps(output: Mapping[str, Any], stated: Mapping[str, Any]) -> Mapping[str, 
         paper = " on-paper" if step == (last + 1) // 2 else ""
         said = f"<p>{html.escape(captions[step])}</p>" if captions else ""
         drawn = _own_names(held["frames"][place])
+        drawn = _FONT_SIZE.sub(lambda size: f"{max(float(size[0]), stated.get('smallest', 0)):g}", drawn)
         if "crop" in stated:
             drawn = _VIEW_BOX.sub(f'viewBox="{" ".join(map(str, stated["crop"]))}"', drawn, count=1)
         frames.append(

@@ -2,7 +2,7 @@
 
 ``lecture.toml`` has its slides in order: each a statement, the cell of a lesson that shows it, what to say. Its topics
 are those of the lecture that the course grew from ("Hardware Ecosystem", Cambridge, 2022). Its short slides make a
-lecture of 25 minutes.
+lecture of 25 minutes. Some of the minutes are left for what the room asks.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 from helpers import hardware, storage, units
+from slides import evidence
 from slides.browser import BrowserError, running
 from slides.build import BUILD, COURSE, BuiltDeck, Frame, find_lessons, read_notebook, render_deck, where
 from slides.cells import KEYS, Deck, SlideError, read_slides
@@ -27,6 +28,7 @@ from slides.pdf import print_deck
 
 TITLE = "Hardware ecosystem"
 MINUTES, SHORT_MINUTES = 50, 25
+FILLED = 0.9, 0.96  # the least and the most of the minutes that the slides take
 NAME, SHORT_NAME, HANDOUT = "lecture", "lecture_25_minutes", "lecture_handout"
 
 _BEFORE = (
@@ -57,11 +59,12 @@ def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) 
     """Return the deck of ``slides``, a notebook of the cells on it, and what stands around them.
 
     ``course`` holds the lessons' notebooks. Raises SlideError for a cell that its lesson does not have once, and where
-    the seconds do not add up to ``minutes``.
+    the slides take more or less of the ``minutes`` than :data:`FILLED`.
     """
     seconds = sum(slide["seconds"] for slide in slides)
-    if seconds != 60 * minutes:
-        raise SlideError(f"the lecture's slides take {seconds} seconds, not {60 * minutes:g}; mend slides/lecture.toml")
+    least, most = (round(60 * minutes * share) for share in FILLED)
+    if not least <= seconds <= most:
+        raise SlideError(f"the lecture takes {seconds} seconds, not {least} to {most}; mend slides/lecture.toml")
     numbers = sorted({number for slide in slides for number, *_ in slide.get("cells", ())})
     lessons = {number: _lesson(number, course) for number in numbers}
     cells = [cell for slide in slides for cell in _cells(slide, lessons)]
@@ -108,13 +111,21 @@ def _cells(slide: Slide, lessons: Mapping[str, NotebookNode]) -> list[NotebookNo
     picked = [(lessons[number], _find(slide, number, lessons[number], text), shown)
               for number, text, shown in slide.get("cells", ())]  # fmt: skip
     cells = [new_markdown_cell(slide["text"])] if "text" in slide else []
-    own = {key: slide[key] for key in KEYS if key in slide and key not in ("say", "layout", "here")}
+    own = {key: slide[key] for key in KEYS if key in slide and key not in ("say", "layout", "here", "numbers")}
+    wanted = list(slide.get("numbers", ()))
     for _, cell, shown in picked:
         half, _, nth = shown.partition(" ")
         made = cell.copy()
+        made.id = f"{cell.id}-{shown.replace(' ', '-')}"  # two slides may show two outputs of one cell
         made.metadata = nbformat.from_dict({**own, "tags": [_SHOWN[half]]})
         made.outputs = cell.outputs[int(nth) - 1 : int(nth)] if nth else cell.outputs
+        here = [one for one in wanted if evidence.holds(made.outputs, one[0])] if len(picked) > 1 else wanted
+        if here:
+            made.metadata["numbers"] = here
+            wanted = [one for one in wanted if one not in here]
         cells.append(made)
+    if wanted and len(picked) > 1:
+        raise SlideError(f"{_PLAN.name}, {slide['title']!r}: no cell of the slide prints {wanted[0][0]!r}")
     opening = cells[0].metadata
     opening["tags"] = ["slide", *(tag for tag in opening.get("tags", []) if tag != "slide-more")]
     opening.update({key: slide[key] for key in ("layout", "here") if key in slide})

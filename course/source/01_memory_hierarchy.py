@@ -76,7 +76,7 @@ orders = {
 bet = helpers.predict("How many times as long do the columns take?", "x")
 bet
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown]
 # ## Part 1: from registers to swap
 #
 # - Near memory is small, large memory is far
@@ -341,7 +341,7 @@ print("stated:", ", ".join(f"{name} {size(each)}" for name, each in by_system.it
 #
 # **On Monday**: before a loop uses `x` again and again, print `x.nbytes`.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown]
 # ## Part 2: many loads at once
 #
 # - One chase: each load waits for the one before
@@ -445,7 +445,7 @@ following = None  # 1 GiB is free again
 # **On Monday**: keep what you walk often in an array, and not in a linked list. The next address of an array is known; that of a list
 # lies in the element before.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown]
 # ## Part 3: lines
 #
 # - Memory moves whole lines: 16 numbers of 4 bytes
@@ -593,7 +593,7 @@ of_a_row = {width: lines_touched(each[:1]) for width, each in tables.items()}
 by_lines, measured = of_a_row[64] / of_a_row[4], looked_up.candidate("64").time_ratio
 longer.reveal(modelled=by_lines, measured=measured)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A short row moves a whole line"
+# %% tags=["look"]
 rows = {}
 for width, moved in of_a_row.items():
     ratio = looked_up.candidate(str(width)).time_ratio
@@ -618,7 +618,7 @@ timing.claim("64 numbers over 4", measured, at_least=1, at_most=6, evidence=look
 # A batch of images has four axes, and somebody chose which one lies side by side.
 # [Channels-last](glossary.md#channels-last) puts the channels of a pixel together:
 
-# %% tags=["slide", "slide-output"] minutes=1 headline="An image has as many lines in either layout"
+# %%
 images = torch.rand(8, 64, 56, 56)
 layouts = {
     "channels last": images.to(memory_format=torch.channels_last),
@@ -668,7 +668,7 @@ timing.claim(
 # **On Monday**: print `x.stride()`. Where the axis that you walk along does not have stride 1, count lines. If you walk more than once,
 # copy once: `x.contiguous(memory_format=torch.channels_last)`.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown]
 # ## Part 4: a GPU hides the wait
 #
 # - A core waits; its loop must know addresses ahead
@@ -753,7 +753,7 @@ pd.DataFrame(flights, index=["wait", "bandwidth", "in flight"]).T
 # Bytes in flight are not enough: the bus must carry them. Sixteen cores at the rate of ours would ask for sixteen times that rate;
 # the Ryzen's bus gives 51.2 GB/s.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown]
 # ### Memory inversion
 #
 # - In a CPU each level holds more than the one before
@@ -781,7 +781,7 @@ print(f"registers: {held['GeForce RTX 3090']:,} B, the Ryzen's {held['Ryzen 9 59
 # - L1 and L2 work unseen, as in a CPU
 # - [Shared memory](glossary.md#shared-memory) the program fills itself
 
-# %% tags=["slide", "slide-output"] minutes=1 headline="Shared memory is the program's to fill" mark="shared memory"
+# %%
 shared = f"{size(rtx_3090.core_shared_bytes)} of L1"
 spaces = {
     "registers": [size(rtx_3090.core_register_bytes), "a thread", "compiler", ""],
@@ -800,7 +800,7 @@ pd.DataFrame(spaces, index=["RTX 3090", "seen by", "filled by", "wait (A100)"]).
 # **On Monday**: give a GPU work in large pieces. By this model an operator on fewer than 40,000 numbers, a thread for each,
 # cannot fill the bus of an RTX 3090 even for one wait.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown]
 # ## Part 5: moving a network
 #
 # - A transfer pays a fixed cost, then for its bytes
@@ -892,7 +892,7 @@ timing.claim("move: measured over modelled", ratio, at_least=1 / 2, at_most=2, e
 #
 # **On Monday**: move few large tensors. A framework packs many small gradients into one buffer before it sends them (lesson 04).
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown]
 # ## Part 6: energy
 #
 # - Moving a number takes energy, as computing does

@@ -88,6 +88,10 @@ for point in demand.points:
 # %% tags=["look"]
 alone.reveal(modelled=years["GPT-4"])
 print(f"at its peak, in three months: {4 * years['GPT-4']:,.0f} GPUs")
+many, of_peak = 16_384, 400e12 / rates[hardware.device("H100 SXM 80 GB").year]
+days = 365.25 * years["GPT-4"] / many
+print(f"{many:,} H100 at their peak: {days:.0f} days (modelled)")
+print(f"at the rate of Llama 3's training: {days / of_peak / 7:.1f} weeks (modelled)")
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="Alone, one GPU would train for centuries"
 title = "A training on one GPU: from minutes to centuries"
@@ -119,7 +123,8 @@ print(f"a GPU's peak, 2010 to 2024: {12 * 14 / doublings:.1f} months")
 # %% [markdown] tags=["explain"]
 # These are the times of a doubling, in brackets with 95 % confidence. Epoch expects most estimates to be right within a factor of
 # 2, the latest within 5: GPT-4's 673 years may be 135 or 3,363. All times are at the peak of the *dense* rate, of matrices
-# without zeros left out, and the five cards are our choice.
+# without zeros left out, and the five cards are our choice. Training reaches less: Llama 3's, on 16,384 H100, about 400 TFLOP/s
+# on each (*The Llama 3 Herd of Models*, 2024, table 4).
 #
 # A GPU's peak has doubled faster than a processor's transistors. Part of that are narrower numbers, float16 for float32, and
 # units for a single operation, the [multiply-accumulate](glossary.md#mac). Demand doubled faster still. Many GPUs at once make

@@ -214,7 +214,7 @@ plotting.show(drawn, alt="In turn takes the sum of both times; ahead takes the l
 # because the store makes a batch every 30 ms however many may lie ready. And of two times the sum is at most twice the longer. So
 # working ahead never more than doubles the speed; for more, several must work.
 
-# %% [markdown] tags=["slide"] minutes=2 headline="Workers make batches and nothing else"
+# %% [markdown]
 # ## Part 2: workers
 #
 # - A *worker* makes batches and nothing else
@@ -394,7 +394,7 @@ pd.DataFrame(shown).rename_axis("workers")
 # number on its way is the rate times the time that each takes). On the machine that printed this `DataLoader` needs a millisecond more
 # where the device decides; Part 4 comes back to it.
 
-# %% [markdown] tags=["slide"] minutes=2 headline="A late batch holds up all after it"
+# %% [markdown]
 # ## Part 3: the bound, and late batches
 #
 # - In order: a late batch holds up all after it
@@ -865,7 +865,7 @@ for name, each in places.items():
 # [WebDataset](https://github.com/webdataset/webdataset) keeps shards as tar files. The
 # [appendix](appendix/06_feeding_the_accelerator.ipynb) divides them among workers.
 
-# %% [markdown] tags=["slide"] minutes=2 headline="Each batch is copied to the GPU"
+# %% [markdown]
 # ## Part 6: copy ahead
 #
 # - A GPU has a memory of its own: each batch is copied

@@ -40,9 +40,9 @@ def test_each_topic_rests_on_a_cell_of_a_lesson():
     assert shown == set(range(1, 24))
 
 
-def test_it_has_between_twenty_and_forty_five_slides_and_fifty_minutes(written):
-    assert 20 <= written[0].slides <= 45
-    assert written[0].minutes == pytest.approx(50)
+def test_it_has_between_twenty_and_forty_slides_and_leaves_two_to_five_of_fifty_minutes(written):
+    assert 20 <= written[0].slides <= 40
+    assert 45 <= written[0].minutes <= 48
 
 
 def test_no_cell_stands_in_it_twice():
@@ -108,21 +108,21 @@ def test_four_live_demonstrations_name_their_notebook_their_cell_by_its_heading_
         assert match is None or int(match[1]) < slide["seconds"] / 2
 
 
-def test_the_wave_is_seen_before_the_bet_on_its_array_and_the_bet_on_the_chain_before_its_bytes():
+def test_the_wave_is_seen_before_the_bet_on_its_array_and_the_bet_on_the_chain_before_its_curve():
     places = {text: place for place, slide in enumerate(SLIDES) for _, text, _ in slide.get("cells", ())}
     titles = [slide["title"] for slide in SLIDES]
     wave, bet = (
-        titles.index("Numbers pass to the neighbour, as a wave"),
+        titles.index("Weights load; then numbers pass as a wave"),
         titles.index("Guess: one row on an array of 256 by 256"),
     )
     assert wave < bet
-    assert places["order.reveal("] + 1 == places["a core here, about"]
+    assert places["order.reveal("] + 1 == places["one from each line of 64 bytes"]
 
 
 def test_the_short_lecture_takes_twenty_five_minutes_and_keeps_bet_acts_and_end():
     short = lecture.plan(short=True)
     deck, _, _ = lecture.assemble(short, minutes=lecture.SHORT_MINUTES)
-    assert deck.minutes == pytest.approx(25)
+    assert 22.5 <= deck.minutes <= 24
     assert (deck.slides[0].layout, deck.slides[-1].layout) == ("question", "close")
     assert sum(slide.layout == "act" for slide in deck.slides) == sum(slide.get("layout") == "act" for slide in SLIDES)
 
@@ -133,7 +133,10 @@ def test_it_is_built_to_the_same_bytes(written, tmp_path: Path):
     assert (tmp_path / "lecture.html").read_bytes() == written[1].read_bytes()
 
 
-def test_it_stands_in_a_browser_in_every_mode_and_a_page_a_slide(chromium, written):
+def test_it_stands_in_a_browser_in_every_mode_and_a_page_a_slide(chromium, written, monkeypatch):
+    """What is drawn has no text below 60 % of a slide's 28 pixels: a figure's smallest has 10 points, 22 pixels."""
+    monkeypatch.setitem(check.LIMITS, "drawn", 0.6 * check.LIMITS["text"])
+    monkeypatch.setitem(check.LIMITS, "figureScale", 0.6 * check.LIMITS["text"] / 22)
     built, deck = written
     examinations, on_paper = check.examine_all(chromium, deck)
     for found in examinations:
@@ -185,7 +188,7 @@ def course(tmp_path: Path) -> Path:
 
 def slide(**changes) -> dict:
     numbers = [["(.+)", "bytes"]]
-    return {"title": "One", "seconds": 60, "say": "Said.", "numbers": numbers,
+    return {"title": "One", "seconds": 57, "say": "Said.", "numbers": numbers,
             "cells": [["98", "first()", "output"]], **changes}  # fmt: skip
 
 
@@ -209,9 +212,20 @@ def test_a_cell_that_is_not_there_once_is_named(course: Path, text: str, count: 
         lecture.assemble([slide(cells=[["98", text, "output"]])], minutes=1, course=course)
 
 
-def test_seconds_that_do_not_sum_up_are_refused(course: Path):
-    with pytest.raises(SlideError, match="take 60 seconds, not 120"):
-        lecture.assemble([slide()], minutes=2, course=course)
+@pytest.mark.parametrize("seconds", [53, 59])
+def test_seconds_that_leave_too_many_or_too_few_for_the_room_are_refused(course: Path, seconds: int):
+    with pytest.raises(SlideError, match=f"takes {seconds} seconds, not 54 to 58"):
+        lecture.assemble([slide(seconds=seconds)], minutes=1, course=course)
+
+
+def test_the_numbers_of_a_slide_come_from_whichever_of_its_cells_has_them(course: Path):
+    cells = [["98", "first()", "output"], ["98", "second()", "output"]]
+    numbers = [["(2 B)", "two"], ["(1 B)", "one"]]
+    deck, _, _ = lecture.assemble([slide(cells=cells, numbers=numbers)], minutes=1, course=course)
+    shown = [part.outputs[0]["data"]["text/html"] for part in deck.slides[0].parts]
+    assert ["1 B</b><span>one" in shown[0], "2 B</b><span>two" in shown[1]] == [True, True]
+    with pytest.raises(SlideError, match="no cell of the slide prints '3 B'"):
+        lecture.assemble([slide(cells=cells, numbers=[*numbers, ["3 B", "three"]])], minutes=1, course=course)
 
 
 def test_a_field_that_is_unknown_is_named(tmp_path: Path):
@@ -224,9 +238,10 @@ def test_a_field_that_is_unknown_is_named(tmp_path: Path):
 def test_what_the_browser_shows_of_the_notes_begins_with_seconds_and_the_clock(written):
     page = BeautifulSoup(written[1].read_text(encoding="utf-8"), "html.parser")
     notes = [aside.get_text(" ", strip=True) for aside in page.select("aside.notes")]
-    assert notes[0].startswith(f"{written[0].slides} slides, 50:00 to talk. F is full screen")
-    assert notes[1].startswith("75 seconds; 1:15 of 50:00 at its end. The training of GPT-4")
-    assert "50:00 of 50:00 at its end." in notes[-1]
+    whole = build.clock(written[0].minutes)
+    assert notes[0].startswith(f"{written[0].slides} slides, {whole} to talk. F is full screen")
+    assert notes[1].startswith(f"75 seconds; 1:15 of {whole} at its end. The training of GPT-4")
+    assert f"{whole} of {whole} at its end." in notes[-1]
 
 
 def test_the_glossary_has_at_least_sixty_terms():

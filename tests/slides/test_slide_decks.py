@@ -8,6 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from bs4 import BeautifulSoup
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
@@ -15,12 +16,14 @@ from slide_samples import code_cell, displayed, figure_output, notebook_of, prin
 
 from helpers import hardware, plotting, sources
 from helpers.hardware.limits._results import LatencyPoint, MachineLimits, MemoryLevel
+from helpers.plotting._style import png
 from slides import browser, build, check, pdf
+from slides.cells import SlideError
 
 LESSONS = sorted(path for path in build.COURSE.glob("*.ipynb") if re.match(r"\d\d_", path.name))
 
 MOST_SLIDES = 22
-LONG = {"01": 32, "03": 31, "06": 25}  # decks that are longer, and no longer than this
+LONG = {"03": 31}  # decks that are longer, and no longer than this
 
 
 @pytest.mark.parametrize("mode", check.MODES)
@@ -227,6 +230,55 @@ def test_a_drawing_whose_text_is_too_small_is_reported(chromium, played: list, t
     far = code_cell("play(frames)", player_output(played[0]), tags=("slide-output",), crop=[0, 0, 2000, 1000])
     (problem,) = _problems_of(chromium, tmp_path, text_cell("## H", layout="steps"), far)
     assert re.match(r'font size: ".+" is drawn at \d\.\d px', problem)
+
+
+def test_the_texts_of_steps_are_at_least_as_large_as_the_slide_says(chromium, played: list, tmp_path: Path):
+    for smallest, least in ((0, 0), (30, 30)):
+        frames = code_cell("play(frames)", player_output(played[0]), tags=("slide-output",), smallest=smallest)
+        html = build.render(notebook_of(text_cell("## H", layout="steps"), frames), name="98_sample")
+        drawn = BeautifulSoup(html, "html.parser").select(".frame svg text")
+        sizes = {float(re.search(r"font-size: ([\d.]+)px", text["style"])[1]) for text in drawn}
+        assert len(drawn) > 20
+        assert min(sizes) >= least
+        assert (min(sizes) < 12) == (smallest == 0)
+
+
+def test_a_figure_without_its_title_is_what_stands_below_it():
+    drawn = plotting.draw_bars({"a": 1.0, "b": 2.0}, unit="s", title="Its title")
+    figure = displayed({"image/png": base64.b64encode(png(drawn)).decode(), "text/plain": "Two points."})
+    plt.close(drawn)
+    (whole,) = build.render(notebook_of(text_cell("## H"), figure_cell(figure)), name="98_sample").split("<figure>")[1:]
+    (cut,) = build.render(notebook_of(text_cell("## H"), figure_cell(figure, untitled=True)), name="98_sample").split(
+        "<figure>"
+    )[1:]
+    before, after = (np.asarray(_picture(one).convert("L")) for one in (whole, cut))
+    assert after.shape[0] < 0.95 * before.shape[0]
+    below = _inked(before)[-len(_inked(after)) :]
+    assert (_inked(below) == _inked(after)).all()
+    above = before[: len(before) - len(after)]
+    assert (above < 250).any()
+
+
+def _inked(picture: np.ndarray) -> np.ndarray:
+    """Return the part of a picture that is not its white border."""
+    rows, columns = (np.flatnonzero((picture < 250).any(axis=axis)) for axis in (1, 0))
+    return picture[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def test_a_figure_that_has_no_title_is_refused():
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((40, 60), 255, np.uint8)).save(buffer, "png")
+    blank = displayed({"image/png": base64.b64encode(buffer.getvalue()).decode(), "text/plain": "Nothing is drawn."})
+    with pytest.raises(SlideError, match="cell 2, shows a figure without a title to leave out"):
+        build.render(notebook_of(text_cell("## H"), figure_cell(blank, untitled=True)), name="98_sample")
+
+
+def figure_cell(output, **metadata):
+    return code_cell("f()", output, tags=("slide-output",), **metadata)
+
+
+def _picture(html: str) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(re.search(r"base64,\s*([^\"]+)", html)[1])))
 
 
 def test_the_pdf_has_the_picture_of_a_players_frames(chromium, player_deck: Path):
