@@ -31,11 +31,12 @@
 
 # %%
 import copy
+from itertools import pairwise
 
 import pandas as pd
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy, gelu, one_hot, scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import helpers
@@ -138,8 +139,8 @@ def attend_new(query, key, value, cache, place):
 
 
 # %% [markdown]
-# `models.Decoder` does so in every head of every layer, in some 60 lines that you can read. To see one write we train it on the
-# numbers from one to ninety nine, in words; after these comes one again. A token is a word or a comma.
+# To see a model write, we train a small one on the numbers from one to ninety nine, in words, and after them one again. A token is a
+# word or a comma.
 
 # %%
 ones = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
@@ -168,7 +169,34 @@ for _ in range(steps):
 
 
 # %% [markdown]
-# The loop of decoding takes the token with the largest logit, and gives it back in:
+# `models.Decoder` is a row of blocks. This is one of them: your cache, for all heads of all texts at once. The new tokens stand at
+# the places from `start` on.
+
+
+# %% tags=["slide", "slide-code"] minutes=1 headline="A block writes its new keys, and reads all"
+def run_block(block, x, cache, start):
+    """Return a block's output; cache (2, N, heads, room, d) takes the new keys and values."""
+    split = block.qkv(block.norm1(x)).unflatten(-1, (-1, block.head_width)).transpose(1, 2)
+    queries, keys, values = split.split((block.heads, block.kv_heads, block.kv_heads), dim=1)
+    end = start + x.shape[1]
+    cache[0, :, :, start:end], cache[1, :, :, start:end] = keys, values
+    keys, values = cache[:, :, :, :end]
+    seen = models.causal_attention(queries, keys, values)
+    x = x + block.out(seen.transpose(1, 2).flatten(2))
+    return x + block.down(gelu(block.up(block.norm2(x))))
+
+
+# %%
+x, (ours, theirs) = torch.randn(1, 6, 32), torch.zeros(2, 2, 1, 4, 96, 8)
+with torch.no_grad():
+    apart = run_block(small.blocks[0], x, ours, 0) - small.blocks[0](x, theirs, 0)
+print(f"largest difference from the library's block: {float(apart.abs().max()):.1g}")
+print(f"numbers in the cache that differ: {int((ours != theirs).sum())}")
+assert torch.equal(ours, theirs)
+assert not apart.any()
+
+# %% [markdown]
+# Around the blocks runs the loop of decoding. It takes the token with the largest logit, and gives it back in:
 
 
 # %% tags=["slide", "slide-code"] minutes=1 headline="Decoding is a loop: a token comes out and goes in"
@@ -184,26 +212,28 @@ def write(model, text, count, cached=True):
     return text, through
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="With a cache one token goes through the model" layout="steps"
-frames, words = [], ["one", ",", "two", ",", "three", ",", "four"]
-for new in range(3, 7):
-    spans = []
-    for lane, first in {"no cache": 0, "with a cache": new if new > 3 else 0}.items():
-        for place in range(new + 1):
-            kind = "computing" if place >= first else "data, in the cache"
-            spans.append(plotting.Span(lane, place, place + 1, kind, words[place]))
-    title = "What goes through the model for the next token"
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Each step adds a key and a value to the cache" layout="steps"
+frames, words = [], ["one", ",", "two", ",", "three", ",", "four", ","]
+for end in range(4, 8):
+    first, places = end - 1 if end > 4 else 0, range(end)
+    spans = [("goes in", at, "computing", words[at]) for at in places[first:]]
+    for lane in ("keys", "values"):
+        kinds = ["data, kept in the cache"] * first + ["computing"] * (end - first)
+        spans += [(lane, at, kinds[at], f"{lane[0]}{at + 1}") for at in places]
+    spans.append(("comes out", end, "computing, comes out", words[end]))
+    spans = [plotting.Span(lane, at, at + 1, *kind) for lane, at, *kind in spans]
     how = {"unit": "", "xlabel": "place in the text", "until": 8}
-    frames.append(plotting.gantt(spans, title=title, **how))
+    frames.append(plotting.gantt(spans, title="One step of the loop", **how))
 plotting.play(
     frames,
-    title="Decoding with and without a cache",
-    alt="Without a cache all tokens are computed again in each step, with it only the last.",
+    title="Decoding with a cache",
+    captions=["The whole prompt goes in"] + 3 * ["What came out goes in, alone"],
+    alt="The prompt fills the cache; then each step adds a token's key and value.",
 )
 
 # %% [markdown] tags=["explain"]
-# The first pass takes the prompt, all its tokens at once: [prefill](glossary.md#prefill). Let the prompt have 6 tokens, and
-# write 90 more.
+# The first pass takes the prompt, all its tokens at once: that is [prefill](glossary.md#prefill). Without a cache the whole text would go
+# in at every step. Let the prompt have 6 tokens, and write 90 more.
 
 # %% tags=["predict"]
 through = helpers.predict("No cache: how many times as many tokens through the model?", "x")
@@ -224,9 +254,7 @@ assert torch.equal(text[0], ring[168 : 168 + 96])
 
 # %% [markdown] tags=["explain"]
 # Without a cache each step takes the whole text, 6 to 95 tokens. With it one is enough, and the text is the same: the cache holds what
-# would be computed again.
-#
-# The model counts right to the end of its 96 positions. A 97th was never trained.
+# would be computed again. (The model counts right up to its 96 positions. A 97th was never trained.)
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A step waits for the weights"
 # ## Part 2: the time of a step
@@ -421,10 +449,46 @@ sixteen = steps[4] / steps[0]
 timing.claim("16 texts take less than half of 16 steps", sixteen, at_most=8, evidence=tries)
 
 # %% [markdown] tags=["explain"]
-# The model has one [bandwidth](glossary.md#bandwidth) for all batches, and falls short. We timed the parts, each alone. With one text about
-# half of what the line lacks is within the parts and half between them; from four texts up most of it is within, and mostly in the
-# products. A likely cause, not tested here: libraries have one program for a matrix times a vector (gemv) and another for a matrix times
-# a matrix (gemm, with lesson 10's tiles of sums). The model knows one.
+# The step grows far more than the model says. We timed its parts alone: from four texts up, most of what the model lacks is in the
+# products. So take one product, an eighth of Part 2's matrix, and change only the rows that it meets, one for each text.
+#
+# Which program runs, we cannot see. But a program that adds in another order rounds otherwise: compare row 1 of the
+# results, bit by bit.
+
+# %% tags=["run"]
+counts = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 24, 32)
+texts, eighth = torch.rand(32, side, device=device), matrix[: side // 8].T
+calls = {str(count): lambda x=texts[:count]: x @ eighth for count in counts}
+by_rows = timing.compare(calls, budget_s=3, precision=0.2)
+firsts = [call()[0] for call in calls.values()]
+orders = [0]
+for before, after in pairwise(firsts):
+    orders.append(orders[-1] + (not torch.equal(before, after)))
+
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="One product grows in stairs, and its last bits change"
+drawn, axes = plotting.figure(
+    title="One matrix, more rows: how many times as long as one row?"
+)
+least = [step_s(count, weights, 0, bandwidth, peak) for count in counts]
+least = [each / least[0] for each in least]
+axes.plot(counts, least, color=plotting.MODELLED, label="modelled: bytes, arithmetic")
+taken = [row.minimum_s / by_rows.candidates[0].minimum_s for row in by_rows.candidates]
+for order in range(orders[-1] + 1):
+    here = [place for place, each in enumerate(orders) if each == order]
+    how = {"color": plotting.MEASURED, "marker": "os^Dv*"[order % 6], "linestyle": ""}
+    label = f"measured, row 1 rounded as in {counts[here[0]]} row{'s' * (here[0] > 0)}"
+    axes.plot([counts[at] for at in here], [taken[at] for at in here], **how, label=label)
+axes.set(xlabel="rows: texts at once", ylabel="times", ylim=(0, 1.6 * max(taken)))
+axes.legend(loc="upper left")
+plotting.show(drawn, alt="With more rows one product takes longer, in stairs, not in a line.")
+
+# %% [markdown] tags=["explain"]
+# The weights are the same bytes for any number of rows. But the dots climb in stairs: on the machine of this page by one for every
+# three rows, as if its program read the whole matrix again for each three. At 16 rows the sign changes: row 1 is rounded
+# otherwise, so another program ran, and 16 rows take less than 15. Your machine may have other stairs, or none. The model knows no
+# programs: it is a floor.
+#
+# (So the last bits of a text's logits can depend on how many texts are beside it.)
 #
 # Text for text, a large batch is still cheaper. What ends that?
 
@@ -455,24 +519,25 @@ llama3 = decoding.CONFIGS["Llama 3 8B"]
 read = decoding.read_bytes(llama3)
 tokens = [1000, 1_000_000]
 drawn, axes = plotting.figure(title="Llama 3 8B: what a step reads")
-axes.axhline(read, color="#444444", label="weights")
+axes.axhline(read, color="#444444")
+axes.text(1100, 1.2 * read, f"weights: {units.text(read, 'B')}", color="#444444")
 for heads, style in {32: "--", 8: "-"}.items():
     size = [heads / 8 * llama3.cache_bytes(each) for each in tokens]
-    how = {"color": plotting.MODELLED, "linestyle": style}
-    axes.loglog(tokens, size, **how, label=f"cache, {heads} heads of keys")
+    axes.loglog(tokens, size, color=plotting.MODELLED, linestyle=style)
     equal = read / (heads / 8 * llama3.cache_bytes())
     axes.plot(equal, read, "o", color="#444444")
-    axes.annotate(f"{equal:,.0f}", (equal, read), (5, -14), textcoords="offset points")
+    words = f"{heads} heads of keys:\n{equal:,.0f} tokens"
+    how = {"textcoords": "offset points", "ha": "right" if heads == 32 else "left"}
+    axes.annotate(words, (equal, read), (-8, 12) if heads == 32 else (8, -32), **how)
 axes.set(xlabel="tokens in the caches of all texts", ylabel="bytes")
 plotting.unit_axis(axes, "y", "B")
-axes.legend()
 plotting.show(
     drawn, alt="Two lines of caches cross the weights, 32 heads at a quarter of the tokens."
 )
 
 # %% [markdown] tags=["explain"]
 # (The dashed line is what 32 heads of keys would make of it, with the same weights.) Right of a dot,
-# caches are most of what a step reads, and a larger batch no longer helps. All of it must also fit: 15 GB of weights and as much cache
+# caches are most of what a step reads, and there is no batch to share them. All of it must also fit: 15 GB of weights and as much cache
 # are 30 GB.
 #
 # **Your turn.** In each of N texts one token is new: `queries` (N, heads, d). Of 8 query heads and 2 heads of `keys`
@@ -582,18 +647,16 @@ timing.claim(sentence, ratio, at_most=1 / 2, evidence=shared)
 # Round each weight to one of 255 steps (8 bits) or 15 (4 bits), with a scale for each row. Does our small model still count?
 
 
-# %% tags=["run"]
+# %% tags=["look", "nbval-ignore-output"]
 def rounded(model, bits):
     new = copy.deepcopy(model)
-    for layer in new.modules():
-        if isinstance(layer, nn.Linear):
-            rows, steps = layer.weight.data, 2 ** (bits - 1) - 1
-            scales = rows.abs().amax(dim=1, keepdim=True) / steps
-            rows.copy_((rows / scales).round() * scales)
+    for layer in (each for each in new.modules() if isinstance(each, nn.Linear)):
+        rows, steps = layer.weight.data, 2 ** (bits - 1) - 1
+        scales = rows.abs().amax(dim=1, keepdim=True) / steps
+        rows.copy_((rows / scales).round() * scales)
     return new
 
 
-# %% tags=["look", "nbval-ignore-output"]
 small.requires_grad_(False)
 sure, rows = small(text).softmax(-1), {}
 least = float(sure[0, 5:-1].amax(-1).min())
@@ -610,32 +673,34 @@ pd.DataFrame(rows, index=["largest change of a probability", "tokens as before"]
 # With 8 bits no token changes here: this model is sure of each, and its probabilities move little. Where two tokens are nearly as
 # likely, a small move decides, and the text goes another way: here with the fewest bits.
 #
-# And the time? gpt-fast, a small program by pytorch-labs, writes with Llama 2 7B on an A100, for one text. A step reads
-# 13.2 GB with weights of 16 bits, and half as much with 8.
+# And the time? gpt-fast, a small program by pytorch-labs, published how fast it writes one text with Llama 2 7B on an A100:
+
+# %%
+configs, source = decoding.CONFIGS, decoding.GPT_FAST_SOURCE
+found = {(row.model, row.bits, row.gpus): row.tokens_per_s for row in decoding.GPT_FAST[:13]}
+sizes = {bits: decoding.read_bytes(configs["Llama 2 7B"], bits=bits) for bits in (16, 8)}
+token_s = {bits: 1 / found["Llama 2 7B", bits, 1] for bits in (16, 8)}
+bytes_s = {bits: read / 2039e9 for bits, read in sizes.items()}  # A100 80 GB, data sheet
+print(f"16 bits: a token takes {units.text(token_s[16], 's')} (published)")
+print(f"its {units.text(sizes[16], 'B')} take {units.text(bytes_s[16], 's')} at 2,039 GB/s")
+
+# %% [markdown]
+# Weights of 8 bits are half the bytes. What of a token's time the bytes do not explain, we let stay as it is.
 
 # %% tags=["predict"]
 int8 = helpers.predict("A100, weights of 8 bits: how many times the tokens/s of 16 bits?", "x")
 int8
 
 # %% tags=["run"]
-configs = decoding.CONFIGS
-found = {(row.model, row.bits, row.gpus): row.tokens_per_s for row in decoding.GPT_FAST[:13]}
-sizes = {bits: decoding.read_bytes(configs["Llama 2 7B"], bits=bits) for bits in (16, 8)}
-speedup = found["Llama 2 7B", 8, 1] / found["Llama 2 7B", 16, 1]
+rest_s = token_s[16] - bytes_s[16]
+with_rest = token_s[16] / (bytes_s[8] + rest_s)
 
 # %% tags=["look"]
-source = decoding.GPT_FAST_SOURCE
-int8.reveal(modelled=sizes[16] / sizes[8], published=speedup, source=source)
-roof = 2039e9 / sizes[16]  # NVIDIA's data sheet of the A100 80 GB: 2,039 GB/s
-print(f"16 bits: {found['Llama 2 7B', 16, 1]} of at most {roof:.0f} tokens a second")
-step_s = 1 / found["Llama 2 7B", 16, 1]
-with_rest = step_s / (step_s - 1 / roof + sizes[8] / sizes[16] / roof)
-print(f"8 bits, if all else stays as it is: {with_rest:.2f} times")
+int8.reveal(modelled=with_rest, published=token_s[16] / token_s[8], source=source)
 
 # %% [markdown] tags=["explain"]
-# Half the bytes, and not twice the tokens. With 16 bits already, a third of the time is not explained by the bytes at the data sheet's
-# bandwidth. If that third stays when the bytes become half, 1.51 times is left, near what was published. What it is, the table does not
-# say.
+# Half the bytes, and not twice the tokens: bytes at the data sheet's [bandwidth](glossary.md#bandwidth) do not explain a third of the
+# time. What that third is, the table does not say.
 #
 # Beside its tokens it prints a "Memory Bandwidth (GB/s)". Here is where that column comes from:
 
@@ -658,19 +723,23 @@ pd.DataFrame(rows, index=columns).T[:8]
 # two numbers come from different runs.
 #
 # Now more cards. Each has a part of each matrix, and twice a layer they add up what they found (lesson 05). The reading of weights
-# divides by the cards; the adding up stays. Published: 70B takes 46.9 ms a token on two cards, and 16.0 ms on eight.
+# divides by the cards; the adding up stays.
+
+# %%
+cards_s = {cards: 1 / found["Llama 2 70B", 16, cards] for cards in (2, 4, 8)}
+for cards in (2, 8):
+    print(f"70B on {cards} cards: a token takes {units.text(cards_s[cards], 's')} (published)")
 
 # %% tags=["predict"]
 four = helpers.predict("Llama 2 70B on four cards: how long does a token take?", "s")
 four
 
 # %% tags=["run"]
-token_s = {cards: 1 / found["Llama 2 70B", 16, cards] for cards in (2, 4, 8)}
-divided = (token_s[2] - token_s[8]) / (1 / 2 - 1 / 8)
-stays = token_s[8] - divided / 8
+divided = (cards_s[2] - cards_s[8]) / (1 / 2 - 1 / 8)
+stays = cards_s[8] - divided / 8
 
 # %% tags=["look"]
-four.reveal(modelled=divided / 4 + stays, published=token_s[4], source=source)
+four.reveal(modelled=divided / 4 + stays, published=cards_s[4], source=source)
 print(f"what stays: {1e6 * stays / 160:.0f} microseconds for each of 160 sums")
 
 # %% [markdown] tags=["explain"]
@@ -685,13 +754,18 @@ print(f"what stays: {1e6 * stays / 160:.0f} microseconds for each of 160 sums")
 # - The model looks at all four in one pass
 # - It keeps the first ones that it agrees with, and adds one of its own
 #
-# Part 3: a few tokens at once cost less than as many steps. This is [speculative decoding](glossary.md#speculative-decoding)
-# (Leviathan and others, 2023). Models draw their tokens by chance. Which guesses may be kept, if the text shall be distributed as the
-# model alone would write it? Let the model give a token the probability $p$, and the draft $q$:
+# Part 2: a few tokens at once cost less than as many steps. This is [speculative decoding](glossary.md#speculative-decoding)
+# (Leviathan and others, 2023). Models draw their tokens by chance, so which guesses may be kept, if the text shall be distributed as
+# the model alone would write it? An example:
 #
-# - If the draft guesses a token too seldom, keep it always.
-# - If it guesses it too often, keep it with a chance that leaves $p$ in all.
-# - When a guess falls, draw from the tokens that are still short of $p$.
+# | token | a | b | c |
+# |---|--:|--:|--:|
+# | the model's probability $p$ | 0.5 | 0.3 | 0.2 |
+# | the draft's probability $q$ | 0.2 | 0.3 | 0.5 |
+#
+# - The draft guesses a too seldom: a guess of a is always kept.
+# - It guesses c too often: keep some of these guesses, so that c is written with its $p$.
+# - When a guess falls, draw from the tokens that are still short of their $p$.
 #
 # **Your turn**:
 
@@ -748,18 +822,27 @@ def verify(model, draft):
     return model, missing / missing.sum()
 
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="What is kept and what is drawn again add up" mark="written"
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="What is kept and what is drawn again add up"
 keep, rest = verify(model, draft)
-guessed = draft * keep
-again = (1 - guessed.sum()) * rest
-rows = {"the draft guesses": draft, "guessed and kept": guessed, "drawn again": again}
-rows |= {"written": guessed + again, "the model alone": model}
-table = {name: [f"{each:.2f}" for each in numbers] for name, numbers in rows.items()}
-pd.DataFrame(table, index=["token a", "token b", "token c"]).T
+kept_part = draft * keep
+again = (1 - kept_part.sum()) * rest
+drawn, axes = plotting.figure(title="Left: what the draft guesses. Right: what is written")
+left, right = torch.arange(3) - 0.2, torch.arange(3) + 0.2
+for places in (left, right):
+    label = "guessed and kept" if places is left else None
+    axes.bar(places, kept_part, 0.36, color="#882255", label=label)
+axes.bar(left, draft - kept_part, 0.36, kept_part, color="#BBBBBB", label="guessed, falls")
+blue = plotting.COLOURS["computing"]
+axes.bar(right, again, 0.36, kept_part, color=blue, label="drawn again")
+axes.hlines(model, left - 0.2, right + 0.2, color="#222222", label="the model alone, p")
+axes.set_xticks(range(3), ["token a", "token b", "token c"])
+axes.set(ylabel="probability", ylim=(0, 0.68))
+axes.legend(ncols=2)
+plotting.show(drawn, alt="For each token, what is kept and what is drawn again add up to p.")
 
 # %% [markdown] tags=["explain"]
-# The proof is the sum: what is kept is $\min(p, q)$, what is drawn again fills it up to $p$. Of all guesses 70 % are kept here. The
-# guesses after one that falls fall with it.
+# That is the proof: what is kept is $\min(p, q)$, and what is drawn again fills it up to $p$. Of all guesses 70 % are kept here. When
+# one falls, those after it fall as well.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 5]
 a_call = helpers.predict(
@@ -780,38 +863,76 @@ a_call.reveal(modelled=modelled, simulated=float(tokens.double().mean()))
 # %% [markdown] tags=["explain"]
 # $1 + 0.7 + 0.7^2 + 0.7^3 + 0.7^4$: the model's own token, and each guess if all before it were kept.
 #
-# Now our counting model, and as its draft a table: which token followed the last two, or three, in the text that we trained on?
-# The model takes its likeliest token, so its $p$ is 1 for that one. The rule is yours.
+# Here is the whole of it: your rule applied to a row of guesses, and the loop.
+
+
+# %%
+def judged(guesses, targets, drafts):
+    for place, guess in enumerate(guesses):
+        keep, rest = verify(targets[place], drafts[place])
+        if torch.rand(()) >= keep[guess]:
+            return [*guesses[:place], int(rest.multinomial(1))]
+    return [*guesses, int(targets[-1].multinomial(1))]
+
+
+# %% tags=["slide", "slide-code"] minutes=2 headline="One pass judges all guesses"
+@torch.no_grad()
+def guess_ahead(model, draft, text, count, ahead=4):
+    cache, known, calls = model.new_cache(), 0, []
+    while (left := count - sum(map(len, calls))) > 0:
+        guesses, drafts = [], []
+        for _ in range(min(ahead, left - 1)):
+            drafts.append(draft([*text, *guesses]))
+            guesses.append(int(drafts[-1].multinomial(1)))
+        new = torch.tensor([[*text[known:], *guesses]])
+        likeliest = model(new, cache, known)[0, -len(guesses) - 1 :].argmax(-1)
+        targets = one_hot(likeliest, len(vocabulary)).double()
+        calls.append(judged(guesses, targets, drafts))
+        known, text = len(text) + len(calls[-1]) - 1, text + calls[-1]
+    return calls
+
+
+# %% [markdown]
+# `known` tokens have right keys in the cache. Those of guesses that fell stand behind them, and the next pass writes over them. The
+# model takes its likeliest token, so its $p$ is 1 for that one.
+#
+# As the draft of our counting model we take a table: which token followed the last two, or three, in the text that we trained on?
 
 # %% tags=["run"]
 asked_for, alone = prompt[0].tolist(), text[0, 6:].tolist()
+torch.manual_seed(0)
 runs = {}
 for last in (2, 3):
     table = decoding.NGram(lesson, order=last + 1, vocabulary=len(vocabulary))
-    run = decoding.speculate(small, table, asked_for, 90, ahead=4, verify=verify)
-    same = sum(one == other for one, other in zip(run.tokens, alone, strict=True))
-    print(f"by the last {last}: {same} of 90 tokens are the same, in {run.calls} calls,")
-    print(f"{90 / run.calls:.2f} tokens a call")
-    runs[last] = run
+    runs[last] = calls = guess_ahead(small, table, asked_for, 90)
+    tokens = [token for call in calls for token in call]
+    assert decoding.speculate(small, table, asked_for, 90).tokens == tuple(tokens)
+    same = sum(one == other for one, other in zip(tokens, alone, strict=True))
+    print(f"by the last {last}: {same} of 90 tokens are the same, in {len(calls)} calls,")
+    print(f"{90 / len(calls):.2f} tokens a call")
 print(f"a call on 5 tokens: {five:.2f} times (measured) a step of the large model")
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="A call adds the guesses that it keeps, and a token"
-spans, place = [], 0
-for call, count in enumerate(runs[2].written[:7], start=1):
-    for guess in range(count):
-        kind = "guessed and kept" if guess < count - 1 else "computing, its own"
-        word = vocabulary[runs[2].tokens[place]]
-        spans.append(plotting.Span(f"call {call}", place, place + 1, kind, word))
-        place += 1
-title = "A draft by the last two tokens: what each call adds"
+spans = []
+for last, calls in {2: runs[2][:7], 3: runs[3][:2]}.items():
+    place = 0
+    for number, call in enumerate(calls, start=1):
+        kinds = ["guessed and kept"] * (len(call) - 1) + ["computing, its own"]
+        for kind, token in zip(kinds, call, strict=True):
+            lane = f"last {last}, call {number}"
+            spans.append(plotting.Span(lane, place, place + 1, kind, vocabulary[token]))
+            place += 1
+title = "Drafts by the last two tokens, and by the last three"
 drawn = plotting.gantt(spans, title=title, unit="", xlabel="tokens written")
-drawn.axes[0].set_xticks(range(place + 1))
-plotting.show(drawn, alt="Steps down to the right: each call adds one token or two.")
+drawn.axes[0].set_xticks(range(11))
+plotting.show(
+    drawn, alt="Looking two tokens back a call adds one or two, three back it adds five."
+)
 
 # %% [markdown] tags=["explain"]
 # The rule promises the same distribution. Our model always takes its likeliest token, so here it is the same text. Guessing pays where a
-# call brings more tokens than it costs steps, the draft's own time included. Both numbers stand above, as if the large model had such
-# drafts.
+# call brings more tokens than it costs steps, the draft's own time included. Both numbers stand above: how many tokens the small model
+# gets, and how many steps a call of the large one costs.
 #
 # The [exercises](exercises/15_decoding_exercises.ipynb) have you cut the cache into pages, fill a server's places, choose how far to
 # guess, and judge a web page's tokens a second.
