@@ -358,8 +358,8 @@ print(f"a step takes {step_time:.2f} times as long as the one matrix")
 print(f"while a weight arrives: {4 / bandwidth * peak / 2:.0f} multiply-adds")
 
 # %% [markdown] tags=["explain"]
-# A prompt's 128 tokens share the weights as well, but each has multiply-adds of its own. How many your machine does while a weight
-# arrives stands above.
+# A prompt's 128 tokens share the weights as well, but each has multiply-adds of its own. The last line above says how many of them your
+# machine does while one weight arrives.
 
 # %% tags=["predict"]
 prefill = helpers.predict("A prompt of 128 tokens: how many times as long as a step?", "x")
@@ -449,7 +449,7 @@ sixteen = steps[4] / steps[0]
 timing.claim("16 texts take less than half of 16 steps", sixteen, at_most=8, evidence=tries)
 
 # %% [markdown] tags=["explain"]
-# The step grows far more than the model says. We timed its parts alone: from four texts up, most of what the model lacks is in the
+# The step grows far more than the model says. We timed its parts alone: from eight texts up, most of what the model lacks is in the
 # products. So take one product, an eighth of Part 2's matrix, and change only the rows that it meets, one for each text.
 #
 # Which program runs, we cannot see. But a program that adds in another order rounds otherwise: compare row 1 of the
@@ -484,9 +484,9 @@ plotting.show(drawn, alt="With more rows one product takes longer, in stairs, no
 
 # %% [markdown] tags=["explain"]
 # The weights are the same bytes for any number of rows. But the dots climb in stairs: on the machine of this page by one for every
-# three rows, as if its program read the whole matrix again for each three. At 16 rows the sign changes: row 1 is rounded
-# otherwise, so another program ran, and 16 rows take less than 15. Your machine may have other stairs, or none. The model knows no
-# programs: it is a floor.
+# three rows, as if its program read the whole matrix again for each three. Where the sign changes, row 1 is rounded otherwise, so
+# another program ran: the one for 16 rows takes less time than the other for 15. Your machine may have other stairs, or none. The
+# model knows no programs: it is a floor.
 #
 # (So the last bits of a text's logits can depend on how many texts are beside it.)
 #
@@ -512,7 +512,7 @@ bet.reveal(modelled=2 * 32 * 4096 * 2, counted=a_token)
 # positions are made otherwise, which the cache does not notice.)
 #
 # In [grouped-query attention](glossary.md#grouped-query-attention) (Ainslie and others, 2023) several query heads share a head of
-# keys and values. Llama 3 8B has 32 heads of queries and 8 of keys, and its weights are read once a step, whoever writes:
+# keys and values. Llama 3 8B has 32 heads of queries and 8 of keys, and its weights are read once a step, for all texts together:
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="A long cache outweighs the weights"
 llama3 = decoding.CONFIGS["Llama 3 8B"]
@@ -671,7 +671,7 @@ pd.DataFrame(rows, index=["largest change of a probability", "tokens as before"]
 
 # %% [markdown] tags=["explain"]
 # With 8 bits no token changes here: this model is sure of each, and its probabilities move little. Where two tokens are nearly as
-# likely, a small move decides, and the text goes another way: here with the fewest bits.
+# likely, a small move decides, and the text goes another way; here it takes very few bits.
 #
 # And the time? gpt-fast, a small program by pytorch-labs, published how fast it writes one text with Llama 2 7B on an A100:
 
@@ -755,8 +755,8 @@ print(f"what stays: {1e6 * stays / 160:.0f} microseconds for each of 160 sums")
 # - It keeps the first ones that it agrees with, and adds one of its own
 #
 # Part 2: a few tokens at once cost less than as many steps. This is [speculative decoding](glossary.md#speculative-decoding)
-# (Leviathan and others, 2023). Models draw their tokens by chance, so which guesses may be kept, if the text shall be distributed as
-# the model alone would write it? An example:
+# (Leviathan and others, 2023). Models draw their tokens by chance. So which guesses may be kept, if the text is to be distributed as the
+# model alone would write it? An example:
 #
 # | token | a | b | c |
 # |---|--:|--:|--:|
@@ -866,7 +866,7 @@ a_call.reveal(modelled=modelled, simulated=float(tokens.double().mean()))
 # Here is the whole of it: your rule applied to a row of guesses, and the loop.
 
 
-# %%
+# %% tags=["slide", "slide-code"] minutes=2 headline="The rule, applied to a row of guesses"
 def judged(guesses, targets, drafts):
     for place, guess in enumerate(guesses):
         keep, rest = verify(targets[place], drafts[place])
@@ -875,7 +875,7 @@ def judged(guesses, targets, drafts):
     return [*guesses, int(targets[-1].multinomial(1))]
 
 
-# %% tags=["slide", "slide-code"] minutes=2 headline="One pass judges all guesses"
+# %%
 @torch.no_grad()
 def guess_ahead(model, draft, text, count, ahead=4):
     cache, known, calls = model.new_cache(), 0, []
@@ -893,7 +893,7 @@ def guess_ahead(model, draft, text, count, ahead=4):
 
 
 # %% [markdown]
-# `known` tokens have right keys in the cache. Those of guesses that fell stand behind them, and the next pass writes over them. The
+# The first `known` tokens have their keys in the cache. Behind them stand keys of guesses that fell; the next pass writes over those. The
 # model takes its likeliest token, so its $p$ is 1 for that one.
 #
 # As the draft of our counting model we take a table: which token followed the last two, or three, in the text that we trained on?
