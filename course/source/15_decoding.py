@@ -199,7 +199,7 @@ assert not apart.any()
 # Around the blocks runs the loop of decoding. It takes the token with the largest logit, and gives it back in:
 
 
-# %% tags=["slide", "slide-code"] minutes=1 headline="Decoding is a loop: a token comes out and goes in"
+# %%
 @torch.no_grad()
 def write(model, text, count, cached=True):
     cache, new, through = model.new_cache() if cached else None, text, 0
