@@ -156,7 +156,17 @@ def _page(built: nbformat.NotebookNode, links: _Links) -> nbformat.NotebookNode:
             _fold(cell, "input", "What is checked")
         if cell.cell_type == "markdown":
             cell.source = links.mended(cell.source)
+        else:
+            _say_pictures(cell)
     return built
+
+
+def _say_pictures(cell: nbformat.NotebookNode) -> None:
+    """Give the cell's pictures the alt text that stands beside them in the notebook."""
+    shown = [output.data for output in cell.outputs if "image/png" in output.get("data", {})]
+    if shown:
+        alt = " ".join(data["text/plain"] for data in shown)
+        cell.metadata.setdefault("mystnb", {})["image"] = {"alt": alt}
 
 
 def _lead_on(lesson: nbformat.NotebookNode, name: str, known: Collection[str]) -> None:
@@ -176,7 +186,7 @@ def _answer(cells: Sequence[nbformat.NotebookNode]) -> list[nbformat.NotebookNod
 
 def _fold(cell: nbformat.NotebookNode, part: str, prompt: str, *tags: str) -> None:
     _tag(cell, f"hide-{part}", *tags)
-    cell.metadata["mystnb"] = {"code_prompt_show": prompt, "code_prompt_hide": prompt}
+    cell.metadata.setdefault("mystnb", {}).update(code_prompt_show=prompt, code_prompt_hide=prompt)
 
 
 def _tag(cell: nbformat.NotebookNode, *tags: str) -> None:
