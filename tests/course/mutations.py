@@ -316,16 +316,10 @@ MUTATIONS = (
     Mutation(
         "18",
         "helpers/studies/attention/_streams.py",
-        """        for i in range(self.tokens // rows):
-            for j in range(self.tokens // columns):
-                yield self.block(0, i, rows), False
-                yield self.block(1, j, columns), False
-                yield self.block(2, j, columns), False
+        """            yield self.block(1, j, columns), False
+            yield self.block(2, j, columns), False
 """,
-        """        for i in range(self.tokens // rows):
-            for j in range(self.tokens // columns):
-                yield self.block(0, i, rows), False
-                yield self.block(1, j, columns), False
+        """            yield self.block(1, j, columns), False
 """,
         "values that nobody reads",
         "reads.reveal(",

@@ -54,12 +54,10 @@ def stream(tokens: int, width: int, *, order: str, rows: int = 64, columns: int 
         raise ValueError(f"{tokens} tokens of width {width} are not whole lines of {_LINE} bytes; give multiples of "
                          f"{_LINE // _NUMBER}")  # fmt: skip
     touches = _Touches(tokens, width)
-    parts = {
-        "row by row": lambda: touches.with_table(1, tokens),
-        "products in tiles": lambda: touches.with_table(rows, columns),
-        "queries outside": lambda: touches.queries_outside(rows, columns),
-        "keys outside": lambda: touches.keys_outside(rows, columns),
-    }[order]()
+    if order in ORDERS[2:]:
+        parts = touches.without_table(order, rows, columns)
+    else:
+        parts = touches.with_table(*((1, tokens) if order == "row by row" else (rows, columns)))
     return join_streams([AddressStream(lines * _LINE, writes, _LINE) for lines, writes in parts])
 
 
@@ -141,19 +139,12 @@ class _Touches:
                 yield self.block(2, j, columns), False
             yield self.block(3, i, rows), True
 
-    def queries_outside(self, rows: int, columns: int) -> Iterator[_Part]:
-        for i in range(self.tokens // rows):
-            for j in range(self.tokens // columns):
-                yield self.block(0, i, rows), False
-                yield self.block(1, j, columns), False
-                yield self.block(2, j, columns), False
-            yield self.block(3, i, rows), True
-
-    def keys_outside(self, rows: int, columns: int) -> Iterator[_Part]:
-        for j in range(self.tokens // columns):
-            for i in range(self.tokens // rows):
-                yield self.block(1, j, columns), False
-                yield self.block(2, j, columns), False
-                yield self.block(0, i, rows), False
+    def without_table(self, order: str, rows: int, columns: int) -> Iterator[_Part]:
+        for i, j in tiles_of(self.tokens, rows=rows, columns=columns, order=order):
+            yield self.block(0, i, rows), False
+            yield self.block(1, j, columns), False
+            yield self.block(2, j, columns), False
+            if order == "keys outside":
                 yield self.block(3, i, rows), False
+            if order == "keys outside" or (j + 1) * columns == self.tokens:
                 yield self.block(3, i, rows), True
