@@ -121,6 +121,19 @@ def test_score_tiles_colour_what_a_tile_needs_what_is_done_and_what_is_never_mad
     assert coloured(True, 5) == (2, 2, 6, True)
 
 
+@pytest.mark.parametrize(
+    ("order", "step", "expected"),
+    [
+        ("queries outside", 5, [1, 1, 1, 2, 2, 1, 1]),  # Q0, O0, Q1, and K and V
+        ("queries outside", 15, [1, 1] * 4 + [4] * 4),
+        ("keys outside", 5, [2, 2, 2, 2, 1, 1, 1, 1, 1, 1]),
+    ],
+)
+def test_score_tiles_say_how_often_a_block_is_read(order, step, expected):
+    drawn = plotting.draw_score_tiles(attention.tiles_of(4, rows=1, columns=1, order=order), step)
+    assert [int(text) for text in texts(drawn) if text.isdigit()] == expected
+
+
 DRAWINGS = {
     "score tiles": lambda: plotting.draw_score_tiles([(i, j) for i in range(4) for j in range(4)], 5, title="t"),
     "many score tiles": lambda: plotting.draw_score_tiles([(i, j) for j in range(12) for i in range(j, 12)], 40),
