@@ -13,7 +13,7 @@
 #     title: Attention without the matrix
 #     needs: ["07", "16"]
 #     objectives:
-#       - count|counted how often plain attention passes its table of scores
+#       - count|counted how often a plain step passes its table of scores, forward and back
 #       - write|wrote a softmax that sees its numbers once, and attention that never holds the table
 #       - predict|predicted the bytes that tiles read, by a formula and by a simulated cache
 #       - write|wrote the backward pass that computes every score again
@@ -32,15 +32,17 @@
 
 # %%
 import math
+import textwrap
 
 import pandas as pd
 import torch
-from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 import helpers
-from helpers import exercises, native, operations, plotting, timing, units
+from helpers import exercises, native, plotting, timing, units
 from helpers.studies import attention
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -50,18 +52,14 @@ allocator = helpers.steady_allocator()  # no page faults in our times (lesson 01
 # ## The bet
 #
 # - 2,048 tokens, forward and backward
-# - Plain attention keeps its table
-# - *Fused* attention computes each score twice
-# - 7 products instead of 6
+# - Plain attention keeps its table: 6 products
+# - *Fused* attention forgets it, and computes each score twice: 7 products
 #
-# Fused attention keeps no table for the way back. Lesson 07 paid for such forgetting: activations that are not kept are computed
-# again, and the step takes longer. PyTorch's fused attention is `scaled_dot_product_attention`. How long does its step take, over
-# the plain one's?
+# Lesson 07 paid for such forgetting: activations that are not kept are computed again, and the step takes longer. PyTorch's
+# fused attention is `scaled_dot_product_attention`. How long does its step take?
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 10]
-bet = helpers.predict(
-    "Fused attention computes more products: its step over the plain one's?", "x"
-)
+bet = helpers.predict("The fused step takes how many times as long as the plain one?", "x")
 bet
 
 # %% [markdown] tags=["slide"] minutes=2 headline="Attention makes a number for every pair of tokens"
@@ -84,8 +82,7 @@ def plain(query, key, value):
 
 
 # %% [markdown]
-# Suppose that a tensor which one line makes and the next one reads goes out to memory in between. A *pass* is one reading or one
-# writing of the whole table.
+# A *pass* is one reading or one writing of the whole table. (Whether it goes to memory or stays in a cache, its size decides.)
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 16]
 passes = helpers.predict(
@@ -94,40 +91,54 @@ passes = helpers.predict(
 passes
 
 # %% [markdown]
-# `operations.profile_ops` (lesson 07) has the bytes of every operator, each input read once, each output written once:
+# `Watch` sees every operator that PyTorch starts, and notes how many numbers each tensor has that it reads or makes. One that
+# only looks at the same memory in another shape moves nothing, and is left out:
 
 
 # %% tags=["run"]
-class Attention(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
+class Watch(TorchDispatchMode):
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        made = operator(*args, **(kwargs or {}))
+        read, written = tensors_in((args, kwargs)), tensors_in(made)
+        homes = {each.untyped_storage().data_ptr() for each in read}
+        if all(each.untyped_storage().data_ptr() not in homes for each in written):
+            sizes = [[each.numel() for each in side] for side in (read, written)]
+            self.seen.append((str(operator).split(".")[1], *sizes))
+        return made
 
-    def forward(self, query, key, value):
-        return self.function(query, key, value)
+
+# %% tags=["run"]
+def tensors_in(tree):
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-inputs = tuple(torch.randn(8, 512, 64) for _ in range(3))
-own_bytes, table_bytes = inputs[0].nbytes, 8 * 512 * 512 * 4
-counts = operations.profile_ops(Attention(plain), inputs)
-moved = counts.forward_read_bytes + counts.forward_written_bytes
+def watch(function, *arguments):
+    with Watch() as watching:
+        watching.seen = []
+        function(*arguments)
+    return watching.seen
+
+
+# %% tags=["run"]
+def passes_over(table, function, *arguments):
+    seen = watch(function, *arguments)
+    rows = [(name, read.count(table), made.count(table)) for name, read, made in seen]
+    return pd.DataFrame(rows, columns=["operator", "reads", "writes"]).set_index("operator")
+
+
+inputs = tuple(torch.randn(1, 8, 512, 64) for _ in range(3))
+forward = passes_over(8 * 512 * 512, plain, *inputs)
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="Four lines pass the table six times"
-passes.reveal(counted=(moved - 4 * own_bytes) / table_bytes)
+passes.reveal(counted=int(forward.to_numpy().sum()))
 
 # %% tags=["look"]
-rows = {
-    each.operator.split(".")[1]: [each.calls, each.read_bytes, each.written_bytes]
-    for each in counts.operators
-    if each.phase == "forward" and each.read_bytes
-}
-columns = ["calls", "bytes read", "bytes written"]
-pd.DataFrame(rows, index=columns).T.map("{:,}".format)
+forward
 
 # %% [markdown] tags=["explain"]
-# 8 heads, 512 tokens, $d = 64$: $Q$, $K$, $V$ and $O$ have 1,048,576 bytes each, the table eight times as many. It is written by
-# the first product, read and written by the division, read and written by the softmax, and read by the second product: six
-# passes. Fusing the division into its neighbour would save two (lesson 12). To save all six, the softmax must change.
+# The first product (`bmm`) writes the table, the division reads and writes it, so does the softmax, and the second product reads it: six
+# passes. With 8 heads, 512 tokens and $d = 64$ the table is 8 times as large as $Q$. Fusing the division into its neighbour
+# would save two (lesson 12). To save all six, the softmax must change.
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A softmax needs the largest score before it divides"
 # ## Part 2: the maximum and the sum in one pass
@@ -203,28 +214,6 @@ def one_pass(blocks):
 
 
 # %% [markdown]
-# A correction costs a little work. Take 1,000 scores in random order, one by one. The first is the largest so far; when is the
-# second, the third, the thousandth?
-
-# %% tags=["predict"]
-records = helpers.predict(
-    "1,000 scores, random order: how often is one the largest so far?", "times"
-)
-records
-
-# %% tags=["run"]
-torch.manual_seed(0)
-orders = torch.rand(4000, 1000, dtype=torch.float64)
-largest_so_far = orders.cummax(dim=1).indices
-counted = (largest_so_far == torch.arange(1000)).sum(dim=1).double().mean().item()
-
-# %% tags=["look"]
-records.reveal(modelled=sum(1 / place for place in range(1, 1001)), counted=counted)
-
-# %% [markdown] tags=["explain"]
-# Number $i$ is the largest of the first $i$ with a chance of $1/i$, and $1 + \frac12 + \frac13 + \dots$ grows as the logarithm
-# does. (Counted: the mean of 4,000 orders.)
-#
 # Attention needs more than the sum: the output $\sum_j e^{s_j - m} v_j$ divided by it. The old output is corrected by the same
 # factor. Lesson 16 merged two finished outputs; this one is not divided until the end.
 
@@ -307,19 +296,8 @@ def nothing_yet(query, value):
     return largest, torch.zeros_like(largest), output
 
 
-# %%
-class Sizes(torch.utils._python_dispatch.TorchDispatchMode):
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        made = operator(*args, **(kwargs or {}))
-        self.most = max(self.most, made.numel() if isinstance(made, torch.Tensor) else 0)
-        return made
-
-
 def most_numbers(function, *arguments):
-    with Sizes() as sizes:
-        sizes.most = 0
-        function(*arguments)
-    return sizes.most
+    return max(max(made) for _, _, made in watch(function, *arguments))
 
 
 # %% tags=["yours"] yours="by_tiles"
@@ -398,19 +376,19 @@ def by_tiles(query, key, value, rows, columns):
 # %% tags=["look", "slide", "slide-output"] minutes=2 layout="steps" frames=[0, 3, 4, 9] headline="A tile of scores is made, used and forgotten"
 order = attention.tiles_of(4, rows=1, columns=1)
 frames, captions = [], []
-for step, (row, _) in enumerate(order):
-    frames.append(plotting.draw_score_tiles(order, step))
-    count = f"Blocks read so far: {row + 1} of Q, {step + 1} of K, {step + 1} of V"
-    captions.append(f"{count}; finished of O: {row}.")
+for at, (row, _) in enumerate(order):
+    frames.append(plotting.draw_score_tiles(order, at))
+    count = f"Blocks read so far: {row + 1} of Q, {at + 1} of K, {at + 1} of V"
+    captions.append(f"{count}; finished of O: {(at + 1) // 4}.")
 plotting.play(
     frames,
     title="Queries outside, keys inside",
     captions=captions,
-    alt="A tile runs along the rows of a 4 by 4 table; each row finishes a block of O.",
+    alt="A tile runs along 4 rows. Q's blocks are read once, K's and V's 4 times.",
 )
 
 # %% [markdown] tags=["explain"]
-# Which bytes does this move? Let a cache hold $Q$'s block, a block of $K$ and one of $V$, and not all of $K$. Then a block of $K$
+# Which bytes does this move, in a larger table? Let a cache hold $Q$'s block, a block of $K$ and one of $V$, and not all of $K$. Then a block of $K$
 # has left it when the next block of queries comes. Tiles of scores and running sums are left out: a GPU keeps them in
 # [registers](glossary.md#register). One more rule: before this cache writes to a [line](glossary.md#cache-line), it reads it.
 #
@@ -422,7 +400,7 @@ reads
 
 # %% [markdown]
 # `attention.count_bytes` gives the addresses of an order to lesson 01's simulated cache, line by line; `attention.model_bytes` is
-# the formula. *Row by row* takes each product a row at a time; *products in tiles* has good products, and still the table.
+# the formula. *Row by row* keeps the table and takes each product a row at a time; *products in tiles* keeps the table, too.
 
 # %% tags=["run"]
 sizes = {"tokens": 512, "width": 64, "rows": 64, "columns": 64}
@@ -442,9 +420,9 @@ columns = ["read, times Q", "written, times Q"]
 pd.DataFrame(rows, index=columns).T.map("{:,.0f}".format)
 
 # %% [markdown] tags=["explain"]
-# Queries outside: $Q$ once, $K$ and $V$ once for each of 8 blocks of queries, $O$ once. The first row has two products without
-# tiles, and both read a matrix anew for every row. Tiles cut 1,058 to 50. The table costs 32 of
-# these: it is 8 times as large as $Q$ and is read four times, once of it before its first write.
+# Queries outside: $Q$ once, $K$ and $V$ once for each of 8 blocks of queries, $O$ once. Row by row, each product reads a whole
+# matrix for every query; tiles cut 1,058 to 50. Of these the table costs 32: it is 8 times as large as $Q$ and is read four
+# times, once of it before its first write.
 #
 # The last row has the loops exchanged: a block of keys stays, and the queries walk past it. It reads as much. But then no output
 # is finished before the last block of keys, so $O$ comes and goes with every one. FlashAttention's algorithm 1 (2022) has this
@@ -611,12 +589,44 @@ small = [each.requires_grad_() for each in torch.randn(3, 2, 7, 3, dtype=torch.f
 assert torch.autograd.gradcheck(lambda *each: Tiles.apply(*each, 3), small)
 
 # %% [markdown]
-# PyTorch's own counter, `FlopCounterMode`, has the products of a step. One product is $2 n^2 d$ [FLOP](glossary.md#flop):
+# Back to the bet. Plain attention's way back is the formulas above, an operator each: $W^T G$, $G V^T$, the softmax's, the
+# division's, and the products for $Q$ and $K$.
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 64]
+both_ways = helpers.predict(
+    "Plain attention, forward and back: how many passes over the table?", "passes"
+)
+both_ways
+
+
+# %% tags=["run"]
+def step(function, inputs, gradient):
+    return torch.autograd.grad(function(*inputs), inputs, gradient)
+
+
+def passes_of_step(function):
+    inputs = [torch.randn(1, 1, 512, 64).requires_grad_() for _ in "qkv"]
+    gradient = torch.randn(1, 1, 512, 64)
+    return passes_over(512 * 512, step, function, inputs, gradient)
+
+
+whole_step = passes_of_step(plain)
+
+# %% tags=["look"]
+both_ways.reveal(modelled=6 + 2 + 3 + 2 + 2, counted=int(whole_step.to_numpy().sum()))
+
+# %% tags=["look", "slide", "slide-output"] minutes=2 mark="_softmax_backward_data" headline="The way back passes the table nine times more"
+whole_step
+
+# %% [markdown] tags=["explain"]
+# Backward: one product reads $W$ and one writes its gradient, the softmax reads both and writes $dS$, the division reads and
+# writes, and two products read. Now all versions. `FlopCounterMode` is PyTorch's own counter of products, each $2 n^2 d$
+# [FLOP](glossary.md#flop):
 
 # %% tags=["run"]
 fused = functional.scaled_dot_product_attention
 versions = {"plain": plain, "yours": lambda *each: Tiles.apply(*each, 128), "fused": fused}
-versions["fused, three dimensions"] = lambda *each: fused(*(tensor[0] for tensor in each))
+versions["fused, three dimensions"] = lambda *each: fused(*(one[0] for one in each))[None]
 
 
 def products(function, query, key, value):
@@ -628,33 +638,29 @@ def products(function, query, key, value):
 
 short = tuple(each[..., :512, :] for each in long)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 mark="yours" headline="One product more, and no table is kept"
-rows = {
-    name: [
-        f"{attention.saved_bytes(function, *long) / long[0].nbytes:.2f}",
-        f"{products(function, *short):g}",
-    ]
-    for name, function in versions.items()
-}
-pd.DataFrame(rows, index=["kept, 2,048 tokens, times Q", "products, as PyTorch counts"]).T
+# %% tags=["look", "slide", "slide-output"] minutes=2 mark="yours" headline="One product more, and no table is kept or passed"
+rows = {}
+for name, function in versions.items():
+    kept_bytes, moves = attention.saved_bytes(function, *long), passes_of_step(function)
+    rows[name] = [f"{kept_bytes / long[0].nbytes:.2f}", f"{products(function, *short):g}"]
+    rows[name] += [moves.to_numpy().sum(), len(moves)]
+pd.DataFrame(rows, index=["kept, times Q", "products, by PyTorch", "passes", "operators"]).T
 
 # %% [markdown] tags=["explain"]
-# Four matrices and $1/d$ instead of 35. Seven products, two forward and five back, instead of six. And fused attention? It keeps
-# as little as yours, so it must make the weights again. But PyTorch's counter has no formula for the operator that a CPU uses,
-# and says 0 without a warning; in lesson 07 another counter missed attention. The last row is a trap: given (heads, tokens,
-# width) without a batch in front, the same function takes the plain way here, with its table, and does not say so.
+# Yours keeps four matrices and $1/d$ instead of 35 (2,048 tokens). It takes seven products, two forward and five back, instead of
+# six, and no pass instead of fifteen, but many small operators (512 tokens, tiles of 128 x 128).
+#
+# And fused attention? It keeps as little as yours, so it must make the weights again. But PyTorch's counter has no formula for
+# the operator that a CPU uses, and says 0 without a warning. The last row is a trap: given (heads, tokens, width) without a
+# batch in front, the same function takes the plain way here, with its table, and does not say so.
 #
 # Time, with two heads. Their tables have 0.5 MB for 256 tokens, and 33.6 MB for 2,048.
 
 
 # %% tags=["run"]
-def step(function, inputs, gradient):
-    return torch.autograd.grad(function(*inputs), inputs, gradient)
-
-
 def race(tokens, budget_s):
-    inputs = [torch.randn(1, 2, tokens, 64, device=device).requires_grad_() for _ in "qkv"]
-    gradient = torch.randn(1, 2, tokens, 64, device=device)
+    *inputs, gradient = torch.randn(4, 1, 2, tokens, 64, device=device)
+    inputs = [each.requires_grad_() for each in inputs]
     programs = {
         name: lambda function=versions[name]: step(function, inputs, gradient)
         for name in ("plain", "yours", "fused")
@@ -664,8 +670,20 @@ def race(tokens, budget_s):
 
 costs = {256: race(256, budget_s=1), 2048: race(2048, budget_s=8)}
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="More products, and a shorter step"
-bet.reveal(measured=costs[2048].candidate("fused").time_ratio)
+# %% [markdown]
+# A model from counts alone: plain attention takes 6 products and 15 passes, fused attention 7 products. Two programs have nothing
+# to do with attention, and measure what a product and a pass may cost here:
+
+# %% tags=["run"]
+table, square = (torch.randn(2, n, n, device=device) for n in (2048, 1024))
+programs = {"two passes": lambda: 2 * table, "large product": lambda: square[0] @ square[1]}
+limits = timing.compare(programs, budget_s=2, precision=0.1)
+pass_s = limits.candidate("two passes").median_s / 2
+product_s = 2 * 2048**2 * 64 / 1024**3 * limits.candidate("large product").median_s
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="More products, and a shorter step"
+fused_ratio = costs[2048].candidate("fused").time_ratio
+bet.reveal(modelled=7 * product_s / (6 * product_s + 15 * pass_s), measured=fused_ratio)
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 mark="fused" headline="Short texts gain little"
 rows = {
@@ -678,14 +696,13 @@ pd.DataFrame(rows, index=[f"{tokens:,} tokens" for tokens in costs]).T
 
 # %% tags=["look"]
 sentence = "2,048 tokens: fused attention's step is shorter than plain attention's"
-ratio = costs[2048].candidate("fused").time_ratio
-timing.claim(sentence, ratio, at_most=0.9, evidence=costs[2048])
+timing.claim(sentence, fused_ratio, at_most=0.9, evidence=costs[2048])
 
 # %% [markdown] tags=["explain"]
-# Checkpointing in lesson 07 computed again and paid in time. Here computing again goes with a shorter step, in the fused program: a
-# score is made again from 64 products, and each pass over the tables that is saved would move 33.6 MB. (That this is the cause, no cell
-# shows: yours computes again as well.) With 256 tokens a pass moves 0.5 MB, which fits a
-# cache of most processors, so there is less to save. (Yours starts several small programs for each tile.)
+# Two counts explain the bet: one product more, and fifteen passes of 33.6 MB fewer. (The model leaves out exponentials, and what
+# tiles read.) Computing again, which cost time in lesson 07, can save time here: 64 multiplications make a score again, and it
+# need not come from memory. With 256 tokens a pass moves 0.5 MB, which fits in a cache of most processors, so there is less to
+# save. Yours has no pass either, but many more operators.
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A program of the kernel takes one block of queries"
 # ## Part 5: the kernel
@@ -698,11 +715,38 @@ timing.claim(sentence, ratio, at_most=0.9, evidence=costs[2048])
 # written out. Find the line that shrinks the old output.
 
 # %% tags=["look"]
-print(attention.kernel_source())
+kernel = attention.kernel_source().splitlines()
+for number, line in enumerate(kernel, 1):
+    print(f"{number:2} {line}")
+
+# %% [markdown]
+# Your lines, as the course's versions have them, and where each begins in the kernel:
+
+# %% tags=["look"]
+yours = {
+    "for own in query.split(rows)": "block, head =",
+    "state = nothing_yet(own, value)": "largest = tl.full",
+    "for block in zip(key blocks, value blocks)": "for left in",
+    "own @ block[0].mT": "scores = scale",
+    "new = maximum(largest, scores.amax())": "new =",
+    "shrink, weights = ...": "shrink, weights =",
+    "total = shrink * total + ...": "total = shrink",
+    "shrink * output + weights @ values": "result = shrink",
+    "output / total": "tl.store(output",
+    "largest + total.log()": "tl.store(log_sum",
+}
+
+# %% tags=["look", "slide", "slide-output"] minutes=2 mark="shrink * output" headline="The kernel is your loop, with addresses"
+found = []
+for begins in yours.values():
+    place = next(at for at, line in enumerate(kernel) if line.strip().startswith(begins))
+    found.append((place + 1, textwrap.shorten(kernel[place], 48, placeholder=" ...")))
+pd.DataFrame(found, index=yours, columns=["line", "in the kernel"])
 
 # %% [markdown] tags=["explain"]
-# Only `query`, `key`, `value`, `output` and `log_sum` are in memory. (`CAUSAL` is next.) Triton's interpreter runs the kernel on
-# a CPU, for its results and not for speed. Here are 50 tokens, which are no whole tiles of 32:
+# The kernel's other lines are addresses, loads, and masks for what lies beyond the last token. (`CAUSAL` is next.) Only `query`,
+# `key`, `value`, `output` and `log_sum` are in memory. Triton's interpreter runs the kernel on a CPU, for its results and not
+# for speed. Here are 50 tokens, which are no whole tiles of 32:
 
 # %% tags=["run"]
 torch.manual_seed(4)
@@ -745,12 +789,15 @@ share.reveal(modelled=100 * 9 / 16, counted=100 * work[0] / work[1])
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="Tiles of later keys are never made"
 plotting.show(
-    plotting.draw_score_tiles(order, 24, title="Causal: 36 of 64 tiles"),
-    alt="Tiles below and on the diagonal are done or to come; those above it are never made.",
+    plotting.draw_score_tiles(
+        order, 35, title="Causal: 36 of 64 tiles, each of 64 x 64 scores"
+    ),
+    alt="Tiles up to the diagonal are done. Early keys are read up to 7 times, the last once.",
 )
 
 # %% [markdown] tags=["explain"]
-# With $b$ blocks in a row, $(b + 1) / 2b$. On the diagonal the tile is computed whole, and half of it is masked away.
+# With $b$ blocks in a row, $(b + 1) / 2b$. On the diagonal the tile is computed whole, and half of it is masked away. Early keys
+# are read most often. (The first block 7 times for 8 tiles: two of them follow each other.)
 
 # %% [markdown] tags=["slide"] minutes=2 headline="Whoever states a rate has chosen what to count"
 # ## Part 6: who counts what?
@@ -826,9 +873,9 @@ columns = ["GFLOP, published", "GFLOP of its products", "ratio", "published byte
 pd.DataFrame(rows, index=columns).T
 
 # %% [markdown] tags=["explain"]
-# The published bytes are 18.8 times a table of 2.1 GB; we counted 6 for the forward pass alone. The GFLOP are not those of the
+# The published bytes are 18.8 times a table of 2.1 GB, not far from your 15 passes of a plain step. The GFLOP are not those of the
 # caption's sizes; twelve times as many would be. What was counted, the paper does not say. Its message is fewer bytes and more
-# arithmetic in less time. You have counted the forward pass's bytes and the products, and measured the time.
+# arithmetic in less time: the passes, products and times of your own step say the same.
 #
 # **Your own.** The [exercises](exercises/18_attention_without_the_matrix_exercises.ipynb) have you merge what several devices
 # hold, choose a tile for a cache, count a sliding window, and take an attention of your own from prediction to measurement.
@@ -847,9 +894,8 @@ pd.DataFrame(rows, index=columns).T
 #
 # | quantity | formula |
 # |---|---|
-# | passes over the table, plain | $6$, each of $\frac{n}{d}$ units |
+# | passes over the table, plain | $6$ forward and $9$ back, each of $\frac{n}{d}$ units |
 # | softmax, one more score $s$ | $m' = \max(m, s)$, $\ell' = e^{m - m'} \ell + e^{s - m'}$ with the sum $\ell$ for the maximum $m$ |
-# | largest so far among $n$ in random order | $1 + \frac12 + \dots + \frac1n$ times |
 # | read by tiles, queries outside | $\frac{2n}{r} + 2$ units |
 # | kept for backward, plain | $3 + \frac{n}{d}$ units |
 # | kept for backward, tiles | $4 + \frac{1}{d}$ units |

@@ -38,9 +38,13 @@ def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str 
     downwards, across = zip(*tiles, strict=True)
     q_reads, k_reads = (_runs([*side[: step + 1], None]) for side in (downwards, across))
     o_writes = _runs([*downwards, None][: step + 2])
+    named = {"in the cache": (DATA, INK), "left the cache": (tint(DATA, 0.65), _EDGE), "computed": (COMPUTING, INK)}
+    named |= {"done": (tint(COMPUTING, 0.65), _EDGE), "to come": (EMPTY, _EDGE)}
+    if len(tiles) < rows * columns:
+        named["never"] = ("white", _EDGE)
     top, left = _TOP_IN + _BAR_IN + _GAP_IN, _LEFT_IN + _BAR_IN + _GAP_IN
     right, low = left + columns * cell_in, top + rows * cell_in
-    drawn, axes = paper(right + _GAP_IN + _BAR_IN + 2.5, max(low, top + 2.4) + 0.15, title=title)
+    drawn, axes = paper(right + _GAP_IN + _BAR_IN + 2.5, max(low, top + 0.34 * len(named) + 0.25) + 0.15, title=title)
 
     def cell(
         x: float, y: float, wide: float, high: float, colour: str, *, marked: bool = False, times: int = 0
@@ -69,10 +73,6 @@ def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str 
     for column in range(columns):
         cell(left + column * cell_in, _TOP_IN, cell_in, _BAR_IN, _held(column, now[1], k_reads),
              marked=column == now[1], times=k_reads[column])  # fmt: skip
-    named = {"in the cache": (DATA, INK), "left the cache": (tint(DATA, 0.65), _EDGE), "computed": (COMPUTING, INK)}
-    named |= {"done": (tint(COMPUTING, 0.65), _EDGE), "to come": (EMPTY, _EDGE)}
-    if len(tiles) < rows * columns:
-        named["never"] = ("white", _EDGE)
     key = right + _GAP_IN + _BAR_IN + 0.4
     for place, (name, colours) in enumerate(named.items()):
         keys(axes, key, top + 0.34 * place, {name: colours})
