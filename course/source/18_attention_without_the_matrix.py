@@ -699,8 +699,8 @@ sentence = "2,048 tokens: fused attention's step is shorter than plain attention
 timing.claim(sentence, fused_ratio, at_most=0.9, evidence=costs[2048])
 
 # %% [markdown] tags=["explain"]
-# Two counts explain the bet: one product more, and fifteen passes of 33.6 MB fewer. (The model leaves out exponentials, and what
-# tiles read.) Computing again, which cost time in lesson 07, can save time here: 64 multiplications make a score again, and it
+# Where the modelled and the measured are near, two counts explain the bet: one product more, and fifteen passes of 33.6 MB fewer.
+# (Left out are exponentials, and what tiles read.) Computing again, which cost time in lesson 07, can save time here: 64 multiplications make a score again, and it
 # need not come from memory. With 256 tokens a pass moves 0.5 MB, which fits in a cache of most processors, so there is less to
 # save. Yours has no pass either, but many more operators.
 
