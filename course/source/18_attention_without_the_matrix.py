@@ -592,7 +592,7 @@ assert torch.autograd.gradcheck(lambda *each: Tiles.apply(*each, 3), small)
 # Back to the bet. Plain attention's way back is the formulas above, an operator each: $W^T G$, $G V^T$, the softmax's, the
 # division's, and the products for $Q$ and $K$.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 64]
+# %% tags=["predict"]
 both_ways = helpers.predict(
     "Plain attention, forward and back: how many passes over the table?", "passes"
 )
@@ -685,7 +685,7 @@ product_s = 2 * 2048**2 * 64 / 1024**3 * limits.candidate("large product").media
 fused_ratio = costs[2048].candidate("fused").time_ratio
 bet.reveal(modelled=7 * product_s / (6 * product_s + 15 * pass_s), measured=fused_ratio)
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 mark="fused" headline="Short texts gain little"
+# %% tags=["look"]
 rows = {
     name: [
         f"{each.candidate(name).time_ratio:.2f} times (measured)" for each in costs.values()
@@ -861,7 +861,7 @@ print(f"of the A100's peak: {shares}")
 # Last, the table that made the idea famous: FlashAttention's figure 2, forward and backward, GPT-2 medium, 1,024 tokens, 16 heads
 # of 64, batch 64, an A100. We hold its GFLOP against the products of these sizes:
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Published GFLOP can be checked with a pencil"
+# %% tags=["look"]
 product = 2 * 64 * 16 * 1024**2 * 64
 table = 2 * 64 * 16 * 1024**2  # bytes, in 16 bits
 rows = {}
