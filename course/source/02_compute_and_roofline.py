@@ -14,9 +14,9 @@
 #     needs: ["00", "01"]
 #     objectives:
 #       - work|worked out how long one GPU alone would train a large model
-#       - place|placed one token of a language model under the roofs of four machines
+#       - place|placed one token of a language model under the roofs of two machines
 #       - write|wrote a matrix product in tiles for a GPU, in a simulator that counts its reads
-#       - simulate|simulated a core that overlaps sums, and held it against a sweep
+#       - simulate|simulated a core that overlaps sums, beside a measured sweep
 #       - find|found what the roofline leaves out of a small network
 # ---
 
@@ -66,7 +66,7 @@ bet
 #
 # Epoch AI estimates GPT-4's training at $2.1 \cdot 10^{10}$ petaFLOP ([Our World in
 # Data](https://ourworldindata.org/grapher/artificial-intelligence-training-computation)). An H100 is sold with 0.989 petaFLOP/s
-# in float16. (Many texts write FLOPS for both, the amount and the rate. The unit tells which is meant.)
+# in float16. (Many texts write FLOPS for both, the amount and the rate. Here a rate always ends in "/s".)
 
 # %% tags=["predict"]
 alone = helpers.predict("GPT-4's training on one H100 at its peak: how many years?", "years")
@@ -126,7 +126,7 @@ print(f"a GPU's peak, 2010 to 2024: {12 * 14 / doublings:.1f} months")
 # without zeros left out, and the five cards are our choice. Training reaches less: Llama 3's, on 16,384 H100, about 400 TFLOP/s
 # on each (*The Llama 3 Herd of Models*, 2024, table 4).
 #
-# A GPU's peak has doubled faster than a processor's transistors. Part of that are narrower numbers, float16 for float32, and
+# A GPU's peak has doubled faster than a processor's transistors. Part of that comes from narrower numbers, float16 for float32, and from
 # units for a single operation, the [multiply-accumulate](glossary.md#mac). Demand doubled faster still. Many GPUs at once make
 # up for it.
 
@@ -145,7 +145,7 @@ alt = "Transistors rise throughout; the clock stops about 2005, cores begin."
 plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# When the voltage could hardly fall any more, a faster clock meant a hotter chip (the appendix has the doubling times, and
+# The clock stopped, and one thread gets faster only slowly: when the voltage could hardly fall any more, a faster clock meant a hotter chip (the appendix has the doubling times, and
 # Dennard's rule behind this). The transistors became cores, wider vectors and special units: more operations at the same time,
 # and each of them wants its data.
 
@@ -237,9 +237,9 @@ sentence = "one token takes about the time of its bytes"
 timing.claim(sentence, ratio, at_least=1 / 3, at_most=2, evidence=[layer, roofs])
 
 # %% [markdown] tags=["explain"]
-# One token uses each weight once and waits for the weights. Sixteen find them there already: the model says once the time of one.
-# The library takes about twice. Is the model wrong, or does the library lose something? A test: a program of our own, in
-# which a weight that has come meets all 16 tokens at once, in one vector.
+# One token uses each weight once and waits for the weights. For the other fifteen they are there already, so the model says once the
+# time of one. The library takes about twice. Is the model wrong, or does the library lose something? A test: a program of our own,
+# which multiplies each weight that it loads by all 16 tokens at once, in one vector.
 
 
 # %% tags=["run"]
@@ -290,8 +290,9 @@ evidence = [tried, roofs] if tried else ()
 timing.claim(sentence, tried and ours_s / modelled_s[16], at_most=2, evidence=evidence)
 
 # %% [markdown] tags=["explain"]
-# (All times here are those of the fastest run.) The roof can nearly be reached. So the larger loss is the library's: from one column to a few, its program gets slower by
-# more than data and arithmetic ask for. Why, we have not tested. Here are all cases under the roof, a line of three points:
+# (All times here are those of the fastest run.) Our program stays below twice its roof, so much of the loss is the library's: from one
+# column to a few, its program gets slower by more than data and arithmetic ask for. Why, we have not tested. Here are all cases
+# under the roof:
 
 
 # %%
@@ -336,8 +337,7 @@ alt = "One token lies far left on the slope; with more tokens the layer moves ri
 plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# A point below its roof has lost something, and the roofline does not say what. Four tokens even take longer than 16 here,
-# which no roofline can explain. A point may also lie a little above: these roofs are measured, too, and `probe` writes.
+# A point below its roof has lost something, and the roofline does not say what. A point may also lie a little above: these roofs are measured, too, and `probe` writes.
 # A [cache](glossary.md#cache) often reads a line before it writes it; `probe` does not count that read.
 #
 # Now an accelerator. A model has 7 billion weights in float16, and one user. We take them as one layer of 70,000 x 100,000. The
@@ -613,10 +613,11 @@ timing.claim(sentence, faster, at_most=1 / 2, evidence=programs or ())
 
 # %% [markdown] tags=["explain"]
 # By the model, naive adds one number every 4 cycles, because each addition waits for the one before, and the library adds a
-# vector twice in each cycle. The exchange helps because the sums along a row are independent, and share a register.
+# vector twice in each cycle. The exchange changes three things at once: neighbouring sums are independent, they share
+# a register, and $B$ is read along its rows.
 #
 # But why is naive better than the model says? The *next* sum waits for nothing. A core reads ahead: it holds a *window* of
-# multiply-adds that have not left, and starts any of them whose inputs are there. They leave in order; number `i` enters when
+# multiply-adds, and starts any of them whose inputs are there. They leave the window in order; number `i` enters when
 # number `i - window` has left. Here the window has room for three, a result takes 3 ticks, and one may start in a tick:
 
 # %%
@@ -711,8 +712,8 @@ short.reveal(simulated=long_run / short_run)
 
 # %% [markdown] tags=["explain"]
 # Four sums of 16 fill the window, so four chains run at once. And this core? Its latency is a step of
-# one long sum. Its tick is the shortest time between two starts: that of a step when twelve sums go on side by side. (Four steps
-# go by before the loop jumps back, so that we time sums and not jumps.)
+# one long sum. Its tick is the shortest time between two starts: that of a step when twelve sums go on side by side. (By the
+# published numbers the latency is 8 ticks; but `twelve` makes 13 loads for 12 multiply-adds.)
 
 # %% tags=["run"]
 SUMS = """
@@ -810,11 +811,10 @@ pd.DataFrame({"a step of a sum": shown, "times as fast as the row above": over},
 #    it did not, or the clock is slower with wide vectors; these runs do not separate the two.
 # 2. Sums of 240 overlap. A simulated core with the measured latency and one window follows all lengths, within the factor
 #    printed above; half that window and twice that window miss them by more.
-# 3. Next to these sums naive loses little or nothing by walking down the columns of $B$: all of it is in a cache.
-# 4. The library is near its peak at this size.
+# 3. Walking down the columns of $B$ costs naive little here: all of $B$ lies in a cache.
+# 4. The peak is itself a product of the library, so a factor near 1 only says that two measurements agree.
 #
-# A simulation that fits, with a window chosen to fit, is no proof. A real core holds the loop's other instructions in the same window, so ours counts
-# multiply-adds only.
+# A simulation with a window chosen to fit is no proof: a real core's window holds the loop's other instructions, too.
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## Part 5: what the roofline leaves out
@@ -825,7 +825,7 @@ pd.DataFrame({"a step of a sum": shown, "times as fast as the row above": over},
 #
 # Each layer gets the bandwidth of the smallest memory level that holds its numbers. Before an operator computes anything, Python
 # calls PyTorch, PyTorch looks at types and shapes, makes a tensor for the result and picks a program. What does such a call cost? We
-# give each layer next to nothing to compute: a patch of 5 x 5 pixels, one that gives a single number. A linear layer has a fixed
+# give each layer next to nothing to compute: the smallest input that it takes, such as a patch of 5 x 5 pixels. A linear layer has a fixed
 # input size, so we time one with a single weight instead.
 
 # %%
@@ -920,8 +920,8 @@ for row in (row for row in batch if row.layer in of_an_image):
     print(f"{row.layer}: {numbers:,} numbers, {one_s} each ({row.point.level}: {speed})")
 
 # %% [markdown] tags=["explain"]
-# Nearer, and not there. pool2's data lie in a memory some four times as fast here, and yet each number takes about as long as in
-# pool1. At this pace pool1's 3,456 numbers of one image are about its gap in the figure. Two tests. Is it bytes that a pooling
+# The batch is nearer to its roofs, and still above them. pool2's data lie in a memory some four times as fast here, and yet each number takes about as long as in
+# pool1. Two tests. Is it bytes that a pooling
 # waits for? The same maxima can be taken from slices, with two calls that read more bytes. Does conv1 fill its vectors? It has six filters;
 # try as many as a vector has numbers, and one more.
 
@@ -950,9 +950,9 @@ ratio = pooled.candidate("slices").time_ratio
 timing.claim(sentence, ratio, at_most=1 / 2, evidence=pooled)
 
 # %% [markdown] tags=["explain"]
-# `MaxPool2d` does not wait for bytes, and three comparisons for four numbers are little arithmetic: it waits for the other
-# instructions of its program. conv1 computes a whole vector of filters at a time here: as many filters as numbers in a vector
-# take hardly longer than six, and one more costs a second vector.
+# `MaxPool2d` does not wait for bytes, and three comparisons for four numbers are little arithmetic. What it waits for instead, we have
+# not tested. conv1 computes a whole vector of filters at a time here: as many filters as numbers in a vector
+# take hardly longer than six, and one more costs a second vector. So some places are empty: part of its gap.
 #
 # A bound that is far off is not wrong. It tells how much there is to win, and makes you ask what it leaves out.
 #
@@ -964,7 +964,7 @@ timing.claim(sentence, ratio, at_most=1 / 2, evidence=pooled)
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
-# 1. An operation takes at least the time of its bytes and that of its arithmetic.
+# 1. An operation takes at least the longer of two times: that of its bytes and that of its arithmetic.
 # 2. Tiles use a byte many times; independent sums keep the units busy.
 # 3. Small operators pay for the call.
 

@@ -461,7 +461,7 @@ for prefetch in (1, 2, 3, 4):
     )
 
 # %% [markdown] tags=["explain"]
-# So workers raise the rate, and what covers a late batch is workers times prefetch factor. A larger factor is the cheaper of the two: it
+# So workers raise the rate, and in this model workers times prefetch factor cover a late batch. A larger factor is the cheaper of the two: it
 # takes no process, but memory, up to $W P$ batches of it (lesson 08 counts them).
 #
 # There is another way. With `in_order=False` `DataLoader` hands out whichever batch is there, and sends the next order to a worker that
@@ -495,7 +495,7 @@ any_order.reveal(modelled=100, simulated=any_order_percent)
 # | `generator` | torch's | draws the order, and the seed of the workers |
 # | `multiprocessing_context` | the system's | `"fork"`: a worker is a copy of your process; `"spawn"`, `"forkserver"`: a new Python |
 #
-# What does it cost to start workers anew in each epoch? Items in memory, and the epochs after the first:
+# What does it cost to start workers anew in each epoch? Here are items in memory, in the epochs after the first:
 
 
 # %% tags=["nbval-ignore-output"]
@@ -577,7 +577,7 @@ for name, numbers in draws.items():
 # | lies in memory | it costs next to nothing | ? |
 #
 # Two measured times choose the workers: that of a batch, made without workers, and that of a step. `hands` is how many
-# batches can be made at once. Where too few can, return `math.inf`. (Late batches need slack besides, as in Part 3.) **Your turn.**
+# batches can be made at once. Where too few can, return `math.inf`. (Where items vary, take the mean; late batches need slack besides, as in Part 3.) **Your turn.**
 
 
 # %% tags=["yours"] yours="workers_for"
@@ -682,9 +682,8 @@ print(f"two workers: {units.text(fed_s, 's')} from step to step", end=", ")
 print(f"busy for {units.text(fed_busy_s, 's')}")
 
 # %% [markdown] tags=["explain"]
-# On the machine that printed this, workers made the training slower: to receive a batch took longer than to make one. (The busy time grew,
-# too: on a CPU workers share the processor with the training, which the model leaves out.) Here two
-# workers cost more than they saved.
+# On the machine that printed this, workers made the training slower: to receive a batch took longer than to make one. The model still
+# says too much. The rest is mostly waiting beyond the measured hand-over, and we have not tested its cause.
 
 
 # %%
@@ -777,7 +776,7 @@ for name, given in {"files": paths, "shard": [shard]}.items():
     print(f"{name}: {taken:,} bytes on the disk for {2000 * 784:,}")
 
 # %% [markdown]
-# The shard adds 2,001 numbers of its table. Now the time. What was just written is still in memory, in the system's
+# The shard's table adds 2,001 numbers. Now the time. What was just written is still in memory, in the system's
 # [page cache](glossary.md#page-cache). From there no disk is touched, and only the calls take time:
 
 # %%
@@ -841,7 +840,7 @@ plotting.show(drawn, alt="A file leaves most of its block empty; a shard fills i
 
 # %% [markdown] tags=["explain"]
 # Every small file costs a request of its own to the disk. The shard is read in order, and the system reads ahead of you. A shard is fast
-# only if it is read in order. Now as many items from random places of a large file:
+# only if it is read in order. Now 500 items of a large file, in order and at random places:
 
 
 # %% tags=["nbval-ignore-output"]
@@ -861,7 +860,8 @@ for name, each in places.items():
     print(f"{name}: {units.text(item_s, 's')} an item (measured)")
 
 # %% [markdown] tags=["explain"]
-# Training wants its items mixed. So one mixes the order of the shards, reads each in order, and draws items from a buffer (an exercise).
+# At a random place an item cost about what a small file did on the machine of this page: each is a request of its own. But training
+# wants its items mixed. So one mixes the order of the shards, reads each in order, and draws items from a buffer (an exercise).
 # [WebDataset](https://github.com/webdataset/webdataset) keeps shards as tar files. The
 # [appendix](appendix/06_feeding_the_accelerator.ipynb) divides them among workers.
 
@@ -872,7 +872,7 @@ for name, each in places.items():
 # - From [page-locked memory](glossary.md#page-locked-memory) (pinned) it reads by itself
 # - Then `non_blocking=True` lets your program go on
 #
-# The system may move an ordinary page, so a copy from there first goes to a locked one
+# The system may move an ordinary page, so a copy from an ordinary page first goes to a locked one
 # ([PyTorch's tutorial](https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html)). A locked page stays where it is, and the
 # GPU fetches it by [direct memory access](glossary.md#direct-memory-access). `pin_memory=True` puts batches there.
 #
@@ -1035,7 +1035,7 @@ folder.cleanup()
 # ## What to take home
 #
 # 1. In turn is a sum, at the same time a maximum.
-# 2. Workers raise the rate; prefetching covers what is late.
+# 2. Workers raise the rate; workers times prefetch factor cover what is late.
 # 3. One large file in order; the next copy on its own stream.
 
 # %% [markdown] tags=["formulas"]
