@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from helpers._checks import choice, number
+from helpers._checks import choice, number, whole_number
 from helpers.operations import profile_ops
 from helpers.results import Record
 from helpers.sources._problems import own_copy, parameter_bytes
@@ -23,9 +23,9 @@ _NORMS = (nn.modules.batchnorm._BatchNorm,)
 class Source(Record):
     """One source of parallelism in one training step of a model.
 
-    ``synchronisations`` is how often a step must stop for the others, ``payload_bytes`` what they must then combine or
-    exchange, before any algorithm for doing so (a ring all-reduce sends about twice its payload). ``waits`` is False
-    where a step goes on without waiting and pays in stale weights. Lesson 03.
+    ``synchronisations`` is how often a step must stop for the others, ``payload_bytes`` the tensors that they then
+    exchange, each counted once. ``summed_bytes`` are those of them of which each worker has a term of its own.
+    ``waits`` is False where a step goes on without waiting and pays in stale weights. Lesson 03.
     """
 
     source: str
@@ -33,7 +33,18 @@ class Source(Record):
     synchronises: str
     synchronisations: int
     payload_bytes: int
+    summed_bytes: int
     waits: bool
+
+    def received_bytes(self, workers: int) -> float:
+        """Return how many bytes each of ``workers`` receives in a step, on average over them.
+
+        Each lacks ``(workers - 1) / workers`` of a tensor that is gathered. A sum moves as much twice, as round a ring:
+        the terms to whoever adds up a part, and the finished parts to all (Patarasuk and Yuan, "Bandwidth Optimal
+        All-reduce Algorithms for Clusters of Workstations", 2009). Raises ValueError for fewer than 1. Lesson 03.
+        """
+        workers = whole_number("workers", workers)
+        return (workers - 1) * (self.payload_bytes + self.summed_bytes) / workers
 
 
 class Sources(Record):
@@ -82,7 +93,8 @@ def sources_of_parallelism(model: nn.Module, batch: torch.Tensor | Sequence[int]
       the trainable parameters; with batch normalisation in training also a sum and a sum of squares per channel in the
       forward, and two sums in the backward, in each such layer.
     * Over update iterations: a worker fetches weights and sends a gradient, and waits for nobody. Payload: twice the
-      parameters.
+      parameters, none of them summed. With the weights spread evenly over the workers each receives most of the
+      weights, and its part of the others' gradients.
     * Over models: nothing. Payload: 0.
 
     Nothing is computed, the model stays as it is. Raises what :func:`helpers.profile_ops` raises. Lesson 03.
@@ -99,12 +111,13 @@ def sources_of_parallelism(model: nn.Module, batch: torch.Tensor | Sequence[int]
     between = f" and 2 in each of {len(norms)} batch norms" if norms else ""
     rows = (
         Source("within a layer", "rows, columns and inner elements of each product",
-               "after each layer, forward and backward", 2 * len(cut) - 1 if cut else 0, gathered + summed, True),
+               "after each layer, forward and backward", 2 * len(cut) - 1 if cut else 0,
+               gathered + summed, summed, True),
         Source("over examples", "the terms of the batch's sum", f"once a step, the gradient{between}",
-               1 + 2 * len(norms), weights + statistics, True),
+               1 + 2 * len(norms), weights + statistics, weights + statistics, True),
         Source("over update iterations", "gradients at weights that others change meanwhile",
-               "never waits: weights fetched, gradient sent", 0, 2 * weights, False),
-        Source("over models", "whole trainings", "never, until answers are averaged", 0, 0, False),
+               "never waits: weights fetched, gradient sent", 0, 2 * weights, 0, False),
+        Source("over models", "whole trainings", "never, until answers are averaged", 0, 0, 0, False),
     )  # fmt: skip
     return Sources(type(model).__name__, size[0], weights, len(norms), rows)
 
@@ -123,7 +136,8 @@ def cost_on_link(
 ) -> LinkTable:
     """Return what each of ``sources`` costs a step on a link, ``synchronisations * latency + payload / bandwidth``.
 
-    A bound from below that no algorithm beats by much: each synchronisation crosses the link once, each byte as well.
+    Each synchronisation crosses the link once, each byte of the payload as well. What each of several workers receives
+    over a link of its own is :meth:`Source.received_bytes`.
     ``link`` names the link of ``bandwidth_bytes_per_s`` and ``latency_s``; ``compute_s`` is the computing of a worker
     in one step. Work over update iterations waits for nobody, but its bytes must still pass: they share the link.
     Raises TypeError or ValueError for a number that is not above 0. Lesson 03.

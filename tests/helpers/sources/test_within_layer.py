@@ -10,6 +10,7 @@ from torch import nn
 
 from helpers import native, timing
 from helpers.models import BasicFCModel, LeNet
+from helpers.parallel import collective
 from helpers.results import from_dict
 from helpers.sources import _four as sources, _within_layer as within_layer
 
@@ -158,9 +159,33 @@ def test_the_four_sources_of_a_fully_connected_network_are_as_by_hand():
     weights = 4 * (784 * 32 + 32 + 32 * 10 + 10)
     assert [row.payload_bytes for row in found.rows] == [4 * 64 * (32 + 10 + 32), weights, 2 * weights, 0]
     assert [row.synchronisations for row in found.rows] == [3, 1, 0, 0]
+    assert [row.summed_bytes for row in found.rows] == [4 * 64 * 32, weights, 0, 0]
     assert [row.waits for row in found.rows] == [True, True, False, False]
     assert (found.batch_size, found.parameter_bytes) == (64, weights)
     assert from_dict(sources.Sources, found.to_dict()) == found
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 108])
+def test_a_worker_receives_what_the_messages_of_rings_bring_it(workers):
+    """Oracle: the messages of the ring all-reduce and all-gather, one by one."""
+    found = sources.sources_of_parallelism(BasicFCModel(hidden=32, layers=2), (64, 784))
+
+    def ring(operation, size_bytes):
+        planned = collective(operation, "ring", world_size=workers, length=size_bytes // 4)
+        return sum(rank.received_bytes for rank in planned.ranks()) / workers
+
+    outputs, slopes, weights = 4 * 64 * (32 + 10), 4 * 64 * 32, found.parameter_bytes
+    within = ring("all_gather", outputs) + ring("all_reduce", slopes)
+    # Weights spread over all: fetching gathers them, and each gradient's parts go to their owners.
+    updates = ring("all_gather", weights) + ring("reduce_scatter", weights)
+    wanted = [within, ring("all_reduce", weights), updates, 0]
+    assert [row.received_bytes(workers) for row in found.rows] == pytest.approx(wanted)
+
+
+def test_nobody_receives_where_nobody_is():
+    row = sources.sources_of_parallelism(BasicFCModel(hidden=32, layers=2), (64, 784)).row("over examples")
+    with pytest.raises(ValueError, match="workers=0"):
+        row.received_bytes(0)
 
 
 def test_convolutions_are_cut_and_only_what_a_layer_makes_counts():
