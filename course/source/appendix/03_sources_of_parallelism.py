@@ -353,7 +353,8 @@ timing.claim(
 # ## A small network on a large machine
 #
 # The lesson's last table is of a wide network. Here is LeNet, 64 digits, on one A100. What is shown is the share of a step that is left
-# for computing when the multiprocessors exchange over the card's memory, with an assumed latency of 5 us:
+# for computing when the multiprocessors exchange over the card's memory, with an assumed latency of 5 us. Each tensor is counted once,
+# and nothing is hidden:
 
 # %%
 a100 = hardware.device("A100 SXM 40 GB")
@@ -370,4 +371,4 @@ for row in costs.rows:
     print(f"{row.source}: {row.compute_share:.0%} left")
 
 # %% [markdown]
-# At the card's peak LeNet's step would be over before its cores have met nine times. It is too small for such a card.
+# At the card's float32 peak LeNet's step would be over before its cores have met nine times. It is too small for such a card.
