@@ -14,7 +14,7 @@
 #     needs: ["00"]
 #     objectives:
 #       - find|found how much of a training can run at once
-#       - write|wrote a sum in lanes, a gradient in parts, descent on old gradients
+#       - write|wrote a sum for many adders, a gradient in parts, descent on old gradients
 #       - predict|predicted at which learning rate old gradients fail
 #       - simulate|simulated what four workers are worth, waiting and not
 #       - choose|chose the sources that pay on a given link
@@ -197,7 +197,7 @@ plotting.show(drawn, alt=alt)
 # %% [markdown]
 # Take LeNet's first dense layer on 64 digits, $(64, 256) \cdot (256, 120)$. Four workers share it, and one of them needs the output:
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A term is as large as the whole output" mark="inner"
+# %% tags=["look"]
 splits = {by: sources.model_split(64, 256, 120, by=by, parts=4) for by in sources.WAYS}
 table = pd.DataFrame([split.to_dict() for split in splits.values()]).set_index("by")
 results.printed(table.rename_axis(None)[["received_bytes", "additions", "copied_bytes"]])
@@ -659,7 +659,7 @@ programs = {
 }
 race = timing.compare(programs, budget_s=1, precision=0.1)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="A stack pays for its calls once"
+# %% tags=["look"]
 race.claim("18 small networks: a stack takes less time than a loop", "stack", at_most=0.6)
 
 # %% [markdown] tags=["explain"]
@@ -948,7 +948,7 @@ for place, (workers, *each) in places.items():
 pd.DataFrame(shares)
 
 # %% [markdown] tags=["explain"]
-# (Modelled: float32 peaks, assumed latencies, 10 Gbit/s between machines. A chip's cores share its bus to memory; its caches are
+# (Modelled: float32 peaks, assumed latencies, 10 Gbit/s between machines. A chip's cores share its bus to memory; its [caches](glossary.md#cache) are
 # left out, which is too bad for chips.) Without waiting the
 # bytes hide behind computing, but between these machines most do not. There only whole models leave more than half.
 #
