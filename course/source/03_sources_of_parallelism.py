@@ -674,7 +674,7 @@ losses_of = torch.func.vmap(loss, in_dims=(0, None, None))
 
 @cache
 def search(batch, delay=0):
-    """Return for each draw the first step with a loss below 0.5 at its best rate, and the rate."""
+    """Return each draw's first step with a loss below 0.5 at its best rate, and that."""
     generator = torch.Generator().manual_seed(0)
     steps = 260 if batch < 32 else 160 if delay else 80
 
@@ -913,7 +913,7 @@ def draw_gains(batch, gigabytes_per_s):
     axes.set_yticks([0.001, 0.01, 0.1, 1, 4, 16, 64], [0.001, 0.01, 0.1, 1, 4, 16, 64])
     axes.set(xlabel="workers", ylabel="times as fast as one", ylim=(0.0005, 90))
     axes.minorticks_off()
-    drawn.legend(loc="outside lower left", ncols=4, fontsize=11, frameon=False)
+    drawn.legend(loc="outside lower left", ncols=2, fontsize=11, frameon=False)
     return drawn
 
 
