@@ -749,9 +749,9 @@ plotting.show(drawn, alt=alt)
 # %% [markdown] tags=["slide"] minutes=2
 # ## Part 6: which source for which machine?
 #
-# | source | what a step exchanges | and waits |
+# | source | what a step exchanges | waits |
 # |---|---|---|
-# | within a layer | outputs; back, gradients of inputs | after each layer |
+# | within a layer | outputs; back, gradients of inputs | each layer |
 # | over examples | the gradient | once |
 # | over update iterations | gradients there, weights back | never |
 # | over models | nothing | never |
@@ -928,8 +928,6 @@ helpers.interactive_figure(
 )
 
 # %% [markdown] tags=["explain"]
-# A larger batch computes more for the same gradient.
-#
 # Four places, batch 64: which share of the time is left for computing?
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="Between these machines only whole models pay" mark="over models"
