@@ -879,7 +879,9 @@ print(f"within layers it is {four_a100['within a layer']:.2f} times as fast")
 #
 # - Four A100 that never wait
 # - Each computes 64 images for an update of its own
-# - It sends and receives meanwhile: its step takes the longer of the two times
+# - It sends and receives meanwhile
+#
+# So its step takes the longer of the two times.
 
 # %% tags=["predict", "slide-output"] axis=[0.1, 10]
 again = helpers.predict("Four A100 never wait: how many times as many updates as one?", "x")
