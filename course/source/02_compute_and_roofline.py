@@ -964,7 +964,7 @@ timing.claim(sentence, ratio, at_most=1 / 2, evidence=pooled)
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
-# 1. An operation takes at least the longer of two times: that of its bytes and that of its arithmetic.
+# 1. An operation takes at least the time of its bytes, and at least that of its arithmetic.
 # 2. Tiles use a byte many times; independent sums keep the units busy.
 # 3. Small operators pay for the call.
 

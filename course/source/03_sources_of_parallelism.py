@@ -959,7 +959,7 @@ pd.DataFrame(shares)
 #
 # 1. What waits for what decides how much can run at once.
 # 2. Old gradients need smaller rates, and that can take back all that not waiting gains.
-# 3. What each worker receives in a step decides which link can carry it.
+# 3. What each worker receives decides which link can carry it.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
