@@ -95,7 +95,8 @@ def _sizes(name: str) -> tuple[str, str, str]:
     card = hardware.known_device(name).device
     near = card.cores * (card.core_register_bytes + card.core_l1_bytes) + card.l2_bytes
     (rate,) = [peak.dense_flops_per_s for peak in card.peaks if (peak.dtype, peak.unit) == ("float16", "matrix")]
-    memory, moved = units.text(card.memory_bytes, "B"), units.text(card.memory_bandwidth_bytes_per_s, "B/s")
+    memory = units.text(card.memory_bytes, "B", binary=True)
+    moved = units.text(card.memory_bandwidth_bytes_per_s, "B/s")
     return (f"H100, published: {memory} at {moved}", units.text(near, "B"), units.text(rate, "FLOP/s"))
 
 

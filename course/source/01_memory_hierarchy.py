@@ -104,7 +104,7 @@ towers = {
     ],
 }
 
-# %% tags=["slide", "slide-output"] minutes=1 headline="A CPU widens outwards, a GPU narrows"
+# %% tags=["slide", "slide-output"] minutes=1 headline="This CPU widens outwards, this GPU narrows"
 device_rate = units.text(rtx_3090.memory_bandwidth_bytes_per_s, "B/s")
 towers["GPU: RTX 3090, 82 multiprocessors"] = [
     level("registers", rtx_3090.cores * rtx_3090.core_register_bytes),
