@@ -72,7 +72,7 @@ def test_the_machine_of_an_act_has_published_sizes(written):
     assert len(machines) == 4
     for machine in machines:
         sizes = [size.get_text() for size in machine.select("i")]
-        assert sizes == ["H100, published: 85.9 GB at 3.35 TB/s", "122 MB", "989 TFLOP/s"]
+        assert sizes == ["H100, published: 80.0 GiB at 3.35 TB/s", "122 MB", "989 TFLOP/s"]
 
 
 def test_notes_are_whole_sentences_with_a_question_or_a_demonstration(assembled):
