@@ -484,7 +484,7 @@ plotting.show(drawn, alt="With more rows one product takes longer, in stairs, no
 
 # %% [markdown] tags=["explain"]
 # The weights are the same bytes for any number of rows. But the dots climb in stairs: on the machine of this page by one for every
-# three rows, as if its program read the whole matrix again for each three. Where the sign changes, row 1 is rounded otherwise, so
+# three rows, as if its program read the whole matrix again for each three. Where the marker changes, row 1 is rounded otherwise, so
 # another program ran: the one for 16 rows takes less time than the other for 15. Your machine may have other stairs, or none. The
 # model knows no programs: it is a floor.
 #
@@ -537,8 +537,8 @@ plotting.show(
 
 # %% [markdown] tags=["explain"]
 # (The dashed line is what 32 heads of keys would make of it, with the same weights.) Right of a dot,
-# caches are most of what a step reads, and there is no batch to share them. All of it must also fit: 15 GB of weights and as much cache
-# are 30 GB.
+# caches are most of what a step reads, and no batch shares their cost. All of it must also fit: 15 GB of cache, and the weights with
+# the input table, which a step does not read.
 #
 # **Your turn.** In each of N texts one token is new: `queries` (N, heads, d). Of 8 query heads and 2 heads of `keys`
 # (N, 2, t, d), heads 0 to 3 share the first, 4 to 7 the second. `scaled_dot_product_attention` takes several rows of queries for a
@@ -700,7 +700,7 @@ int8.reveal(modelled=with_rest, published=token_s[16] / token_s[8], source=sourc
 
 # %% [markdown] tags=["explain"]
 # Half the bytes, and not twice the tokens: bytes at the data sheet's [bandwidth](glossary.md#bandwidth) do not explain a third of the
-# time. What that third is, the table does not say.
+# time. A card may not reach its data sheet's bandwidth, or does something else meanwhile; the table does not say.
 #
 # Beside its tokens it prints a "Memory Bandwidth (GB/s)". Here is where that column comes from:
 
@@ -723,7 +723,7 @@ pd.DataFrame(rows, index=columns).T[:8]
 # two numbers come from different runs.
 #
 # Now more cards. Each has a part of each matrix, and twice a layer they add up what they found (lesson 05). The reading of weights
-# divides by the cards; the adding up stays.
+# divides by the cards; the adding up does not, and other things may not.
 
 # %%
 cards_s = {cards: 1 / found["Llama 2 70B", 16, cards] for cards in (2, 4, 8)}
@@ -743,9 +743,9 @@ four.reveal(modelled=divided / 4 + stays, published=cards_s[4], source=source)
 print(f"what stays: {1e6 * stays / 160:.0f} microseconds for each of 160 sums")
 
 # %% [markdown] tags=["explain"]
-# Two rows predict the third, with a part that cards divide and one that stays. A sum adds up 8,192 numbers, 16 kB. At 100 GB/s that
-# takes a sixth of a microsecond, so these 36 are too long for a link's bandwidth. They may be [latency](glossary.md#latency) or launching
-# work: the table does not say. (The head is in there as well, because every card reads all of it.)
+# Two rows predict the third, with a part that cards divide and one that stays. Is it the sums? One adds up 8,192 numbers, 16 kB, and at
+# 100 GB/s that takes a sixth of a microsecond. [Latency](glossary.md#latency) and launching work take longer. But a single card, which adds
+# nothing up, left time unexplained as well, so the sums need not be any of it.
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A draft guesses, and the model judges"
 # ## Part 6: guess ahead
@@ -841,7 +841,8 @@ axes.legend(ncols=2)
 plotting.show(drawn, alt="For each token, what is kept and what is drawn again add up to p.")
 
 # %% [markdown] tags=["explain"]
-# That is the proof: what is kept is $\min(p, q)$, and what is drawn again fills it up to $p$. Of all guesses 70 % are kept here. When
+# That is the proof: what is kept is $\min(p, q)$, and what is drawn again fills it up to $p$. It fits, because $p$ and $q$ both add up to
+# 1: what falls weighs as much as what is missing. Of all guesses 70 % are kept here. When
 # one falls, those after it fall as well.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 5]
@@ -930,9 +931,10 @@ plotting.show(
 )
 
 # %% [markdown] tags=["explain"]
-# The rule promises the same distribution. Our model always takes its likeliest token, so here it is the same text. Guessing pays where a
-# call brings more tokens than it costs steps, the draft's own time included. Both numbers stand above: how many tokens the small model
-# gets, and how many steps a call of the large one costs.
+# The rule promises the same distribution. Our model always takes its likeliest token, so here it is the same text; the check of your
+# `verify` tried chances. Guessing pays where a call brings more tokens than it costs steps, the draft's own time included. The draft by
+# the last two tokens brings 1.84, and loses where a call costs two steps. The one by the last three always brings five, the most there
+# are, because it was made from this text: a best case.
 #
 # The [exercises](exercises/15_decoding_exercises.ipynb) have you cut the cache into pages, fill a server's places, choose how far to
 # guess, and judge a web page's tokens a second.
