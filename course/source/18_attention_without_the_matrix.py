@@ -149,8 +149,8 @@ forward
 # - So first all scores for $m$, then all again for the sum?
 #
 # One pass is enough for both, with an [online softmax](glossary.md#online-softmax) (Milakov and Gimelshein, *Online normalizer calculation
-# for softmax*, 2018). Keep the largest score *so far*, and the sum *for that one*. A larger score makes the old sum too large:
-# correct it by one factor, and go on. (The weights themselves need every score again; Part 3 uses each at once instead.)
+# for softmax*, 2018). Keep the largest score *so far*, and the sum *for that one*. With a larger score $m'$ each old term
+# $e^{s-m}$ should be $e^{s-m'}$: correct the sum by one factor, and go on. (The weights themselves need every score again; Part 3 uses each at once instead.)
 #
 # **Your turn.** `blocks` can be walked through once, as a file or a stream can.
 
@@ -500,7 +500,7 @@ print(f"your tiles, if autograd watches them: {loop_keeps / long[0].nbytes:.0f} 
 # $D$ runs over *all* keys, which a tile does not see. But $\sum_j W_{ij} (G_i \cdot V_j) = G_i \cdot
 # \sum_j W_{ij} V_j = G_i \cdot O_i$, and $O$ is kept.
 #
-# **Your turn**: one tile's part of the three gradients. $S = Q K^T / \sqrt{d}$, so its root comes once more at the end.
+# **Your turn**: one tile's part of the three gradients. $S = Q K^T / \sqrt{d}$, so the factor $1/\sqrt{d}$ multiplies the gradients of $Q$ and $K$ as well.
 
 
 # %% tags=["yours"] yours="tile_gradients"
@@ -648,10 +648,11 @@ pd.DataFrame(rows, index=["kept, times Q", "products, by PyTorch", "passes", "op
 
 # %% [markdown] tags=["explain"]
 # Yours keeps four matrices and $1/d$ instead of 35 (2,048 tokens). It takes seven products, two forward and five back, instead of
-# six, and no pass instead of fifteen, but many small operators (512 tokens, tiles of 128 x 128).
+# six, and no tensor of the table's size: what fifteen passes do happens tile by tile, in many small operators (512 tokens, tiles of
+# 128 x 128).
 #
 # And fused attention? It keeps as little as yours, so it must make the weights again. But PyTorch's counter has no formula for
-# the operator that a CPU uses, and says 0 without a warning. The last row is a trap: given (heads, tokens, width) without a
+# the operator that a CPU uses, and says 0 without a warning; our count of passes cannot look into it either. The last row is a trap: given (heads, tokens, width) without a
 # batch in front, the same function takes the plain way here, with its table, and does not say so.
 #
 # Time, with two heads. Their tables have 0.5 MB for 256 tokens, and 33.6 MB for 2,048.
@@ -699,10 +700,11 @@ sentence = "2,048 tokens: fused attention's step is shorter than plain attention
 timing.claim(sentence, fused_ratio, at_most=0.9, evidence=costs[2048])
 
 # %% [markdown] tags=["explain"]
-# Where the modelled and the measured are near, two counts explain the bet: one product more, and fifteen passes of 33.6 MB fewer.
+# Where the modelled and the measured are near, two counts fit the bet: one product more, and fifteen passes of 33.6 MB fewer.
 # (Left out are exponentials, and what tiles read.) Computing again, which cost time in lesson 07, can save time here: 64 multiplications make a score again, and it
 # need not come from memory. With 256 tokens a pass moves 0.5 MB, which fits in a cache of most processors, so there is less to
-# save. Yours has no pass either, but many more operators.
+# save. Yours makes no table either, but calls many more operators; on the machine of this page
+# it took longer.
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A program of the kernel takes one block of queries"
 # ## Part 5: the kernel
@@ -830,7 +832,7 @@ ratio = rates.candidate("causal").time_ratio
 timing.claim(sentence, ratio, at_most=0.95, evidence=rates)
 
 # %% [markdown] tags=["explain"]
-# The causal rate is too high: it counts all scores, and about half were computed. Where it passes even a large product's, suspect the
+# The causal rate is too high: it counts all scores, and about half are needed. Where it passes even a large product's, suspect the
 # count first.
 #
 # Now a published rate. FlashAttention-2's table 1 gives 225 TFLOP/s for training a GPT of 2.7 billion parameters, 8,192 tokens,
@@ -873,9 +875,9 @@ columns = ["GFLOP, published", "GFLOP of its products", "ratio", "published byte
 pd.DataFrame(rows, index=columns).T
 
 # %% [markdown] tags=["explain"]
-# The published bytes are 18.8 times a table of 2.1 GB, not far from your 15 passes of a plain step. The GFLOP are not those of the
+# The published bytes are 18.8 times a table of 2.1 GB, where your plain step had 15 passes. The GFLOP are not those of the
 # caption's sizes; twelve times as many would be. What was counted, the paper does not say. Its message is fewer bytes and more
-# arithmetic in less time: the passes, products and times of your own step say the same.
+# arithmetic in less time. Your own step has fewer bytes and more products, too; in less time was PyTorch's.
 #
 # **Your own.** The [exercises](exercises/18_attention_without_the_matrix_exercises.ipynb) have you merge what several devices
 # hold, choose a tile for a cache, count a sliding window, and take an attention of your own from prediction to measurement.
