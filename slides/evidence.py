@@ -149,9 +149,12 @@ def untitled(output: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**output, "data": data}
 
 
-def _own_names(frame: str) -> str:
-    """Return an SVG whose names no other one has: what is clipped by a name in a hidden frame would not be seen."""
-    digest = hashlib.sha256(frame.encode()).hexdigest()[:10]
+def _own_names(frame: str, step: int) -> str:
+    """Return an SVG whose names no other one has: what is clipped by a name in a hidden frame would not be seen.
+
+    Two steps may show the same drawing, so ``step`` is a part of the names.
+    """
+    digest = hashlib.sha256(f"{step} {frame}".encode()).hexdigest()[:10]
     return _NAME.sub(rf"\g<1>n{digest}-", frame)
 
 
@@ -175,7 +178,7 @@ def steps(output: Mapping[str, Any], stated: Mapping[str, Any]) -> Mapping[str, 
         moves = "fade-out" if step == 0 else "fade-in-then-out" if step < last else ""
         paper = " on-paper" if step == (last + 1) // 2 else ""
         said = f"<p>{html.escape(captions[step])}</p>" if captions else ""
-        drawn = _own_names(held["frames"][place])
+        drawn = _own_names(held["frames"][place], step)
         drawn = _FONT_SIZE.sub(lambda size: f"{max(float(size[0]), stated.get('smallest', 0)):g}", drawn)
         if "crop" in stated:
             drawn = _VIEW_BOX.sub(f'viewBox="{" ".join(map(str, stated["crop"]))}"', drawn, count=1)

@@ -55,7 +55,7 @@ from helpers import exercises, hardware, operations, plotting, results, sources,
 bet = helpers.predict("Four workers that never wait: how many times as fast as one?", "x")
 bet
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown]
 # ## Part 1: the four sources
 #
 # $$w \leftarrow w - \frac{\eta}{B} \sum_{i=1}^{B} \nabla_w\, \ell\bigl(f(x_i; w),\, y_i\bigr)$$
@@ -167,7 +167,7 @@ pd.DataFrame(rows, index=columns).T.astype({"tasks": int, "longest chain": int})
 # Gradients that are one update old nearly halve the chain, because two steps are under way at once. With $p$ workers a
 # training takes at least the longer of *tasks / p* and *longest chain*. The remaining source, within a layer, cuts a task itself.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown]
 # ## Part 2: within a layer
 #
 # - A layer is a product $(m, k) \cdot (k, n)$
@@ -296,7 +296,7 @@ for lanes in (1, 8):
 # $2^{24}$ is lost, in one lane all 15. So a compiler may not use lanes for such a sum unless you allow it. [The
 # appendix](appendix/03_sources_of_parallelism.ipynb) counts its instructions and times them.
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown]
 # ## Part 3: over examples
 #
 # $$\nabla = \frac{1}{B} \sum_{i=1}^{B} \nabla \ell_i$$
@@ -388,7 +388,7 @@ print(
     f"largest element: {whole.abs().max():.6f} whole, {quarters.abs().max():.6f} in quarters"
 )
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown]
 # ### One after another, if memory is too small?
 #
 # - A batch of 8,192 images, a new process
@@ -413,7 +413,7 @@ def learn(in_parts, parts):
     in_parts(gradient, torch.rand(8192, 64), torch.randint(10, (8192,)), parts)
 
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 8192]
+# %% tags=["predict"]
 done = helpers.predict(
     "In one part: for how many of the 8,192 images is there a gradient?", "images"
 )
@@ -425,7 +425,7 @@ ends = {
     for parts in (1, 32)
 }
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="PyTorch does not cut the batch for you"
+# %% tags=["look"]
 through = {parts: sum(map(int, end.output.split())) for parts, end in ends.items()}
 done.reveal(counted=through[1])
 for parts, end in ends.items():
@@ -439,7 +439,7 @@ for parts, end in ends.items():
 # Inside a GPU blocks of threads do queue, for a free [multiprocessor](glossary.md#multiprocessor) ([lesson 14](14_convolution_time.ipynb)). For memory they
 # do not.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown]
 # ## Part 4: over update iterations
 #
 # - A worker that does not wait adds a [stale gradient](glossary.md#stale-gradient)
@@ -635,7 +635,7 @@ print(f"a parabola at 1.5 times the limit: w grows {growth**20:.1f} times in 20 
 # Threads can share weights without a lock ([Hogwild](glossary.md#hogwild)), and workers can train alone and average their weights
 # now and then ([local SGD](glossary.md#local-sgd)): [the appendix](appendix/03_sources_of_parallelism.ipynb) runs both.
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown]
 # ## Part 5: over models
 #
 # - A search over learning rates: trainings that need nothing of each other
@@ -689,7 +689,7 @@ def search(batch, delay=0):
     return first.amin(0), grid[2 * first.argmin(0), 0]
 
 
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown]
 # ### Back to the bet
 #
 # - Four workers that never wait take four steps in the time of one
@@ -746,7 +746,7 @@ plotting.show(drawn, alt=alt)
 # only up to some size in many networks (McCandlish and others, ["An Empirical Model of
 # Large-Batch Training"](https://arxiv.org/abs/1812.06162), 2018).
 
-# %% [markdown] tags=["slide"] minutes=2
+# %% [markdown]
 # ## Part 6: which source for which machine?
 #
 # | source | what a step exchanges | waits |

@@ -23,7 +23,6 @@ from slides.cells import SlideError
 LESSONS = sorted(path for path in build.COURSE.glob("*.ipynb") if re.match(r"\d\d_", path.name))
 
 MOST_SLIDES = 22
-LONG = {"03": 31}  # decks that are longer, and no longer than this
 
 
 @pytest.mark.parametrize("mode", check.MODES)
@@ -47,7 +46,7 @@ def test_every_lessons_deck(chromium, notebook: Path, tmp_path: Path):
     deck = tmp_path / f"{notebook.stem}.html"
     examinations, printed = check.examine_all(chromium, deck)
     assert tuple(found.mode for found in examinations) == check.MODES
-    assert built.slides <= LONG.get(notebook.name[:2], MOST_SLIDES)
+    assert built.slides <= MOST_SLIDES
     for found in examinations:
         assert found.problems == (), f"\n{found}"
         assert found.slides == built.slides
@@ -224,6 +223,13 @@ def test_the_frames_of_a_player_are_steps_of_its_slide(chromium, played: list, t
             page.keyboard.press("ArrowRight")
         assert page.evaluate("Reveal.isLastSlide()")
         assert opened.complaints == []
+
+
+def test_steps_that_show_the_same_drawing_have_names_of_their_own(played: list):
+    frames = code_cell("play(frames)", player_output(played[0]), tags=("slide-output",), frames=[0, 1, 0])
+    html = build.render(notebook_of(text_cell("## H", layout="steps"), frames), name="98_sample")
+    names = [one["id"] for one in BeautifulSoup(html, "html.parser").select(".frame svg [id]")]
+    assert len(names) == len(set(names)) >= 3
 
 
 def test_a_drawing_whose_text_is_too_small_is_reported(chromium, played: list, tmp_path: Path):
