@@ -189,7 +189,15 @@ def run_block(block, x, cache, start):
 # %%
 x, (ours, theirs) = torch.randn(1, 6, 32), torch.zeros(2, 2, 1, 4, 96, 8)
 with torch.no_grad():
-    apart = run_block(small.blocks[0], x, ours, 0) - small.blocks[0](x, theirs, 0)
+    block = small.blocks[0]
+    apart = run_block(block, x, ours, 0) - block(x, theirs, 0)
+    heads = block.qkv(block.norm1(x))[0].unflatten(-1, (-1, block.head_width))
+one_head = heads[:, 0], heads[:, block.heads], heads[:, -block.kv_heads]
+found = one_by_one(attend_new, *one_head)
+same = torch.isclose(found, scaled_dot_product_attention(*one_head, is_causal=True), atol=1e-5)
+right = int(same.all(dim=1).sum())
+print(f"one head by your attend_new: {right} of {len(found)} tokens as all at once")
+assert same.all()
 print(f"largest difference from the library's block: {float(apart.abs().max()):.1g}")
 print(f"numbers in the cache that differ: {int((ours != theirs).sum())}")
 assert torch.equal(ours, theirs)
