@@ -8,7 +8,7 @@ from tools.authoring import made, pages
 from tools.authoring.course import Course
 from tools.authoring.lesson import APPENDIX, Lesson
 from tools.authoring.problem import Problem
-from tools.authoring.rules import checks, form, formulas, functions, glossary, links, markdown
+from tools.authoring.rules import checks, form, formulas, functions, glossary, links, markdown, page as page_rules
 
 PAGES = ("README.md", "CONTRIBUTING.md", "course/glossary.md", "course/syllabus.md", "course/formulas.md",
          "course/index_of_functions.md", "course/record_a_gpu.md")  # fmt: skip
@@ -25,7 +25,8 @@ def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
     for lesson in course.lessons(numbers):
         built = course.built(lesson)
         page = course.notebook(lesson)
-        found += checks.check(lesson, built, everything) + form.check(lesson, built)
+        form_rules = page_rules if course.story(lesson).is_file() else form
+        found += checks.check(lesson, built, everything) + form_rules.check(lesson, built)
         found += links.check_notebook(lesson.notebook_name, built, page=page, root=course.root)
         found += glossary.check_lesson(lesson.notebook_name, built, entries)
         found += formulas.check(lesson)

@@ -14,6 +14,7 @@ import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from tools.authoring.lesson import AuthoringError, Cell, Lesson
+from tools.authoring.minutes import FOLDED
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -81,6 +82,8 @@ def _cell(cell: Cell, source: str, seen: Counter[str]) -> nbformat.NotebookNode:
     digest = hashlib.sha256(f"{cell.kind}\n{source}".encode()).hexdigest()[:12]
     seen[digest] += 1
     metadata = {**cell.metadata, **({"tags": list(cell.tags)} if cell.tags else {})}
+    if FOLDED in cell.tags:
+        metadata["jupyter"] = {"source_hidden": True}
     make = new_code_cell if cell.kind == "code" else new_markdown_cell
     return make(source=source, metadata=metadata, id=f"{digest}-{seen[digest]}" if seen[digest] > 1 else digest)
 

@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 import nbformat
 
 from slides.cells import KEYS
-from tools.authoring import notebook, yours
+from tools.authoring import minutes, notebook, yours
 from tools.authoring.lesson import STAGES, Lesson
 from tools.authoring.problem import Problem
 from tools.authoring.rules import markdown, shares, traces
@@ -18,11 +18,13 @@ from tools.authoring.rules import markdown, shares, traces
 MOST_LINES = 30
 TAGS = frozenset(
     {"objectives", "recap", "formulas", yours.TAG, *STAGES, "nbval-ignore-output", "raises-exception"}
-    | {"slide", "slide-more", "slide-code", "slide-output"}
+    | {"slide", "slide-more", "slide-code", "slide-output", minutes.FOLDED, "rule"}
 )
-OF_A_LESSON = frozenset({"objectives", "recap", "formulas", "slide", "slide-more", "slide-code", "slide-output"})
+OF_A_LESSON = frozenset(
+    {"objectives", "recap", "formulas", "rule", "slide", "slide-more", "slide-code", "slide-output"}
+)
 OF_A_SLIDE = {"minutes", *KEYS} - {"say", "here"}  # the lecture alone states those two
-METADATA_KEYS = frozenset({"tags", "yours", "checks", *OF_A_SLIDE})
+METADATA_KEYS = frozenset({"tags", "yours", "checks", "takes", "jupyter", *OF_A_SLIDE})
 
 Notebook = nbformat.NotebookNode
 Check = Callable[[Lesson, Notebook], list[Problem]]
