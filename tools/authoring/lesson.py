@@ -48,8 +48,9 @@ class Objective:
 class Lesson:
     """A lesson as its source states it: ``wrong`` are the planted versions of what its reader writes, for the tests.
 
-    ``run_s`` are the seconds that its cells took to run when its notebook was built, 0 before that. A lesson's appendix
-    has its number and slug, and neither needs nor objectives.
+    ``run_s`` are the seconds that its cells took to run when its notebook was built, 0 before that. ``act`` is the part
+    of the course that has it, as course/order.toml says, "" in a course without acts. A lesson's appendix has its
+    number and slug, and neither needs, objectives nor an act.
     """
 
     number: str
@@ -61,6 +62,7 @@ class Lesson:
     wrong: tuple[Wrong, ...] = ()
     run_s: int = 0
     is_appendix: bool = False
+    act: str = ""
 
     @property
     def minutes(self) -> int:
