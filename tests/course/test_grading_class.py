@@ -444,7 +444,7 @@ def test_marks_are_made_anew_for_a_changed_file_or_changed_exercises(tmp_path):
     one = intake.Submission("ann", ASSIGNMENT, path)
     before = grade._fingerprint(SHEET, one)
     assert grade._fingerprint(SHEET, one) == before
-    assert grade._fingerprint(sheets.load(HERE, ["03"])[0], one) != before
+    assert grade._fingerprint(sheets.load(HERE, ["04"])[0], one) != before
     path.write_bytes(path.read_bytes() + b"\n")
     assert grade._fingerprint(SHEET, one) != before
 

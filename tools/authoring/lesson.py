@@ -89,7 +89,7 @@ def read(path: Path) -> Lesson:
     """
     name = FILE_NAME.fullmatch(path.name)
     if name is None:
-        raise AuthoringError(f"{path.name}: name a source NN_title.py, in lower case, such as 07_working_set.py")
+        raise AuthoringError(f"{path.name}: name a source NN_title.py, in lower case, such as 11_working_set.py")
     try:
         script = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
