@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tools.authoring import made, pages
+from tools.authoring import made, order, pages
 from tools.authoring.course import Course
 from tools.authoring.lesson import APPENDIX, Lesson
 from tools.authoring.problem import Problem
@@ -63,7 +63,8 @@ def shared(course: Course) -> list[Problem]:
         lesson.number: [cell.source for cell in course.built(lesson).cells if cell.cell_type == "markdown"]
         for lesson in everything
     }
-    found = strays(course) + needs(course) + owners(course)
+    found = order.problems(course.acts, [lesson.name for lesson in everything])
+    found += strays(course) + needs(course) + owners(course)
     found += glossary.check_back_links(glossary.read(course.glossary), everything, texts)
     for name in PAGES:
         if (course.root / name).is_file():

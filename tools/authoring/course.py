@@ -11,8 +11,9 @@ from pathlib import Path
 
 import nbformat
 
-from tools.authoring import lesson
+from tools.authoring import lesson, order
 from tools.authoring.lesson import AuthoringError, Lesson
+from tools.authoring.order import Act
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class Course:
         return self.folder / "syllabus.md"
 
     @property
+    def acts(self) -> tuple[Act, ...]:
+        return order.read(self.folder / "order.toml")
+
+    @property
     def readme(self) -> Path:
         return self.root / "README.md"
 
@@ -73,7 +78,8 @@ class Course:
         Raises AuthoringError when a source is ill-formed, two share a number, or a number in ``numbers`` has none.
         """
         read = (lesson.read(path) for path in sorted(self.source_folder.glob("*.py")))
-        found = tuple(replace(one, run_s=_run_s(self.notebook(one))) for one in read)
+        acts = self.acts
+        found = tuple(replace(one, run_s=_run_s(self.notebook(one)), act=order.act_of(acts, one.name)) for one in read)
         known = [one.number for one in found]
         twice = sorted({number for number in known if known.count(number) > 1})
         if twice:

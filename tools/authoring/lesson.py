@@ -49,8 +49,9 @@ class Lesson:
     """A lesson as its source states it: ``wrong`` are planted versions of what its reader writes, for the tests, and
     ``right`` are right ones in other styles.
 
-    ``run_s`` are the seconds that its cells took to run when its notebook was built, 0 before that. A lesson's appendix
-    has its number and slug, and neither needs nor objectives.
+    ``run_s`` are the seconds that its cells took to run when its notebook was built, 0 before that. ``act`` is the part
+    of the course that has it, as course/order.toml says, "" in a course without acts. A lesson's appendix has its
+    number and slug, and neither needs, objectives nor an act.
     """
 
     number: str
@@ -63,6 +64,7 @@ class Lesson:
     right: tuple[Right, ...] = ()
     run_s: int = 0
     is_appendix: bool = False
+    act: str = ""
 
     @property
     def minutes(self) -> int:
@@ -89,7 +91,7 @@ def read(path: Path) -> Lesson:
     """
     name = FILE_NAME.fullmatch(path.name)
     if name is None:
-        raise AuthoringError(f"{path.name}: name a source NN_title.py, in lower case, such as 07_working_set.py")
+        raise AuthoringError(f"{path.name}: name a source NN_title.py, in lower case, such as 11_working_set.py")
     try:
         script = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
