@@ -9,8 +9,10 @@ import pytest
 from nbformat.v4 import new_output
 
 from helpers.widgets import Answer
-from tools.authoring import lesson, notebook
-from tools.authoring.rules import page
+from tools.authoring import lesson, machine_map, notebook
+from tools.authoring.cells import AuthoringError
+from tools.authoring.order import Way
+from tools.authoring.rules import page, symbols
 
 HEADER = """# ---
 # jupyter:
@@ -70,7 +72,9 @@ q_{name}.reveal(counted=1)
 # %% [markdown]
 # It took 7 times as long, because of the reads.
 #
-# **To remember.** A sum takes 1 ns per number. What comes next?
+# **To remember.** A sum takes 1 ns per number.
+#
+# What comes next?
 
 """
 ASKS = "# How long does a sum take? We ask it now, because the parts below need it.\n#\n"
@@ -78,8 +82,11 @@ NAMES = ("first", "second", "third", "fourth")
 SOURCE = HEADER + "".join(PART.format(number=number + 1, name=name) for number, name in enumerate(NAMES))
 
 
+WAY = Way(("memory",), "Sums of sums come next, because a sum is not enough.")
+
+
 def parse(source=SOURCE):
-    return lesson.parse(source, number="90", slug="sums")
+    return replace(lesson.parse(source, number="90", slug="sums"), way=WAY)
 
 
 def made(source=SOURCE):
@@ -120,6 +127,7 @@ def test_a_lesson_that_keeps_the_page_has_no_problem():
         (ASKS, "", "does not begin with its question"),
         ("How long does a sum take? We", "We", "does not begin with its question"),
         ("**To remember.** A sum", "A sum", "0 rules of thumb"),
+        ("per number.\n#\n#", "per number.", "a rule of thumb that asks"),
         ("takes 1 ns per number", "takes long", "end it with one that carries a number"),
         ("# Between.", "# It takes 640 times as long.", "says '640', which is the answer to q_first"),
         ("takes a microsecond", "takes 640 steps", "says '640', which is the answer to q_first"),
@@ -155,3 +163,50 @@ def test_too_long_a_lesson_is_told():
 def test_rules_of_thumb_are_taken_whole():
     text = "Why.\n\n**To remember.** A sum takes 1 ns,\nand no more.\n\nNext."
     assert page.rules_of_thumb(text) == ["A sum takes 1 ns,\nand no more."]
+
+
+def test_a_lesson_without_a_place_on_the_map_is_told():
+    read, built = made()
+    assert "[ways.sums]" in page.way(replace(read, way=None), built)[0].what
+
+
+def test_the_first_screen_has_the_map_and_the_last_the_way_on():
+    source = SOURCE + '# %% [markdown] tags=["recap"]\n# ## Back\n'
+    read = parse(source)
+    following = replace(read, number="91", slug="more", title="More sums")
+    built = notebook.unexecuted(read, [read, following])
+    assert "You are here: the processor's memory.](map/90_sums.svg)" in built.cells[0].source
+    last = built.cells[-1].source.splitlines()[-1]
+    assert last == f"**Next: [lesson 91, More sums](91_more.ipynb).** {WAY.leads_on}"
+
+
+@pytest.mark.parametrize("here", [[], ["memory"], ["core", "gpu_memory", "network"], list(machine_map.PLACES)])
+def test_the_map_marks_what_it_is_told(here):
+    drawn = machine_map.svg(here)
+    assert drawn.count(f'stroke="{machine_map.HERE}"') == len(here)
+    assert drawn.count("<rect") == len(machine_map.PLACES)
+
+
+def test_an_unknown_place_is_refused():
+    with pytest.raises(AuthoringError, match="no place moon; it has cluster, node"):
+        machine_map.svg(["moon"])
+
+
+SYMBOLS = (symbols.Symbol("B", "bandwidth", ("bandwidth",)), symbols.Symbol("n", "tokens", ("token", "tokens")))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("A link of bandwidth $B$ moves $n$ tokens.", []),
+        ("A batch of $B$ sequences.", ["$B$ is bandwidth in every lesson"]),
+        ("A bandwidth $B$ is a rate. Later $B$ is small.", []),
+        ("There are $n$ matrices.\n\n- $B$ for the batch", ["$n$ is tokens", "$B$ is bandwidth"]),
+        ("A letter $q$ of its own.", []),
+    ],
+)
+def test_a_symbol_of_the_course_has_its_meaning_where_it_comes_first(text, told):
+    commented = "\n".join(f"# {line}".rstrip() for line in text.splitlines())
+    found = symbols.check(parse(SOURCE + f"# %% [markdown]\n{commented}\n"), SYMBOLS)
+    assert len(found) == len(told)
+    assert all(problem.what.startswith(start) for problem, start in zip(found, told, strict=True))

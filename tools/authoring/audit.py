@@ -8,10 +8,20 @@ from tools.authoring import made, order, pages
 from tools.authoring.course import Course
 from tools.authoring.lesson import APPENDIX, Lesson
 from tools.authoring.problem import Problem
-from tools.authoring.rules import checks, form, formulas, functions, glossary, links, markdown, page as page_rules
+from tools.authoring.rules import (
+    checks,
+    form,
+    formulas,
+    functions,
+    glossary,
+    links,
+    markdown,
+    page as page_rules,
+    symbols,
+)
 
 PAGES = ("README.md", "CONTRIBUTING.md", "course/glossary.md", "course/syllabus.md", "course/formulas.md",
-         "course/index_of_functions.md", "course/record_a_gpu.md")  # fmt: skip
+         "course/index_of_functions.md", "course/record_a_gpu.md", "course/rules_of_thumb.md")  # fmt: skip
 
 
 def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
@@ -25,7 +35,9 @@ def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
     for lesson in course.lessons(numbers):
         built = course.built(lesson)
         page = course.notebook(lesson)
-        form_rules = page_rules if course.story(lesson).is_file() else form
+        in_page = course.story(lesson).is_file()
+        form_rules = page_rules if in_page else form
+        found += symbols.check(lesson, symbols.read(course.symbols)) if in_page else []
         found += checks.check(lesson, built, everything) + form_rules.check(lesson, built)
         found += links.check_notebook(lesson.notebook_name, built, page=page, root=course.root)
         found += glossary.check_lesson(lesson.notebook_name, built, entries)

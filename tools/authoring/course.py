@@ -52,6 +52,17 @@ class Course:
         return order.read(self.folder / "order.toml")
 
     @property
+    def symbols(self) -> Path:
+        return self.folder / "symbols.toml"
+
+    @property
+    def rules_of_thumb(self) -> Path:
+        return self.folder / "rules_of_thumb.md"
+
+    def map(self, of: Lesson) -> Path:
+        return self.folder / "map" / f"{of.name}.svg"
+
+    @property
     def readme(self) -> Path:
         return self.root / "README.md"
 
@@ -79,7 +90,11 @@ class Course:
         """
         read = (lesson.read(path) for path in sorted(self.source_folder.glob("*.py")))
         acts = self.acts
-        found = tuple(replace(one, run_s=_run_s(self.notebook(one)), act=order.act_of(acts, one.name)) for one in read)
+        ways = order.ways(self.folder / "order.toml")
+        found = tuple(
+            replace(one, run_s=_run_s(self.notebook(one)), act=order.act_of(acts, one.name), way=ways.get(one.slug))
+            for one in read
+        )
         known = [one.number for one in found]
         twice = sorted({number for number in known if known.count(number) > 1})
         if twice:

@@ -12,6 +12,7 @@ import yaml
 
 from tools.authoring import minutes, yours
 from tools.authoring.cells import AuthoringError, Cell, cells_of
+from tools.authoring.order import Way
 from tools.authoring.yours import Right, Wrong
 
 STAGES = ("predict", "run", "look", "explain")
@@ -64,6 +65,7 @@ class Lesson:
     right: tuple[Right, ...] = ()
     run_s: int = 0
     is_appendix: bool = False
+    way: Way | None = None
     act: str = ""
 
     @property

@@ -17,6 +17,23 @@ _KEYS = ("title", "lessons", "planned")
 
 
 @dataclass(frozen=True)
+class Way:
+    """Where a lesson is on the map of the machine, and the reason why the next lesson follows it."""
+
+    places: tuple[str, ...]
+    leads_on: str
+
+
+def ways(path: Path) -> dict[str, Way]:
+    """Return what the file states of the lessons' way, by their titles, such as ``working_set``."""
+    stated = tomllib.loads(path.read_text(encoding="utf-8")).get("ways", {}) if path.is_file() else {}
+    for title, table in stated.items():
+        if set(table) != {"places", "leads_on"} or not table["places"] or not table["leads_on"].strip():
+            raise AuthoringError(f"{path.name}: [ways.{title}] has {', '.join(table)}; write places and leads_on")
+    return {title: Way(tuple(table["places"]), table["leads_on"].strip()) for title, table in stated.items()}
+
+
+@dataclass(frozen=True)
 class Act:
     """A part of the course: its lessons, and those that are ``planned`` and not written yet, as NN_title."""
 
@@ -37,8 +54,8 @@ def read(path: Path) -> tuple[Act, ...]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise AuthoringError(f"{path.name} is not TOML: {error}") from error
     acts = tuple(_act(table, path.name) for table in stated.get("acts", ()))
-    if not acts or set(stated) != {"acts"}:
-        raise AuthoringError(f"{path.name} states {', '.join(stated) or 'nothing'}; write [[acts]] and nothing else")
+    if not acts or not set(stated) <= {"acts", "ways"}:
+        raise AuthoringError(f"{path.name} states {', '.join(stated) or 'nothing'}; write [[acts]] and [ways.title]")
     names = [name for act in acts for name in sorted((*act.lessons, *act.planned))]
     for before, after in itertools.pairwise(names):
         if before[:2] >= after[:2]:

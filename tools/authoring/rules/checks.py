@@ -111,7 +111,7 @@ def lengths(lesson: Lesson, built: Notebook) -> list[Problem]:
 
 
 def objectives(lesson: Lesson, built: Notebook) -> list[Problem]:
-    """One cell promises the objectives, a later one states the same in the past tense."""
+    """One cell promises the objectives, a later one states the same in the past tense, above the way on."""
     if lesson.is_appendix:
         return []
     found, places = [], {}
@@ -122,7 +122,8 @@ def objectives(lesson: Lesson, built: Notebook) -> list[Problem]:
             found.append(_problem(lesson, cells[1] if len(cells) > 1 else None, what))
             continue
         places[tag] = cells[0]
-        if not built.cells[cells[0]].source.endswith(f":\n\n{notebook.objectives(lesson, done=done)}"):
+        stated = built.cells[cells[0]].source.partition("\n\n**Next: ")[0]
+        if not stated.endswith(f":\n\n{notebook.objectives(lesson, done=done)}"):
             what = "does not end with the objectives of the lesson's metadata; build the lesson again"
             found.append(_problem(lesson, cells[0], what))
     if len(places) == 2 and places["recap"] < places["objectives"]:

@@ -174,6 +174,9 @@ def parts(lesson: Lesson, built: Notebook) -> list[Problem]:
         if len(rules) != 1 or not re.search(r"\d", "".join(rules)):
             what = f"a part with {len(rules)} rules of thumb; end it with one that carries a number: {REMEMBER} ..."
             problems.append(Problem(lesson.notebook_name, index, what))
+        elif "?" in rules[0]:
+            what = "a rule of thumb that asks; put the question of the next part into a paragraph of its own"
+            problems.append(Problem(lesson.notebook_name, index, what))
     return problems
 
 
@@ -217,7 +220,13 @@ def answers_in_other_styles(lesson: Lesson, _: Notebook) -> list[Problem]:
     return problems
 
 
-CHECKS = (sizes, questions, parts, gates, answers_in_other_styles, form.booleans, form.answers)
+def way(lesson: Lesson, _: Notebook) -> list[Problem]:
+    """The lesson has its place on the map, and says why the next one follows."""
+    what = f"course/order.toml has no [ways.{lesson.slug}]; state its places on the map, and leads_on"
+    return [] if lesson.way else [Problem(lesson.notebook_name, None, what)]
+
+
+CHECKS = (sizes, questions, parts, gates, answers_in_other_styles, way, form.booleans, form.answers)
 
 
 def check(lesson: Lesson, built: Notebook) -> list[Problem]:
