@@ -40,10 +40,10 @@ def test_a_day_is_a_working_day():
     assert 5 * 60 <= sum(minutes(PLANS["One day"])) <= 7 * 60
 
 
-def test_nine_weeks_hold_every_lesson_once_and_the_lecture():
-    plan = PLANS["Nine weeks"]
-    assert len(plan.sessions) == 9
-    assert sorted(taught(plan)) == sorted(LESSONS)
+def test_a_term_holds_every_lesson_once_in_the_order_of_the_acts_and_the_lecture():
+    plan = PLANS["A term"]
+    assert len(plan.sessions) <= 14
+    assert taught(plan) == list(LESSONS)
     assert [item.what for session in plan.sessions for item in session.items].count(syllabus.LECTURE) == 1
     assert sum(minutes(plan)) == sum(lesson.minutes for lesson in LESSONS.values()) + lecture.MINUTES
     assert max(minutes(plan)) <= 200

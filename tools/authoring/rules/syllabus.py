@@ -1,4 +1,4 @@
-"""Three ways to teach the course, with the minutes of its lessons: an afternoon, a day, nine weeks."""
+"""Three ways to teach the course, with the minutes of its lessons: two hours, a day, a term."""
 
 from __future__ import annotations
 
@@ -41,51 +41,33 @@ PLANS = (
     Plan(
         "Two hours",
         "A guest lecture with a laboratory: who has the course installed runs lesson 00.",
-        (
-            Session(
-                "Two hours",
-                (Item(LECTURE), Item("break", 10), Item("start_here"), Item("questions, and where to go on", 10)),
-            ),
-        ),
+        (Session("Two hours", (Item(LECTURE), Item("start_here"), Item("questions, and where to go on", 5))),),
     ),
     Plan(
         "One day",
         "After the start: where the memory goes, where parallelism comes from, and what many devices gain.\n"
         "None of these lessons needs another than lesson 00.",
         (
-            Session(
-                "Morning",
-                (Item("start_here"), Item("break", 15), Item(LECTURE), Item("break", 15), Item("working_set")),
-            ),
+            Session("Morning", (Item("start_here"), Item("break", 15), Item("working_set"))),
             Session("Afternoon", (Item("sources_of_parallelism"), Item("break", 20), Item("data_parallel"))),
         ),
     ),
     Plan(
-        "Nine weeks",
-        "All lessons, one session a week, exercises at home; each lesson comes after those that it needs. Where a\n"
-        "session must be shorter, hold a lesson's talk (the table at the end) and leave its notebook for home.",
+        "A term",
+        "All lessons in the order of their acts, one session a week, exercises at home. Where a session must be shorter,\n"
+        "hold a lesson's talk (the table at the end) and leave its notebook for home.",
         (
-            Session(
-                "Week 1: measuring, memory, parallelism",
-                (Item("start_here"), Item("memory_hierarchy"), Item("sources_of_parallelism")),
-            ),
-            Session(
-                "Week 2: compute, memory, and the whole picture",
-                (Item("compute_and_roofline"), Item("working_set"), Item(LECTURE)),
-            ),
-            Session("Week 3: many small models, many data", (Item("replicas"), Item("data_parallel"))),
-            Session("Week 4: parallelism over models", (Item("model_parallel"), Item("layouts_and_long_sequences"))),
-            Session("Week 5: beyond memory, an array", (Item("beyond_memory"), Item("systolic_arrays"))),
-            Session(
-                "Week 6: co-design, narrow numbers, constants",
-                (Item("co_design"), Item("numbers_of_few_bits"), Item("constant_weights")),
-            ),
-            Session("Week 7: a fused kernel, predicted times", (Item("fused_bias"), Item("convolution_time"))),
-            Session("Week 8: feeding the accelerator", (Item("feeding_the_accelerator"),)),
-            Session(
-                "Week 9: one token at a time, attention without its matrix",
-                (Item("decoding"), Item("attention_without_the_matrix")),
-            ),
+            Session("Week 1: measuring, and the whole picture", (Item("start_here"), Item(LECTURE))),
+            Session("Week 2: one machine", (Item("memory_hierarchy"), Item("compute_and_roofline"))),
+            Session("Week 3: where parallelism is", (Item("sources_of_parallelism"), Item("data_parallel"))),
+            Session("Week 4: parts of a model", (Item("model_parallel"), Item("layouts_and_long_sequences"))),
+            Session("Week 5: data in time", (Item("feeding_the_accelerator"),)),
+            Session("Week 6: memory that is full", (Item("working_set"), Item("beyond_memory"))),
+            Session("Week 7: an array, and networks for it", (Item("systolic_arrays"), Item("co_design"))),
+            Session("Week 8: fewer bits, constants", (Item("numbers_of_few_bits"), Item("constant_weights"))),
+            Session("Week 9: one kernel, a hundred fits", (Item("fused_bias"), Item("replicas"))),
+            Session("Week 10: predicted times", (Item("convolution_time"),)),
+            Session("Week 11: language models", (Item("attention_without_the_matrix"), Item("decoding"))),
         ),
     ),
 )
