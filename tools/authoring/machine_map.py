@@ -74,8 +74,13 @@ def _drawn(place: Place, *, is_here: bool) -> list[str]:
 
 def description(here: Collection[str]) -> str:
     """Return the alt text of the map."""
-    owners = {"core": "the arithmetic of a core", "gpu_caches": "the caches of a GPU", "gpu_memory": "the memory of a GPU",
-              "memory": "the processor's memory", "caches": "the caches of a core"}  # fmt: skip
+    owners = {
+        "core": "the arithmetic of a core",
+        "caches": "the caches of a core",
+        "memory": "the processor's memory",
+        "gpu_caches": "the caches of a GPU",
+        "gpu_memory": "the memory of a GPU",
+    }
     named = [owners.get(name, f"the {PLACES[name].label}") for name in PLACES if name in here]
     listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
     return f"Map of the machine, from a core to a cluster. You are here: {listed}."

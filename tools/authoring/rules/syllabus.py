@@ -54,8 +54,8 @@ PLANS = (
     ),
     Plan(
         "A term",
-        "All lessons in the order of their acts, one session a week, exercises at home. Where a session must be shorter,\n"
-        "hold a lesson's talk (the table at the end) and leave its notebook for home.",
+        "All lessons in the order of their acts, one session a week, exercises at home. Where a session must be\n"
+        "shorter, hold a lesson's talk (the table at the end) and leave its notebook for home.",
         (
             Session("Week 1: measuring, and the whole picture", (Item("start_here"), Item(LECTURE))),
             Session("Week 2: one machine", (Item("memory_hierarchy"), Item("compute_and_roofline"))),
