@@ -16,7 +16,7 @@ from helpers.parallel.pipeline import _schedules as schedules
 from helpers.sources import _updates as updates
 from tools.authoring import lesson
 from tools.authoring.course import HERE
-from tools.authoring.rules import formulas
+from tools.authoring.rules import formulas, symbols
 
 LESSONS = HERE.lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.number)
@@ -28,7 +28,7 @@ def sheet() -> str:
 
 
 def test_the_sheet_is_what_the_lessons_make_of_it_now(sheet):
-    assert sheet == formulas.page(LESSONS), "run python -m tools.authoring table --write"
+    assert sheet == formulas.page(LESSONS, symbols.read(HERE.symbols)), "run python -m tools.authoring table --write"
 
 
 @each_lesson

