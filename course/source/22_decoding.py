@@ -58,9 +58,9 @@ allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 #
 # What happens to your answer when others write on the same GPU?
 #
-# - Llama 3 8B writes on an H100, alone for one user
-# - Now 64 users write at once, each with 2,000 tokens so far
-# - Does each keep that speed, or get a 64th of it?
+# - Llama 3 8B writes for one user of an H100
+# - Now 64 users write at once, with 2,000 tokens each
+# - Does each keep the speed, or a 64th of it?
 #
 # Perhaps each of them still gets 223 tokens per second, as if the others were not there. Perhaps each gets a 64th of it, 3.5. All numbers that you need are
 # above, but for the bytes of one sequence's KV cache. If you do not know them yet, guess, because Part 1 counts them.
@@ -76,8 +76,8 @@ bet
 # %% [markdown] tags=["slide"] minutes=2 headline="What comes later never changes a key or a value"
 # ## Part 1: what the model must remember
 #
-# Which results of earlier tokens does a model need again for its next token? We ask this first, because the answer is the cache whose bytes
-# our line counts.
+# Which results of earlier tokens does a model need again for its next token? We ask this first, because the second term of our line counts the bytes of
+# exactly these results.
 #
 # - Each token has a query, a key and a value
 # - A token attends to itself and to earlier tokens
@@ -161,7 +161,7 @@ def attend_new(query, key, value, cache, position):
 
 # %% tags=["slide", "slide-code"] minutes=1 headline="A block writes its new keys, and reads all"
 def run_block(block, x, cache, start):
-    """Return a block's output (N, T, width); fill cache (2, N, heads, room, d) from start on."""
+    """Return a block's output (N, T, width); fill cache (2, N, heads, room, d) from start."""
     heads = block.qkv(block.norm1(x)).unflatten(-1, (-1, block.head_width)).transpose(1, 2)
     queries, keys, values = heads.split((block.heads, block.kv_heads, block.kv_heads), dim=1)
     end = start + x.shape[1]
