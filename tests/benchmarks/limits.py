@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 import torch
+from helpers.hardware.limits._peak import fastest_s
 from torch.utils import benchmark
 
 from helpers import hardware, native, results
 from helpers.hardware import MachineLimits, probe
 from helpers.hardware.limits import _bandwidth as bandwidth, _chase as chase, _levels as probe_levels, _peak as peak
-from helpers.hardware.limits._peak import fastest_s
 
 CPU = torch.device("cpu")
 RUNS = 9
