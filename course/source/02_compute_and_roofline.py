@@ -31,6 +31,7 @@
 # makes matrix products fast on a GPU, and find what the roofline leaves out.
 
 # %%
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -203,15 +204,17 @@ def on_roofline(tokens, rows, columns, peak, bandwidth, size=4):
 
 
 # %% [markdown]
-# `probe` measures both numbers of this machine, once, in some ten seconds; then it remembers them. The peak is that of the
-# fastest product of square matrices, the bandwidth that of `a = b + c` on long arrays in main memory, because the weights take
-# 256 MiB.
+# `probe` measures both numbers of this machine, once, in some ten seconds; then it remembers them. The peak belongs to the
+# processor and not to a library, so `probe` runs independent multiply-adds on the fastest vectors and nothing else. (On a GPU it is
+# the fastest product.) Beside it stands what the library's fastest product of square matrices reaches. The bandwidth is that of
+# `a = b + c` on long arrays in main memory, because the weights take 256 MiB.
 
 # %% tags=["run"]
 limits = helpers.probe()
-peak, memory = limits.peak_flops["float32"], limits.memory
-bandwidth = memory.bandwidth_bytes_per_s
+peak, product = limits.peak_flops["float32"], limits.product_flops["float32"]
+memory, bandwidth = limits.memory, limits.memory.bandwidth_bytes_per_s
 print(f"peak {units.text(peak, 'FLOP/s')}, {memory.name} {units.text(bandwidth, 'B/s')}")
+print(f"the library's product: {units.text(product, 'FLOP/s')}")
 
 # %% tags=["run"]
 side, counts = 8192, (1, 4, 16, 64)
@@ -321,6 +324,8 @@ title = "One layer: modelled (diamonds), measured (dots)"
 drawn, axes = plotting.figure(title=title, height_in=4.4)
 draw_roof(axes, peak, bandwidth, "here")
 ridge = peak / bandwidth
+axes.hlines(product, product / bandwidth, 1000, colors="#777777", linestyles="--")
+axes.text(900, product / 1.12, "the library's product", ha="right", va="top")
 axes.axvspan(0.1, ridge, color="#E69F00", alpha=0.12, lw=0)
 axes.axvspan(ridge, 1000, color="#56B4E9", alpha=0.12, lw=0)
 for where, words in ((0.13, "waits for data"), (1.2 * ridge, "waits for arithmetic")):
@@ -337,7 +342,8 @@ alt = "One token lies far left on the slope; with more tokens the layer moves ri
 plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# A point below its roof has lost something, and the roofline does not say what. A point may also lie a little above: these roofs are measured, too, and `probe` writes.
+# A point below its roof has lost something, and the roofline does not say what. The dashed line is the library's best product: no
+# product of the library can be expected above it, whereas the roof holds for every program. A point may also lie a little above its roof: these roofs are measured, too, and `probe` writes.
 # A [cache](glossary.md#cache) often reads a line before it writes it; `probe` does not count that read.
 #
 # Now an accelerator. A model has 7 billion weights in float16, and one user. We take them as one layer of 70,000 x 100,000. The
@@ -577,12 +583,23 @@ extern "C" void interchanged(
             for (int64_t j = 0; j < n; ++j)
                 c[i * n + j] = std::fma(a[i * n + p], b[p * n + j], c[i * n + j]);
 }"""
-lanes = {"AVX2": 8, "AVX512": 16}.get(torch.backends.cpu.get_cpu_capability(), 4)
-print(f"float32 numbers in one vector register: {lanes}")
+library = compiled(PRODUCTS)
 
 # %% [markdown]
 # A core starts two multiply-adds in each cycle, each on a whole vector or on one number; the result is there after 4 cycles
-# (Intel since Skylake, AMD since Zen 3: Agner Fog, *Instruction tables*). What does `naive` use of that?
+# (Intel since Skylake, AMD since Zen 3: Agner Fog, *Instruction tables*). Vectors of 512 bits are an exception. AMD's Zen 4 and
+# Intel's client chips start only one of these in a cycle, so there they are no faster than vectors of 256 bits, which we measure:
+
+# %% tags=["nbval-ignore-output"]
+lanes = {"AVX2": 8, "AVX512": 16}.get(torch.backends.cpu.get_cpu_capability(), 4)
+rates = hardware.vector_flops() if library else {}  # FLOP/s by the bits of a vector
+halved = lanes == 16 and rates.get(512, math.inf) < 1.5 * rates.get(256, 0)
+starts = 1 if halved else 2
+print(f"float32 numbers in one vector register: {lanes}")
+print(f"multiply-adds on such vectors that start in a cycle: {starts}")
+
+# %% [markdown]
+# What does `naive` use of that?
 
 # %% tags=["predict", "slide-output"]
 slower = helpers.predict("How many times longer does naive take than the library?", "x")
@@ -591,7 +608,6 @@ slower
 # %% tags=["run"]
 n, programs, times = 240, None, {}
 a, b, c = torch.rand(n, n), torch.rand(n, n), torch.empty(n, n)
-library = compiled(PRODUCTS)
 if library:
     one = "void {}(const float* a, const float* b, float* c, int64_t n)"
     plain, other = (library.function(one.format(name)) for name in ("naive", "interchanged"))
@@ -604,7 +620,7 @@ if library:
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Naive code is far from the library"
 ratio = times["naive"] / times["library"] if times else None
-slower.reveal(modelled=lanes * 2 * 4, measured=ratio)
+slower.reveal(modelled=lanes * starts * 4, measured=ratio)
 
 # %% tags=["look"]
 sentence = "with two loops exchanged the product takes less than half of the time"
@@ -613,7 +629,7 @@ timing.claim(sentence, faster, at_most=1 / 2, evidence=programs or ())
 
 # %% [markdown] tags=["explain"]
 # By the model, naive adds one number every 4 cycles, because each addition waits for the one before, and the library adds a
-# vector twice in each cycle. The exchange changes three things at once: neighbouring sums are independent, they share
+# vector at each start. The exchange changes three things at once: neighbouring sums are independent, they share
 # a register, and $B$ is read along its rows.
 #
 # But why is naive better than the model says? The *next* sum waits for nothing. A core reads ahead: it holds a *window* of
@@ -792,13 +808,13 @@ timing.claim(sentence, ratio, at_most=0.8, evidence=chains or ())
 # %% tags=["look", "nbval-ignore-output"]
 macs, cpu = n**3, helpers.probe(device="cpu")
 at_peak_s = 2 * cpu.threads / cpu.peak_flops["float32"]
-steps = {"naive, by the model": lanes * 2 * 4 * at_peak_s}
+steps = {"naive, by the model": lanes * starts * 4 * at_peak_s}
 if times and step_s:
     steps["one long sum, measured"] = step_s["4000"]
     steps["sums of 240 alone, measured"] = step_s["240"]
     steps["naive, measured"] = times["naive"] / macs
     steps["library, measured"] = times["library"] / macs
-steps["library, at one thread's peak"] = at_peak_s
+steps["at one thread's peak"] = at_peak_s
 taken = list(steps.values())
 shown = [units.text(each, "s") for each in taken]
 over = ["", *(f"{ratio:.3g}" for ratio in np.divide(taken[:-1], taken[1:]))]
@@ -807,12 +823,12 @@ pd.DataFrame({"a step of a sum": shown, "times as fast as the row above": over},
 # %% [markdown] tags=["explain"]
 # The row "library, measured" holds the measured ratio. The other four factors lead from it to the model's:
 #
-# 1. The model's cycle comes from `probe`: it supposes that its product made two vectors of multiply-adds in every cycle. Either
-#    it did not, or the clock is slower with wide vectors; these runs do not separate the two.
+# 1. The model's cycle comes from the peak, whose multiply-adds run on whole vectors at full rate. A latency other than 4 cycles
+#    shows here, and so does a clock that is slower with wide vectors; these runs do not separate the two.
 # 2. Sums of 240 overlap. A simulated core with the measured latency and one window follows all lengths, within the factor
 #    printed above; half that window and twice that window miss them by more.
 # 3. Walking down the columns of $B$ costs naive little here: all of $B$ lies in a cache.
-# 4. The peak is itself a product of the library, so a factor near 1 only says that two measurements agree.
+# 4. The peak takes no library, so the last factor is what the library's product leaves unused of one core.
 #
 # A simulation with a window chosen to fit is no proof: a real core's window holds the loop's other instructions, too.
 
