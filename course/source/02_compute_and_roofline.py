@@ -31,7 +31,6 @@
 # makes matrix products fast on a GPU, and find what the roofline leaves out.
 
 # %%
-import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -204,10 +203,9 @@ def on_roofline(tokens, rows, columns, peak, bandwidth, size=4):
 
 
 # %% [markdown]
-# `probe` measures both numbers of this machine, once, in some ten seconds; then it remembers them. The peak belongs to the
-# processor and not to a library, so `probe` runs independent multiply-adds on the fastest vectors and nothing else. (On a GPU it is
-# the fastest product.) Beside it stands what the library's fastest product of square matrices reaches. The bandwidth is that of
-# `a = b + c` on long arrays in main memory, because the weights take 256 MiB.
+# `probe` measures both numbers of this machine, once, in some ten seconds; then it remembers them. The peak is that of independent
+# multiply-adds on the fastest vectors, because it belongs to the processor, not to a library. The bandwidth is that of `a = b + c` on
+# long arrays in main memory, because the weights take 256 MiB.
 
 # %% tags=["run"]
 limits = helpers.probe()
@@ -342,8 +340,7 @@ alt = "One token lies far left on the slope; with more tokens the layer moves ri
 plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# A point below its roof has lost something, and the roofline does not say what. The dashed line is the library's best product: no
-# product of the library can be expected above it, whereas the roof holds for every program. A point may also lie a little above its roof: these roofs are measured, too, and `probe` writes.
+# A point below its roof has lost something, and the roofline does not say what. A point may also lie a little above: these roofs are measured, too, and `probe` writes.
 # A [cache](glossary.md#cache) often reads a line before it writes it; `probe` does not count that read.
 #
 # Now an accelerator. A model has 7 billion weights in float16, and one user. We take them as one layer of 70,000 x 100,000. The
@@ -583,32 +580,25 @@ extern "C" void interchanged(
             for (int64_t j = 0; j < n; ++j)
                 c[i * n + j] = std::fma(a[i * n + p], b[p * n + j], c[i * n + j]);
 }"""
-library = compiled(PRODUCTS)
+lanes = {"AVX2": 8, "AVX512": 16}.get(torch.backends.cpu.get_cpu_capability(), 4)
+print(f"float32 numbers in one vector register: {lanes}")
 
 # %% [markdown]
 # A core starts two multiply-adds in each cycle, each on a whole vector or on one number; the result is there after 4 cycles
-# (Intel since Skylake, AMD since Zen 3: Agner Fog, *Instruction tables*). Vectors of 512 bits are an exception. AMD's Zen 4 and
-# Intel's client chips start only one of these in a cycle, so there they are no faster than vectors of 256 bits, which we measure:
-
-# %% tags=["nbval-ignore-output"]
-lanes = {"AVX2": 8, "AVX512": 16}.get(torch.backends.cpu.get_cpu_capability(), 4)
-rates = hardware.vector_flops() if library else {}  # FLOP/s by the bits of a vector
-halved = lanes == 16 and rates.get(512, math.inf) < 1.5 * rates.get(256, 0)
-starts = 1 if halved else 2
-print(f"float32 numbers in one vector register: {lanes}")
-print(f"multiply-adds on such vectors that start in a cycle: {starts}")
-
-# %% [markdown]
-# What does `naive` use of that?
+# (Intel since Skylake, AMD since Zen 3: Agner Fog, *Instruction tables*). Vectors of 512 bits count half on AMD's Zen 4 and Intel's
+# client chips. What does `naive` use of that?
 
 # %% tags=["predict", "slide-output"]
 slower = helpers.predict("How many times longer does naive take than the library?", "x")
 slower
 
 # %% tags=["run"]
-n, programs, times = 240, None, {}
+n, programs, times, starts = 240, None, {}, 2
 a, b, c = torch.rand(n, n), torch.rand(n, n), torch.empty(n, n)
+library = compiled(PRODUCTS)
 if library:
+    rates = hardware.vector_flops()  # FLOP/s, by the bits of a vector
+    starts = 1 if rates[max(rates)] < 1.5 * rates.get(max(rates) // 2, 0) else 2
     one = "void {}(const float* a, const float* b, float* c, int64_t n)"
     plain, other = (library.function(one.format(name)) for name in ("naive", "interchanged"))
     calls = {"naive": lambda: plain(a, b, c, n)}
@@ -823,12 +813,12 @@ pd.DataFrame({"a step of a sum": shown, "times as fast as the row above": over},
 # %% [markdown] tags=["explain"]
 # The row "library, measured" holds the measured ratio. The other four factors lead from it to the model's:
 #
-# 1. The model's cycle comes from the peak, whose multiply-adds run on whole vectors at full rate. A latency other than 4 cycles
-#    shows here, and so does a clock that is slower with wide vectors; these runs do not separate the two.
+# 1. The model takes its cycle from the peak. Another latency than 4 shows here, or a clock that wide vectors slow; these runs do not
+#    separate the two.
 # 2. Sums of 240 overlap. A simulated core with the measured latency and one window follows all lengths, within the factor
 #    printed above; half that window and twice that window miss them by more.
 # 3. Walking down the columns of $B$ costs naive little here: all of $B$ lies in a cache.
-# 4. The peak takes no library, so the last factor is what the library's product leaves unused of one core.
+# 4. The last factor is what the library leaves unused of a core.
 #
 # A simulation with a window chosen to fit is no proof: a real core's window holds the loop's other instructions, too.
 
