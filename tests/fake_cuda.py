@@ -290,12 +290,12 @@ def shorten() -> None:
     """Let the recorders take the same path on little: few candidates, small matrices, no time to spend."""
     from helpers import access, feeding, hardware, recorded
     from helpers.feeding import _starvation as starvation
-    from helpers.hardware.limits import _cuda as limits, _peak as peak
+    from helpers.hardware.limits import _cuda as limits, _library as library
     from helpers.studies import constant_weights, fused_bias, matrix_product
     from helpers.studies.constant_weights import _cuda_timing as cuda_timing
 
     plan = replace(limits.cuda_plan(), latency_s=0.2, whole_s=0.4, kernel_s=1e-4, most_bytes=2**22,
-                   types=("float32",), peaks=peak.Budget())  # fmt: skip
+                   types=("float32",), products=library.Budget())  # fmt: skip
     limits.cuda_plan = lambda: plan
     small = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
     cuda_timing.standard_network, cuda_timing.GROWING_WIDTHS = (lambda: small), (4, 8)

@@ -210,7 +210,8 @@ limits = helpers.probe()
 limits
 
 # %% [markdown]
-# Write the model. A memory serves whatever fits into it, and the smallest that holds everything is the fastest.
+# Write the model. A memory serves whatever fits into it, and the smallest that holds everything is the fastest. The arithmetic runs
+# at the rate of the library's products, because a layer is one, and a library may reach less than the peak.
 
 
 # %% tags=["yours"] yours="layer_s"
@@ -291,7 +292,7 @@ def measured_s(width, batch):
 
 
 def modelled_s(width, batch):
-    flops_per_s = limits.peak_flops["float32"]
+    flops_per_s = limits.product_flops["float32"]
     return limits.call_overhead_s + layer_s(width, batch, levels, flops_per_s)
 
 
@@ -868,7 +869,7 @@ for workers in (1, 2, 8, 16):
 # |---|---|---|
 # | time for each unit of work | $(t(w) - t(w_0)) / (w - w_0)$ | work $w$, smallest $w_0$ |
 # | what training keeps for its weights | $4\,P \cdot 4$ bytes | $P$ parameters, float32, Adam |
-# | time of a layer | $\max(\text{FLOPs}/\text{peak},\ \text{bytes}/\text{bandwidth}) + t_{call}$ | bandwidth of the smallest memory that holds it |
+# | time of a layer | $\max(\text{FLOPs}/\text{rate},\ \text{bytes}/\text{bandwidth}) + t_{call}$ | rate of the library's products, bandwidth of the smallest memory that holds it |
 # | layers read again in a pass | 0 if all fit, else all of them | in order, least recently used goes |
 # | the same, back and forth | layers $-$ room | forward, then backward |
 # | /dev/shm of a loader, at least | (workers $\cdot$ prefetch $+\,1) \cdot$ bytes of a batch | one batch in hand, none kept from the epoch before |

@@ -40,7 +40,7 @@ from matplotlib.colors import ListedColormap
 from torch import nn
 
 import helpers
-from helpers import exercises, plotting, recorded, timing
+from helpers import exercises, plotting, recorded, timing, units
 from helpers.studies import convolution_time as study
 
 torch.set_num_threads(1)
@@ -49,7 +49,7 @@ Shape = study.ConvolutionShape
 # %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
-# - A core's fastest matrix product: we call it the peak
+# - A core's fastest matrix product has a rate
 # - A convolution *is* a matrix product (lesson 15)
 # - The fastest convolution: times that rate?
 #
@@ -80,25 +80,28 @@ print(f"second pass by the first: MAPE {mape:.0f} %, RMSPE {rmspe:.0f} %")
 # the shorter of the two. *direct* is PyTorch's own call on its usual layout.
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A floor: operations over the fastest rate"
-# ## Part 1: FLOPs over the peak
+# ## Part 1: FLOPs over the fastest rate
 #
 # - FLOPs: two for each position, filter and number of the patch
-# - Peak: the fastest product recorded
-# - FLOPs over the peak: the first model
+# - Rate: the fastest product recorded
+# - FLOPs over this rate: the first model
 #
 # For one image, $c$ channels, $f$ filters, a kernel of side $k$ and $p$ positions that is $2\,p\,f\,c\,k^2$ FLOPs. A 1 x 1 convolution
-# is one product of matrices, so the peak is in the recording too.
+# is one product of matrices, so the rate is recorded too. The core's peak may be higher, because MKL uses half of the vectors on
+# AMD's processors.
 
 # %% tags=["run"]
 flops = np.array([shape.flops for shape in shapes])
 ran = np.array(times.programs("direct"))
-peak = (flops / direct_s)[ran == "matrix product"].max()
-longer = direct_s * peak / flops
+product = (flops / direct_s)[ran == "matrix product"].max()
+longer = direct_s * product / flops
+core = times.peak_flops_per_s
+print(f"the core's peak: {units.text(core, 'FLOP/s') if core else 'not recorded'}")
 
 # %% tags=["look"]
 low, middle, high = np.quantile(longer, [0.1, 0.5, 0.9])
-print(f"the peak, our fastest product: {peak / 1e9:.0f} GFLOP/s")
-print(f"time over FLOPs / peak: {middle:.2f} in the middle, {low:.2f} to {high:.2f} for 80 %")
+print(f"the fastest product: {product / 1e9:.0f} GFLOP/s")
+print(f"time over FLOPs / rate: {middle:.2f} in the middle, {low:.2f} to {high:.2f} for 80 %")
 worst = shapes[longer.argmax()]
 sizes = f"kernel {worst.kernel}, stride {worst.stride}, {worst.out_channels} filters"
 print(f"most: {longer.max():.1f}, with {sizes}")
@@ -117,12 +120,12 @@ for name, mark, face in (
 axes.annotate(sizes, (1.2 * flops[longer.argmax()], longer.max()), va="center")
 axes.axhline(1, color="#777777")
 axes.set_yticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
-axes.set(xlabel="FLOPs", ylabel="time over FLOPs / peak")
+axes.set(xlabel="FLOPs", ylabel="time over FLOPs / rate")
 axes.legend()
 plotting.show(drawn, alt="No point lies below 1; with few FLOPs many lie far above it.")
 
 # %% [markdown] tags=["explain"]
-# FLOPs over the peak is a floor for this call. The rest depends on what must be moved, on sizes that fill no
+# FLOPs over the fastest rate is a floor for this call. The rest depends on what must be moved, on sizes that fill no
 # [register](glossary.md#register), and on the program that runs: the three marks (Part 3).
 
 # %% [markdown] tags=["slide"] minutes=2 headline="Eight programs compute one convolution"
@@ -343,19 +346,18 @@ pd.DataFrame(rows, index=columns).T.rename_axis("64 to 64, 56 x 56", axis=1)
 # - For each kernel, the best of all its shapes
 # - How many times the rate of the fastest product?
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Fewer products beat the peak of products"
+# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Fewer products beat the rate of products"
 names = ("direct", "channels_last", "im2col", "winograd_4", "nnpack")
-rates = pd.DataFrame({name: flops / times.times_s(name) / peak for name in names})
+rates = pd.DataFrame({name: flops / times.times_s(name) / product for name in names})
 best = rates.groupby([shape.kernel for shape in shapes]).max().T
 bet.reveal(measured=best.loc["nnpack"].max())
 best = best.map(lambda rate: "-" if np.isnan(rate) else f"{rate:.2f}")
-best.rename(columns="{0} x {0}".format).rename_axis("best rate over the peak", axis=1)
+best.rename(columns="{0} x {0}".format).rename_axis("best rate over the product's", axis=1)
 
 # %% [markdown] tags=["explain"]
 # NNPACK computes 3 x 3 with Winograd's F(6,3), in both directions 64 products in place of 324, and larger kernels with Fourier
-# transforms of small tiles (its README). A peak bounds the multiplications that are done, not those that the definition has. (Ours is
-# only the fastest product recorded: [channels-last](glossary.md#channels-last), which saves none,
-# reaches 1.03.) Part 5 meets NNPACK with a stride. On your
+# transforms of small tiles (its README). A peak bounds the multiplications that are done, not those that the definition has.
+# ([Channels-last](glossary.md#channels-last), which saves none, reaches 1.03.) Part 5 meets NNPACK with a stride. On your
 # machine, the fastest beside a product:
 
 # %%
@@ -586,7 +588,7 @@ for term, cost in zip(terms, costs, strict=True):
     print(f"{term:12} {1e12 * cost:10,.0f} ps")
 
 # %% [markdown] tags=["explain"]
-# A MAC costs 11 ps, what it takes at the peak of Part 1 too: the fit has found the peak. Nothing here checks its costs of bytes.
+# A MAC costs 11 ps, as at Part 1's rate: the fit has found it. Nothing here checks its costs of bytes.
 # Six models, fixed before these networks were looked at:
 #
 # - `flops`, `roofline`: one or two costs for all programs;

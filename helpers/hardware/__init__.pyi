@@ -25,6 +25,7 @@ from ._tpu import (
 )
 from .limits._bandwidth import compiled_triad as compiled_triad
 from .limits._levels import find_change_points as find_change_points
+from .limits._multiply_adds import vector_flops as vector_flops
 from .limits._results import (
     BandwidthPoint as BandwidthPoint,
     LatencyPoint as LatencyPoint,

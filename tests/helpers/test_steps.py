@@ -13,7 +13,8 @@ from helpers.steps import ForwardError, ModelError
 
 LIMITS = MachineLimits(
     device="cpu", threads=torch.get_num_threads(), date="", versions={}, chase="none",
-    memory_levels=(MemoryLevel("memory", None, 100e-9, 25e9),), peak_flops={"float32": 100e9}, call_overhead_s=1e-6,
+    memory_levels=(MemoryLevel("memory", None, 100e-9, 25e9),), peak_flops={"float32": 100e9},
+    product_flops={"float32": 80e9}, call_overhead_s=1e-6,
     launch_s=None, host_to_device_bytes_per_s=None, device_to_host_bytes_per_s=None, unstable=(), notes=(),
     latencies=(), bandwidths=(),
 )  # fmt: skip

@@ -487,7 +487,8 @@ LAYERS = [f"conv{place}" for place in range(12)]
 LEVELS = (MemoryLevel("L1", 2**15, 1e-9, 2e11), MemoryLevel("DRAM", 2**33, 1e-7, 2e10))
 LIMITS = MachineLimits(
     device="cpu", threads=1, date="2026-01-01", versions={}, chase="none", memory_levels=LEVELS, bandwidths=(),
-    peak_flops={"float32": 1e11}, call_overhead_s=1e-6, launch_s=None, host_to_device_bytes_per_s=None,
+    peak_flops={"float32": 1e11}, product_flops={"float32": 1e11},
+    call_overhead_s=1e-6, launch_s=None, host_to_device_bytes_per_s=None,
     device_to_host_bytes_per_s=None, unstable=(), notes=(),
     latencies=tuple(LatencyPoint(2**power, 1e-9) for power in range(12, 25)),
 )  # fmt: skip

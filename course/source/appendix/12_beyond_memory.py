@@ -93,7 +93,8 @@ sentence = "on a CPU convolutions, ReLU and poolings take most of the time"
 timing.claim(sentence, share, at_least=0.5, evidence=both if share else ())
 
 # %% [markdown]
-# So take that step as it was measured. To it the wider layers add their FLOP over the peak, and Adam its bytes over the bandwidth of
+# So take that step as it was measured. To it the wider layers add their FLOP over the rate of the library's products, which may be
+# less than the peak, and Adam its bytes over the bandwidth of
 # main memory: it reads and writes every weight, and what is kept with it, once a step. First the counts:
 
 # %%
@@ -115,7 +116,7 @@ for hidden in hidden_sizes:
 
 # %% tags=["nbval-ignore-output"]
 limits = helpers.probe()
-bytes_per_s, flops_per_s = limits.memory.bandwidth_bytes_per_s, limits.peak_flops["float32"]
+bytes_per_s, flops_per_s = limits.memory.bandwidth_bytes_per_s, limits.product_flops["float32"]
 parts = {
     "fixed_s": dict.fromkeys(hidden_sizes, rows[128].step_s),
     "products_s": {h: (products[h] - products[128]) / flops_per_s for h in hidden_sizes},

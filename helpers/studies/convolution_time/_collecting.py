@@ -5,6 +5,7 @@ Lesson 20.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import math
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from helpers import _console as console, isolation, stack, timing
+from helpers import _console as console, isolation, native, stack, timing
 from helpers._checks import choice, members, named, number
+from helpers.hardware.limits import _multiply_adds as multiply_adds
 from helpers.results import Record
 from helpers.studies.convolution_time._algorithms import ALGORITHMS, why_not
 from helpers.studies.convolution_time._judging import PredictionErrors, errors
@@ -60,7 +62,9 @@ class ConvolutionTimes(Record):
 
     ``noise`` takes the first pass as a prediction of the second; both are noisy. ``instruction_set`` is oneDNN's word
     for what it uses. ``rows`` keeps the data as text, one line a shape: the eight sizes; for each
-    algorithm the times of both passes, or "-" where it does not serve; the programs of :data:`LOGGED`. Lesson 20.
+    algorithm the times of both passes, or "-" where it does not serve; the programs of :data:`LOGGED`.
+    ``peak_flops_per_s`` is the core's peak in the same run, by its own float32 multiply-adds; None where nobody
+    measured it. Lesson 20.
     """
 
     algorithms: tuple[str, ...]
@@ -70,6 +74,7 @@ class ConvolutionTimes(Record):
     noise: PredictionErrors
     networks: tuple[NetworkPlaces, ...] = field(repr=False)
     rows: tuple[str, ...] = field(repr=False)
+    peak_flops_per_s: float | None = None
 
     @functools.cached_property
     def shapes(self) -> list[ConvolutionShape]:
@@ -176,11 +181,22 @@ def collect(
 def measure_networks() -> ConvolutionTimes:
     """Time all programs on 336 shapes: those of the networks in :data:`NETWORKS` at batch 1, and random ones.
 
-    Up to 15 minutes; for ``python -m helpers.recorded 20-cpu``. Raises ModuleNotFoundError without torchvision, and as
+    Up to 15 minutes; for ``python -m helpers.recorded 20-cpu``. The peak is the faster of one before the times and one
+    after them; without a C++ compiler it is None. Raises ModuleNotFoundError without torchvision, and as
     :func:`collect`.
     """
     shapes, networks = recorded_shapes()
-    return collect(shapes, networks=networks, limit_s=_RECORDED_LIMIT_S)
+    before = _peak_flops_per_s()
+    times = collect(shapes, networks=networks, limit_s=_RECORDED_LIMIT_S)
+    return dataclasses.replace(times, peak_flops_per_s=before and max(before, _peak_flops_per_s()))
+
+
+def _peak_flops_per_s() -> float | None:
+    try:
+        forms = multiply_adds.compile_forms()
+    except native.NativeError:
+        return None
+    return multiply_adds.core_flops(forms, "float32", threads=1)
 
 
 def recorded_shapes() -> tuple[list[ConvolutionShape], dict[str, list[ConvolutionShape]]]:

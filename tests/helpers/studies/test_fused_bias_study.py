@@ -67,7 +67,8 @@ def limits(**changes):
                    for size, factor in ((2**16, 10), (2**24, 1)))  # fmt: skip
     values = {
         "device": "cpu", "threads": 1, "date": "2026-01-01", "versions": {}, "chase": "",
-        "peak_flops": {"float32": 1e12}, "memory_levels": (MemoryLevel("DRAM", None, None, 2e9),),
+        "peak_flops": {"float32": 1e12}, "product_flops": {"float32": 1e12},
+        "memory_levels": (MemoryLevel("DRAM", None, None, 2e9),),
         "call_overhead_s": 1e-6, "launch_s": None, "host_to_device_bytes_per_s": None,
         "device_to_host_bytes_per_s": None, "unstable": (), "notes": (), "latencies": (), "bandwidths": points,
     }  # fmt: skip
