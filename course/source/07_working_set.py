@@ -580,9 +580,11 @@ everything = 16 * 809_728 + 4 * 256 * 2 * kept_for_token(128, 4, 256)
 estimate = memory.estimate_peak_memory(gpt, text, optimizer=adam)
 found = memory.measure_peak_memory(gpt, text, optimizer=adam)
 
-# %% tags=["look"]
+# %% tags=["look", "nbval-ignore-output"]
 peak.reveal(modelled=everything, measured=found.peak_bytes)
 highest = max(map(sum, zip(*by_kind(estimate).values(), strict=True)))
+assert highest == estimate.peak_bytes
+assert abs(highest / found.peak_bytes - 1) < 0.01  # the library's own memory may differ
 print(f"your running sum: {highest:,} bytes; measured: {found.peak_bytes:,} bytes")
 
 # %% [markdown] tags=["explain"]
@@ -653,9 +655,10 @@ rule = {  # bytes: of the parameters, and of what 4 blocks keep of 1,024 tokens
 }
 cast = memory.estimate_peak_memory(gpt, texts, autocast=torch.bfloat16, **given)
 
-# %% tags=["look"]
+# %% tags=["look", "nbval-ignore-output"]
 on_device = memory.measure_peak_memory(gpt, texts, autocast=torch.bfloat16, **given)
 whole = wide.peak_bytes / 100
+assert abs(cast.peak_bytes / on_device.peak_bytes - 1) < 0.02
 narrow.reveal(modelled=cast.peak_bytes / whole, measured=on_device.peak_bytes / whole)
 for name in ("cpu", "cuda"):
     print(f"{name}: {rule[name] / rule['float32']:.0%} by the rule above (modelled)")
@@ -780,10 +783,12 @@ found = {
     for name, (model, dtype) in versions.items()
 }
 
-# %% tags=["look"]
+# %% tags=["look", "nbval-ignore-output"]
 estimated = found["float32, checkpointing"].peak_bytes
 measured = memory.measure_peak_memory(again, texts, **given).peak_bytes
 whole = wide.peak_bytes / 100
+assert abs(estimated / measured - 1) < 0.02
+assert abs(estimated / whole - 45.6) < 2
 forgot.reveal(modelled=estimated / whole, measured=measured / whole)
 
 # %% tags=["look", "slide", "slide-output"] minutes=3 layout="steps" headline="Checkpointing makes one tooth a block out of the hill"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tools.authoring import made, pages
 from tools.authoring.course import Course
 from tools.authoring.lesson import APPENDIX, Lesson
 from tools.authoring.problem import Problem
-from tools.authoring.rules import checks, form, formulas, functions, glossary, links, markdown
+from tools.authoring.rules import checks, form, formulas, functions, glossary, links, markdown, origins, shares
 
 PAGES = ("README.md", "CONTRIBUTING.md", "course/glossary.md", "course/syllabus.md", "course/formulas.md",
          "course/index_of_functions.md", "course/record_a_gpu.md")  # fmt: skip
@@ -35,6 +36,13 @@ def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
         found += links.check_notebook(appendix.notebook_name, built, page=course.notebook(appendix), root=course.root)
         found += linked(course, appendix)
     return found
+
+
+def origins_of(course: Course, numbers: Sequence[str], sanitize: Path) -> list[origins.Resting]:
+    """Return for each lesson and appendix what its compared values rest on, which another processor may change."""
+    rules = shares.patterns(sanitize)
+    chosen = (*course.lessons(numbers), *course.appendices(numbers))
+    return [origins.resting(one.label, course.built(one), course.package, rules) for one in chosen]
 
 
 def linked(course: Course, appendix: Lesson) -> list[Problem]:
