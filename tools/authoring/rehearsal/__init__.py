@@ -22,8 +22,9 @@ from tools.authoring.course import Course
 from tools.authoring.environment import headless
 from tools.authoring.lesson import AuthoringError
 from tools.authoring.rehearsal import effects
-from tools.authoring.rehearsal.settings import AS_IT_IS, Setting, files
+from tools.authoring.rehearsal.settings import AS_IT_IS, Setting, Unavailable, files
 
+_ROOT = Path(__file__).resolve().parents[3]
 _ANSWERS = Path(__file__).with_name("processor.c")
 _PROGRAM = Path(__file__).with_name("cells.py")
 
@@ -67,17 +68,20 @@ class Change(Record):
 class Rehearsal(Record):
     """What a rehearsal found: the effects of its settings, and the outputs that changed."""
 
+    notebooks: int
+    settings: tuple[str, ...]
+    impossible: tuple[str, ...]
     effects: tuple[Effect, ...]
     changes: tuple[Change, ...]
-    notebooks: int
 
     @property
     def is_clean(self) -> bool:
-        """Whether no output changed but by chance, in one run of two."""
-        return not any(change.again or change.without for change in self.changes)
+        """Whether a setting was rehearsed, and no output changed but by chance, in one run of two."""
+        return bool(self.settings) and not any(change.again or change.without for change in self.changes)
 
     def __str__(self) -> str:
-        lines = [f"{self.notebooks} notebooks"]
+        lines = [f"{self.notebooks} notebooks in each of: {', '.join(self.settings) or 'no setting'}"]
+        lines += [f"NOT REHEARSED, {reason}" for reason in self.impossible]
         for effect in self.effects:
             what = f"{effect.as_it_is} -> {effect.limited}" if effect.has_effect else f"NO EFFECT, {effect.as_it_is}"
             lines.append(f"{effect.setting}: {effect.limit}: {effect.says}: {what}")
@@ -90,23 +94,35 @@ class Rehearsal(Record):
 
 
 def rehearse(course: Course, settings: Sequence[Setting], notebooks: Sequence[Path], *, sanitize: Path) -> Rehearsal:
-    """Run notebooks in each setting, and return the effects and the changes.
+    """Run notebooks in each setting that can be made here, and return the effects and the changes.
 
-    Raises AuthoringError where a setting cannot be made here, or a run ends before it has compared every notebook.
+    Raises AuthoringError where a run ends before it has compared every notebook.
     """
-    found_effects, changes = [], []
+    found: dict[str, tuple[list[Effect], list[Change]]] = {}
+    impossible = []
     for setting in settings:
-        with _limited(setting) as limited:
-            found_effects += _effects(setting, limited)
-            first = _changes(course, limited, notebooks, sanitize=sanitize)
-            again_in = [path for path in notebooks if any(key[0] == _name(course, path) for key in first)]
-            again = _changes(course, limited, again_in, sanitize=sanitize) if again_in else {}
-        with _limited(AS_IT_IS) as limited:
-            without = _changes(course, limited, again_in, sanitize=sanitize) if again_in else {}
-        changes += [
-            Change(setting.name, *key, *how, again=key in again, without=key in without) for key, how in first.items()
-        ]
-    return Rehearsal(tuple(found_effects), tuple(changes), len(notebooks))
+        try:
+            found[setting.name] = _rehearsed(course, setting, notebooks, sanitize)
+        except Unavailable as error:
+            impossible.append(f"{setting.name}: {error}")
+    effects, changes = (tuple(one for both in found.values() for one in both[place]) for place in (0, 1))
+    return Rehearsal(len(notebooks), tuple(found), tuple(impossible), effects, changes)
+
+
+def _rehearsed(
+    course: Course, setting: Setting, notebooks: Sequence[Path], sanitize: Path
+) -> tuple[list[Effect], list[Change]]:
+    with _limited(setting) as limited:
+        effects = _effects(setting, limited)
+        first = _changes(course, limited, notebooks, sanitize)
+        changed = [path for path in notebooks if any(name == _name(course, path) for name, _ in first)]
+        again = _changes(course, limited, changed, sanitize) if changed else {}
+    with _limited(AS_IT_IS) as plain:
+        without = _changes(course, plain, changed, sanitize) if changed else {}
+    return effects, [
+        Change(setting.name, *place, *how, again=place in again, without=place in without)
+        for place, how in first.items()
+    ]
 
 
 def notebooks(course: Course, numbers: Sequence[str] = ()) -> tuple[Path, ...]:
@@ -149,20 +165,20 @@ def _processors(setting: Setting) -> frozenset[int] | None:
         return None
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < setting.cores:
-        raise AuthoringError(f"{setting.name} needs {setting.cores} cores, and {len(usable)} may be used here")
+        raise Unavailable(f"{setting.name} needs {setting.cores} cores, and {len(usable)} may be used here")
     return frozenset(usable[: setting.cores])
 
 
 def _compiled(folder: Path) -> Path:
-    """Return processor.c, compiled; raises AuthoringError where this processor answers every program itself."""
+    """Return processor.c, compiled; raises Unavailable where this processor answers every program itself."""
     target = folder / "processor.so"
     compiler = shutil.which("cc")
     if compiler is None:
-        raise AuthoringError("to answer as another processor needs a C compiler; install gcc")
+        raise Unavailable("to answer as another processor needs a C compiler; install gcc")
     subprocess.run([compiler, "-O1", "-shared", "-fPIC", str(_ANSWERS), "-o", str(target), "-ldl"], check=True)
     flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     if "cpuid_fault" not in flags:
-        raise AuthoringError("this processor cannot answer as another one (no cpuid_fault among its flags)")
+        raise Unavailable("this processor cannot answer as another one (no cpuid_fault among its flags)")
     return target
 
 
@@ -177,8 +193,8 @@ def _seen_files(setting: Setting, folder: Path) -> tuple[str, ...]:
         return ()
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
-        raise AuthoringError(f"{setting.name} shows other files in place of the system's; install bubblewrap")
-    return (bubblewrap, "--dev-bind", "/", "/", *bound, "--")
+        raise Unavailable(f"{setting.name} shows other files in place of the system's; install bubblewrap")
+    return (bubblewrap, "--die-with-parent", "--dev-bind", "/", "/", *bound, "--")
 
 
 def _effects(setting: Setting, limited: _Limited) -> list[Effect]:
@@ -202,7 +218,7 @@ def _name(course: Course, notebook: Path) -> str:
 
 
 def _changes(
-    course: Course, limited: _Limited, notebooks: Sequence[Path], *, sanitize: Path
+    course: Course, limited: _Limited, notebooks: Sequence[Path], sanitize: Path
 ) -> dict[tuple[str, int], tuple[str, str, str]]:
     """Run notebooks in one process with the limits: (notebook, cell) to why and what changed."""
     with tempfile.TemporaryDirectory(prefix="course-rehearsal-", ignore_cleanup_errors=True) as folder:
@@ -210,7 +226,7 @@ def _changes(
         asked = {"root": str(course.root), "sanitize": str(sanitize), "variables": limited.variables,
                  "notebooks": [str(path) for path in notebooks]}  # fmt: skip
         command = [*limited.prefix, sys.executable, "-P", str(_PROGRAM), str(told)]
-        path = os.pathsep.join(filter(None, (str(course.root), os.environ.get("PYTHONPATH", ""))))
+        path = os.pathsep.join(filter(None, (str(course.root), str(_ROOT), os.environ.get("PYTHONPATH", ""))))
         done = subprocess.run(command, env={**limited.environment, "PYTHONPATH": path}, preexec_fn=limited.start,
                               input=json.dumps(asked), text=True, cwd=course.root, check=False)  # fmt: skip
         lines = [json.loads(line) for line in told.read_text(encoding="utf-8").splitlines()] if told.exists() else []

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 
@@ -25,6 +26,7 @@ SHOWN_BY = {
     "NPY_DISABLE_CPU_FEATURES": "NumPy",
     "NUMBA_CPU_NAME": "numba",
     "NUMBA_CPU_FEATURES": "numba",
+    "FBGEMM_ENABLE_INSTRUCTIONS": "FBGEMM's 2 x 255 x 127",
     "GLIBC_TUNABLES": "exp of the C library",
     "OMP_NUM_THREADS": "threads of PyTorch",
     "MKL_NUM_THREADS": "threads of MKL",
@@ -66,6 +68,7 @@ def _asked() -> dict[str, str]:
         "OpenBLAS": ", ".join(sorted({pool["architecture"] for pool in pools})),
         "NumPy": ", ".join(name for name in umath.__cpu_dispatch__ if umath.__cpu_features__[name]) or "its least",
         "numba": f"{numba.config.CPU_NAME or 'this one'}, {_numba_registers(numba, numpy)}",
+        "FBGEMM's 2 x 255 x 127": _sum_of_bytes(torch),
         "exp of the C library": f"{_digits_of_exp():08x}",
         "g++ -march=native": _compiled_for(),
         "threads of PyTorch": str(torch.get_num_threads()),
@@ -86,6 +89,20 @@ def _numba_registers(numba: object, numpy: object) -> str:
     dot(numpy.ones(8), numpy.ones(8))
     text = next(iter(dot.inspect_asm().values()))
     return next((f"{name}mm" for name in "zyx" if f"{name}mm" in text), "no vectors")
+
+
+def _sum_of_bytes(torch: object) -> str:
+    """Return 255 * 127 + 255 * 127 by FBGEMM, which is 32,767 where the instruction keeps 16 bits of it."""
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        return "no FBGEMM"
+    torch.backends.quantized.engine = "fbgemm"
+    with warnings.catch_warnings(action="ignore"):  # it is to go, and lesson 17 uses it
+        weights = torch._make_per_tensor_quantized_tensor(torch.full((16, 64), 127, dtype=torch.int8), 1.0, 0)
+        packed = torch.ops.quantized.linear_prepack(weights, None)
+        inputs = torch.zeros(4, 64)
+        inputs[:, :2] = 255
+        product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(inputs, 1.0, 0, packed)
+    return f"{product[0, 0].item():,.0f}"
 
 
 def _digits_of_exp() -> int:

@@ -22,6 +22,10 @@ _AMX = frozenset({"amx_bf16", "amx_tile", "amx_int8"})
 _NARROW = _AMX | {"avx512_bf16", "avx512_fp16"}
 
 
+class Unavailable(AuthoringError):
+    """This machine cannot act as a setting asks; the text says why."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """What a run has of this machine: ``name`` as the command takes it, ``what`` in words.
@@ -43,8 +47,9 @@ class Setting:
         """Return the setting of both, whose limits must not contradict each other."""
         clash = {key for key in self.variables.keys() & other.variables.keys()
                  if self.variables[key] != other.variables[key]}  # fmt: skip
-        clash |= {name for name in ("cores", "cache_bytes", "processor")
-                  if None not in (mine := {getattr(self, name), getattr(other, name)}) and len(mine) > 1}  # fmt: skip
+        for name in ("cores", "cache_bytes", "processor"):
+            values = [value for value in (getattr(self, name), getattr(other, name)) if value is not None]
+            clash |= {name} if values[1:] and values[0] != values[1] else set()
         if clash:
             both = f"{self.name} and {other.name} both set {', '.join(sorted(clash))}"
             raise AuthoringError(f"{both}; rehearse them one after the other")
@@ -66,14 +71,14 @@ SINGLE = (
         "avx512", "AVX-512, without bfloat16, float16 and AMX",
         {"ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "MKL_ENABLE_INSTRUCTIONS": "AVX512",
          "OPENBLAS_CORETYPE": "SkylakeX", "NPY_DISABLE_CPU_FEATURES": _numpy_without("AVX512_ICL", "AVX512_SPR"),
-         "NUMBA_CPU_NAME": "skylake-avx512", "NUMBA_CPU_FEATURES": ""},
+         "NUMBA_CPU_NAME": "skylake-avx512", "NUMBA_CPU_FEATURES": "", "FBGEMM_ENABLE_INSTRUCTIONS": "AVX512"},
         hidden=_NARROW,
     ),
     Setting(
         "avx2", "AVX2 at most",
         {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
          "OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": _numpy_without("AVX512", "X86_V4"),
-         "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""},
+         "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "", "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2"},
         hidden=_NARROW | {"avx512", "avx_vnni"},
     ),
     Setting(
@@ -81,7 +86,7 @@ SINGLE = (
         {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
          "OPENBLAS_CORETYPE": "Nehalem",
          "NPY_DISABLE_CPU_FEATURES": _numpy_without("AVX", "FMA", "F16C", "X86_V3", "X86_V4"),
-         "NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "",
+         "NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "", "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2",
          "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX,-AVX2,-FMA,-AVX512F,-AVX512VL,-AVX512BW,-AVX512DQ"},
         hidden=_NARROW | {"avx", "fma", "f16c"},
     ),
@@ -143,5 +148,5 @@ def _last_caches(root: Path, size_bytes: int) -> dict[Path, str]:
         found[cache / "size"] = f"{size_bytes // 1024}K\n"
         found[cache / "number_of_sets"] = f"{size_bytes // line // max(ways, 1)}\n"
     if not found:
-        raise AuthoringError("this system lists no caches, so the last one cannot be made smaller")
+        raise Unavailable("this system lists no caches, so the last one cannot be made smaller")
     return found
