@@ -31,8 +31,9 @@ lab: copy  ## open JupyterLab at lesson 00, on localhost, with a token
 test: .venv/test.stamp  ## run every test and every lesson
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
-release: .venv/test.stamp  ## run what is too long for make test: every lesson as its reader gets it, every page of the site
+release: .venv/test.stamp  ## run what is too long for make test: lessons as readers get them and on other processors, the site
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 -m release tests
+	$(BIN)/python -m tools.authoring rehearse
 
 check: .venv/test.stamp  ## check the style, the import contracts and the quick tests (under two minutes)
 	$(BIN)/ruff check --quiet

@@ -443,7 +443,7 @@ lost.reveal(modelled=modelled, counted=counted)
 # halves, so a quarter suffices there; few weights are one.) Now train: six epochs, the same batches, and
 # three rules to keep a weight.
 
-# %% tags=["run"]
+# %% tags=["run", "nbval-ignore-output"]
 keeping = {
     "float64": lambda weights: weights,
     "bf16, stochastic": lambda weights: stochastic(weights, 7, -126),
@@ -456,6 +456,7 @@ for name, keep in keeping.items():
     hits = model(test_images).argmax(1) == test_labels
     accuracies[name] = 100 * hits.double().mean().item()
 print("; ".join(f"{name}: {share:.1f} % right" for name, share in accuracies.items()))
+assert abs(accuracies["bf16, stochastic"] - accuracies["float64"]) < 3
 assert accuracies["bf16, nearest"] < accuracies["bf16, stochastic"] - 15
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="Sixteen bits forget; a coin remembers"
@@ -535,8 +536,10 @@ for name in ("e4m3", "e5m2"):
         shares = [100 * each.double().mean().item() for each in (modelled, counted)]
         missing.setdefault(name, []).append(shares)
 
-# %% tags=["look"]
+# %% tags=["look", "nbval-ignore-output"]
 modelled, counted = missing["e4m3"][0]
+assert abs(modelled - counted) < 0.1
+assert 70 < counted < 88
 zeros.reveal(modelled=modelled, counted=counted)
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="A scale keeps gradients from becoming zero"
@@ -619,7 +622,7 @@ def quantise(rows, bits):
     return (rows / scale).round(), scale
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 logits_before = lenet(test_images)
 
 
@@ -627,6 +630,7 @@ def right_of(logits):
     return 100 * (logits.argmax(1) == test_labels).double().mean().item()
 
 
+assert right_of(logits_before) > 92
 print(f"LeNet as it was trained: {right_of(logits_before):.1f} % of 1,000 digits right")
 
 # %% tags=["predict"]
@@ -648,12 +652,15 @@ for bits in range(8, 1, -1):
     error = ((logits - logits_before).norm() / logits_before.norm()).item()
     found[bits] = right_of(logits), error, *sizes
 
-# %% tags=["look"]
+# %% tags=["look", "nbval-ignore-output"]
 four.reveal(counted=found[4][0])
+assert found[4][0] > right_of(logits_before) - 3
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 mark="4 " headline="Four bits a weight, and the answers stay"
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 mark="4 " headline="Four bits a weight, and the answers stay"
 columns = ["right", "error of the logits", "noise of fc1, modelled", "counted"]
 forms = "{:.1f} %", "{:.1%}", "{:.2g}", "{:.2g}"
+assert all(abs(noise / step - 1) < 0.1 for *_, step, noise in found.values())
+assert all(1.3 < found[bits][1] / found[bits + 1][1] < 4 for bits in range(2, 8))
 table = {
     bits: [form.format(each) for form, each in zip(forms, row, strict=True)]
     for bits, row in found.items()
@@ -785,7 +792,10 @@ for bits in range(8, 3, -1):
         error = (product * unit * scales.T - wanted).norm() / wanted.norm()
         bit_errors[name][bits] = error.item()
 
-# %% tags=["look"]
+# %% tags=["look", "nbval-ignore-output"]
+assert 1.7 < bit_errors["exact"][7] / bit_errors["exact"][8] < 2.3
+assert bit_errors["saturating"][7] == bit_errors["exact"][7]
+assert 15 < bit_errors["saturating"][8] / bit_errors["saturating"][7] < 35
 bet.reveal(simulated=bit_errors["saturating"][8] / bit_errors["saturating"][7])
 for name, error in bit_errors.items():
     print(f"{name}: error with 8 bits {error[8]:.2%}, with 7 bits {error[7]:.2%}")
@@ -802,15 +812,18 @@ axes.legend()
 alt = "The error falls up to 7 bits; with the eighth it falls, or jumps where sums saturate."
 plotting.show(drawn, alt=alt)
 
-# %% tags=["look"]
+# %% tags=["look", "nbval-ignore-output"]
 network = trained["float64"]
 unrounded = network(test_images).argmax(1)
+changed = {}
 for name, results in {"exact": exact, "saturating": saturated}.items():
     sums = (
         results * scales.T / 255 / 0.3081 + network.fc1.bias - 0.1307 / 0.3081 * first.sum(1)
     )
     answers = network.fc3(network.fc2(sums.relu()).relu()).argmax(1)
-    print(f"8 bits, {name}: {(answers != unrounded).sum()} of 1,000 answers change")
+    changed[name] = int((answers != unrounded).sum())
+    print(f"8 bits, {name}: {changed[name]} of 1,000 answers change")
+assert changed["exact"] < 6 < changed["saturating"] < 60
 
 # %% [markdown] tags=["explain"]
 # Exact, the eighth bit halves the error. Saturating, its error is more than twenty times that of seven bits, because neighbouring

@@ -10,10 +10,9 @@ import pytest
 from tests.course.mutations import MUTATIONS
 from tools.authoring import audit, mutation
 from tools.authoring.course import HERE
-from tools.authoring.rules import shares
 
 SANITIZE = Path(__file__).parent / "sanitize.cfg"
-LESSONS, APPENDICES = HERE.lessons(), HERE.appendices()
+LESSONS = HERE.lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 
 
@@ -28,15 +27,6 @@ def test_no_notebook_is_without_a_source():
 
 def test_the_pages_that_all_lessons_share_keep_the_rules():
     assert [str(problem) for problem in audit.shared(HERE)] == []
-
-
-def test_the_lessons_compare_what_they_show(record_property):
-    rules = shares.patterns(SANITIZE)
-    table = shares.shares([shares.share(lesson.name, HERE.built(lesson), rules) for lesson in (*LESSONS, *APPENDICES)])
-    record_property("what the lessons compare", str(table))
-    assert table.lessons
-    few = [one.lesson for one in table.lessons if one.compared_share is None or one.compared_share < shares.LEAST_SHARE]
-    assert few == [], f"compare at least {100 * shares.LEAST_SHARE:.0f} % of the cells that show something\n{table}"
 
 
 def test_every_lesson_has_mutations():

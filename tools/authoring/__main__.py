@@ -37,6 +37,7 @@ def _options() -> argparse.ArgumentParser:
         ("table", _table, "show for each lesson which share of what it shows is compared"),
         ("mutate", _mutate, "plant the bugs of tests/course/mutations.py and say which cell catches each"),
         ("renumber", _renumber, "give the lessons the numbers of course/order.toml, in names of files and in texts"),
+        ("rehearse", _rehearse, "run the notebooks as on other processors, and say which output changes"),
         ("student", _student, "build course/exercises, and a clean tree for students in _build/student"),
         ("solutions", _solutions, "write the exercises with their solutions to _build/solutions, for who learns alone"),
         ("nbgrader", _nbgrader, "write nbgrader's folder of assignments, with their solutions, for grading"),
@@ -53,6 +54,8 @@ def _options() -> argparse.ArgumentParser:
         if name == "table":
             one.add_argument("--readme", action="store_true", help="show the README's table of lessons instead")
             one.add_argument("--write", action="store_true", help="write it and the other pages made from lessons")
+        if name == "rehearse":
+            one.add_argument("--setting", help="one or several, such as avx2+one-core; all that there are by default")
         if name == "nbgrader":
             one.add_argument("--folder", type=Path, default=HERE.root / "_build" / "nbgrader", help="where to write it")
     return parser
@@ -65,15 +68,17 @@ def _build(options: argparse.Namespace) -> int:
         written = build(HERE, options.lessons, appendices=options.appendix, draft=options.draft)
     for path in written:
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
-    return _report(audit.lessons(HERE, options.lessons))
+    return _report(audit.lessons(HERE, options.lessons), options.lessons)
 
 
 def _check(options: argparse.Namespace) -> int:
     problems = audit.lessons(HERE, options.lessons)
-    return _report(problems if options.lessons else problems + audit.shared(HERE))
+    return _report(problems if options.lessons else problems + audit.shared(HERE), options.lessons)
 
 
-def _report(problems: Sequence[Problem]) -> int:
+def _report(problems: Sequence[Problem], lessons: Sequence[str]) -> int:
+    for one in audit.origins_of(HERE, lessons, SANITIZE):
+        print(one)
     for problem in problems:
         print(problem)
     print(f"{len(problems)} problem(s)")
@@ -101,6 +106,16 @@ def _mutate(options: argparse.Namespace) -> int:
         table = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE, kernels=kernels)
     print(table)
     return 1 if any(one.cell is None for one in table.mutations) else 0
+
+
+def _rehearse(options: argparse.Namespace) -> int:
+    from tools.authoring.rehearsal import notebooks, rehearse, settings
+
+    names = [options.setting] if options.setting else settings.WHOLE
+    chosen = [settings.chosen(name) for name in names]
+    found = rehearse(HERE, chosen, notebooks(HERE, options.lessons), sanitize=SANITIZE)
+    print(found)
+    return 0 if found.is_clean else 1
 
 
 def _student(options: argparse.Namespace) -> int:

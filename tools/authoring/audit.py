@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from tools.authoring import made, order, pages
 from tools.authoring.course import Course
@@ -16,7 +17,9 @@ from tools.authoring.rules import (
     glossary,
     links,
     markdown,
+    origins,
     page as page_rules,
+    shares,
     symbols,
 )
 
@@ -48,6 +51,13 @@ def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
         found += links.check_notebook(appendix.notebook_name, built, page=course.notebook(appendix), root=course.root)
         found += linked(course, appendix)
     return found
+
+
+def origins_of(course: Course, numbers: Sequence[str], sanitize: Path) -> list[origins.Resting]:
+    """Return for each lesson and appendix what its compared values rest on, which another processor may change."""
+    rules = shares.patterns(sanitize)
+    chosen = (*course.lessons(numbers), *course.appendices(numbers))
+    return [origins.resting(one.label, course.built(one), course.package, rules) for one in chosen]
 
 
 def linked(course: Course, appendix: Lesson) -> list[Problem]:
