@@ -45,6 +45,12 @@ def test_the_files_that_use_the_ranks_are_together():
     )
 
 
+def test_the_quick_tests_start_no_ranks():
+    starts = re.compile(r"two_ranks|four_ranks|\bRanks\(|\branks\.run\(|\btorchrun\(")
+    assert starts.search((planted.ROOT / TOGETHER["the ranks of conftest.py"][0]).read_text())
+    assert [name for name in QUICK if starts.search((planted.ROOT / name).read_text())] == []
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory) -> list[tuple[str, str]]:
     """The process that ran each planted test, in the order in which the tests ended."""
