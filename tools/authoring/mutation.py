@@ -24,7 +24,7 @@ import pytest
 from helpers.results import Result
 from tools.authoring import names, warm
 from tools.authoring.course import Course
-from tools.authoring.environment import headless
+from tools.authoring.environment import EARLY_END, headless
 from tools.authoring.lesson import AuthoringError, Lesson
 
 CELL_TIMEOUT_S = 120
@@ -217,7 +217,7 @@ def _environment(root: Path, kernels: Path) -> Iterator[None]:
     cache.mkdir(exist_ok=True)  # else IPython makes a folder for its profile elsewhere, and leaves it
     path = os.pathsep.join(part for part in (str(root), before.get("PYTHONPATH", "")) if part)
     os.environ.pop("PYTEST_ADDOPTS", None)
-    os.environ.update(headless(cache_folder=str(cache)), PYTHONPATH=path, JUPYTER_PATH=str(kernels),
+    os.environ.update(headless(cache_folder=str(cache)), **EARLY_END, PYTHONPATH=path, JUPYTER_PATH=str(kernels),
                       PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")  # fmt: skip
     try:
         yield
