@@ -1,4 +1,8 @@
-"""What only CI runs; and whether the tests run in CI, where nobody reads of a test that did not run."""
+"""What only CI runs, and whether the tests run in CI, where nobody reads of a test that did not.
+
+What takes long beside what it adds is marked ``ci``: planted bugs, decks and copies of all lessons but one, and what
+needs a browser, a server, a whole class or the whole site, but for one of each kind.
+"""
 
 from __future__ import annotations
 
@@ -26,4 +30,5 @@ def one_in_test(cases: Iterable[Case], *, name: Callable[[Case], str], lesson: s
     chosen = [each for each in named if re.fullmatch(rf"\d\d_{lesson}", each)]
     if len(chosen) != 1:
         raise ValueError(f"lesson={lesson!r} is none of {', '.join(named)}; name one, for `make test` to run")
-    return [pytest.param(case, id=each, marks=() if each in chosen else pytest.mark.ci) for each, case in named.items()]
+    return [pytest.param(case, id=each, marks=pytest.mark.in_test if each in chosen else pytest.mark.ci)
+            for each, case in named.items()]  # fmt: skip
