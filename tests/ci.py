@@ -24,7 +24,7 @@ def in_ci() -> bool:
 def one_in_test(cases: Iterable[Case], *, name: Callable[[Case], str], lesson: str) -> list:
     """Return the cases of lessons as parameters with names: that of ``lesson`` is for `make test`, the others for CI.
 
-    ``lesson`` is the name without the number, such as "data_parallel". Raises ValueError where no case has it.
+    ``lesson`` is the name without the number, such as "decoding". Raises ValueError where no case has it.
     """
     named = {name(case): case for case in cases}
     chosen = [each for each in named if re.fullmatch(rf"\d\d_{lesson}", each)]

@@ -41,7 +41,7 @@ def ours(tmp_path_factory):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "lesson",
-    one_in_test((*HERE.lessons(), *HERE.appendices()), name=lambda lesson: lesson.name, lesson="data_parallel"),
+    one_in_test((*HERE.lessons(), *HERE.appendices()), name=lambda lesson: lesson.name, lesson="systolic_arrays"),
 )
 def test_a_lesson_runs_to_its_end_on_untouched_stubs(lesson, ours):
     said = ran(lesson, ours)

@@ -47,7 +47,7 @@ def test_every_lesson_has_mutations():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("lesson", one_in_test(LESSONS, name=lambda lesson: lesson.name, lesson="systolic_arrays"))
+@pytest.mark.parametrize("lesson", one_in_test(LESSONS, name=lambda lesson: lesson.name, lesson="decoding"))
 def test_a_lesson_notices_planted_bugs(lesson, kernels, record_property):
     chosen = [one for one in MUTATIONS if one.lesson == lesson.number]
     caught = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE, kernels=kernels)
