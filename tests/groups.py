@@ -9,7 +9,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 # Long files whose tests of one lesson need nothing of those of another: several processes share them.
-BY_LESSON = {"tests/slides/test_slide_decks.py"}
+BY_LESSON = {"tests/course/test_copies_run.py", "tests/course/test_lessons.py", "tests/slides/test_slide_decks.py"}
 
 # Files that use what takes a process seconds to start, and then all tests in it share.
 TOGETHER = {
@@ -19,7 +19,7 @@ TOGETHER = {
         "tests/helpers/layouts/test_footprint.py",
         "tests/helpers/layouts/test_strategy_costs.py",
         "tests/helpers/parallel/test_collectives.py",
-        "tests/helpers/parallel/test_costs.py",
+        "tests/helpers/parallel/test_costs_on_ranks.py",
         "tests/helpers/parallel/test_equal.py",
         "tests/helpers/parallel/test_schedules.py",
         "tests/helpers/parallel/test_sleeping_devices.py",
@@ -30,7 +30,6 @@ TOGETHER = {
         "tests/course/test_grading_hostile.py",
         "tests/course/test_grading_oddities.py",
     ),
-    "the warm kernels": ("tests/course/test_authoring_mutation.py", "tests/course/test_lessons.py"),
     "transformers": (
         "tests/helpers/memory/test_memory_peer_models.py",
         "tests/helpers/operations/test_operations_zoo.py",
@@ -46,7 +45,7 @@ def group_of(nodeid: str) -> str:
     notebook's cells.
     """
     path, _, test = nodeid.partition("::")
-    lesson = re.search(r"[\[-](\d\d)[-_]", test) if path in BY_LESSON else None
+    lesson = re.search(r"[\[/-](\d\d)[-_]", test) if path in BY_LESSON else None
     return f"{path}, lesson {lesson[1]}" if lesson else _GROUP.get(path, path)
 
 

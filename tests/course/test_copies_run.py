@@ -5,23 +5,16 @@ from __future__ import annotations
 import nbformat
 import pytest
 
+from tests.ci import one_in_test
 from tools.authoring import notebook, proof, run, yours
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError, parse
 from tools.copies import form, update
 
-EVERY_DAY = "05"  # the others in `make release`
-
 
 def written(lesson):
     """Return the names of the functions that a lesson's reader writes."""
     return [cell.metadata["yours"] for cell in lesson.cells if "yours" in cell.metadata]
-
-
-def marks(lesson):
-    return (
-        () if lesson.name.startswith(EVERY_DAY) and written(lesson) else (pytest.mark.release, pytest.mark.timeout(900))
-    )
 
 
 def ran(lesson, folder):
@@ -45,8 +38,10 @@ def ours(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "lesson", [pytest.param(one, id=one.name, marks=marks(one)) for one in (*HERE.lessons(), *HERE.appendices())]
+    "lesson",
+    one_in_test((*HERE.lessons(), *HERE.appendices()), name=lambda lesson: lesson.name, lesson="systolic_arrays"),
 )
 def test_a_lesson_runs_to_its_end_on_untouched_stubs(lesson, ours):
     said = ran(lesson, ours)

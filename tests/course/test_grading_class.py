@@ -71,6 +71,7 @@ def resumed(tmp_path_factory):
     return root, kept, left, done, working
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_a_killed_run_is_finished_and_loses_no_grade(resumed):
     root, kept, _, done, _ = resumed
@@ -81,11 +82,13 @@ def test_a_killed_run_is_finished_and_loses_no_grade(resumed):
     )
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_process(resumed):
     assert resumed[2] == []
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_what_a_killed_run_leaves_is_removed_by_the_next(resumed):
     root, *_, working = resumed
@@ -93,6 +96,7 @@ def test_what_a_killed_run_leaves_is_removed_by_the_next(resumed):
     assert not list(root.glob(".grading-*"))
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_marks_and_comments_of_a_person_survive(resumed):
     root, *_ = resumed

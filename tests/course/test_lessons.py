@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ci import one_in_test
 from tests.course.mutations import MUTATIONS
 from tools.authoring import audit, mutation
 from tools.authoring.course import HERE
@@ -36,7 +37,7 @@ def test_every_lesson_has_mutations():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@each_lesson
+@pytest.mark.parametrize("lesson", one_in_test(LESSONS, name=lambda lesson: lesson.name, lesson="decoding"))
 def test_a_lesson_notices_planted_bugs(lesson, kernels, record_property):
     chosen = [one for one in MUTATIONS if one.lesson == lesson.number]
     caught = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE, kernels=kernels)

@@ -131,7 +131,7 @@ def test_no_page_has_a_dead_link_a_picture_without_words_or_a_second_title(site)
     assert faults(site) == []
 
 
-@pytest.mark.release
+@pytest.mark.ci
 def test_the_whole_site_has_none_either(tmp_path):
     assert faults(built(tmp_path / "site")) == []
 

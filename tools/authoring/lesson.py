@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -101,6 +102,7 @@ def read(path: Path) -> Lesson:
     return parse(script, number=name["number"], slug=name["slug"], is_appendix=path.parent.name == APPENDIX)
 
 
+@functools.lru_cache(maxsize=128)  # a command reads all lessons for each of its questions
 def parse(script: str, *, number: str, slug: str, is_appendix: bool = False) -> Lesson:
     """Return the lesson that the text ``script`` describes; ``number`` and ``slug`` are those of its file name."""
     where = f"{APPENDIX}/{number}_{slug}.py" if is_appendix else f"{number}_{slug}.py"

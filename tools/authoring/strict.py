@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tools.authoring import warm
-from tools.authoring.environment import headless
+from tools.authoring.environment import EARLY_END, headless
 from tools.authoring.lesson import AuthoringError
 from tools.authoring.rules import shares
 
@@ -81,7 +81,7 @@ def _environment(root: Path, kernels: Path, cache: Path, variables: Mapping[str,
     before = dict(os.environ)
     path = os.pathsep.join(part for part in (str(root), before.get("PYTHONPATH", "")) if part)
     os.environ.pop("PYTEST_ADDOPTS", None)
-    os.environ.update(headless(cache_folder=str(cache)), PYTHONPATH=path, JUPYTER_PATH=str(kernels),
+    os.environ.update(headless(cache_folder=str(cache)), **EARLY_END, PYTHONPATH=path, JUPYTER_PATH=str(kernels),
                       PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")  # fmt: skip
     os.environ.update(variables)
     try:
