@@ -363,7 +363,7 @@ print(
 # Together these are 8 × 4,096 + 4 × 11,008, or 76,800 values, which take 153,600 bytes. The hook finds a few bytes more, mainly two numbers per token that each norm saves and one
 # that the attention saves in each head. A token passes through 32 such blocks and leaves 4.9 MB behind. For 4,096 tokens that makes 20.1 GB, the second line of the ledger.
 #
-# A batch multiplies this line, because eight sequences save eight times 20.1 GB. This is what halving the batch shrinks. *Gradient accumulation* shrinks it too, because it
+# A batch multiplies this line, because eight sequences save eight times 20.1 GB. This is what halving the batch shrinks. [Gradient accumulation](glossary.md#gradient-accumulation) shrinks it too, because it
 # runs one sequence after the other and adds up their gradients.
 #
 # **To remember.** In bfloat16 a gated block saves $2\,(8h + 4f)$ bytes per token. A 7B saves 4.9 MB per token, so 4,096 tokens take 20.1 GB.
@@ -571,24 +571,39 @@ plotting.show(drawn, alt=alt)
 # backward pass begins, and gradients when it ends. It consists of 9.7 MB for parameters and averages, of the saved activations, and of about 1 MB that an operator needs
 # only for a moment, such as the grey gradient of an attention matrix.
 #
-# Back to the large model, and to your bet. We follow the operators of its step on tensors without data.
+# Back to the large model, and to your bet. We follow the operators of its step in the same way, on tensors without data, once with 6 blocks and once with 8. Every further block
+# adds the same bytes, so these two give the peak for all 32. (A step of the whole model gives it to the byte, and takes longer to follow.)
 
 
 # %% tags=["hide-input", "run"]
-def recipe_peak(model, tokens, optimizer=working_set.MixedAdam):
-    """Return the peak of a step on CUDA, estimated on shapes."""
-    text = torch.empty(1, tokens + 1, dtype=torch.int64, device="meta")
-    return memory.estimate_peak_memory(
-        model, text, optimizer=optimizer, target="cuda"
-    ).peak_bytes
+def recipe_peak(tokens, optimizer=working_set.MixedAdam, *, checkpointing=False, lora=False):
+    """Return the peak of a step of Llama 2 7B on CUDA, from two models with fewer blocks."""
+    few = [
+        memory.estimate_peak_memory(
+            llama(layers, checkpointing=checkpointing, lora=lora),
+            torch.empty(1, tokens + 1, dtype=torch.int64, device="meta"),
+            optimizer=optimizer,
+            target="cuda",
+        ).peak_bytes
+        for layers in (6, 8)
+    ]
+    return few[1] + (32 - 8) * (few[1] - few[0]) // 2
 
 
-with torch.device("meta"):
-    llama = working_set.LanguageModel(
-        lambda: Block(4096, 11_008, 32, fused), layers=32, width=4096, vocabulary=32_000
-    ).bfloat16()
-parameters = sum(weight.numel() for weight in llama.parameters())
-peaks = {tokens: recipe_peak(llama, tokens) for tokens in (1024, 2048, 4096)}
+def llama(layers, *, checkpointing=False, lora=False):
+    with torch.device("meta"):
+        model = working_set.LanguageModel(
+            lambda: Block(4096, 11_008, 32, fused),
+            layers=layers,
+            width=4096,
+            vocabulary=32_000,
+            checkpointing=checkpointing,
+        ).bfloat16()
+        return working_set.add_lora(model, rank=16) if lora else model
+
+
+parameters = sum(weight.numel() for weight in llama(32).parameters())
+peaks = {tokens: recipe_peak(tokens) for tokens in (1024, 2048, 4096)}
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="A 7B that learns outgrows an H100"
 plain_sum = 16 * parameters + 32 * 4096 * saved_per_token(4096, 11_008)
@@ -747,7 +762,7 @@ ratio = steps.candidate("inputs saved").time_ratio
 sentence = "a step that saves only the inputs of blocks takes longer"
 timing.claim(sentence, ratio, at_least=1.1, at_most=1.8, evidence=steps)
 
-# %% [markdown]
+# %% [markdown] tags=["explain"]
 # In the large model, the 32 saved inputs of 4,096 × 4,096 values take 1.07 GB. So of the 20.1 GB at the beginning of the backward pass, 19.1 GB are gone.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1000000000.0, 100000000000.0]
@@ -757,14 +772,15 @@ saving = helpers.predict(
 saving
 
 # %% tags=["hide-input", "run"]
-recipes = {"Adam, mixed precision": peaks[4096]}
-llama.checkpointing = True
-recipes["the same, with checkpointing"] = recipe_peak(llama, 4096)
-recipes["SGD in bfloat16, with checkpointing"] = recipe_peak(llama, 4096, torch.optim.SGD)
-working_set.add_lora(llama, rank=16)
-recipes["LoRA, with checkpointing"] = recipe_peak(llama, 4096)
-llama.checkpointing = False
-recipes["LoRA, all saved"] = recipe_peak(llama, 4096)
+recipes = {
+    "Adam, mixed precision": peaks[4096],
+    "the same, with checkpointing": recipe_peak(4096, checkpointing=True),
+    "SGD in bfloat16, with checkpointing": recipe_peak(
+        4096, torch.optim.SGD, checkpointing=True
+    ),
+    "LoRA": recipe_peak(4096, lora=True),
+    "LoRA, with checkpointing": recipe_peak(4096, checkpointing=True, lora=True),
+}
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="Checkpointing moves the peak to another moment"
 first, second = list(recipes.values())[:2]
@@ -786,7 +802,7 @@ working_set.explore_memory()
 # its authors pre-trained a 7B on a GPU with 24 GB (published).
 #
 # The other way is to let only a few parameters learn. A frozen parameter needs no gradient, no averages and no copy, so it takes 2 bytes. LoRA (Hu and others, 2021) freezes the
-# model and adds two thin matrices to each linear layer. With a rank of 16 they have 40 million parameters, which take only 0.64 GB at 16 bytes each.
+# model and adds two thin matrices to each linear layer, whose thin side is 16 here. All of them together have 40 million parameters, which take only 0.64 GB at 16 bytes each.
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="One of five recipes fits into 24 GB"
 import pandas as pd

@@ -6,6 +6,7 @@ import base64
 import html
 import json
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ BEGINS = '<div class="course-explorer"'
 _FOLDER = Path(__file__).parent
 _STYLE = json.dumps(_FOLDER.joinpath("explorer.css").read_text(encoding="utf-8"))
 SCRIPT = _FOLDER.joinpath("explorer.js").read_text(encoding="utf-8").replace("EXPLORER_STYLE", _STYLE)
-_WIDTH_IN = 8.2
+_WIDTH_IN, _CHARACTERS = 8.2, 85
 
 
 @dataclass(frozen=True)
@@ -234,15 +235,17 @@ def _still(
     title: str, inputs: Sequence[Input], formulas: Mapping[str, str], picture: Picture
 ) -> tuple[bytes, tuple[int, int]]:
     """Return a PNG of the figure at its start, and its size in CSS pixels."""
-    setting = "  ·  ".join(
-        f"{turned.label}: {turned.start if isinstance(turned, Menu) else short(turned.start)}" for turned in inputs
+    setting = ", ".join(
+        f"{turned.label} {turned.start if isinstance(turned, Menu) else short(turned.start)}" for turned in inputs
     )
     with plt.style.context(STYLE_FILE):
-        drawn = (
-            _bars(inputs, formulas, picture) if isinstance(picture, StackedBar) else _curves(inputs, formulas, picture)
-        )
-        drawn.suptitle(title, x=0.01, ha="left", fontweight="bold", wrap=True)
-        drawn.supxlabel(setting, x=0.01, ha="left", fontsize="small", wrap=True)
+        make = _bars if isinstance(picture, StackedBar) else _curves
+        drawn = make(inputs, formulas, picture)
+        [axes] = drawn.axes
+        lines = textwrap.wrap(f"at the start: {setting}", _CHARACTERS)
+        axes.set_title("\n".join(lines), loc="left", fontsize="small", fontweight="normal")
+        drawn.suptitle("\n".join(textwrap.wrap(title, _CHARACTERS)), x=0.01, ha="left", fontweight="bold")
+        drawn.legend(loc="outside lower left", ncols=2, fontsize="small", frameon=False)
         still = png(drawn)
         plt.close(drawn)
     return still, tuple(round(CSS_PIXELS_PER_INCH * inches) for inches in drawn.get_size_inches())
@@ -251,7 +254,7 @@ def _still(
 def _bars(inputs: Sequence[Input], formulas: Mapping[str, str], picture: StackedBar) -> Figure:
     values = evaluate(formulas, _start(inputs))
     total = sum(values[part.name] for part in picture.parts)
-    drawn, axes = plt.subplots(figsize=(_WIDTH_IN, 1.6 + 0.34 * len(picture.limits)))
+    drawn, axes = plt.subplots(figsize=(_WIDTH_IN, 2.4 + 0.34 * len(picture.limits)))
     left = 0.0
     for part in picture.parts:
         label = f"{part.label} {short(values[part.name])} {picture.unit}"
@@ -266,7 +269,6 @@ def _bars(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Stacked
     axes.set_xlim(0, 1.18 * max(rows.values()))
     axes.set_xlabel(picture.unit)
     axes.invert_yaxis()
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=min(4, len(picture.parts)), fontsize="small")
     return drawn
 
 
@@ -274,7 +276,7 @@ def _curves(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Curve
     [slider] = [turned for turned in inputs if turned.name == picture.along]
     points = [evaluate(formulas, {**_start(inputs), slider.name: value}) for value in slider.values]
     here = evaluate(formulas, _start(inputs))
-    drawn, axes = plt.subplots(figsize=(_WIDTH_IN, 3.8))
+    drawn, axes = plt.subplots(figsize=(_WIDTH_IN, 4.4))
     for line in picture.lines:
         label = f"{line.label} {short(here[line.name])}"
         axes.plot(slider.values, [point[line.name] for point in points], color=line.colour, label=label)
@@ -283,7 +285,6 @@ def _curves(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Curve
     axes.set(xlabel=picture.xlabel, ylabel=picture.ylabel)
     axes.set_xscale("log" if picture.log_x else "linear")
     axes.set_yscale("log" if picture.log_y else "linear")
-    axes.legend(loc="best", fontsize="small")
     return drawn
 
 

@@ -118,9 +118,9 @@ def explore_step() -> None:
         },
         picture=StackedBar(
             parts=[
-                Series("weights", "weights, shared", COLOURS["computing"]),
+                Series("weights", "weights, shared", "#332288"),
                 Series("caches", "caches, one per sequence", COLOURS["data"]),
-                Series("beyond", "arithmetic that the weights do not hide", COLOURS["backward"]),
+                Series("beyond", "arithmetic that the weights do not hide", COLOURS["computing"]),
             ],
             unit="ms",
             limits={"20 per second": 50, "50 per second": 20, "100 per second": 10},

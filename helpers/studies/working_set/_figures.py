@@ -10,7 +10,7 @@ from helpers import plotting, units
 from helpers.plotting import COLOURS, Menu, Series, Slider, StackedBar
 
 _INK = "#222222"
-_STACK = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#BBBBBB")
+_STACK = ("#332288", "#8C510A", "#999933", COLOURS["data"], COLOURS["waiting"])
 
 
 def draw_alive(
@@ -106,9 +106,9 @@ def explore_memory() -> None:
         },
         picture=StackedBar(
             parts=[
-                Series("kept", "parameters, copies, averages", COLOURS["modelled"]),
-                Series("all_gradients", "gradients, when the backward pass ends", COLOURS["sending"]),
-                Series("all_activations", "activations, when it begins", COLOURS["backward"]),
+                Series("kept", "parameters, copies, averages", "#332288"),
+                Series("all_gradients", "gradients, when the backward pass ends", "#999933"),
+                Series("all_activations", "activations, when it begins", COLOURS["data"]),
                 Series("all_loss", "logits and loss", COLOURS["waiting"]),
             ],
             unit="GB",
