@@ -72,6 +72,11 @@ def test_a_system_without_caches_is_told(tmp_path):
         settings.files(Setting("small", "", cache_bytes=MIB), machine(tmp_path, levels=()))
 
 
+def test_a_system_without_the_file_of_flags_is_told(tmp_path):
+    with pytest.raises(settings.Unavailable, match="no /proc/cpuinfo"):
+        settings.files(settings.chosen("avx2"), tmp_path)
+
+
 def test_settings_join_unless_they_contradict():
     both = settings.chosen("avx2+one-core")
     assert (both.cores, both.variables["ONEDNN_MAX_CPU_ISA"]) == (1, "AVX2")

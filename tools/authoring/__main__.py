@@ -74,10 +74,11 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _report(problems: Sequence[Problem], lessons: Sequence[str]) -> int:
-    for one in audit.origins_of(HERE, lessons, SANITIZE):
-        print(one)
     for problem in problems:
         print(problem)
+    for one in audit.origins_of(HERE, lessons, SANITIZE):
+        if one.cells:
+            print(one)
     print(f"{len(problems)} problem(s)")
     return 1 if problems else 0
 
