@@ -176,8 +176,8 @@ def test_a_change_in_one_run_of_two_and_a_limit_without_effect_are_said():
 
 
 def test_the_notebooks_of_a_lesson_are_it_its_appendix_and_its_exercises():
-    names = [path.relative_to(HERE.folder).as_posix() for path in rehearsal.notebooks(HERE, ["07"])]
-    assert names == ["07_working_set.ipynb", "appendix/07_working_set.ipynb",
-                     "exercises/07_working_set_exercises.ipynb"]  # fmt: skip
+    names = [path.relative_to(HERE.folder).as_posix() for path in rehearsal.notebooks(HERE, ["11"])]
+    assert names == ["11_working_set.ipynb", "appendix/11_working_set.ipynb",
+                     "exercises/11_working_set_exercises.ipynb"]  # fmt: skip
     assert len(rehearsal.notebooks(HERE)) == len([*HERE.folder.glob("*.ipynb"), *HERE.folder.glob("appendix/*.ipynb"),
                                                   *HERE.folder.glob("exercises/*.ipynb")])  # fmt: skip
