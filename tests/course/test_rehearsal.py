@@ -72,6 +72,11 @@ def test_a_system_without_caches_is_told(tmp_path):
         settings.files(Setting("small", "", cache_bytes=MIB), machine(tmp_path, levels=()))
 
 
+def test_a_system_without_the_file_of_flags_is_told(tmp_path):
+    with pytest.raises(settings.Unavailable, match="no /proc/cpuinfo"):
+        settings.files(settings.chosen("avx2"), tmp_path)
+
+
 def test_settings_join_unless_they_contradict():
     both = settings.chosen("avx2+one-core")
     assert (both.cores, both.variables["ONEDNN_MAX_CPU_ISA"]) == (1, "AVX2")
@@ -171,8 +176,8 @@ def test_a_change_in_one_run_of_two_and_a_limit_without_effect_are_said():
 
 
 def test_the_notebooks_of_a_lesson_are_it_its_appendix_and_its_exercises():
-    names = [path.relative_to(HERE.folder).as_posix() for path in rehearsal.notebooks(HERE, ["07"])]
-    assert names == ["07_working_set.ipynb", "appendix/07_working_set.ipynb",
-                     "exercises/07_working_set_exercises.ipynb"]  # fmt: skip
+    names = [path.relative_to(HERE.folder).as_posix() for path in rehearsal.notebooks(HERE, ["11"])]
+    assert names == ["11_working_set.ipynb", "appendix/11_working_set.ipynb",
+                     "exercises/11_working_set_exercises.ipynb"]  # fmt: skip
     assert len(rehearsal.notebooks(HERE)) == len([*HERE.folder.glob("*.ipynb"), *HERE.folder.glob("appendix/*.ipynb"),
                                                   *HERE.folder.glob("exercises/*.ipynb")])  # fmt: skip

@@ -36,8 +36,8 @@ def _options() -> argparse.ArgumentParser:
         ("check", _check, "say what in the notebooks breaks a rule, without running them"),
         ("table", _table, "show for each lesson which share of what it shows is compared"),
         ("mutate", _mutate, "plant the bugs of tests/course/mutations.py and say which cell catches each"),
-        ("renumber", _renumber, "give the lessons the numbers of course/order.toml, in names of files and in texts"),
         ("rehearse", _rehearse, "run the notebooks as on other processors, and say which output changes"),
+        ("renumber", _renumber, "give the lessons the numbers of course/order.toml, in names of files and in texts"),
         ("student", _student, "build course/exercises, and a clean tree for students in _build/student"),
         ("solutions", _solutions, "write the exercises with their solutions to _build/solutions, for who learns alone"),
         ("nbgrader", _nbgrader, "write nbgrader's folder of assignments, with their solutions, for grading"),
@@ -77,10 +77,11 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _report(problems: Sequence[Problem], lessons: Sequence[str]) -> int:
-    for one in audit.origins_of(HERE, lessons, SANITIZE):
-        print(one)
     for problem in problems:
         print(problem)
+    for one in audit.origins_of(HERE, lessons, SANITIZE):
+        if one.cells:
+            print(one)
     print(f"{len(problems)} problem(s)")
     return 1 if problems else 0
 

@@ -200,7 +200,7 @@ print(f"reads of 4 KiB, one at a time: {units.text(4 * KIB / disk.latency_s, 'B/
 by_bandwidth = 4 * KIB / disk.bandwidth_bytes_per_s / load_s
 loads_in_read.reveal(modelled=by_bandwidth, measured=disk.latency_s / load_s)
 
-# %% tags=["explain"]
+# %% tags=["explain", "nbval-ignore-output"]
 assert all(link.bandwidth_bytes_per_s or link.note for link in system.links)
 print(f"{len(system.links)} links, each measured or with the reason why it was not")
 

@@ -171,14 +171,14 @@ def _processors(setting: Setting) -> frozenset[int] | None:
 
 def _compiled(folder: Path) -> Path:
     """Return processor.c, compiled; raises Unavailable where this processor answers every program itself."""
-    target = folder / "processor.so"
+    known = Path("/proc/cpuinfo")
+    if not known.exists() or "cpuid_fault" not in known.read_text(encoding="utf-8"):
+        raise Unavailable("this processor cannot answer as another one (no cpuid_fault among its flags)")
     compiler = shutil.which("cc")
     if compiler is None:
         raise Unavailable("to answer as another processor needs a C compiler; install gcc")
+    target = folder / "processor.so"
     subprocess.run([compiler, "-O1", "-shared", "-fPIC", str(_ANSWERS), "-o", str(target), "-ldl"], check=True)
-    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    if "cpuid_fault" not in flags:
-        raise Unavailable("this processor cannot answer as another one (no cpuid_fault among its flags)")
     return target
 
 

@@ -2,7 +2,8 @@
 
 Each library that looks for instruction sets by itself has a variable which forbids it some of them. The size of a cache
 and the flags of the processor are files, in whose place others are seen. What asks the processor itself (``cpuid``)
-gets the answers of another maker, where the processor lets a program withhold its own (processor.c).
+gets the answers of another maker, where the processor lets a program withhold its own (processor.c); all but the C
+library, which has chosen before, and has a variable.
 """
 
 from __future__ import annotations
@@ -122,6 +123,8 @@ def files(setting: Setting, root: Path = Path("/")) -> dict[Path, str]:
     found = {}
     if setting.hidden or setting.processor:
         path = root / "proc/cpuinfo"
+        if not path.exists():
+            raise Unavailable("this system has no /proc/cpuinfo, whose flags a setting hides")
         found[path] = _cpuinfo(path.read_text(encoding="utf-8"), setting)
     if setting.cache_bytes:
         found |= _last_caches(root, setting.cache_bytes)
