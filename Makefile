@@ -8,7 +8,7 @@ SUBMISSIONS ?=
 ROSTER ?=
 LECTURER ?=
 SERVER_PYTHON ?= /usr/bin/python3
-# What CPU=1 leaves out of torch and lessons 11 and 18 run all the same: a compiler and tools for GPUs, which need none.
+# What CPU=1 leaves out of torch and lessons 17 and 21 run all the same: a compiler and tools for GPUs, which need none.
 CUDA_TOOLS := $(foreach name,nvidia-cuda-nvrtc nvidia-cuda-runtime triton,'$(name); sys_platform == "linux"')
 CPU ?=
 # Every fresh process (a kernel, a rank) loads PyTorch from compiled modules: they must be kept the first time.
@@ -42,7 +42,7 @@ check: .venv/test.stamp  ## check the style, the import contracts and the quick 
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 2 -m "not slow and not timed and not ci" @tests/quick.txt
 
-lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (LESSONS="00 07", default all)
+lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (LESSONS="00 11", default all)
 	$(BIN)/python -m tools.authoring build $(LESSONS)
 	$(BIN)/python -m tools.authoring build --appendix $(LESSONS)
 

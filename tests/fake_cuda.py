@@ -315,9 +315,9 @@ def shorten() -> None:
     recorded.RECORDERS |= {
         "01": {"limits": "fake_recorders:probe", "links": "fake_recorders:links"},
         "02": {"matrix products": "fake_recorders:products"},
-        "06": {"copying": "fake_recorders:copying"},
-        "12": {"story": "fake_recorders:story"},
-        "11": {"placements on CUDA": "fake_recorders:placements", "growing networks on CUDA": "fake_recorders:growth"},
+        "10": {"copying": "fake_recorders:copying"},
+        "18": {"story": "fake_recorders:story"},
+        "17": {"placements on CUDA": "fake_recorders:placements", "growing networks on CUDA": "fake_recorders:growth"},
     }
 
 

@@ -890,7 +890,7 @@ timing.claim("move: measured over modelled", ratio, at_least=1 / 2, at_most=2, e
 # `own_caches=True` lets each candidate find the caches as it left them, as $\alpha$ was measured. Without it the fifty run behind
 # a copy of 64 MiB, which has filled the near caches.
 #
-# **On Monday**: move few large tensors. A framework packs many small gradients into one buffer before it sends them (lesson 04).
+# **On Monday**: move few large tensors. A framework packs many small gradients into one buffer before it sends them (lesson 05).
 
 # %% [markdown]
 # ## Part 6: energy

@@ -376,7 +376,7 @@ plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
 # One user gets a third of a per cent of the arithmetic, and all of the bandwidth. So a server collects the tokens of many users
-# into a batch, until the ridge point. This counts the weights alone; lesson 15 adds what else a token must read.
+# into a batch, until the ridge point. This counts the weights alone; lesson 22 adds what else a token must read.
 #
 # From the GTX 580 of 2010 to the H100 of 2022 the ridge moved from 8 to 20 FLOP/B in float32: arithmetic grew faster than
 # bandwidth. [Tensor cores](glossary.md#tensor-core) and float16 moved it to 295. The layer's own intensity doubles in
@@ -544,7 +544,7 @@ print(f"shared memory of a core, at most: {units.text(room, 'B')} (published)")
 # Tiles of 152 do not fit, and a block has at most 1,024 threads (CUDA C++ Programming Guide): at one element a thread, tiles end
 # at 32 x 32, a fifth of the peak. There are two cures. The $t / 4$ does not depend on how deep a tile is along $k$, so a tile can
 # be thin. And a thread can compute many elements, whose sums it keeps in [registers](glossary.md#register): the same
-# idea once more, one memory nearer (lesson 10).
+# idea once more, one memory nearer (lesson 15).
 #
 # The shares hold if every counted request goes to memory. On a GPU caches and joined reads serve many of them,
 # so a program can be faster than its share.

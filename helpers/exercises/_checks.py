@@ -55,13 +55,15 @@ class Checks:
         expected: object,
         mistakes: Mapping[Any, str] | None = None,
         call: Callable[..., object] | None = None,
+        kind: type | tuple[type, ...] = object,
     ) -> None:
         """Call the function with ``arguments`` and hold what it returns to ``expected``.
 
         Numbers agree as in :func:`agree`; a list, a tuple and an array agree when their items do. ``mistakes`` maps
         what a common mistake returns to the sentence that explains it. An exception in the function is a failed check.
-        ``call(function, *arguments)`` calls it in another way, such as on ranks. A function without a body, and the
-        course's version, are not called.
+        ``call(function, *arguments)`` calls it in another way, such as on ranks. ``kind`` is what the lesson goes on
+        with, for example a tensor: a right value of another type has not reached the goal, and the report says which
+        type is needed. A function without a body, and the course's version, are not called.
         """
         if self._is_the_courses:
             return
@@ -79,7 +81,8 @@ class Checks:
         if not self._answered:
             self._outcomes.append(_Outcome(goal, f"{asked} still returns not_yet", unwritten=True))
         elif agree(got, expected):
-            self._outcomes.append(_Outcome(goal, ""))
+            problem = "" if isinstance(got, kind) else f"{asked} gave {_unusable(got, kind)}"
+            self._outcomes.append(_Outcome(goal, problem))
         else:
             why = _explanation(got, mistakes or {})
             gave, wanted = apart(got, expected)
@@ -153,6 +156,17 @@ class Checks:
 
     def _all_unwritten(self) -> bool:
         return bool(self._outcomes) and all(outcome.unwritten for outcome in self._outcomes)
+
+
+def _unusable(got: object, kind: type | tuple[type, ...]) -> str:
+    """Return a sentence about a right value of a type with which the lesson cannot go on."""
+    needed = " or ".join(_type_name(each) for each in (kind if isinstance(kind, tuple) else (kind,)))
+    return f"the right value as {_type_name(type(got))}, but the cells below need {needed}: return that"
+
+
+def _type_name(kind: type) -> str:
+    """Return the name of a type with its module: int, but torch.Tensor and numpy.ndarray."""
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.split('.')[0]}.{kind.__name__}"
 
 
 def _explanation(got: object, mistakes: Mapping[Any, str]) -> str:

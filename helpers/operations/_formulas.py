@@ -6,7 +6,7 @@ of the same size for each operand that needs a gradient. Bytes are the compulsor
 the result written once, nothing kept in a cache between operators; indices and statistics that an operator
 returns beside its result are left out. The per-element costs stand in :mod:`helpers.operations._conventions`.
 
-Lesson 07.
+Lesson 11.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def register(operator: Any, rule: Callable[[Call], Work], backward: Callable[[Ca
         operations.register(scaled_tanh, lambda call: operations.work(call, flops=3 * call.output.numel))
 
     A second rule for the same operator replaces the first. Raises TypeError for what names no operator, or a rule
-    that cannot be called. Lesson 07.
+    that cannot be called. Lesson 11.
     """
     name = operator if isinstance(operator, str) else getattr(operator, "_qualname", None) or _name_of(operator)
     if name is None or not callable(rule) or not (backward is None or callable(backward)):
@@ -156,7 +156,7 @@ def work(call: Call, macs: int = 0, flops: int = 0) -> Work:
 
     ``macs`` are the multiply-accumulates of its products, all of them useful; ``flops`` are the operations besides,
     so that the FLOPs are 2 ``macs`` + ``flops``. Bytes: each operand is read once and each result written once.
-    Lesson 07.
+    Lesson 11.
     """
     return Work(macs, macs, units.flops_from_macs(macs) + flops) + traffic(call.inputs, call.outputs)
 

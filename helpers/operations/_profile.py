@@ -70,7 +70,7 @@ def profile_ops(
 
     Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that hides its layers
     or has none yet (TorchScript, quantised, lazy), and of its kinds :class:`ForwardError` where the forward cannot be
-    followed (a wrong shape, an exception of its own, a step that needs values). Lesson 07.
+    followed (a wrong shape, an exception of its own, a step that needs values). Lesson 11.
     """
     model = _unwrapped(model)
     steps.check_model(model, compiled=True)

@@ -29,7 +29,7 @@ class LayerOperations(Record):
     the operators that a module with children calls itself). ``forward_macs`` are executed, ``forward_useful_macs``
     leave out what a causal mask throws away. ``output_shape`` is that of what its last call returned, the shapes of
     several tensors side by side. ``input_bytes``, ``weight_bytes`` and ``output_bytes`` are the forward
-    traffic of its operators. Lesson 07.
+    traffic of its operators. Lesson 11.
     """
 
     layer: str
@@ -76,7 +76,7 @@ class OperatorOperations(Record):
     """The operations of one of torch's operators over the whole model, in one phase.
 
     ``phase`` is "forward", "backward" (of that operator's calls) or "optimizer". ``treatment`` is "counted", "free"
-    (nothing computed, nothing moved) or "not counted". Lesson 07.
+    (nothing computed, nothing moved) or "not counted". Lesson 11.
     """
 
     operator: str
@@ -93,7 +93,7 @@ class OperatorOperations(Record):
 class LayerOperator(Record):
     """The operations of one operator that one module calls itself, in one phase; free operators have no row.
 
-    ``layer`` is the path of the module's row, or that of its row "(functional)". Lesson 07.
+    ``layer`` is the path of the module's row, or that of its row "(functional)". Lesson 11.
     """
 
     layer: str
@@ -117,10 +117,10 @@ class LectureLayer(Record):
 
 
 class LectureTable(Record):
-    """The lecture's own count, named "FLOPs" there: its rules are neither MACs nor FLOPs (lesson 07 shows why).
+    """The lecture's own count, named "FLOPs" there: its rules are neither MACs nor FLOPs (lesson 11 shows why).
 
     Convolution: outputs x (weights of one output + 1); linear: inputs x outputs; ReLU: 2 an element; pooling: 3 an
-    output. ``not_covered`` names the layers for which the lecture has no rule. Lesson 07.
+    output. ``not_covered`` names the layers for which the lecture has no rule. Lesson 11.
     """
 
     total_operations: int
@@ -137,7 +137,7 @@ class OperationProfile(trees.LayerProfile):
     ``not_counted`` names the operators that have no rule: their FLOPs and bytes are missing. Of these
     ``may_hold_products`` may hold multiply-accumulates too; where it is empty every MAC is counted.
     ``random_draws`` names the layers whose forward asked what a random draw gave, and other generators that were used:
-    the count may be another for another draw. Lesson 07.
+    the count may be another for another draw. Lesson 11.
     """
 
     model: str
@@ -195,7 +195,7 @@ class OperationProfile(trees.LayerProfile):
         """Return layer by operator: a row a layer without what is inside it, a column an operator, so all adds up.
 
         ``what`` is "macs", "flops", "read_bytes", "written_bytes" or "calls", ``phase`` "forward", "backward" or
-        "optimizer". What is 0 throughout has no row and no column. Raises ValueError for another name. Lesson 07.
+        "optimizer". What is 0 throughout has no row and no column. Raises ValueError for another name. Lesson 11.
         """
         known = {"what": ("macs", "flops", "read_bytes", "written_bytes", "calls"),
                  "phase": ("forward", "backward", "optimizer")}  # fmt: skip
@@ -213,7 +213,7 @@ class OperationProfile(trees.LayerProfile):
     def to_depth(self, depth: int) -> OperationProfile:
         """Return the profile without the rows deeper than ``depth`` (the model is 0); every row still holds all inside.
 
-        Raises ValueError for a negative depth. Lesson 07.
+        Raises ValueError for a negative depth. Lesson 11.
         """
         if depth < 0:
             raise ValueError(f"depth is {depth}; 0 keeps the model's own row, 1 its layers, and so on")
@@ -222,7 +222,7 @@ class OperationProfile(trees.LayerProfile):
     def lecture_table(self) -> LectureTable:
         """Return the lecture's table for this model: 295,700 for ``LeNet(variant="lecture")`` at (1, 1, 28, 28).
 
-        Source: the lecture "Hardware Ecosystem", its per-layer figures. Lesson 07.
+        Source: the lecture "Hardware Ecosystem", its per-layer figures. Lesson 11.
         """
         parents = {row.layer.rpartition(".")[0] for row in self.layers if row.layer}
         leaves = [row for row in self.layers if row.layer not in parents and row.calls]

@@ -5,7 +5,7 @@ arguments with a tensor among them, or a dict of keyword arguments; without any 
 itself, ``model.example_shape``. It may be given as ``shape=`` as well. What cannot be handled raises TypeError or
 ValueError where the argument is wrong, and :class:`ModelError` where the model is.
 
-Lesson 07.
+Lesson 11.
 """
 
 from helpers import _faces as faces

@@ -1,4 +1,4 @@
-"""What a model is given: shapes and tensors as the caller wrote them, and what refuses them. Lesson 07."""
+"""What a model is given: shapes and tensors as the caller wrote them, and what refuses them. Lesson 11."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _ACCEPTED = (
 
 
 class ModelError(RuntimeError):
-    """The model, its loss or its optimizer raised, or cannot be handled; the message says which, and why. Lesson 07."""
+    """The model, its loss or its optimizer raised, or cannot be handled; the message says which, and why. Lesson 11."""
 
 
 class ForwardError(ModelError):
-    """The model's forward cannot be followed on shapes; the message says where and what to do. Lesson 07."""
+    """The model's forward cannot be followed on shapes; the message says where and what to do. Lesson 11."""
 
 
 @dataclass(frozen=True)

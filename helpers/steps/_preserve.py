@@ -1,4 +1,4 @@
-"""Give a model and the random generators back exactly as they were, whatever a step did to them. Lesson 07."""
+"""Give a model and the random generators back exactly as they were, whatever a step did to them. Lesson 11."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Everything here works on a copy of the model, so that the caller's model is never touched.
 
-Lesson 07.
+Lesson 11.
 """
 
 from __future__ import annotations

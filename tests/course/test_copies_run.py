@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from tests.ci import one_in_test
-from tools.authoring import notebook, run, yours
+from tools.authoring import notebook, proof, run, yours
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError, parse
 from tools.copies import form, update
@@ -49,6 +49,35 @@ def test_a_lesson_runs_to_its_end_on_untouched_stubs(lesson, ours):
     for name, text in said.items():
         assert "not written yet" in text
         assert f"Below, the course's {name} is used.\n" in text
+
+
+def in_a_style():
+    """Return a parameter for each lesson whose source has right answers in other styles, and each style."""
+    return [
+        pytest.param(one, style, id=f"{one.name}-style-{style}")
+        for one in HERE.lessons() if one.right
+        for style in yours.STYLES
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("lesson", "style"), in_a_style())
+def test_a_lesson_runs_to_its_end_on_right_answers_in_another_style(lesson, style, ours):
+    """Without an error (it would end the run) and without a word on stderr, such as a warning."""
+    answers = proof.in_style(lesson, style)
+    made = nbformat.read(ours / lesson.notebook_name, as_version=4)
+    for cell in made.cells:
+        if "yours" in cell.metadata:
+            cell.source = answers[cell.metadata["yours"]]
+    cells = run.run(made, lesson, folder=(ours / lesson.notebook_name).parent).cells
+    said = [output for cell in cells for output in cell.get("outputs", []) if output.get("name") == "stderr"]
+    assert said == []
+    for cell in cells:
+        if "checks" in cell.metadata:
+            text = "".join(output.get("text", "") for output in cell.outputs)
+            assert f"Below, your {cell.metadata['checks']} is used.\n" in text
 
 
 SOURCE = '''# ---

@@ -52,10 +52,10 @@ def test_the_command_records_every_lesson_on_a_gpu_that_is_none(tmp_path):
     assert path.read_text() in printed
     assert tuple(one.lesson for one in records.recordings) == sending.LESSONS
     found = {one.lesson: one for one in records.recordings}
-    places = [found["01"].result("limits"), found["02"].result("matrix products"), found["06"].result("copying"),
-              found["12"].result("story")]  # fmt: skip
+    places = [found["01"].result("limits"), found["02"].result("matrix products"), found["10"].result("copying"),
+              found["18"].result("story")]  # fmt: skip
     assert [place.device.partition(":")[0] for place in places] == ["cuda"] * 4
-    rows = found["11"].result("placements on CUDA").rows
+    rows = found["17"].result("placements on CUDA").rows
     assert len(rows) > 12
     assert all(row.error_share <= 1 for row in rows)
     assert tuple(row.copying for row in places[2].rows) == COPYING

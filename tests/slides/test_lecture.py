@@ -102,7 +102,7 @@ def test_four_live_demonstrations_name_their_notebook_their_cell_by_its_heading_
     found = [
         re.search(r"Live, (\d+) s: (\d\d)_\w+\.ipynb, .* cell \[\d+\] under “[^”]{5,}”\. \w", said) for said in notes
     ]
-    assert [match[2] for match in found if match] == ["01", "00", "08", "09"]
+    assert [match[2] for match in found if match] == ["01", "00", "12", "14"]
     assert sum("Live" in said for said in notes) == 4
     for slide, match in zip(SLIDES, found, strict=True):
         assert match is None or int(match[1]) < slide["seconds"] / 2

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.authoring import audit, mutation, pages, warm
+from tools.authoring import audit, mutation, pages, renumber, warm
 from tools.authoring.build import build, keep, refresh
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError
@@ -36,6 +36,7 @@ def _options() -> argparse.ArgumentParser:
         ("check", _check, "say what in the notebooks breaks a rule, without running them"),
         ("table", _table, "show for each lesson which share of what it shows is compared"),
         ("mutate", _mutate, "plant the bugs of tests/course/mutations.py and say which cell catches each"),
+        ("renumber", _renumber, "give the lessons the numbers of course/order.toml, in names of files and in texts"),
         ("student", _student, "build course/exercises, and a clean tree for students in _build/student"),
         ("solutions", _solutions, "write the exercises with their solutions to _build/solutions, for who learns alone"),
         ("nbgrader", _nbgrader, "write nbgrader's folder of assignments, with their solutions, for grading"),
@@ -47,6 +48,8 @@ def _options() -> argparse.ArgumentParser:
             one.add_argument("--appendix", action="store_true", help="the appendices of these lessons instead")
             one.add_argument("--keep", action="store_true", help="run nothing: new texts, the outputs of before")
             one.add_argument("--draft", action="store_true", help="one run, also where what it measures is not decided")
+        if name == "student":
+            one.add_argument("--keep", action="store_true", help="run nothing: new texts, the outputs of before")
         if name == "table":
             one.add_argument("--readme", action="store_true", help="show the README's table of lessons instead")
             one.add_argument("--write", action="store_true", help="write it and the other pages made from lessons")
@@ -103,11 +106,23 @@ def _mutate(options: argparse.Namespace) -> int:
 def _student(options: argparse.Namespace) -> int:
     from tools.exercises import handout, sheets  # they load nbgrader, which no other command needs
 
-    for path in sheets.build(HERE, options.lessons):
+    for path in (sheets.keep if options.keep else sheets.build)(HERE, options.lessons):
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
     tree = handout.student(HERE, HERE.root / "_build" / "student")
     print(f"wrote {tree.relative_to(HERE.root).as_posix()}, which holds no solution and no hidden test")
     return 0
+
+
+def _renumber(_: argparse.Namespace) -> int:
+    from tools.exercises import sheets
+
+    renamed = renumber.renumber(HERE)
+    print("\n".join(renamed) or "every lesson has its number")
+    if renamed:
+        keep(HERE)
+        keep(HERE, appendices=True)
+        sheets.keep(HERE)
+    return _report(audit.lessons(HERE) + audit.shared(HERE)) if renamed else 0
 
 
 def _solutions(options: argparse.Namespace) -> int:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from helpers.storage import write_atomically
 from helpers.widgets._store import FILE_NAME as PREDICTIONS
 from tools.copies.form import OF_THE_KERNEL
 
 MANIFEST = ".course.json"
+_NUMBERED = re.compile(r"(?P<number>\d\d)_(?P<title>[a-z0-9_]+)(?![a-z0-9_]).*")  # and its .new.ipynb, -Copy1.ipynb
 
 
 @dataclass
@@ -32,11 +34,13 @@ def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
     """Write ``files``, by their paths, to the folder ``copy``; return a line for each that the reader must know of.
 
     A file that the reader has changed stays, one that is gone from the course too, and one that the reader has removed
-    comes back. Raises OSError, with what to do, where the disk refuses.
+    comes back. Where a lesson has a new number, what the reader has of it takes that number first. Raises OSError, with
+    what to do, where the disk refuses.
     """
     copy.mkdir(parents=True, exist_ok=True)
     known, said = _read(copy / MANIFEST)
     try:
+        said += _take_new_numbers(copy, files, known)
         for name, content in files.items():
             said += _hand_over(copy, name, content, known.setdefault(name, _Known()))
     finally:
@@ -44,6 +48,30 @@ def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
         write_atomically(copy / MANIFEST, f"{text}\n")
     gone = [name for name in known if name not in files and (copy / name).exists()]
     return [*said, *(f"{name} is no longer part of the course; it stays as it is" for name in gone)]
+
+
+def _take_new_numbers(copy: Path, files: Mapping[str, bytes], known: dict[str, _Known]) -> list[str]:
+    """Rename what the copy has of a lesson with another number than in ``files``, and what lies beside it.
+
+    Returns a line for each file that the reader has changed. Where both numbers are there, both stay.
+    """
+    numbers = {(path.parent, found["title"]): found["number"] for path in map(PurePosixPath, files)
+               if (found := _NUMBERED.fullmatch(path.name))}  # fmt: skip
+    said = []
+    for folder in sorted({parent for parent, _ in numbers}):
+        for path in sorted((copy / folder).glob("[0-9][0-9]_*")):
+            found = _NUMBERED.fullmatch(path.name)
+            number = numbers.get((folder, found["title"])) if found else None
+            new = path.with_name(f"{number}{path.name[2:]}")
+            if number is None or new.exists():
+                continue
+            old_name, new_name = (one.relative_to(copy).as_posix() for one in (path, new))
+            if _is_the_readers(path, known.get(old_name, _Known()).contents):
+                said.append(f"{old_name} is {new_name} now: its lesson has another number")
+            path.rename(new)
+            if old_name in known:
+                known[new_name] = known.pop(old_name)
+    return said
 
 
 def take_predictions(course: Path, copy: Path) -> list[str]:

@@ -689,7 +689,7 @@ print(costs)
 # %% [markdown] tags=["explain"]
 # A copy by a core takes the whole core. While the device writes to memory, the core is free for others: the share that is left is
 # the system's work for each request. A GPU fetches its data in the same way, but only from pinned memory, which the system promises
-# not to move (lesson 06).
+# not to move (lesson 10).
 #
 # ### 6. The shortest round trip over 10,000 km
 

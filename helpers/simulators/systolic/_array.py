@@ -2,7 +2,7 @@
 
 An element has a register for an input, one for a filter, one for a sum, and a multiplier. In a cycle it takes what its
 left and its upper neighbour held, multiplies where both operands have come, and adds. Nothing is computed from a
-formula: counts are of what happened, and a run is over when the last result has left. Lesson 09.
+formula: counts are of what happened, and a run is over when the last result has left. Lesson 14.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def simulate(
     [[17], [39]]
 
     Raises TypeError for what is no matrix of numbers or no whole number, ValueError for shapes that do not fit, an
-    empty matrix, an array above 1,024 x 1,024 elements and for frames of a run too long to keep. Lesson 09.
+    empty matrix, an array above 1,024 x 1,024 elements and for frames of a run too long to keep. Lesson 14.
     """
     inputs, filters = _matrices(a, b)
     rows, columns = (whole_number(name, size, at_most=LARGEST) for name, size in (("rows", rows), ("columns", columns)))

@@ -1,4 +1,4 @@
-"""What attention reads and writes in four orders: addresses for a cache, and formulas of their bytes. Lesson 18."""
+"""What attention reads and writes in four orders: addresses for a cache, and formulas of their bytes. Lesson 21."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBER, _LINE = 4, 64  # bytes of a float32, and of a cache line
 
 
 class Moved(Record):
-    """Bytes that came from memory, and that went there. Lesson 18."""
+    """Bytes that came from memory, and that went there. Lesson 21."""
 
     read_bytes: int
     written_bytes: int
@@ -30,7 +30,7 @@ def tiles_of(
     ((0, 0), (1, 0), (1, 1))
 
     The table is ``tokens`` x ``tokens``, a tile ``rows`` x ``columns``, and the order "queries outside" or "keys
-    outside". With ``causal`` those that have a key to look at. Lesson 18.
+    outside". With ``causal`` those that have a key to look at. Lesson 21.
     """
     order = choice("order", order, ORDERS[2:])
     tokens, rows, columns = _checked(tokens, rows, columns)
@@ -67,7 +67,7 @@ def count_bytes(
     """Return what of :func:`stream` reaches memory through a cache of ``cache_bytes``, empty before and after.
 
     ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of the stream. The cache is fully associative,
-    replaces the least recently used line and reads a line before it writes to it. Lesson 18.
+    replaces the least recently used line and reads a line before it writes to it. Lesson 21.
     """
     run = simulate_caches(stream(tokens, width, order=order, rows=rows, columns=columns), [CacheLevel(cache_bytes)])
     level = run.levels[0]
@@ -77,7 +77,7 @@ def count_bytes(
 def model_bytes(tokens: int, width: int, *, order: str, rows: int = 64, columns: int = 64) -> Moved:
     """Return by formula what :func:`count_bytes` counts, for a cache that holds a tile's needs, not all keys or values.
 
-    ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of :func:`stream`. Lesson 18.
+    ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of :func:`stream`. Lesson 21.
     """
     order = choice("order", order, ORDERS)
     tokens, rows, columns = _checked(tokens, rows, columns)

@@ -1,4 +1,4 @@
-"""The generated programs beside each other and beside PyTorch and ONNX Runtime: one run, one thread. Lesson 11.
+"""The generated programs beside each other and beside PyTorch and ONNX Runtime: one run, one thread. Lesson 17.
 
 **The boundary.** Called from Python, every way takes a tensor (N, inputs) and fills the caller's ``out`` (N, outputs),
 and checks both as it always does. ONNX Runtime, which would have to copy into ``out``, may return an array of its own:
@@ -45,7 +45,7 @@ Way = Callable[[torch.Tensor, torch.Tensor], Any]
 class WayTime(Record):
     """One way to evaluate the network: seconds a candidate, and how often as fast ours is (from runs in turns).
 
-    ``low_ratio`` to ``high_ratio`` is the interval of ``time_ratio``, the way's time over that of ours. Lesson 11.
+    ``low_ratio`` to ``high_ratio`` is the interval of ``time_ratio``, the way's time over that of ours. Lesson 17.
     """
 
     way: str
@@ -63,7 +63,7 @@ class PeerTimes(Record):
 
     ``absent`` names the ways that could not be timed, each with why; ``unstable`` the comparisons that were disturbed.
     ``peak_flops_per_s`` is the fastest float32 matrix product of one thread in the same run, ``reached_flops_per_s``
-    what constexpr weights on lanes reach, two operations a weight. Lesson 11.
+    what constexpr weights on lanes reach, two operations a weight. Lesson 17.
     """
 
     widths: tuple[int, ...]
@@ -171,7 +171,7 @@ def _onnx(network: Network) -> Way:
 def onnx_model(network: Network) -> bytes:
     """Return ``network`` as a serialised ONNX model: a Gemm a layer, then its activation; x (N, inputs) to y.
 
-    Needs the package onnx (group peers). Lesson 11.
+    Needs the package onnx (group peers). Lesson 17.
     """
     from onnx import helper, numpy_helper
 

@@ -1,6 +1,6 @@
 """Times of the eight programs, measured in fresh processes on one thread, twice; and as a recording keeps them.
 
-Lesson 14.
+Lesson 20.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _UNKNOWN = "unknown"
 
 
 class NetworkPlaces(Record):
-    """A network's convolutions in the order of their calls, each as the place of its shape in the data. Lesson 14."""
+    """A network's convolutions in the order of their calls, each as the place of its shape in the data. Lesson 20."""
 
     name: str
     places: tuple[int, ...]
@@ -60,7 +60,7 @@ class ConvolutionTimes(Record):
 
     ``noise`` takes the first pass as a prediction of the second; both are noisy. ``instruction_set`` is oneDNN's word
     for what it uses. ``rows`` keeps the data as text, one line a shape: the eight sizes; for each
-    algorithm the times of both passes, or "-" where it does not serve; the programs of :data:`LOGGED`. Lesson 14.
+    algorithm the times of both passes, or "-" where it does not serve; the programs of :data:`LOGGED`. Lesson 20.
     """
 
     algorithms: tuple[str, ...]
@@ -85,7 +85,7 @@ class ConvolutionTimes(Record):
         """Return the seconds of ``algorithm`` on each shape, NaN where it does not serve it.
 
         ``of`` is "first" or "second", one pass, or "both": the shorter of the two. Choose by one pass and judge by the
-        other. Raises ValueError for another name. Lesson 14.
+        other. Raises ValueError for another name. Lesson 20.
         """
         column = 1 + self.algorithms.index(choice("algorithm", algorithm, self.algorithms))
         choice("of", of, (*_PASSES, "both"))
@@ -96,7 +96,7 @@ class ConvolutionTimes(Record):
         """Return the program that ran for each shape: of :data:`LOGGED` by oneDNN's log, else the algorithm's name.
 
         Such as "jit:avx512_core + 3 reorders"; where oneDNN was not called PyTorch's own, as :func:`program_of` names
-        them. Lesson 14.
+        them. Lesson 20.
         """
         choice("algorithm", algorithm, self.algorithms)
         if algorithm not in LOGGED:
@@ -132,7 +132,7 @@ def collect(
     ``{"ONEDNN_MAX_CPU_ISA": "SSE41"}`` for an older machine.
 
     Raises TypeError or ValueError for a bad argument, TimeoutError after ``limit_s`` in all, RuntimeError for a program
-    that gives another result. Lesson 14.
+    that gives another result. Lesson 20.
     """
     given = shapes_of(shapes)
     if len(set(given)) < len(given):
@@ -176,7 +176,7 @@ def collect(
 def measure_networks() -> ConvolutionTimes:
     """Time all programs on 336 shapes: those of the networks in :data:`NETWORKS` at batch 1, and random ones.
 
-    Up to 15 minutes; for ``python -m helpers.recorded 14-cpu``. Raises ModuleNotFoundError without torchvision, and as
+    Up to 15 minutes; for ``python -m helpers.recorded 20-cpu``. Raises ModuleNotFoundError without torchvision, and as
     :func:`collect`.
     """
     shapes, networks = recorded_shapes()

@@ -1,4 +1,4 @@
-"""What of a convolution decides its time: eight sizes, and what is counted from them. Lesson 14."""
+"""What of a convolution decides its time: eight sizes, and what is counted from them. Lesson 20."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ConvolutionShape(Record):
     """A convolution's sizes: input (batch, in_channels, height, width), weight (out_channels, in_channels, kernel,
     kernel), the same stride and padding in both directions; no groups, no dilation, no bias, float32.
 
-    Raises TypeError or ValueError for sizes that are no convolution. Lesson 14.
+    Raises TypeError or ValueError for sizes that are no convolution. Lesson 20.
     """
 
     batch: int
@@ -107,7 +107,7 @@ class ConvolutionShape(Record):
 
 
 class LayerShape(Record):
-    """One call of a convolution in a network. Lesson 14."""
+    """One call of a convolution in a network. Lesson 20."""
 
     layer: str
     shape: ConvolutionShape
@@ -116,7 +116,7 @@ class LayerShape(Record):
 class NetworkShapes(Record):
     """A network's convolutions in the order of their calls; ``left_out`` names those of another kind, with why.
 
-    Lesson 14.
+    Lesson 20.
     """
 
     network: str

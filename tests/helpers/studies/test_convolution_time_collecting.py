@@ -73,7 +73,7 @@ def test_networks_and_table(times):
 
 
 def test_a_recording_brings_the_same_times_back(times):
-    module, function = recorded.RECORDERS["14-cpu"]["convolutions"].split(":")
+    module, function = recorded.RECORDERS["20-cpu"]["convolutions"].split(":")
     assert getattr(importlib.import_module(module), function) is collecting.measure_networks
     kept = recorded._public_name(type(times))
     assert kept == "helpers.studies.convolution_time:ConvolutionTimes"

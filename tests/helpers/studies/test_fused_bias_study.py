@@ -327,8 +327,8 @@ def test_the_story_is_timed_with_its_own_program_one_kernel_for_bias_and_activat
     assert not {"aten::add", "aten::relu", "aten::clamp_min"} & set(kernels)
 
 
-def test_the_storys_figures_are_recorded_for_lesson_12():
-    assert "helpers.studies.fused_bias:measure_story" in recorded.RECORDERS["12"].values()
+def test_the_storys_figures_are_recorded_for_lesson_18():
+    assert "helpers.studies.fused_bias:measure_story" in recorded.RECORDERS["18"].values()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a compiler that is a script is POSIX's")
