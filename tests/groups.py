@@ -1,7 +1,11 @@
-"""A plugin of pytest: which tests stay together in one process, and which are taken first. Loaded by conftest.py."""
+"""A plugin of pytest: how many processes, which tests stay together in one, and which are taken first.
+
+Loaded by conftest.py.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 
@@ -60,6 +64,12 @@ class ByGroup(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByGroup:
     """Group the tests whatever ``--dist`` says."""
     return ByGroup(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one process more than there are processors: tests wait for sleeping links, for disks and for children."""
+    return 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import nbformat
 import pytest
 
-from tests import planted
+from tests import groups, planted
 from tests.groups import BY_LESSON, TOGETHER
 
 SHARED = """
@@ -49,6 +50,11 @@ def test_the_quick_tests_start_no_ranks():
     starts = re.compile(r"two_ranks|four_ranks|\bRanks\(|\branks\.run\(|\btorchrun\(")
     assert starts.search((planted.ROOT / TOGETHER["the ranks of conftest.py"][0]).read_text())
     assert [name for name in QUICK if starts.search((planted.ROOT / name).read_text())] == []
+
+
+def test_there_is_a_process_more_than_usable_processors(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 7}, raising=False)
+    assert groups.pytest_xdist_auto_num_workers() == 3
 
 
 @pytest.fixture(scope="module")

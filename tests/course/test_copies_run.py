@@ -61,7 +61,7 @@ def in_a_style():
 
 
 @pytest.mark.slow
-@pytest.mark.release
+@pytest.mark.ci
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("lesson", "style"), in_a_style())
 def test_a_lesson_runs_to_its_end_on_right_answers_in_another_style(lesson, style, ours):
