@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from helpers import steps
 from helpers.operations._trace import Trace
 
 # Its node is joined to the inputs of the segment alone: the parameters inside are met only when it runs again.
@@ -49,8 +49,9 @@ def reached(outputs: Any, trace: Trace) -> Reached:
     (their names by number),
     ``recurrences`` the results of each recurrent layer (by its id) that are used.
     """
-    roots = [(tensor.grad_fn, tensor.output_nr) for tensor in found_tensors(outputs) if tensor.grad_fn is not None]
-    leaves = {id(tensor) for tensor in found_tensors(outputs) if tensor.grad_fn is None and tensor.requires_grad}
+    tensors = steps.tensors_of(outputs)
+    roots = [(tensor.grad_fn, tensor.output_nr) for tensor in tensors if tensor.grad_fn is not None]
+    leaves = {id(tensor) for tensor in tensors if tensor.grad_fn is None and tensor.requires_grad}
     uses: Counter = Counter(set(roots))
     seen, waiting = {node for node, _ in roots}, [node for node, _ in dict.fromkeys(roots)]
     waiting = list(dict.fromkeys(waiting))
@@ -89,18 +90,3 @@ def _accumulations(uses: Counter, trace: Trace) -> Iterator[Accumulation]:
             metadata = node._input_metadata[place]
             owner = trace.owner_of.get(node._sequence_nr(), 0)
             yield Accumulation(owner, count - 1, math.prod(metadata.shape), metadata.dtype.itemsize)
-
-
-def found_tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in a model's output: nested tuples, lists, mappings and dataclasses."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from found_tensors(item)
-    elif isinstance(value, list | tuple | set):
-        for item in value:
-            yield from found_tensors(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from found_tensors(getattr(value, field.name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -78,20 +79,25 @@ def profile_ops(
     steps.check_optimizer(optimizer)
     if values:
         _check_values(model)
-    with torch.inference_mode(False), steps.preserved(model, given):
-        trace = (Trace if values else OnShapes)(model)
-        arguments = _stand_ins(model, given, trace, need_grad=inputs_need_grad)
-        try:
-            with trace.recording():
-                outputs = model(*arguments.positional, **arguments.named)
-        except Exception as error:
-            raise _explained(error, model, trace, arguments, given.is_from_shape) from error
-        reached = backward.reached(outputs, trace)
-        trained = [p for p in model.parameters() if reached.trains(p, trace.stand_in(p))]
-        tally = _Tally(trace, reached)
-        if optimizer is not None:
-            places = [trace.parameter_owner[id(p)] for p in trained]
-            tally.add_optimizer(optimizer_calls(trained, places, optimizer))
+    with torch.inference_mode(False), nullcontext() if values else steps.nothing_left(model), steps.preserved(model):
+        return _counted(model, given, Trace(model) if values else OnShapes(model), optimizer, inputs_need_grad)
+
+
+def _counted(
+    model: nn.Module, given: steps.Arguments, trace: Trace, optimizer: steps.OptimizerFactory | None, need_grad: bool
+) -> OperationProfile:
+    arguments = _stand_ins(model, given, trace, need_grad=need_grad)
+    try:
+        with trace.recording():
+            outputs = model(*arguments.positional, **arguments.named)
+    except Exception as error:
+        raise _explained(error, model, trace, arguments, given.is_from_shape) from error
+    reached = backward.reached(outputs, trace)
+    trained = [p for p in model.parameters() if reached.trains(p, trace.stand_in(p))]
+    tally = _Tally(trace, reached)
+    if optimizer is not None:
+        places = [trace.parameter_owner[id(p)] for p in trained]
+        tally.add_optimizer(optimizer_calls(trained, places, optimizer))
     shown = steps.described((*arguments.positional, *arguments.named.values()))
     return _profile(model, shown, _name_of(optimizer), trace, tally)
 

@@ -67,7 +67,7 @@ class Trace:
         self._stand_ins: dict[int, Tensor] = {}
         self._kept: list[Any] = []
         self._weights: set[int] = set()
-        self._recorder = _DispatchRecorder(self)
+        self._recorder: _DispatchRecorder | None = None
         self._restoring = ExitStack()
         self._made: set[int] = set()
         self._protected: set[int] = set()
@@ -105,7 +105,7 @@ class Trace:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record what runs inside, with autograd on, whatever the caller's modes are; then put back what it wrote."""
-        python_draws, numpy_draws = random.getstate(), str(np.random.get_state())
+        draws = _draws()
         with ExitStack() as stack:
             stack.push(self._restoring)
             stack.enter_context(torch.inference_mode(False))
@@ -123,13 +123,18 @@ class Trace:
                 module_hooks.register_module_forward_hook(self._leave, always_call=True),
             ):
                 stack.callback(handle.remove)
-            stack.enter_context(self._recorder)
+            stack.enter_context(self._operators_recorded())
             stack.enter_context(_FunctionRecorder(self))
             yield
-        if random.getstate() != python_draws:
-            self.draws.add("Python's random")
-        if str(np.random.get_state()) != numpy_draws:
-            self.draws.add("numpy.random")
+        self.draws |= {name for name, state in _draws().items() if state != draws[name]}
+
+    @contextmanager
+    def _operators_recorded(self) -> Iterator[None]:
+        with _DispatchRecorder(self) as self._recorder:
+            try:
+                yield
+            finally:
+                self._recorder = None  # else the two would keep each other, and the tensors, alive
 
     # The modules.
 
@@ -177,7 +182,7 @@ class Trace:
             trace = Trace(nn.Module())
             pairs = zip(tensors_in(args), tensors_in(shortened), strict=True)
             trace._weights = {storage_of(new) for old, new in pairs if storage_of(old) in self._weights}
-            with trace._recorder:
+            with trace._operators_recorded():
                 return trace, func(*shortened)
 
         with _disable_current_modes():
@@ -278,6 +283,12 @@ class Trace:
             self.draws.add(self.here())
         for tensor in made:
             tensor.untyped_storage().drawn = True
+
+
+def _draws() -> dict[str, Any]:
+    """Return the states of the generators that a random draw of another library than torch would change."""
+    kind, words, *rest = np.random.get_state()
+    return {"Python's random": random.getstate(), "numpy.random": (kind, words.tobytes(), *rest)}
 
 
 @functools.cache

@@ -9,8 +9,10 @@ from ._inputs import (
     described as described,
     device_of as device_of,
     dtype_of as dtype_of,
-    tensors_of as tensors_of,
+    first_line as first_line,
 )
+from ._objects import opaque_classes as opaque_classes, tensors_of as tensors_of
+from ._outside import nothing_left as nothing_left
 from ._preserve import preserved as preserved, undisturbed as undisturbed
 from ._running import (
     PARTS as PARTS,
@@ -22,7 +24,6 @@ from ._running import (
     copied as copied,
     copied_model as copied_model,
     drop_gradients as drop_gradients,
-    first_line as first_line,
     kept_tensors as kept_tensors,
     made_optimizer as made_optimizer,
     run as run,

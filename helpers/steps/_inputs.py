@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral
@@ -12,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils import _pytree as pytree
 
 from helpers._checks import one_of, short
+from helpers.steps._objects import duplicate, reachable, tensors_of
 
 Inputs = Any  # a shape, several, a tensor, a tuple of positional arguments, or a dict of keyword arguments
 _ACCEPTED = (
@@ -52,32 +51,24 @@ class Arguments(NamedTuple):
     @property
     def leaves(self) -> list[Any]:
         """The distinct tensors and shapes, in order."""
-        found: list[Any] = []
-        self.replaced(lambda leaf: found.append(leaf) or leaf)
-        return found
+        return [value for value in reachable(self) if isinstance(value, Tensor | Shape)]
 
-    def replaced(self, function: Callable[[Any], Any]) -> Arguments:
-        """Return the arguments with ``function(leaf)`` for each tensor and shape.
+    def replaced(self, function: Callable[[Any], Any], memo: dict[int, Any] | None = None) -> Arguments:
+        """Return a copy of the arguments, at every depth, with ``function(leaf)`` for each tensor and shape.
 
-        One that stands in several places is replaced once: a model may ask whether two are the same.
+        One that stands in several places is replaced once: a model may ask whether two are the same. ``memo`` is that
+        of a copy that was made before, of what the arguments may hold as well.
+
+        Raises ModelError when they cannot be copied.
         """
-        made: dict[int, Any] = {}
-
-        def walk(value: Any) -> Any:
-            if isinstance(value, Tensor | Shape):
-                if id(value) not in made:
-                    made[id(value)] = function(value)
-                return made[id(value)]
-            if isinstance(value, tuple) and hasattr(value, "_fields"):
-                return tuple.__new__(type(value), map(walk, value))  # a packed sequence refuses lengths on meta
-            if isinstance(value, tuple | list):
-                return type(value)(map(walk, value))
-            if isinstance(value, Mapping):
-                items = {key: walk(item) for key, item in value.items()}
-                return type(value)(**items) if dataclasses.is_dataclass(value) else items
-            return value
-
-        return Arguments(tuple(map(walk, self.positional)), {key: walk(value) for key, value in self.named.items()})
+        memo = {} if memo is None else memo
+        memo |= {id(leaf): function(leaf) for leaf in self.leaves if id(leaf) not in memo}
+        try:
+            return duplicate(self, memo)
+        except Exception as error:
+            raise ModelError(
+                f"the inputs cannot be copied (copy.deepcopy: {first_line(error)}); leave out what holds no tensors"
+            ) from error
 
 
 def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) -> Arguments:
@@ -116,11 +107,6 @@ def _checked_shape(sizes: Any) -> Shape:
     if min(sizes) < 0:
         raise ValueError(f"shape {tuple(sizes)} has a negative size; every size is a whole number from 0")
     return Shape(tuple(map(int, sizes)))
-
-
-def tensors_of(tree: Any) -> list[Tensor]:
-    """Return the tensors in nested tuples, lists and dicts, in order."""
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
@@ -179,3 +165,9 @@ def described(values: Any) -> str:
     if isinstance(values, list | tuple):
         return ", ".join(described(value) for value in values) or "nothing"
     return type(values).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, or its type's name when it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

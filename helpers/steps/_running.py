@@ -27,8 +27,9 @@ from helpers.steps._inputs import (
     described,
     device_of,
     dtype_of,
-    tensors_of,
+    first_line,
 )
+from helpers.steps._objects import State, reachable, tensors_of
 from helpers.steps._preserve import undisturbed
 
 Loss = Callable[[Any], torch.Tensor]
@@ -58,7 +59,8 @@ class Step:
     """What one step runs: a model, its arguments, and for training a loss and an optimizer.
 
     ``device`` is the one whose memory is meant, and ``runs_on`` the one that its operators run on: a CPU stands in for
-    a GPU that this machine does not have. ``assumed`` says what the caller did not.
+    a GPU that this machine does not have. ``assumed`` says what the caller did not. ``initial`` is the state in which
+    each run of a copy begins.
     """
 
     model: nn.Module
@@ -71,6 +73,7 @@ class Step:
     make_optimizer: OptimizerFactory | None
     autocast: torch.dtype | None
     optimizer: torch.optim.Optimizer | None = None
+    initial: State | None = None
 
     @property
     def input_text(self) -> str:
@@ -185,28 +188,36 @@ def sum_of_outputs(outputs: Any) -> torch.Tensor:
     return total
 
 
-def copied_model(model: nn.Module, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+def copied_model(
+    model: nn.Module, copy_tensor: Callable[[torch.Tensor], torch.Tensor], memo: dict[int, Any] | None = None
+) -> nn.Module:
     """Return a copy of the model, without gradients; ``copy_tensor`` copies a tensor that was computed.
 
     Raises ModelError when the model cannot be copied.
     """
+    memo = {} if memo is None else memo
     # A tensor that a module kept from an earlier forward pass (a cache, a weight made by a hook) cannot be deep-copied.
-    kept = [tensor for tensor in kept_tensors(model).values() if not tensor.is_leaf]
+    memo |= {id(tensor): copy_tensor(_detached(tensor)) for tensor in tensors_of(model) if not tensor.is_leaf}
     try:
-        return copy.deepcopy(model, {id(tensor): copy_tensor(_detached(tensor)) for tensor in kept})
+        return copy.deepcopy(model, memo)
     except Exception as error:
         raise ModelError(f"the model cannot be copied (copy.deepcopy: {first_line(error)})") from error
 
 
-def copied(work: Step, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> Step:
-    """Return ``work`` on a copy of its model and inputs; ``copy_tensor`` copies one input.
+def copied(
+    work: Step, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor],
+    refill: Callable[[torch.Tensor, torch.Tensor], object] = torch.Tensor.copy_,
+) -> Step:  # fmt: skip
+    """Return ``work`` on a copy of its model and of all that its inputs hold; ``copy_tensor`` copies one tensor.
 
-    An input that is a view of something larger becomes a tensor of its own size, and an input that is given twice
-    stays one tensor. The copy is in training or in evaluation mode throughout and has no gradients.
+    An input that is a view of something larger becomes a tensor of its own size, and one that is given twice, or that
+    the model holds as well, stays one tensor. The copy is in training or in evaluation mode throughout and has no
+    gradients. ``refill`` gives an input that was written its values back, from the caller's.
 
-    Raises ModelError when the model cannot be copied.
+    Raises ModelError when the model or the inputs cannot be copied.
     """
-    model = copied_model(work.model, copy_tensor)
+    memo: dict[int, Any] = {}
+    model = copied_model(work.model, copy_tensor, memo)
     model.train(work.training)
 
     def copy_leaf(leaf: torch.Tensor | Shape) -> torch.Tensor:
@@ -217,7 +228,10 @@ def copied(work: Step, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -
         except RuntimeError as error:
             raise ValueError(f"inputs={leaf.shape} does not fit into memory; give a smaller shape") from error
 
-    copy_of_work = replace(work, model=model, arguments=work.arguments.replaced(copy_leaf))
+    arguments = work.arguments.replaced(copy_leaf, memo)
+    given = tensors_of(work.arguments)
+    state = State(arguments, originals={memo[id(tensor)]: tensor for tensor in given}, refill=refill)
+    copy_of_work = replace(work, model=model, arguments=arguments, initial=state)
     drop_gradients(copy_of_work)
     return copy_of_work
 
@@ -264,17 +278,21 @@ def made_optimizer(factory: OptimizerFactory, parameters: list[nn.Parameter]) ->
 
 
 def kept_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the tensors that modules keep as plain attributes, by name: they are memory of the model as well."""
-    return {
-        f"{name}.{key}".lstrip("."): value
-        for name, module in model.named_modules()
-        for key, value in vars(module).items()
-        if isinstance(value, torch.Tensor)
-    }
+    """Return the tensors that modules keep as attributes, or in objects there, by name: they are memory of it too."""
+    seen = set(map(id, (*model.modules(), *model.parameters(), *model.buffers())))
+    found: dict[str, torch.Tensor] = {}
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            path = f"{name}.{key}".lstrip(".")
+            tensors = [held for held in reachable(value, seen=seen) if isinstance(held, torch.Tensor)]
+            found |= {path if held is value else f"{path}, {place}": held for place, held in enumerate(tensors, 1)}
+    return found
 
 
 def drop_gradients(work: Step) -> None:
-    """Set the gradients of parameters and inputs to None, as each step finds them."""
+    """Set the gradients of parameters and inputs to None, and give a copy its initial state: so each step begins."""
+    if work.initial is not None:
+        work.initial.restore()
     for tensor in (*work.model.parameters(), *tensors_of(work.arguments)):
         if tensor.is_leaf:
             tensor.grad = None
@@ -336,12 +354,6 @@ def _given(arguments: Arguments) -> str:
     return f" (inputs of shape {', '.join(map(str, shapes))})"
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's message, or its type's name when it has none."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
 def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}" if str(error).strip() else type(error).__name__
 
@@ -369,4 +381,6 @@ def warm_step(
         for _ in range(_WARM_STEPS):
             drop_gradients(work)
             run(work)
-        yield work
+        drop_gradients(work)
+        buffers = {buffer: buffer.detach().clone() for buffer in work.model.buffers()}
+        yield replace(work, initial=State(work.model, work.arguments, originals=work.initial.originals | buffers))
