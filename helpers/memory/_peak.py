@@ -217,7 +217,8 @@ def _measured_on_cuda(work: steps.Step) -> tuple[int, int]:
 
 def _first_step(work: steps.Step) -> steps.Step:
     ready = steps.with_optimizer(work)
-    steps.run(ready)
+    with steps.in_one_thread(work.model):
+        steps.run(ready)
     steps.drop_gradients(ready)
     return ready
 

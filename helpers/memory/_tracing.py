@@ -72,8 +72,8 @@ def _traced(work: steps.Step, observe: Observe, layouts: Layouts) -> Trace:
     for name in steps.opaque_classes(work.model, work.arguments):
         tracer.trace.uncertain.add(f"a {name} cannot be looked into: tensors that it holds are not counted")
     with (
-        _quiet_fakes(), _hidden_fakes(), _foreach_as_real(work), _seen_generator_states(tracer),
-        fake_mode, tracer, layers.watched(),
+        steps.in_one_thread(fake.model), steps.uncompiled(), _quiet_fakes(), _hidden_fakes(), _foreach_as_real(work),
+        _seen_generator_states(tracer), fake_mode, tracer, layers.watched(),
     ):  # fmt: skip
         return _two_steps(fake, tracer, observe(tracer, layers))
 
@@ -119,6 +119,8 @@ class _Copying(TorchFunctionMode):
 class Tracer(TorchDispatchMode):
     """Write down each operator, the storages it made, and each release, in order."""
 
+    supports_higher_order_operators = True
+
     def __init__(
         self,
         fake_mode: FakeTensorMode,
@@ -141,6 +143,10 @@ class Tracer(TorchDispatchMode):
         self._release(self._numbers.dropped_by(self._nodes.observe()))
         if function.namespace in _NOT_OPERATORS:
             return function(*args, **kwargs)
+        if isinstance(function, torch._ops.HigherOrderOperator):
+            self.trace.uncertain.add(f"{function} is followed operator by operator: compiled it may keep others alive")
+            with self:
+                return function.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*args, **kwargs)
         if function not in _CONSTANTS:
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._settled, (args, kwargs))
         if torch.Tag.data_dependent_output in function.tags and not _is_known(args):
@@ -154,6 +160,7 @@ class Tracer(TorchDispatchMode):
         describe = functools.partial(self._described, by_values=by_values) if by_values else self._described
         described = pytree.tree_map_only(torch.Tensor, describe, (args, kwargs))
         outputs = self._outputs(function, args, kwargs, described)
+        pytree.tree_map_only(torch.Tensor, _check_dense, outputs)
         if function in _CONSTANTS:
             self._values.keep(outputs, args[0])
         else:

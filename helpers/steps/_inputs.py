@@ -15,10 +15,10 @@ from torch.nn.utils.rnn import PackedSequence
 from helpers._checks import one_of, short
 from helpers.steps._objects import duplicate, reachable, tensors_of
 
-Inputs = Any  # a shape, several, a tensor, a tuple of positional arguments, or a dict of keyword arguments
+Inputs = Any  # a shape, several, a tensor, a tuple of positional arguments, a dict of keyword arguments or of shapes
 _ACCEPTED = (
     "give a shape such as (64, 1, 28, 28), a tuple of shapes, a tensor, a tuple of positional arguments with a tensor "
-    "among them, or a dict of keyword arguments"
+    "among them, or a dict of keyword arguments or of shapes"
 )
 
 
@@ -46,7 +46,7 @@ class Arguments(NamedTuple):
     @property
     def is_from_shape(self) -> bool:
         """Whether only shapes were given, and no tensor."""
-        return any(isinstance(value, Shape) for value in self.positional)
+        return any(isinstance(value, Shape) for value in (*self.positional, *self.named.values()))
 
     @property
     def leaves(self) -> list[Any]:
@@ -87,7 +87,8 @@ def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) 
     if isinstance(given, Tensor | PackedSequence):
         return Arguments((given,), {})
     if isinstance(given, Mapping) and given:
-        return Arguments((), {str(key): value for key, value in given.items()})
+        are_shapes = all(map(_is_shape, given.values()))
+        return Arguments((), {str(key): _checked_shape(value) if are_shapes else value for key, value in given.items()})
     shapes = (given,) if _is_shape(given) else given
     if isinstance(shapes, tuple | list) and shapes:
         if all(map(_is_shape, shapes)):
@@ -118,6 +119,14 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     return next((dtype for dtype in types if dtype.is_floating_point or dtype.is_complex), torch.float32)
 
 
+def zeros_of(shape: Shape, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Return the tensor of zeros that a shape stands for; ValueError for one that does not fit into memory."""
+    try:
+        return torch.zeros(shape.shape, dtype=dtype, device=device)
+    except RuntimeError as error:
+        raise ValueError(f"inputs={shape.shape} does not fit into memory; give a smaller shape") from error
+
+
 def device_of(model: nn.Module, arguments: Arguments | None = None) -> torch.device:
     """Return the model's device; without parameters and buffers that of the inputs, and else CUDA if there is one."""
     devices = [tensor.device for tensor in (*model.parameters(), *model.buffers(), *tensors_of(arguments))]
@@ -132,7 +141,11 @@ def check_model(model: Any, *, compiled: bool = False) -> None:
     if isinstance(model, type) and issubclass(model, nn.Module):
         raise TypeError(f"{model.__name__} is a class; give a model made of it, {model.__name__}(...)")
     one_of("model", model, nn.Module, "a torch.nn.Module")
-    for name, module in model.named_modules():
+    try:
+        modules = list(model.named_modules())
+    except AttributeError as error:
+        raise ModelError(f"a module has no parts ({error}); begin its __init__ with super().__init__()") from error
+    for name, module in modules:
         where = f"the module {name!r}" if name else "the model"
         if isinstance(module, torch.jit.ScriptModule):
             raise ModelError(f"{where} is a TorchScript module, whose operators cannot be seen; give the Python model")
@@ -161,9 +174,9 @@ def described(values: Any) -> str:
     if isinstance(values, Tensor):
         return f"{tuple(values.shape)} {str(values.dtype).removeprefix('torch.')}"
     if isinstance(values, Mapping):
-        return ", ".join(f"{key}={described(value)}" for key, value in values.items())
+        return ", ".join(f"{key}={described(value)}" for key, value in values.items() if value is not None)
     if isinstance(values, list | tuple):
-        return ", ".join(described(value) for value in values) or "nothing"
+        return ", ".join(filter(None, map(described, values))) or "nothing"
     return type(values).__name__
 
 

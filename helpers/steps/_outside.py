@@ -51,8 +51,8 @@ def nothing_left(model: nn.Module) -> Iterator[None]:
         places = _take_back(tables)
     if places:
         raise ModelError(
-            f"the forward keeps a tensor that it computes in {', '.join(sorted(places))}, outside of the model, and one "
-            "without data would stay there; run the model once on real data first, so that the tensor is a real one"
+            f"the forward keeps a tensor that it computes in {', '.join(sorted(places))}, outside of the model, and "
+            "one without data would stay there; run the model once on real data first, so that the tensor is a real one"
         )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -35,6 +36,15 @@ def undisturbed() -> Iterator[None]:
     """Give back the random generators as they were, and keep the garbage collector from a moment of its own choice."""
     with collector_off(), _generators_kept():
         yield
+
+
+def uncompiled() -> AbstractContextManager:
+    """Run as it was written what torch.compile has made, or flex_attention would make, whose frames it gives up else.
+
+    Loading the compiler takes seconds: where it is not loaded, nothing was compiled.
+    """
+    has_compiler = {"torch._dynamo", "torch.nn.attention.flex_attention"} & sys.modules.keys()
+    return torch.compiler.set_stance("force_eager") if has_compiler else nullcontext()
 
 
 @contextmanager

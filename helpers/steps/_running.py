@@ -8,6 +8,7 @@ Lesson 07.
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -17,8 +18,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from helpers._checks import kind_of
 from helpers.steps._inputs import (
     Arguments,
+    ForwardError,
     Inputs,
     ModelError,
     Shape,
@@ -28,6 +31,7 @@ from helpers.steps._inputs import (
     device_of,
     dtype_of,
     first_line,
+    zeros_of,
 )
 from helpers.steps._objects import State, reachable, tensors_of
 from helpers.steps._preserve import undisturbed
@@ -223,10 +227,7 @@ def copied(
     def copy_leaf(leaf: torch.Tensor | Shape) -> torch.Tensor:
         if isinstance(leaf, torch.Tensor):
             return copy_tensor(_detached(leaf)).requires_grad_(leaf.requires_grad)
-        try:
-            return torch.zeros(leaf.shape, dtype=dtype_of(work.model), device=work.runs_on)
-        except RuntimeError as error:
-            raise ValueError(f"inputs={leaf.shape} does not fit into memory; give a smaller shape") from error
+        return zeros_of(leaf, dtype_of(work.model), work.runs_on)
 
     arguments = work.arguments.replaced(copy_leaf, memo)
     given = tensors_of(work.arguments)
@@ -256,8 +257,8 @@ def check_optimizer(optimizer: Any) -> None:
     """Raise TypeError where ``optimizer`` is neither None nor what makes an optimizer of a list of parameters."""
     if isinstance(optimizer, torch.optim.Optimizer) or not (optimizer is None or callable(optimizer)):
         raise TypeError(
-            f"optimizer is a {type(optimizer).__name__} object; give a class such as torch.optim.Adam, or a function "
-            "from a list of parameters to an optimizer, such as lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)"
+            f"optimizer is {kind_of(optimizer)}; give a class such as torch.optim.Adam, or a function from a list of "
+            "parameters to an optimizer, such as lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)"
         )
 
 
@@ -359,6 +360,31 @@ def _described(error: BaseException) -> str:
 
 
 @contextmanager
+def in_one_thread(model: nn.Module) -> Iterator[None]:
+    """Raise ForwardError where the forward calls a module of ``model`` in another thread, which nothing here follows.
+
+    It is raised there, where a forward may never look, and again at the end.
+    """
+    thread, own, strays = threading.get_ident(), {id(module) for module in model.modules()}, []
+
+    def enter(module: nn.Module, _: Any) -> None:
+        is_backward = torch._C._current_graph_task_id() != -1  # on CUDA it has a thread of its own
+        if threading.get_ident() != thread and id(module) in own and not is_backward:
+            kind = type(module).__name__
+            strays.append(ForwardError(f"the forward calls a {kind} in another thread, whose operators are not seen; "
+                                       "let it call its layers one after another"))  # fmt: skip
+            raise strays[0]
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(enter)
+    try:
+        yield
+    finally:
+        hook.remove()
+        if strays:
+            raise strays[0]
+
+
+@contextmanager
 def warm_step(
     model: nn.Module,
     inputs: Inputs = None,
@@ -378,7 +404,9 @@ def warm_step(
     work = step(model, inputs, shape, optimizer=optimizer, training=training, loss=loss)
     with undisturbed(), torch.inference_mode(False):
         work = with_optimizer(copied(work, copy_tensor=torch.clone))
-        for _ in range(_WARM_STEPS):
+        with in_one_thread(work.model):
+            run(work)
+        for _ in range(1, _WARM_STEPS):
             drop_gradients(work)
             run(work)
         drop_gradients(work)
