@@ -217,16 +217,15 @@ def _measured_on_cuda(work: steps.Step) -> tuple[int, int]:
 
 def _first_step(work: steps.Step) -> steps.Step:
     ready = steps.with_optimizer(work)
-    steps.run(ready)
+    with steps.in_one_thread(work.model):
+        steps.run(ready)
     steps.drop_gradients(ready)
     return ready
 
 
 def _own_bytes(work: steps.Step) -> int:
     """Return the bytes of the distinct storages of the model's tensors and the inputs."""
-    model = work.model
-    named = (model.parameters(), model.buffers(), steps.kept_tensors(model).values(), steps.tensors_of(work.arguments))
-    tensors = [tensor for group in named for tensor in group]
+    tensors = steps.tensors_of(work.model, work.arguments)
     return sum({tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 

@@ -56,20 +56,26 @@ def traced(work: steps.Step, observe: Observe = UNOBSERVED, layouts: Layouts | N
 
     Raises ModelError when the step raises, or when what it does depends on the values of a tensor.
     """
+    with steps.undisturbed(), torch.inference_mode(False), steps.nothing_left(work.model):
+        return _traced(work, observe, layouts or {})
+
+
+def _traced(work: steps.Step, observe: Observe, layouts: Layouts) -> Trace:
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues()
-    with steps.undisturbed(), torch.inference_mode(False):
-        copying = _Copying(fake_mode, work.runs_on, values)
-        with copying, fake_mode:
-            fake = steps.copied(work, copy_tensor=copying.copied)
-        layers = attribution.Layers(fake.model)
-        tracer = Tracer(fake_mode, layers, work, values, layouts or {})
-        tracer.trace.uncertain.update(work.assumed)
-        with (
-            _quiet_fakes(), _hidden_fakes(), _foreach_as_real(work), _seen_generator_states(tracer),
-            fake_mode, tracer, layers.watched(),
-        ):  # fmt: skip
-            return _two_steps(fake, tracer, observe(tracer, layers))
+    copying = _Copying(fake_mode, work.runs_on, values)
+    with copying, fake_mode:
+        fake = steps.copied(work, copy_tensor=copying.copied, refill=copying.kept)
+    layers = attribution.Layers(fake.model)
+    tracer = Tracer(fake_mode, layers, work, values, layouts)
+    tracer.trace.uncertain.update(work.assumed)
+    for name in steps.opaque_classes(work.model, work.arguments):
+        tracer.trace.uncertain.add(f"a {name} cannot be looked into: tensors that it holds are not counted")
+    with (
+        steps.in_one_thread(fake.model), steps.uncompiled(), _quiet_fakes(), _hidden_fakes(), _foreach_as_real(work),
+        _seen_generator_states(tracer), fake_mode, tracer, layers.watched(),
+    ):  # fmt: skip
+        return _two_steps(fake, tracer, observe(tracer, layers))
 
 
 class _Copying(TorchFunctionMode):
@@ -81,11 +87,11 @@ class _Copying(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch._C.TensorBase.clone:  # a parameter's deepcopy asks for one
-            return self._kept(self._fake(args[0]), args[0])
+            return self.kept(self._fake(args[0]), args[0])
         if function is torch.Tensor.__deepcopy__:
             tensor, memo = args
             if id(tensor) not in memo:
-                memo[id(tensor)] = self._kept(self._fake(tensor), tensor)
+                memo[id(tensor)] = self.kept(self._fake(tensor), tensor)
             return memo[id(tensor)]
         with torch._C.DisableTorchFunctionSubclass():
             return function(*args, **(kwargs or {}))
@@ -93,7 +99,7 @@ class _Copying(TorchFunctionMode):
     def copied(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a fake copy in memory of its own."""
         with torch._C.DisableTorchFunction():
-            return self._kept(self._fake(tensor).clone(), tensor)
+            return self.kept(self._fake(tensor).clone(), tensor)
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device == self._device:
@@ -101,7 +107,8 @@ class _Copying(TorchFunctionMode):
         strided = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=self._device)
         return strided.requires_grad_(tensor.requires_grad)
 
-    def _kept(self, fake: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    def kept(self, fake: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        """Return ``fake``, of which the values of ``tensor`` are known from now on if they are few integers."""
         has_values = not (isinstance(tensor, FakeTensor) or tensor.is_meta) and tensor.layout == torch.strided
         is_index = not (tensor.is_floating_point() or tensor.is_complex())
         if has_values and is_index and tensor.numel() <= MOST_ELEMENTS:
@@ -111,6 +118,8 @@ class _Copying(TorchFunctionMode):
 
 class Tracer(TorchDispatchMode):
     """Write down each operator, the storages it made, and each release, in order."""
+
+    supports_higher_order_operators = True
 
     def __init__(
         self,
@@ -134,6 +143,10 @@ class Tracer(TorchDispatchMode):
         self._release(self._numbers.dropped_by(self._nodes.observe()))
         if function.namespace in _NOT_OPERATORS:
             return function(*args, **kwargs)
+        if isinstance(function, torch._ops.HigherOrderOperator):
+            self.trace.uncertain.add(f"{function} is followed operator by operator: compiled it may keep others alive")
+            with self:
+                return function.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*args, **kwargs)
         if function not in _CONSTANTS:
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._settled, (args, kwargs))
         if torch.Tag.data_dependent_output in function.tags and not _is_known(args):
@@ -147,6 +160,7 @@ class Tracer(TorchDispatchMode):
         describe = functools.partial(self._described, by_values=by_values) if by_values else self._described
         described = pytree.tree_map_only(torch.Tensor, describe, (args, kwargs))
         outputs = self._outputs(function, args, kwargs, described)
+        pytree.tree_map_only(torch.Tensor, _check_dense, outputs)
         if function in _CONSTANTS:
             self._values.keep(outputs, args[0])
         else:

@@ -94,6 +94,10 @@ def _expanded_back(call: Call) -> Work:
     return summed(call.output._replace(elements=call.output.numel), source) if source.needs_grad else NOTHING
 
 
+def _summed_up(call: Call) -> Work:
+    return Work(flops=call.inputs[-1].numel) + traffic(call.inputs, [call.output])
+
+
 def _no_work(_: Call) -> Work:
     return NOTHING
 
@@ -105,6 +109,7 @@ _MOVING: dict[str, Rule] = {
     **{name: Rule(_scatter, _scatter_back) for name in conventions.SCATTER},
     "im2col": Rule(_copied, _gather_back),  # its gradient is a fold: each element is added where it came from
     "expand": Rule(_no_work, _expanded_back),
+    "flex_lib::zeros_and_scatter": Rule(_summed_up, _no_work),  # the gradient of what a score of flex_attention takes
     "_embedding_bag": Rule(_bag, _bag_back),
     "_embedding_bag_forward_only": Rule(_bag, _bag_back),
 }

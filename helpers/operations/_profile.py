@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from helpers import _trees as trees, steps
+from helpers._checks import one_of
 from helpers.operations import _backward as backward, _conventions as conventions, _formulas as formulas
 from helpers.operations._known import OnShapes
 from helpers.operations._optimizer import optimizer_calls
@@ -76,23 +78,35 @@ def profile_ops(
     steps.check_model(model, compiled=True)
     given = steps.arguments_of(model, inputs, shape)
     steps.check_optimizer(optimizer)
+    for name, flag in (("values", values), ("inputs_need_grad", inputs_need_grad)):
+        one_of(name, flag, bool, "True or False")
     if values:
         _check_values(model)
-    with torch.inference_mode(False), steps.preserved(model, given):
-        trace = (Trace if values else OnShapes)(model)
-        arguments = _stand_ins(model, given, trace, need_grad=inputs_need_grad)
-        try:
-            with trace.recording():
-                outputs = model(*arguments.positional, **arguments.named)
-        except Exception as error:
-            raise _explained(error, model, trace, arguments, given.is_from_shape) from error
-        reached = backward.reached(outputs, trace)
-        trained = [p for p in model.parameters() if reached.trains(p, trace.stand_in(p))]
-        tally = _Tally(trace, reached)
-        if optimizer is not None:
-            places = [trace.parameter_owner[id(p)] for p in trained]
-            tally.add_optimizer(optimizer_calls(trained, places, optimizer))
-    shown = steps.described((*arguments.positional, *arguments.named.values()))
+    with torch.inference_mode(False), nullcontext() if values else steps.nothing_left(model), steps.preserved(model):
+        return _counted(model, given, Trace(model) if values else OnShapes(model), optimizer, inputs_need_grad)
+
+
+def _counted(
+    model: nn.Module, given: steps.Arguments, trace: Trace, optimizer: steps.OptimizerFactory | None, need_grad: bool
+) -> OperationProfile:
+    arguments = _stand_ins(model, given, trace, need_grad=need_grad)
+    try:
+        with steps.in_one_thread(model), trace.recording():
+            outputs = model(*arguments.positional, **arguments.named)
+    except Exception as error:
+        raise _explained(error, model, trace, arguments, given.is_from_shape) from error
+    if not steps.tensors_of(outputs):
+        raise steps.ModelError(
+            f"the model returned {type(outputs).__name__} without a tensor, so that nothing is known of its backward; "
+            "return what it computes, in any container or object"
+        )
+    reached = backward.reached(outputs, trace)
+    trained = [p for p in model.parameters() if reached.trains(p, trace.stand_in(p))]
+    tally = _Tally(trace, reached)
+    if optimizer is not None:
+        places = [trace.parameter_owner[id(p)] for p in trained]
+        tally.add_optimizer(optimizer_calls(trained, places, optimizer))
+    shown = steps.described((*arguments.positional, arguments.named))
     return _profile(model, shown, _name_of(optimizer), trace, tally)
 
 
@@ -115,11 +129,11 @@ def _stand_ins(model: nn.Module, given: steps.Arguments, trace: Trace, *, need_g
 
     def stand_in(leaf: Any) -> torch.Tensor:
         if isinstance(leaf, steps.Shape) and is_real:
-            drawn = torch.randn(leaf.shape, generator=torch.Generator().manual_seed(0))
+            drawn = steps.zeros_of(leaf, torch.float32, "cpu").normal_(generator=torch.Generator().manual_seed(0))
             device = next((parameter.device for parameter in model.parameters()), None)
             leaf = drawn.to(device, steps.dtype_of(model))
         elif isinstance(leaf, steps.Shape):
-            leaf = torch.empty(leaf.shape, dtype=steps.dtype_of(model), device=META)
+            leaf = steps.zeros_of(leaf, steps.dtype_of(model), META)
         return trace.stand_in_of_input(leaf, needs_grad=need_grad)
 
     return given.replaced(stand_in)
@@ -180,9 +194,13 @@ class _Tally:
             work = Work(flops=item.additions * item.elements, input_bytes=2 * moved, output_bytes=moved)
             self._note(_Cell(item.owner, "gradient accumulation", "backward", "counted"), work, item.additions)
         harmless = {call.sequence for call in trace.calls if "::" in call.name and not call.may_multiply}
-        for sequence, name in self._custom.items():
-            self._note(_Cell(trace.owner_of.get(sequence, 0), name, "backward", "not counted"), NOTHING)
-            if sequence not in harmless or not name.startswith(_OF_LIBRARY):
+        for sequence, (name, calls) in self._custom.items():
+            owner = trace.owner_of.get(sequence, 0)
+            for call in calls or ():
+                self._add_executed(call, owner, "backward")
+            if calls is None:
+                self._note(_Cell(owner, name, "backward", "not counted"), NOTHING)
+            if calls is None and (sequence not in harmless or not name.startswith(_OF_LIBRARY)):
                 self.may_hold_products.add(name)
         for recurrence in trace.recurrences:
             self._add_recurrence(recurrence, reached.recurrences.get(id(recurrence), set()))
@@ -202,7 +220,8 @@ class _Tally:
         ahead, back, lecture = self._known[call.key]
         self._add_lecture(call.owner, lecture)
         self._note(_Cell(call.owner, call.operator, "forward", "counted"), ahead)
-        if formulas.is_registered(call.name) and self._custom.get(call.sequence, "").startswith(_OF_LIBRARY):
+        custom = self._custom.get(call.sequence)
+        if custom and custom.name.startswith(_OF_LIBRARY) and formulas.is_registered(call.name):
             is_reached = bool(self._custom.pop(call.sequence))
         if is_reached:
             self._note(_Cell(call.owner, call.operator, "backward", "counted"), back)
@@ -227,12 +246,15 @@ class _Tally:
     def add_optimizer(self, calls: list[Call]) -> None:
         """Add the operators of an optimizer's step."""
         for call in calls:
-            rule = formulas.rule_for(call.name)
-            treatment = "counted" if rule else "not counted"
-            cell = _Cell(call.owner, call.operator, "optimizer", treatment)
-            self._note(cell, rule.forward(call) if rule else NOTHING)
-            if rule is None and call.may_multiply:
-                self.may_hold_products.add(call.operator)
+            self._add_executed(call, call.owner, "optimizer")
+
+    def _add_executed(self, call: Call, owner: int, phase: str) -> None:
+        """Add an operator that the backward pass or the optimizer runs itself."""
+        rule = formulas.rule_for(call.name)
+        cell = _Cell(owner, call.operator, phase, "counted" if rule else "not counted")
+        self._note(cell, rule.forward(call) if rule else NOTHING)
+        if rule is None and call.may_multiply:
+            self.may_hold_products.add(call.operator)
 
     def _note(self, cell: _Cell, work: Work, calls: int = 1) -> None:
         before, total = self.cells.get(cell, (0, NOTHING))
@@ -366,7 +388,11 @@ def _explained(
 
 
 def _place(error: Exception, model: nn.Module, trace: Trace, arguments: steps.Arguments) -> tuple[str, nn.Module, str]:
-    if trace.failure is not None and trace.failure[0] is error:
-        _, row, given = trace.failure
-        return trace.paths[row], trace.modules[row], given
-    return "", model, steps.described((*arguments.positional, *arguments.named.values()))
+    """Return the innermost module whose forward raised, with its path, and what it was given."""
+    place, traceback = ("", model, steps.described((*arguments.positional, arguments.named))), error.__traceback__
+    while traceback is not None:
+        frame, traceback = traceback.tb_frame, traceback.tb_next
+        if frame.f_code is nn.Module._call_impl.__code__:
+            module, given = frame.f_locals["self"], (*frame.f_locals["args"], frame.f_locals["kwargs"])
+            place = trace.path_of(module), module, steps.described(given)
+    return place

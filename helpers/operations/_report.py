@@ -7,6 +7,7 @@ from dataclasses import field, replace
 import pandas as pd
 
 from helpers import _trees as trees, results
+from helpers._checks import whole_number
 from helpers.results import Record
 
 _SHAPE_LETTERS = 24
@@ -213,10 +214,9 @@ class OperationProfile(trees.LayerProfile):
     def to_depth(self, depth: int) -> OperationProfile:
         """Return the profile without the rows deeper than ``depth`` (the model is 0); every row still holds all inside.
 
-        Raises ValueError for a negative depth. Lesson 11.
+        Raises TypeError for what is no whole number, ValueError for a negative one. Lesson 11.
         """
-        if depth < 0:
-            raise ValueError(f"depth is {depth}; 0 keeps the model's own row, 1 its layers, and so on")
+        whole_number("depth", depth, at_least=0)
         return replace(self, layers=tuple(row for row in self.layers if row.depth <= depth))
 
     def lecture_table(self) -> LectureTable:

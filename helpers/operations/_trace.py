@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ from helpers.operations._specs import (
     tensors_in,
     written,
 )
-from helpers.steps import described
+from helpers.steps import uncompiled
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -55,7 +56,6 @@ class Trace:
         self.draws: set[str] = set()
         self.owner_of: dict[int, int] = {}
         self.causal: tuple[int, int, bool] | None = None
-        self.failure: tuple[BaseException, int, str] | None = None
         self.paths: list[str] = []
         self.modules: list[nn.Module] = []
         self.module_calls: list[int] = []
@@ -67,7 +67,7 @@ class Trace:
         self._stand_ins: dict[int, Tensor] = {}
         self._kept: list[Any] = []
         self._weights: set[int] = set()
-        self._recorder = _DispatchRecorder(self)
+        self._recorder: _DispatchRecorder | None = None
         self._restoring = ExitStack()
         self._made: set[int] = set()
         self._protected: set[int] = set()
@@ -105,7 +105,7 @@ class Trace:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record what runs inside, with autograd on, whatever the caller's modes are; then put back what it wrote."""
-        python_draws, numpy_draws = random.getstate(), str(np.random.get_state())
+        draws = _draws()
         with ExitStack() as stack:
             stack.push(self._restoring)
             stack.enter_context(torch.inference_mode(False))
@@ -116,25 +116,32 @@ class Trace:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
             torch.backends.mha.set_fastpath_enabled(False)
-            if "torch._dynamo" in sys.modules:  # else nothing was compiled, and importing it takes seconds
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(uncompiled())
+            flex = sys.modules.get("torch.nn.attention.flex_attention")
+            if flex is not None:  # it refuses to train on a CPU, and nothing is trained
+                stack.enter_context(mock.patch.object(flex, "_validate_device"))
             for handle in (
                 module_hooks.register_module_forward_pre_hook(self._enter),
                 module_hooks.register_module_forward_hook(self._leave, always_call=True),
             ):
                 stack.callback(handle.remove)
-            stack.enter_context(self._recorder)
+            stack.enter_context(self._operators_recorded())
             stack.enter_context(_FunctionRecorder(self))
             yield
-        if random.getstate() != python_draws:
-            self.draws.add("Python's random")
-        if str(np.random.get_state()) != numpy_draws:
-            self.draws.add("numpy.random")
+        self.draws |= {name for name, state in _draws().items() if state != draws[name]}
+
+    @contextmanager
+    def _operators_recorded(self) -> Iterator[None]:
+        with _DispatchRecorder(self) as self._recorder:
+            try:
+                yield
+            finally:
+                self._recorder = None  # else the two would keep each other, and the tensors, alive
 
     # The modules.
 
     def _enter(self, module: nn.Module, _: Any) -> None:
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread:  # another model's
             return
         row = self._rows.get(id(module))
         if row is None:
@@ -144,16 +151,17 @@ class Trace:
         self._stack.append(row)
         self.module_calls[row] += 1
 
-    def _leave(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+    def _leave(self, module: nn.Module, _: Any, outputs: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         row = self._rows[id(module)]
-        error = sys.exc_info()[1]
-        if error is not None and (self.failure is None or self.failure[0] is not error):
-            self.failure = (error, row, described(inputs))
         self.outputs[row] = shapes_in(outputs)
         while len(self._stack) > 1 and self._stack.pop() != row:
             pass
+
+    def path_of(self, module: nn.Module) -> str:
+        """Return the module's path, "" for one that did not run."""
+        return self.paths[self._rows.get(id(module), 0)]
 
     def here(self) -> str:
         """Return the path of the module whose forward runs now, as a report names it."""
@@ -168,6 +176,9 @@ class Trace:
             return False  # a padding mask may hold anything: the whole of every sequence is counted
         if is_recurrence(name, args):
             return self._recurrence(func, args)
+        if name == "flex_attention":  # as torch computes it without its compiler, and with a gradient on every device
+            with _FunctionRecorder(self):
+                return sys.modules[type(func).__module__].math_attention(*args, **kwargs)
         return self._attention(func, name, args, kwargs) if name in _ATTENTION else func(*args, **kwargs)
 
     def _recurrence(self, func: Any, args: tuple) -> Any:
@@ -177,7 +188,7 @@ class Trace:
             trace = Trace(nn.Module())
             pairs = zip(tensors_in(args), tensors_in(shortened), strict=True)
             trace._weights = {storage_of(new) for old, new in pairs if storage_of(old) in self._weights}
-            with trace._recorder:
+            with trace._operators_recorded():
                 return trace, func(*shortened)
 
         with _disable_current_modes():
@@ -278,6 +289,12 @@ class Trace:
             self.draws.add(self.here())
         for tensor in made:
             tensor.untyped_storage().drawn = True
+
+
+def _draws() -> dict[str, Any]:
+    """Return the states of the generators that a random draw of another library than torch would change."""
+    kind, words, *rest = np.random.get_state()
+    return {"Python's random": random.getstate(), "numpy.random": (kind, words.tobytes(), *rest)}
 
 
 @functools.cache

@@ -184,6 +184,8 @@ class StepRecorder(TorchDispatchMode):
     It keeps arguments and no results: a gradient that somebody else holds is copied by autograd, not taken over.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []
@@ -193,6 +195,9 @@ class StepRecorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, torch._ops.HigherOrderOperator):  # it is run operator by operator
+            with self:
+                return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*args, **kwargs)
         if func.namespace not in _NOT_OPERATORS:
             key = _key(func, args, kwargs)
             if key not in self._places:
@@ -210,7 +215,7 @@ def record_step(work: steps.Step) -> StepRecorder:
     """Run one step of ``work`` and return its operators."""
     recorder = StepRecorder()
     steps.drop_gradients(work)
-    with recorder:
+    with steps.uncompiled(), recorder:
         steps.run(work, recorder.enter)
     return recorder
 

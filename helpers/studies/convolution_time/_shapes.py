@@ -147,7 +147,7 @@ def network_shapes(model: nn.Module, inputs: steps.Inputs = None) -> NetworkShap
     def note(layer: nn.Conv2d, args: tuple[Any, ...]) -> None:
         called.append((names[layer], layer, tuple(args[0].shape)))
 
-    with torch.inference_mode(False), steps.preserved(model, given):
+    with torch.inference_mode(False), steps.preserved(model):
         for layer in (module for module in names if isinstance(module, nn.Conv2d)):
             layer.register_forward_pre_hook(note)
         _run_on_meta(model, given)

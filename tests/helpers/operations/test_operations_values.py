@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from operation_samples import BrokenGradient, Functional, weight
+from operation_samples import Functional, HiddenGradient, weight
 from test_operations_unchanged import _state
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -199,11 +199,11 @@ def test_a_count_that_depends_on_a_draw_says_so(run, named):
 
 
 def test_the_headline_says_at_least_where_products_may_be_missing():
-    custom = Functional(lambda m, x: BrokenGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3))
+    custom = Functional(lambda m, x: HiddenGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3))
     lines = str(profile_ops(custom, (2, 3))).splitlines()
     assert lines[1].startswith("  forward   36 MAC, 72 FLOP")
     assert lines[2].startswith("  backward  at least 18 MAC, at least ")
-    assert lines[3] == "  no rule for BrokenGradientBackward: may hold multiply-accumulates"
+    assert lines[3] == "  no rule for HiddenGradientBackward: may hold multiply-accumulates"
     lines = str(profile_ops(Functional(lambda m, x: m.a(x).sort()[0], a=nn.Linear(3, 3)), (2, 3))).splitlines()
     assert lines[1].startswith("  forward   18 MAC, at least 36 FLOP, at least ")
     assert lines[3] == "  no rule for aten.sort.default: no multiply-accumulates"
