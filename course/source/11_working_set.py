@@ -832,7 +832,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("recipe, 4,096 tokens")
 # A training step of Llama 2 7B with Adam and 4,096 tokens needs 116.1 GB at its fullest moment, the beginning of the backward pass, so not even an H100 with 80 GB would have been enough.
 # Of these, 94.3 GB are 14 bytes per parameter and 20.1 GB are 4.9 MB per token, whereas fused attention has removed 34.4 GB of scores. With LoRA and checkpointing the model does
 # learn on your GPU, in 16.7 GB, although only 40 million added parameters change. All of these are counts of tensors, and `nvidia-smi` shows more, since it adds CUDA's own memory and the
-# memory that PyTorch's [caching allocator](glossary.md#caching-allocator) holds in reserve.
+# memory that PyTorch's [caching allocator](glossary.md#caching-allocator) holds in reserve, some of it in pieces too small to use, which is called [fragmentation](glossary.md#fragmentation).
 #
 # The [exercises](exercises/11_working_set_exercises.ipynb) count a convolution, a step with frozen layers and what an allocator reserves, and plan a model of your own. The
 # [appendix](appendix/11_working_set.ipynb) profiles time, compares tools that count operations, shows what autocast keeps, and takes AlexNet apart.

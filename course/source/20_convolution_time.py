@@ -585,7 +585,7 @@ seen = np.array([shapes[place] not in networks["resnet50"] for place in own])
 costs = fit_costs(amounts[seen], direct_s[own[seen]])
 tested = study.errors(amounts[~seen] @ costs, direct_s[own[~seen]])
 assert tested.rmspe_share < 0.08
-assert abs(costs[1] * peak / 2 - 1) < 0.15  # what a MAC takes at the peak
+assert abs(costs[1] * product / 2 - 1) < 0.15  # what a MAC takes at that rate
 print(f"{(~seen).sum()} shapes held out: RMSPE {100 * tested.rmspe_share:.1f} %; costs, each:")
 for term, cost in zip(terms, costs, strict=True):
     print(f"{term:12} {1e12 * cost:10,.0f} ps")

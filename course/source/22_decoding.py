@@ -432,7 +432,8 @@ timing.claim(sentence, whole_prompt, at_most=128 / 3, evidence=passes)
 # an answer is written. But arithmetic then counts as well, because every token brings operations of its own. A weight of 2 bytes costs two
 # operations per token, so 100 tokens need 100 operations for each byte. In the time in which the H100 reads a byte, it can do 989 / 3.35, or 295
 # operations. A prompt of 2,000 tokens lies far above that. It takes 2 × 7.5·10⁹ × 2,000, or 3·10¹³ operations, which need 75 ms at 400 TFLOP/s,
-# about the rate that the training of Llama 3 405B reached on each H100 (Grattafiori and others, 2024, published). In those 75 ms the model could
+# about the rate that the training of Llama 3 405B reached on each H100 (Grattafiori and others, 2024, published), a
+# [model FLOPs utilisation](glossary.md#model-flops-utilisation) of 40 %. In those 75 ms the model could
 # have written 17 tokens of an answer.
 #
 # **To remember.** One user gets at most bandwidth divided by the bytes of the weights, which for 15 GB on an H100 is 223 tokens per second. Up to

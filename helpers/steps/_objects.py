@@ -1,4 +1,4 @@
-"""Look into objects of any class: the tensors they hold, a copy of them, and their state, to be put back. Lesson 07."""
+"""Look into objects of any class: the tensors they hold, a copy of them, and their state, to be put back. Lesson 11."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Take back what a run on shapes has put outside the model: in caches of functools, classes, globals, closures.
 
 Code keeps tables there (positions, anchors, masks), to compute them once. A table that a run on shapes has filled holds
-a tensor without data, and every later run that meets it fails or, on fake tensors, gives a fake result. Lesson 07.
+a tensor without data, and every later run that meets it fails or, on fake tensors, gives a fake result. Lesson 11.
 """
 
 from __future__ import annotations

@@ -165,11 +165,6 @@ def test_rules_of_thumb_are_taken_whole():
     assert page.rules_of_thumb(text) == ["A sum takes 1 ns,\nand no more."]
 
 
-def test_a_lesson_without_a_place_on_the_map_is_told():
-    read, built = made()
-    assert "[ways.sums]" in page.way(replace(read, way=None), built)[0].what
-
-
 def test_the_first_screen_has_the_map_and_the_last_the_way_on():
     source = SOURCE + '# %% [markdown] tags=["recap"]\n# ## Back\n'
     read = parse(source)

@@ -20,14 +20,14 @@ def pages(course: Course, lessons: Sequence[Lesson]) -> dict[Path, str]:
     for lesson in lessons:
         if lesson.way:
             found[course.map(lesson)] = machine_map.svg(lesson.way.places)
-    if any(course.story(lesson).is_file() for lesson in lessons):
-        found[course.rules_of_thumb] = rules_of_thumb(course, lessons)
+    if any(lesson.way for lesson in lessons):
+        found[course.rules_of_thumb] = rules_of_thumb(lessons)
     if course.syllabus.is_file():
         found[course.syllabus] = syllabus.page(lessons, exercise_minutes(course))
     return found
 
 
-def rules_of_thumb(course: Course, lessons: Sequence[Lesson]) -> str:
+def rules_of_thumb(lessons: Sequence[Lesson]) -> str:
     """Return the page of the rules of thumb: those that end the parts of the lessons, by act."""
     lines = [
         "# Rules of thumb",
@@ -37,7 +37,7 @@ def rules_of_thumb(course: Course, lessons: Sequence[Lesson]) -> str:
     act = ""
     for lesson in lessons:
         rules = [rule for cell in lesson.cells if cell.kind == "markdown" for rule in page.rules_of_thumb(cell.source)]
-        if not rules or not course.story(lesson).is_file():
+        if not rules or lesson.way is None:
             continue
         if lesson.act != act:
             lines += ["", f"## {lesson.act}"]

@@ -20,6 +20,8 @@
 # layer by layer, and the peak of LeNet with what its convolutions take inside.
 
 # %%
+from functools import partial
+
 import pandas as pd
 import thop
 import torch
@@ -27,6 +29,7 @@ from torch import nn
 
 import helpers
 from helpers import memory, operations, plotting, profiling, recorded, results, timing, units
+from helpers.studies import working_set
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 digits = torch.rand(64, 1, 28, 28, device=device)
@@ -321,3 +324,102 @@ flowing_bytes = sum(row.input_bytes + row.output_bytes for row in alexnet.layers
 print(f"parameters: {alexnet.parameter_bytes:,} bytes")
 print(f"inputs and outputs: {flowing_bytes:,} bytes an image")
 print(f"they are equal at a batch of {alexnet.parameter_bytes / flowing_bytes:.0f}")
+
+# %% [markdown]
+# ## The working set of each layer
+#
+# The lesson counts a block of a language model. Here is LeNet, layer by layer, when it trains on 64 images with Adam. Early layers save the most, because their outputs are large
+# pictures, and a single late layer has most of the weights and of what Adam keeps for them.
+
+# %% tags=["hide-input"]
+adam = partial(torch.optim.Adam, fused=True)
+trained = memory.profile_layer_mem(helpers.LeNet().to(device), (64, 1, 28, 28), optimizer=adam)
+drawn = plotting.draw_layer_memory(
+    trained, training=True, title="LeNet, 64 images: what training keeps"
+)
+alt = "Bars by layer: relu1, pool1, relu2 save most; fc1 has most weights, gradients, state."
+plotting.show(drawn, alt=alt)
+
+# %% [markdown]
+# ## A tool that counts modules
+#
+# `thop` is in wide use, and it has a rule for each *module* that it knows. Linear layers are modules, whereas the two products of plain attention, which are written with `@`, belong to
+# no module. Which share of the multiply-accumulates does it see?
+
+
+# %%
+def plain(queries, keys, values):
+    scores = queries @ keys.transpose(-1, -2) / queries.shape[-1] ** 0.5  # (b, heads, n, n)
+    later = torch.full_like(scores[0, 0], -torch.inf).triu(1)
+    return torch.softmax(scores + later, dim=-1) @ values
+
+
+words = torch.zeros(1, 128, 64)
+by_hand = 128 * 64 * 4 * 64 + 2 * 128 * 128 * 64
+thop_macs, _ = thop.profile(
+    working_set.Attention(64, 1, plain), inputs=(words,), verbose=False
+)
+ours = operations.profile_ops(working_set.Attention(64, 1, plain), words)
+print(f"by hand {by_hand:,}, profile_ops {ours.forward_macs:,}, thop {thop_macs:,.0f} MAC")
+
+# %% [markdown]
+# Half of the work was not counted, and nothing says so unless you pass `report_missing=True`. Ask every profiler what it did not count.
+#
+# ## What autocast keeps
+#
+# Under `torch.autocast` weights, gradients and Adam's state stay float32. Products read bfloat16 copies of the weights, which stay until the backward pass has used them, and what
+# the products save is bfloat16. The norms save their float32 input. So you might expect half of the peak, and get more.
+
+# %% tags=["hide-input", "nbval-ignore-output"]
+small = working_set.LanguageModel(
+    lambda: working_set.Attention(128, 4, plain), layers=4, width=128, vocabulary=64
+).to(device)
+characters = torch.randint(64, (4, 257), device=device)
+wide = memory.estimate_peak_memory(small, characters, optimizer=adam).peak_bytes
+cast = memory.estimate_peak_memory(
+    small, characters, optimizer=adam, autocast=torch.bfloat16
+).peak_bytes
+measured = memory.measure_peak_memory(
+    small, characters, optimizer=adam, autocast=torch.bfloat16
+).peak_bytes
+assert 0.5 < cast / wide < 0.95
+assert abs(cast / measured - 1) < 0.02
+print(
+    f"of the float32 peak {cast / wide:.0%} are left (modelled), {measured / wide:.0%} (measured)"
+)
+
+# %% [markdown]
+# On CUDA the softmax computes in float32 as well, and both its result and a bfloat16 copy for the next product are kept, so even more is left there. Autocast buys speed first.
+#
+# ## What the allocator says
+#
+# | on CUDA | counts |
+# |---|---|
+# | `torch.cuda.max_memory_allocated()` | tensors, at their peak |
+# | `torch.cuda.max_memory_reserved()` | what PyTorch took from the driver |
+# | `nvidia-smi` | that, and CUDA's own |
+#
+# Our estimates are of the first (the table is of PyTorch's notes *CUDA semantics*). PyTorch keeps freed memory for later tensors in a caching allocator and may cut one large piece for
+# several tensors. It cannot move a tensor that is alive, so it must sometimes ask the driver for more, although enough bytes are free.
+
+# %% tags=["hide-input"]
+GB = 10**9
+free, data = "waiting, freed and kept by PyTorch", "data, alive"
+lanes = {
+    "8 GB are freed": [free],
+    "four tensors cut from them": [data] * 4,
+    "two are freed": [free, data, free, data],
+}
+spans = [
+    plotting.Span(lane, 8 * GB * place // len(kinds), 8 * GB * (place + 1) // len(kinds), kind)
+    for lane, kinds in lanes.items()
+    for place, kind in enumerate(kinds)
+]
+spans.append(plotting.Span("3 GB are needed", 8 * GB, 11 * GB, data))
+title = "Two gaps of 2 GB have no room for a tensor of 3 GB"
+drawn = plotting.gantt(spans, title=title, unit="B", xlabel="address")
+plotting.show(drawn, alt="Two free gaps of 2 GB each between tensors; 3 GB fit into neither.")
+
+# %% [markdown]
+# If an `OutOfMemoryError` says that much memory is reserved but unallocated, it gives its own advice, `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, which lets segments grow in
+# place.

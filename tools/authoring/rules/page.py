@@ -1,7 +1,7 @@
 """The page: a lesson that begins as a story, shows the code that is the idea, and asks in whole sentences.
 
-It holds for each lesson that has a story, ``course/source/stories/NN_title.md``. Each rule is a function that
-returns what breaks it.
+It holds for each lesson whose way ``course/order.toml`` states. Such a lesson has a story too, which is
+``course/source/stories/NN_title.md``. Each rule is a function that returns what breaks it.
 """
 
 from __future__ import annotations
@@ -220,13 +220,7 @@ def answers_in_other_styles(lesson: Lesson, _: Notebook) -> list[Problem]:
     return problems
 
 
-def way(lesson: Lesson, _: Notebook) -> list[Problem]:
-    """The lesson has its place on the map, and says why the next one follows."""
-    what = f"course/order.toml has no [ways.{lesson.slug}]; state its places on the map, and leads_on"
-    return [] if lesson.way else [Problem(lesson.notebook_name, None, what)]
-
-
-CHECKS = (sizes, questions, parts, gates, answers_in_other_styles, way, form.booleans, form.answers)
+CHECKS = (sizes, questions, parts, gates, answers_in_other_styles, form.booleans, form.answers)
 
 
 def check(lesson: Lesson, built: Notebook) -> list[Problem]:
