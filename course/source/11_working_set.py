@@ -551,9 +551,10 @@ def by_kind(estimate):
     return {kind: alive(of_kind, moments) for kind, of_kind in lives.items()}
 
 
-# %% tags=["look"]
+# %% tags=["look", "nbval-ignore-output"]
 running_peak = max(map(sum, zip(*by_kind(estimate).values(), strict=True)))
 peak.reveal(modelled=running_peak, measured=measured.peak_bytes)
+assert abs(running_peak / measured.peak_bytes - 1) < 0.01
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=3 headline="The peak is a moment, and not a sum"
 ledger = 16 * 808_064 + 4 * 256 * 13_696

@@ -660,7 +660,7 @@ assert found[4][0] > right_of(logits_before) - 3
 columns = ["right", "error of the logits", "noise of fc1, modelled", "counted"]
 forms = "{:.1f} %", "{:.1%}", "{:.2g}", "{:.2g}"
 assert all(abs(noise / step - 1) < 0.1 for *_, step, noise in found.values())
-assert all(1.3 < found[bits][1] / found[bits + 1][1] < 4 for bits in range(2, 8))
+assert all(1.2 < found[bits][1] / found[bits + 1][1] < 8 for bits in range(2, 8))
 table = {
     bits: [form.format(each) for form, each in zip(forms, row, strict=True)]
     for bits, row in found.items()
