@@ -12,7 +12,9 @@ import functools
 import html
 import re
 import struct
+import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -30,14 +32,27 @@ _ROWS = ("table", "thead", "tbody", "tr", "th", "td")
 _OVER = {"tr": ("tr",), "td": ("td", "th"), "th": ("td", "th"), "thead": ("tbody",), "tbody": ("thead", "tbody")}
 _SILENT = ("style", "script", "template", "title")
 _UNPRINTABLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
+_TURNING = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # of Unicode's bidi algorithm
+_UNPRINTABLE |= dict.fromkeys((*range(0x80, 0xA0), *_TURNING), 0xFFFD)
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with pictures of the characters in place of those that no page may hold, such as NUL.
+    """Return ``text`` as a page may show it: no control character, and no folder of this machine.
 
-    However its lines end, they end as ours do.
+    In place of a control character, such as NUL, stands its picture, and of one that turns the direction of text, the
+    sign for what cannot be shown. Of the folders in which Python and the course lie, "..." is left. However its lines
+    end, they end as ours do.
     """
-    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_UNPRINTABLE)
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").translate(_UNPRINTABLE)
+    return _folders().sub("...", lines)
+
+
+@functools.cache
+def _folders() -> re.Pattern[str]:
+    """Return what matches the folders of Python and the course, whose names are this machine's, longest first."""
+    named = {Path(sys.prefix), Path(sys.base_prefix), HERE.root}
+    own = {str(one) for one in named | {one.resolve() for one in named} if not one.is_relative_to("/usr")}
+    return re.compile(rf"(?:{'|'.join(map(re.escape, sorted(own, key=len, reverse=True)))})(?![\w.-])")
 
 
 def safe(sent: object) -> list[dict[str, Any]]:
