@@ -12,9 +12,7 @@ import functools
 import html
 import re
 import struct
-import sys
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -37,22 +35,12 @@ _UNPRINTABLE |= dict.fromkeys((*range(0x80, 0xA0), *_TURNING), 0xFFFD)
 
 
 def printable(text: str) -> str:
-    """Return ``text`` as a page may show it: no control character, and no folder of this machine.
+    """Return ``text`` with signs in place of the characters that no page may hold.
 
-    In place of a control character, such as NUL, stands its picture, and of one that turns the direction of text, the
-    sign for what cannot be shown. Of the folders in which Python and the course lie, "..." is left. However its lines
-    end, they end as ours do.
+    They are the control characters, such as NUL, and those that turn the direction of text. However its lines end, they
+    end as ours do.
     """
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").translate(_UNPRINTABLE)
-    return _folders().sub("...", lines)
-
-
-@functools.cache
-def _folders() -> re.Pattern[str]:
-    """Return what matches the folders of Python and the course, whose names are this machine's, longest first."""
-    named = {Path(sys.prefix), Path(sys.base_prefix), HERE.root}
-    own = {str(one) for one in named | {one.resolve() for one in named} if not one.is_relative_to("/usr")}
-    return re.compile(rf"(?:{'|'.join(map(re.escape, sorted(own, key=len, reverse=True)))})(?![\w.-])")
+    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_UNPRINTABLE)
 
 
 def safe(sent: object) -> list[dict[str, Any]]:
