@@ -55,7 +55,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "hz": (0, 1e12), "total_s": (-1e6, 1e6), "s": (0, 1e6), "ns": (0, 1e15), "error_share": (0, 1e9),
     "confidence_share": (0, 1), "share": (-1e3, 1e3),
     "high_ratio": (0, math.inf), "ratio": (0, 1e9), "speedup": (0, 1e9), "cores": (0, 1e5),
-    "threads": (1, 1e5), "level": (1, 9), "ways": (0, 1e6), "line": (0, 1e5), "bits": (0, 1e5),
+    "threads": (1, 1e5), "level": (1, 9), "ways": (0, 1e6), "bits": (0, 1e5),
 }  # fmt: skip
 # What tells who or where somebody is, whatever it is called: folders, serial numbers, addresses.
 _REST = r"[^\s'\",;:)]*"
