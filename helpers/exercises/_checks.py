@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from helpers._checks import one_of
+from helpers._checks import boolean, one_of
 from helpers.exercises import _worked as worked
 from helpers.exercises._agreement import agree, apart, name, short
 from helpers.exercises._copies import copy_data
@@ -67,6 +67,7 @@ class Checks:
         leave lists, dicts, sets and arrays as they were; the caller's own stay so in any case. A function without a
         body, and the course's version, are not called. Raises TypeError where ``arguments`` is no list and no tuple.
         """
+        boolean("unchanged", unchanged)
         one_of("arguments", arguments, (list, tuple), "what the function is called with, such as (5,)")
         if self._is_the_courses:
             return
@@ -93,7 +94,7 @@ class Checks:
             problem = f"{asked} gave an answer of type {kind} that cannot be compared: {type(error).__name__}"
         self._outcomes.append(_Outcome(goal, problem))
 
-    def holds(self, goal: str, condition: bool, *, otherwise: str) -> None:
+    def holds(self, goal: str, condition: object, *, otherwise: str) -> None:
         """Hold the last call to ``condition``, such as a count of what it did; ``otherwise`` says what to mend.
 
         A call that raised or returned ``not_yet`` has not reached the goal, whatever the condition says.

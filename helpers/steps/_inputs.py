@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
-from helpers._checks import one_of, short
+from helpers._checks import boolean, one_of, short
 
 Inputs = Any  # a shape, several, a tensor, a tuple of positional arguments, or a dict of keyword arguments
 _ACCEPTED = (
@@ -143,6 +143,7 @@ def check_model(model: Any, *, compiled: bool = False) -> None:
 
     A model that torch.compile has made is accepted where it is ``compiled`` all the same.
     """
+    boolean("compiled", compiled)
     if isinstance(model, type) and issubclass(model, nn.Module):
         raise TypeError(f"{model.__name__} is a class; give a model made of it, {model.__name__}(...)")
     one_of("model", model, nn.Module, "a torch.nn.Module")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from helpers._checks import choice, whole_number
+from helpers._checks import boolean, choice, whole_number
 from helpers.results import Record
 from helpers.simulators import AddressStream, CacheLevel, join_streams, simulate_caches
 
@@ -32,6 +32,7 @@ def tiles_of(
     The table is ``tokens`` x ``tokens``, a tile ``rows`` x ``columns``, and the order "queries outside" or "keys
     outside". With ``causal`` those that have a key to look at. Lesson 18.
     """
+    boolean("causal", causal)
     order = choice("order", order, ORDERS[2:])
     tokens, rows, columns = _checked(tokens, rows, columns)
     own, other = range(tokens // rows), range(tokens // columns)
