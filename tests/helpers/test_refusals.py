@@ -475,6 +475,9 @@ NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
     (lambda: decoding.verify(heads(2) * math.nan, heads(2)), ValueError, "target or draft holds NaN"),
     (lambda: error_share(heads(2, 2), heads(2, 3), heads(2, 2)), ValueError, "(2, 2), (2, 3) and (2, 2)"),
     (lambda: error_share(heads(2), heads(2, 3), heads(3, 2)), ValueError, "give (m, n), (m, k) and (k, n)"),
+    (lambda: error_share(None, None, None), TypeError, "c=None is None; give a matrix, as a tensor"),
+    (lambda: decoding.verify(None, heads(2)), TypeError, "target=None is None; give a tensor"),
+    (lambda: attention.tiles_of(10**9, rows=1, columns=1), ValueError, "give fewer tokens or larger tiles"),
     (lambda: convolution_time.hold_out_networks([SHAPE], {}), ValueError, "networks is empty"),
     (lambda: exercises.Checks("a", print).returns("b", 5, expected=1), TypeError, "arguments=5 is an int; give"),
 )  # fmt: skip

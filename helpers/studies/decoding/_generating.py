@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from helpers._checks import boolean, number, whole_number
+from helpers._checks import boolean, number, one_of, whole_number
 from helpers.models import Decoder
 from helpers.results import Record
 
@@ -63,6 +63,8 @@ def verify(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, tor
     Decoding, 2023, algorithm 1): keep with min(1, target / draft), else draw from max(0, target - draft), normalised.
     What comes out is distributed as ``target``. Raises ValueError for distributions of unlike lengths and for NaN.
     """
+    for name, given in (("target", target), ("draft", draft)):
+        one_of(name, given, torch.Tensor, "a tensor with a probability for each token")
     if target.shape != draft.shape or target.dim() != 1:
         raise ValueError(f"target and draft have the shapes {tuple(target.shape)} and {tuple(draft.shape)}; give one "
                          "probability for each token of one vocabulary")  # fmt: skip

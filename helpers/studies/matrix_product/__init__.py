@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from helpers import native, timing
+from helpers._checks import one_of
 from helpers.results import Record, derived
 from helpers.units import flops_from_macs
 
@@ -263,6 +264,8 @@ def error_share(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> float:
     So above 1 the program is wrong, or computes with fewer bits. NaN gives infinity. Raises ValueError for shapes that
     are not those of a product.
     """
+    for name, matrix in (("c", c), ("a", a), ("b", b)):
+        one_of(name, matrix, torch.Tensor, "a matrix, as a tensor")
     shapes = [tuple(matrix.shape) for matrix in (c, a, b)]
     if any(len(shape) != 2 for shape in shapes) or shapes != [(a.shape[0], b.shape[1]), (a.shape[0], b.shape[0]),
                                                             tuple(b.shape)]:  # fmt: skip
