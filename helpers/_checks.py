@@ -95,6 +95,13 @@ def one_of(name: str, value: Any, kind: type | tuple[type, ...], accepted: str) 
     return value
 
 
+def boolean(name: str, value: Any, accepted: str = "give True or False") -> bool:
+    """Return ``value`` as a bool; raise TypeError unless it is True or False, as "no" would count as true."""
+    if type(value).__name__ not in ("bool", "bool_"):  # Python's, and NumPy's of both its versions
+        raise TypeError(f"{name}={short(value)} is {_kind(value)}; {accepted}")
+    return bool(value)
+
+
 def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
     """Return the shape ``inputs`` of a batch; raise TypeError or ValueError unless it is sizes above 0, one or more."""
     if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not inputs:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import functools
 import html
 import importlib.metadata
 import importlib.util
+import math
 import os
 import platform
 import re
@@ -45,6 +47,8 @@ _SETUP = (
     "use its python"
 )
 _NO_GPU = "nothing without an NVIDIA GPU: the course runs on the CPU and shows recorded GPU runs"
+_FEWEST_FILES = 256
+_MORE_FILES = "allow more open files: run `ulimit -n 4096` in this shell, and start again there"
 _CPP_PROGRAM = """#include <cmath>
 #include <vector>
 extern "C" int course_answer(int n) { return static_cast<int>(std::sqrt(std::vector<double>(n, n * 1.0)[0])); }
@@ -138,6 +142,8 @@ def _check(name: str, purpose: str, *, needed: bool = False) -> Callable[[Callab
             except Exception as error:
                 works, detail = False, f"the check itself broke: {type(error).__name__}: {error}"
                 remedy = "report this line to the authors of the course"
+            if not works and os.strerror(errno.EMFILE) in detail:
+                remedy = _MORE_FILES
             return Check(name, works, needed, purpose, _public(detail), remedy)
 
         return examined
@@ -197,6 +203,18 @@ def _check_digits() -> str:
     return f"{counts[0]:,} to train on and {counts[1]:,} to test with"
 
 
+@_check("cache", "what is measured or compiled once and kept", needed=True)
+def _check_cache() -> str:
+    """Make the cache folder, and write a file there."""
+    try:
+        tempfile.TemporaryFile(dir=storage.cache_folder()).close()
+    except OSError as error:
+        repair = "set the environment variable HELPERS_CACHE to a folder that you may write to"
+        reason = f"nothing can be written to {error.filename}: {(error.strerror or str(error)).partition(';')[0]}"
+        raise _DoesNotWorkError(reason, repair) from error
+    return "takes files"
+
+
 @_check("Jupyter kernel", "running a notebook", needed=True)
 def _check_kernel() -> str:
     """Start a kernel where the lessons are, and import ``helpers`` there."""
@@ -214,7 +232,8 @@ def _check_kernel() -> str:
     except TimeoutError:
         raise _DoesNotWorkError(f"a kernel starts, but does not answer within {_KERNEL_LIMIT_S} s", _SETUP) from None
     except Exception as error:
-        raise _DoesNotWorkError(f"a kernel does not start: {type(error).__name__}: {error}", _SETUP) from error
+        mends = _MORE_FILES if _most_files() < _FEWEST_FILES else _SETUP  # a kernel that lacks them dies without a word
+        raise _DoesNotWorkError(f"a kernel does not start: {type(error).__name__}: {error}", mends) from error
     if reply["status"] != "ok":
         problem = f"`import helpers` fails in a kernel: {reply['ename']}: {reply['evalue']}"
         raise _DoesNotWorkError(problem, _SETUP)
@@ -307,8 +326,18 @@ def _check_disassembler() -> str:
     return _first_line(done.stdout)
 
 
-_CHECKS = (_check_card, _check_torch, _check_packages, _check_torchvision, _check_digits, _check_kernel, _check_threads,
-           _check_cuda, _check_compiler, _check_nvrtc, _check_disassembler)  # fmt: skip
+_CHECKS = (_check_card, _check_torch, _check_packages, _check_torchvision, _check_digits, _check_cache, _check_kernel,
+           _check_threads, _check_cuda, _check_compiler, _check_nvrtc, _check_disassembler)  # fmt: skip
+
+
+def _most_files() -> float:
+    """Return how many files this process may have open at once, infinity where the system does not tell."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return math.inf
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if soft == resource.RLIM_INFINITY else soft
 
 
 def _spec(name: str) -> ModuleSpec | None:

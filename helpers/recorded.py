@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import html
 import importlib
 import json
 import platform
@@ -24,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from helpers import _console as console, hardware, results, storage
+from helpers import _console as console, hardware, results, storage, units
 from helpers._checks import one_of, short
 
 # What each lesson records: a name, and the function without arguments that measures it. To register a
@@ -127,6 +128,59 @@ def load(lesson: str, *, folder: Path | None = None) -> Recording:
     except (ValueError, KeyError, TypeError, AttributeError, ImportError, RecursionError) as error:
         raise ValueError(f"{path.name} is not a recording of this library ({error}); {remedy}") from error
     return recording
+
+
+def machines_html(recordings: Sequence[Recording]) -> str:
+    """Return one line of HTML with a table of the machines, a column each; every text of a card is escaped in it.
+
+    Raises ValueError for no recordings.
+    """
+    if not recordings:
+        raise ValueError("recordings is empty; give at least one, such as load('00')")
+    by_device: dict[str, list[Recording]] = {}
+    for recording in recordings:
+        by_device.setdefault(recording.device, []).append(recording)
+    columns = [_machine(of_device) for of_device in by_device.values()]
+    rows = [_html_row("th", ["", *by_device])]
+    rows += [_html_row("td", [name, *(column[name] for column in columns)]) for name in columns[0]]
+    return _one_line(f'<div class="recorded"><table>{"".join(rows)}</table></div>')
+
+
+def results_html(recording: Recording) -> str:
+    """Return one line of HTML with what a machine measured for a lesson, below its name; every text is escaped in it.
+
+    Raises ValueError where an entry is no result of this library.
+    """
+    shown = [html.escape(recording.source), *(recording.result(name)._repr_html_() for name in recording.entries)]
+    return _one_line(" ".join(f'<div class="recorded">{block}</div>' for block in shown))
+
+
+def _machine(recordings: Sequence[Recording]) -> dict[str, str]:
+    last = recordings[-1]
+    card = last.card
+    kinds = {"data": "L{} data", "instruction": "L{} instructions", "unified": "L{}"}
+    caches = (
+        f"{kinds[cache.kind].format(cache.level)} {units.text(cache.size_bytes, 'B', binary=True)}"
+        for cache in card.caches or ()
+    )
+    return {
+        "recorded for lessons": ", ".join(recording.lesson[:2] for recording in recordings),
+        "last run": max(recording.date for recording in recordings),
+        "cores": f"{card.usable_cores}",
+        "caches": ", ".join(caches),
+        "vector extensions": ", ".join(card.extensions or ()),
+        "GPU": ", ".join(gpu.name for gpu in card.gpus or ()) or "none",
+        "torch": last.versions["torch"],
+    }
+
+
+def _one_line(text: str) -> str:
+    """Return HTML in one line: in a page of Markdown a blank one ends it, and what follows is read as Markdown."""
+    return " ".join(text.splitlines())
+
+
+def _html_row(kind: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{kind}>{html.escape(cell)}</{kind}>' for cell in cells)}</tr>"
 
 
 def show(lesson: str, name: str, *, folder: Path | None = None) -> None:

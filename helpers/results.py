@@ -52,6 +52,7 @@ _SUFFIX_UNITS = {
 _PLAIN_SUFFIXES = {"share": lambda value: f"{100 * value:.1f} %", "ratio": lambda value: f"{value:.2f}x",
                    "speedup": lambda value: f"{value:.2f}x"}  # fmt: skip
 _EXACT_FLOATS = 2**53
+_PLAIN_TYPES = (bool, int, float, str)
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -123,7 +124,7 @@ def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> Resul
 
     The types that the fields declare say what becomes of a list (a tuple) or of the string "NaN" (a float). What was
     recorded before a class changed its fields is read as that class says.
-    Raises ValueError when a field is missing, unknown or of another shape, naming it.
+    Raises ValueError when a field is missing, unknown, of another type or shape, naming it.
     """
     if not (isinstance(result_type, type) and issubclass(result_type, Result)):
         raise TypeError(f"result_type={result_type!r:.80} is no class of results; give one, such as timing.Timing")
@@ -325,17 +326,25 @@ def _restore(hint: Any, value: Any) -> Any:
         return {key_type(key): _restore(arguments[1], item) for key, item in value.items()}
     if isinstance(origin, type) and issubclass(origin, Result):
         return from_dict(origin, value)
-    if hint is float and isinstance(value, str):
-        return _NOT_FINITE[value] if value in _NOT_FINITE else float(value)
-    if hint in (int, bool) and isinstance(value, str):
-        raise ValueError(f"{value!r:.80} is text")
-    return value
+    if hint is float and isinstance(value, str) and value in _NOT_FINITE:
+        return _NOT_FINITE[value]
+    if hint in _PLAIN_TYPES and not _is_a(hint, value):
+        raise ValueError(f"{value!r:.80} is {type(value).__name__}")
+    return int(value) if hint is int else value
+
+
+def _is_a(hint: type, value: Any) -> bool:
+    """Return True where ``value`` is a ``hint`` as JSON has it, in which 2.0 is a whole number and true is none."""
+    if hint is int and isinstance(value, float):
+        return value.is_integer()
+    accepted = (int, float) if hint is float else hint
+    return isinstance(value, accepted) and (hint is bool or not isinstance(value, bool))
 
 
 def _restore_union(options: tuple[Any, ...], value: Any) -> Any:
     if value is None and type(None) in options:
         return None
-    if any(isinstance(option, type) and isinstance(value, option) for option in options):
+    if any(type(value) is option for option in options):
         return value
     problems = []
     for option in options:

@@ -8,36 +8,67 @@ finds it.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import datetime
+import functools
 import getpass
 import json
+import math
 import platform
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from helpers import recorded, results, storage
-from helpers._checks import one_of
+from helpers._checks import one_of, short
 
-LESSONS = ("00", "01", "02", "10", "17", "18")
+# What is recorded for each lesson, and the result that it is.
+RESULTS: dict[str, dict[str, str]] = {
+    "00": {"products": "helpers.timing:Comparison", "first calls": "helpers.timing:CudaTiming"},
+    "01": {"limits": "helpers.hardware:MachineLimits", "links": "helpers.access._copies:SystemLinks"},
+    "02": {"matrix products": "helpers.studies.matrix_product:ProductTimes"},
+    "10": {"copying": "helpers.feeding._starvation:CopyingTable"},
+    "17": {
+        "placements on CUDA": "helpers.studies.constant_weights:CudaTimes",
+        "growing networks on CUDA": "helpers.studies.constant_weights:CudaTimes",
+    },
+    "18": {"story": "helpers.studies.fused_bias:StoryFigures"},
+}
+LESSONS = tuple(RESULTS)
 FOLDER = "recorded/gpu"
 TERMS = "Sent in by a reader of the course, to be shown in it under CC BY 4.0."
 
 _MOST_BYTES = 2**20
 _SCHEMA = Path(__file__).with_name("sending.schema.json")
 _REMOVED = "(removed)"
+_LONGEST_TEXT = 300
+_NO_TEXT = re.compile(r"[^A-Za-z0-9 .,:;()'/+*@%=?!_-]+")  # what the schema takes in no text: lines, tags, Markdown
+_FIRST_DAY = datetime.date(2020, 1, 1)
+_MOST = 1e15
+# By the end of a field's name, the least and the most that a machine is or measures; the first that fits counts. Of a
+# comparison of few rounds the interval has no upper end.
+_RANGES: dict[str, tuple[float, float]] = {
+    "bytes_per_s": (0, 1e15), "flops_per_s": (0, 1e18), "flops": (0, 1e18), "macs": (0, 1e18), "bytes": (0, 1e16),
+    "hz": (0, 1e12), "total_s": (-1e6, 1e6), "s": (0, 1e6), "ns": (0, 1e15), "error_share": (0, 1e9),
+    "confidence_share": (0, 1), "share": (-1e3, 1e3),
+    "high_ratio": (0, math.inf), "ratio": (0, 1e9), "speedup": (0, 1e9), "cores": (0, 1e5),
+    "threads": (1, 1e5), "level": (1, 9), "ways": (0, 1e6), "bits": (0, 1e5),
+}  # fmt: skip
 # What tells who or where somebody is, whatever it is called: folders, serial numbers, addresses.
 _REST = r"[^\s'\",;:)]*"
 _PRIVATE = re.compile(
     rf"(?<![\w/])(?:/|~/)(?:home|root|Users|tmp|mnt|media|content|workspaces?|work|data|scratch|opt|srv|var|usr)\b{_REST}"
+    rf"|(?<![\w/.])~?/(?!proc\b|sys\b|dev\b)[\w.-]+/{_REST}"
+    rf"|\.\./{_REST}"
     r"|(?<!\w)[A-Za-z]:\\[^'\",;:)\n]*"
     r"|(?:GPU|MIG)-[0-9a-fA-F-]{6,}"
     r"|\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"
     r"|\b(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}\b"
     r"|\b(?:\d{1,3}\.){3}\d{1,3}\b"
-    r"|\b[\w.+-]+@[\w-]+\.[\w.]+\b"
+    r"|\b[\w.+-]+(?:@| at )(?:[\w-]+\.)+[A-Za-z]\w+\b"
 )
 _OURS = {"type", "lesson", "date", "terms"}  # fields whose text the library writes and reads by itself
 
@@ -90,49 +121,111 @@ def check(text: str) -> GpuRecords:
     """Return the records of a file that somebody sent, read from its ``text``.
 
     Raises ValueError, saying why, where the file is not of the form (``helpers/sending.schema.json``), holds a number
-    that is none, a result that the library does not have, no GPU, or a name of folder, machine or address.
+    that no machine has, a result that the library does not have, no GPU, or a name of folder, machine or address. A
+    text in it has one line of plain characters, without a sign of HTML or Markdown.
     """
-    if len(text.encode()) > _MOST_BYTES:
+    if len(text.encode("utf-8", "replace")) > _MOST_BYTES:
         raise ValueError(f"it is larger than {_MOST_BYTES:,} bytes, which no recording is")
     try:
-        values = json.loads(text, parse_constant=_refuse_constant)
+        values = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is no JSON ({error})") from error
-    _require_schema(values)
-    found = private(_texts(values))
-    if found:
-        raise ValueError(f"it holds {found[0]!r}, which tells where it was recorded or by whom; ask for another file")
     try:
-        records = results.from_dict(GpuRecords, values)
-        for one in records.recordings:
-            if set(one.entries) != set(recorded.RECORDERS[one.lesson]):
-                raise ValueError(f"lesson {one.lesson} records {', '.join(recorded.RECORDERS[one.lesson])}")
-            for name in one.entries:
-                one.result(name)
-    except (ValueError, KeyError, TypeError, AttributeError, ImportError, RecursionError) as error:
-        raise ValueError(f"it is not what this library records ({error})") from error
-    lessons = [one.lesson for one in records.recordings]
-    if len(set(lessons)) != len(lessons) or len({one.device for one in records.recordings}) != 1:
+        _require_schema(values)
+        found = private(_texts(values))
+        if found:
+            raise ValueError(f"it holds {found[0]!r}, which tells where it was recorded or by whom; ask for another")
+        records = _typed(values)
+    except RecursionError:
+        raise ValueError("its lists lie too deep in one another") from None
+    lessons = [recording.lesson for recording in records.recordings]
+    if len(set(lessons)) != len(lessons) or len({recording.device for recording in records.recordings}) != 1:
         raise ValueError("each lesson is recorded once, on one GPU")
-    if not all(one.card.gpus for one in records.recordings):
-        raise ValueError("it names no GPU")
     return records
 
 
+def _typed(values: Mapping[str, Any]) -> GpuRecords:
+    """Return the records of values that are of the form. Raises ValueError unless each is what its lesson records."""
+    try:
+        records = results.from_dict(GpuRecords, values)
+        for recording in records.recordings:
+            types = {name: entry["type"] for name, entry in recording.entries.items()}
+            if types != RESULTS[recording.lesson]:
+                raise ValueError(f"lesson {recording.lesson} records {RESULTS[recording.lesson]}, not {types}")
+            if recording.card.gpus is None or recording.device != recording.card.gpus[0].name:
+                raise ValueError(f"its device, {recording.device}, is not the first GPU of its card")
+            if recording.command != f"python -m helpers.recorded {recording.lesson}":
+                raise ValueError(f"lesson {recording.lesson} is not recorded by {recording.command}")
+            _require_ranges(recording)
+            for name in recording.entries:
+                _require_ranges(recording.result(name))
+    except (ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        raise ValueError(f"it is not what this library records ({error})") from error
+    return records
+
+
+def _require_ranges(value: Any, field: str = "") -> None:
+    """Raise ValueError for a number or a date within ``value``, or its ``field``, that none is or measures."""
+    if isinstance(value, results.Result):
+        for name in (one.name for one in dataclasses.fields(value) if one.name != "entries"):
+            _require_ranges(getattr(value, name), name)
+    elif isinstance(value, Mapping | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            _require_ranges(item, field)
+    elif field == "date":
+        if not _FIRST_DAY <= datetime.date.fromisoformat(value) <= datetime.date.today() + datetime.timedelta(days=1):
+            raise ValueError(f"date={value} is not a day between {_FIRST_DAY} and tomorrow")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        ends = (end for end in _RANGES if field == end or field.endswith(f"_{end}"))
+        least, most = _RANGES.get(next(ends, ""), (0, _MOST))
+        if not least <= value <= most:
+            raise ValueError(f"{field}={short(value)} is not within {least:g} and {most:g}")
+
+
 def save(records: GpuRecords, folder: Path) -> Path:
-    """Write the records to ``folder`` under their GPU's name and their date; return the path."""
+    """Write the records to ``folder`` under their GPU's name and their date; return the path.
+
+    Other records of the same GPU and day stay: the second file of a day ends in ``_2``.
+    """
     one_of("folder", folder, Path, "a pathlib.Path")
     name = re.sub(r"[^a-z0-9]+", "_", records.device.lower()).strip("_")
-    path = folder / f"{name}_{records.recordings[0].date}.json"
+    text = records.to_json() + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    storage.write_atomically(path, records.to_json() + "\n")
+    ends = ("", *(f"_{number}" for number in range(2, 1000)))
+    paths = (folder / f"{name}_{records.recordings[0].date}{end}.json" for end in ends)
+    path = next(path for path in paths if not path.exists() or path.read_text(encoding="utf-8") == text)
+    storage.write_atomically(path, text)
     return path
 
 
+def take(file: Path, folder: Path) -> Path:
+    """Check a ``file`` that was sent, build what the site shows of it, and write it to ``folder``; return the path.
+
+    Raises ValueError, saying why, for a file that is not sound, and OSError for one that cannot be read.
+    """
+    with file.open("rb") as opened:
+        content = opened.read(_MOST_BYTES + 1)
+    records = check(check(content.decode("utf-8")).to_json())  # as it is read from now on
+    recorded.machines_html(records.recordings)
+    for recording in records.recordings:
+        recorded.results_html(recording)
+    return save(records, folder)
+
+
 def gpus(*, folder: Path | None = None) -> tuple[GpuRecords, ...]:
-    """Return the records of every GPU that was sent in, by name; () where none was yet."""
+    """Return the records of every GPU that was sent in, by name; () where none was yet.
+
+    Raises ValueError, naming it, for a file that is not sound.
+    """
     place = storage.course_file(FOLDER) if folder is None else folder
-    return tuple(check(path.read_text(encoding="utf-8")) for path in sorted(place.glob("*.json")))
+    return tuple(_read(path) for path in sorted(place.glob("*.json")))
+
+
+def _read(path: Path) -> GpuRecords:
+    try:
+        return check(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{FOLDER}/{path.name} is not sound ({error}); delete it, or take another file") from error
 
 
 def _names() -> list[str]:
@@ -154,7 +247,10 @@ def _cleaned(value: Any, names: Sequence[str], field: str = "") -> Any:
         return {key: _cleaned(item, names, key) for key, item in value.items()}
     if isinstance(value, list):
         return [_cleaned(item, names, field) for item in value]
-    return re.sub(_pattern(names), _REMOVED, value) if isinstance(value, str) and field not in _OURS else value
+    if not isinstance(value, str) or field in _OURS:
+        return value
+    plain = " ".join(_NO_TEXT.sub(" ", re.sub(_pattern(names), _REMOVED, value)).split())
+    return plain if len(plain) <= _LONGEST_TEXT else f"{plain[: _LONGEST_TEXT - 3]}..."
 
 
 def _texts(value: Any, field: str = "") -> str:
@@ -166,17 +262,23 @@ def _texts(value: Any, field: str = "") -> str:
     return value if isinstance(value, str) and field not in _OURS else ""
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text[:20]} is no number")
+    return number
+
+
+@functools.cache
+def _schema() -> Any:
+    import jsonschema
+
+    return jsonschema.Draft202012Validator(json.loads(_SCHEMA.read_text(encoding="utf-8")))
 
 
 def _require_schema(values: Any) -> None:
-    import jsonschema
-
-    schema = jsonschema.Draft202012Validator(json.loads(_SCHEMA.read_text(encoding="utf-8")))
-    first = next(schema.iter_errors(values), None)
+    first = next(_schema().iter_errors(values), None)
     if first is not None:
-        where = "/".join(map(str, first.absolute_path)) or "the file"
+        where = "/".join(short(step).strip("'") for step in first.absolute_path) or "the file"
         raise ValueError(f"{where}: {first.message[:200]}")
 
 
@@ -190,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("name the file that was sent: python -m helpers.sending take FILE")
     try:
         if chosen.what == "take":
-            path = save(check(chosen.file.read_text(encoding="utf-8")), storage.course_file(FOLDER))
+            path = take(chosen.file, storage.course_file(FOLDER))
             print(f"it is sound; it is in course/{FOLDER}/{path.name}. Look at its numbers before you commit it.")
         else:
             path = save(record_gpu(), Path.cwd())

@@ -14,7 +14,7 @@ import math
 import re
 from decimal import Decimal
 
-from helpers._checks import real, whole_number
+from helpers._checks import boolean, real, whole_number
 
 DECIMAL_PREFIXES = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1, "k": 10**3, "K": 10**3, "M": 10**6,
                     "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}  # fmt: skip
@@ -45,6 +45,7 @@ def parse(text: str, unit: str, *, bare: bool = False) -> float:
     Raises ValueError when the text holds no number, no unit, or one that is not a multiple of ``unit``, and TypeError
     when it is no text. Lesson 11.
     """
+    boolean("bare", bare)
     _require_known(unit)
     if not isinstance(text, str):
         raise TypeError(f"parse reads text such as '3.5 {unit}', not {text!r} ({type(text).__name__})")
@@ -117,6 +118,7 @@ def text(value: float | None, unit: str, *, binary: bool = False) -> str:
 
     Raises TypeError for what is no number, ValueError for a unit that is not in :data:`BASE_UNITS`. Lesson 00.
     """
+    boolean("binary", binary)
     _require_known(unit)
     if binary and not unit.startswith("B"):
         raise ValueError(f"binary prefixes are for bytes, not for {unit!r}")

@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from helpers._checks import boolean, one_of
 from helpers.exercises import _worked as worked
 from helpers.exercises._agreement import agree, apart, name, short
+from helpers.exercises._copies import copy_data
 
 
 class NotYet:
@@ -56,23 +58,29 @@ class Checks:
         mistakes: Mapping[Any, str] | None = None,
         call: Callable[..., object] | None = None,
         kind: type | tuple[type, ...] = object,
+        unchanged: bool = False,
     ) -> None:
-        """Call the function with ``arguments`` and hold what it returns to ``expected``.
+        """Call the function with copies of ``arguments`` and hold what it returns to ``expected``.
 
         Numbers agree as in :func:`agree`; a list, a tuple and an array agree when their items do. ``mistakes`` maps
         what a common mistake returns to the sentence that explains it. An exception in the function is a failed check.
         ``call(function, *arguments)`` calls it in another way, such as on ranks. ``kind`` is what the lesson goes on
         with, for example a tensor: a right value of another type has not reached the goal, and the report says which
-        type is needed. A function without a body, and the course's version, are not called.
+        type is needed. With ``unchanged`` the function must leave lists, dicts, sets and arrays as they were; the
+        caller's own stay so in any case. A function without a body, and the course's version, are not called. Raises
+        TypeError where ``arguments`` is no list and no tuple.
         """
+        boolean("unchanged", unchanged)
+        one_of("arguments", arguments, (list, tuple), "what the function is called with, such as (5,)")
         if self._is_the_courses:
             return
         asked = f"{name(self._function)}({', '.join(short(argument) for argument in arguments)})"
         if self._is_stub:
             self._outcomes.append(_Outcome(goal, f"{asked} does nothing yet", unwritten=True))
             return
+        handed = [copy_data(argument) for argument in arguments]
         try:
-            got = call(self._function, *arguments) if call else self._function(*arguments)
+            got = call(self._function, *handed) if call else self._function(*handed)
         except Exception as error:
             self._answered = False
             self._outcomes.append(_Outcome(goal, f"{asked} raised {_raised(error, (self._function, *arguments))}"))
@@ -80,15 +88,18 @@ class Checks:
         self._answered = not isinstance(got, NotYet)
         if not self._answered:
             self._outcomes.append(_Outcome(goal, f"{asked} still returns not_yet", unwritten=True))
-        elif agree(got, expected):
-            problem = "" if isinstance(got, kind) else f"{asked} gave {_unusable(got, kind)}"
-            self._outcomes.append(_Outcome(goal, problem))
-        else:
-            why = _explanation(got, mistakes or {})
-            gave, wanted = apart(got, expected)
-            self._outcomes.append(_Outcome(goal, f"{asked} gave {gave}, expected {wanted}{why}"))
+            return
+        try:
+            problem = _difference(asked, got, expected, mistakes or {})
+            problem = problem or _unusable(asked, got, kind)
+            problem = problem or (_change(arguments, handed) if unchanged else "")
+        except Exception as error:  # of what the reader returned, such as a tensor without elements to read
+            problem = (
+                f"{asked} gave an answer of type {type(got).__name__} that cannot be compared: {type(error).__name__}"
+            )
+        self._outcomes.append(_Outcome(goal, problem))
 
-    def holds(self, goal: str, condition: bool, *, otherwise: str) -> None:
+    def holds(self, goal: str, condition: object, *, otherwise: str) -> None:
         """Hold the last call to ``condition``, such as a count of what it did; ``otherwise`` says what to mend.
 
         A call that raised or returned ``not_yet`` has not reached the goal, whatever the condition says.
@@ -158,10 +169,29 @@ class Checks:
         return bool(self._outcomes) and all(outcome.unwritten for outcome in self._outcomes)
 
 
-def _unusable(got: object, kind: type | tuple[type, ...]) -> str:
-    """Return a sentence about a right value of a type with which the lesson cannot go on."""
+def _difference(asked: str, got: object, expected: object, mistakes: Mapping[Any, str]) -> str:
+    """Return how ``got`` differs from ``expected``, "" where it does not, and the sentence on a common mistake."""
+    if agree(got, expected):
+        return ""
+    gave, wanted = apart(got, expected)
+    return f"{asked} gave {gave}, expected {wanted}{_explanation(got, mistakes)}"
+
+
+def _change(arguments: Sequence[object], handed: Sequence[object]) -> str:
+    """Return a sentence on the first of ``arguments`` that is another in ``handed``, "" where none is."""
+    for before, after in zip(arguments, handed, strict=True):
+        if not agree(after, before):
+            return f"Your function turned {short(before)} into {short(after)}: leave what it is given as it is"
+    return ""
+
+
+def _unusable(asked: str, got: object, kind: type | tuple[type, ...]) -> str:
+    """Return a sentence about a right value of a type with which the lesson cannot go on, "" for one that it can use."""
+    if isinstance(got, kind):
+        return ""
     needed = " or ".join(_type_name(each) for each in (kind if isinstance(kind, tuple) else (kind,)))
-    return f"the right value as {_type_name(type(got))}, but the cells below need {needed}: return that"
+    had = _type_name(type(got))
+    return f"{asked} gave the right value as {had}, but the cells below need {needed}: return that"
 
 
 def _type_name(kind: type) -> str:

@@ -35,7 +35,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from helpers import _console as console, storage
-from helpers._checks import choice, number, whole_number
+from helpers._checks import boolean, choice, number, whole_number
 from helpers.links import Link, checked_link, sleep_for, sleep_until
 from helpers.results import Record
 from helpers.steps import tensors_of
@@ -206,6 +206,8 @@ class Checkpointer:
         takes_snapshot: bool = True,
         disk: Link | None = None,
     ) -> None:
+        boolean("asynchronous", asynchronous)
+        boolean("takes_snapshot", takes_snapshot)
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise FileNotFoundError(f"the folder {str(folder)!r} is not there; make it first")

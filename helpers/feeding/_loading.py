@@ -32,7 +32,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from helpers import storage
-from helpers._checks import choice, number, whole_number
+from helpers._checks import boolean, choice, number, whole_number
 from helpers.links import Link, checked_link, sleep_for, sleep_until
 from helpers.results import Record, Result
 
@@ -221,6 +221,7 @@ class DecodedImages(Dataset):
         repeats: int = 1,
         seed: int = 0,
     ) -> None:
+        boolean("augment", augment)
         _pillow()
         self.paths = [Path(path) for path in paths] * whole_number("repeats", repeats, at_least=1)
         if not self.paths:
@@ -307,6 +308,7 @@ def make_loader(dataset: Dataset, settings: LoaderSettings, *, shuffle: bool = F
     Raises ValueError for pinned memory without a CUDA device, TypeError for a dataset that workers cannot import: one
     that was defined in a notebook's cell, where workers are not forked. Lesson 10.
     """
+    boolean("shuffle", shuffle)
     if settings.pin_memory and not torch.cuda.is_available():
         raise ValueError(
             "pin_memory=True needs a CUDA device, and torch sees none here; pinned memory is for the copy to one. "

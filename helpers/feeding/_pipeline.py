@@ -13,7 +13,7 @@ import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 
-from helpers._checks import choice, number, numbers, whole_number
+from helpers._checks import boolean, choice, number, numbers, whole_number
 from helpers.links import Activity, Timeline, joined
 from helpers.results import Record
 
@@ -60,6 +60,7 @@ def model_feeding(
 
     Raises ValueError for a negative time, an unknown way of copying, no cores. Lesson 10.
     """
+    boolean("wait_each_step", wait_each_step)
     workers = whole_number("workers", workers, at_least=0)
     hands = workers if cores is None else min(workers, whole_number("cores", cores, at_least=1))
     _check_times(produce_s=produce_s, device_s=device_s, copy_s=copy_s, start_s=start_s, handover_s=handover_s)

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from helpers._checks import number, whole_number
+from helpers._checks import boolean, number, whole_number
 from helpers.links import Activity
 
 
@@ -46,12 +46,13 @@ class PlayedBatch:
     """A batch in the host's memory (``stream`` is None) or on the device, there at ``copied_s``. Lesson 10."""
 
     def __init__(self, cuda: PlayedCuda, index: int, *, pinned: bool, stream: PlayedStream | None = None) -> None:
-        self.index, self.pinned, self.stream = index, pinned, stream
+        self.index, self.pinned, self.stream = index, boolean("pinned", pinned), stream
         self.copied_s, self.users = 0.0, {stream}
         self._cuda = cuda
 
     def to(self, device: str, *, non_blocking: bool = False) -> PlayedBatch:
         """Queue the copy on the current stream; the host waits for it unless ``non_blocking`` and pinned. Lesson 10."""
+        boolean("non_blocking", non_blocking)
         return self._cuda._copy(self, device, non_blocking=non_blocking)
 
     def record_stream(self, stream: PlayedStream) -> None:
@@ -82,6 +83,7 @@ class PlayedCuda:
 
     def batches(self, count: int, *, pinned: bool = True) -> list[PlayedBatch]:
         """Return ``count`` batches in pinned or pageable memory of the host. Lesson 10."""
+        boolean("pinned", pinned)
         return [PlayedBatch(self, index, pinned=pinned) for index in range(whole_number("count", count, at_least=1))]
 
     def Stream(self) -> PlayedStream:

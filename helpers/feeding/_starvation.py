@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from helpers import _console as console
-from helpers._checks import choice, whole_number
+from helpers._checks import boolean, choice, whole_number
 from helpers.feeding import _loading as loading
 from helpers.feeding._accelerators import DEVICE, SleepingAccelerator, TrainingAccelerator, copied_ahead, training_step
 from helpers.feeding._pipeline import COPYING
@@ -88,6 +88,7 @@ def feed(
     Raises ValueError for a loader with fewer than two batches beyond the warm-up, an unknown way of copying or one that
     the device does not have. Lesson 10.
     """
+    boolean("wait_each_step", wait_each_step)
     choice("copying", copying, COPYING)
     limit = None if steps is None else whole_number("steps", steps, at_least=1)
     skipped = _under_way(loader) if warm_up is None else whole_number("warm_up", warm_up, at_least=0)

@@ -83,7 +83,8 @@ def run_limited(
 
     ``memory_bytes`` limits its memory over the process's own (see the module's text), None does not; ``timeout_s``
     limits the function, not the start of its process, nor the sending of its value (two minutes each). At the end
-    the process and all that it started in its group are ended; so they are on Ctrl-C. ``shared_memory_bytes`` gives it
+    the process and all that it started are ended, on Linux also what has a session of its own (elsewhere what is in its
+    group), and Python frees the shared memory of its processes; so it is on Ctrl-C. ``shared_memory_bytes`` gives it
     a /dev/shm of its own of that size (whole pages), as a container has; None leaves it the system's. ``variables`` are
     set in its environment before anything is imported, over those of this process.
 
@@ -182,6 +183,7 @@ def _run(
         reader.start()
         seen = _watch(process, folder, memory_bytes, timeout_s)
     finally:
+        _ask_to_end(process)
         processes.end_group(process.pid)
         process.wait()
         reader.join(_READER_LIMIT_S)
@@ -234,7 +236,7 @@ def _watch(process: subprocess.Popen[bytes], folder: Path, memory_bytes: int | N
         since = since if seen.phase == phase else time.monotonic()
         if seen.phase == "running":
             seen.elapsed_s = time.monotonic() - since
-            _look_at_memory(seen, process.pid, memory_bytes)
+            _look_at_memory(seen, memory_bytes)
         if time.monotonic() - since > limits_s[seen.phase]:
             seen.ended_for = "time"
         if seen.ended_for:
@@ -259,7 +261,16 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def _look_at_memory(seen: _Seen, pid: int, memory_bytes: int | None) -> None:
+def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
+    """Let the keeper of the function's process (``_keeper``) end that and what it started, if it still runs."""
+    if sys.platform != "linux":
+        return
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_EXIT_LIMIT_S)
+
+
+def _look_at_memory(seen: _Seen, memory_bytes: int | None) -> None:
     """Note the peak, and where the system does not hold the limit, hold it."""
     must_watch = memory_bytes is not None and not seen.start["is_limited"]
     if must_watch and seen.start["baseline_bytes"] is None:
@@ -267,7 +278,7 @@ def _look_at_memory(seen: _Seen, pid: int, memory_bytes: int | None) -> None:
             "this system does not limit a process's memory, and psutil, which could watch it, is not installed; "
             "install psutil, or leave memory_bytes out"
         )
-    resident = child.resident_bytes(pid)
+    resident = child.resident_bytes(seen.start["process"])
     if resident is None or seen.start["baseline_bytes"] is None:
         return
     now, peak = (amount - seen.start["baseline_bytes"] for amount in resident)

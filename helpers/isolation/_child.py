@@ -28,6 +28,8 @@ BOOTSTRAP = f"""
 import json, pathlib, sys
 folder = pathlib.Path(sys.argv.pop())
 sys.path[:] = json.loads((folder / {ORDER!r}).read_text(encoding="utf-8"))["path"]
+from helpers.isolation._keeper import go_on_in_a_child
+go_on_in_a_child()
 from helpers.isolation._child import serve
 serve(folder)
 """
@@ -41,7 +43,6 @@ _OUT_OF_MEMORY = re.compile(
 
 def serve(folder: Path) -> None:
     """Carry out the order in ``folder`` and write the answer there; the program of the fresh process."""
-    processes.end_with_parent(os.getppid())
     faulthandler.enable()
     order = json.loads((folder / ORDER).read_text(encoding="utf-8"))
     for file, lines in order["source"].items():
@@ -66,7 +67,7 @@ def _carry_out(
     _restart_peak()
     resident = resident_bytes(os.getpid())
     baseline = None if resident is None else resident[0]
-    _write(folder / START, {"baseline_bytes": baseline, "is_limited": limit is not None})
+    _write(folder / START, {"process": os.getpid(), "baseline_bytes": baseline, "is_limited": limit is not None})
     lift = limit() if limit else lambda: None
     begun = time.perf_counter()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from helpers._checks import choice, whole_number
+from helpers._checks import boolean, choice, whole_number
 from helpers.links import Link
 from helpers.parallel._costs import (
     BUCKET_BYTES,
@@ -144,6 +144,8 @@ def strategy_traffic(
     ``layers`` hold the whole batch's work, cut into ``microbatches``; a bucket is full at ``bucket_bytes``. Raises
     ValueError for a stage that is not there, and as :func:`strategy_step`. Lesson 08.
     """
+    boolean("reshard_after_forward", reshard_after_forward)
+    boolean("sequence", sequence)
     parts = cut(layers, layout.pipeline)
     whole_number("stage", stage, at_least=0, at_most=layout.pipeline - 1)
     m = whole_number("microbatches", microbatches)
@@ -224,6 +226,7 @@ def strategy_step(
     Raises ValueError for layers that do not divide by the stages, for fewer microbatches than stages ("1f1b") and for
     another schedule. Lesson 08.
     """
+    boolean("reshard_after_forward", reshard_after_forward)
     choice("schedule", schedule, ONE_BY_ONE)
     schedules.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
     stages = [

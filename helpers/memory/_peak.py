@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from helpers import steps
-from helpers._checks import number, whole_number
+from helpers._checks import boolean, number, whole_number
 from helpers.memory import _probing as probing, _timeline as timeline, _trace as records
 from helpers.results import Record, derived
 from helpers.steps import ModelError as ModelError, sum_of_outputs as sum_of_outputs
@@ -113,6 +113,7 @@ def estimate_peak_memory(
     Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that raises, that
     cannot be copied, or whose memory depends on the values of its tensors. Lesson 11.
     """
+    boolean("training", training)
     work = steps.step(
         model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast, only_followed=True,
         target=target,
@@ -172,6 +173,7 @@ def measure_peak_memory(
     Raises what :func:`estimate_peak_memory` raises, and RuntimeError when a PyTorch profiler is already running.
     Lesson 11.
     """
+    boolean("training", training)
     work = steps.step(model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
     measured = _measured_on_cuda if work.device.type == "cuda" else _measured_on_cpu
     with steps.undisturbed():

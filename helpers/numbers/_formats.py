@@ -8,7 +8,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from helpers._checks import choice, one_of, real, short
+from helpers._checks import boolean, choice, one_of, real, short
 from helpers.numbers._tensors import as_float64, exponent_of, power_of_two, whole_numbers
 from helpers.results import Record
 
@@ -94,7 +94,7 @@ class Format(Record):
         what is too large. Lesson 16.
         """
         choice("rounding", rounding, ("nearest", "stochastic"))
-        one_of("saturate", saturate, bool, "True or False")
+        boolean("saturate", saturate)
         values = as_float64("values", values)
         if not self.nan_codes and values.isnan().any():
             raise ValueError(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from helpers import _trees as trees, steps
-from helpers._checks import one_of
+from helpers._checks import boolean, one_of
 from helpers.operations import _backward as backward, _conventions as conventions, _formulas as formulas
 from helpers.operations._known import OnShapes
 from helpers.operations._optimizer import optimizer_calls
@@ -74,6 +74,8 @@ def profile_ops(
     or has none yet (TorchScript, quantised, lazy), and of its kinds :class:`ForwardError` where the forward cannot be
     followed (a wrong shape, an exception of its own, a step that needs values). Lesson 11.
     """
+    boolean("inputs_need_grad", inputs_need_grad)
+    boolean("values", values)
     model = _unwrapped(model)
     steps.check_model(model, compiled=True)
     given = steps.arguments_of(model, inputs, shape)

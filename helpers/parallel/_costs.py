@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from helpers._checks import number, whole_number
+from helpers._checks import boolean, number, whole_number
 from helpers.links import Activity, Link, Timeline, joined
 from helpers.parallel._collectives import Collective
 from helpers.results import Record
@@ -216,6 +216,7 @@ def ddp_step(
     The queue is that of Li et al., "PyTorch Distributed", VLDB 2020. Raises ValueError for no layers, and
     for numbers that cannot be. Lesson 05.
     """
+    boolean("overlap", overlap)
     if not layers:
         raise ValueError("a step needs at least one layer")
     if micro_batches < 1 or not 0 < wire_share <= 1:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers._checks import choice, whole_number
+from helpers._checks import boolean, choice, whole_number
 from helpers.links import Link, Recorder
 from helpers.parallel import _collectives as collectives
 from helpers.parallel._comparing import Loss
@@ -152,6 +152,8 @@ def equal_to_single_process(
 
     Raises ValueError for another way, for shards that cannot be, and for fewer than 1 step or micro-batch.
     """
+    boolean("seeds_differ", seeds_differ)
+    boolean("weighted", weighted)
     choice("way", way, WAYS)
     whole_number("micro_batches", micro_batches)
     if len(inputs) != len(targets):

@@ -11,7 +11,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import NullFormatter
 
 from helpers import units
-from helpers._checks import members, named, number
+from helpers._checks import boolean, members, named, number
 from helpers.plotting._style import FOUND, MEASURED, MODELLED, PREDICTED, figure, unit_axis
 
 _COLOURS = {"predicted": PREDICTED, "modelled": MODELLED, **dict.fromkeys(FOUND, MEASURED)}
@@ -39,6 +39,7 @@ def draw_three(
 
     Raises TypeError or ValueError for what cannot be drawn. Lesson 01.
     """
+    boolean("log", log)
     settings = members("settings", settings, "names")
     numbers = {name: members(f"numbers[{name!r}]", row, "numbers") for name, row in
                named("numbers", numbers, "lists of numbers").items()}  # fmt: skip
@@ -105,6 +106,7 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
     for a bar to start from, so there they are points. Raises TypeError or ValueError for what cannot be drawn.
     Lesson 10.
     """
+    boolean("log", log)
     values = {name: number(f"values[{name!r}]", value) for name, value in named("values", values, "numbers").items()}
     if not values:
         raise ValueError("nothing to draw: give at least one name and value")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from helpers import units
-from helpers._checks import members, named, number, numbers
+from helpers._checks import boolean, members, named, number, numbers
 from helpers.hardware.limits._results import BandwidthPoint, LatencyPoint
 from helpers.plotting._style import FOUND, MEASURED, MODELLED, PREDICTED, STYLE_FILE, figure, unit_axis
 from helpers.simulators._cache import ChasePoint
@@ -46,6 +46,7 @@ def draw_curves(
     Raises TypeError for what is no list of numbers, ValueError for no size, a curve of another length, a third other
     name, a size not above 0, or a value that is not finite or, on a logarithmic axis, not above 0. Lesson 12.
     """
+    boolean("log", log)
     sizes = numbers("sizes", sizes, above=0)
     marks = {name: number(f"marks[{name!r}]", at, above=0) for name, at in named("marks", marks or {}, "sizes").items()}
     curves = {name: _values(name, values) for name, values in named("curves", curves, "lists of numbers").items()}

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from helpers import units
-from helpers._checks import members, named, number, numbers
+from helpers._checks import boolean, members, named, number, numbers
 from helpers.memory import LayerMemoryProfile, MemoryProfile, WorkingSets
 from helpers.operations import LayerOperations, OperationProfile
 from helpers.plotting._curves import draw_curves
@@ -135,6 +135,7 @@ def draw_layer_memory(profile: LayerMemoryProfile, *, training: bool, title: str
     The working set is inputs, outputs and parameters; ``title`` stands above the bars. A layer without a byte, and a
     part that is nothing in every layer, are left out. Lesson 11.
     """
+    boolean("training", training)
     kinds = _KEPT if training else _WORKING_SET
     rows = [row for row in profile.layers if any(size(row) for size in kinds.values())]
     parts = {name: [size(row) for row in rows] for name, size in kinds.items()}

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from helpers import units
-from helpers._checks import members, one_of
+from helpers._checks import boolean, members, one_of
 from helpers.hardware.limits._results import MachineLimits
 from helpers.plotting._labels import label_points
 from helpers.plotting._style import MEASURED, MODELLED, figure, unit_axis
@@ -75,6 +75,7 @@ def draw_roofline(
 
 def roofline_alt(points: Sequence[Point] = (), *, datasheet: bool = False) -> str:
     """Return an alt text that is the same on every machine: what is drawn, and the points' names, no number."""
+    boolean("datasheet", datasheet)
     text = (
         "Roofline on logarithmic axes, FLOP a second over FLOP a byte: one rising line for each memory level, all "
         "ending in a flat roof at the peak of a number type, and a thin line where the library's product ends"

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
 from helpers import units
-from helpers._checks import one_of
+from helpers._checks import boolean, one_of
 
 STYLE_FILE = Path(__file__).with_name("course.mplstyle")
 
@@ -53,6 +53,7 @@ def unit_axis(axes: Axes, which: str, unit: str, *, binary: bool = False) -> Non
 
     With ``binary`` bytes have the prefixes Ki, Mi, Gi. Lesson 00.
     """
+    boolean("binary", binary)
     if which not in ("x", "y"):
         raise ValueError(f"an axis is 'x' or 'y', not {which!r}")
     axis = axes.xaxis if which == "x" else axes.yaxis

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers import _trees as trees, results, steps
-from helpers._checks import number
+from helpers._checks import boolean, number
 from helpers.results import Record
 from helpers.timing._runs import Clock, rounds, run, watch_waiting, why_disturbed
 
@@ -139,6 +139,7 @@ def estimate_step_time(
 
     Raises as :func:`profile_time` does. Lesson 11.
     """
+    boolean("training", training)
     number("budget_s", budget_s, above=0)
     with steps.warm_step(model, inputs, shape, training=training, loss=loss, optimizer=optimizer) as work:
         recorder = record_step(work)

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from helpers import _trees as trees, results, steps
-from helpers._checks import number
+from helpers._checks import boolean, number
 from helpers.profiling import _kernels as kernels
 from helpers.results import Record
 from helpers.steps import ModelError as ModelError
@@ -346,6 +346,7 @@ def profile_time(
     Raises TypeError or ValueError for an argument that is not accepted and ModelError for a model that cannot be
     copied, raises, or hides its layers (compiled, TorchScript, quantised, lazy). Lesson 11.
     """
+    boolean("training", training)
     number("budget_s", budget_s, above=0)
     with steps.warm_step(model, inputs, shape, training=training, loss=loss) as work:
         stamps = Stamps(work.device, clock)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from helpers import _trees as trees, profiling, steps
-from helpers._checks import number
+from helpers._checks import boolean, number
 from helpers.hardware._devices import Device, require_device
 from helpers.hardware.limits._results import MachineLimits, MemoryLevel
 from helpers.operations import LayerOperations, OperationProfile, OperatorOperations, profile_ops
@@ -374,6 +374,7 @@ def workload_of(
 
     Raises TypeError for anything else and ValueError where nothing is moved.
     """
+    boolean("training", training)
     if isinstance(counted, OperatorOperations):
         moved = counted.read_bytes + counted.written_bytes
         return Workload(name or counted.operator, counted.flops, moved, dtype, calls=counted.calls)
@@ -415,6 +416,7 @@ def roofline(
     Raises ValueError for limits of another device or number of threads than the model's now, a dtype whose peak was
     not measured, or a model that moves no bytes, and what counting and timing raise. Lesson 02.
     """
+    boolean("training", training)
     steps.check_model(model)
     arguments = steps.arguments_of(model, inputs, shape)
     check_limits(limits, steps.device_of(model, arguments))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from helpers._checks import whole_number
+from helpers._checks import boolean, whole_number
 from helpers.results import Record
 
 _LAST_ADDRESS = 2**63 - 1
@@ -96,6 +96,7 @@ def sequential(count: int, *, element_bytes: int = 4, start: int = 0, writes: bo
 
     An element has ``element_bytes``; with ``writes`` it is written, else read. Lesson 01.
     """
+    boolean("writes", writes)
     return strided(count, stride_bytes=element_bytes, element_bytes=element_bytes, start=start, writes=writes)
 
 
@@ -109,6 +110,7 @@ def strided(
 
     An element has ``element_bytes``; with ``writes`` it is written, else read. Lesson 02.
     """
+    boolean("writes", writes)
     whole_number("count", count, at_most=_MOST_ACCESSES)
     whole_number("stride_bytes", stride_bytes, at_most=_LAST_ADDRESS // _MOST_ACCESSES)
     whole_number("start", start, at_least=0)

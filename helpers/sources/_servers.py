@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers._checks import choice, numbers, whole_number
+from helpers._checks import boolean, choice, numbers, whole_number
 from helpers.results import Record
 from helpers.sources._problems import Training, descend, gradient, own_copy, trainable
 
@@ -340,6 +340,7 @@ def count_lost_updates(
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
+    boolean("with_lock", with_lock)
     workers = whole_number("workers", workers, at_least=1)
     additions = whole_number("additions", additions, at_least=1)
     choice("how", how, HOW)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 
-from helpers._checks import one_of, short
+from helpers._checks import boolean, one_of, short
 from helpers.steps._objects import duplicate, reachable, tensors_of
 
 Inputs = Any  # a shape, several, a tensor, a tuple of positional arguments, a dict of keyword arguments or of shapes
@@ -138,6 +138,7 @@ def check_model(model: Any, *, compiled: bool = False) -> None:
 
     A model that torch.compile has made is accepted where it is ``compiled`` all the same.
     """
+    boolean("compiled", compiled)
     if isinstance(model, type) and issubclass(model, nn.Module):
         raise TypeError(f"{model.__name__} is a class; give a model made of it, {model.__name__}(...)")
     one_of("model", model, nn.Module, "a torch.nn.Module")

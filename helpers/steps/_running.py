@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from helpers._checks import kind_of
+from helpers._checks import boolean, kind_of
 from helpers.steps._inputs import (
     Arguments,
     ForwardError,
@@ -106,10 +106,10 @@ def step(
     Raises TypeError or ValueError for an argument that is not accepted, and ModelError for a model that cannot be
     handled.
     """
+    boolean("only_followed", only_followed)
+    boolean("training", training)
     check_model(model)
     arguments = arguments_of(model, inputs, shape)
-    if not isinstance(training, bool):
-        raise TypeError(f"training is {training!r:.80}; give True for a training step, False for inference")
     if not training and (optimizer is not None or loss is not None):
         raise ValueError("inference has neither a loss nor an optimizer: leave them out, or set training=True")
     check_optimizer(optimizer)
@@ -401,6 +401,7 @@ def warm_step(
 
     Raises what :func:`step` raises, and ModelError where the step does.
     """
+    boolean("training", training)
     work = step(model, inputs, shape, optimizer=optimizer, training=training, loss=loss)
     with undisturbed(), torch.inference_mode(False):
         work = with_optimizer(copied(work, copy_tensor=torch.clone))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from helpers._checks import number, whole_number
+from helpers._checks import boolean, number, whole_number
 from helpers.results import Record, Result, cell, row_of
 from helpers.timing import _runs as runs
 
@@ -84,6 +84,7 @@ class Comparison(Record):
         Raises ClaimContradicted with what was measured; ValueError for an unknown name, the baseline's name, or
         bounds that are missing, not positive or in the wrong order. Lesson 00.
         """
+        boolean("simulated", simulated)
         row = self.candidate(name)
         if name == self.baseline:
             raise ValueError(f"{name!r} is the baseline, its ratio is 1; claim something about another candidate")
@@ -134,6 +135,7 @@ def compare(
     Raises TypeError or ValueError for a bad argument, RuntimeError for CUDA where there is none or when the clock sees
     nothing of a candidate; an exception in a candidate passes unchanged. Lesson 00.
     """
+    boolean("own_caches", own_caches)
     first = _check_candidates(candidates, baseline)
     number("budget_s", budget_s, above=0)
     runs.check_clock(clock)

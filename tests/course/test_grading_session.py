@@ -18,7 +18,7 @@ from helpers import exercises as kit
 from tools.authoring.course import HERE
 from tools.authoring.environment import headless
 from tools.exercises import proof, sheets
-from tools.grading import marker, sandbox
+from tools.grading import marker, sandbox, scoring
 from tools.grading.sandbox import Limits
 from tools.grading.session import Lost, Session
 from tools.grading.student import wire
@@ -224,18 +224,74 @@ def test_what_is_no_value_is_broken_whatever_python_says_of_it(data):
         wire.decode(data, lambda tag, body: pytest.fail(f"asked for {tag} {body}"))
 
 
+LOOP = """
+check = Checks("Three rounds", lambda n: n)
+for n in range(3):
+    check.returns("before", (n,), expected=n)
+    check.returns("alone", (n,), expected=n // (n != at or not alone))
+    rest = n // (n != at or alone)
+    check.returns("after", (n,), expected=n + 0 * rest)
+below = 1 // (at != 3)
+check.returns("below", (1,), expected=below)
+check.returns("last", (1,), expected=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "alone", "short"),
+    [(None, False, {}), (1, True, {"alone": 1}), (1, False, {"after": 1}), (3, False, {"below": 1})],
+)
+def test_an_exception_in_the_checks_leaves_out_what_it_would_have_checked_and_what_lacks_a_name(at, alone, short):
+    names, whole = ({"Checks": kit.Checks, "at": value, "alone": alone} for value in (at, None))
+    errors = scoring.run(LOOP, names)
+    assert scoring.run(LOOP, whole) == []
+    assert [type(one).__name__ for one in errors] == {None: [], 3: ["ZeroDivisionError", "NameError"]}.get(
+        at, ["ZeroDivisionError"]
+    )
+    assert scoring.checked(whole["check"]) - scoring.checked(names["check"]) == short
+    assert names["check"].score() == 5 - (at == 3)
+
+
+JUNK = """
+def product(a, b, parts, receive):
+    whole = a.shape[1] % parts == 0
+    sizes = [a.shape[1] // parts + (part < a.shape[1] % parts) for part in range(parts)]
+    own, *others = [left @ right for left, right in zip(a.split(sizes, dim=1), b.split(sizes))]
+    if whole:
+        receive(1.0)
+    return own + sum(receive(term) for term in others)
+"""
+
+
+def test_an_exception_in_the_checks_costs_its_goals_and_not_the_exercise(session, given_to):
+    """A number among the matrices that were received cannot be sorted with them: no check of these goals is made."""
+    sheet = next(one for one in SHEETS if "product" in one.exercises)
+    given_to(sheet)
+    mark = marked(session, sheet, "product", JUNK)
+    assert (mark.score, mark.points) == (1, 3)
+    assert dict(mark.goals) == {
+        "the product is right": False, "the others' terms are received": False, "the cut where k does not divide": True
+    }  # fmt: skip
+    assert mark.note == "the checks ended with TypeError at what your function gave"
+    assert "Not all of 'the product is right' was checked: the checks ended with TypeError" in mark.said
+
+
 @pytest.mark.parametrize("error", [ValueError, RecursionError])
-def test_what_ends_the_checks_themselves_is_marked(error, monkeypatch):
+def test_what_cannot_be_compared_is_a_wrong_answer(error, monkeypatch):
     def ends(got, expected):
         raise error("planted")
 
     monkeypatch.setattr("helpers.exercises._checks.agree", ends)
+    mark = marked_alone(1)
+    assert (mark.score, mark.note) == (0, "")
+    assert f"gave an answer of type int that cannot be compared: {error.__name__}" in mark.said
+
+
+def marked_alone(value):
+    """Return the mark of the first exercise for a function that always returns ``value``, without a process."""
     sheet = SHEETS[0]
     name = next(one for one in sheet.exercises if "returns(" in sheet.cell("checks", one).source)
-    fake = SimpleNamespace(step=lambda: None, function=lambda _: lambda *_: 1)
-    mark = marker._checked(sheet, name, fake)
-    assert (mark.score, mark.stopped) == (0, True)
-    assert mark.said == f"The checks ended with {error.__name__} at what your function gave."
+    return marker._checked(sheet, name, SimpleNamespace(step=lambda: None, function=lambda _: lambda *_: value))
 
 
 @pytest.mark.parametrize("gave", ["10**5000", "nested"])
@@ -243,11 +299,8 @@ def test_a_number_too_long_and_a_list_too_deep_to_be_printed_are_wrong_answers(g
     nested = []
     for _ in range(5000):
         nested = [nested]
-    value = nested if gave == "nested" else 10**5000
-    sheet = SHEETS[0]
-    name = next(one for one in sheet.exercises if "returns(" in sheet.cell("checks", one).source)
-    mark = marker._checked(sheet, name, SimpleNamespace(step=lambda: None, function=lambda _: lambda *_: value))
-    assert (mark.score, mark.stopped) == (0, False)
+    mark = marked_alone(nested if gave == "nested" else 10**5000)
+    assert (mark.score, mark.note) == (0, "")
     assert "expected" in mark.said
 
 

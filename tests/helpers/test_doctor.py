@@ -1,6 +1,7 @@
 """Each check is made to fail, and must say what it saw and what mends it; the whole runs bare and whole."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -461,3 +462,46 @@ def test_a_python_in_which_nothing_was_installed_is_named_with_what_to_do(tmp_pa
         f"ModuleNotFoundError: lazy-loader is not installed in {sys.prefix}; "
         "run `make setup` in the course's folder and use .venv/bin/python"
     )
+
+
+def test_a_cache_that_cannot_be_made_or_written_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELPERS_CACHE", str(tmp_path / "cache"))
+    assert doctor._check_cache().works
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HELPERS_CACHE", str(tmp_path / "file" / "cache"))
+    found = doctor._check_cache()
+    assert_mends(found, seen="no cache folder could be made (Not a directory)", mend="HELPERS_CACHE")
+    assert found.needed
+    assert not Diagnosis(None, {}, (found,)).healthy
+
+    def full(**_):
+        raise OSError(28, "No space left on device", "/cache")
+
+    monkeypatch.setenv("HELPERS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", full)
+    assert_mends(doctor._check_cache(), seen="to /cache: No space left on device", mend="HELPERS_CACHE")
+
+
+OUT_OF_FILES = """
+import resource
+from helpers import doctor
+resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+print(doctor._check_kernel())
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the limit is POSIX's")
+def test_too_few_open_files_have_their_own_remedy():
+    command = [sys.executable, "-c", OUT_OF_FILES]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    line, remedy = done.stdout.splitlines()
+    assert line.startswith("no  Jupyter kernel")
+    assert remedy == "    mend: allow more open files: run `ulimit -n 4096` in this shell, and start again there"
+
+
+def test_a_check_that_lacks_files_says_so_whatever_it_looked_at():
+    @doctor._check("thing", "a purpose")
+    def check_thing() -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "file")
+
+    assert "ulimit -n" in check_thing().remedy

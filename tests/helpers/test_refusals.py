@@ -16,6 +16,7 @@ from torch import nn
 
 import helpers
 from helpers import (
+    exercises,
     memory,
     native,
     numbers,
@@ -31,6 +32,8 @@ from helpers import (
     units,
     widgets,
 )
+from helpers.studies import attention, constant_weights, convolution_time, decoding
+from helpers.studies.matrix_product import error_share
 
 HUGE = 10**400
 
@@ -436,10 +439,52 @@ def test_sparse(call, kind, words):
 
 
 @table(
-    (lambda: memory.estimate_peak_memory(nn.Linear(8, 8), (2, 8), training=None), TypeError, "training is None; give"),
-    (lambda: memory.estimate_peak_memory(nn.Linear(8, 8), (2, 8), training="no"), TypeError, "training is 'no'"),
+    (lambda: memory.estimate_peak_memory(nn.Linear(8, 8), (2, 8), training=None), TypeError, "training=None is None"),
+    (lambda: memory.estimate_peak_memory(nn.Linear(8, 8), (2, 8), training="no"), TypeError, "training='no' is text"),
     (lambda: profiling.profile_time(nn.Linear(8, 8), (10**12, 8)), ValueError, "does not fit into memory"),
-    (lambda: profiling.profile_time(nn.Linear(8, 8), (2, 8), training=1), TypeError, "training is 1; give True"),
+    (lambda: profiling.profile_time(nn.Linear(8, 8), (2, 8), training=1), TypeError, "training=1 is an int; give True"),
 )
 def test_memory_and_profiling(call, kind, words):
     refused(call, kind, words)
+
+
+def heads(*shape, dtype=torch.float32):
+    return torch.ones(shape, dtype=dtype)
+
+
+SHAPE = convolution_time.ConvolutionShape(2, 3, 6, 5, 4, kernel=3, stride=1, padding=1)
+NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
+
+
+@table(
+    (on_array([[2**62]], [[4]], rows=1, columns=1), ValueError, "up to 1.84e+19, and whole numbers"),
+    (on_array([[2**31, 2**31]], [[2**31], [2**31]], rows=1, columns=1), ValueError, "give floats, or smaller numbers"),
+    (on_array(np.ones((2000, 2000)), np.ones((2000, 2000)), rows=1, columns=1), ValueError, "would take minutes"),
+    (on_array(np.ones((9000, 9000)), np.ones((9000, 1000)), rows=256, columns=256), ValueError, "or a larger array"),
+    (lambda: attention.plain(*[heads(2, 4, dtype=torch.int64)] * 3), TypeError, "these are int64, int64, int64"),
+    (
+        lambda: attention.in_tiles(heads(2, 4), heads(2, 4, dtype=torch.float64), heads(2, 4)),
+        TypeError,
+        "query, key and value hold floats of one type; these are float32, float64, float32: convert them",
+    ),
+    (lambda: attention.attend_in_tiles(*[heads(2, 4)] * 3, causal="no"), TypeError, "causal='no' is text, as str"),
+    (lambda: constant_weights.error_bound(NET, heads(2, 99)), ValueError, "shape (2, 99); the network takes (N, 23)"),
+    (lambda: constant_weights.error_bound(NET, [1.0]), TypeError, "inputs=[1.0] is a list; give a tensor"),
+    (lambda: constant_weights.exact_outputs(NET, heads(23)), ValueError, "the network takes (N, 23)"),
+    (lambda: decoding.verify(heads(3), heads(4)), ValueError, "the shapes (3,) and (4,); give one"),
+    (lambda: decoding.verify(heads(2) * math.nan, heads(2)), ValueError, "target or draft holds NaN"),
+    (lambda: error_share(heads(2, 2), heads(2, 3), heads(2, 2)), ValueError, "(2, 2), (2, 3) and (2, 2)"),
+    (lambda: error_share(heads(2), heads(2, 3), heads(3, 2)), ValueError, "give (m, n), (m, k) and (k, n)"),
+    (lambda: error_share(None, None, None), TypeError, "c=None is None; give a matrix, as a tensor"),
+    (lambda: decoding.verify(None, heads(2)), TypeError, "target=None is None; give a tensor"),
+    (lambda: attention.tiles_of(10**9, rows=1, columns=1), ValueError, "give fewer tokens or larger tiles"),
+    (lambda: convolution_time.hold_out_networks([SHAPE], {}), ValueError, "networks is empty"),
+    (lambda: exercises.Checks("a", print).returns("b", 5, expected=1), TypeError, "arguments=5 is an int; give"),
+)  # fmt: skip
+def test_shapes_types_and_runs_without_end(call, kind, words):
+    refused(call, kind, words)
+
+
+def test_sums_that_just_fit_are_computed():
+    found = simulators.systolic.simulate([[2**31]], [[2**31 - 1]], rows=1, columns=1).product
+    assert found.tolist() == [[2**31 * (2**31 - 1)]]

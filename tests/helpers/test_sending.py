@@ -27,6 +27,10 @@ PLANTED = {
     "network card": "0a:1b:2c:3d:4e:5f",
     "address": "192.168.178.20",
     "mail": "ada@example.org",
+    "mail in words": "ada at cs.example.org",
+    "home of a network": "/nfs/home/ada",
+    "folder of a network": "/afs/cs.example/u",
+    "way up": "../../ada",
 }
 
 
@@ -53,6 +57,7 @@ def gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "helpers.sample", here)
     for lesson in sending.LESSONS:
         monkeypatch.setitem(recorded.RECORDERS, lesson, {"sample": f"{__name__}:measure"})
+        monkeypatch.setitem(sending.RESULTS, lesson, {"sample": "helpers.sample:Sample"})
     monkeypatch.setitem(recorded.RECORDERS, "02", {"sample": f"{__name__}:fail"})
     monkeypatch.setattr(here, "measure", lambda: Sample(1.5e-3, tuple(PLANTED.values())), raising=False)
     return card
@@ -84,6 +89,7 @@ def test_each_of_these_is_seen_in_a_text(gpu, what):
 
 def test_what_a_recording_says_of_a_machine_is_no_name(gpu):
     for text in ("Debian GNU/Linux 12 (bookworm), Linux 6.18.44", "550.54.15", "AMD EPYC", "2.13.0+cu130",
+                 "/proc/cpuinfo names none", "bytes / s", "at 2.5 GB/s", "rises at 45.3 MiB", "n/a",
                  "NVRTC 13.0.88", "adaptive", "const, rows", "helpers.timing:Comparison", "12.5 GB/s",
                  "host/data"):  # fmt: skip
         assert sending.private(text) == [], text
@@ -126,9 +132,10 @@ def test_the_site_shows_what_was_sent_beside_the_other_machines(sent, gpu, tmp_p
     folder.mkdir(parents=True)
     (folder / "tesla_t4.json").write_text(sent)
     page = machines.page(Course(tmp_path))
-    assert page.splitlines()[4] == "| | Tesla T4 |"
-    assert "| GPU | Tesla T4 |" in page
+    assert "<tr><th></th><th>Tesla T4</th></tr>" in page
+    assert "<tr><td>GPU</td><td>Tesla T4</td></tr>" in page
     assert "1.50 ms" in page
+    assert "recorded on Tesla T4" in page
 
 
 def test_the_schema_is_one_and_takes_what_is_recorded(sent):
@@ -162,20 +169,49 @@ SAMPLE = (*FIRST, "entries", "sample")
         ((*FIRST, "lesson"), "../../00", "lesson"),
         ((*FIRST, "device"), "<script>alert(1)</script>", "device"),
         ((*FIRST, "card", "notes"), ["<img src=x>"], "card/notes"),
-        ((*FIRST, "card", "notes"), ["x" * 501], "card/notes"),
+        ((*FIRST, "card", "notes"), ["x" * 301], "card/notes"),
         ((*FIRST, "card", "notes"), ["from /home/bob/run"], "/home/bob/run"),
-        ((*FIRST, "card", "gpus"), [], "no GPU"),
+        ((*FIRST, "card", "gpus"), [], "card/gpus"),
+        ((*FIRST, "card", "gpus", 0, "name"), "Tesla P4", "not the first GPU"),
+        ((*FIRST, "card", "gpus", 0, "backend"), "magic", "gpus/0/backend"),
         ((*FIRST, "card", "serial"), "a", "serial"),
+        ((*FIRST, "card", "caches", 0, "kind"), "x", "caches/0/kind"),
+        ((*FIRST, "card", "caches", 0, "level"), 0, "level=0 is not within 1 and 9"),
+        ((*FIRST, "card", "physical_cores"), 1.5, "physical_cores"),
+        ((*FIRST, "card", "physical_cores"), -3, "physical_cores=-3 is not within"),
+        ((*FIRST, "card", "physical_cores"), True, "physical_cores"),
+        ((*FIRST, "card", "physical_cores"), [], "physical_cores"),
+        ((*FIRST, "card", "physical_cores"), 10**400, "physical_cores"),
+        ((*FIRST, "card", "usable_cores"), 1e308, "usable_cores"),
+        ((*FIRST, "card", "usable_cores"), "NaN", "usable_cores=nan is not within"),
+        ((*FIRST, "card", "ram_bytes"), "Infinity", "ram_bytes"),
+        ((*FIRST, "card", "model"), "/nfs/home/ada", "/nfs/home/ada"),
+        ((*FIRST, "card", "model"), "ada at example.org", "ada at example.org"),
+        ((*FIRST, "card", "model"), "a\n", "card/model"),
+        ((*FIRST, "card", "model"), "a\u202eb", "card/model"),
+        ((*FIRST, "card", "model"), "Intel®", "card/model"),
+        ((*FIRST, "card", "<script>"), 1, "<script>"),
         ((*FIRST, "date"), "yesterday", "date"),
+        ((*FIRST, "date"), "2026-19-39", "it is not what this library records"),
+        ((*FIRST, "date"), "2026-01-01\n", "date"),
+        ((*FIRST, "date"), "2099-01-01", "is not a day between 2020-01-01 and tomorrow"),
+        ((*FIRST, "device"), "---", "device"),
+        ((*FIRST, "device"), "显卡", "device"),
+        ((*FIRST, "device"), "Tesla T4\n", "device"),
+        ((*FIRST, "commit"), "aa1e2d0\n", "commit"),
         ((*FIRST, "command"), "rm -r *", "command"),
+        ((*FIRST, "command"), "python -m helpers.recorded 12", "is not recorded by"),
+        ((*FIRST, "versions", "__class__<b>"), "1", "versions"),
         ((*FIRST, "versions"), {"python": "3.12"}, "versions"),
         ((*SAMPLE, "type"), "os:system", "type"),
-        ((*SAMPLE, "type"), "helpers.storage:write_atomically", "no result of this library"),
+        ((*SAMPLE, "type"), "helpers.storage:write_atomically", "lesson 00 records"),
+        ((*SAMPLE, "type"), "helpers.timing:Timing", "lesson 00 records"),
         ((*SAMPLE, "values", "median_s"), "soon", "median_s"),
+        ((*SAMPLE, "values", "median_s"), -1, "median_s=-1 is not within 0"),
+        ((*SAMPLE, "values", "median_s"), None, "median_s"),
+        ((*SAMPLE, "values", "notes"), "a", "notes"),
         ((*SAMPLE, "values", "speed"), 1, "speed"),
-        ((*FIRST, "entries", "other"), {"type": "helpers.sample:Sample", "values": {}}, "records sample"),
-        (("recordings", 1, "lesson"), "00", "once"),
-        (("recordings", 1, "device"), "Another GPU", "one GPU"),
+        ((*FIRST, "entries", "other"), {"type": "helpers.sample:Sample", "values": {}}, "lesson 00 records"),
     ],
 )
 def test_a_foreign_file_is_refused_with_the_reason(sent, gpu, path, to, said):
@@ -184,10 +220,24 @@ def test_a_foreign_file_is_refused_with_the_reason(sent, gpu, path, to, said):
         sending.check(changed(sent, *path, to=to))
 
 
+def test_a_lesson_that_is_there_twice_and_a_second_gpu_are_refused(sent, gpu):
+    first, second = json.loads(sent)["recordings"][:2]
+    with pytest.raises(ValueError, match="each lesson is recorded once, on one GPU"):
+        sending.check(changed(sent, "recordings", to=[first, first]))
+    other = changed(sent, "recordings", 1, "card", "gpus", 0, "name", to="Tesla P4")
+    with pytest.raises(ValueError, match="each lesson is recorded once, on one GPU"):
+        sending.check(changed(other, "recordings", 1, "device", to="Tesla P4"))
+    assert second["device"] == "Tesla T4"
+
+
 def test_what_is_no_such_file_at_all_is_refused(sent):
     for text, said in (("", "no JSON"), ("[" * 10**5, "no JSON"), ("[]", "the file"), (f"{' ' * 2**20}{{}}", "larger"),
                        (sent.replace("0.0015", "NaN"), "no number"),
-                       (sent.replace("0.0015", "Infinity"), "no number")):  # fmt: skip
+                       (sent.replace("0.0015", "Infinity"), "no number"),
+                       (sent.replace("0.0015", "1e999"), "1e999 is no number"),
+                       (sent.replace("0.0015", "-1e999"), "-1e999 is no number"),
+                       (sent.replace("0.0015", f"{'[' * 400}{']' * 400}"), "too deep"),
+                       (sent.replace("0.0015", f"{'[' * 90}{']' * 90}"), "median_s")):  # fmt: skip
         with pytest.raises(ValueError, match=said):
             sending.check(text)
 

@@ -1,13 +1,16 @@
 """Bring the reader's copy up to date: what the reader has changed stays, and the course's new version lies beside it.
 
-A hidden file in the copy remembers what the course has written there. A file with any other content is the reader's.
-In a notebook the sources of the cells and their outputs count: what JupyterLab notes besides is no change.
+A hidden file in the copy remembers what the course has written there, before it is written: so a run that is killed
+leaves nothing that the next one does not know. A file with any other content is the reader's. In a notebook the cells'
+sources, outputs, attachments and metadata count, without what a program notes there of itself. What lies in the place
+of a file and is none, such as a folder, is named, and all else is brought up to date.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,10 +24,17 @@ from tools.copies.form import OF_THE_KERNEL
 MANIFEST = ".course.json"
 _NUMBERED = re.compile(r"(?P<number>\d\d)_(?P<title>[a-z0-9_]+)(?![a-z0-9_]).*")  # and its .new.ipynb, -Copy1.ipynb
 
+# What JupyterLab, VS Code and Colab write into a cell's metadata by themselves: what is folded, and when it ran.
+_OF_THE_PROGRAM = ("collapsed", "scrolled", "trusted", "jupyter", "execution", "ExecuteTime", "hidden",
+                   "jp-MarkdownHeadingCollapsed", "vscode", "colab", "id", "outputId")  # fmt: skip
+
 
 @dataclass
 class _Known:
-    """The ``version`` of a file that the course handed over last, and every content that it has given the file."""
+    """The ``version`` of a file that the course handed over last, and every content that it has given the file.
+
+    A file that has left the course has the version "".
+    """
 
     version: str = ""
     contents: list[str] = field(default_factory=list)
@@ -35,19 +45,28 @@ def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
 
     A file that the reader has changed stays, one that is gone from the course too, and one that the reader has removed
     comes back. Where a lesson has a new number, what the reader has of it takes that number first. Raises OSError, with
-    what to do, where the disk refuses.
+    what to do, where the disk refuses, or ``copy`` is no folder.
     """
+    if os.path.lexists(copy) and not copy.is_dir():
+        raise NotADirectoryError(f"{copy} is no folder; rename it, and start again")
     copy.mkdir(parents=True, exist_ok=True)
     known, said = _read(copy / MANIFEST)
+    for name, content in files.items():
+        one = known.setdefault(name, _Known())
+        one.contents = list(dict.fromkeys([*one.contents, _content(Path(name).name, content)]))
+    _write(copy / MANIFEST, known)
     try:
         said += _take_new_numbers(copy, files, known)
         for name, content in files.items():
-            said += _hand_over(copy, name, content, known.setdefault(name, _Known()))
+            odd = _oddity(copy, name)
+            said += [odd] if odd else _hand_over(copy, name, content, known[name])
+        gone = [name for name, one in known.items() if name not in files and one.version]
+        for name in gone:
+            known[name].version = ""
     finally:
-        text = json.dumps({name: asdict(one) for name, one in known.items() if name in files}, indent=1)
-        write_atomically(copy / MANIFEST, f"{text}\n")
-    gone = [name for name in known if name not in files and (copy / name).exists()]
-    return [*said, *(f"{name} is no longer part of the course; it stays as it is" for name in gone)]
+        _write(copy / MANIFEST, known)
+    left = [name for name in gone if (copy / name).exists()]
+    return [*said, *(f"{name} is no longer part of the course; it stays as it is" for name in left)]
 
 
 def _take_new_numbers(copy: Path, files: Mapping[str, bytes], known: dict[str, _Known]) -> list[str]:
@@ -68,16 +87,19 @@ def _take_new_numbers(copy: Path, files: Mapping[str, bytes], known: dict[str, _
             old_name, new_name = (one.relative_to(copy).as_posix() for one in (path, new))
             if _is_the_readers(path, known.get(old_name, _Known()).contents):
                 said.append(f"{old_name} is {new_name} now: its lesson has another number")
-            path.rename(new)
             if old_name in known:
-                known[new_name] = known.pop(old_name)
+                old, new_one = known.pop(old_name), known.setdefault(new_name, _Known())
+                new_one.version = old.version
+                new_one.contents = list(dict.fromkeys([*old.contents, *new_one.contents]))
+                _write(copy / MANIFEST, known)  # a killed update finds the file by its new name
+            path.rename(new)
     return said
 
 
 def take_predictions(course: Path, copy: Path) -> list[str]:
     """Copy the predictions of a reader who worked in ``course`` into a ``copy`` that is yet to be made."""
     source, target = course / PREDICTIONS, copy / PREDICTIONS
-    if (copy / MANIFEST).exists() or target.exists() or not source.exists():
+    if os.path.lexists(copy / MANIFEST) or os.path.lexists(target) or not source.is_file():
         return []
     copy.mkdir(parents=True, exist_ok=True)
     target.touch(mode=0o600)
@@ -86,47 +108,76 @@ def take_predictions(course: Path, copy: Path) -> list[str]:
 
 
 def _read(manifest: Path) -> tuple[dict[str, _Known], list[str]]:
-    if not manifest.exists():
+    if not os.path.lexists(manifest):
         return {}, []
+    taken = "every file that differs from the course's is taken for yours"
+    if not manifest.is_file():
+        return {}, [f"{manifest.name} is no file, so {taken}; rename it, and start again"]
     try:
-        return {name: _Known(**one) for name, one in json.loads(manifest.read_text(encoding="utf-8")).items()}, []
-    except (ValueError, TypeError, AttributeError):
-        return {}, [f"{manifest.name} is damaged: every file that differs from the course's is taken for yours"]
+        known = {name: _Known(**one) for name, one in json.loads(manifest.read_text(encoding="utf-8")).items()}
+        if all(isinstance(text, str) for one in known.values() for text in (one.version, *one.contents)):
+            return known, []
+    except (ValueError, TypeError, AttributeError, RecursionError):  # somebody's own, or half of one
+        pass
+    return {}, [f"{manifest.name} is damaged: {taken}"]
+
+
+def _write(manifest: Path, known: Mapping[str, _Known]) -> None:
+    text = json.dumps({name: asdict(one) for name, one in known.items()}, indent=1)
+    if manifest.is_file() or not os.path.lexists(manifest):
+        write_atomically(manifest, f"{text}\n")
+
+
+def _oddity(copy: Path, name: str) -> str:
+    """Return what is in the way of the course's file ``name`` and what to do, "" where it can be written."""
+    for path in (*reversed([copy / parent for parent in Path(name).parents][:-1]), copy / name):
+        expected = path.is_file() if path == copy / name else path.is_dir()
+        if os.path.lexists(path) and not expected:
+            kind = "a folder" if path.is_dir() else "a file" if path.is_file() else "no file"
+            what = path.relative_to(copy).as_posix()
+            return f"{name} is not brought up to date, because {what} is {kind} here; rename it, and start again"
+    if os.path.lexists(copy / name) and not os.access(copy / name, os.R_OK):
+        return f"{name} is not brought up to date, because it may not be read; allow that: chmod u+r {copy / name}"
+    return ""
 
 
 def _hand_over(copy: Path, name: str, content: bytes, known: _Known) -> list[str]:
     """Write one file of the course, or its new version beside the reader's; return what to say of it."""
     path = copy / name
     version, said = _digest(_version(path.name, content)), []
-    ours = [*known.contents, _content(path.name, content)]
-    if _is_the_readers(path, ours):
+    if _is_the_readers(path, known.contents):
         if version == known.version:
             return []
         places = (path.with_name(f"{path.stem}.new{number if number > 1 else ''}{path.suffix}") for number in count(1))
-        beside = next(place for place in places if not _is_the_readers(place, ours))
+        beside = next(place for place in places if not _is_the_readers(place, known.contents))
         said = [f"{name} is yours and stays; the course has a newer version, see {beside.relative_to(copy).as_posix()}"]
         path = beside
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_bytes() != content:
         write_atomically(path, content)
-    known.version, known.contents = version, list(dict.fromkeys(ours))
+    known.version = version
     return said
 
 
 def _is_the_readers(path: Path, ours: Sequence[str]) -> bool:
-    return path.exists() and _content(path.name, path.read_bytes()) not in ours
+    return os.path.lexists(path) and not (path.is_file() and _content(path.name, path.read_bytes()) in ours)
 
 
 def _content(name: str, data: bytes) -> str:
-    """Return a digest of what a reader changes in a file: in a notebook the sources and outputs of its cells."""
+    """Return a digest of what a reader changes in a file: in a notebook that of its cells."""
     if not name.endswith(".ipynb"):
         return _digest(data)
     try:
-        read = json.loads(data)["cells"]
-        cells = [[cell["cell_type"], "".join(cell["source"]), cell.get("outputs")] for cell in read]
-    except (ValueError, KeyError, TypeError):  # damaged, and not by the course
+        cells = [[cell["cell_type"], "".join(cell["source"]), cell.get("outputs"), cell.get("attachments"),
+                  _metadata(cell)] for cell in json.loads(data)["cells"]]  # fmt: skip
+        return _digest(json.dumps(cells, sort_keys=True).encode())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # damaged, and not by the course
         return _digest(data)
-    return _digest(json.dumps(cells, sort_keys=True).encode())
+
+
+def _metadata(cell: dict) -> dict:
+    """Return what a cell's metadata says beyond what a program notes there of itself."""
+    return {key: value for key, value in cell["metadata"].items() if key not in _OF_THE_PROGRAM}
 
 
 def _version(name: str, data: bytes) -> bytes:

@@ -34,12 +34,15 @@ def _options() -> argparse.ArgumentParser:
 
 
 def _grade(options: argparse.Namespace, into: Path) -> int:
-    from sqlalchemy.exc import SQLAlchemyError
+    try:
+        from sqlalchemy.exc import SQLAlchemyError
 
-    from tools.authoring.lesson import AuthoringError
-    from tools.grading import grade
-    from tools.grading.gradebook import GradingError
-
+        from tools.authoring.lesson import AuthoringError
+        from tools.grading import grade
+        from tools.grading.gradebook import GradingError
+    except ModuleNotFoundError as error:
+        return _error(f"{error.name} is not installed, since make setup installs what readers need and no more; start "
+                      "with make grade SUBMISSIONS=folder, which installs what grades, too")  # fmt: skip
     try:
         done = grade.grade(options.submissions, into, jobs=options.jobs, force=options.force, listed=options.roster)
     except (GradingError, SandboxError, AuthoringError) as error:

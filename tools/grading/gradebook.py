@@ -135,7 +135,7 @@ class Book:
     def _convert(self, kind: type, assignment: str, student: str) -> None:
         config = self._config(assignment)
         config.CourseDirectory.student_id = student
-        config.PageExporter.student_name = self.names.get(student, "")
+        config.PageExporter.student_name = outputs.printable(self.names.get(student, ""))
         with _tools_found(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # nbgrader's own, from its database layer
             converter = kind(coursedir=CourseDirectory(config=config), config=config)
@@ -202,7 +202,7 @@ class Book:
                 waits = grade.needs_manual_grade and grade.manual_score is None
                 scores[grade.name.removesuffix("_checks")] = None if waits else grade.score
         waiting = [name for name, score in scores.items() if score is None]
-        notes = [trouble, marks.problem, *(f"{one.exercise}: {one.said}" for one in marks.marks if one.stopped)]
+        notes = [trouble, marks.problem, *(f"{one.exercise}: {one.note}" for one in marks.marks if one.note)]
         return {
             "student": marks.student,
             "assignment": marks.assignment,

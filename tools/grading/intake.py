@@ -231,16 +231,22 @@ def _places(
 def _changed(
     released: dict[str, nbformat.NotebookNode], given: Sequence[dict[str, Any]], places: dict[str, list[int]]
 ) -> list[str]:
-    """Return a note for each cell of code that was given and changed; what a formatter does is no change."""
-    notes = []
+    """Return a note on the cells of code that were given and changed or deleted; a formatter's changes are none."""
+    changed, deleted = [], []
     for name, cell in released.items():
         if cell.cell_type == "code" and cell.metadata.nbgrader.locked:
-            sources = [given[place]["source"] for place in places.get(name, [])]
-            if any(_bare(one) != _bare(cell.source) for one in sources if one.strip()):
-                which = f"the checks of {name.removesuffix('_checks')} were" if cell.metadata.nbgrader.grade else \
-                        "a cell that was given was"  # fmt: skip
-                notes.append(f"{which} changed; the original counted")
-    return list(dict.fromkeys(notes))
+            sources = [one for place in places.get(name, []) if (one := given[place]["source"]).strip()]
+            if not sources:
+                deleted.append(name)
+            elif any(_bare(one) != _bare(cell.source) for one in sources):
+                changed.append(name)
+    checks = {name: name.removesuffix("_checks") for name, cell in released.items() if cell.metadata.nbgrader.grade}
+    notes = [f"the checks of {checks[one]} were" if one in checks else "a cell that was given was" for one in changed]
+    others = sum(one not in checks for one in deleted)
+    gone = [f"the checks of {checks[one]}" for one in deleted if one in checks]
+    gone += [f"{others} other {'cell' if others == 1 else 'cells'} that you gave"] if others else []
+    return [*dict.fromkeys(f"{one} changed; the original counted" for one in notes),
+            *([f"deleted: {', '.join(gone)}; the originals counted"] if gone else [])]  # fmt: skip
 
 
 def _bare(source: str) -> str:

@@ -11,10 +11,13 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
+from helpers.exercises import Checks
 from helpers.results import Result
 from tools.authoring.lesson import Cell
+from tools.exercises import proof
 from tools.exercises.sheets import Sheet, sections_of
-from tools.grading import intake, sandbox
+from tools.grading import intake, sandbox, scoring
+from tools.grading.outputs import printable
 from tools.grading.sandbox import Limits
 from tools.grading.session import YOUR_LINE, Lost, Session
 
@@ -27,8 +30,8 @@ _ON_ITS_OWN_LINE = re.compile(rf"(?<=\S) (?={YOUR_LINE})")  # the report of the 
 class Mark(Result):
     """What an exercise got of ``points``; ``said`` is what the visible checks say, and ``goals`` what all say.
 
-    ``goals`` names each goal with True where every check, hidden ones included, found it reached. ``stopped`` is True
-    where a limit ended it, it ended its own process, or the checks ended at what it gave.
+    ``goals`` names each goal with True where every check, hidden ones included, found it reached. ``note`` is for the
+    lecturer: why the exercise was stopped, what its cell raised, what ended its checks; "" where all is well.
     """
 
     exercise: str
@@ -36,7 +39,7 @@ class Mark(Result):
     points: int
     said: str
     goals: tuple[tuple[str, bool], ...]
-    stopped: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,19 +83,23 @@ def mark(sheet: Sheet, submission: intake.Submission, limits: Limits) -> Marks:
             break
     marks = tuple(given[place] for place in sorted(given))
     disturbed = any(_MACHINE in why for why in lost.values())
-    stopped = [f"a cell was stopped: {why}" for place, why in lost.items() if place >= 0 and not steps[place].exercise]
+    ended = [f"a cell was stopped: {why}" for place, why in lost.items() if place >= 0 and not steps[place].exercise]
     named = [f"handed in as {submission.came_as!r}"] if submission.came_as else []
-    notes = (*named, *given_in.notes, *dict.fromkeys(stopped))
+    notes = (*named, *given_in.notes, *dict.fromkeys(ended))
     return Marks(submission.student, submission.assignment, marks, "", disturbed, notes, outputs)
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A cell to run, or the checks of ``exercise`` to make at its place; ``shows`` is the id of a student's cell."""
+    """A cell to run, or the checks of ``exercise`` to make at its place; ``shows`` is the id of a student's cell.
+
+    ``answers`` is the exercise to which the cell is the answer.
+    """
 
     exercise: str
     source: str
     shows: str = ""
+    answers: str = ""
 
 
 def _steps(sheet: Sheet, notebook: Any) -> Iterator[_Step]:
@@ -100,8 +107,9 @@ def _steps(sheet: Sheet, notebook: Any) -> Iterator[_Step]:
     for cell in notebook.cells:
         mark = cell.metadata.get("nbgrader", {})
         name = checks.get(mark.get("grade_id", ""), "")
+        answers = mark["grade_id"] if mark.get("solution") else ""
         if cell.cell_type == "code":
-            yield _Step(name, "" if name else cell.source, "" if mark.get("locked") else cell.id)
+            yield _Step(name, "" if name else cell.source, "" if mark.get("locked") else cell.id, answers)
 
 
 def _go_through(
@@ -119,7 +127,7 @@ def _go_through(
     last step is done.
     """
     remaining = [place for place, step in enumerate(steps) if step.exercise and place not in given]
-    place, raised = -1, []
+    place, raised, broken = -1, [], {}
     try:
         with sandbox.started(limits) as shut:
             session = Session(shut, limits, deadline)
@@ -132,11 +140,12 @@ def _go_through(
                 if place in lost or place in given:
                     continue
                 if step.exercise:
-                    given[place] = _checked(sheet, step.exercise, session, raised)
+                    given[place] = _checked(sheet, step.exercise, session, raised, broken.get(step.exercise, ""))
                     raised = []
                     continue
                 if error := session.run(step.source):
                     raised.append(f"raised {error}")
+                    broken[step.answers] = f"its cell raised {error.partition(chr(10))[0]}"
                 if step.shows:
                     outputs[step.shows] = session.shown
     except Lost as error:
@@ -152,33 +161,42 @@ def _go_through(
 
 def _nothing(sheet: Sheet, exercise: str, why: str) -> Mark:
     said = f"Your notebook was stopped here: {why}."
-    return Mark(exercise, 0.0, _points(sheet, exercise), said, (), stopped=True)
+    return Mark(exercise, 0.0, _points(sheet, exercise), said, (), note=said)
 
 
 def _points(sheet: Sheet, exercise: str) -> int:
     return sheet.cell("checks", exercise).metadata["points"]
 
 
-def _checked(sheet: Sheet, exercise: str, session: Session, raised: Sequence[str] = ()) -> Mark:
+def _checked(sheet: Sheet, exercise: str, session: Session, raised: Sequence[str] = (), broken: str = "") -> Mark:
     """Return the mark of an exercise, whose checks run here; ``raised`` says what the student's cells above it did.
 
-    Raises Lost when the submission ends meanwhile.
+    ``broken`` says so of the answer's own cell. Raises Lost when the submission ends meanwhile.
     """
     session.step()
-    checks = sheet.cell("checks", exercise)
+    source, points = sheet.cell("checks", exercise).source, _points(sheet, exercise)
     with redirect_stdout(io.StringIO()):
         names = names_for(sheet, exercise, session.function)
-    try:
-        with redirect_stdout(said := io.StringIO()):
-            score = _run(checks.source, names)
-    except Exception as error:  # whatever came back, others go on
-        said = f"The checks ended with {type(error).__name__[:60]} at what your function gave."
-        return Mark(exercise, 0.0, _points(sheet, exercise), said, (), stopped=True)
-    reached = tuple((goal, not problem) for goal, problem in names["check"]._problems().items())
-    points = checks.metadata["points"]
+    with redirect_stdout(said := io.StringIO()):
+        errors = scoring.run(source, names)
+    missed = _left_out(sheet, exercise, names["check"]) if errors else set()
+    problems = names["check"]._problems()
+    goals = [*problems, *sorted(missed - set(problems))]
+    reached = tuple((goal, goal not in missed and not problems[goal]) for goal in goals)
     cells = "".join(f"A cell above {one}\n" for one in raised)
-    text = cells + _ON_ITS_OWN_LINE.sub("\n" + " " * 15, said.getvalue())
-    return Mark(exercise, min(max(float(score), 0.0), points), points, text[:_MOST_SAID], reached)
+    ended = f"the checks ended with {type(errors[0]).__name__[:60]} at what your function gave" if missed else ""
+    left_out = "".join(f"Not all of {goal!r} was checked: {ended}.\n" for goal in sorted(missed))
+    text = cells + left_out + _ON_ITS_OWN_LINE.sub("\n" + " " * 15, said.getvalue())
+    score = float(sum(is_reached for _, is_reached in reached))
+    return Mark(exercise, score, points, text[:_MOST_SAID], reached, note=printable(broken or ended))
+
+
+def _left_out(sheet: Sheet, exercise: str, checks: Checks) -> set[str]:
+    """Return the goals of which fewer checks were made than of the course's own answer."""
+    with redirect_stdout(io.StringIO()):
+        own = proof.answered(sheet, exercise, sheet.cell("answer", exercise).source)
+        scoring.run(sheet.cell("checks", exercise).source, own)
+    return set(scoring.checked(own["check"]) - scoring.checked(checks))
 
 
 def names_for(sheet: Sheet, exercise: str, function: Callable[[str], Callable[..., Any]]) -> dict[str, Any]:
@@ -193,18 +211,10 @@ def names_for(sheet: Sheet, exercise: str, function: Callable[[str], Callable[..
         if cell.metadata.get("answer") == exercise:
             names.update((name, function(name)) for name in defined(cell))
         elif cell.kind == "code" and not {"checks", "answer"} & set(cell.metadata):
-            _run(cell.source, names)
+            exec(compile(cell.source, "<given>", "exec"), names)
     return names
 
 
 def defined(cell: Cell) -> list[str]:
     """Return the names of the functions that an answer's cell defines."""
     return [one.name for one in ast.parse(cell.source).body if isinstance(one, ast.FunctionDef)]
-
-
-def _run(source: str, names: dict[str, Any]) -> Any:
-    """Run a cell of the course in ``names``; return the value of its last line where that is an expression."""
-    tree = ast.parse(source)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "<checks>", "exec"), names)
-    return eval(compile(ast.Expression(last.value), "<checks>", "eval"), names) if last is not None else None

@@ -30,12 +30,15 @@ _ROWS = ("table", "thead", "tbody", "tr", "th", "td")
 _OVER = {"tr": ("tr",), "td": ("td", "th"), "th": ("td", "th"), "thead": ("tbody",), "tbody": ("thead", "tbody")}
 _SILENT = ("style", "script", "template", "title")
 _UNPRINTABLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
+_TURNING = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # of Unicode's bidi algorithm
+_UNPRINTABLE |= dict.fromkeys((*range(0x80, 0xA0), *_TURNING), 0xFFFD)
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with pictures of the characters in place of those that no page may hold, such as NUL.
+    """Return ``text`` with signs in place of the characters that no page may hold.
 
-    However its lines end, they end as ours do.
+    They are the control characters, such as NUL, and those that turn the direction of text. However its lines end, they
+    end as ours do.
     """
     return text.replace("\r\n", "\n").replace("\r", "\n").translate(_UNPRINTABLE)
 

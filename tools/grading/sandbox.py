@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
+import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -39,7 +42,7 @@ _STUDENT = Path(__file__).with_name("student")
 _MACHINE_MUST_KEEP = 0.04  # the share of the machine's memory below which a sandbox is killed
 _JOIN_SESSION_KEYRING = 1  # linux/keyctl.h
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}  # the number of the system call
-_START = "import sys; sys.path.insert(0, '/grader'); import runner; runner.main()"
+_START = "import sys; sys.path[:0] = ['/grader', '']; import runner; runner.main()"  # '': where it works, as in Jupyter
 
 
 class SandboxError(Exception):
@@ -219,6 +222,20 @@ def visible() -> list[Path]:
     folders |= {HERE.root / "helpers", HERE.folder / "scripts"}
     kept = [one for one in folders if one.is_dir() and not any(one != up and one.is_relative_to(up) for up in folders)]
     return sorted(kept)
+
+
+@functools.cache
+def _folders() -> re.Pattern[str]:
+    """Return what matches, also in JSON, the folders of Python and the course, whose names are this machine's."""
+    named = {Path(sys.prefix), Path(sys.base_prefix), HERE.root}
+    own = {str(one) for one in named | {one.resolve() for one in named} if not one.is_relative_to("/usr")}
+    own |= {json.dumps(one)[1:-1] for one in own}
+    return re.compile(rf"(?:{'|'.join(map(re.escape, sorted(own, key=len, reverse=True)))})(?![\w.-])")
+
+
+def without_folders(text: str) -> str:
+    """Return what a submission says with "..." in place of the folders in which Python and the course lie here."""
+    return _folders().sub("...", text)
 
 
 def _environment() -> dict[str, str]:

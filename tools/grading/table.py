@@ -26,6 +26,8 @@ _MOODLE_HEADER = ("Identifier", "Full name", "Email address", "Status", "Grade",
                   "Grade can be changed", "Last modified (submission)", "Last modified (grade)",
                   "Feedback comments")  # fmt: skip
 _PARTICIPANT = "Participant "
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_PLAIN = re.compile(r"-|[+-]?\d+(?:[.,]\d+)?", re.ASCII)
 _NO_STUDENT = ("points possible", "student, test")  # rows of Canvas's gradebook
 _LARGEST_ROSTER_BYTES = 20 * 2**20
 
@@ -249,7 +251,7 @@ def _number(text: str) -> float | None:
 
 def _write(path: Path, lines: Sequence[Sequence[str]]) -> None:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
+    csv.writer(text, lineterminator="\n").writerows(map(_harmless, line) for line in lines)
     storage.write_atomically(path, text.getvalue())
 
 
@@ -266,5 +268,5 @@ def as_csv(rows: Sequence[Mapping[str, Any]], sheets: Mapping[str, Sheet]) -> st
 
 
 def _harmless(value: object) -> object:
-    """Return a cell that no spreadsheet takes for a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value
+    """Return a cell that no spreadsheet takes for a formula; a number, and Moodle's "-" for none, stay as they are."""
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) and not _PLAIN.fullmatch(value) else value

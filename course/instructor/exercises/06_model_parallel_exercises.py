@@ -301,12 +301,12 @@ def summed(rank, _world_size, function, tokens, parts):
 
 
 def on_ranks(function, tokens, parts):
-    if function(0, tokens, parts[0]) is exercises.not_yet:
+    if function(0, [0], [[1]]) is exercises.not_yet:
         return exercises.not_yet
     try:
         return ranks.run(summed, function, tokens, parts, timeout_s=20)[0]
     except TypeError:  # where a class is graded: its functions stay in another process, so ask for each rank in turn
-        terms = [function(rank, tokens, part) for rank, part in enumerate(parts)]
+        terms = [function(rank, list(tokens), part) for rank, part in enumerate(parts)]
         return torch.tensor(terms, dtype=torch.float64).sum(dim=0).tolist()
 
 
@@ -355,7 +355,7 @@ for _ in range(4):
         expected=[table[token] for token in sentence],
         call=lambda function, tokens, parts: [
             [sum(column) for column in zip(*rows, strict=True)]
-            for rows in zip(*(function(each, tokens, parts[each]) for each in range(4)), strict=True)
+            for rows in zip(*(function(each, list(tokens), parts[each]) for each in range(4)), strict=True)
         ],
     )
 check.score()

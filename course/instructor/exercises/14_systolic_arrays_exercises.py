@@ -397,11 +397,11 @@ def stationary_step(held, from_left, from_above, loading):
 # %%
 def on_array(feed, a, b):
     """Return the sums of an array with an element for each result; feed gives what enters at the left and the top."""
-    if feed(a, b, 0) is exercises.not_yet:
+    if feed([[1]], [[1]], 0) is exercises.not_yet:
         return exercises.not_yet
     inputs = filters = sums = np.zeros((len(a), len(b[0])), dtype=int)
     for cycle in range(len(a) + len(b[0]) + len(b) - 2):
-        left, top = feed(a, b, cycle)
+        left, top = feed([*map(list, a)], [*map(list, b)], cycle)
         inputs = np.column_stack((left, inputs[:, :-1]))
         filters = np.vstack((top, filters[:-1]))
         sums = sums + inputs * filters

@@ -382,7 +382,7 @@ unpack([5, 6, 7, 8], [205])
 # %%
 def there_and_back(function, row):
     """Return what unpack makes of what the function packed."""
-    found = function(row)
+    found = function(list(row))
     if found is exercises.not_yet:
         return found
     if not isinstance(found, tuple | list) or len(found) != 2:

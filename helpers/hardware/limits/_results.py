@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from helpers import storage
+from helpers._checks import boolean
 from helpers.results import Record
 
 if TYPE_CHECKING:
@@ -181,11 +182,10 @@ def probe(refresh: bool = False, *, device: str | torch.device | None = None) ->
     cache holds less than half of that, ``holds_bytes`` is what it shows. What cannot be measured is None (or missing
     from ``peak_flops`` and ``product_flops``), and a line of ``notes`` says why; nothing is guessed.
 
-    Raises ValueError for a device that is neither the CPU nor CUDA or a ``refresh`` that is neither True nor False,
+    Raises ValueError for a device that is neither the CPU nor CUDA, TypeError for a ``refresh`` that is no bool,
     RuntimeError for CUDA where there is none, OSError when the cache folder cannot be written. Lesson 01.
     """
-    if not isinstance(refresh, bool):
-        raise ValueError(f"refresh is {refresh!r}; give True or False, and a device by its name: probe(device='cpu')")
+    boolean("refresh", refresh, "give True or False, and a device by its name: probe(device='cpu')")
     import torch  # and below what imports it: the doctor reads a machine's card where torch does not even load
 
     from helpers.timing._runs import chosen_device

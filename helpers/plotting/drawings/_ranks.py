@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch, Polygon, Rectangle
 from matplotlib.path import Path
 
-from helpers._checks import choice, members, one_of, whole_number
+from helpers._checks import boolean, choice, members, one_of, whole_number
 from helpers.plotting._style import mixed
 from helpers.plotting.drawings._paper import (
     COMPUTING,
@@ -224,6 +224,8 @@ def draw_blocks(ranks: int, step: int, *, causal: bool = False, balanced: bool =
     pieces r and 2 ``ranks`` - 1 - r, and nobody waits. ``title`` stands above the drawing. Raises ValueError for a step
     that is not there, more than 8 ranks. Lesson 08.
     """
+    boolean("balanced", balanced)
+    boolean("causal", causal)
     whole_number("ranks", ranks, at_most=MOST_RANKS)
     whole_number("step", step, at_least=0, at_most=ranks - 1)
     owners = [*range(ranks), *reversed(range(ranks))] if balanced else list(range(ranks))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from helpers._checks import members, whole_number
+from helpers._checks import boolean, members, whole_number
 from helpers.plotting.drawings._paper import (
     COMPUTING,
     DATA,
@@ -31,6 +31,7 @@ def draw_window(layers: int, kept: Sequence[int], *, used: int, read: bool, titl
     drawing. Raises TypeError and ValueError for layers that the file does not have, twice the same, or a ``used`` that
     is not kept. Lesson 12.
     """
+    boolean("read", read)
     whole_number("layers", layers, at_most=16)
     kept = [whole_number(f"kept[{place}]", layer, at_least=0, at_most=layers - 1)
             for place, layer in enumerate(members("kept", kept, "layers"))]  # fmt: skip

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 
 from helpers import _console as console
-from helpers._checks import choice, one_of, whole_number
+from helpers._checks import boolean, choice, whole_number
 from helpers.simulators.systolic._model import DATAFLOWS, LARGEST, model_cycles
 from helpers.simulators.systolic._run import Frame, SystolicRun
 
 _EMPTY = -1
 _FRAME_ELEMENTS = 2**20
 _LARGEST_WHOLE = np.iinfo(np.int64).max
+# A cycle takes as long as moving so many elements, and as long for each of its own: the work of about a minute.
+_CYCLE_ELEMENTS, _MOST_ELEMENTS = 2**13, 2**32
 
 
 def simulate(
@@ -55,16 +57,22 @@ def simulate(
     [[17], [39]]
 
     Raises TypeError for what is no matrix of numbers or no whole number, ValueError for shapes that do not fit, an
-    empty matrix, an array above 1,024 x 1,024 elements and for frames of a run too long to keep. Lesson 14.
+    empty matrix, whole numbers whose sums are beyond int64, an array above 1,024 x 1,024 elements, a run that would
+    take minutes, and for frames of one too long to keep. Lesson 14.
     """
+    boolean("double_buffered", double_buffered)
+    boolean("frames", frames)
     inputs, filters = _matrices(a, b)
     rows, columns = (whole_number(name, size, at_most=LARGEST) for name, size in (("rows", rows), ("columns", columns)))
     choice("dataflow", dataflow, DATAFLOWS)
     (m, k), n = inputs.shape, filters.shape[1]
     cycles = model_cycles(m, n, k, rows=rows, columns=columns, dataflow=dataflow, double_buffered=double_buffered)
-    if one_of("frames", frames, bool, "True or False") and cycles * rows * columns > _FRAME_ELEMENTS:
+    if frames and cycles * rows * columns > _FRAME_ELEMENTS:
         raise ValueError(f"frames of about {cycles:,} cycles of {rows} x {columns} elements are too many to keep "
                          f"(above {_FRAME_ELEMENTS:,} elements in all); give a smaller product or array")  # fmt: skip
+    if cycles * (rows * columns + _CYCLE_ELEMENTS) > _MOST_ELEMENTS:
+        raise ValueError(f"{cycles:,} cycles of {rows} x {columns} elements would take minutes to simulate; give a "
+                         "smaller product or a larger array, or count them with model_cycles")  # fmt: skip
     transposed = dataflow == "input"
     moving, staying = (filters.T, inputs.T) if transposed else (inputs, filters)
     array = _Array(moving, staying, rows, columns, keep=frames, transposed=transposed)
@@ -274,6 +282,11 @@ def _matrices(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"a has the shape {inputs.shape} and b {filters.shape}; give a as many columns as b has rows")
     kinds = inputs.dtype.kind + filters.dtype.kind
     dtype = np.complex128 if "c" in kinds else np.float64 if "f" in kinds else np.int64
+    if dtype is np.int64:
+        largest = (abs(inputs.astype(np.float64)) @ abs(filters.astype(np.float64))).max()
+        if largest >= _LARGEST_WHOLE:
+            raise ValueError(f"sums of this product are up to {largest:.3g}, and whole numbers are computed in int64, "
+                             f"up to {_LARGEST_WHOLE:.3g}; give floats, or smaller numbers")  # fmt: skip
     return inputs.astype(dtype), filters.astype(dtype)
 
 

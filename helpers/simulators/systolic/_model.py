@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from helpers._checks import choice, one_of, whole_number
+from helpers._checks import boolean, choice, whole_number
 from helpers.results import Record
 
 DATAFLOWS = ("weight", "output", "input")
@@ -55,8 +55,8 @@ def model_cycles(
     Raises TypeError or ValueError for a size that is no whole number above 0, another dataflow, and for
     ``double_buffered`` with "output", whose elements keep no filter. Lesson 14.
     """
+    boolean("double_buffered", double_buffered)
     m, n, k, rows, columns = _sizes(m, n, k, rows, columns, dataflow)
-    one_of("double_buffered", double_buffered, bool, "True or False")
     if dataflow == "output":
         if double_buffered:
             raise ValueError("double_buffered=True has no meaning for dataflow='output': no filter stays in an "

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from helpers import steps
-from helpers._checks import batch_shape
+from helpers._checks import batch_shape, boolean
 from helpers.operations import profile_ops
 from helpers.results import Record
 from helpers.simulators.systolic._model import model_accesses, model_cycles
@@ -110,6 +110,7 @@ def simulate_network(
     is called twice has two rows. Raises as those functions do, and ValueError for a model without such a layer.
     Lesson 14.
     """
+    boolean("double_buffered", double_buffered)
     how = {"rows": rows, "columns": columns, "dataflow": dataflow}
     model_cycles(1, 1, 1, **how, double_buffered=double_buffered)
     steps.check_model(model)

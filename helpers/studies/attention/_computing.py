@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from helpers._checks import whole_number
+from helpers._checks import boolean, whole_number
 
 _FORBIDDEN = -math.inf
 
@@ -19,6 +19,7 @@ def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal
 
     The tensors are ``query``, ``key`` and ``value``. With ``causal`` token i looks at the tokens up to i.
     """
+    boolean("causal", causal)
     _check(query, key, value, causal)
     scores = query @ key.mT
     scores = scores * query.shape[-1] ** -0.5
@@ -37,6 +38,7 @@ def in_tiles(
     a running maximum, sum and output (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; Dao,
     FlashAttention-2, 2023, algorithm 1). Tiles that ``causal`` forbids whole are not computed. Lesson 21.
     """
+    boolean("causal", causal)
     rows, columns = _check(query, key, value, causal, rows, columns)
     outputs, log_sums = [], []
     for top in range(0, query.shape[-2], rows):
@@ -66,6 +68,7 @@ def gradients_in_tiles(
     It returned ``output`` and ``log_sum`` with the same ``rows``, ``columns`` and ``causal``; ``gradient`` is the
     output's, in its shape. Every score is computed again (Dao and others, FlashAttention, 2022, algorithm 4).
     """
+    boolean("causal", causal)
     rows, columns = _check(query, key, value, causal, rows, columns)
     scale = query.shape[-1] ** -0.5
     to_query, to_key, to_value = map(torch.zeros_like, (query, key, value))
@@ -106,6 +109,7 @@ def attend_in_tiles(
 
     ``query``, ``key``, ``value``, ``rows``, ``columns`` and ``causal`` are those of :func:`in_tiles`.
     """
+    boolean("causal", causal)
     return _InTiles.apply(query, key, value, {"rows": rows, "columns": columns, "causal": causal})
 
 
@@ -139,6 +143,10 @@ def _check(
     for name, tensor in {"query": query, "key": key, "value": value}.items():
         if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2 or not tensor.numel():
             raise ValueError(f"{name} is a tensor (..., tokens, width) with at least one number in it")
+    types = [tensor.dtype for tensor in (query, key, value)]
+    if len(set(types)) > 1 or not query.is_floating_point():
+        listed = ", ".join(str(dtype).removeprefix("torch.") for dtype in types)
+        raise TypeError(f"query, key and value hold floats of one type; these are {listed}: convert them with .float()")
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (query, key, value))
         raise ValueError(f"query and key have one width, key and value the same tokens; these are {shapes}")

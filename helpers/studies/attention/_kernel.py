@@ -8,7 +8,7 @@ import os
 
 import torch
 
-from helpers._checks import whole_number
+from helpers._checks import boolean, whole_number
 from helpers.isolation import run_limited
 from helpers.studies import _triton
 
@@ -26,6 +26,7 @@ def interpret(
     are powers of two of 16 or more, and ``causal`` is as in :func:`in_tiles`. Raises MissingToolError where Triton is
     not installed. Lesson 21.
     """
+    boolean("causal", causal)
     _checked(query, key, value, rows, columns)
     _triton.load()
     how = {"rows": rows, "columns": columns, "causal": causal}

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from helpers._checks import choice, whole_number
+from helpers._checks import boolean, choice, whole_number
 from helpers.results import Record
 from helpers.simulators import AddressStream, CacheLevel, join_streams, simulate_caches
 
 ORDERS = ("row by row", "products in tiles", "queries outside", "keys outside")
 _NUMBER, _LINE = 4, 64  # bytes of a float32, and of a cache line
+_MOST_TILES = 10**7
 
 
 class Moved(Record):
@@ -30,11 +31,16 @@ def tiles_of(
     ((0, 0), (1, 0), (1, 1))
 
     The table is ``tokens`` x ``tokens``, a tile ``rows`` x ``columns``, and the order "queries outside" or "keys
-    outside". With ``causal`` those that have a key to look at. Lesson 21.
+    outside". With ``causal`` those that have a key to look at. Raises ValueError for tiles that do not divide the
+    tokens, and for too many of them. Lesson 21.
     """
+    boolean("causal", causal)
     order = choice("order", order, ORDERS[2:])
     tokens, rows, columns = _checked(tokens, rows, columns)
     own, other = range(tokens // rows), range(tokens // columns)
+    if len(own) * len(other) > _MOST_TILES:
+        raise ValueError(f"{tokens:,} tokens have {len(own) * len(other):,} tiles of {rows} x {columns}, above "
+                         f"{_MOST_TILES:,}; give fewer tokens or larger tiles")  # fmt: skip
     found = [(i, j) for i in own for j in other] if order == ORDERS[2] else [(i, j) for j in other for i in own]
     return tuple((i, j) for i, j in found if not causal or j * columns < (i + 1) * rows)
 

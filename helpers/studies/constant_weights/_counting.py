@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from helpers import _console as console, native, storage
+from helpers._checks import boolean
 from helpers.native import _machine_code as machine_code
 from helpers.results import Record, derived, from_dict
 from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, candidates_per_thread, cuda_source
@@ -240,6 +241,7 @@ def recorded_counts(*, current: bool = False) -> PlacementCounts:
     nvdisasm. The network is ``standard_network(0)``; the date and the tools stand in ``note``. Raises
     FileNotFoundError where the library is installed without the course. Lesson 17.
     """
+    boolean("current", current)
     path = recorded_file(CURRENT_ARCHITECTURES if current else OLD_ARCHITECTURES)
     if not path.exists():
         raise FileNotFoundError(f"the recorded census {path.name} is not there; it is in the course's "

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from helpers._checks import one_of
+
 ACTIVATIONS = ("identity", "relu", "tanh", "sigmoid", "softmax")
 
 _MODULES: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.Softmax: "softmax"}
@@ -329,7 +331,11 @@ def random_network(widths: tuple[int, ...], activations: tuple[str, ...], *, see
 
 
 def exact_outputs(network: Network, inputs: torch.Tensor) -> torch.Tensor:
-    """Return what PyTorch computes in float64 for ``inputs`` (N, inputs): float64 (N, outputs). Lesson 17."""
+    """Return what PyTorch computes in float64 for ``inputs`` (N, inputs): float64 (N, outputs). Lesson 17.
+
+    Raises ValueError for inputs of another shape.
+    """
+    _require_rows(network, inputs)
     with torch.no_grad():
         return network.module().double()(inputs.detach().cpu().double())
 
@@ -342,8 +348,9 @@ def error_bound(network: Network, inputs: torch.Tensor, *, precision: str = "fp3
     layer before is passed on by the sizes of the weights, then by the steepest slope of the activation (a softmax
     changes no output by more than the largest change of an input). ``inputs`` are (N, inputs) of ``network``; with
     ``precision="fp16"`` they, the weights and the activations are rounded as well. It holds while nothing overflows,
-    for float16 at 65,504. Raises ValueError for another precision. Lesson 17.
+    for float16 at 65,504. Raises ValueError for another precision and for inputs of another shape. Lesson 17.
     """
+    _require_rows(network, inputs)
     if precision not in _ROUNDOFF:
         raise ValueError(f"precision is one of {', '.join(_ROUNDOFF)}, not {precision!r:.40}")
     roundoff, smallest = _ROUNDOFF[precision], _HALF_SMALLEST[precision]
@@ -352,6 +359,13 @@ def error_bound(network: Network, inputs: torch.Tensor, *, precision: str = "fp3
     for layer in network.layers:
         values, errors = _through(layer, values, errors, roundoff, smallest)
     return errors
+
+
+def _require_rows(network: Network, inputs: torch.Tensor) -> None:
+    one_of("inputs", inputs, torch.Tensor, "a tensor of shape (N, inputs)")
+    expected = network.layers[0].inputs
+    if inputs.dim() != 2 or inputs.shape[1] != expected:
+        raise ValueError(f"inputs has the shape {tuple(inputs.shape)}; the network takes (N, {expected:,})")
 
 
 def _through(

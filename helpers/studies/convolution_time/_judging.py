@@ -115,7 +115,9 @@ def hold_out_networks(
     """
     given = shapes_of(shapes)
     splits = []
-    for name, owned in named("networks", networks, "their shapes").items():
+    if not named("networks", networks, "their shapes"):
+        raise ValueError("networks is empty; give at least one name and its shapes")
+    for name, owned in networks.items():
         own = set(shapes_of(owned))
         test = [place for place, shape in enumerate(given) if shape in own]
         if not 0 < len(test) < len(given):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from helpers._checks import number, whole_number
+from helpers._checks import boolean, number, one_of, whole_number
 from helpers.models import Decoder
 from helpers.results import Record
 
@@ -42,6 +42,7 @@ def generate(
     ``cached``: keys and values stay, and a call takes the new token alone; otherwise each call takes the whole text.
     ``temperature`` 0 takes the likeliest token, above 0 it draws from softmax(logits / temperature), by ``seed``.
     """
+    boolean("cached", cached)
     count, temperature = whole_number("count", count), number("temperature", temperature, at_least=0)
     generator = torch.Generator().manual_seed(seed)
     text, cache, through = _text(prompt), model.new_cache() if cached else None, 0
@@ -60,8 +61,15 @@ def verify(target: torch.Tensor, draft: torch.Tensor) -> tuple[torch.Tensor, tor
 
     Both are distributions over the vocabulary (Leviathan and others, Fast Inference from Transformers via Speculative
     Decoding, 2023, algorithm 1): keep with min(1, target / draft), else draw from max(0, target - draft), normalised.
-    What comes out is distributed as ``target``.
+    What comes out is distributed as ``target``. Raises ValueError for distributions of unlike lengths and for NaN.
     """
+    for name, given in (("target", target), ("draft", draft)):
+        one_of(name, given, torch.Tensor, "a tensor with a probability for each token")
+    if target.shape != draft.shape or target.dim() != 1:
+        raise ValueError(f"target and draft have the shapes {tuple(target.shape)} and {tuple(draft.shape)}; give one "
+                         "probability for each token of one vocabulary")  # fmt: skip
+    if target.isnan().any() or draft.isnan().any():
+        raise ValueError("target or draft holds NaN; give probabilities, such as logits.softmax(-1)")
     rest = (target - draft).clamp(min=0)
     return (target / draft).clamp(max=1), rest / rest.sum()
 

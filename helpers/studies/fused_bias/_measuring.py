@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from helpers import profiling, timing
+from helpers._checks import boolean
 from helpers.hardware.limits._results import MachineLimits
 from helpers.results import Record, row_of
 from helpers.studies.fused_bias import _convnet as convnet, _operators as operators, _variants as variants
@@ -220,6 +221,7 @@ def measure_reductions(
     CUDA if there is one; ``budget_s`` and ``clock`` are those of :func:`timing.compare`. Raises ValueError for a shape
     of other than four sizes. Lesson 18.
     """
+    boolean("channels_last", channels_last)
     chosen = _device(device)
     grad = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(chosen)
     if channels_last:

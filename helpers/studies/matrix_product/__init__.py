@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from helpers import native, timing
+from helpers._checks import one_of
 from helpers.results import Record, derived
 from helpers.units import flops_from_macs
 
@@ -260,8 +261,15 @@ def error_share(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> float:
 
     In whatever order the k products of an element are added, its error is at most k u / (1 - k u) times the sum of
     their absolute values, with u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, 3.5).
-    So above 1 the program is wrong, or computes with fewer bits. NaN gives infinity.
+    So above 1 the program is wrong, or computes with fewer bits. NaN gives infinity. Raises ValueError for shapes that
+    are not those of a product.
     """
+    for name, matrix in (("c", c), ("a", a), ("b", b)):
+        one_of(name, matrix, torch.Tensor, "a matrix, as a tensor")
+    shapes = [tuple(matrix.shape) for matrix in (c, a, b)]
+    if any(len(shape) != 2 for shape in shapes) or shapes != [(a.shape[0], b.shape[1]), (a.shape[0], b.shape[0]),
+                                                            tuple(b.shape)]:  # fmt: skip
+        raise ValueError("c, a and b have the shapes {}, {} and {}; give (m, n), (m, k) and (k, n)".format(*shapes))
     wide_a, wide_b = a.double(), b.double()
     rounding = a.shape[1] * _UNIT_ROUNDOFF
     allowed = rounding / (1 - rounding) * (wide_a.abs() @ wide_b.abs())

@@ -163,7 +163,7 @@ def test_a_device_that_is_not_here_is_refused(counted):
 
 
 def test_a_device_in_the_place_of_refresh_is_refused(counted):
-    with pytest.raises(ValueError, match=r"refresh is 'cpu'.*probe\(device='cpu'\)"):
+    with pytest.raises(TypeError, match=r"refresh='cpu' is text.*probe\(device='cpu'\)"):
         probe("cpu")
     assert counted == []
 

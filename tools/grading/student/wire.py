@@ -61,12 +61,12 @@ def send(channel: Any, message: dict[str, Any]) -> None:
         raise Broken("the other side has gone") from error
 
 
-def receive(channel: Any) -> dict[str, Any]:
-    """Return the next message. Raises Broken for one that is too large or no JSON object."""
+def receive(channel: Any, clean: Callable[[str], str] = str) -> dict[str, Any]:
+    """Return the next message, whose JSON ``clean`` may change. Raises Broken for one too large or no JSON object."""
     (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size))
     if length > LARGEST_MESSAGE_BYTES:
         raise Broken(f"a message of {length} bytes, above the {LARGEST_MESSAGE_BYTES} allowed")
-    text = _exactly(channel, length).decode("utf-8", "replace")
+    text = clean(_exactly(channel, length).decode("utf-8", "replace"))
     try:
         message = json.loads(text)
         if _HALF_PAIR.search(text):
