@@ -98,7 +98,7 @@ def one_of(name: str, value: Any, kind: type | tuple[type, ...], accepted: str) 
 def boolean(name: str, value: Any, accepted: str = "give True or False") -> bool:
     """Return ``value`` as a bool; raise TypeError unless it is True or False, as "no" would count as true."""
     if type(value).__name__ not in ("bool", "bool_"):  # Python's, and NumPy's of both its versions
-        raise TypeError(f"{name}={short(value)} is {_kind(value)}; {accepted}")
+        raise TypeError(f"{name}={short(value)} is {kind_of(value)}; {accepted}")
     return bool(value)
 
 

@@ -94,9 +94,8 @@ class Checks:
             problem = problem or _unusable(asked, got, kind)
             problem = problem or (_change(arguments, handed) if unchanged else "")
         except Exception as error:  # of what the reader returned, such as a tensor without elements to read
-            problem = (
-                f"{asked} gave an answer of type {type(got).__name__} that cannot be compared: {type(error).__name__}"
-            )
+            of_type = f"an answer of type {type(got).__name__}"
+            problem = f"{asked} gave {of_type} that cannot be compared: {type(error).__name__}"
         self._outcomes.append(_Outcome(goal, problem))
 
     def holds(self, goal: str, condition: object, *, otherwise: str) -> None:
@@ -186,7 +185,7 @@ def _change(arguments: Sequence[object], handed: Sequence[object]) -> str:
 
 
 def _unusable(asked: str, got: object, kind: type | tuple[type, ...]) -> str:
-    """Return a sentence about a right value of a type with which the lesson cannot go on, "" for one that it can use."""
+    """Return a sentence about a right value of a type with which the lesson cannot go on, "" for another."""
     if isinstance(got, kind):
         return ""
     needed = " or ".join(_type_name(each) for each in (kind if isinstance(kind, tuple) else (kind,)))

@@ -166,7 +166,14 @@ def test_this_courses_copy_has_all_its_lessons_and_exercises_and_no_output(ours)
         one.notebook_name for one in HERE.appendices()
     ]
     folders = {"appendix"} if HERE.appendices() else set()
-    assert {path.name for path in ours.iterdir() if path.is_dir()} == {"exercises", "recorded", "scripts", *folders}
+    assert {path.name for path in ours.iterdir() if path.is_dir()} == {
+        "checks",
+        "exercises",
+        "map",
+        "recorded",
+        "scripts",
+        *folders,
+    }
 
 
 def test_all_links_of_this_courses_copy_lead_to_a_file_in_it(ours):

@@ -161,7 +161,7 @@ def test_the_lab_opens_quietly_with_nothing_run_and_nothing_changed(page):
 def test_the_lab_shows_the_readers_copy_and_no_tools_sources_or_solutions(page):
     lessons = {path.name for path in (ROOT / "course").glob("*.ipynb")}
     pages = {path.name for path in (ROOT / "course").glob("*.md")}
-    folders = {"exercises", "recorded", "scripts"}
+    folders = {"checks", "exercises", "map", "recorded", "scripts"}
     folders |= {"appendix"} if any((ROOT / "course" / "appendix").glob("*.ipynb")) else set()
     assert set(page.at_first["shown"]) == lessons | pages | folders
 
