@@ -34,7 +34,7 @@ test: .venv/test.stamp  ## run every lesson and every test but those that are ma
 ci: .venv/test.stamp  ## run all tests; each lesson measures for as long as it states
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 -m "" --whole-budgets
 
-release: ci  ## run what a release needs
+release: ci  ## run what must be green before a release
 
 check: .venv/test.stamp  ## check the style, the import contracts and the quick tests (under two minutes)
 	$(BIN)/ruff check --quiet
