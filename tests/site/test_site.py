@@ -93,6 +93,7 @@ def shown(chromium, page: Path, **context) -> Iterator:
         made.close()
 
 
+@pytest.mark.ci
 def test_the_files_that_a_host_looks_for_are_at_the_root(site):
     assert {"index.html", "searchindex.js", "slides"} <= {path.name for path in site.iterdir()}
     assert sorted(path.name[:2] for path in (site / "slides").iterdir()) == sorted(LESSONS)
@@ -127,6 +128,7 @@ def faults(site: Path) -> list[str]:
     return wrong
 
 
+@pytest.mark.ci
 def test_no_page_has_a_dead_link_a_picture_without_words_or_a_second_title(site):
     assert faults(site) == []
 
@@ -215,6 +217,7 @@ def test_a_player_moves(site, chromium):
         assert player.input_value() != before
 
 
+@pytest.mark.ci
 def test_a_term_says_what_it_means_and_a_function_goes_to_the_reference_and_back(site):
     lesson = BeautifulSoup((site / "02_compute_and_roofline.html").read_text(), "html.parser")
     term = lesson.find("a", href="glossary.html#roofline")
@@ -224,6 +227,7 @@ def test_a_term_says_what_it_means_and_a_function_goes_to_the_reference_and_back
     assert 'href="../02_compute_and_roofline.html"' in (site / "api" / "helpers.roofline.html").read_text()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("lesson", "beside"), [("02_compute_and_roofline", ["slides", "exercises", "appendix"]),
                                                 ("14_systolic_arrays", ["slides", "exercises"])])  # fmt: skip
 def test_a_lesson_leads_to_what_stands_beside_it(site, lesson, beside):
