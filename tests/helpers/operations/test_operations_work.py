@@ -148,9 +148,7 @@ def test_a_triangular_solve_and_its_gradient(left):
     with FlopCounterMode(display=False) as counter:
         run(model, torch.ones(shape)).sum().backward()
     assert counter.get_total_flops() == 2 * profile.backward_macs
-    assert (
-        profile.backward_flops == (2 + 1) * 4 * 60 + 2 * 5 * 16
-    )  # product, solve, 5 matrices negated, added
+    assert profile.backward_flops == (2 + 1) * 4 * 60 + 2 * 5 * 16  # product, solve, 5 matrices negated, added
     model.a.requires_grad_(False)
     assert profile_ops(model, inputs=torch.ones(shape), inputs_need_grad=True).backward_macs == 0
     assert profile.not_counted == ()
