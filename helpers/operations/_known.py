@@ -137,7 +137,7 @@ class OnShapes(Trace):
         if operator.name == "index":
             given = (given[0], self._positions(given[1]), *given[2:])
         if operator.name == "_pack_padded_sequence":
-            sizes = batch_sizes(given[0], self._read(given[1], operator.text), given[2])
+            sizes = batch_sizes(given[0], self._read(given[1], operator.text).tolist(), given[2])
             return given[0].new_empty((sum(sizes), *given[0].shape[2:])), self._here(torch.tensor(sizes))
         tensors = list(tensors_in((*given, *kwargs.values())))
         is_known = operator.name in _IGNORING or all(_is_known(tensor) for tensor in tensors)

@@ -228,8 +228,10 @@ class Trace:
         owner = self._stack[-1]
         if grad:
             self.owner_of[sequence] = owner
+        else:  # within the forward of a torch.autograd.Function, whose node comes first
+            self.owner_of.setdefault(sequence, owner)
         if operator.is_free:
-            self.free[operator.text, owner] += 1
+            self._note_free(operator, owner, sequence)
             return self._run(func, operator, args, kwargs)
         noted = functools.partial(spec_of, weights=self._weights, grad=grad)
         specs = [mapped(value, noted) for value in args]
@@ -242,9 +244,15 @@ class Trace:
             sequence = None  # autograd wraps it in another node: taken to be reached
         result = self._run(func, operator, args, kwargs)
         outputs = [spec_of(tensor, self._weights) for tensor in tensors_in((result,))]
-        self.calls.append(Call(operator, tuple(specs), keyword_specs, outputs, owner, sequence,
-                               self._scores(operator.name, specs)))  # fmt: skip
+        self._note(Call(operator, tuple(specs), keyword_specs, outputs, owner, sequence,
+                        self._scores(operator.name, specs)))  # fmt: skip
         return result
+
+    def _note(self, call: Call) -> None:
+        self.calls.append(call)
+
+    def _note_free(self, operator: Operator, owner: int, _sequence: int) -> None:
+        self.free[operator.text, owner] += 1
 
     def _scores(self, name: str, specs: list) -> tuple[int, int] | None:
         """Return the shape of causal attention's scores where this product makes them or uses them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import itertools
 import random
 import sys
 import types
@@ -46,9 +47,9 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
         if isinstance(value, (Tensor, *CODE)):
             continue
         if isinstance(value, (tuple, frozenset, *CONTAINERS)) or not is_closed(type(value)):
-            held = gc.get_referents(value)
+            ordered = [base.__iter__(value) for base in (list, tuple) if isinstance(value, base)]
             own = getattr(value, "__dict__", None)
-            waiting += reversed([*held, own] if isinstance(own, dict) else held)
+            waiting += reversed([*itertools.chain(*ordered), *gc.get_referents(value), *[own] * isinstance(own, dict)])
 
 
 def is_closed(kind: type) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, TypedDict
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._python_dispatch import _disable_current_modes
 
 from helpers._checks import boolean, kind_of
@@ -224,7 +225,13 @@ def copied(
     model = copied_model(work.model, copy_tensor, memo)
     model.train(work.training)
 
+    packed = [held for held in reachable(work.arguments) if isinstance(held, PackedSequence)]
+    sizes = {id(held.batch_sizes) for held in packed}  # PyTorch reads them in memory, so they are real in every copy
+
     def copy_leaf(leaf: torch.Tensor | Shape) -> torch.Tensor:
+        if id(leaf) in sizes:
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                return leaf.clone()
         if isinstance(leaf, torch.Tensor):
             return copy_tensor(_detached(leaf)).requires_grad_(leaf.requires_grad)
         return zeros_of(leaf, dtype_of(work.model), work.runs_on)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers import operations
-from helpers.operations import ForwardError, _formulas as formulas, profile_ops
+from helpers.operations import ForwardError, profile_ops
 from helpers.steps import ModelError
 
 
@@ -223,22 +223,33 @@ def _(x, w):
 
 @pytest.mark.parametrize("name", [_product, torch.ops.operation_tests.product, "operation_tests::product",
                                   torch.ops.operation_tests.product.default])  # fmt: skip
-def test_a_rule_of_ones_own(name, monkeypatch):
+def test_a_rule_of_ones_own(name):
     model = Functional(lambda m, x: _product(m.layer(x), m.w), layer=nn.Linear(4, 4), w=weight(4, 2))
     assert "operation_tests.product.default" in profile_ops(model, (3, 4)).may_hold_products
-    monkeypatch.setattr(formulas, "_RULES", dict(formulas._RULES))
-    monkeypatch.setattr(formulas, "_REGISTERED", set())
 
     def rule(call):
         x, w = call.inputs
         return operations.work(call, macs=x.numel * w.shape[1], flops=call.output.numel)
 
-    operations.register(name, rule, lambda call: operations.work(call, macs=2 * 3 * 4 * 2))
-    profile = profile_ops(model, (3, 4))
+    with operations.register(name, rule, lambda call: operations.work(call, macs=2 * 3 * 4 * 2)):
+        profile = profile_ops(model, (3, 4))
     assert profile.forward_macs == 3 * 4 * 4 + 3 * 4 * 2
     assert profile.backward_macs == 3 * 4 * 4 + 2 * 3 * 4 * 2
     assert profile.forward_flops == 2 * profile.forward_macs + 3 * 2
     assert profile.not_counted == ()
+
+
+def test_a_rule_can_be_taken_back_in_any_order():
+    model = Functional(lambda m, x: _product(m.layer(x), m.w), layer=nn.Linear(4, 4), w=weight(4, 2))
+    before = profile_ops(model, (3, 4))
+    first, second = (operations.register(_product, lambda call, n=n: operations.work(call, macs=n)) for n in (100, 200))
+    assert profile_ops(model, (3, 4)).forward_macs == before.forward_macs + 200
+    first.close()
+    assert profile_ops(model, (3, 4)).forward_macs == before.forward_macs + 200
+    with operations.register("aten::addmm", lambda call: operations.work(call, macs=7)):
+        assert profile_ops(model, (3, 4)).forward_macs == 7 + 200
+    second.close(), second.close()
+    assert profile_ops(model, (3, 4)) == before
 
 
 def test_a_rule_needs_an_operator_and_a_function():
