@@ -139,7 +139,7 @@ def huge_pages(buffer: np.ndarray, *, maps: Path = Path("/proc/self/smaps")) -> 
 def flush_caches(buffer: np.ndarray) -> None:
     """Throw the lines of a contiguous ``buffer`` out of every cache, so that the next load of each is from main memory.
 
-    It is an instruction per line, CLFLUSH on x86-64 and DC CIVAC on 64-bit ARM. Raises
+    It is an instruction per line, CLFLUSH(OPT) on x86-64 and DC CIVAC on 64-bit ARM. Raises
     :class:`helpers.native.NativeError` where there is no compiler, or the processor is another. Lesson 01.
     """
     if not buffer.flags.c_contiguous:

@@ -1,7 +1,11 @@
 #include <cstdint>
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
+#ifdef __CLFLUSHOPT__  // lines are thrown out side by side
+static void flush_line(const char* line) { _mm_clflushopt(const_cast<char*>(line)); }
+#else
 static void flush_line(const char* line) { _mm_clflush(line); }
+#endif
 static void wait() { _mm_mfence(); }
 #elif defined(__aarch64__)
 static void flush_line(const char* line) { asm volatile("dc civac, %0" ::"r"(line) : "memory"); }

@@ -132,7 +132,9 @@ def draw_chases(chases: Sequence[int], *, measured: Sequence[float], buffers: in
 
 def draw_threads() -> Figure:
     """Return 1, 4 and 10 threads that each compute for one step and then wait for nine. Lesson 01."""
-    drawn, axes = plotting.figure(title="Each thread computes for a step (blue), then waits for nine (grey)", height_in=3.4)
+    drawn, axes = plotting.figure(
+        title="Each thread computes for a step (blue), then waits for nine (grey)", height_in=3.4
+    )
     row = 0
     for threads in (1, 4, 10):
         for thread in range(threads):
@@ -213,4 +215,3 @@ def explore_threads() -> None:
             log_y=False,
         ),
     )
-

@@ -70,5 +70,7 @@ def gpu_limits() -> dict[str, hardware.MachineLimits]:
         for recording in records.recordings
         if recording.lesson == "01"
     }
-    here = {f"{torch.cuda.get_device_name()} (here)": hardware.probe(device="cuda")} if torch.cuda.is_available() else {}
+    here = (
+        {f"{torch.cuda.get_device_name()} (here)": hardware.probe(device="cuda")} if torch.cuda.is_available() else {}
+    )
     return {name: limits for name, limits in {**here, **sent}.items() if limits.latencies}

@@ -15,7 +15,8 @@ LINE_BYTES = 64
 _LOADS = 4_000  # of a run, so short that many runs end before another program gets the core
 _RUNS = 25
 _MOST_WARMING = 2**20
-_ALONE_RATIO = 1.5  # a flushed load takes so much longer where a cache held the line before
+_HELD_RATIO = 1.5  # a flushed load takes so many times as long where a cache held the line before
+_REPEATS_RATIO = 1.25
 
 Walk = Callable[[np.ndarray, int, int], int]
 Link = Callable[[np.ndarray, np.random.Generator], object]
@@ -27,13 +28,14 @@ class Waits(Record):
 
     ``chase_s`` is a load of a chase that goes round and round, ``flushed_s`` one directly after the whole buffer was
     thrown out of every cache, ``in_order_s`` one of a loop over all lines in the order of their addresses. A tuple is
-    empty where it was not measured. Lesson 01.
+    empty where it was not measured. ``stable`` says that each pass came within a quarter of the fastest. Lesson 01.
     """
 
     sizes_bytes: tuple[int, ...]
     chase_s: tuple[float, ...]
     flushed_s: tuple[float, ...] = ()
     in_order_s: tuple[float, ...] = ()
+    stable: bool = False
 
     @property
     def held_bytes(self) -> int | None:
@@ -43,7 +45,7 @@ class Waits(Record):
         """
         held = 0
         for size, chase_s, flushed_s in zip(self.sizes_bytes, self.chase_s, self.flushed_s, strict=False):
-            if flushed_s < _ALONE_RATIO * chase_s:
+            if flushed_s < _HELD_RATIO * chase_s:
                 break
             held = size
         return held if self.flushed_s else None
@@ -72,7 +74,7 @@ def measure_waits(
     of every cache; where this is not possible, ``flushed_s`` is empty. Lesson 01.
     """
     can_flush = flush and _can_flush()
-    fastest_s: dict[tuple[str, str, int], float] = {}
+    found_s: dict[tuple[str, str, int], list[float]] = {}
     for size_bytes in console.track(list(sizes_bytes) * passes, "chasing"):
         for name, buffer in buffers.items():
             lines = buffer[: size_bytes // LINE_BYTES]
@@ -83,16 +85,17 @@ def measure_waits(
             if in_order is not None:
                 measured["in order"] = _in_order_s(in_order, lines)
             for what, seconds in measured.items():
-                key = (name, what, size_bytes)
-                fastest_s[key] = min(seconds, fastest_s.get(key, seconds))
+                found_s.setdefault((name, what, size_bytes), []).append(seconds)
+    return {name: _waits(name, sizes_bytes, found_s) for name in buffers}
 
-    def curve(name: str, what: str) -> tuple[float, ...]:
-        return tuple(fastest_s[name, what, size] for size in sizes_bytes if (name, what, size) in fastest_s)
 
-    return {
-        name: Waits(tuple(sizes_bytes), curve(name, "chase"), curve(name, "flushed"), curve(name, "in order"))
-        for name in buffers
-    }
+def _waits(name: str, sizes_bytes: Sequence[int], found_s: Mapping[tuple[str, str, int], Sequence[float]]) -> Waits:
+    curves = [
+        tuple(min(found_s[name, what, size]) for size in sizes_bytes if (name, what, size) in found_s)
+        for what in ("chase", "flushed", "in order")
+    ]
+    stable = all(max(passes) <= _REPEATS_RATIO * min(passes) for key, passes in found_s.items() if key[0] == name)
+    return Waits(tuple(sizes_bytes), *curves, stable=stable)
 
 
 def _can_flush() -> bool:
