@@ -22,18 +22,18 @@
 # %% [markdown] tags=["objectives"]
 # # Memory hierarchy
 #
-# A buffer of 512 MiB consists of 8.4 million pieces of 64 bytes. A core reads one number from each piece, from the first piece to the last. Then it
-# reads the same pieces again, each exactly once, but in random order. The bytes are the same, the number of loads is the same, and the core is the
-# same. Only this is different. Each piece contains the position of the next one, as in a linked list, so the core learns where to look only when
-# the piece before has arrived.
+# A buffer of 512 MiB consists of 8.4 million pieces of 64 bytes, which are called [cache lines](glossary.md#cache-line). A core reads one number from each
+# line, from the first line to the last. Then it reads the same lines again, each exactly once, but in random order. The bytes are the same, the number of
+# loads is the same, and the core is the same. Only this is different. Each line contains the number of the next one, as in a linked list, so the core
+# learns where to look only when the line before has arrived.
 #
 # [Lesson 00](00_start_here.ipynb) would divide the bytes by a rate and find no difference at all. At the 51.2 GB/s that the memory of a Ryzen 9
 # 5950X delivers by its data sheet, either walk takes 10.5 ms. But this leaves out the wait. The [latency](glossary.md#latency) of a load is the
 # time from asking for a byte until it arrives, and [bandwidth](glossary.md#bandwidth) is the rate at which bytes arrive once they flow. You pay for
 # the latency each time you follow a pointer, look up an embedding, or walk through a tensor along the wrong axis.
 #
-# We first measure a single wait and find out where it comes from. Then we ask how much data arrives with it and how many waits can overlap, and at
-# the end how a GPU lives with a wait that is even longer.
+# We first measure a single wait, and find out whether a [cache](glossary.md#cache) or main memory has answered. Then we ask how much data arrives with it
+# and how many waits can overlap, and at the end how a GPU lives with a wait that is even longer.
 
 # %% tags=["hide-input"]
 import mmap
@@ -54,11 +54,11 @@ MIB = 2**20
 # %% [markdown] tags=["slide"] minutes=1 headline="The same bytes twice, in another order"
 # ## The bet
 #
-# Does the order of the loads matter, if each piece is read exactly once?
+# Does the order of the loads matter, if each line is read exactly once?
 #
-# - 512 MiB in 8.4 million pieces of 64 bytes
+# - 512 MiB in 8.4 million lines of 64 bytes
 # - Once in the order of their addresses
-# - Once at random, each piece naming the next
+# - Once at random, each line naming the next
 #
 # Nothing on this page so far decides it, so write down what you believe.
 
@@ -78,8 +78,7 @@ bet
 # - In a chase, each load waits for the one before
 #
 # An ordinary loop cannot tell how long a load waits, because a core sees the next addresses coming and asks for them early. The random walk
-# prevents this. It is called a *pointer chase*, and since each load has to wait for the one before, the time per load is the latency. Memory moves
-# whole [cache lines](glossary.md#cache-line), *lines* for short, which have 64 bytes on most machines. Our pieces are such lines.
+# prevents this. It is called a *pointer chase*, and since each load has to wait for the one before, the time per load is the latency.
 #
 # **Your turn.** The buffer has a row of eight integers for each line. Join all lines into one random cycle, so that `buffer[line, 0]` is the number
 # of the line that comes next. The largest buffer has 8.4 million lines, so write it with NumPy and without a loop.
@@ -204,9 +203,8 @@ def in_order(buffer, times):
 
 
 # %% [markdown]
-# The latency depends on the size of the buffer, because of the [caches](glossary.md#cache). A buffer that fits into a cache is served from there. These
-# are the caches that your system states for one core, and often the last one is shared with other cores. The buffer has pages of 2 MiB if
-# your system gives them, for a reason that Part 2 explains.
+# The latency depends on the size of the buffer, because a buffer that fits into a cache is served from there. These are the caches that your system states
+# for one core, and often the last one is shared with other cores. The buffer has pages of 2 MiB if your system gives them, for a reason that Part 2 explains.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 large = hardware.chase_buffer(512 * MIB).reshape(-1, 8)
@@ -240,9 +238,9 @@ chased = memory_hierarchy.measure_waits(
 waits = chased["large pages"]
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="How much of the buffer a cache really held"
-largest = max(caches.values()) / MIB if caches else None
+last_cache = max(caches.values(), default=32 * MIB)  # a usual size, if none is stated
 held_bytes = waits.held_bytes
-held.reveal(modelled=largest or 1, measured=held_bytes and held_bytes / MIB)
+held.reveal(modelled=last_cache / MIB, measured=held_bytes and held_bytes / MIB)
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Where the curves meet, main memory answers"
 alt = (
@@ -256,6 +254,10 @@ for power in (15, 18, 27):
     flushed = f", after a flush {units.text(waits.flushed_s[at], 's')}" if held_bytes else ""
     size = units.text(2**power, "B", binary=True)
     print(f"{size}: a load waits {units.text(waits.chase_s[at], 's')}{flushed}")
+if not held_bytes:
+    print(
+        "Here no line could be thrown out of the caches, so only the steps of the curve tell."
+    )
 
 # %% tags=["hide-input", "look"]
 ratio = waits.memory_s / waits.chase_s[0]
@@ -263,19 +265,20 @@ sentence = "a load from main memory takes much longer than one from the first ca
 timing.claim(sentence, ratio, at_least=8, evidence=waits)
 
 # %% [markdown] tags=["explain"]
-# Follow the green curve from the left. While the buffer fits into L1, a load takes a few nanoseconds, part of which is the arithmetic that turns the
+# Follow the solid curve from the left. While the buffer fits into L1, a load takes a few nanoseconds, part of which is the arithmetic that turns the
 # number of a line into its address. Each further cache answers later, because a large memory takes room and signals need time to cross it. Wherever
-# the red curve is far above the green one, a cache had the lines. Where the two meet, throwing the lines out changes nothing, so they
-# were not there, and the flat part on the right is main memory. Its shape alone could not have told you, because main memory is flat just as a cache is.
+# the dashed curve is far above the solid one, a cache had the lines. Where the two meet, throwing the lines out changes nothing, so they
+# had not been there, and main memory had answered. The shape of the solid curve alone could not tell you this, because main memory is flat just as a cache is.
 #
-# Do the curves meet at the size of your last cache? On a laptop of your own they usually do. On a rented server they often meet much earlier. The cache
-# that the system states exists, but the whole server shares it, and most likely its other users have filled it. On the server where this lesson
-# was written, the system states an L3 of 300 MiB, and on most days the curves met at 2 MiB, the size of L2.
+# Do the curves meet at the size of your last cache, the last dotted line? On a laptop of your own they usually do. On a rented server they may meet much
+# earlier. The cache that the system states exists, but the whole server shares it, and most likely its other users have filled it. The server on which this
+# lesson was written states an L3 of 300 MiB. When its neighbours were busy, the curves met beyond L2, as if there were no L3 at all. In a quieter
+# quarter of an hour a load in 4 MiB took 36 ns (measured), far too short for main memory, so then the L3 had room for us.
 #
 # **To remember.** A load takes a few nanoseconds in L1 and about 100 in main memory. The only caches that you can count on are those of your own core,
-# usually one or two MiB.
+# usually 0.5 to 2 MiB.
 #
-# In the buffer of the bet, which is four times as large, a load can take much longer still. What else can be slow, if main memory is already the last level?
+# In the bet, with 512 MiB in ordinary pages, a load can take much longer still. What else can be slow, if main memory is already the last level?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="Every address has to be translated"
 # ## Part 2: the cost of a page
@@ -284,10 +287,10 @@ timing.claim(sentence, ratio, at_least=8, evidence=waits)
 #
 # - Memory is handed out in pages, usually of 4 KiB
 # - A table says where each page really is
-# - The TLB keeps the translations that were used last
+# - The [TLB](glossary.md#tlb) keeps the translations that were used last
 #
 # A program never sees the real addresses of main memory. The system hands out memory in *pages*, and the core has to translate every address before it
-# can load anything. It keeps recent translations in a small cache of their own, the [TLB](glossary.md#tlb). An Intel core of the Golden Cove family has
+# can load anything. It keeps recent translations in a small cache of their own, the TLB. An Intel core of the Golden Cove family has
 # room for 2,048 of them (Bakhvalov, [Performance Analysis and Tuning on Modern CPUs](https://github.com/dendibakh/perf-book), 2024, published), and
 # 2,048 pages of 4 KiB cover 8 MiB. If a translation is not there, the core must read it from the table first, and the table is in memory like
 # everything else.
@@ -310,8 +313,8 @@ if not has_large:
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 8]
 pages = helpers.predict(
-    "In a chase through 512 MiB, how many times as long as with pages of 2 MiB "
-    "does a load take with pages of 4 KiB?",
+    "In a chase through 512 MiB, how many times as long as with 2 MiB pages "
+    "does a load take with 4 KiB pages?",
     "x",
 )
 pages
@@ -327,7 +330,7 @@ slower = paged[page].chase_s[-1] / paged[other].chase_s[-1]
 pages.reveal(modelled=2, measured=slower if has_large else None)
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Beyond the TLB the two kinds of pages part"
-alt = "Two curves over the size of the buffer, alike up to the reach of the TLB and apart beyond."
+alt = "Two curves over the size of the buffer: one up to the reach of the TLB, apart beyond."
 covered_bytes = 2048 * mmap.PAGESIZE
 plotting.show(memory_hierarchy.draw_pages(paged, covered_bytes=covered_bytes), alt=alt)
 
@@ -497,6 +500,10 @@ columns = helpers.predict(
 )
 columns
 
+# %% [markdown]
+# The comparison also has a small part of the table, which is read again and again and stays in L1. There no line has to travel, so it shows
+# what the additions alone take.
+
 # %% tags=["run"]
 near = table[:256].expand(4096, 256, 16)  # 16 KiB, read 4,096 times
 orders = {
@@ -528,9 +535,9 @@ timing.claim(sentence, ratio, at_least=2, evidence=added)
 
 # %% [markdown] tags=["explain"]
 # The columns touch 16 times as many lines (counted), and they take about as many times as long. But be careful, because a second effect works in the same
-# direction. A processor can load neighbouring values together into one vector [register](glossary.md#register), and the values of a column are not neighbours. To see how
-# much this costs, we have also added a table that is so small that it stays in L1, again and again, until as many values were added. There no line has
-# to travel, and the columns take far less time than before, as the last lines show. The rest of their time is the lines.
+# direction. A processor can load neighbouring values together into one vector [register](glossary.md#register), and the values of a column are not neighbours. This is
+# why the columns take longer also in L1, where no line has to travel. But there they take only a small part of the time that the whole table
+# takes, as the last lines show. The rest is the wait for lines.
 #
 # You can see this in your own program, because `x.stride()` says how many values apart two neighbours are along each axis. In our table the stride
 # is 1 along a row and 16 along a column.
@@ -660,12 +667,12 @@ print(f"so {core_bytes:,.0f} bytes are in flight, or {core_bytes / 64:.0f} lines
 # %% [markdown] tags=["explain"]
 # For the wait we take that of main memory without a translation, because a loop in order needs a new page only once in 64 lines. The waits get longer when many lines
 # are on their way, so your core keeps at least as many in flight as the last line says. For example, 13 GB/s × 126 ns are 1.6 kB, or 26 lines. The random walk has
-# a single line in flight, and that is the whole difference.
+# a single line in flight, and that is most of the difference.
 #
 # **To remember.** Bytes in flight are bandwidth times latency. A core has 1 line in flight if each address comes from the load before. One of the Golden Cove family has
 # up to 16 if it knows the addresses, and up to 48 if the prefetcher can guess them.
 #
-# A core gets some 10 to 20 GB/s by looking ahead in a single program. A GPU has a hundred times that bandwidth. Does its memory answer so much faster?
+# A core gets some 10 to 20 GB/s by looking ahead in a single program. An RTX 3090 has 936 GB/s. Does its memory answer so much faster?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A GPU waits longer, and has more that wait"
 # ## Part 5: how a GPU hides the wait
@@ -753,8 +760,8 @@ memory_hierarchy.explore_threads()
 # 2. Keep data next to each other, because memory moves lines.
 # 3. Keep addresses known, because loads that are known wait together.
 #
-# The random walk takes many times as long as reading in order, because it has one line in flight and pays main memory and a translation for each. In order, a core keeps 20 lines or more in
-# flight, since the prefetcher guesses them, and so a line arrives every few nanoseconds. An RTX 3090 keeps 300 kB in flight, with some 75,000 threads that wait.
+# The random walk takes many times as long as reading in order, because it has 1 line in flight, and pays about 100 ns of main memory and a translation for each. In order, the prefetcher
+# keeps up to 48 lines in flight, so a line arrives every few nanoseconds. An RTX 3090 waits 320 ns and keeps 300 kB in flight, with some 75,000 threads that wait.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

@@ -29,7 +29,9 @@ def one_cycle(checks: Checks) -> None:
         (64,),
         call=_neighbours,
         expected="fewer than 8 of 64",
-        mistakes={"at least 8 of 64": "A core can guess the next line, so put the lines into a random order."},
+        mistakes={
+            "at least 8 of 64": "A core can guess the next line, so put the lines into a random order."
+        },
     )
 
 
@@ -105,16 +107,22 @@ def lines_touched(checks: Checks) -> None:
         (square[:, 0],),
         expected=32,
         kind=int,
-        mistakes={2: "You divide the bytes by 64, but a column has only one value in each line."},
+        mistakes={
+            2: "You divide the bytes by 64, but a column has only one value in each line."
+        },
     )
     checks.returns(
         "16 values that begin in the middle of a line",
         (square[0, 8:24],),
         expected=2,
         kind=int,
-        mistakes={1: "The view begins in the middle of a line, so add its `storage_offset()`."},
+        mistakes={
+            1: "The view begins in the middle of a line, so add its `storage_offset()`."
+        },
     )
-    checks.returns("every 16th of 1,024 float16 values", (square.half()[:, ::16],), expected=32, kind=int)
+    checks.returns(
+        "every 16th of 1,024 float16 values", (square.half()[:, ::16],), expected=32, kind=int
+    )
 
 
 def in_flight_bytes(checks: Checks) -> None:

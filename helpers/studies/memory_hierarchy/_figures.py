@@ -55,6 +55,7 @@ def draw_pages(paged: Mapping[str, Waits], *, covered_bytes: int) -> Figure:
         axes.plot(waits.sizes_bytes, waits.chase_s, look, ms=5, color=colour, label=f"pages of {name} (measured)")
     _axes_of_waits(axes, [size for waits in paged.values() for size in waits.sizes_bytes])
     axes.set(yscale="linear", ylim=(0, None))
+    plotting.unit_axis(axes, "y", "s")
     axes.axvline(covered_bytes, color=_GREY, linestyle=":", linewidth=1)
     axes.text(covered_bytes, 0.02, " 2,048 small pages", transform=axes.get_xaxis_transform(), color=_GREY)
     axes.legend(loc="upper left")
@@ -132,9 +133,7 @@ def draw_chases(chases: Sequence[int], *, measured: Sequence[float], buffers: in
 
 def draw_threads() -> Figure:
     """Return 1, 4 and 10 threads that each compute for one step and then wait for nine. Lesson 01."""
-    drawn, axes = plotting.figure(
-        title="Each thread computes for a step (blue), then waits for nine (grey)", height_in=3.4
-    )
+    drawn, axes = plotting.figure(title="Threads that compute for 1 step (blue), wait for 9 (grey)", height_in=3.4)
     row = 0
     for threads in (1, 4, 10):
         for thread in range(threads):
@@ -206,8 +205,8 @@ def explore_threads() -> None:
         picture=Curves(
             along="share",
             lines=[
-                Series("published", "published, GB/s", COLOURS["waiting"]),
-                Series("reached", "reached at most, GB/s", MODELLED),
+                Series("published", "published", COLOURS["waiting"]),
+                Series("reached", "reached at most", MODELLED),
             ],
             xlabel="share of the GPU's threads that wait, %",
             ylabel="bytes per second, in GB/s",

@@ -39,7 +39,7 @@ class Waits(Record):
 
     @property
     def held_bytes(self) -> int | None:
-        """The largest of the sizes, from the smallest up, that a cache held; None where nothing was flushed.
+        """The largest of the sizes, from the smallest up, that a cache held; None where no flush changed anything.
 
         A cache held the buffer where a load takes 1.5 times as long or longer once its lines are thrown out.
         """
@@ -48,7 +48,7 @@ class Waits(Record):
             if flushed_s < _HELD_RATIO * chase_s:
                 break
             held = size
-        return held if self.flushed_s else None
+        return held or None
 
     @property
     def memory_s(self) -> float:
