@@ -623,7 +623,7 @@ timing.claim(sentence, ratios[3], at_most=2, evidence=steps)
 
 # %% tags=["yours"] yours="in_flight_bytes" takes=5
 def in_flight_bytes(bandwidth, latency):
-    """Return the bytes in flight at so many bytes per second that each take so many seconds."""
+    """Return the bytes in flight at a bandwidth in bytes per second, a latency in seconds."""
     return bandwidth * latency
 
 
@@ -716,7 +716,7 @@ waiting.reveal(modelled=100 * gpu_threads / (rtx_3090.cores * 1536))
 print(f"{gpu_bytes:,.0f} bytes in flight, {gpu_threads:,.0f} threads wait (modelled)")
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="While some threads wait, others compute"
-alt = "Bars of threads: one keeps a unit busy a tenth of the time, ten keep it busy all the time."
+alt = "Bars of threads: one keeps a unit busy a tenth of the time, ten all the time."
 plotting.show(memory_hierarchy.draw_threads(), alt=alt)
 
 # %% [markdown] tags=["explain"]
@@ -726,9 +726,7 @@ plotting.show(memory_hierarchy.draw_threads(), alt=alt)
 
 # %% tags=["look"]
 registers = rtx_3090.cores * rtx_3090.core_register_bytes
-print(
-    f"RTX 3090: {registers:,} bytes of registers, {rtx_3090.l2_bytes:,} bytes of L2 (published)"
-)
+print(f"RTX 3090: {registers:,} bytes of registers, {rtx_3090.l2_bytes:,} of L2 (published)")
 
 # %% [markdown] tags=["explain"]
 # A single multiprocessor has 3.7 kB in flight, only about twice as much as a core that reads in order. But there are 82 of them. And whereas a core finds its loads by looking ahead,

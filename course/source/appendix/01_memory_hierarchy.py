@@ -286,7 +286,7 @@ timing.claim("move: measured over modelled", ratio, at_least=1 / 3, at_most=3, e
 
 # %% tags=["predict"]
 longer = helpers.predict(
-    "In an embedding, how many times as long as a row of 4 values does a row of 64 values take?",
+    "In an embedding, how many times as long as a row of 4 values does one of 64 take?",
     "x",
 )
 longer
@@ -325,7 +325,7 @@ timing.claim("rows of 64 over rows of 4", ratio, at_least=1, at_most=8, evidence
 
 # %% tags=["predict"]
 norm = helpers.predict(
-    "How many times as long as with channels last does the layer norm take with channels first?",
+    "How many times as long as with channels last does the norm take with channels first?",
     "x",
 )
 norm
