@@ -164,7 +164,7 @@ def chase(buffer, line, loads):
 # %% wrong="chase" says="numba cannot compile this"
 def chase(buffer, line, loads):
     for _ in range(loads):
-        line = buffer[line, 0].item()
+        line = buffer[line].tolist()[0]
     return line
 
 
