@@ -59,8 +59,9 @@ def plan(path: Path = _PLAN, *, short: bool = False) -> list[Slide]:
 def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) -> tuple[Deck, NotebookNode, Frame]:
     """Return the deck of ``slides``, a notebook of the cells on it, and what stands around them.
 
-    ``course`` holds the lessons' notebooks and, in its folder appendix, those of appendices. Raises SlideError for a cell that its lesson does not have once, and where
-    the slides take more or less of the ``minutes`` than :data:`FILLED`.
+    ``course`` holds the lessons' notebooks and, in its folder appendix, those of appendices. Raises SlideError for a
+    cell that its lesson does not have once, and where the slides take more or less of the ``minutes`` than
+    :data:`FILLED`.
     """
     seconds = sum(slide["seconds"] for slide in slides)
     least, most = (round(60 * minutes * share) for share in FILLED)

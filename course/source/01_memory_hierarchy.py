@@ -51,14 +51,14 @@ torch.set_num_threads(1)  # the memory as one core sees it
 allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 MIB = 2**20
 
-# %% [markdown] tags=["slide"] minutes=1 headline="The same bytes twice, in another order"
+# %% [markdown] tags=["slide"] minutes=1 headline="Does the order of the loads matter?"
 # ## The bet
 #
 # Does the order of the loads matter, if each line is read exactly once?
 #
 # - 512 MiB in 8.4 million lines of 64 bytes
 # - Once in the order of their addresses
-# - Once at random, each line naming the next
+# - Is it slower at random, each line naming the next?
 #
 # Nothing on this page so far decides it, so write down what you believe.
 
@@ -189,7 +189,7 @@ def chase(buffer, line, loads):
 # the types in the string. Here `u8[:, ::1]` is a table of unsigned integers of 8 bytes, stored row after row. The second function makes as many loads
 # in the order of the addresses.
 
-# %% tags=["slide", "slide-code"] minutes=1 headline="One loop learns its addresses, the other knows them" lines=[1, 10]
+# %%
 walk = numba.njit("u8(u8[:, ::1], u8, i8)")(chase)
 
 
@@ -237,7 +237,7 @@ chased = memory_hierarchy.measure_waits(
 )
 waits = chased["large pages"]
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="How much of the buffer a cache really held"
+# %% tags=["look", "nbval-ignore-output"]
 last_cache = max(caches.values(), default=32 * MIB)  # a usual size, if none is stated
 held_bytes = waits.held_bytes
 held.reveal(modelled=last_cache / MIB, measured=held_bytes and held_bytes / MIB)
@@ -325,7 +325,7 @@ paged = memory_hierarchy.measure_waits(
     walk, one_cycle, buffers, sizes_bytes=sizes, in_order=in_order
 )
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The translation costs almost as much as the load"
+# %% tags=["look", "nbval-ignore-output"]
 slower = paged[page].chase_s[-1] / paged[other].chase_s[-1]
 pages.reveal(modelled=2, measured=slower if has_large else None)
 
@@ -561,7 +561,7 @@ timing.claim(sentence, ratio, at_least=2, evidence=added)
 # Then each load still waits for the load before it in its own chase, but not for those of the other chases. Each *step* moves all chases on by one load.
 
 
-# %% tags=["slide", "slide-code"] minutes=1 headline="Several chases in turn: their loads need not wait for each other"
+# %%
 @numba.njit("void(u8[:, ::1], u8[::1], i8)")
 def chases(buffer, lines, steps):
     for _ in range(steps):
@@ -593,7 +593,7 @@ steps = timing.compare(
 )
 ratios = [row.time_ratio for row in steps.candidates]
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Thirty-two waits take about as long as two"
+# %% tags=["look", "nbval-ignore-output"]
 many.reveal(modelled=32 / 16, measured=ratios[5])
 print(
     f"64 chases took {ratios[6]:.1f} times as long: {64 / ratios[6]:.0f} loads waited together"
@@ -687,7 +687,7 @@ print(f"so {core_bytes:,.0f} bytes are in flight, or {core_bytes / 64:.0f} lines
 # [gpu-benches](https://github.com/RRZE-HPC/gpu-benches), measured on an A40, which has the same chip, published). At the clock of 1,740 MHz these 556 cycles are 320 ns.
 # Here it is beside your core, together with your own GPU, if you have one, and with GPUs that readers have sent in:
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="A GPU waits longer than a core"
+# %% tags=["hide-input"]
 alt = "The chase of the core and that of a GPU: each rises in steps, and the GPU's is higher."
 gpus = memory_hierarchy.gpu_limits()
 plotting.show(memory_hierarchy.draw_gpus(paged[other], gpus), alt=alt)
@@ -715,7 +715,7 @@ gpu_threads = gpu_bytes / 4
 waiting.reveal(modelled=100 * gpu_threads / (rtx_3090.cores * 1536))
 print(f"{gpu_bytes:,.0f} bytes in flight, {gpu_threads:,.0f} threads wait (modelled)")
 
-# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=1 headline="While some threads wait, others compute"
+# %% tags=["hide-input", "look"]
 alt = "Bars of threads: one keeps a unit busy a tenth of the time, ten all the time."
 plotting.show(memory_hierarchy.draw_threads(), alt=alt)
 

@@ -211,7 +211,7 @@ def test_a_cell_of_an_appendix_is_found_and_named_at_the_foot(course: Path):
     cells = [text_cell("## H\n\nText."), code_cell("third()", printed("3 B\n"))]
     nbformat.write(notebook_of(*cells), course / "appendix" / "98_sample.ipynb")
     chosen = slide(cells=[["appendix 98", "third()", "output"]], topics=[1])
-    deck, notebook, frame = lecture.assemble([chosen], minutes=1, course=course)
+    _, notebook, frame = lecture.assemble([chosen], minutes=1, course=course)
     assert [cell.source for cell in notebook.cells] == ["third()"]
     assert frame.footers == ("Hardware ecosystem", "Appendix 98")
 
