@@ -24,8 +24,6 @@ TOGETHER = {
         "tests/helpers/layouts/test_strategy_costs.py",
         "tests/helpers/parallel/test_collectives.py",
         "tests/helpers/parallel/test_costs_on_ranks.py",
-        "tests/helpers/parallel/test_equal.py",
-        "tests/helpers/parallel/test_schedules.py",
         "tests/helpers/parallel/test_sleeping_devices.py",
         "tests/helpers/sources/test_ensembles.py",
     ),

@@ -611,7 +611,7 @@ plotting.play(
 # %% [markdown] tags=["explain"]
 # And a *zero-bubble* schedule (Qi and others, 2024) fills the gaps with the gradients of the weights, which
 # nobody waits for, as you did in Part 2. PyTorch has all of them in
-# `torch.distributed.pipelining`; `parallel.execute_schedule` runs them on ranks.
+# `torch.distributed.pipelining`.
 
 # %% [markdown] tags=["slide"] minutes=1 headline="All cuts divide the state; activations differ"
 # ## Part 5: what each rank keeps

@@ -20,4 +20,4 @@ from ._order import (
     lines_touched as lines_touched,
     sweep_stride as sweep_stride,
 )
-from ._pages import count_faults as count_faults, measure_fresh_pages as measure_fresh_pages
+from ._pages import count_faults as count_faults

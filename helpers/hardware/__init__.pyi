@@ -11,7 +11,6 @@ from ._history import (
     doubling_time as doubling_time,
     energy_cost as energy_cost,
     energy_costs as energy_costs,
-    inference_energy as inference_energy,
     multiplier_exponent as multiplier_exponent,
     processors as processors,
     relative_energy_costs as relative_energy_costs,

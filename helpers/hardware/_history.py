@@ -1,8 +1,7 @@
 """How computing grew: training compute of landmark models, processors by year, and the energy of an operation.
 
 Small tables with their sources in ``history.toml`` beside this module, the growth fitted to them
-(:func:`doubling_time`), and the energy of an inference from its counts (:func:`inference_energy`). Lessons 01, 02
-and 14.
+(:func:`doubling_time`). Lessons 01, 02 and 14.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ QUANTITIES = ("transistors", "clock_hz", "power_w", "single_thread", "cores")
 _PICO = 1e-12
 _FLOPS_PER_PETAFLOP = 10**15
 _LEAST_POINTS = 3
-_BITS_PER_BYTE = 8
 _QUANTILE_POINTS = 20_001
 
 
@@ -123,24 +121,6 @@ class RelativeEnergyTable(Record):
     costs: tuple[RelativeEnergyCost, ...]
 
 
-class InferenceEnergy(Record):
-    """The energy of a run from its counts: a multiplication and an addition a MAC, and every access.
-
-    ``dram_least_j`` and ``dram_most_j`` bound the DRAM's part, ``dram_j`` is the middle; ``dram_share`` is its part of
-    ``total_j``. An estimate that leaves out instructions, clocks and leakage. Lesson 01.
-    """
-
-    macs: int
-    dtype: str
-    arithmetic_j: float
-    cache_j: float
-    dram_j: float
-    dram_least_j: float
-    dram_most_j: float
-    total_j: float
-    dram_share: float
-
-
 @functools.cache
 def training_compute() -> Series:
     """Return the operations that training landmark models took, 1957 to 2023, by Epoch AI's estimates.
@@ -232,32 +212,6 @@ def energy_cost(name: str) -> EnergyCost:
     return found
 
 
-def inference_energy(
-    macs: int, *, dtype: str = "float32", dram_bytes: int = 0, cache_bytes: int = 0, cache: str = "cache of 8 KB"
-) -> InferenceEnergy:
-    """Return the energy of ``macs`` multiply-accumulates and of the bytes that go to and from a cache and DRAM.
-
-    ``dtype`` is float32, float16 or int8 (int8 products are summed in int32, so its addition is the 32-bit one);
-    ``cache_bytes`` go to and from the memory that ``cache`` names, ``dram_bytes`` to and from DRAM; an access is
-    counted by its bits, as if it used all of them. Raises ValueError for another dtype or cache and for a negative
-    count. Horowitz, Computing's Energy Problem, ISSCC 2014. Lesson 01.
-    """
-    counts = {"macs": macs, "dram_bytes": dram_bytes, "cache_bytes": cache_bytes}
-    for name, count in counts.items():
-        if count < 0:
-            raise ValueError(f"{name} is a count, so 0 or more, not {count}")
-    additions = {"float32": "float32 add", "float16": "float16 add", "int8": "int32 add"}
-    if dtype not in additions:
-        raise ValueError(f"no energy is known for products in {dtype!r}; use one of {', '.join(additions)}")
-    arithmetic = macs * (energy_cost(f"{dtype} multiply").middle_j + energy_cost(additions[dtype]).middle_j)
-    dram, near = energy_cost("DRAM"), _cache(cache)
-    in_cache = _bits_j(near, cache_bytes, near.middle_j)
-    least, middle, most = (_bits_j(dram, dram_bytes, joules) for joules in (dram.least_j, dram.middle_j, dram.most_j))
-    total = arithmetic + in_cache + middle
-    share = middle / total if total else 0.0
-    return InferenceEnergy(macs, dtype, arithmetic, in_cache, middle, least, most, total, share)
-
-
 def multiplier_exponent() -> float:
     """Return how a multiplier's energy grows with its bits: the p of energy ~ bits^p, between 8 and 32 bits (about 2).
 
@@ -271,17 +225,6 @@ def multiplier_exponent() -> float:
 @functools.cache
 def _data() -> Mapping[str, Any]:
     return tomllib.loads(resources.files("helpers.hardware").joinpath("history.toml").read_text(encoding="utf-8"))
-
-
-def _cache(name: str) -> EnergyCost:
-    caches = [cost.name for cost in energy_costs().costs if cost.kind == "access" and cost.name != "DRAM"]
-    if name not in caches:
-        raise ValueError(f"{name!r} is no cache; use one of {', '.join(caches)} (DRAM has its own dram_bytes)")
-    return energy_cost(name)
-
-
-def _bits_j(cost: EnergyCost, moved_bytes: int, joules: float) -> float:
-    return moved_bytes * _BITS_PER_BYTE / cost.bits * joules
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,9 +26,8 @@ from helpers._checks import whole_number
 from helpers.layouts._costs import LayerWork
 from helpers.links import Link, Port, sleep_until
 from helpers.parallel._collectives import collective
-from helpers.parallel._comparing import Loss
 from helpers.parallel._costs import BUCKET_BYTES, bucket_layers
-from helpers.parallel._data_parallel import LEARNING_RATE, shard, train_alone as train_alone
+from helpers.parallel._data_parallel import shard
 from helpers.parallel._devices import fastest_step_s, step_times
 from helpers.parallel._execution import RankPool, execute
 from helpers.parallel._footprint import Layout, Plan, check_plan, check_rows, cut_linear, handed_on
@@ -37,6 +36,8 @@ from helpers.parallel.pipeline._schedules import FORWARD
 from helpers.parallel.pipeline._stages import split_stages
 from helpers.results import Result
 
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+LEARNING_RATE = 0.1
 _planned = lru_cache(maxsize=256)(collective)
 
 
@@ -101,7 +102,7 @@ def execute_strategies(
     message between any two ranks takes ``link``'s time, and each rank has a port for data ranks, one for tensor ranks
     and one for stages. A layout of fewer ranks than there are leaves the others idle. ``loss(outputs, targets)`` is a
     mean; a step of plain SGD (:data:`LEARNING_RATE`) follows each backward pass, so that the parameters can be held
-    against one process's: :func:`train_alone`. What ``fully_shard`` would free after a pass is overwritten with NaN.
+    against one process's. What ``fully_shard`` would free after a pass is overwritten with NaN.
     Net, loss and batch go to the ranks pickled, and stay here as they were.
 
     Raises ValueError for a layout of more ranks than there are, for layers, widths or rows that do not divide, for

@@ -28,7 +28,6 @@ from ._processors import (
     draw_dies as draw_dies,
     draw_memory_spaces as draw_memory_spaces,
 )
-from ._roofline import draw_roofline as draw_roofline, roofline_alt as roofline_alt
 from ._style import (
     COLOURS as COLOURS,
     MEASURED as MEASURED,

@@ -16,12 +16,7 @@ from ._servers import (
     run_server as run_server,
     simulate_server as simulate_server,
 )
-from ._stacking import (
-    StackedRun as StackedRun,
-    stack_weights as stack_weights,
-    train_apart as train_apart,
-    train_together as train_together,
-)
+from ._stacking import stack_weights as stack_weights
 from ._updates import (
     descend_quadratic as descend_quadratic,
     growth_factor as growth_factor,

@@ -1,12 +1,11 @@
 """Replicas in one stack: many models of one structure train as one, and none notices the others.
 
 Every parameter of the stack has the replicas as its first dimension. Each replica has its own data, its own rate,
-optimizer, mask, clipping and stopping. :func:`train_apart` is the same training of one model after another. Lesson 19.
+optimizer, mask, clipping and stopping. Lesson 19.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,30 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, stack_module_state, vmap
+from torch.func import stack_module_state
 
 from helpers._checks import choice, members, number, one_of, whole_number
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class StackedRun:
-    """Trained copies of the models, and each one's losses before each of its updates.
-
-    ``losses`` and ``validation_losses`` are (steps, models); behind the step in which a model stopped they are NaN, and
-    validation losses are NaN without a mask. ``steps_taken`` (models,) are the updates of each. With ``patience`` the
-    weights are those of the lowest validation loss, else the last. Lesson 19.
-    """
-
-    models: list[nn.Module]
-    losses: Tensor
-    validation_losses: Tensor
-    steps_taken: Tensor
 
 
 def stack_weights(models: Sequence[nn.Module]) -> dict[str, Tensor]:
@@ -182,50 +164,6 @@ def _each(name: str, value: Any, replicas: int) -> list[Any]:
     return found
 
 
-def train_together(
-    models: Sequence[nn.Module], inputs: Tensor, targets: Tensor, *, steps: int, rate: float | Sequence[float] = 1e-3,
-    optimizer: str | Sequence[str] = "adam", masks: Tensor | None = None,
-    clip_norm: float | Sequence[float] | None = None, patience: int | Sequence[int] | None = None,
-    loss: Loss | None = None,
-) -> StackedRun:  # fmt: skip
-    """Return copies of ``models`` trained as one stack for ``steps``, each on all its own examples, without batches.
-
-    ``inputs`` (models, N, ...) and ``targets`` (models, N, ...) hold each model's examples; ``tensor.expand(models,
-    ...)`` shares some without a copy. ``rate``, ``optimizer`` ("adam", "sgd"), ``clip_norm`` (of the whole gradient of
-    a model) and ``patience`` are given once, or once a model. ``masks`` (models, N) tell the examples that a model
-    trains on; it validates on the others, and stops once ``patience`` losses in a row were no new lowest. ``loss``
-    takes outputs and targets of one model and gives (N,), by default cross-entropy for whole-number targets, else half
-    the squared error summed over the outputs; a model's loss is the mean over its examples.
-
-    Raises TypeError or ValueError for what is not accepted, and for models that cannot be stacked.
-    """
-    team, masks, settings, loss = _prepared(models, inputs, targets, masks, loss, rate=rate, optimizer=optimizer,
-                                            clip_norm=clip_norm, patience=patience)  # fmt: skip
-    stacked, template = stack_weights(team), team[0]
-    weights = list(stacked.values())
-    rates, norms, patient = settings.tensors(weights[0])
-    descent = StackedOptimizer(weights, rates, settings.optimizers)
-    stopping = None if patient is None else Stopping(weights, patient)
-
-    def one(weights: dict[str, Tensor], inputs: Tensor, targets: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        errors = loss(functional_call(template, weights, (inputs,)), targets)
-        return _mean(errors, mask), _mean(errors.detach(), ~mask)
-
-    step, losses, validation = vmap(grad_and_value(one, has_aux=True)), [], []
-    for _ in range(whole_number("steps", steps, at_least=1)):
-        gradients, (found, judged) = step(stacked, inputs, targets, masks)
-        note(losses, validation, found, judged, stopping)
-        if stopping is not None and not stopping.active.any():
-            break
-        slopes = [gradients[name] for name in stacked]
-        if norms is not None:
-            clip_each(slopes, norms)
-        descent.step(slopes, None if stopping is None else stopping.active)
-    unstack_weights(stacked if stopping is None else dict(zip(stacked, stopping.best, strict=True)), team)
-    taken = torch.full((len(team),), len(losses)) if stopping is None else stopping.steps_taken
-    return StackedRun(team, filled(losses, steps), filled(validation, steps), taken)
-
-
 def note(losses: list, validation: list, found: Tensor, judged: Tensor, stopping: Stopping | None) -> None:
     """Keep a step's losses (replicas,), NaN for replicas that had stopped before it, and let ``stopping`` look."""
     found, judged = found.detach(), judged.detach()
@@ -240,78 +178,6 @@ def filled(kept: Sequence[Tensor], steps: int) -> Tensor:
     """Return the kept losses as (steps, replicas), NaN for steps that no replica took."""
     found = torch.stack(list(kept))
     return torch.cat([found, found.new_full((steps - len(found), found.shape[1]), math.nan)])
-
-
-def train_apart(
-    models: Sequence[nn.Module], inputs: Tensor, targets: Tensor, *, steps: int, rate: float | Sequence[float] = 1e-3,
-    optimizer: str | Sequence[str] = "adam", masks: Tensor | None = None,
-    clip_norm: float | Sequence[float] | None = None, patience: int | Sequence[int] | None = None,
-    loss: Loss | None = None,
-) -> StackedRun:  # fmt: skip
-    """Return what :func:`train_together` returns, to rounding, by a training of each model after the other.
-
-    The arguments (``models``, ``inputs``, ``targets``, ``steps``, ``rate``, ``optimizer``, ``masks``, ``clip_norm``,
-    ``patience``, ``loss``) are the same. What defines the right answer: torch's own optimizer, clipping and autograd,
-    of one model at a time.
-    """
-    team, masks, settings, loss = _prepared(models, inputs, targets, masks, loss, rate=rate, optimizer=optimizer,
-                                            clip_norm=clip_norm, patience=patience)  # fmt: skip
-    whole_number("steps", steps, at_least=1)
-    losses = next(team[0].parameters()).detach().new_full((steps, len(team)), math.nan)
-    validation = torch.full_like(losses, math.nan)
-    taken = torch.zeros(len(team), dtype=torch.int64)
-    for member, model in enumerate(team):
-        descent = OPTIMIZERS[settings.optimizers[member]](model.parameters(), lr=settings.rates[member])
-        best, lowest, waited = model.state_dict(), math.inf, 0
-        for step in range(steps):
-            errors, mask = loss(model(inputs[member]), targets[member]), masks[member]
-            training, judged = errors[mask].mean(), errors[~mask].detach().mean()
-            losses[step, member], validation[step, member] = training.detach(), judged
-            if settings.patience is not None:
-                waited += 1
-                if judged < lowest:
-                    best, lowest, waited = copy.deepcopy(model.state_dict()), judged, 0
-                if waited >= settings.patience[member]:
-                    break
-            descent.zero_grad()
-            training.backward()
-            if settings.clip_norms is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norms[member])
-            descent.step()
-            taken[member] += 1
-        model.load_state_dict(best if settings.patience is not None else model.state_dict())
-    return StackedRun(team, losses, validation, taken)
-
-
-def _mean(errors: Tensor, mask: Tensor) -> Tensor:
-    return torch.where(mask, errors, 0).sum() / mask.sum()
-
-
-def _squared_or_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    if not targets.is_floating_point():
-        return nn.functional.cross_entropy(outputs, targets, reduction="none")
-    return (outputs - targets).square().flatten(1).sum(1) / 2
-
-
-def _prepared(
-    models: Sequence[nn.Module], inputs: Tensor, targets: Tensor, masks: Tensor | None, loss: Loss | None,
-    **settings: Any,
-) -> tuple[list[nn.Module], Tensor, Settings, Loss]:  # fmt: skip
-    team = [copy.deepcopy(model).train() for model in members("models", models, "models", kind=nn.Module)]
-    if not team:
-        raise ValueError("models is empty; give at least one, such as make_ensemble(4, hidden=16)")
-    for name, value in (("inputs", inputs), ("targets", targets)):
-        one_of(name, value, Tensor, "a tensor whose first dimension is the models")
-        if value.ndim < 2 or len(value) != len(team) or value.shape[:2] != inputs.shape[:2]:
-            raise ValueError(f"{name} has shape {tuple(value.shape)} for {len(team)} models; give each model's own "
-                             f"examples, ({len(team)}, N, ...), or share them with expand")  # fmt: skip
-    own = settings_of(len(team), **settings)
-    if masks is None:
-        if own.patience is not None:
-            raise ValueError(f"patience={settings['patience']} without masks: every example is trained on; "
-                             "give masks (models, N), False for what a model validates on")  # fmt: skip
-        return team, torch.ones(inputs.shape[:2], dtype=torch.bool), own, loss or _squared_or_entropy
-    return team, checked_masks(masks, tuple(inputs.shape[:2])), own, loss or _squared_or_entropy
 
 
 def checked_masks(masks: Any, shape: tuple[int, int]) -> Tensor:

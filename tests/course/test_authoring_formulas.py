@@ -129,7 +129,7 @@ RING = {"p": 8, "n": 1_000_000, "alpha": 3e-5, "W": 2e9}
         ("05", r"2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,\frac{n}{W}", RING,
          lambda: costs.ring_all_reduce_s(8, 1_000_000, link=LINK)),
         ("05", r"2(p-1)(\alpha + \frac{n}{W})", RING,
-         lambda: costs.gather_broadcast_all_reduce_s(8, 1_000_000, link=LINK)),
+         lambda: 2 * 7 * LINK.transfer_s(1_000_000)),
         ("05", r"\sqrt{2CM}", {"C": 30, "M": 9000}, lambda: feeding.young_interval_s(save_s=30, mtbf_s=9000)),
         ("06", r"\frac{p-1}{m}", {"p": 4, "m": 8}, lambda: schedules.bubble_ratio("gpipe", ranks=4, microbatches=8)),
         ("06", r"\frac{p-1}{v\,m}", {"p": 4, "v": 2, "m": 8},

@@ -162,8 +162,7 @@ def losses(values, **options):
       for name in ("draw_hierarchy", "draw_links", "draw_inversion", "draw_latencies", "draw_bandwidths", "draw_energy",
                    "draw_speedup", "draw_dies", "draw_memory_spaces")),
     *((lambda name=name: getattr(plotting, name)(None), TypeError, "=None is None; give")
-      for name in ("draw_inversion", "draw_memory_spaces", "draw_crossover", "draw_split", "draw_stale",
-                   "draw_roofline")),
+      for name in ("draw_inversion", "draw_memory_spaces", "draw_crossover", "draw_split", "draw_stale")),
     (lambda: plotting.draw_trends([5], title="t"), TypeError, "all_series[0]=5 is an int"),
     (lambda: plotting.draw_ring([]), ValueError, "the same number of chunks, at least one"),
     (lambda: plotting.draw_ring([[{0}]] * 9), ValueError, "9 ranks are too many to read; draw at most 8"),

@@ -510,11 +510,10 @@ LIMITS = MachineLimits(
         lambda: plotting.draw_energy(hardware.energy_costs().costs),
         lambda: plotting.draw_trends([hardware.training_compute()], title="t"),
         lambda: plotting.draw_split(sources.model_split(4, 6, 8, by="inner", parts=2)),
-        lambda: plotting.draw_roofline(LIMITS),
         lambda: plotting.draw_latencies(LIMITS.latencies),
     ],
     ids=["three", "bars", "layers", "curves", "hierarchy", "inversion", "dies", "spaces", "energy", "growth", "split",
-         "roofline", "latencies"],
+         "latencies"],
 )  # fmt: skip
 def test_the_text_in_the_fullest_figures_can_be_read_from_the_back_row(draw):
     sizes = _text_px(draw())

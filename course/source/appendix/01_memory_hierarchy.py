@@ -215,7 +215,6 @@ frame.round(2).rename_axis("microjoules per image", axis=1)
 
 # %% [markdown] tags=["explain"]
 # A single image pays for fetching all weights. When 64 images share them, an image takes about an eighth of the energy (modelled), so it pays to batch what uses the same weights. Nobody measured
-# this energy. It is counts times published costs, and it leaves out instructions and clocks. `hardware.inference_energy` has other formats.
 #
 # ## The time of moving a network
 #
@@ -442,8 +441,7 @@ timing.claim(
 # The same operation, the same bytes, and another time: a measurement that did not know of the pages would have called it slow
 # arithmetic. PyTorch's allocator on a GPU keeps freed memory because new memory is slow to get there as well. The price: the
 # process keeps its peak. From here on this process keeps its memory, so the first measurement of this part, run again, shows no
-# faults any more. To see both halves again call `access.measure_fresh_pages()`: it starts a new process for each, and takes
-# about ten seconds.
+# faults any more. To see both halves again, restart the kernel.
 
 # %% [markdown]
 # ## The levels and links of a machine

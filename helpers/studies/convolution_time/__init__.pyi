@@ -14,24 +14,18 @@ from ._collecting import (
     recorded_shapes as recorded_shapes,
 )
 from ._judging import (
-    ChoiceQuality as ChoiceQuality,
     PredictionErrors as PredictionErrors,
     Split as Split,
     errors as errors,
     hold_out_networks as hold_out_networks,
-    judge_choices as judge_choices,
     random_split as random_split,
 )
 from ._models import (
     MODELS as MODELS,
     TERMS as TERMS,
-    Choice as Choice,
     Model as Model,
-    NetworkTime as NetworkTime,
     ProgramFit as ProgramFit,
-    choose as choose,
     fit as fit,
-    predict_network as predict_network,
     program_of as program_of,
 )
 from ._shapes import (

@@ -23,12 +23,9 @@ from ._counting import (
 from ._measuring import (
     KernelComparison as KernelComparison,
     KernelComparisons as KernelComparisons,
-    LayerTime as LayerTime,
-    LayerTimes as LayerTimes,
     StoryFigures as StoryFigures,
     StoryRow as StoryRow,
     measure_kernels as measure_kernels,
-    measure_layer as measure_layer,
     measure_reductions as measure_reductions,
     measure_story as measure_story,
 )

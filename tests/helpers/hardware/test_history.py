@@ -12,7 +12,6 @@ from helpers.hardware._history import (
     doubling_time,
     energy_cost,
     energy_costs,
-    inference_energy,
     multiplier_exponent,
     processors,
     relative_energy_costs,
@@ -163,29 +162,6 @@ def test_two_tables_of_energy_agree_on_dram_within_a_factor_of_two():
     dram = energy_cost("DRAM")
     relative = dram.middle_j * 16 / dram.bits / mac
     assert 0.5 < relative / relative_energy_costs().costs[-1].mac_ratio < 2
-
-
-def test_energy_is_the_sum_of_what_is_counted():
-    energy = inference_energy(1000, dram_bytes=800, cache_bytes=80)
-    assert energy.arithmetic_j == pytest.approx(1000 * (3.7 + 0.9) * 1e-12)
-    assert energy.cache_j == pytest.approx(10 * 10e-12)
-    assert energy.dram_least_j == pytest.approx(100 * 1.3e-9)
-    assert energy.dram_most_j == pytest.approx(100 * 2.6e-9)
-    assert energy.total_j == pytest.approx(energy.arithmetic_j + energy.cache_j + energy.dram_j)
-    assert energy.dram_share == pytest.approx(energy.dram_j / energy.total_j)
-    assert inference_energy(1000, dtype="int8").arithmetic_j == pytest.approx(1000 * 0.3e-12)
-    assert inference_energy(0).dram_share == 0
-    assert inference_energy(0, cache_bytes=8, cache="cache of 1 MB").total_j == pytest.approx(100e-12)
-
-
-def test_energy_refuses_what_it_cannot_count():
-    with pytest.raises(ValueError, match="use one of float32, float16, int8"):
-        inference_energy(1, dtype="bfloat16")
-    for name in ("int8 add", "DRAM", "L1"):  # DRAM counted as a cache would hide its bytes from dram_j
-        with pytest.raises(ValueError, match=f"'{name}' is no cache; use one of cache of 8 KB"):
-            inference_energy(1, cache=name, cache_bytes=8)
-    with pytest.raises(ValueError, match="dram_bytes is a count"):
-        inference_energy(1, dram_bytes=-1)
 
 
 def test_a_multiplier_of_twice_the_bits_takes_four_times_the_energy():

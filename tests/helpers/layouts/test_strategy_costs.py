@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import OrderedDict
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from torch import nn
 from helpers.layouts import _execution as execution
 from helpers.layouts._choosing import layouts_of
 from helpers.layouts._costs import LayerWork, Traffic, strategy_step, strategy_traffic
-from helpers.layouts._execution import execute_strategies, train_alone
+from helpers.layouts._execution import LEARNING_RATE, execute_strategies
 from helpers.layouts._work import activation_bytes, layer_work, tensor_plan
 from helpers.parallel import Layout, Link, _costs as costs
 from helpers.parallel._costs import LayerCost
@@ -250,6 +251,17 @@ def test_a_device_sleeps_for_its_share_of_a_layer(monkeypatch) -> None:
     assert slept_until_s == [pytest.approx(100 + 0.015), pytest.approx(100 + 0.03 + 7)]
 
 
+def train_alone(model: nn.Sequential, inputs: torch.Tensor, targets: torch.Tensor, steps: int) -> dict:
+    """Return the parameters after ``steps`` of plain SGD on the whole batch; ``model`` stays as it was."""
+    own = copy.deepcopy(model)
+    stepping = torch.optim.SGD(own.parameters(), lr=LEARNING_RATE)
+    for _ in range(steps):
+        stepping.zero_grad()
+        MSE(own(inputs), targets).backward()
+        stepping.step()
+    return {name: parameter.detach() for name, parameter in own.named_parameters()}
+
+
 def test_every_layout_trains_what_one_process_trains_and_sends_what_was_counted(four_ranks) -> None:
     model, layers = net(), work(rate=1e12)
     inputs, targets = 30 * torch.randn(2, ROWS, WIDTH, generator=torch.Generator().manual_seed(1))
@@ -257,7 +269,7 @@ def test_every_layout_trains_what_one_process_trains_and_sends_what_was_counted(
     cases = [(each, 2 * each.pipeline if each.data == 1 or each.pipeline > 1 else 2) for each in layouts]
     runs = execute_strategies(four_ranks, model, cases, layers=layers, link=Link(1e9), inputs=inputs, targets=targets,
                               loss=MSE, plan=tensor_plan(model), bucket_bytes=2 * PARAMETERS, repeats=1)  # fmt: skip
-    alone = train_alone(model, inputs=inputs, targets=targets, loss=MSE, steps=2)
+    alone = train_alone(model, inputs, targets, steps=2)
     before = dict(model.named_parameters())
     for run, (layout, microbatches) in zip(runs, cases, strict=True):
         for name, wanted in alone.items():

@@ -1,31 +1,19 @@
-"""Devices that sleep and a link that is slow, under real DDP; ranks that equal one process, and where they do not."""
+"""Devices that sleep and a link that is slow, under real DDP; shards, and collectives that are counted."""
 
 from __future__ import annotations
 
-import math
-import os
-import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
-import psutil
 import pytest
 import torch
 from torch import nn
 
 from helpers.links import Link, Recorder, joined, sleep_until
-from helpers.parallel import (
-    _comparing as comparing,
-    _costs as costs,
-    _data_parallel as data_parallel,
-    _devices as devices,
-)
-from helpers.parallel._collectives import collective
-from helpers.parallel._data_parallel import average_gradients, batch_weight, equal_to_single_process, shard
+from helpers.parallel import _comparing as comparing, _costs as costs, _devices as devices
+from helpers.parallel._data_parallel import shard
 from helpers.plotting import gantt
-from helpers.ranks import _namespaces as namespaces
 
 SLOW = Link(bandwidth_bytes_per_s=5e6, latency_s=5e-3)
 CLOSE = 0.25
@@ -103,15 +91,6 @@ def steps(rank: int, world_size: int, cases: list[dict]) -> list[tuple]:
                                   name=str(place), lane=f"rank {rank} device") for place in range(LAYERS)
         ]  # fmt: skip
         net, inputs = nn.Sequential(*layers), torch.ones(2)
-        if case["by_hand"]:
-
-            def step(net=net, inputs=inputs, recorder=recorder) -> None:
-                recorder.activities.clear()
-                net(inputs).sum().backward()
-                average_gradients(net, by="ring", link=SLOW, recorder=recorder)
-
-            found.append((devices.step_times(step, repeats=3, warm_ups=1), [], recorder.activities))
-            continue
         ddp = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=case["bucket_bytes"] / 2**20)
         reducer = devices.slow_link(
             ddp, SLOW, wire_dtype=case["wire_dtype"], recorder=recorder, lane=f"rank {rank} link"
@@ -130,8 +109,8 @@ def steps(rank: int, world_size: int, cases: list[dict]) -> list[tuple]:
     return found
 
 
-def case(bucket_bytes: int = LAYER_BYTES, *, wire_dtype=None, micro_batches: int = 1, by_hand: bool = False) -> dict:
-    return {"bucket_bytes": bucket_bytes, "wire_dtype": wire_dtype, "micro_batches": micro_batches, "by_hand": by_hand}
+def case(bucket_bytes: int = LAYER_BYTES, *, wire_dtype=None, micro_batches: int = 1) -> dict:
+    return {"bucket_bytes": bucket_bytes, "wire_dtype": wire_dtype, "micro_batches": micro_batches}
 
 
 def model(of: dict, world_size: int) -> costs.DdpStep:
@@ -139,8 +118,7 @@ def model(of: dict, world_size: int) -> costs.DdpStep:
         [costs.LayerCost(FORWARD_S, BACKWARD_S, LAYER_BYTES)] * LAYERS,
         world_size=world_size,
         link=SLOW,
-        bucket_bytes=10**9 if of["by_hand"] else of["bucket_bytes"],
-        overlap=not of["by_hand"],
+        bucket_bytes=of["bucket_bytes"],
         micro_batches=of["micro_batches"],
         wire_share=0.5 if of["wire_dtype"] else 1.0,
     )
@@ -150,7 +128,6 @@ CASES = {
     "a bucket a layer": case(),
     "two buckets": case(2 * LAYER_BYTES),
     "one bucket": case(10**6),
-    "after the backward pass": case(by_hand=True),
     "float16": case(wire_dtype=torch.float16),
     "accumulated over 3": case(micro_batches=3),
 }
@@ -186,7 +163,7 @@ def ddp_steps(four_ranks) -> Measured:
     return Measured(four_ranks)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not CASES[name]["by_hand"]])
+@pytest.mark.parametrize("name", CASES)
 def test_the_buckets_are_those_of_the_model(ddp_steps, name) -> None:
     """Exact: the buckets that DDP really made."""
     ddp_steps.of(name, until=lambda _: True)
@@ -209,7 +186,7 @@ def test_overlap_hides_part_of_the_communication(ddp_steps) -> None:
 
     def hides(now: dict[str, float]) -> bool:
         return (
-            now["two buckets"] < 0.97 * now["after the backward pass"]  # the model says 0.90
+            now["two buckets"] < 0.97 * now["one bucket"]  # the model says 0.90
             and now["float16"] < now["a bucket a layer"]
             and all(now[name] < (1 + CLOSE / 2) * model(CASES[name], 4).step_s for name in now)
         )
@@ -219,7 +196,7 @@ def test_overlap_hides_part_of_the_communication(ddp_steps) -> None:
         planted_s = (compute_s, compute_s + two.link_s)
         return all(abs(now["two buckets"] - two.step_s) < abs(now["two buckets"] - wrong_s) for wrong_s in planted_s)
 
-    taken_s = ddp_steps.of("two buckets", "after the backward pass", "float16", "a bucket a layer",
+    taken_s = ddp_steps.of("two buckets", "one bucket", "float16", "a bucket a layer",
                            until=lambda now: hides(now) and told_apart(now))  # fmt: skip
     assert hides(taken_s), taken_s
     assert told_apart(taken_s), taken_s
@@ -247,106 +224,7 @@ def test_the_timeline_shows_devices_and_links_of_all_ranks(ddp_steps) -> None:
 # Ranks and one process.
 
 
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-class Tied(nn.Module):
-    """Two layers with one weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
-        self.second.weight = self.first.weight
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.second(torch.tanh(self.first(inputs)))[:, :3]
-
-
-def with_frozen() -> nn.Module:
-    model = mlp()
-    model[0].weight.requires_grad_(False)
-    return model
-
-
-def with_batch_norm() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
-
-
-def compared(ranks, make_model=mlp, **how) -> data_parallel.Equality:
-    generator = torch.Generator().manual_seed(1)
-    inputs, targets = (torch.randn(12, width, generator=generator) for width in (6, 3))
-    return equal_to_single_process(
-        ranks, make_model, inputs=inputs, targets=targets, loss=nn.functional.mse_loss, tolerance=2e-7, **how
-    )
-
-
 UNEVEN = (6, 3, 2, 1)
-
-
-@pytest.mark.parametrize("way", data_parallel.WAYS)
-def test_ranks_equal_one_process(four_ranks, way) -> None:
-    found = compared(four_ranks, way=way)
-    assert found.equal, found
-    assert found.between_ranks == 0
-    assert found.largest_update > 0.05  # it did learn
-
-
-@pytest.mark.parametrize("way", ["ddp", "fsdp", "ring"])
-@pytest.mark.parametrize(
-    "how",
-    [{"make_model": Tied}, {"make_model": with_frozen}, {"micro_batches": 2}, {"sizes": UNEVEN, "weighted": True}],
-    ids=["tied", "frozen", "accumulated", "weighted"],
-)
-def test_tied_frozen_accumulated_and_weighted_uneven_shards_equal_one_process_too(four_ranks, way, how) -> None:
-    found = compared(four_ranks, way=way, **how)
-    assert found.equal, found
-    assert found.between_ranks == 0
-
-
-@pytest.mark.parametrize("way", ["ddp", "fsdp", "ring"])
-def test_a_mean_of_means_and_a_batch_norm_of_shards_do_not(four_ranks, way) -> None:
-    for how in ({"sizes": UNEVEN}, {"make_model": with_batch_norm}):
-        found = compared(four_ranks, way=way, **how)
-        assert not found.equal, found
-        assert found.largest_difference > 1e-3
-        assert found.between_ranks == 0  # all ranks are wrong alike
-
-
-def test_ddp_mends_ranks_that_are_seeded_differently_and_hands_do_not(four_ranks) -> None:
-    assert compared(four_ranks, seeds_differ=True).equal
-    by_hand = compared(four_ranks, seeds_differ=True, way="ring")
-    assert not by_hand.equal
-    assert by_hand.between_ranks > 0.01
-    assert not compared(four_ranks, seeds_differ=True, way="fsdp").equal
-
-
-@pytest.mark.parametrize("broken", ["first", "second"])
-def test_a_parameter_that_is_no_number_on_one_rank_is_not_equal(broken) -> None:
-    """NaN is neither above nor below a number, so a maximum can pass it by."""
-
-    class TwoRanks:
-        world_size = 2
-
-        def run(self, function, plan, inputs, targets, *, timeout_s):
-            right = data_parallel._trained_alone(plan, inputs, targets)[1]
-            wrong = {name: each.clone() for name, each in right.items()}
-            wrong[{"first": "0.weight", "second": "2.bias"}[broken]].fill_(math.nan)
-            return [right, wrong]
-
-    found = compared(TwoRanks())
-    assert (found.equal, found.largest_difference, found.between_ranks) == (False, math.inf, math.inf)
-
-
-def test_what_cannot_be_compared_is_refused_before_a_rank_runs(four_ranks) -> None:
-    for how, said in (
-        ({"way": "dp"}, "give one of 'ddp', 'fsdp'"),
-        ({"steps": 0}, "steps=0 is too small"),
-        ({"sizes": (12, 0, 0, 0)}, "12 together"),
-        ({"micro_batches": 4}, "the smallest has 3"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            compared(four_ranks, **how)
 
 
 def test_shards_make_up_the_batch() -> None:
@@ -362,18 +240,6 @@ def test_shards_make_up_the_batch() -> None:
         shard(batch, 3, world_size=3)
     with pytest.raises(ValueError, match="10 together"):
         shard(batch, 0, world_size=2, sizes=(5, 6))
-    assert sum(batch_weight(size, 10, world_size=3) / 3 for size in (2, 5, 3)) == pytest.approx(1)
-    with pytest.raises(ValueError, match="between 0 and the total"):
-        batch_weight(11, 10, world_size=2)
-
-
-def test_gradients_are_not_averaged_where_that_makes_no_sense() -> None:
-    with pytest.raises(ValueError, match="give one of 'all_reduce', 'ring'"):
-        average_gradients(mlp(), by="mean")
-    with pytest.raises(ValueError, match="takes no link"):
-        average_gradients(mlp(), by="all_reduce", link=SLOW)
-    with pytest.raises(ValueError, match="nothing to average"):
-        average_gradients(mlp().requires_grad_(False))
 
 
 # Counting collectives.
@@ -395,125 +261,18 @@ def counted(rank: int, world_size: int) -> dict[str, comparing.CollectiveCounts]
     with ddp.no_sync(), comparing.count_collectives() as counter:
         ddp(inputs).sum().backward()
     found["no_sync"] = counter.counts
-    for way in ("all_reduce", "ring"):
-        with comparing.count_collectives() as counter:
-            average_gradients(plain, by=way)
-        found[way] = counter.counts
     return found
 
 
 def test_collectives_and_their_bytes_are_counted_exactly(four_ranks) -> None:
     size = 4 * (100 * 52 + 52)
-    ring = collective("all_reduce", "ring", world_size=4, length=size // 4)
-    for rank, found in enumerate(four_ranks.run(counted, timeout_s=120)):
+    for found in four_ranks.run(counted, timeout_s=120):
         assert found["plain"].collectives == found["no_sync"].collectives == ()
-        for way in ("ddp", "all_reduce"):
-            assert found[way].collectives == (comparing.CollectiveCalls("all_reduce", 1, size),)
+        assert found["ddp"].collectives == (comparing.CollectiveCalls("all_reduce", 1, size),)
         # With DDP's bytes: FSDP gathers the weights and scatters the gradients; a lone module is not gathered twice.
         assert found["fsdp"].calls("reduce_scatter") == 1
         assert found["fsdp"].size_bytes("reduce_scatter") == size
         assert found["fsdp"].size_bytes("all_gather") == found["fsdp"].calls("all_gather") * size > 0
-        traffic = ring.ranks()[rank]
-        assert (found["ring"].calls("send"), found["ring"].size_bytes("send")) == (6, traffic.sent_bytes)
-        assert found["ring"].size_bytes("receive") == traffic.received_bytes
-        assert found["ring"].calls("broadcast") == 0
 
 
 # Real bytes between two network namespaces.
-
-
-def two_machines_or_skip() -> None:
-    if not namespaces.available_links().ways[0].available:
-        pytest.skip(namespaces.available_links().ways[0].reason)
-
-
-def test_every_way_to_slow_a_link_says_why_it_is_or_is_not_there(monkeypatch) -> None:
-    here = namespaces.available_links()
-    assert [way.way for way in here.ways] == ["two network namespaces", "sleeping link"]
-    assert all(way.reason for way in here.ways)
-    assert here.used == ("two network namespaces" if here.ways[0].available else "sleeping link")
-    monkeypatch.setattr(namespaces, "_TOOLS", ("unshare", "no_such_tool"))
-    without = namespaces.available_links()
-    assert without.used == "sleeping link"
-    assert "no_such_tool" in without.ways[0].reason or sys.platform != "linux"
-    with pytest.raises(RuntimeError, match="use the sleeping link"):
-        namespaces.on_two_machines(["true"], Link(1e6), timeout_s=5)
-    with pytest.raises(ValueError, match="bandwidth only"):
-        namespaces.on_two_machines(["true"], SLOW, timeout_s=5)
-    with pytest.raises(ValueError, match="finite"):
-        namespaces.on_two_machines(["true"], Link(float("inf")), timeout_s=5)
-
-
-def test_a_forbidden_namespace_is_reported_with_the_systems_own_words(monkeypatch) -> None:
-    if not namespaces.available_links().ways[0].available:
-        pytest.skip("namespaces or tc are not allowed here, so the probe has just shown it")
-    refusing = ("sh", "-c", "echo unshare: Operation not permitted >&2; exit 1")
-    monkeypatch.setattr(namespaces, "_ENTRANCES", (refusing,))
-    assert namespaces.available_links().ways[0].reason == "unshare: Operation not permitted"
-
-
-def test_a_command_that_fails_or_hangs_on_two_machines_is_one_error_and_leaves_nothing() -> None:
-    two_machines_or_skip()
-    with pytest.raises(RuntimeError, match=r"(?s)exit code 3.*no such luck"):
-        namespaces.on_two_machines(["sh", "-c", "echo no such luck >&2; exit 3"], Link(1e6), timeout_s=90)
-    nap = f"4321.{os.getpid()}"  # no other run of this test has it
-    with pytest.raises(TimeoutError, match="after 1 s"):
-        namespaces.on_two_machines(["sleep", nap], Link(1e6), timeout_s=1)
-    assert not [each for each in psutil.process_iter(["cmdline"]) if nap in (each.info["cmdline"] or [])]
-
-
-@pytest.mark.parametrize(("command", "code"), [("exit 3", 3), ("exit 0", 0)])
-def test_a_second_machine_that_has_ended_before_the_first_sees_the_cable_is_waited_for(command, code):
-    two_machines_or_skip()
-    command = namespaces._joined(namespaces._entrance(), ["sh", "-c", command], Link(1e6))
-    program = max(command, key=len)
-    late = program.replace("until is_joined; do  #", 'until [ "$late" = xx ] && is_joined; do  #')
-    late = late.replace("    sleep 0.02\ndone", "    sleep 0.5; late=${late}x\ndone")
-    assert late.count("late") == 3
-    done = namespaces._run([late if part == program else part for part in command], 60)
-    assert done == (code, "", "")
-
-
-# Each machine sends the other the same bytes at the same time, and says how long it waited for what it got.
-EXCHANGE = """
-    import socket, threading, time
-    first = socket.gethostname() == "{first}"
-    if first:
-        server = socket.create_server(("{first}", 4000))
-        link, _ = server.accept()
-    else:
-        while True:
-            try:
-                link = socket.create_connection(("{first}", 4000))
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.05)
-    start = time.perf_counter()
-    threading.Thread(target=link.sendall, args=(bytes({size}),)).start()
-    left = {size}
-    while left:
-        left -= len(link.recv(65536))
-    print(str(time.perf_counter() - start) + "\\n", end="")  # one write: two machines share the output
-"""
-
-
-def exchange_s(size: int, link: Link) -> float:
-    """Return how long the slower of two machines waited for what the other sent."""
-    program = textwrap.dedent(EXCHANGE.format(first=namespaces.FIRST_MACHINE, size=size))
-    output = namespaces.on_two_machines([sys.executable, "-c", program], link, timeout_s=60)
-    times_s = [float(line) for line in output.split()]
-    assert len(times_s) == 2
-    return max(times_s)
-
-
-@pytest.mark.timed
-@pytest.mark.parametrize("bandwidth", [2e6, 4e6])
-def test_the_cable_between_two_machines_lets_bytes_through_at_its_rate_in_both_directions_at_once(bandwidth) -> None:
-    """Were the directions to share it, it took twice as long; a busy machine makes it slower, never faster."""
-    two_machines_or_skip()
-    fastest_s = math.inf
-    for _ in range(4):
-        fastest_s = min(fastest_s, exchange_s(1_000_000, Link(bandwidth)))
-        if fastest_s < (1 + CLOSE) * 1_000_000 / bandwidth:
-            break
-    assert fastest_s == pytest.approx(1_000_000 / bandwidth, rel=CLOSE)

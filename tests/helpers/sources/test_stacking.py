@@ -1,82 +1,12 @@
-"""Models in one stack, each with what is its own: equal to torch's training of one after another, or it is seen."""
-
-import math
+"""An optimizer of a stack, whose replicas have what is their own: equal to torch's of one after another."""
 
 import pytest
 import torch
 from torch import nn
 
-from helpers import sources
 from helpers.sources import _stacking as stacking
 
 TOLERANCE = 1e-12
-
-
-@pytest.fixture
-def nets():
-    return [net.double() for net in sources.make_ensemble(4, hidden=6, inputs=3, outputs=2, device="cpu")]
-
-
-@pytest.fixture
-def data():
-    """Own inputs, values and masks of four models, 20 examples each."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(4, 20, 3, generator=generator, dtype=torch.float64)
-    masks = torch.rand(4, 20, generator=generator) < torch.tensor([[0.3], [0.5], [0.7], [0.9]])
-    return inputs, torch.stack([inputs[..., 0].sin(), inputs.prod(-1)], dim=-1), masks
-
-
-def difference(run, other):
-    if not torch.equal(run.losses.isnan(), other.losses.isnan()) or not torch.equal(run.steps_taken, other.steps_taken):
-        return math.inf
-    losses = ((run.losses - other.losses) / other.losses).nan_to_num(0).abs().max()
-    judged = (run.validation_losses - other.validation_losses).nan_to_num(0).abs().max()
-    return max(float(losses), float(judged), sources.largest_difference(run.models, other.models))
-
-
-OPTIONS = {
-    "one for all": {},
-    "own rates": {"rate": (0.001, 0.01, 0.1, 0.03)},
-    "own optimizers": {"rate": 0.01, "optimizer": ("sgd", "adam", "adam", "sgd")},
-    "own clipping": {"rate": 0.1, "optimizer": "sgd", "clip_norm": (0.01, 0.1, 0.05, 100.0)},
-    "own stopping": {"rate": (0.5, 0.3, 0.05, 0.01), "patience": (1, 3, 2, 60)},
-}
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_together_is_one_after_another(options, nets, data):
-    inputs, targets, masks = data
-    given = {"steps": 40, "masks": masks} | OPTIONS[options]
-    apart, together = (train(nets, inputs, targets, **given) for train in (sources.train_apart, sources.train_together))
-    assert difference(together, apart) < TOLERANCE
-    assert sources.largest_difference(together.models, nets) > 1e-3
-    if "patience" in given:
-        assert len(set(apart.steps_taken.tolist())) >= 3
-
-
-def test_labels_shared_examples_and_a_loss_of_ones_own(nets, data):
-    inputs, targets, _ = data
-    shared, labels = inputs[0].expand(4, 20, 3), (targets[0, :, 0] > 0).long().expand(4, 20)
-    apart, together = (train(nets, shared, labels, steps=20) for train in (sources.train_apart, sources.train_together))
-    assert difference(together, apart) < TOLERANCE
-    assert together.validation_losses.isnan().all()
-    first = nn.functional.cross_entropy(nets[2](shared[2]), labels[2])
-    assert float(apart.losses[0, 2]) == pytest.approx(first.item(), rel=1e-12)
-    given = {"steps": 5, "loss": lambda outputs, targets: (outputs - targets).abs().sum(-1)}
-    assert difference(sources.train_together(nets, inputs, targets, **given),
-                      sources.train_apart(nets, inputs, targets, **given)) < TOLERANCE  # fmt: skip
-
-
-def test_apart_is_torch(nets, data):
-    inputs, targets, _ = data
-    run = sources.train_apart(nets, inputs, targets, steps=7, rate=0.02)
-    for net, trained, own, wanted in zip(nets, run.models, inputs, targets, strict=True):
-        adam = torch.optim.Adam(net.parameters(), lr=0.02)
-        for _ in range(7):
-            adam.zero_grad()
-            ((net(own) - wanted) ** 2).sum(1).mean().div(2).backward()
-            adam.step()
-        assert sources.largest_difference([net], [trained]) < TOLERANCE
 
 
 def test_each_gradient_is_clipped_by_its_own_norm():
@@ -121,24 +51,3 @@ def test_moves_with_own_rates_are_torch_s_own(fused):
             row.grad = own.clone()
             optimizer.step()
     assert float((stack - torch.stack(rows).detach()).abs().max()) < TOLERANCE
-
-
-def test_what_cannot_be_stacked_is_refused(nets, data):
-    inputs, targets, masks = data
-    cases = [
-        ((nets, inputs, targets[:, :5]), {}, ValueError, "targets has shape"),
-        ((nets[:3], inputs, targets), {}, ValueError, "for 3 models"),
-        (([], inputs, targets), {}, ValueError, "models is empty"),
-        ((nets, inputs.tolist(), targets), {}, TypeError, "inputs="),
-        ((nets, inputs, targets), {"patience": 3}, ValueError, "give masks"),
-        ((nets, inputs, targets), {"masks": masks.double()}, ValueError, "torch.bool"),
-        ((nets, inputs, targets), {"masks": masks | True}, ValueError, "20 of 20 True"),
-        ((nets, inputs, targets), {"rate": (0.1, 0.2)}, ValueError, "2 entries for 4 replicas"),
-        ((nets, inputs, targets), {"optimizer": "lion"}, ValueError, "'adam', 'sgd'"),
-        ((nets, inputs, targets), {"clip_norm": 0}, ValueError, "above 0"),
-        (([nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).double() for _ in nets], inputs, targets), {}, ValueError,
-         "holds buffers"),
-    ]  # fmt: skip
-    for given, options, kind, words in cases:
-        with pytest.raises(kind, match=words):
-            sources.train_together(*given, **{"steps": 1} | options)
