@@ -25,10 +25,12 @@ def checks_of(title: str) -> Callable[..., Callable[..., Any]]:
 
     The file ``NN_title.py`` in the folder ``checks`` has a function of the same name, which takes the
     :class:`Checks` and calls them; its docstring heads the report. Raises LookupError where the working folder
-    has no such file. ``check`` raises LookupError for a function that the file does not know. Lesson 00.
+    has no such file. ``check`` raises LookupError for a function that the file does not know.
 
     >>> check = checks_of("decoding")  # doctest: +SKIP
     >>> attend_new = check(attend_new)  # doctest: +SKIP
+
+    Lesson 00.
     """
     module = _load(title)
 
