@@ -73,7 +73,7 @@ def draw_runs(taken_s: Mapping[int, float], *, modelled_s: Mapping[int, float]) 
     )
     axes.set(xlabel="epochs", ylabel="time of the run", xlim=(-0.1, 1.05 * longest), ylim=(0, None))
     plotting.unit_axis(axes, "y", "s")
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower right")
     return drawn
 
 
@@ -102,6 +102,5 @@ def explore_training() -> None:
             unit="days",
             limits={"a week": 7, "a month": 30, "three months": 90},
             verdict="is over within",
-            total="the run",
         ),
     )
