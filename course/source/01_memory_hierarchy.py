@@ -233,7 +233,7 @@ held
 # %% tags=["run"]
 sizes = [2**power for power in range(15, 28)]  # 32 KiB to 128 MiB
 chased = memory_hierarchy.measure_waits(
-    walk, one_cycle, {"large pages": large}, sizes_bytes=sizes, flush=True
+    walk, one_cycle, {"large pages": large}, sizes_bytes=sizes, flush=hardware.flush_caches
 )
 waits = chased["large pages"]
 
@@ -611,7 +611,7 @@ timing.claim(sentence, ratios[3], at_most=2, evidence=steps)
 # Eight loads take hardly longer than one, because all of them wait at the same time. From some number on the dots rise in proportion, since then all buffers are
 # occupied. The second line of the answer divides the loads by the waits that they took, which is about the number of buffers of your core.
 #
-# Reading in order does even better. A [prefetcher](glossary.md#hardware-prefetcher) in the core notices the pattern and fetches lines before the program
+# Reading in order does even better. A [hardware prefetcher](glossary.md#hardware-prefetcher) notices the pattern and fetches lines before the program
 # asks for them. It brings them into L2 and not into L1, so they need no line fill buffer. They are noted in another queue, behind L2, which has 48 places in
 # the same family (Bakhvalov, 2024, published).
 #

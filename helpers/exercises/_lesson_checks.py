@@ -30,7 +30,7 @@ def checks_of(title: str) -> Callable[..., Callable[..., Any]]:
     >>> check = checks_of("decoding")  # doctest: +SKIP
     >>> attend_new = check(attend_new)  # doctest: +SKIP
 
-    Lesson 11.
+    Lesson 00.
     """
     module = _load(title)
 

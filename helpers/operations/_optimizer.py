@@ -99,7 +99,7 @@ class StepRecorder(TorchDispatchMode):
 
 
 def one_by_one(call: Call, operator: Operator, owners: Sequence[int]) -> Iterator[Call]:
-    """Yield the call; one over lists of tensors as a call of the plain operator for each."""
+    """Yield the call; one over lists of tensors as a call of the plain operator for each, with an owner each."""
     name = operator.name.removeprefix("_foreach_")
     if name == operator.name:
         yield call
@@ -107,4 +107,5 @@ def one_by_one(call: Call, operator: Operator, owners: Sequence[int]) -> Iterato
     for place in range(len(call.args[0])):
         own = tuple(value[place] if isinstance(value, tuple) else value for value in call.args)
         options = {"value": own[3]} if name in ("addcmul", "addcdiv") and len(own) > 3 else call.kwargs
-        yield Call(operator._replace(name=name), own, options, [own[0]], owners[place])
+        owner = owners[place] if place < len(owners) else call.owner
+        yield Call(operator._replace(name=name), own, options, [own[0]], owner)

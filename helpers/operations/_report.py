@@ -246,7 +246,8 @@ def _summary(profile: OperationProfile) -> list[str]:
         ("backward", profile.backward_macs, profile.backward_useful_macs, profile.backward_flops,
          profile.backward_read_bytes + profile.backward_written_bytes),
     ]  # fmt: skip
-    lines = [f"{profile.model} for {profile.input}: {profile.parameters:,} parameters"]
+    given = f" for {profile.input}" if profile.input else ""
+    lines = [f"{profile.model}{given}: {profile.parameters:,} parameters"]
     for name, macs, useful, flops, moved in rows:
         causal = f" ({useful:,} useful)" if useful != macs else ""
         flops_and_bytes = f"{other[name]}{flops:,} FLOP, {other[name]}{moved:,} B"

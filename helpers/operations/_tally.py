@@ -60,6 +60,7 @@ class Priced(NamedTuple):
     forward: Work | None
     gradient: Work | None
     lecture: int | None
+    is_registered: bool
 
 
 class Tally:
@@ -77,7 +78,9 @@ class Tally:
         known = self._priced.get((key, rule))
         if known is None:
             costs = (rule.forward(call), rule.backward(call), _lecture_operations(call)) if rule else (None,) * 3
-            known = self._priced[key, rule] = Priced(call.operator, call.may_multiply, *costs)
+            known = self._priced[key, rule] = Priced(
+                call.operator, call.may_multiply, *costs, formulas.is_registered(call.name)
+            )
         return known
 
     def add_forward(self, call: Priced, owner: int) -> None:

@@ -72,10 +72,13 @@ class Trace:
         self._made: set[int] = set()
         self._protected: set[int] = set()
         for path, module in model.named_modules():
-            row = self._add_row(path, module)
-            for tensor in (*module._parameters.values(), *module._buffers.values()):
-                if tensor is not None and id(tensor) not in self._stand_ins:
-                    self._add_weight(tensor, row)
+            self._add_module(path, module)
+
+    def _add_module(self, path: str, module: nn.Module) -> None:
+        row = self._add_row(path, module)
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None and id(tensor) not in self._stand_ins:
+                self._add_weight(tensor, row)
 
     def _add_row(self, path: str, module: nn.Module) -> int:
         row = self._rows[id(module)] = len(self.paths)
@@ -126,7 +129,7 @@ class Trace:
             ):
                 stack.callback(handle.remove)
             stack.enter_context(self._operators_recorded())
-            stack.enter_context(_FunctionRecorder(self))
+            stack.enter_context(FunctionRecorder(self))
             yield
         self.draws |= {name for name, state in _draws().items() if state != draws[name]}
 
@@ -144,12 +147,14 @@ class Trace:
         if threading.get_ident() != self._thread:  # another model's
             return
         row = self._rows.get(id(module))
-        if row is None:
-            parent = self.paths[self._stack[-1]]
-            name = f"({type(module).__name__} {len(self.paths)})"
-            row = self._add_row(f"{parent}.{name}" if parent else name, module)
-        self._stack.append(row)
-        self.module_calls[row] += 1
+        self._stack.append(self._new_row(module) if row is None else row)
+        self.module_calls[self._stack[-1]] += 1
+
+    def _new_row(self, module: nn.Module) -> int:
+        """Return the row of a module that the model does not know."""
+        parent = self.paths[self._stack[-1]]
+        name = f"({type(module).__name__} {len(self.paths)})"
+        return self._add_row(f"{parent}.{name}" if parent else name, module)
 
     def _leave(self, module: nn.Module, _: Any, outputs: Any) -> None:
         if threading.get_ident() != self._thread:
@@ -177,7 +182,7 @@ class Trace:
         if is_recurrence(name, args):
             return self._recurrence(func, args)
         if name == "flex_attention":  # as torch computes it without its compiler, and with a gradient on every device
-            with _FunctionRecorder(self):
+            with FunctionRecorder(self):
                 return sys.modules[type(func).__module__].math_attention(*args, **kwargs)
         return self._attention(func, name, args, kwargs) if name in _ATTENTION else func(*args, **kwargs)
 
@@ -226,10 +231,7 @@ class Trace:
         sequence = torch._C._autograd._get_sequence_nr() - 1
         grad = torch.is_grad_enabled()
         owner = self._stack[-1]
-        if grad:
-            self.owner_of[sequence] = owner
-        else:  # within the forward of a torch.autograd.Function, whose node comes first
-            self.owner_of.setdefault(sequence, owner)
+        self._own(sequence, owner)
         if operator.is_free:
             self._note_free(operator, owner, sequence)
             return self._run(func, operator, args, kwargs)
@@ -244,11 +246,17 @@ class Trace:
             sequence = None  # autograd wraps it in another node: taken to be reached
         result = self._run(func, operator, args, kwargs)
         outputs = [spec_of(tensor, self._weights) for tensor in tensors_in((result,))]
-        self._note(Call(operator, tuple(specs), keyword_specs, outputs, owner, sequence,
-                        self._scores(operator.name, specs)))  # fmt: skip
+        call = Call(operator, tuple(specs), keyword_specs, outputs, owner, sequence, self._scores(operator.name, specs))
+        self._note(call, operator)
         return result
 
-    def _note(self, call: Call) -> None:
+    def _own(self, sequence: int, owner: int) -> None:
+        if torch.is_grad_enabled():
+            self.owner_of[sequence] = owner
+        else:  # within the forward of a torch.autograd.Function, whose node comes first
+            self.owner_of.setdefault(sequence, owner)
+
+    def _note(self, call: Call, _: Operator) -> None:
         self.calls.append(call)
 
     def _note_free(self, operator: Operator, owner: int, _sequence: int) -> None:
@@ -312,6 +320,8 @@ def _is_composite(func: Any) -> bool:
 
 
 class _DispatchRecorder(TorchDispatchMode):
+    supports_higher_order_operators = True
+
     def __init__(self, trace: Trace) -> None:
         super().__init__()
         self._trace = trace
@@ -322,11 +332,14 @@ class _DispatchRecorder(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if isinstance(func, torch._ops.HigherOrderOperator):  # it is run operator by operator
+            with self:
+                return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*args, **(kwargs or {}))
         with torch._C.DisableTorchFunction():  # torch.from_numpy and torch.LongTensor come here by themselves
             return self._trace.operator(func, args, kwargs or {})
 
 
-class _FunctionRecorder(TorchFunctionMode):
+class FunctionRecorder(TorchFunctionMode):
     def __init__(self, trace: Trace) -> None:
         super().__init__()
         self._trace = trace

@@ -15,7 +15,7 @@ MUTATIONS = (
         "_FLOPS_PER_MAC = 2",
         "_FLOPS_PER_MAC = 1",
         "a MAC counted as one FLOP",
-        "product_flops = units.flops_from_macs(side**3)",
+        "does {flops[name] / moved_bytes:.3g} FLOP per byte",
     ),
     Mutation(
         "00",
@@ -32,6 +32,14 @@ MUTATIONS = (
         "nn.Linear(self.hidden // 2, 10, bias=False)",
         "a layer without its bias",
         "digits to learn from",
+    ),
+    Mutation(
+        "00",
+        "helpers/studies/decoding/_counting.py",
+        "((1 + self.gated) * self.hidden, self.width, True)",
+        "(self.hidden, self.width, True)",
+        "the gate of a feed-forward layer forgotten",
+        "each GPU did {rate:.3g} FLOP/s",
     ),
     Mutation(
         "01",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tools.authoring import audit, order, pages
@@ -33,6 +35,12 @@ def test_the_acts_are_read_and_a_course_without_the_file_has_none(tmp_path):
     assert order.read(tmp_path / "none.toml") == ()
     assert order.act_of(ACTS, "04_data") == "Many"
     assert order.act_of(ACTS, "02_kernel") == ""
+    assert [act.numbers for act in ACTS] == ["00 to 02", "04"]
+
+
+def test_an_act_has_its_question_and_its_places_on_the_map(tmp_path):
+    text = TOML.replace('title = "Many"', 'title = "Many"\nquestion = "How many?"\nplaces = ["link", "gpus"]')
+    assert order.read(write(tmp_path, text))[1] == replace(ACTS[1], question="How many?", places=("link", "gpus"))
 
 
 @pytest.mark.parametrize(
@@ -43,9 +51,11 @@ def test_the_acts_are_read_and_a_course_without_the_file_has_none(tmp_path):
         ('"04_data"]', '"04_kernel"]', "kernel has two numbers"),
         ('"04_data"]', '"4_data"]', "'4_data'; name a lesson NN_title"),
         ('"04_data"]', '"04_Data"]', "'04_Data'; name a lesson"),
-        ('["04_data"]', '"04_data"', "an act has title, lessons; write a title and the lists"),
+        ('["04_data"]', '"04_data"', "an act has title, lessons; write a title"),
         ("planned", "later", "an act has title, lessons, later; write"),
         ('title = "Many"\n', "", "an act has lessons; write"),
+        ('title = "Many"', 'title = "Many"\nquestion = 4', "an act has title, question, lessons; write"),
+        ('title = "Many"', 'title = "Many"\nplaces = "link"', "an act has title, places, lessons; write"),
         (TOML, "", "states nothing; write"),
         (TOML, f"first = 1\n{TOML}", "states first, acts; write"),
         (TOML, "[[acts]", "is not TOML"),

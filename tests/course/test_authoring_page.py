@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 from nbformat.v4 import new_output
@@ -11,7 +12,7 @@ from nbformat.v4 import new_output
 from helpers.widgets import Answer
 from tools.authoring import lesson, machine_map, notebook
 from tools.authoring.cells import AuthoringError
-from tools.authoring.order import Way
+from tools.authoring.order import Act, Way
 from tools.authoring.rules import page, symbols
 
 HEADER = """# ---
@@ -185,6 +186,35 @@ def test_the_map_marks_what_it_is_told(here):
 def test_an_unknown_place_is_refused():
     with pytest.raises(AuthoringError, match="no place moon; it has cluster, node"):
         machine_map.svg(["moon"])
+
+
+ACTS = (
+    Act("One", ("00_start", "02_roof"), ("03_gpu",), "Why wait for R&D?", ("processor", "memory")),
+    Act("Many", ("04_data",), (), "What can many do that a single one cannot, however long it computes?", ("link",)),
+)
+
+
+def test_the_map_of_the_course_has_the_acts_with_their_lessons_and_questions():
+    drawn = machine_map.course_svg(ACTS)
+    parsed = ElementTree.fromstring(drawn)
+    texts = [text.text for text in parsed.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"One", "00 to 03", "Why wait for R&D?", "Many", "04"} <= set(texts)
+    assert {"What can many do that a single one", "cannot, however long it computes?"} <= set(texts)
+    assert [texts.count(number) for number in "12"] == [3, 2]  # on each of its places, and on its card
+    assert drawn.count("<rect") == len(machine_map.PLACES) + len(ACTS)
+
+
+@pytest.mark.parametrize(
+    ("acts", "said"),
+    [
+        ((replace(ACTS[0], places=("moon",)),), "no place moon"),
+        ((ACTS[0], replace(ACTS[1], places=("memory",))), "two acts have memory"),
+        (7 * (replace(ACTS[0], places=()),), "7 acts, and colours for 6"),
+    ],
+)
+def test_a_map_of_the_course_that_cannot_be_drawn_is_refused(acts, said):
+    with pytest.raises(AuthoringError, match=said):
+        machine_map.course_svg(acts)
 
 
 SYMBOLS = (symbols.Symbol("B", "bandwidth", ("bandwidth",)), symbols.Symbol("n", "tokens", ("token", "tokens")))

@@ -63,6 +63,10 @@ class Course:
         return self.folder / "map" / f"{of.name}.svg"
 
     @property
+    def course_map(self) -> Path:
+        return self.folder / "map" / "course.svg"
+
+    @property
     def readme(self) -> Path:
         return self.root / "README.md"
 

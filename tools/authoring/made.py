@@ -20,6 +20,9 @@ def pages(course: Course, lessons: Sequence[Lesson]) -> dict[Path, str]:
     for lesson in lessons:
         if lesson.way:
             found[course.map(lesson)] = machine_map.svg(lesson.way.places)
+    acts = course.acts
+    if acts and all(act.question and act.places for act in acts):
+        found[course.course_map] = machine_map.course_svg(acts)
     if any(lesson.way for lesson in lessons):
         found[course.rules_of_thumb] = rules_of_thumb(lessons)
     if course.syllabus.is_file():

@@ -13,7 +13,8 @@ from tools.authoring.cells import AuthoringError
 from tools.authoring.problem import Problem
 
 _NAME = re.compile(r"\d\d_[a-z][a-z0-9_]*")
-_KEYS = ("title", "lessons", "planned")
+_KEYS = ("title", "question", "places", "lessons", "planned")
+_LISTS = ("places", "lessons", "planned")
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,22 @@ def ways(path: Path) -> dict[str, Way]:
 
 @dataclass(frozen=True)
 class Act:
-    """A part of the course: its lessons, and those that are ``planned`` and not written yet, as NN_title."""
+    """A part of the course: its lessons, and those that are ``planned`` and not written yet, as NN_title.
+
+    ``question`` is what it asks, and ``places`` are where it is on the map of the course.
+    """
 
     title: str
     lessons: tuple[str, ...]
     planned: tuple[str, ...] = ()
+    question: str = ""
+    places: tuple[str, ...] = ()
+
+    @property
+    def numbers(self) -> str:
+        """The numbers of its lessons, also of those that are planned: "00 to 03"."""
+        numbers = sorted(name[:2] for name in (*self.lessons, *self.planned))
+        return f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else "".join(numbers)
 
 
 def read(path: Path) -> tuple[Act, ...]:
@@ -69,14 +81,17 @@ def read(path: Path) -> tuple[Act, ...]:
 
 def _act(table: Mapping[str, object], where: str) -> Act:
     unknown = [key for key in table if key not in _KEYS]
-    lists = [table.get(key, []) for key in _KEYS[1:]]
-    names = [name for listed in lists if isinstance(listed, list) for name in listed]
-    if unknown or not isinstance(table.get("title"), str) or not all(isinstance(listed, list) for listed in lists):
-        raise AuthoringError(f"{where}: an act has {', '.join(table)}; write a title and the lists lessons and planned")
+    texts = [table.get("title"), table.get("question", "")]
+    lists = [table.get(key, []) for key in _LISTS]
+    if unknown or not all(isinstance(text, str) for text in texts) or not all(isinstance(one, list) for one in lists):
+        what = "write a title, a question and the lists places, lessons and planned"
+        raise AuthoringError(f"{where}: an act has {', '.join(table)}; {what}")
+    places, lessons, planned = (tuple(listed) for listed in lists)
+    names = (*lessons, *planned)
     wrong = [repr(name) for name in names if not (isinstance(name, str) and _NAME.fullmatch(name))]
     if wrong:
         raise AuthoringError(f"{where}: {', '.join(wrong)}; name a lesson NN_title, such as 11_working_set")
-    return Act(str(table["title"]), *(tuple(listed) for listed in lists))
+    return Act(str(texts[0]), lessons, planned, str(texts[1]), places)
 
 
 def title_of(name: str) -> str:

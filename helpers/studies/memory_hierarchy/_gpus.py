@@ -52,7 +52,10 @@ GPU_WAITS = (
 
 
 def gpu_wait(chip: str) -> GpuWait:
-    """Return the published chase on ``chip``, such as "GA102", the chip of an RTX 3090; ValueError for another."""
+    """Return the published chase on ``chip``, such as "GA102", the chip of an RTX 3090; ValueError for another.
+
+    Lesson 01.
+    """
     for wait in GPU_WAITS:
         if wait.chip == chip:
             return wait

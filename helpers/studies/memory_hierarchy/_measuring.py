@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from helpers import _console as console, hardware, native
+from helpers import _console as console, native
 from helpers.results import Record
 
 LINE_BYTES = 64
@@ -21,6 +21,7 @@ _REPEATS_RATIO = 1.25
 Walk = Callable[[np.ndarray, int, int], int]
 Link = Callable[[np.ndarray, np.random.Generator], object]
 InOrder = Callable[[np.ndarray, int], object]
+Flush = Callable[[np.ndarray], object]
 
 
 class Waits(Record):
@@ -63,7 +64,7 @@ def measure_waits(
     buffers: Mapping[str, np.ndarray],
     *,
     sizes_bytes: Sequence[int],
-    flush: bool = False,
+    flush: Flush | None = None,
     in_order: InOrder | None = None,
     passes: int = 2,
 ) -> dict[str, Waits]:
@@ -71,10 +72,10 @@ def measure_waits(
 
     ``link(lines, generator)`` joins the first lines of a buffer into one cycle, and ``walk(lines, line, loads)``
     follows it and returns where it has come to; ``in_order(lines, times)`` reads one element from each line, so many
-    times over. With ``flush`` the chase is repeated on lines that :func:`helpers.hardware.flush_caches` has thrown out
-    of every cache; where this is not possible, ``flushed_s`` is empty. Lesson 01.
+    times over. With ``flush``, such as :func:`helpers.hardware.flush_caches`, the chase is repeated on lines that it has
+    thrown out of every cache; where it raises NativeError, ``flushed_s`` is empty. Lesson 01.
     """
-    can_flush = flush and _can_flush()
+    can_flush = flush is not None and _can(flush)
     found_s: dict[tuple[str, str, int], list[float]] = {}
     for size_bytes in console.track(list(sizes_bytes) * passes, "chasing"):
         for name, buffer in buffers.items():
@@ -82,7 +83,7 @@ def measure_waits(
             link(lines, np.random.default_rng(size_bytes))
             measured = {"chase": _chase_s(walk, lines)}
             if can_flush:
-                measured["flushed"] = _flushed_s(walk, lines)
+                measured["flushed"] = _flushed_s(walk, lines, flush)
             if in_order is not None:
                 measured["in order"] = _in_order_s(in_order, lines)
             for what, seconds in measured.items():
@@ -102,9 +103,9 @@ def _waits(name: str, sizes_bytes: Sequence[int], found_s: Mapping[tuple[str, st
     return Waits(tuple(sizes_bytes), *curves, stable=stable)
 
 
-def _can_flush() -> bool:
+def _can(flush: Flush) -> bool:
     try:
-        hardware.flush_caches(np.zeros(8, np.uint64))
+        flush(np.zeros(8, np.uint64))
     except native.NativeError:
         return False
     return True
@@ -115,13 +116,13 @@ def _chase_s(walk: Walk, lines: np.ndarray) -> float:
     return min(_runs_s(walk, lines, line, _LOADS, _RUNS))
 
 
-def _flushed_s(walk: Walk, lines: np.ndarray) -> float:
+def _flushed_s(walk: Walk, lines: np.ndarray, flush: Flush) -> float:
     """Return the seconds of a load from lines that are in no cache: no line is walked twice after a flush."""
     loads = min(_LOADS, len(lines))
     runs = min(_RUNS, len(lines) // loads)
     fastest_s = np.inf
     for _ in range(-(-_RUNS // (2 * runs))):
-        hardware.flush_caches(lines)
+        flush(lines)
         fastest_s = min(fastest_s, *_runs_s(walk, lines, 0, loads, runs))
     return fastest_s
 

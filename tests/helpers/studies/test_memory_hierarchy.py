@@ -25,7 +25,6 @@ class Machine:
         self.now_s, self.held_bytes, self.slow, self.links = 0.0, held_bytes, slow, []
         self.out_of_caches = 0  # lines that were flushed and not walked since
         monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: self.now_s))
-        monkeypatch.setattr(measuring.hardware, "flush_caches", self.flush)
 
     def flush(self, lines):
         self.out_of_caches = len(lines)
@@ -52,7 +51,7 @@ def measured(machine, **options) -> Waits:
 
 def test_the_waits_are_those_of_the_machine(monkeypatch):
     machine = Machine(monkeypatch)
-    waits = measured(machine, flush=True, in_order=machine.in_order)
+    waits = measured(machine, flush=machine.flush, in_order=machine.in_order)
     assert waits.sizes_bytes == tuple(SIZES)
     assert waits.chase_s == pytest.approx((10e-9, 10e-9, 100e-9))
     assert waits.flushed_s == pytest.approx((100e-9,) * 3)
@@ -73,13 +72,13 @@ def test_where_nothing_can_be_flushed_the_chase_is_measured_all_the_same(monkeyp
     def refuse(_):
         raise native.MissingToolError("no compiler", "install one")
 
-    monkeypatch.setattr(measuring.hardware, "flush_caches", refuse)
-    waits = measured(machine, flush=True)
+    waits = measured(machine, flush=refuse)
     assert (waits.flushed_s, waits.held_bytes, len(waits.chase_s)) == ((), None, 3)
 
 
 def test_a_flush_that_changes_nothing_names_no_cache(monkeypatch):
-    assert measured(Machine(monkeypatch, held_bytes=0), flush=True).held_bytes is None
+    machine = Machine(monkeypatch, held_bytes=0)
+    assert measured(machine, flush=machine.flush).held_bytes is None
 
 
 def test_a_slow_pass_leaves_the_fastest_and_is_not_stable(monkeypatch):

@@ -41,7 +41,12 @@ PLANS = (
     Plan(
         "Two hours",
         "A guest lecture with a laboratory: who has the course installed runs lesson 00.",
-        (Session("Two hours", (Item(LECTURE), Item("start_here"), Item("questions, and where to go on", 5))),),
+        (
+            Session(
+                "Two hours",
+                (Item(LECTURE), Item("break", 10), Item("start_here"), Item("questions, and where to go on", 15)),
+            ),
+        ),
     ),
     Plan(
         "One day",
