@@ -45,6 +45,7 @@ import time
 import torch
 
 import helpers
+from helpers.studies import matrix_product
 
 if "machine_card" not in dir(helpers):
     raise ImportError(f"{helpers.__file__} hides the course's helpers: rename it, and restart")
@@ -275,7 +276,7 @@ turns.claim(sentence, "a @ b", at_least=2, at_most=2048 / 4)
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="The product uses each element many times"
 alt = "An element of a makes one result of a * b, and a row of results of a @ b."
-plotting.show(plotting.draw_products(4, title="Uses of one element, at n = 4"), alt=alt)
+plotting.show(matrix_product.draw_products(4, title="Uses of one element, at n = 4"), alt=alt)
 
 # %% tags=["slide", "slide-output"] minutes=2 numbers=[["a \\* b does ([\\d.]+ FLOP)", "for every byte in a * b"], ["a @ b does ([\\d.]+ FLOP)", "for every byte in a @ b"]] headline="A program that does little per byte waits for bytes"
 moved_bytes = 3 * 4 * 1024**2  # three matrices of float32

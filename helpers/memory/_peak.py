@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from helpers import steps
-from helpers._checks import boolean, number, whole_number
+from helpers.checks import boolean, number, whole_number
 from helpers.memory import _probing as probing, _timeline as timeline, _trace as records
 from helpers.results import Record, derived
 from helpers.steps import ModelError as ModelError, sum_of_outputs as sum_of_outputs

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import storage
-from helpers._checks import one_of
+from helpers.checks import one_of
 from helpers.native import _cubin as cubin, _nvrtc as nvrtc, _x86 as x86
 from helpers.native._cpp import Library
 from helpers.native._nvrtc import Cubin

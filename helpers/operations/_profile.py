@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from helpers import steps
-from helpers._checks import boolean, one_of
+from helpers.checks import boolean, one_of
 from helpers.operations import _backward as backward, _tally as tally
 from helpers.operations._known import OnShapes
 from helpers.operations._optimizer import optimizer_calls

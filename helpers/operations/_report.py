@@ -6,8 +6,8 @@ from dataclasses import field, replace
 
 import pandas as pd
 
-from helpers import _trees as trees, results
-from helpers._checks import whole_number
+from helpers import results, trees
+from helpers.checks import whole_number
 from helpers.results import Record
 
 _SHAPE_LETTERS = 24

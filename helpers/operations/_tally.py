@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from helpers import _trees as trees
+from helpers import trees
 from helpers.operations import _backward as backward, _conventions as conventions, _formulas as formulas
 from helpers.operations._report import LayerOperations, LayerOperator, OperationProfile, OperatorOperations
 from helpers.operations._specs import NOTHING, Call, Work

@@ -7,4 +7,10 @@ Lesson 05.
 
 from helpers import _faces as faces
 
-__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)
+_MOVED = {
+    "Link": "helpers.links:Link",
+    "RankError": "helpers.ranks:RankError",
+    "Ranks": "helpers.ranks:Ranks",
+    "torchrun": "helpers.ranks:torchrun",
+}
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__, moved=_MOVED)

@@ -9,21 +9,6 @@ from ._devices import (
     step_times as step_times,
 )
 from ._execution import execute as execute, measure_message_overhead as measure_message_overhead
-from ._footprint import Layout as Layout, count_footprint as count_footprint
-from ._runtime import (
-    PUBLISHED_LINKS as PUBLISHED_LINKS,
-    Link as Link,
-    RankError as RankError,
-    RankOutput as RankOutput,
-    Ranks as Ranks,
-    RankState as RankState,
-    Recorder as Recorder,
-    ScriptRun as ScriptRun,
-    TorchrunError as TorchrunError,
-    joined as joined,
-    torchrun as torchrun,
-)
-from ._towers import model_towers as model_towers
 from .pipeline._schedules import (
     PipelineAction as PipelineAction,
     PipelineSchedule as PipelineSchedule,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from helpers._checks import boolean, number, whole_number
+from helpers.checks import boolean, number, whole_number
 from helpers.links import Activity, Link, Timeline, joined
 from helpers.parallel._collectives import Collective
 from helpers.results import Record

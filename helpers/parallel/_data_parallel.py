@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from helpers._checks import whole_number
+from helpers.checks import whole_number
 from helpers.parallel import _collectives as collectives
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers._checks import number, whole_number
+from helpers.checks import number, whole_number
 from helpers.links import Link, Recorder, sleep_until
 from helpers.parallel import _costs as costs
 

@@ -21,7 +21,7 @@ _WARM_UPS = 3
 
 
 class RankPool(Protocol):
-    """What is needed of ``helpers.parallel.Ranks``."""
+    """What is needed of ``helpers.ranks.Ranks``."""
 
     world_size: int
 

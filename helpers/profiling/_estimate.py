@@ -22,8 +22,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers import _trees as trees, results, steps
-from helpers._checks import boolean, number
+from helpers import results, steps, trees
+from helpers.checks import boolean, number
 from helpers.results import Record
 from helpers.timing._runs import Clock, rounds, run, watch_waiting, why_disturbed
 

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from helpers import _trees as trees, results, steps
-from helpers._checks import boolean, number
+from helpers import results, steps, trees
+from helpers.checks import boolean, number
 from helpers.profiling import _kernels as kernels
 from helpers.results import Record
 from helpers.steps import ModelError as ModelError

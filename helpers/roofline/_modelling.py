@@ -10,8 +10,8 @@ from dataclasses import field
 import torch
 from torch import nn
 
-from helpers import _trees as trees, profiling, steps
-from helpers._checks import boolean, number
+from helpers import profiling, steps, trees
+from helpers.checks import boolean, number
 from helpers.hardware._devices import Device, require_device
 from helpers.hardware.limits._results import MachineLimits, MemoryLevel
 from helpers.operations import LayerOperations, OperationProfile, OperatorOperations, profile_ops

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from helpers import _console as console, results, storage
-from helpers._checks import one_of
+from helpers import console, results, storage
+from helpers.checks import one_of
 
 FILE_NAME = "my_predictions.json"
 _LESSON = re.compile(r"\d\d_[a-z0-9_]+")  # not a copy beside it, such as 05_data_parallel.new or 05_data_parallel-Copy1

@@ -14,9 +14,10 @@ from matplotlib.text import Text
 from PIL import Image
 from slide_samples import code_cell, displayed, figure_output, notebook_of, printed, text_cell
 
-from helpers import hardware, plotting, sources
+from helpers import hardware, plotting
 from helpers.hardware.limits._results import LatencyPoint, MachineLimits, MemoryLevel
 from helpers.plotting._style import png
+from helpers.studies import data_movement, history, parallel_plans, sgd_parallelism
 from slides import browser, build, check, pdf
 from slides.cells import SlideError
 from tests.ci import one_in_test
@@ -157,7 +158,7 @@ def played() -> list:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("IPython.display.display", lambda data, **_: outputs.append(data))
         for title in ("First", "Second"):
-            frames = [plotting.draw_blocks(4, step, causal=True) for step in range(4)]
+            frames = [parallel_plans.draw_blocks(4, step, causal=True) for step in range(4)]
             plotting.play(frames, title=title, alt=f"{title}: blocks meet.", captions=["Blocks meet."] * 4)
     return outputs
 
@@ -503,14 +504,14 @@ LIMITS = MachineLimits(
         lambda: plotting.draw_layers(LAYERS, {"in": [1.0] * 12, "out": [2.0] * 12}, unit="B", title="t"),
         lambda: plotting.draw_curves([1, 2, 4], {"modelled": [1, 2, 3], "measured": [1, 2, 4]}, unit="s", title="t",
                                      xlabel="batch", ylabel="time"),
-        lambda: plotting.draw_hierarchy(LEVELS),
-        lambda: plotting.draw_inversion(hardware.memory_inversion(["GeForce RTX 3090", "A100 SXM 40 GB"]).devices),
-        plotting.draw_dies,
-        plotting.draw_memory_spaces,
-        lambda: plotting.draw_energy(hardware.energy_costs().costs),
-        lambda: plotting.draw_trends([hardware.training_compute()], title="t"),
-        lambda: plotting.draw_split(sources.model_split(4, 6, 8, by="inner", parts=2)),
-        lambda: plotting.draw_latencies(LIMITS.latencies),
+        lambda: data_movement.draw_hierarchy(LEVELS),
+        lambda: data_movement.draw_inversion(hardware.memory_inversion(["GeForce RTX 3090", "A100 SXM 40 GB"]).devices),
+        data_movement.draw_dies,
+        data_movement.draw_memory_spaces,
+        lambda: history.draw_energy(history.energy_costs().costs),
+        lambda: history.draw_trends([history.training_compute()], title="t"),
+        lambda: sgd_parallelism.draw_split(sgd_parallelism.model_split(4, 6, 8, by="inner", parts=2)),
+        lambda: data_movement.draw_latencies(LIMITS.latencies),
     ],
     ids=["three", "bars", "layers", "curves", "hierarchy", "inversion", "dies", "spaces", "energy", "growth", "split",
          "latencies"],

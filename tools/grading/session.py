@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from helpers import exercises
-from helpers.simulators import _tiling as tiling
+from helpers.studies.simulators import _tiling as tiling
 from tools.grading import outputs, sandbox
 from tools.grading.sandbox import PATIENCE, Limits, Sandbox
 from tools.grading.student import wire

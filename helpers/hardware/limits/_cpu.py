@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from helpers import _console as console, native
+from helpers import console, native
 from helpers.hardware._card import MachineCard
 from helpers.hardware._machine import machine_card
 from helpers.hardware.limits import (

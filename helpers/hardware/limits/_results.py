@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from helpers import storage
-from helpers._checks import boolean
+from helpers.checks import boolean
 from helpers.results import Record
 
 if TYPE_CHECKING:

@@ -16,3 +16,4 @@ from ._streams import (
     stream as stream,
     tiles_of as tiles_of,
 )
+from .figures import draw_score_tiles as draw_score_tiles

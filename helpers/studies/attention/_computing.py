@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from helpers._checks import boolean, whole_number
+from helpers.checks import boolean, whole_number
 
 _FORBIDDEN = -math.inf
 

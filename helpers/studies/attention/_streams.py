@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from helpers._checks import boolean, choice, whole_number
+from helpers.checks import boolean, choice, whole_number
 from helpers.results import Record
-from helpers.simulators import AddressStream, CacheLevel, join_streams, simulate_caches
+from helpers.studies.simulators import AddressStream, CacheLevel, join_streams, simulate_caches
 
 ORDERS = ("row by row", "products in tiles", "queries outside", "keys outside")
 _NUMBER, _LINE = 4, 64  # bytes of a float32, and of a cache line

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers._checks import one_of
+from helpers.checks import one_of
 
 ACTIVATIONS = ("identity", "relu", "tanh", "sigmoid", "softmax")
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers._checks import choice, one_of
+from helpers.checks import choice, one_of
 from helpers.operations import profile_ops
 from helpers.results import Record
 from helpers.studies.convolution_time._shapes import ConvolutionShape, one_shape

@@ -8,7 +8,7 @@ from dataclasses import field
 
 import numpy as np
 
-from helpers._checks import named, number, numbers
+from helpers.checks import named, number, numbers
 from helpers.results import Record
 from helpers.studies.convolution_time._shapes import ConvolutionShape, shapes_of
 

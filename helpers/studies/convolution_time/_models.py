@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from helpers._checks import choice, members, numbers
+from helpers.checks import choice, members, numbers
 from helpers.results import Record
 from helpers.studies.convolution_time._shapes import FLOAT_BYTES, ConvolutionShape, one_shape, shapes_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from helpers._checks import one_of, whole_number
+from helpers.checks import one_of, whole_number
 from helpers.results import Record
 from helpers.studies.convolution_time._shapes import ConvolutionShape, one_shape
 

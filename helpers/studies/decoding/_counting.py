@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from helpers._checks import choice, whole_number
+from helpers.checks import choice, whole_number
 from helpers.models import Decoder
 from helpers.results import Record
 from helpers.units import flops_from_macs

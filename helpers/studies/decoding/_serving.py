@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from helpers._checks import choice, whole_number
+from helpers.checks import choice, whole_number
 from helpers.results import Record
 
 POLICIES = ("static", "continuous")

@@ -47,3 +47,4 @@ from ._variants import (
     missing as missing,
     reduction as reduction,
 )
+from .figures import Kernel as Kernel, draw_kernels as draw_kernels

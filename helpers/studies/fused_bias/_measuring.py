@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from helpers import profiling, timing
-from helpers._checks import boolean
+from helpers.checks import boolean
 from helpers.hardware.limits._results import MachineLimits
 from helpers.results import Record, row_of
 from helpers.studies.fused_bias import _convnet as convnet, _operators as operators, _variants as variants

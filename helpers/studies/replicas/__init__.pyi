@@ -12,3 +12,4 @@ from ._measuring import (
 )
 from ._problem import Observable as Observable, Problem as Problem, make_problem as make_problem
 from ._training import WAYS as WAYS, ReplicaRun as ReplicaRun, train as train
+from .figures import draw_couplings as draw_couplings, draw_replicas as draw_replicas

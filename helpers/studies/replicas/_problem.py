@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from helpers._checks import whole_number
+from helpers.checks import whole_number
 
 WIDTHS = (2, 25, 20, 8)
 FLAVOURS = 14

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
-from helpers.sources import _stacking as stacking
 from helpers.studies.replicas import _contractions as contractions, _problem as problems
 from helpers.studies.replicas._problem import Observable, Problem
+from helpers.studies.sgd_parallelism import _stacking as stacking
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers._checks import choice, members, one_of, whole_number
-from helpers.sources import _stacking as stacking
+from helpers.checks import choice, members, one_of, whole_number
 from helpers.studies.replicas import _own_step as own_step, _programs as programs
 from helpers.studies.replicas._problem import Problem
+from helpers.studies.sgd_parallelism import _stacking as stacking
 
 PROGRAMS: dict[str, Callable[[programs.Prepared], Any]] = {
     "sequential": programs.Sequential,

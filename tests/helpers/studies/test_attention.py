@@ -6,8 +6,8 @@ from torch.nn import functional
 
 from helpers import native
 from helpers.operations import profile_ops
-from helpers.simulators import CacheLevel, simulate_caches
 from helpers.studies import _triton, attention
+from helpers.studies.simulators import CacheLevel, simulate_caches
 
 
 def tensors(*lead, tokens=12, keys=None, width=4, dtype=torch.float64, seed=0):

@@ -77,7 +77,7 @@ def entries(course: Course, used: Iterable[tuple[str, str]] = ()) -> tuple[Entry
     found: dict[tuple[str, str], Entry] = {}
     for module in (package, *_modules(package)):
         for thing in _public(module):
-            known = getattr(package, thing.__name__, None) is thing
+            known = thing.__name__ in dir(package) and getattr(package, thing.__name__) is thing
             call = f"{(package if known else module).__name__.rpartition('.')[2]}.{thing.__name__}"
             found[thing.__module__, thing.__name__] = _entry(course, call, thing)
     for module, name in set(used) - set(found):

@@ -197,7 +197,7 @@ class Link:
 def _exception(name: str) -> type[Exception]:
     import builtins
 
-    from helpers import simulators
+    from helpers.studies import simulators
 
     found = getattr(builtins, name, None) or getattr(simulators, name, None)
     return found if isinstance(found, type) and issubclass(found, Exception) else type(name, (Exception,), {})
