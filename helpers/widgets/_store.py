@@ -16,7 +16,7 @@ from filelock import FileLock
 from helpers import console, results, storage
 from helpers.checks import one_of
 
-FILE_NAME = "my_predictions.json"
+PREDICTIONS_FILE = "my_predictions.json"
 _LESSON = re.compile(r"\d\d_[a-z0-9_]+")  # not a copy beside it, such as 05_data_parallel.new or 05_data_parallel-Copy1
 _outside: dict[str, Entry] = {}  # predictions made outside a course
 
@@ -56,7 +56,7 @@ def path() -> Path | None:
     if os.environ.get("HELPERS_PREDICTIONS"):
         return Path(os.environ["HELPERS_PREDICTIONS"])
     course = storage.course_folder()
-    return course / FILE_NAME if course else None
+    return course / PREDICTIONS_FILE if course else None
 
 
 def read() -> dict[str, Entry]:
@@ -102,7 +102,7 @@ def _change(question: str, unit: str, update: Callable[[Entry], Entry]) -> Entry
     if file is None:
         _outside[question] = update(_outside.get(question, Entry(question, unit)))
         return _outside[question]
-    with FileLock(storage.cache_folder() / f"{FILE_NAME}.lock"):
+    with FileLock(storage.cache_folder() / f"{PREDICTIONS_FILE}.lock"):
         entries = read()
         entries[question] = update(entries.get(question, Entry(question, unit)))
         file.touch(mode=0o600)

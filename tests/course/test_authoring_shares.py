@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from tools.authoring import mutation
 from tools.authoring.notebook import WIDGET_VIEW
 from tools.authoring.rules import shares
 
-RULES = shares.patterns(Path(__file__).parent / "sanitize.cfg")
+RULES = shares.patterns(mutation.SANITIZE)
 
 
 def stream(text):

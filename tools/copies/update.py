@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path, PurePosixPath
 
 from helpers.storage import write_atomically
-from helpers.widgets._store import FILE_NAME as PREDICTIONS
+from helpers.widgets import PREDICTIONS_FILE as PREDICTIONS
 from tools.copies.form import OF_THE_KERNEL
 
 MANIFEST = ".course.json"

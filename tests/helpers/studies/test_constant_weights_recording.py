@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.native import _cubin as cubin_file
-from tools.authoring import recorded_counts
+from helpers.studies.constant_weights import _recording as recorded_counts
 
 
 def test_a_listing_of_sm_60_is_read_in_todays_words():

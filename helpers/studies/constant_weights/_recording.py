@@ -3,9 +3,9 @@
 Neither NVRTC nor nvdisasm of CUDA 13 knows sm_60 and sm_70, where the rule changed. Two wheels bring the last that do;
 unpacked into a folder of their own they touch nothing that is installed::
 
-    python -m tools.authoring.recorded_counts
+    python -m helpers.studies.constant_weights._recording
     uv pip install --target old --no-deps nvidia-cuda-nvrtc-cu12==12.8.93 triton==3.3.1
-    python -m tools.authoring.recorded_counts old
+    python -m helpers.studies.constant_weights._recording old
 
 Each writes one of the two files that :func:`counting.recorded_counts` reads.
 """
@@ -56,7 +56,7 @@ def count_old(folder: Path, *, network: Network | None = None) -> PlacementCount
             source = cuda_source(network, placement=placement)
             image, _ = nvrtc._compiled(library, source, (f"--gpu-architecture={architecture}",))
             rows.append(_counted(_kernel(image, nvdisasm, architecture), placement, architecture))
-    note = (f"Recorded on {datetime.date.today()} by python -m tools.authoring.recorded_counts, "
+    note = (f"Recorded on {datetime.date.today()} by python -m helpers.studies.constant_weights._recording, "
             f"with {_version(nvdisasm)}. CUDA 13 no longer compiles for these architectures. On sm_60 an FFMA32I "
             "counts as an FFMA with an immediate; __grid_constant__ parameters begin with sm_70.")  # fmt: skip
     compiler = f"NVRTC {_nvrtc_version(library)}"
