@@ -41,7 +41,7 @@ class Row(NamedTuple):
     is_faded: bool = False
 
 
-class Layout(NamedTuple):
+class ColumnLayout(NamedTuple):
     """How a tree looks: its columns, what its bars are shares of, and in HTML the CSS widths of columns and whole."""
 
     columns: tuple[Column, ...]
@@ -97,7 +97,7 @@ def last_name(layer: str, kind: str) -> str:
     return layer.rpartition(".")[2] or kind
 
 
-def text_lines(layout: Layout, rows: Sequence[Row]) -> list[str]:
+def text_lines(layout: ColumnLayout, rows: Sequence[Row]) -> list[str]:
     """Return the rows as an indented table."""
     names = [f"{'  ' * row.depth}{row.name}" for row in rows]
     name_width = max(map(len, names), default=0)
@@ -115,7 +115,7 @@ def text_lines(layout: Layout, rows: Sequence[Row]) -> list[str]:
                       for row, name in zip(rows, names, strict=True))]  # fmt: skip
 
 
-def html_tree(layout: Layout, rows: Sequence[Row], summary: Iterable[str], below: str = "") -> str:
+def html_tree(layout: ColumnLayout, rows: Sequence[Row], summary: Iterable[str], below: str = "") -> str:
     """Return ``summary``, a line each, the rows as nested ``details``, and ``below`` (HTML) under them."""
     lines = "".join(f"<div>{html.escape(line)}</div>" for line in summary)
     titles = "".join(
@@ -132,7 +132,7 @@ def html_tree(layout: Layout, rows: Sequence[Row], summary: Iterable[str], below
             f"<div style='min-width:{layout.width}'>{header}{body}</div>{below}</div>")  # fmt: skip
 
 
-def _branch(layout: Layout, rows: Sequence[Row], start: int) -> tuple[str, int]:
+def _branch(layout: ColumnLayout, rows: Sequence[Row], start: int) -> tuple[str, int]:
     """Return the HTML of the row at ``start`` with all below it, and the index of the row after them."""
     row, children, following = rows[start], [], start + 1
     while following < len(rows) and rows[following].depth > row.depth:
@@ -146,7 +146,7 @@ def _branch(layout: Layout, rows: Sequence[Row], start: int) -> tuple[str, int]:
             f"</summary><div style='padding-left:1.2em'>{''.join(children)}</div></details>"), following  # fmt: skip
 
 
-def _line(layout: Layout, row: Row) -> str:
+def _line(layout: ColumnLayout, row: Row) -> str:
     cells = "".join(
         f"<span style='{_RIGHT if column.width else _CLIPPED}'>{html.escape(cell)}</span>"
         for column, cell in zip(layout.columns, row.cells, strict=True)

@@ -330,11 +330,11 @@ def faulty_deck(sample_html: str, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="module")
-def faults(chromium, faulty_deck: Path) -> list[check.Problem]:
+def faults(chromium, faulty_deck: Path) -> list[check.SlideProblem]:
     return list(check.examine(chromium, faulty_deck).problems)
 
 
-def _of(faults: list[check.Problem], slide: int, kind: str) -> str:
+def _of(faults: list[check.SlideProblem], slide: int, kind: str) -> str:
     return "; ".join(problem.detail for problem in faults if (problem.slide, problem.kind) == (slide, kind))
 
 
@@ -355,11 +355,11 @@ def _of(faults: list[check.Problem], slide: int, kind: str) -> str:
         (0, "page", "Content Security Policy"),
     ],
 )
-def test_a_planted_fault_is_found(faults: list[check.Problem], slide: int, kind: str, said: str):
+def test_a_planted_fault_is_found(faults: list[check.SlideProblem], slide: int, kind: str, said: str):
     assert said in _of(faults, slide, kind)
 
 
-def test_a_contrast_just_above_the_limit_is_none(faults: list[check.Problem]):
+def test_a_contrast_just_above_the_limit_is_none(faults: list[check.SlideProblem]):
     assert _of(faults, 6, "contrast") == ""
 
 

@@ -59,5 +59,5 @@ def _measured(device: torch.device) -> MachineLimits:
     from helpers.hardware.limits import _cpu as probe_cpu, _cuda as probe_cuda
 
     if device.type == "cpu":
-        return probe_cpu.measure_cpu(probe_cpu.Plan())
+        return probe_cpu.measure_cpu(probe_cpu.ProbePlan())
     return probe_cuda.measure_cuda(device, probe_cuda.cuda_plan())

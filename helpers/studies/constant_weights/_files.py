@@ -310,7 +310,7 @@ class _CudaProgram:
     network: Network
     device: torch.device
     placement: str
-    kernel: native.Kernel
+    kernel: native.LoadedKernel
     weights: tuple[torch.Tensor, ...]
 
     def quick(self, x: object, out: object) -> None:

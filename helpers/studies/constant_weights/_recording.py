@@ -83,7 +83,7 @@ def _version(nvdisasm: str) -> str:
     return f"nvdisasm {match[1]}" if match else "an nvdisasm that does not say its version"
 
 
-def _kernel(image: bytes, nvdisasm: str, architecture: str) -> cubin.Function:
+def _kernel(image: bytes, nvdisasm: str, architecture: str) -> cubin.GpuFunction:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place, "program.cubin")
         path.write_bytes(image)
@@ -109,7 +109,7 @@ def as_of_today(listing: str) -> str:
     return re.sub(r"\bFFMA32I\b", "FFMA", plain)
 
 
-def _counted(kernel: cubin.Function, placement: str, architecture: str) -> PlacementCount:
+def _counted(kernel: cubin.GpuFunction, placement: str, architecture: str) -> PlacementCount:
     fed = Counter(one.operand_kind for one in kernel.instructions if one.multiplies_and_adds)
     loads = Counter(space for one in kernel.instructions for access, space, _ in one.accesses if access == "load")
     return PlacementCount(

@@ -1,7 +1,7 @@
 from ._algorithms import (
     ALGORITHMS as ALGORITHMS,
     WINOGRAD as WINOGRAD,
-    Work as Work,
+    AlgorithmWork as AlgorithmWork,
     count_work as count_work,
     serving as serving,
     why_not as why_not,
@@ -38,7 +38,7 @@ from ._shapes import (
 )
 from ._waves import (
     TITAN_XP as TITAN_XP,
-    Gpu as Gpu,
+    BlockCapacity as BlockCapacity,
     Waves as Waves,
     count_blocks as count_blocks,
     count_waves as count_waves,

@@ -58,7 +58,7 @@ class ThreadsRow(Record):
     lines_in_flight: float | None
 
 
-class ThreadSweep(Record):
+class ChannelSweep(Record):
     """Read bandwidth of main memory by threads and layout; ``reason`` says why it is not ``stable``. Lesson 01."""
 
     engine: str
@@ -122,7 +122,7 @@ def sweep_threads(
     latency_s: float | None = None,
     budget_s: float = 3.0,
     card: MachineCard | None = None,
-) -> ThreadSweep:
+) -> ChannelSweep:
     """Return the bandwidth at which 1, 2, 4, ... threads read a buffer beyond the caches, in blocks and in turns.
 
     ``threads`` is by default the powers of two up to the usable cores, and those. In turns, thread t of T reads the
@@ -160,7 +160,7 @@ def sweep_threads(
         flight = None if latency_s is None else lines_in_flight(bandwidth, latency_s, line_bytes=line_bytes)
         rows.append(ThreadsRow(layout=layout, threads=count, pass_s=pass_s, bandwidth_bytes_per_s=bandwidth,
                                speedup=first / pass_s, lines_in_flight=flight))  # fmt: skip
-    return ThreadSweep(engine=loops.engine, buffer_bytes=data.nbytes, chunk_bytes=CHUNK_BYTES, stable=timed.stable,
+    return ChannelSweep(engine=loops.engine, buffer_bytes=data.nbytes, chunk_bytes=CHUNK_BYTES, stable=timed.stable,
                        reason=timed.reason, rows=tuple(rows))  # fmt: skip
 
 

@@ -34,7 +34,7 @@ _DMA_BYTES = 8 * 2**20  # a request of the direct reads: few, so that the disk's
 _NO_CUDA = "this machine has no CUDA device"
 
 
-class Link(Record):
+class MeasuredLink(Record):
     """One link: bytes a second of a long transfer, the time of the smallest, and ``how`` both were found.
 
     None is not measured; ``note`` says why, or what to know about it. Lesson 01.
@@ -58,9 +58,9 @@ class SystemLinks(Record):
     simd: str
     simd_bits: int | None
     line_bytes: int
-    links: tuple[Link, ...]
+    links: tuple[MeasuredLink, ...]
 
-    def link(self, name: str) -> Link:
+    def link(self, name: str) -> MeasuredLink:
         """Return the link called ``name``; ValueError, with the names there are, for another."""
         return row_of(self.links, "link", link=name)
 
@@ -109,7 +109,7 @@ def measure_links(
     """
     card = card or machine_card()
     simd, bits = simd_width()
-    parts: list[Callable[[], list[Link]]] = [
+    parts: list[Callable[[], list[MeasuredLink]]] = [
         lambda: _network(budget_s),
         lambda: _disk(folder, file_bytes),
         lambda: _host_copies(budget_s),
@@ -195,28 +195,29 @@ def _cuda_costs(pageable: torch.Tensor, passes: int) -> list[CopyRow]:
     ]
 
 
-def _network(budget_s: float) -> list[Link]:
+def _network(budget_s: float) -> list[MeasuredLink]:
     trip = measure_loopback((1,), budget_s=budget_s).row("TCP", 1)
     how = f"TCP: {STREAM_BYTES // 2**20} MiB one way; half a round trip of 1 byte"
-    return [Link("loopback socket", loopback_rate(), trip.round_trip_s / 2, how,
+    return [MeasuredLink("loopback socket", loopback_rate(), trip.round_trip_s / 2, how,
                  "no card, no wire: the system's copies and wake-ups")]  # fmt: skip
 
 
-def _disk(folder: str | os.PathLike[str] | None, file_bytes: int) -> list[Link]:
+def _disk(folder: str | os.PathLike[str] | None, file_bytes: int) -> list[MeasuredLink]:
     reads = disk.measure_disk(folder, file_bytes=file_bytes)
     size = f"{file_bytes // 2**20} MiB, 1 MiB at a time; one read of 4 KiB"
     if reads.bypass == disk.NOT_BYPASSED:
         note = f"{disk.NOT_BYPASSED}: this is memory, not a disk"
     else:
         note = "a virtual disk may answer from its host's memory" if reads.bypass == disk.DIRECT else reads.bypass
+    file, again = f"a file, {size} ({reads.bypass})", f"the file again, {size}"
+    copied = "memory, and a system call for each read"
     return [
-        Link("disk", reads.sequential_bytes_per_s, reads.random_read_s, f"a file, {size} ({reads.bypass})", note),
-        Link("page cache", reads.cached_bytes_per_s, reads.cached_read_s, f"the file again, {size}",
-             "memory, and a system call for each read"),
-    ]  # fmt: skip
+        MeasuredLink("disk", reads.sequential_bytes_per_s, reads.random_read_s, file, note),
+        MeasuredLink("page cache", reads.cached_bytes_per_s, reads.cached_read_s, again, copied),
+    ]
 
 
-def _host_copies(budget_s: float) -> list[Link]:
+def _host_copies(budget_s: float) -> list[MeasuredLink]:
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8)
     target = torch.ones_like(source)
     links = []
@@ -224,26 +225,26 @@ def _host_copies(budget_s: float) -> list[Link]:
         with fixed_threads(threads):
             timed = measure(lambda: target.copy_(source), budget_s=budget_s, device="cpu")
         name = "memory to memory, 1 thread" if threads == 1 else f"memory to memory, {threads} threads"
-        links.append(Link(name, COPY_BYTES / timed.minimum_s, None, "a copy of 64 MiB, pageable",
+        links.append(MeasuredLink(name, COPY_BYTES / timed.minimum_s, None, "a copy of 64 MiB, pageable",
                           "each byte is read and written: twice this moves"))  # fmt: skip
     return links
 
 
-def _device_copies(budget_s: float) -> list[Link]:
+def _device_copies(budget_s: float) -> list[MeasuredLink]:
     ways = [(f"{way}, {kind}", way, kind) for way in ("host to device", "device to host")
             for kind in ("pinned", "pageable")]  # fmt: skip
     if not torch.cuda.is_available():
         names = [name for name, _, _ in ways] + ["device to device"]
-        return [Link(name, None, None, "not measured", _NO_CUDA) for name in names]
+        return [MeasuredLink(name, None, None, "not measured", _NO_CUDA) for name in names]
     links = []
     for name, way, kind in ways:
         times = [_bus_seconds(way, size, kind == "pinned", budget_s) for size in (COPY_BYTES, _SMALL_BYTES)]
-        links.append(Link(name, COPY_BYTES / times[0], times[1], "a copy of 64 MiB; one of 4 bytes, waited for",
+        links.append(MeasuredLink(name, COPY_BYTES / times[0], times[1], "a copy of 64 MiB; one of 4 bytes, waited for",
                           "staged by a core" if kind == "pageable" else "fetched by the device"))  # fmt: skip
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     seconds = measure(lambda: target.copy_(source), budget_s=budget_s, device="cuda").minimum_s
-    links.append(Link("device to device", COPY_BYTES / seconds, None, "a copy of 64 MiB within the device",
+    links.append(MeasuredLink("device to device", COPY_BYTES / seconds, None, "a copy of 64 MiB within the device",
                       "each byte is read and written in the device's memory"))  # fmt: skip
     return links
 
@@ -260,9 +261,9 @@ def _bus_seconds(way: str, size: int, is_pinned: bool, budget_s: float) -> float
     return measure(copy, budget_s=budget_s, device="cuda").minimum_s
 
 
-def _caches(limits: MachineLimits | None) -> list[Link]:
+def _caches(limits: MachineLimits | None) -> list[MeasuredLink]:
     if limits is None:
         return []
     how = f"the probe's triad and chase, {limits.threads} threads"
-    return [Link(level.name, level.bandwidth_bytes_per_s, level.latency_s, how, "counted as STREAM counts")
+    return [MeasuredLink(level.name, level.bandwidth_bytes_per_s, level.latency_s, how, "counted as STREAM counts")
             for level in reversed(limits.memory_levels)]  # fmt: skip

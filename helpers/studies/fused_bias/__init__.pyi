@@ -14,8 +14,8 @@ from ._convnet import (
 from ._counting import (
     KernelModel as KernelModel,
     KernelTraffic as KernelTraffic,
-    Traffic as Traffic,
     TrafficModel as TrafficModel,
+    VariantTraffic as VariantTraffic,
     bandwidth_at as bandwidth_at,
     model_time as model_time,
     traffic as traffic,

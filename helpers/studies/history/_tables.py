@@ -36,16 +36,16 @@ class Point(Record):
     source: Source = field(repr=False)
 
 
-class Series(Record):
+class Trend(Record):
     """A quantity over the years, in time's order; ``unit`` says what the values are. Lesson 02."""
 
     quantity: str
     unit: str
     points: tuple[Point, ...]
 
-    def between(self, first: float, last: float) -> Series:
+    def between(self, first: float, last: float) -> Trend:
         """Return the points with ``first <= year < last``."""
-        return Series(self.quantity, self.unit, tuple(point for point in self.points if first <= point.year < last))
+        return Trend(self.quantity, self.unit, tuple(point for point in self.points if first <= point.year < last))
 
 
 class DoublingTime(Record):
@@ -122,7 +122,7 @@ class RelativeEnergyTable(Record):
 
 
 @functools.cache
-def training_compute() -> Series:
+def training_compute() -> Trend:
     """Return the operations that training landmark models took, 1957 to 2023, by Epoch AI's estimates.
 
     In FLOP. Epoch expects most estimates to be right within a factor of 2, the latest within 5. Lesson 02.
@@ -131,10 +131,10 @@ def training_compute() -> Series:
     source = device_sources(data)[data["training"]["source"]]
     rows = data["training"]["rows"]
     points = tuple(Point(name, year, petaflop * _FLOPS_PER_PETAFLOP, source) for name, year, petaflop in rows)
-    return Series("training compute", "FLOP", points)
+    return Trend("training compute", "FLOP", points)
 
 
-def processors(quantity: str) -> Series:
+def processors(quantity: str) -> Trend:
     """Return one quantity of microprocessors by year: transistors, clock_hz, power_w, single_thread or cores.
 
     One processor a calendar year, the first of Karl Rupp's list; ``single_thread`` is his SPECint x 1,000, ``cores``
@@ -147,10 +147,10 @@ def processors(quantity: str) -> Series:
     table = data["processors"][quantity]
     units = {"clock_hz": "Hz", "power_w": "W", "single_thread": "SPECint x 1,000"}
     points = tuple(Point("", year, value * table["factor"], source) for year, value in table["rows"])
-    return Series(quantity, units.get(quantity, ""), points)
+    return Trend(quantity, units.get(quantity, ""), points)
 
 
-def doubling_time(series: Series, *, confidence: float = 0.95) -> DoublingTime:
+def doubling_time(series: Trend, *, confidence: float = 0.95) -> DoublingTime:
     """Fit ``log2(value) = a + b * year`` by least squares and return b with its interval and the doubling time 1 / b.
 
     The interval is Student's for the slope of a line with independent errors of one spread. Raises ValueError for fewer
@@ -251,7 +251,7 @@ def _student_quantile(share: float, freedom: int) -> float:
     return math.sqrt(freedom) * math.tan(angle)
 
 
-def series(quantity: str, years: Sequence[float], values: Sequence[float], *, source: Source, unit: str = "") -> Series:
+def series(quantity: str, years: Sequence[float], values: Sequence[float], *, source: Source, unit: str = "") -> Trend:
     """Return a series of a reader's own numbers, for :func:`doubling_time`.
 
     Raises ValueError when there are not as many values as years. Lesson 02.
@@ -259,4 +259,4 @@ def series(quantity: str, years: Sequence[float], values: Sequence[float], *, so
     if len(years) != len(values):
         raise ValueError(f"{quantity}: {len(years)} years and {len(values)} values; there must be one value a year")
     points = sorted(zip(years, values, strict=True))
-    return Series(quantity, unit, tuple(Point("", year, value, source) for year, value in points))
+    return Trend(quantity, unit, tuple(Point("", year, value, source) for year, value in points))

@@ -14,7 +14,7 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator, MaxNLocator, 
 from helpers.checks import members
 from helpers.plotting._style import MEASURED, MODELLED, STYLE_FILE, figure
 from helpers.results import label
-from helpers.studies.history._tables import EnergyCost, Series
+from helpers.studies.history._tables import EnergyCost, Trend
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _COLOURS = (MODELLED, "#D55E00", MEASURED, "#CC79A7", "#000000", "#E69F00", "#56B4E9")
@@ -25,14 +25,14 @@ _PICOJOULE = 1e-12
 _UNITS = ((1e9, 1e9, "mJ"), (1e6, 1e6, "uJ"), (1e3, 1e3, "nJ"), (0.01, 1, "pJ"), (0, 1e-3, "fJ"))
 
 
-def draw_trends(all_series: Sequence[Series], *, title: str, mark: float | None = None) -> Figure:
+def draw_trends(all_series: Sequence[Trend], *, title: str, mark: float | None = None) -> Figure:
     """Return ``all_series`` over the years on one logarithmic axis, a marker and a colour each, under ``title``.
 
     It is how Moore's law and its slowing are seen: some quantities go on, others stop. With ``mark``, a year, each
     series has a panel of its own, and a line stands at that year in all of them. Raises ValueError for no points and
     for values that are not above 0. Lesson 02.
     """
-    all_series = members("all_series", all_series, "series of helpers.studies.history._tables", kind=Series)
+    all_series = members("all_series", all_series, "series of helpers.studies.history._tables", kind=Trend)
     _check(all_series)
     if mark is not None:
         return _panels(all_series, title, mark)
@@ -45,7 +45,7 @@ def draw_trends(all_series: Sequence[Series], *, title: str, mark: float | None 
     return drawn
 
 
-def _panels(all_series: Sequence[Series], title: str, mark: float) -> Figure:
+def _panels(all_series: Sequence[Trend], title: str, mark: float) -> Figure:
     drawn, first = figure(title=title, height_in=2.8)
     first.remove()
     drawn.suptitle(title, x=0.02, ha="left", fontsize=14, fontweight="bold")
@@ -65,7 +65,7 @@ def _panels(all_series: Sequence[Series], title: str, mark: float) -> Figure:
     return drawn
 
 
-def _points(axes: Axes, series: Series, place: int, **how: object) -> None:
+def _points(axes: Axes, series: Trend, place: int, **how: object) -> None:
     years, values = [point.year for point in series.points], [point.value for point in series.points]
     axes.plot(years, values, linestyle="None", marker=_MARKERS[place % len(_MARKERS)],
               color=_COLOURS[place % len(_COLOURS)], **how)  # fmt: skip
@@ -117,7 +117,7 @@ def energy_text(energy_j: float) -> str:
     return f"{value / factor:.3g} {unit}"
 
 
-def _quantity(series: Series) -> str:
+def _quantity(series: Trend) -> str:
     name = label(series.quantity)
     return f"{name} ({series.unit})" if series.unit else name
 
@@ -134,7 +134,7 @@ def _by_year(axes: Axes, values: Sequence[float]) -> None:
     axes.set_xlabel("year")
 
 
-def _check(all_series: Sequence[Series]) -> None:
+def _check(all_series: Sequence[Trend]) -> None:
     if not all_series or not all(series.points for series in all_series):
         raise ValueError("nothing to draw: give series with at least one point each")
     for series in all_series:

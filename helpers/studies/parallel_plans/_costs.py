@@ -64,7 +64,7 @@ class LayerWork(Result):
 
 
 @dataclass(frozen=True)
-class Traffic(Result):
+class StrategyTraffic(Result):
     """What a rank calls in one step over one kind of neighbour (``over``): so many ``calls`` among so many ``ranks``.
 
     ``size_bytes`` sums the whole buffers of all calls, ``sent_bytes`` is what of it this rank sends: 2 (p - 1) / p for
@@ -85,7 +85,7 @@ class StepTraffic(Result):
 
     stage: int
     sent_bytes: float
-    rows: tuple[Traffic, ...]
+    rows: tuple[StrategyTraffic, ...]
 
     def sent(self, over: str) -> float:
         """Return the bytes that the rank sends over "data", "tensor" or "pipeline": 0 where there are none.
@@ -156,11 +156,13 @@ def strategy_traffic(
     after = own[-1].output_bytes if stage < layout.pipeline - 1 else 0
     for collective, size in (("send forward", after), ("send backward", before)):
         if size:
-            traffic.append(Traffic("pipeline", collective, 2, m, size // layout.data, size / layout.data))
+            traffic.append(StrategyTraffic("pipeline", collective, 2, m, size // layout.data, size / layout.data))
     return StepTraffic(stage, sum(row.sent_bytes for row in traffic), tuple(traffic))
 
 
-def _tensor_traffic(own: Sequence[LayerWork], layout: Layout, microbatches: int, sequence: bool) -> list[Traffic]:
+def _tensor_traffic(
+    own: Sequence[LayerWork], layout: Layout, microbatches: int, sequence: bool
+) -> list[StrategyTraffic]:
     sums = [size // layout.data for layer in own for size in layer.forward_sum_bytes + layer.backward_sum_bytes]
     kinds = ("all-gather", "reduce-scatter") if sequence else ("all-reduce",)
     return [_ring("tensor", kind, layout.tensor, microbatches * len(sums), sum(sums)) for kind in kinds
@@ -169,7 +171,7 @@ def _tensor_traffic(own: Sequence[LayerWork], layout: Layout, microbatches: int,
 
 def _data_traffic(
     own: Sequence[LayerWork], layout: Layout, microbatches: int, reshard: bool, bucket_bytes: int
-) -> list[Traffic]:
+) -> list[StrategyTraffic]:
     if layout.data == 1:
         return []
     gradients = [layer.gradients_of(layout.tensor) for layer in own]
@@ -186,9 +188,9 @@ def _data_traffic(
             _ring("data", "all-gather", layout.data, 1, sum(gradients))]  # fmt: skip
 
 
-def _ring(over: str, collective: str, ranks: int, calls: int, size_bytes: int) -> Traffic:
+def _ring(over: str, collective: str, ranks: int, calls: int, size_bytes: int) -> StrategyTraffic:
     sent = _RING_STEPS[collective] * (ranks - 1) / ranks * size_bytes
-    return Traffic(over, collective, ranks, calls, size_bytes, sent)
+    return StrategyTraffic(over, collective, ranks, calls, size_bytes, sent)
 
 
 def cut(layers: Sequence[LayerWork], stages: int) -> list[Sequence[LayerWork]]:

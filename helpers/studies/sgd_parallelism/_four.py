@@ -20,7 +20,7 @@ from helpers.studies.sgd_parallelism._problems import own_copy, parameter_bytes
 _NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
-class Source(Record):
+class ParallelismSource(Record):
     """One source of parallelism in one training step of a model.
 
     ``synchronisations`` is how often a step must stop for the others, ``payload_bytes`` the tensors that they then
@@ -54,9 +54,9 @@ class Sources(Record):
     batch_size: int
     parameter_bytes: int
     batch_norms: int
-    rows: tuple[Source, ...]
+    rows: tuple[ParallelismSource, ...]
 
-    def row(self, source: str) -> Source:
+    def row(self, source: str) -> ParallelismSource:
         """Return the row called ``source``; ValueError, with the names there are, for another."""
         rows = {row.source: row for row in self.rows}
         return rows[choice("source", source, rows)]
@@ -110,14 +110,14 @@ def sources_of_parallelism(model: nn.Module, batch: torch.Tensor | Sequence[int]
     summed = sum(input_bytes for _, input_bytes in cut[1:])
     between = f" and 2 in each of {len(norms)} batch norms" if norms else ""
     rows = (
-        Source("within a layer", "rows, columns and inner elements of each product",
+        ParallelismSource("within a layer", "rows, columns and inner elements of each product",
                "after each layer, forward and backward", 2 * len(cut) - 1 if cut else 0,
                gathered + summed, summed, True),
-        Source("over examples", "the terms of the batch's sum", f"once a step, the gradient{between}",
+        ParallelismSource("over examples", "the terms of the batch's sum", f"once a step, the gradient{between}",
                1 + 2 * len(norms), weights + statistics, weights + statistics, True),
-        Source("over update iterations", "gradients at weights that others change meanwhile",
+        ParallelismSource("over update iterations", "gradients at weights that others change meanwhile",
                "never waits: weights fetched, gradient sent", 0, 2 * weights, 0, False),
-        Source("over models", "whole trainings", "never, until answers are averaged", 0, 0, 0, False),
+        ParallelismSource("over models", "whole trainings", "never, until answers are averaged", 0, 0, 0, False),
     )  # fmt: skip
     return Sources(type(model).__name__, size[0], weights, len(norms), rows)
 

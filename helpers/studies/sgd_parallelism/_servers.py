@@ -264,7 +264,7 @@ class _Run(Training):
 HOW = ("in place", "read, then write")
 
 
-class Outcome(Record):
+class AdditionOutcome(Record):
     """One value that additions of 1 can leave behind, and in how many of the interleavings. Lesson 04."""
 
     final_value: int
@@ -278,7 +278,7 @@ class Interleavings(Record):
     workers: int
     interleavings: int
     lossless_share: float
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[AdditionOutcome, ...]
 
 
 class LostUpdates(Record):
@@ -313,7 +313,7 @@ def interleave_additions(workers: int) -> Interleavings:
         workers=workers,
         interleavings=total,
         lossless_share=finals[workers] / total,
-        outcomes=tuple(Outcome(value, workers - value, count) for value, count in sorted(finals.items())),
+        outcomes=tuple(AdditionOutcome(value, workers - value, count) for value, count in sorted(finals.items())),
     )
 
 

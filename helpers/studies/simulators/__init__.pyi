@@ -16,8 +16,8 @@ from ._cache import (
 from ._tiling import (
     KernelError as KernelError,
     Matrix as Matrix,
+    ProductTraffic as ProductTraffic,
     Thread as Thread,
-    Traffic as Traffic,
     count_traffic as count_traffic,
     naive_traffic as naive_traffic,
     tiled_traffic as tiled_traffic,

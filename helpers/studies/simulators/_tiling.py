@@ -30,7 +30,7 @@ class KernelError(ValueError):
 
 
 @dataclass
-class Tally:
+class AccessTally:
     """Accesses counted so far."""
 
     reads: int = 0
@@ -38,7 +38,7 @@ class Tally:
 
 
 @dataclass(eq=False)
-class Running:
+class RunningThread:
     """The thread that runs now, as (block row, block column, thread row, thread column), and the barriers passed."""
 
     thread: tuple[int, int, int, int] = (0, 0, 0, 0)
@@ -57,7 +57,7 @@ def named(thread: tuple[int, int, int, int]) -> str:
 class Matrix:
     """A matrix that counts its reads and writes, one element each: ``matrix[row, column]``. Lesson 02."""
 
-    def __init__(self, name: str, values: np.ndarray, tally: Tally, running: Running) -> None:
+    def __init__(self, name: str, values: np.ndarray, tally: AccessTally, running: RunningThread) -> None:
         self._name, self._tally, self._running = name, tally, running
         self._values = [float(value) for value in values.ravel()]
         self.shape: tuple[int, int] = values.shape
@@ -108,7 +108,7 @@ class Matrix:
 class OutputMatrix(Matrix):
     """C: empty at first, and each element belongs to the one thread that writes it."""
 
-    def __init__(self, name: str, shape: tuple[int, int], tally: Tally, running: Running) -> None:
+    def __init__(self, name: str, shape: tuple[int, int], tally: AccessTally, running: RunningThread) -> None:
         super().__init__(name, np.full(shape, np.nan), tally, running)
         self._owners: dict[int, tuple[int, int, int, int]] = {}
 
@@ -132,7 +132,7 @@ class OutputMatrix(Matrix):
 class SharedMatrix(Matrix):
     """A block's shared matrix: empty at first; two threads meet at an element only with a barrier between them."""
 
-    def __init__(self, name: str, shape: tuple[int, int], tally: Tally, running: Running) -> None:
+    def __init__(self, name: str, shape: tuple[int, int], tally: AccessTally, running: RunningThread) -> None:
         super().__init__(name, np.full(shape, np.nan), tally, running)
         nobody = (-1, None)  # the barriers passed, and the thread (None: nobody; "several": more than one)
         self._written: list[tuple[int, Any]] = [nobody] * (shape[0] * shape[1])
@@ -199,8 +199,8 @@ class Thread:
 class Block:
     """One thread block: its shared matrices by name, and the barriers that it has passed."""
 
-    tally: Tally
-    running: Running
+    tally: AccessTally
+    running: RunningThread
     matrices: dict[str, SharedMatrix] = field(default_factory=dict)
 
     def shared(self, name: str, shape: tuple[int, int]) -> SharedMatrix:
@@ -263,7 +263,7 @@ _MOST_VALUES = 8  # inputs are whole numbers below this, so that every sum is ex
 _MOST_STEPS = 2**24
 
 
-class Traffic(Record):
+class ProductTraffic(Record):
     """Elements that all threads of a product read and write, by memory space; bytes are of float32. Lesson 02.
 
     ``shared_block_bytes`` is the shared memory of one block, ``barriers`` what one block passes.
@@ -299,7 +299,7 @@ class Traffic(Record):
         return self.macs / self.global_bytes
 
 
-def count_traffic(kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: int = 0) -> Traffic:
+def count_traffic(kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: int = 0) -> ProductTraffic:
     """Run ``kernel(thread, a, b, c)`` for every thread, and return what it read and wrote: exact counts.
 
     ``a`` is (``m``, ``k``), ``b`` (k, ``n``), ``c`` (m, n); as many blocks of ``tile`` x ``tile`` threads run, one
@@ -318,7 +318,12 @@ def count_traffic(kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: in
     if m * n * k > _MOST_STEPS:
         raise ValueError(f"{m} x {n} x {k} is {m * n * k:,} multiply-adds, and at most {_MOST_STEPS:,} are simulated; "
                          "the counts of a small product show the same")  # fmt: skip
-    generator, running, to_global, to_shared = np.random.default_rng(seed), Running(), Tally(), Tally()
+    generator, running, to_global, to_shared = (
+        np.random.default_rng(seed),
+        RunningThread(),
+        AccessTally(),
+        AccessTally(),
+    )
     left, right = (generator.integers(1, _MOST_VALUES, shape).astype(float) for shape in ((m, k), (k, n)))
     a, b = Matrix("A", left, to_global, running), Matrix("B", right, to_global, running)
     c = OutputMatrix("C", (m, n), to_global, running)
@@ -329,14 +334,14 @@ def count_traffic(kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: in
         barriers = max(barriers, run_block(kernel, place, tile, (a, b, c), block))
         elements = max(elements, block.elements)
     _check_product(left @ right, c.values())
-    return Traffic(
+    return ProductTraffic(
         m=m, n=n, k=k, tile=tile, blocks=len(places), threads=len(places) * tile**2, barriers=barriers,
         shared_block_bytes=ELEMENT_BYTES * elements, global_reads=to_global.reads, global_writes=to_global.writes,
         shared_reads=to_shared.reads, shared_writes=to_shared.writes, macs=m * n * k,
     )  # fmt: skip
 
 
-def naive_traffic(m: int, n: int, k: int, *, tile: int) -> Traffic:
+def naive_traffic(m: int, n: int, k: int, *, tile: int) -> ProductTraffic:
     """Return the modelled traffic of a kernel that reads all it needs from global memory, a thread an element of c.
 
     For an ``m`` x ``k`` by ``k`` x ``n`` product in blocks of ``tile`` x ``tile`` threads that is 2 m n k global reads
@@ -344,13 +349,13 @@ def naive_traffic(m: int, n: int, k: int, *, tile: int) -> Traffic:
     """
     _check_sizes(m, n, k, tile)
     blocks = -(-m // tile) * -(-n // tile)
-    return Traffic(
+    return ProductTraffic(
         m=m, n=n, k=k, tile=tile, blocks=blocks, threads=blocks * tile**2, barriers=0, shared_block_bytes=0,
         global_reads=2 * m * n * k, global_writes=m * n, shared_reads=0, shared_writes=0, macs=m * n * k,
     )  # fmt: skip
 
 
-def tiled_traffic(m: int, n: int, k: int, *, tile: int) -> Traffic:
+def tiled_traffic(m: int, n: int, k: int, *, tile: int) -> ProductTraffic:
     """Return the modelled traffic of a kernel that takes tiles of A and B through shared memory, a thread an element.
 
     >>> naive_traffic(4, 4, 4, tile=2).global_reads, tiled_traffic(4, 4, 4, tile=2).global_reads
@@ -364,7 +369,7 @@ def tiled_traffic(m: int, n: int, k: int, *, tile: int) -> Traffic:
     _check_sizes(m, n, k, tile)
     down, across, steps = -(-m // tile), -(-n // tile), -(-k // tile)
     threads = down * across * tile**2
-    return Traffic(
+    return ProductTraffic(
         m=m, n=n, k=k, tile=tile, blocks=down * across, threads=threads, barriers=2 * steps,
         shared_block_bytes=2 * tile**2 * ELEMENT_BYTES, global_reads=k * (m * across + n * down), global_writes=m * n,
         shared_reads=threads * steps * 2 * tile, shared_writes=threads * steps * 2, macs=m * n * k,

@@ -1,8 +1,8 @@
 from ._calls import (
+    CalledLibrary as CalledLibrary,
+    DispatchedOperator as DispatchedOperator,
     Gap as Gap,
-    Kernel as Kernel,
-    Library as Library,
-    Operator as Operator,
+    GeneratedKernel as GeneratedKernel,
     OperatorCount as OperatorCount,
     Primitive as Primitive,
     StackTrace as StackTrace,

@@ -15,8 +15,8 @@ from helpers import _processes as processes, isolation, native, storage
 from helpers.checks import short
 from helpers.results import Record
 from helpers.steps import described
-from helpers.studies.stack._following import MODES, VARIABLES, Followed, Operator, follow
-from helpers.studies.stack._logs import MKL, ONEDNN, Library, Primitive, read_log
+from helpers.studies.stack._following import MODES, VARIABLES, DispatchedOperator, Followed, follow
+from helpers.studies.stack._logs import MKL, ONEDNN, CalledLibrary, Primitive, read_log
 
 _X86_64 = ("x86_64", "AMD64")
 _DOT_PRODUCT = re.compile(r"vp?dp(bf16ps|phps|[bw]\w+)|v?pmadd(ubsw|wd)|tdp\w+")
@@ -41,7 +41,7 @@ class Gap(Record):
     reason: str
 
 
-class Kernel(Record):
+class GeneratedKernel(Record):
     """A kernel that oneDNN generated, by the name of its generator, with all that it may run and may not.
 
     ``listing`` are its instructions, ``census`` counts them; both are None where no disassembler read them.
@@ -98,13 +98,13 @@ class StackTrace(Record):
     computed_by: str
     not_followed: tuple[Gap, ...]
     operators: tuple[OperatorCount, ...]
-    libraries: tuple[Library, ...]
+    libraries: tuple[CalledLibrary, ...]
     primitives: tuple[Primitive, ...]
-    kernels: tuple[Kernel, ...]
-    with_autograd: tuple[Operator, ...] = field(repr=False)
-    without_autograd: tuple[Operator, ...] = field(repr=False)
-    in_inference_mode: tuple[Operator, ...] = field(repr=False)
-    nested: tuple[Operator, ...] = field(repr=False)
+    kernels: tuple[GeneratedKernel, ...]
+    with_autograd: tuple[DispatchedOperator, ...] = field(repr=False)
+    without_autograd: tuple[DispatchedOperator, ...] = field(repr=False)
+    in_inference_mode: tuple[DispatchedOperator, ...] = field(repr=False)
+    nested: tuple[DispatchedOperator, ...] = field(repr=False)
     log: str = field(repr=False)
 
 
@@ -155,7 +155,7 @@ def _name(function: Callable[..., Any]) -> str:
     )
 
 
-def _calls(seen: Followed, mode: str) -> tuple[Operator, ...]:
+def _calls(seen: Followed, mode: str) -> tuple[DispatchedOperator, ...]:
     calls = seen.operators[mode]
     return () if isinstance(calls, str) else calls
 
@@ -183,7 +183,7 @@ def _computed_by(seen: Followed, primitives: Sequence[Primitive]) -> str:
     return "no library that keeps a log: neither oneDNN nor MKL was called"
 
 
-def _gaps(seen: Followed, libraries: Sequence[Library], unread: str) -> tuple[Gap, ...]:
+def _gaps(seen: Followed, libraries: Sequence[CalledLibrary], unread: str) -> tuple[Gap, ...]:
     is_there = {ONEDNN: seen.has_onednn, MKL: seen.has_mkl}
     found = [Gap(f"operators {mode}", why) for mode, why in seen.operators.items() if isinstance(why, str)]
     found += [Gap(name, "this PyTorch is built without it") for name, there in is_there.items() if not there]
@@ -199,11 +199,11 @@ def _gaps(seen: Followed, libraries: Sequence[Library], unread: str) -> tuple[Ga
     return tuple(found)
 
 
-def _read_kernels(codes: Sequence[native.MachineCode]) -> tuple[tuple[Kernel, ...], str]:
+def _read_kernels(codes: Sequence[native.MachineCode]) -> tuple[tuple[GeneratedKernel, ...], str]:
     """Return the kernels, and why their instructions were not read where they were not."""
     why = _obstacle() if codes else ""
     kernels = tuple(
-        Kernel(
+        GeneratedKernel(
             name=code.name,
             code_bytes=len(code.code),
             listing=None if why else native.disassemble(code),

@@ -34,7 +34,7 @@ _LOG = "log.txt"
 _DUMP = re.compile(r"dnnl_dump_cpu_(?P<name>.+)\.(?P<number>\d+)\.bin")
 
 
-class Operator(Record):
+class DispatchedOperator(Record):
     """One call of an operator: its name, its arguments, and how many other operators' calls it stands in. Lesson 15."""
 
     name: str
@@ -48,8 +48,8 @@ class Followed:
 
     log: str
     kernels: tuple[MachineCode, ...]
-    operators: dict[str, tuple[Operator, ...] | str]
-    nested: tuple[Operator, ...]
+    operators: dict[str, tuple[DispatchedOperator, ...] | str]
+    nested: tuple[DispatchedOperator, ...]
     devices: tuple[str, ...]
     has_onednn: bool
     has_mkl: bool
@@ -104,7 +104,7 @@ class _Recorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[Operator] = []
+        self.calls: list[DispatchedOperator] = []
         self.devices: set[str] = set()
 
     @classmethod
@@ -116,13 +116,13 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         returned = function(*args, **(kwargs or {}))
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        self.calls.append(Operator(function._schema.name, described(tensors)))
+        self.calls.append(DispatchedOperator(function._schema.name, described(tensors)))
         made = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
         self.devices |= {tensor.device.type for tensor in (*tensors, *made)}
         return returned
 
 
-def _nested(packed: bytes) -> tuple[Operator, ...]:
+def _nested(packed: bytes) -> tuple[DispatchedOperator, ...]:
     """Return what the profiler notes of the call: each operator after the one that calls it."""
     function, inputs = pickle.loads(packed)
     with profile(record_shapes=True) as profiled:
@@ -131,7 +131,7 @@ def _nested(packed: bytes) -> tuple[Operator, ...]:
     events.sort(key=lambda event: (event.time_range.start, -event.time_range.end))
     known = set(map(id, events))
     return tuple(
-        Operator(event.name, _shapes(event.input_shapes), sum(id(above) in known for above in _above(event)))
+        DispatchedOperator(event.name, _shapes(event.input_shapes), sum(id(above) in known for above in _above(event)))
         for event in events
     )
 

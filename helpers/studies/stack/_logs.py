@@ -31,7 +31,7 @@ _NO_TENSOR = re.compile(r"\w+?[_:]undef:")
 _UNKNOWN = "unknown"
 
 
-class Library(Record):
+class CalledLibrary(Record):
     """A library that was called: what it states of itself, and how many of its primitives ran. Lesson 15."""
 
     name: str
@@ -56,7 +56,7 @@ class Primitive(Record):
     elapsed_s: float
 
 
-def read_log(log: str) -> tuple[tuple[Library, ...], tuple[Primitive, ...]]:
+def read_log(log: str) -> tuple[tuple[CalledLibrary, ...], tuple[Primitive, ...]]:
     """Return the libraries that a verbose log shows at work, and their primitives in the log's order.
 
     ``log`` is what a program prints under ``ONEDNN_VERBOSE=1`` and ``MKL_VERBOSE=1``; lines of others are passed over.
@@ -80,7 +80,7 @@ def read_log(log: str) -> tuple[tuple[Library, ...], tuple[Primitive, ...]]:
             primitives.append(_of_mkl(match["name"], line))
     calls = Counter(primitive.library for primitive in primitives)
     unsaid = {"version": _UNKNOWN, "instruction_set": _UNKNOWN}
-    libraries = (Library(name=name, calls=count, **(unsaid | stated[name])) for name, count in calls.items())
+    libraries = (CalledLibrary(name=name, calls=count, **(unsaid | stated[name])) for name, count in calls.items())
     return tuple(libraries), tuple(primitives)
 
 

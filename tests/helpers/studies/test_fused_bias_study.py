@@ -185,7 +185,7 @@ def test_the_bytes_of_the_story_are_a_formula():
     assert traffic("one-pass", (100, 16, 28, 28), torch.bfloat16).moved_bytes == 2 * (2 * whole + 16)
     assert traffic("post-op", (100, 16, 28, 28)).kernels == ()
     assert traffic("separate", (0, 16, 28, 28)).read_bytes == 64
-    assert results.from_dict(fused_bias.Traffic, separate.to_dict()) == separate
+    assert results.from_dict(fused_bias.VariantTraffic, separate.to_dict()) == separate
 
 
 def test_the_working_set_of_a_loop_is_what_is_read_first_and_what_is_new():

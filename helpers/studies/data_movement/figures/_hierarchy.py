@@ -15,7 +15,7 @@ from helpers.checks import members
 from helpers.hardware._devices import OnChipMemory
 from helpers.hardware.limits._results import MemoryLevel
 from helpers.plotting._style import MEASURED, STYLE_FILE, figure, ink_on, mixed, unit_axis
-from helpers.studies.data_movement._copies import Link
+from helpers.studies.data_movement._copies import MeasuredLink
 from helpers.studies.data_movement.figures._labels import label_points
 
 _SHADES = ("#08306B", "#0072B2", "#56B4E9", "#9FD0EE", "#D3E8F6")
@@ -57,12 +57,14 @@ def draw_hierarchy(levels: Sequence[MemoryLevel], *, title: str = "Memory hierar
     return drawn
 
 
-def draw_links(links: Sequence[Link], *, title: str = "What moves data in this machine, and how fast") -> Figure:
+def draw_links(
+    links: Sequence[MeasuredLink], *, title: str = "What moves data in this machine, and how fast"
+) -> Figure:
     """Return two panels, bandwidth and latency, with a line a link in the given order; both axes are logarithmic.
 
     An unknown number is written as such. Raises ValueError for no links and a number that is not above 0. Lesson 01.
     """
-    links = members("links", links, "links, such as measure_links() returns", kind=Link)
+    links = members("links", links, "links, such as measure_links() returns", kind=MeasuredLink)
     if not links:
         raise ValueError("nothing to draw: give at least one link")
     panels = [("bandwidth", "B/s", [link.bandwidth_bytes_per_s for link in links]),

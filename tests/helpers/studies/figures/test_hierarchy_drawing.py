@@ -10,7 +10,7 @@ from drawing_samples import KIB, LEVELS, MIB, overlapping, settle
 from helpers.hardware._devices import OnChipMemory, memory_inversion
 from helpers.hardware.limits._results import MemoryLevel
 from helpers.plotting._style import mixed
-from helpers.studies.data_movement._copies import Link
+from helpers.studies.data_movement._copies import MeasuredLink
 from helpers.studies.data_movement.figures._hierarchy import draw_hierarchy, draw_inversion, draw_links
 
 
@@ -47,17 +47,19 @@ def test_what_is_unknown_is_written_so():
 
 
 def test_links_have_a_point_a_known_number_and_say_unknown_else():
-    drawn = draw_links([Link("memory to core", 30e9, 1e-7, "", ""), Link("disk to memory", 1e9, None, "", "")])
+    drawn = draw_links(
+        [MeasuredLink("memory to core", 30e9, 1e-7, "", ""), MeasuredLink("disk to memory", 1e9, None, "", "")]
+    )
     speed, delay = drawn.axes
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in speed.lines] == [(30e9, 0), (1e9, 1)]
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in delay.lines] == [(1e-7, 0)]
     assert words(speed) == ["30.0 GB/s", "1.00 GB/s"]
     assert words(delay) == ["100 ns", "unknown"]
-    assert len(draw_links([Link("bus", 1e9, None, "", "")]).axes) == 1
+    assert len(draw_links([MeasuredLink("bus", 1e9, None, "", "")]).axes) == 1
     for wrong, message in (
         ([], "at least one link"),
-        ([Link("bus", None, None, "", "")], "no link has"),
-        ([Link("bus", 0, None, "", "")], "bus"),
+        ([MeasuredLink("bus", None, None, "", "")], "no link has"),
+        ([MeasuredLink("bus", 0, None, "", "")], "bus"),
     ):
         with pytest.raises(ValueError, match=message):
             draw_links(wrong)

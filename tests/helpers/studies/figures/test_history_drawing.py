@@ -6,14 +6,14 @@ import pytest
 from drawing_samples import settle
 
 from helpers.hardware._devices import Source
-from helpers.studies.history._tables import EnergyCost, Point, Series, energy_costs, training_compute
+from helpers.studies.history._tables import EnergyCost, Point, Trend, energy_costs, training_compute
 from helpers.studies.history.figures import draw_energy, draw_trends, energy_text
 
 SOURCE = Source("made up for a test", "", "reference", "2026-01-01")
 
 
-def series(points, quantity="compute", unit="FLOP") -> Series:
-    return Series(quantity, unit, tuple(Point(name, year, value, SOURCE) for year, value, name in points))
+def series(points, quantity="compute", unit="FLOP") -> Trend:
+    return Trend(quantity, unit, tuple(Point(name, year, value, SOURCE) for year, value, name in points))
 
 
 def cost(name: str, kind: str, least_pj: float, most_pj: float | None = None) -> EnergyCost:

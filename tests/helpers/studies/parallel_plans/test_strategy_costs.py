@@ -17,7 +17,7 @@ from helpers.parallel._costs import LayerCost
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.studies.parallel_plans import Layout, _execution as execution
 from helpers.studies.parallel_plans._choosing import layouts_of
-from helpers.studies.parallel_plans._costs import LayerWork, Traffic, strategy_step, strategy_traffic
+from helpers.studies.parallel_plans._costs import LayerWork, StrategyTraffic, strategy_step, strategy_traffic
 from helpers.studies.parallel_plans._execution import LEARNING_RATE, execute_strategies
 from helpers.studies.parallel_plans._work import activation_bytes, layer_work, tensor_plan
 
@@ -47,7 +47,7 @@ def plain(*seconds: tuple[float, float], size_bytes: int = 0, output_bytes: int 
     return [LayerWork("", forward, backward, size_bytes, size_bytes, output_bytes) for forward, backward in seconds]
 
 
-def link_s(row: Traffic) -> float:
+def link_s(row: StrategyTraffic) -> float:
     """Return the seconds that LINK is busy with ``row``, one call after the other."""
     steps = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}.get(row.collective, 0) * (row.ranks - 1) or 1
     return row.calls * steps * LINK.latency_s + row.sent_bytes / LINK.bandwidth_bytes_per_s

@@ -63,7 +63,7 @@ def test_a_tile_divides_the_global_reads():
     assert naive.macs_per_global_byte == 64 * 96 * 32 / (4 * (2 * 64 * 96 * 32 + 64 * 96))
     assert tiled.shared_block_bytes == 2 * 16 * 16 * 4
     assert tiled.shared_bytes == 4 * 64 * 96 * 32 // 16 * (2 + 2 * 16)
-    assert results.from_dict(tiling.Traffic, tiled.to_dict()) == tiled
+    assert results.from_dict(tiling.ProductTraffic, tiled.to_dict()) == tiled
 
 
 def test_a_product_worked_by_hand():

@@ -186,7 +186,7 @@ def test_levels_that_are_not_followed_are_named():
     assert (mkl.level, mkl.reason) == ("MKL", "this PyTorch is built without it")
     assert on_gpu.level == "libraries and kernels on cuda"
     assert "helpers.kernel_table names the kernels of a GPU" in on_gpu.reason
-    (own,) = calls._gaps(followed(), (stack.Library("MKL", "2024", "AVX2", 3),), "")
+    (own,) = calls._gaps(followed(), (stack.CalledLibrary("MKL", "2024", "AVX2", 3),), "")
     assert (own.level, own.reason) == ("MKL's instructions", "it does not write them out")
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from helpers.studies.stack import Library, Primitive, _logs as logs, read_log
+from helpers.studies.stack import CalledLibrary, Primitive, _logs as logs, read_log
 
 FOLDER = Path(__file__).parent
 CONVOLUTION = "mb2_ic6oc16_ih12oh8kh5sh1dh0ph0_iw12ow8kw5sw1dw0pw0"
 FFT = "srfo64,input_strides:{0,1},output_strides:{0,1},input_distance:64,output_distance:64,tLim:1"
-MKL = Library("MKL", "oneMKL 2024.0 Update 2 Product build 20240605", "Intel(R) Architecture", 2)
+MKL = CalledLibrary("MKL", "oneMKL 2024.0 Update 2 Product build 20240605", "Intel(R) Architecture", 2)
 
 
-def read(name: str) -> tuple[tuple[Library, ...], tuple[Primitive, ...]]:
+def read(name: str) -> tuple[tuple[CalledLibrary, ...], tuple[Primitive, ...]]:
     return read_log((FOLDER / f"verbose_{name}.txt").read_text(encoding="utf-8"))
 
 
@@ -33,7 +33,7 @@ def mkl(name, problem, elapsed_us):
 def test_the_log_of_avx_512():
     libraries, primitives = read("avx512")
     assert libraries == (
-        Library("oneDNN", "v3.12.0", "Intel AVX-512 with Intel DL Boost and bfloat16 support", 5), MKL,
+        CalledLibrary("oneDNN", "v3.12.0", "Intel AVX-512 with Intel DL Boost and bfloat16 support", 5), MKL,
     )  # fmt: skip
     assert primitives == (
         onednn("reorder", "jit:uni", "16x6x5x5", "src f32 abcd, dst f32 Acdb16a", 0.0109863),
@@ -50,7 +50,7 @@ def test_the_log_of_avx_512():
 
 def test_the_log_of_avx2():
     libraries, primitives = read("avx2")
-    assert libraries == (Library("oneDNN", "v3.12.0", "Intel AVX2", 4), MKL)
+    assert libraries == (CalledLibrary("oneDNN", "v3.12.0", "Intel AVX2", 4), MKL)
     assert primitives == (
         onednn("reorder", "jit:uni", "16x6x5x5", "src f32 abcd, dst f32 Acdb8a", 0.00610352),
         onednn("convolution", "jit:avx2", CONVOLUTION,
@@ -64,7 +64,7 @@ def test_the_log_of_avx2():
 
 def test_the_log_without_avx_has_a_product_and_no_blocked_layout():
     libraries, primitives = read("sse41")
-    assert libraries[0] == Library("oneDNN", "v3.12.0", "Intel SSE4.1", 3)
+    assert libraries[0] == CalledLibrary("oneDNN", "v3.12.0", "Intel SSE4.1", 3)
     assert primitives[0] == onednn("convolution", "x64:gemm:jit", CONVOLUTION,
                                    "src f32 abcd, wei f32 abcd, bia f32 a, dst f32 abcd", 1.23999)  # fmt: skip
     assert [primitive.name for primitive in primitives] == ["convolution", "reorder", "SGEMM", "eltwise", "FFT"]
@@ -104,13 +104,13 @@ def test_mkl_names_its_instructions(header, instructions):
     (library,), (primitive,) = read_log(
         f"{log}MKL_VERBOSE DDOT(4,(nil),1,0x7f,1) 1.25ms CNR:OFF Dyn:1 FastMM:1 TID:0\n"
     )
-    assert library == Library("MKL", "oneMKL 2023.1 Product build 20230303", instructions, 1)
+    assert library == CalledLibrary("MKL", "oneMKL 2023.1 Product build 20230303", instructions, 1)
     assert (primitive.problem, primitive.elapsed_s) == ("4,1,1", pytest.approx(1.25e-3))
 
 
 def test_a_library_that_does_not_state_itself_is_unknown_and_counted():
     (library,), _ = read_log("MKL_VERBOSE DDOT(4,0x1,1,0x7f,1) 12ns CNR:OFF Dyn:1 FastMM:1 TID:0\n")
-    assert library == Library("MKL", "unknown", "unknown", 1)
+    assert library == CalledLibrary("MKL", "unknown", "unknown", 1)
 
 
 TEMPLATE = "onednn_verbose,v1,primitive,info,template:operation,engine,primitive,implementation,exec_time\n"
