@@ -35,7 +35,7 @@ RECORDERS: dict[str, dict[str, str]] = {
     "01": {"limits": "helpers.hardware:probe", "links": "helpers.studies.data_movement:measure_links"},
     "02": {"matrix products": "helpers.studies.matrix_product:measure_products"},
     "10": {"copying": "helpers.studies.input_pipeline:measure_copying"},
-    "11": {"peers": "helpers.operations:count_with_peers"},
+    "11": {"peers": "helpers.studies.peers:count_with_peers"},
     "18": {"story": "helpers.studies.fused_bias:measure_story"},
     "18-cpu": {"compilers": "helpers.studies.fused_bias:measure_compilers"},
     "17": {

@@ -49,7 +49,7 @@ import helpers
 from helpers import exercises, parallel, plotting, units
 from helpers.links import PUBLISHED_LINKS, Link, Recorder, joined
 from helpers.ranks import RankError, Ranks, torchrun
-from helpers.studies import parallel_plans
+from helpers.studies import data_parallel, parallel_plans
 
 ranks = Ranks(4)
 device = ranks.device
@@ -267,7 +267,7 @@ slow = Link(bandwidth_bytes_per_s=10e6, latency_s=5e-3)
 
 # %% tags=["nbval-ignore-output"]
 def all_reduce_over(_rank, _world_size, planned, link):
-    parallel.execute(planned, torch.ones(planned.length, device=device), link=link)
+    data_parallel.execute(planned, torch.ones(planned.length, device=device), link=link)
 
 
 planned = {
@@ -552,23 +552,23 @@ modelled = {
 def ddp_steps(rank, _world_size, bucket_bytes, link):
     recorder = Recorder()
     how = {"parameters": 25_000, "recorder": recorder, "lane": f"rank {rank} device"}
-    layers = (parallel.SleepingLayer(10e-3, 40e-3, **how) for _ in range(4))
+    layers = (data_parallel.SleepingLayer(10e-3, 40e-3, **how) for _ in range(4))
     model = nn.Sequential(*layers).to(device)
     ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket_bytes / 2**20)
-    parallel.slow_link(ddp, link, recorder=recorder, lane=f"rank {rank} link")
+    data_parallel.slow_link(ddp, link, recorder=recorder, lane=f"rank {rank} link")
 
     def step():
         recorder.activities.clear()
         ddp(torch.ones(2, device=device)).sum().backward()
 
-    return parallel.step_times(step, repeats=2, warm_ups=1), recorder.activities
+    return data_parallel.step_times(step, repeats=2, warm_ups=1), recorder.activities
 
 
 # %% tags=["run"]
 slept, simulated = {}, {}
 for count, (_, size_bytes) in buckets.items():
     slept[count] = ranks.run(ddp_steps, size_bytes, near)
-    simulated[count] = parallel.fastest_step_s([times for times, _ in slept[count]])
+    simulated[count] = data_parallel.fastest_step_s([times for times, _ in slept[count]])
 
 # %% tags=["look", "nbval-ignore-output"]
 step_in_buckets.reveal(modelled=modelled[4], simulated=simulated[4])

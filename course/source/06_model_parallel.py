@@ -49,7 +49,7 @@ import helpers
 from helpers import exercises, parallel, plotting, units
 from helpers.links import PUBLISHED_LINKS
 from helpers.ranks import Ranks
-from helpers.studies import parallel_plans
+from helpers.studies import data_parallel, parallel_plans
 
 ranks = Ranks(4)
 
@@ -452,7 +452,7 @@ def timed(rank, world_size, function, *arguments):
 
 
 def simulated_s(microbatches):
-    layer = parallel.SleepingLayer(0.1 / microbatches, 0.2 / microbatches)
+    layer = data_parallel.SleepingLayer(0.1 / microbatches, 0.2 / microbatches)
     given = (all_back, [layer] * 4, [torch.ones(1)] * microbatches)
     return min(max(ranks.run(timed, gpipe, *given)) for _ in range(2))
 

@@ -47,7 +47,7 @@ import helpers
 from helpers import exercises, parallel, plotting, units
 from helpers.links import PUBLISHED_LINKS, Link
 from helpers.ranks import Ranks
-from helpers.studies import parallel_plans
+from helpers.studies import data_parallel, parallel_plans
 
 ranks = Ranks(4)
 
@@ -853,7 +853,7 @@ for row, run in zip(tried, runs, strict=True):
 # third column adds what the fastest message costs this machine, measured:
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four processes take about what the model says" mark="tensor 4"
-real = parallel.measure_message_overhead(ranks).added_to(link)
+real = data_parallel.measure_message_overhead(ranks).added_to(link)
 shown = {}
 for row, run, sent in zip(tried, runs, counted, strict=True):
     formula_s = 0.3 * (1 + (row.layout.pipeline - 1) / row.microbatches) + sent / 2e6

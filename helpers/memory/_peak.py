@@ -23,7 +23,7 @@ from helpers import steps
 from helpers.checks import boolean, number, whole_number
 from helpers.memory import _probing as probing, _timeline as timeline, _trace as records
 from helpers.results import Record, derived
-from helpers.steps import ModelError as ModelError, sum_of_outputs as sum_of_outputs
+from helpers.steps import ModelError as ModelError
 
 _LARGEST_GROUPS = 20
 LEFT_OUT = {

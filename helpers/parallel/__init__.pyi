@@ -2,13 +2,6 @@ from ._collectives import collective as collective, ring_frames as ring_frames
 from ._comparing import count_collectives as count_collectives
 from ._costs import LayerCost as LayerCost, ddp_step as ddp_step, schedule as schedule
 from ._data_parallel import shard as shard
-from ._devices import (
-    SleepingLayer as SleepingLayer,
-    fastest_step_s as fastest_step_s,
-    slow_link as slow_link,
-    step_times as step_times,
-)
-from ._execution import execute as execute, measure_message_overhead as measure_message_overhead
 from .pipeline._schedules import (
     PipelineAction as PipelineAction,
     PipelineSchedule as PipelineSchedule,

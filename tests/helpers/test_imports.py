@@ -184,8 +184,15 @@ def test_a_wrong_name_is_told_the_right_ones():
         from helpers import mesure  # noqa: F401
 
 
-MOVED = {"parallel.Ranks": "ranks.Ranks", "parallel.Link": "links.Link", "sources": "studies.sgd_parallelism",
-         "access": "studies.data_movement"}  # fmt: skip
+MOVED = {
+    "parallel.Ranks": "ranks.Ranks",
+    "parallel.Link": "links.Link",
+    "parallel.execute": "studies.data_parallel.execute",
+    "operations.count_with_peers": "studies.peers.count_with_peers",
+    "memory.sum_of_outputs": "steps.sum_of_outputs",
+    "sources": "studies.sgd_parallelism",
+    "access": "studies.data_movement",
+}
 
 
 @pytest.mark.parametrize("old", MOVED)
@@ -206,7 +213,7 @@ def test_a_name_that_has_moved_is_found_and_says_so_once(old):
 
 def test_what_has_moved_is_on_no_face():
     assert {"sources", "access"}.isdisjoint(dir(helpers))
-    assert "Ranks" not in dir(helpers.parallel)
+    assert {"Ranks", "execute"}.isdisjoint(dir(helpers.parallel))
 
 
 @pytest.fixture(scope="module")

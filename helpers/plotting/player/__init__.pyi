@@ -1,1 +1,1 @@
-from ._play import BEGINS as BEGINS, SCRIPT as SCRIPT, play as play
+from ._play import BEGINS as BEGINS, SCRIPT as SCRIPT

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.checks import members, whole_number
-from helpers.plotting._paper import COMPUTING, DATA, EMPTY, INK, keys, paper, tint, write
+from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, keys, paper, tint, write
 
 _CELL_IN, _SMALL_IN, _BAR_IN, _GAP_IN, _LEFT_IN, _TOP_IN, _MOST = 0.46, 0.32, 0.34, 0.12, 1.0, 0.42, 12
 _EDGE = "#AAAAAA"

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from helpers import units
 from helpers.checks import members, named
-from helpers.plotting._paper import COMPUTING, DATA, EMPTY, INK, QUIET, arrow, box, paper, write  # fmt: skip
 from helpers.results import Record
+from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, arrow, box, paper, write  # fmt: skip
 
 _ARROW_IN = 0.66  # between two arrows of one tensor
 _PANEL_GAP_IN, _KERNEL_IN = 0.35, 0.55

@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from helpers.checks import choice, number, whole_number
 from helpers.links import Link, sleep_for
 from helpers.parallel._costs import ring_all_reduce_s
-from helpers.parallel._devices import SleepingLayer, slow_link
 from helpers.ranks import Ranks
 from helpers.results import Record, derived
+from helpers.studies.data_parallel._devices import SleepingLayer, slow_link
 from helpers.studies.input_pipeline._accelerators import training_step
 from helpers.studies.input_pipeline._loading import changed
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from helpers.checks import members, whole_number
-from helpers.plotting._paper import (  # fmt: skip
+from helpers.studies._paper import (
     COMPUTING,
     DATA,
     EMPTY,

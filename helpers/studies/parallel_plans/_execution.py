@@ -1,10 +1,10 @@
 """A layout's step really run by ranks whose devices sleep and whose links are slow: the oracle beside the model.
 
 Every rank has its real part of the net, trains it, and sends what its layout makes it send: rings of messages
-(:func:`helpers.parallel._execution.execute`) between data and tensor ranks, activations and their gradients between
-stages. A pass takes as long as the device is said to take, for its real work is done within that time and the rest is
-slept; a message takes as long as its link. Nothing here knows of a total: who waits for whom comes of the messages.
-All of it is on the CPU over gloo, also where there are GPUs, for sleeping needs none.
+(:func:`helpers.studies.data_parallel._execution.execute`) between data and tensor ranks, activations and their
+gradients between stages. A pass takes as long as the device is said to take, for its real work is done within that time
+and the rest is slept; a message takes as long as its link. Nothing here knows of a total: who waits for whom comes of
+the messages. All of it is on the CPU over gloo, also where there are GPUs, for sleeping needs none.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from helpers.links import Link, Port, sleep_until
 from helpers.parallel._collectives import collective
 from helpers.parallel._costs import BUCKET_BYTES, bucket_layers
 from helpers.parallel._data_parallel import shard
-from helpers.parallel._devices import fastest_step_s, step_times
-from helpers.parallel._execution import RankPool, execute
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.parallel.pipeline._schedules import FORWARD
 from helpers.parallel.pipeline._stages import split_stages
 from helpers.results import Result
+from helpers.studies.data_parallel._devices import fastest_step_s, step_times
+from helpers.studies.data_parallel._execution import RankPool, execute
 from helpers.studies.parallel_plans._costs import LayerWork
 from helpers.studies.parallel_plans._footprint import Layout, Plan, check_plan, check_rows, cut_linear, handed_on
 

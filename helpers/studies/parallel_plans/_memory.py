@@ -24,10 +24,10 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from helpers.checks import batch_shape
 from helpers.memory import _trace as records
-from helpers.parallel._execution import RankPool, rank_device
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.parallel.pipeline._schedules import BACKWARD, FORWARD
 from helpers.parallel.pipeline._stages import split_stages
+from helpers.studies.data_parallel._execution import RankPool, rank_device
 from helpers.studies.parallel_plans import _footprint as footprints
 from helpers.studies.parallel_plans._footprint import (
     Layout,

@@ -11,7 +11,8 @@ from matplotlib.patches import PathPatch, Polygon, Rectangle
 from matplotlib.path import Path
 
 from helpers.checks import boolean, choice, members, one_of, whole_number
-from helpers.plotting._paper import (  # fmt: skip
+from helpers.plotting._style import mixed
+from helpers.studies._paper import (
     COMPUTING,
     DATA,
     EMPTY,
@@ -26,7 +27,6 @@ from helpers.plotting._paper import (  # fmt: skip
     tint,
     write,
 )
-from helpers.plotting._style import mixed
 
 if TYPE_CHECKING:
     from helpers.studies.parallel_plans import Layout

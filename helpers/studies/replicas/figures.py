@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from helpers.checks import members, named, whole_number
-from helpers.plotting._paper import COMPUTING, DATA, EMPTY, INK, QUIET, SENDING, arrow, box, paper, tint, write
+from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, SENDING, arrow, box, paper, tint, write
 
 _NAME_IN, _STAGE_IN, _GAP_IN, _ROW_IN, _TOP_IN, _MOST = 1.05, 0.95, 0.3, 0.42, 0.62, 12
 

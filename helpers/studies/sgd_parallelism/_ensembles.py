@@ -16,8 +16,8 @@ from torch.func import functional_call, vmap
 from helpers import console, timing
 from helpers.checks import number, whole_number
 from helpers.models import BasicFCModel
-from helpers.parallel._execution import RankPool
 from helpers.results import Record, derived
+from helpers.studies.data_parallel._execution import RankPool
 from helpers.studies.sgd_parallelism import _problems as problems
 from helpers.studies.sgd_parallelism._problems import Examples, chosen
 from helpers.studies.sgd_parallelism._stacking import rows, stack_weights, unstack_weights

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from helpers.checks import members, named
-from helpers.plotting._paper import COMPUTING, DATA, INK, QUIET, SENDING, arrow, box, paper, tint, write
+from helpers.studies._paper import COMPUTING, DATA, INK, QUIET, SENDING, arrow, box, paper, tint, write
 
 _LEFT_IN, _LINE_IN, _GAP_IN, _PAD_IN = 1.45, 0.225, 0.24, 0.1
 _CODE_IN = 0.0875  # a character of code at 10 points

@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 
 from helpers.links import Activity, Link, Port, joined
-from helpers.parallel import _costs as costs, _execution as execution
+from helpers.parallel import _costs as costs
 from helpers.parallel._collectives import ALGORITHMS, collective
 from helpers.parallel._costs import LayerCost
+from helpers.studies.data_parallel import _execution as execution
 
 SLOW = Link(bandwidth_bytes_per_s=10e6, latency_s=10e-3)
 

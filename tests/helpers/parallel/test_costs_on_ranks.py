@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 
 from helpers.links import Link, Recorder, Timeline, joined
-from helpers.parallel import _costs as costs, _execution as execution
+from helpers.parallel import _costs as costs
 from helpers.parallel._collectives import collective
-from helpers.parallel._devices import fastest_step_s
+from helpers.studies.data_parallel import _execution as execution
+from helpers.studies.data_parallel._devices import fastest_step_s
 
 # A link slow enough that the machine's own time is small beside it, even with both cores busy elsewhere.
 SLOW = Link(bandwidth_bytes_per_s=10e6, latency_s=10e-3)

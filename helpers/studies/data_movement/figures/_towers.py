@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from helpers.checks import members, named, whole_number
-from helpers.plotting._paper import COMPUTING, DATA, INK, QUIET, SENDING, arrow, box, paper, tint, write
+from helpers.studies._paper import COMPUTING, DATA, INK, QUIET, SENDING, arrow, box, paper, tint, write
 
 _TOWER_IN, _NARROWEST_IN, _WIDEST_IN, _ROW_IN, _GAP_IN, _EDGE_IN = 3.7, 0.4, 2.9, 0.34, 0.06, 0.9
 _INSIDE_IN = 1.9  # a narrower bar has its words beside it

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from helpers.checks import boolean, members, whole_number
-from helpers.plotting._paper import COMPUTING, DATA, EMPTY, QUIET, SENDING, arrow, box, keys, paper, tint, write
+from helpers.studies._paper import COMPUTING, DATA, EMPTY, QUIET, SENDING, arrow, box, keys, paper, tint, write
 
 _CELL_IN, _LEFT_IN, _MEMORY_IN, _FILE_IN, _KEYS_IN = 0.62, 1.05, 0.42, 1.5, 5.0
 

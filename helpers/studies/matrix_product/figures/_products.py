@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.checks import whole_number
-from helpers.plotting._paper import COMPUTING, DATA, EMPTY, QUIET, paper, write
+from helpers.studies._paper import COMPUTING, DATA, EMPTY, QUIET, paper, write
 
 _CELL_IN, _GAP_IN, _TOP_IN, _MOST = 0.26, 0.42, 0.5, 8
 

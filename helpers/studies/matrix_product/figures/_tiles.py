@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.checks import whole_number
-from helpers.plotting._paper import COMPUTING, DATA, EMPTY, INK, QUIET, keys, paper, tint, write
+from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, QUIET, keys, paper, tint, write
 
 _CELL_IN, _GAP_IN, _LEFT_IN, _TOP_IN, _MOST = 0.17, 0.42, 0.3, 0.34, 24
 

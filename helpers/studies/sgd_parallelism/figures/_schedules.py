@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from helpers.checks import number
-from helpers.plotting._paper import COMPUTING, DATA, INK, QUIET, SENDING, arrow, box, keys, paper, tint, write
 from helpers.plotting._style import COLOURS
+from helpers.studies._paper import COMPUTING, DATA, INK, QUIET, SENDING, arrow, box, keys, paper, tint, write
 
 _LEFT_IN, _PER_UNIT_IN, _WIDE_IN = 0.75, 0.74, 7.3
 _LANE_IN, _HEAD_IN, _PANEL_IN = 0.3, 0.34, 1.2

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
 
 from helpers.checks import one_of, whole_number
-from helpers.plotting._paper import COMPUTING, DATA, INK, QUIET, SENDING, box, keys, paper, tint, write
+from helpers.studies._paper import COMPUTING, DATA, INK, QUIET, SENDING, box, keys, paper, tint, write
 
 if TYPE_CHECKING:
     from helpers.studies.simulators.systolic import Frame, SystolicRun

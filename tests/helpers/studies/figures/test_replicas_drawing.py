@@ -6,8 +6,8 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from helpers.plotting._paper import SENDING
 from helpers.studies import replicas
+from helpers.studies._paper import SENDING
 
 STAGES = ["layer", "tanh", "layer 2"]
 

@@ -7,8 +7,8 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from helpers.plotting._paper import SENDING
 from helpers.studies import sgd_parallelism
+from helpers.studies._paper import SENDING
 
 
 def counted(until):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from helpers.links import Link
-from helpers.parallel import SleepingLayer, measure_message_overhead
+from helpers.studies.data_parallel import SleepingLayer, measure_message_overhead
 from helpers.studies.parallel_plans import Layout, count_footprint
 from helpers.studies.parallel_plans._choosing import Choice, choose, described, layouts_of
 from helpers.studies.parallel_plans._costs import strategy_step

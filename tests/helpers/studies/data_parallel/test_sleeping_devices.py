@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from helpers.links import Link, Recorder, joined, sleep_until
-from helpers.parallel import _comparing as comparing, _costs as costs, _devices as devices
+from helpers.parallel import _comparing as comparing, _costs as costs
 from helpers.parallel._data_parallel import shard
 from helpers.plotting import gantt
+from helpers.studies.data_parallel import _devices as devices
 
 SLOW = Link(bandwidth_bytes_per_s=5e6, latency_s=5e-3)
 CLOSE = 0.25

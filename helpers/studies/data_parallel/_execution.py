@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from helpers.links import Link, Port, Recorder, sleep_until
 from helpers.parallel import _collectives as collectives
-from helpers.parallel._devices import step_times
 from helpers.results import Record
+from helpers.studies.data_parallel._devices import step_times
 
 _SMALL_ELEMENTS, _LARGE_ELEMENTS = 2, 2**16  # float32: 8 B and 256 KiB
 _WARM_UPS = 3

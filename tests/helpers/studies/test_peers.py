@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from helpers import results
-from helpers.operations import _peers as peers
+from helpers.studies.peers import _counting as peers
 
 
 @pytest.fixture
