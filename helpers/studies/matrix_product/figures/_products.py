@@ -8,7 +8,8 @@ from matplotlib.patches import Rectangle
 from helpers.checks import whole_number
 from helpers.studies._paper import COMPUTING, DATA, EMPTY, QUIET, paper, write
 
-_CELL_IN, _GAP_IN, _TOP_IN, _MOST = 0.26, 0.42, 0.5, 8
+_CELL_IN, _GAP_IN, _TOP_IN, _MARGIN_IN, _APART_IN = 0.26, 0.42, 0.5, 0.35, 0.7
+_MOST = 8
 
 
 def draw_products(n: int = 4, *, title: str = "Uses of one element") -> Figure:
@@ -19,7 +20,7 @@ def draw_products(n: int = 4, *, title: str = "Uses of one element") -> Figure:
     whole_number("n", n, at_least=2, at_most=_MOST)
     side = n * _CELL_IN
     panel = 3 * side + 2 * _GAP_IN
-    drawn, axes = paper(2 * panel + 1.3, side + 1.15, title=title)
+    drawn, axes = paper(2 * (panel + _MARGIN_IN) + _APART_IN, side + 1.15, title=title)
     row, column = n // 4, n // 2
     element = {(row, column)}
     panels = {
@@ -28,7 +29,7 @@ def draw_products(n: int = 4, *, title: str = "Uses of one element") -> Figure:
                   f"an element of a takes part in {n} results"),
     }  # fmt: skip
     for place, (name, (of_b, made, used)) in enumerate(panels.items()):
-        left = 0.3 + place * (panel + 0.7)
+        left = _MARGIN_IN + place * (panel + _APART_IN)
         write(axes, left + panel / 2, 0.25, name, size=13, bold=True)
         for index, shown in enumerate((element, of_b, made)):
             x = left + index * (side + _GAP_IN)
