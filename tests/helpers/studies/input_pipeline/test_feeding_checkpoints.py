@@ -167,7 +167,7 @@ def test_checkpoints_that_are_not_there(tmp_path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["step_00000007.pt"]
     (tmp_path / "step_final.pt").touch()  # somebody else's
     assert checkpointer.load()["x"] == 1
-    with pytest.raises(TypeError, match=r"disk is a helpers\.parallel\.Link"):
+    with pytest.raises(TypeError, match=r"disk is a helpers\.links\.Link"):
         input_pipeline.Checkpointer(tmp_path, disk=1e6)
 
 

@@ -120,7 +120,7 @@ def test_images_are_refused_with_what_to_do(tmp_path, pictures, monkeypatch) -> 
         input_pipeline.DecodedImages(pictures, crop=16)[-1]
     with pytest.raises(ValueError, match="seed=-1 is too small"):
         input_pipeline.DecodedImages(pictures, crop=16, seed=-1)
-    with pytest.raises(TypeError, match=r"disk is a helpers\.parallel\.Link"):
+    with pytest.raises(TypeError, match=r"disk is a helpers\.links\.Link"):
         input_pipeline.FilesOnOneDisk(pictures, 1e6)
     with pytest.raises(ValueError, match="'jpeg', 'png'"):
         input_pipeline.write_images(tmp_path, file_format="gif")

@@ -161,7 +161,7 @@ def test_what_makes_no_sense_is_refused(call, said) -> None:
 
 def test_a_link_that_is_a_number_and_a_gpu_that_is_not_there_are_refused(monkeypatch) -> None:
     for wrong in ({"pinned": 1e9}, {"pageable": 1e9}):
-        with pytest.raises(TypeError, match=r"is a helpers\.parallel\.Link"):
+        with pytest.raises(TypeError, match=r"is a helpers\.links\.Link"):
             SleepingAccelerator(0.1, **wrong)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for call in (

@@ -210,7 +210,7 @@ def test_bad_questions_are_answered_in_a_sentence() -> None:
     net = blocks(2, 16, 32)
     with pytest.raises(TypeError, match=r"choose cuts an nn\.Sequential into stages; got a Linear"):
         choose(nn.Linear(2, 2), 2, LINK, 1e9, inputs=(4, 2), flops_per_s=1e6)
-    with pytest.raises(TypeError, match=r"link is a helpers\.parallel\.Link"):
+    with pytest.raises(TypeError, match=r"link is a helpers\.links\.Link"):
         choose(net, 2, 1e6, 1e9, inputs=(8, 16), flops_per_s=1e6)
     for given in ({}, {"flops_per_s": 1e6, "layer_costs": []}):
         with pytest.raises(ValueError, match="give either flops_per_s, or layer_costs"):
