@@ -816,8 +816,11 @@ for seen in (1, 3):
     drafted = decoding.speculate(counting, table, prompt[0].tolist(), 90, verify=verify)
     matching = sum(ours == theirs for ours, theirs in zip(drafted.tokens, alone, strict=True))
     passes_of[seen] = drafted.calls
-    print(f"tokens seen: {seen}, {matching} of 90 as without drafts, in {drafted.calls} passes")
-assert matching == 90 and passes_of[3] == 18 < passes_of[1] < 90
+    print(
+        f"tokens seen: {seen}, {matching} of 90 as without drafts, in {drafted.calls} passes"
+    )
+assert matching == 90
+assert passes_of[3] == 18 < passes_of[1] < 90
 
 # %% tags=["hide-input", "look"]
 sentence = "a pass over 5 tokens takes less than 4 steps"
