@@ -45,14 +45,13 @@ import time
 import torch
 
 import helpers
-from helpers.studies import matrix_product
 
 if "machine_card" not in dir(helpers):
     raise ImportError(f"{helpers.__file__} hides the course's helpers: rename it, and restart")
 from torch.nn.functional import gelu
 
 from helpers import exercises, plotting, timing, units
-from helpers.studies import decoding, start_here
+from helpers.studies import decoding, matrix_product, start_here
 
 check = exercises.checks_of("start_here")
 torch.set_num_threads(1)  # one core
