@@ -247,6 +247,7 @@ plotting.play(
     decoding.cache_frames(["one", ",", "two", ",", "three", ",", "four", ","], prompt=4),
     title="Decoding with a cache",
     captions=["The whole prompt goes in."] + 3 * ["The token that came out goes in, alone."],
+    stills=[0, 1, 3],
     alt="The prompt fills the cache, and then each pass adds one token's key and value.",
 )
 
