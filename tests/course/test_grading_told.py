@@ -69,7 +69,7 @@ def test_deleted_cells_are_told_in_the_note(told):
     row = told[0]["deleted"]
     assert {name: float(row[name]) for name in FULL} == FULL
     gone = ", ".join(f"the checks of {name}" for name in (FIRST, KERNEL, LAST))
-    assert row["note"] == f"deleted: {gone}, 1 other cell that you gave; the originals counted"
+    assert row["note"] == f"deleted: {gone}, 1 cell that was given; the originals counted"
 
 
 def test_no_folder_of_this_machine_and_no_turned_text_is_on_a_page(told):
