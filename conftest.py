@@ -24,6 +24,7 @@ MAY_SKIP_IN_CI = {
     "a GPU, or a machine without one": r"\b(CUDA|GPU)\b",
     "another operating system": r"\b(Linux|POSIX|Unix|macOS|Windows)\b",
     "a user who is not root": r"^root may write everywhere$",
+    "a processor that lets a program withhold its answers": r"\bcpuid_fault\b",
     "what the machine's owner forbids": r"\bnamespaces?\b|\bunshare\b|\bkeyring\b",
 }
 

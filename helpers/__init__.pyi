@@ -44,7 +44,7 @@ from .memory import (
     profile_mem as profile_mem,
 )
 from .models import AlexNet as AlexNet, BasicFCModel as BasicFCModel, LeNet as LeNet
-from .operations import profile_ops as profile_ops
+from .operations import count_ops as count_ops, profile_ops as profile_ops
 from .profiling import (
     estimate_step_time as estimate_step_time,
     kernel_table as kernel_table,

@@ -26,7 +26,7 @@ def whole_number(name: str, value: Any, *, at_least: int = 1, at_most: int | Non
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}={short(value)} is {_kind(value)}; {accepted}") from None
+        raise TypeError(f"{name}={short(value)} is {kind_of(value)}; {accepted}") from None
     if isinstance(value, bool) or type(value).__name__ == "bool":  # NumPy's bool is its own type, and an index
         raise TypeError(f"{name}={value} is a bool; {accepted}")
     if number < at_least:
@@ -42,11 +42,11 @@ def real(name: str, value: Any, accepted: str = "give a number") -> float:
     Raises TypeError for what is no number, ValueError for one that a float cannot hold.
     """
     if isinstance(value, str | bytes | bool) or value is None:
-        raise TypeError(f"{name}={short(value)} is {_kind(value)}; {accepted}")
+        raise TypeError(f"{name}={short(value)} is {kind_of(value)}; {accepted}")
     try:
         return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name}={short(value)} is {_kind(value)}; {accepted}") from None
+        raise TypeError(f"{name}={short(value)} is {kind_of(value)}; {accepted}") from None
     except OverflowError:
         raise ValueError(f"{name}={short(value)} is too large; {accepted}") from None
 
@@ -67,11 +67,11 @@ def members(name: str, values: Any, what: str, *, kind: type | tuple[type, ...] 
     ``what`` says what its members are; each must be a ``kind``.
     """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise TypeError(f"{name}={short(values)} is {_kind(values)}; give a list of {what}")
+        raise TypeError(f"{name}={short(values)} is {kind_of(values)}; give a list of {what}")
     found = list(values)
     wrong = next((place for place, member in enumerate(found) if not isinstance(member, kind)), None)
     if wrong is not None:
-        raise TypeError(f"{name}[{wrong}]={short(found[wrong])} is {_kind(found[wrong])}; give a list of {what}")
+        raise TypeError(f"{name}[{wrong}]={short(found[wrong])} is {kind_of(found[wrong])}; give a list of {what}")
     return found
 
 
@@ -84,21 +84,21 @@ def numbers(name: str, values: Any, *, at_least: float = -math.inf, above: float
 def named(name: str, values: Any, what: str) -> Mapping[Any, Any]:
     """Return ``values``; raise TypeError unless it is a mapping from names to ``what``."""
     if not isinstance(values, Mapping):
-        raise TypeError(f"{name}={short(values)} is {_kind(values)}; give a dictionary from names to {what}")
+        raise TypeError(f"{name}={short(values)} is {kind_of(values)}; give a dictionary from names to {what}")
     return values
 
 
 def one_of(name: str, value: Any, kind: type | tuple[type, ...], accepted: str) -> Any:
     """Return ``value``; raise TypeError unless it is a ``kind``."""
     if not isinstance(value, kind):
-        raise TypeError(f"{name}={short(value)} is {_kind(value)}; give {accepted}")
+        raise TypeError(f"{name}={short(value)} is {kind_of(value)}; give {accepted}")
     return value
 
 
 def boolean(name: str, value: Any, accepted: str = "give True or False") -> bool:
     """Return ``value`` as a bool; raise TypeError unless it is True or False, as "no" would count as true."""
     if type(value).__name__ not in ("bool", "bool_"):  # Python's, and NumPy's of both its versions
-        raise TypeError(f"{name}={short(value)} is {_kind(value)}; {accepted}")
+        raise TypeError(f"{name}={short(value)} is {kind_of(value)}; {accepted}")
     return bool(value)
 
 
@@ -118,8 +118,13 @@ def choice(name: str, value: Any, accepted: Iterable[str]) -> Any:
     return value
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """Return the class of ``value`` as a sentence names it, with its article."""
     if value is None:
         return "None"
     kind = type(value).__name__
-    return f"text, as {kind}" if isinstance(value, str | bytes) else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return (
+        f"text, as {kind}"
+        if isinstance(value, str | bytes)
+        else f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+    )

@@ -2,7 +2,7 @@
 
 HTML is without script and takes its colours from the page. A result that has such rows gives its cells as text.
 
-Lesson 07.
+Lesson 11.
 """
 
 from __future__ import annotations

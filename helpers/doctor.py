@@ -184,7 +184,7 @@ def _check_packages() -> str:
     return f"all {len(ranges)} are installed, in versions that the course is made for"
 
 
-@_check("torchvision", "the models and data sets of lessons 06 and 07", needed=True)
+@_check("torchvision", "the models and data sets of lessons 10 and 11", needed=True)
 def _check_torchvision() -> str:
     """Import torchvision, which fails when it was built for another torch."""
     torchvision = _imported("torchvision", "torchvision must be built for this torch; " + _SETUP)
@@ -287,7 +287,7 @@ def _check_cuda() -> str:
     return f"a kernel ran on {torch.cuda.get_device_name(0)}"
 
 
-@_check("C++ compiler", "the compiled programs of lessons 01, 11 and 12")
+@_check("C++ compiler", "the compiled programs of lessons 01, 17 and 18")
 def _check_compiler() -> str:
     """Compile three lines of C++ into a library, load it and call it."""
     native = _imported("helpers.native")
@@ -300,7 +300,7 @@ def _check_compiler() -> str:
     return f"{library.compiler} compiled a library that loads and runs"
 
 
-@_check("GPU compiler", "a GPU's instructions, counted without one, in lessons 02 and 11")
+@_check("GPU compiler", "a GPU's instructions, counted without one, in lessons 02 and 17")
 def _check_nvrtc() -> str:
     """Compile a kernel with the NVRTC of torch's wheels, and disassemble it."""
     _imported("torch")
@@ -314,7 +314,7 @@ def _check_nvrtc() -> str:
     )
 
 
-@_check("disassembler", "reading a processor's instructions in lessons 11 and 12")
+@_check("disassembler", "reading a processor's instructions in lessons 17 and 18")
 def _check_disassembler() -> str:
     """Start objdump."""
     tools = _imported("helpers.native._tools")

@@ -21,7 +21,7 @@ from helpers.results import Record
 class Link(Record):
     """A link: ``bandwidth_bytes_per_s`` (infinite for one that only delays) and ``latency_s`` a message.
 
-    Raises ValueError for a bandwidth that is not above 0 and for a latency that is negative or not finite. Lesson 04.
+    Raises ValueError for a bandwidth that is not above 0 and for a latency that is negative or not finite. Lesson 05.
     """
 
     bandwidth_bytes_per_s: float
@@ -37,7 +37,7 @@ class Link(Record):
     def transfer_s(self, size_bytes: float) -> float:
         """Return the seconds of one message of ``size_bytes``: the latency and the bytes over the bandwidth.
 
-        Raises ValueError for a negative size. Lesson 04.
+        Raises ValueError for a negative size. Lesson 05.
         """
         if size_bytes < 0:
             raise ValueError(f"size_bytes must be at least 0; got {size_bytes!r}")
@@ -45,7 +45,7 @@ class Link(Record):
 
 
 class PublishedLink(Record):
-    """A link that is on sale: one direction of it, without latency, and who says so. Lesson 04."""
+    """A link that is on sale: one direction of it, without latency, and who says so. Lesson 05."""
 
     link: Link
     source: str
@@ -61,7 +61,7 @@ def checked_link(name: str, value: object) -> Link:
 class Activity(Record):
     """What ``kind`` of thing filled ``lane`` (a rank, a port) from ``start_s`` to ``end_s``.
 
-    It has what ``plotting.gantt`` reads of a span: ``gantt(timeline.activities, title=...)`` draws it. Lesson 04.
+    It has what ``plotting.gantt`` reads of a span: ``gantt(timeline.activities, title=...)`` draws it. Lesson 05.
     """
 
     lane: str
@@ -82,14 +82,14 @@ class Activity(Record):
 
     @property
     def duration_s(self) -> float:
-        """The seconds from start to end. Lesson 04."""
+        """The seconds from start to end. Lesson 05."""
         return self.end_s - self.start_s
 
 
 class Timeline(Record):
     """What every lane did, in the order of its starts; ``gantt(timeline.activities, ...)`` draws it.
 
-    ``duration_s`` is from the first start to the last end. Lesson 04.
+    ``duration_s`` is from the first start to the last end. Lesson 05.
     """
 
     duration_s: float
@@ -98,7 +98,7 @@ class Timeline(Record):
     def busy_s(self, lane: str, kind: str | None = None) -> float:
         """Return the seconds in which ``lane`` did something (of ``kind``, if given): overlaps count once.
 
-        Raises ValueError for a lane that is not there, naming those that are. Lesson 04.
+        Raises ValueError for a lane that is not there, naming those that are. Lesson 05.
         """
         lanes = dict.fromkeys(activity.lane for activity in self.activities)
         if lane not in lanes:
@@ -117,7 +117,7 @@ def joined(activities: Iterable[Activity], *, zero_s: float | None = None) -> Ti
     ``zero_s`` is by default the first start.
 
     The ranks' clocks must be one clock: ``time.perf_counter`` is, for the processes of one machine. Raises
-    ValueError where there is nothing to join. Lesson 04.
+    ValueError where there is nothing to join. Lesson 05.
     """
     ordered = sorted(activities, key=lambda each: (each.lane, each.start_s, each.end_s))
     if not ordered:
@@ -129,18 +129,18 @@ def joined(activities: Iterable[Activity], *, zero_s: float | None = None) -> Ti
 
 
 class Recorder:
-    """Collects what one rank did, in its own process; ``activities`` goes back to the caller. Lesson 04."""
+    """Collects what one rank did, in its own process; ``activities`` goes back to the caller. Lesson 05."""
 
     def __init__(self) -> None:
         self.activities: list[Activity] = []
 
     def add(self, lane: str, start_s: float, end_s: float, *, kind: str, label: str = "") -> None:
-        """Note one activity; times are of ``time.perf_counter``. Lesson 04."""
+        """Note one activity; times are of ``time.perf_counter``. Lesson 05."""
         self.activities.append(Activity(lane, start_s, end_s, kind, label))
 
     @contextmanager
     def activity(self, lane: str, *, kind: str, label: str = "") -> Iterator[None]:
-        """Note the block as one activity, also when it raises. Lesson 04."""
+        """Note the block as one activity, also when it raises. Lesson 05."""
         start_s = time.perf_counter()
         try:
             yield
@@ -164,7 +164,7 @@ def sleep_for(duration_s: float) -> None:
 
 
 class Port:
-    """One direction of a rank's port: messages follow one another, each as long as ``link`` needs. Lesson 04."""
+    """One direction of a rank's port: messages follow one another, each as long as ``link`` needs. Lesson 05."""
 
     def __init__(self, link: Link) -> None:
         self.link = link

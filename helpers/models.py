@@ -134,7 +134,7 @@ class AlexNet(nn.Module):
     without which the 55 by 55 maps of the paper would need 227.
 
     Raises TypeError or ValueError for a size that is not accepted, for widths that do not divide by the towers, and,
-    when called, for images of another type or shape. Lesson 05.
+    when called, for images of another type or shape. Lesson 06.
     """
 
     CROSSING = ("conv3", "fc6", "fc7", "fc8")
@@ -203,7 +203,7 @@ class TowerNorm(nn.Module):
     """AlexNet's local response normalisation, of the maps of each tower by themselves; the shape stays.
 
     b = a / (2 + 1e-4 sum a^2)^0.75 over five neighbouring maps (Krizhevsky et al., 2012, section 3.3); PyTorch's
-    ``alpha`` is divided by the five. Lesson 05.
+    ``alpha`` is divided by the five. Lesson 06.
     """
 
     def __init__(self, towers: int = 1) -> None:
@@ -220,7 +220,7 @@ def causal_attention(queries: torch.Tensor, keys: torch.Tensor, values: torch.Te
 
     The result has the queries' shape. The queries are those of the *last* q of the t tokens, and each sees its own
     token and all before it: with one query nothing is masked (``is_causal=True`` of PyTorch takes the queries for the
-    first q). Query heads that share a head of keys stand as rows of one product, so no key is copied. Lesson 15.
+    first q). Query heads that share a head of keys stand as rows of one product, so no key is copied. Lesson 22.
     """
     group, q, t = queries.shape[1] // keys.shape[1], queries.shape[2], keys.shape[2]
     rows = queries.unflatten(1, (-1, group)).flatten(2, 3)
@@ -241,7 +241,7 @@ class Decoder(nn.Module):
     A position that was never trained has a random vector: train on as many tokens as are decoded later.
 
     Raises TypeError or ValueError for sizes that are not accepted, and, when called, for tokens, a cache and a start
-    that do not fit. Lesson 15.
+    that do not fit. Lesson 22.
     """
 
     def __init__(

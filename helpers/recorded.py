@@ -2,7 +2,7 @@
 
 One JSON file a lesson in course/recorded/ holds what :data:`RECORDERS` names for it, with the machine, the
 versions, the date, the commit and the command that made it. ``python -m helpers.recorded 00`` writes lesson
-00's on the machine at hand; it needs what the library itself does, no Jupyter. Lesson 07's needs
+00's on the machine at hand; it needs what the library itself does, no Jupyter. Lesson 11's needs
 torchvision too.
 
 Lesson 00.
@@ -34,16 +34,16 @@ RECORDERS: dict[str, dict[str, str]] = {
     "00": {"products": "helpers.recorded:measure_products", "first calls": "helpers.recorded:measure_first_call"},
     "01": {"limits": "helpers.hardware:probe", "links": "helpers.access:measure_links"},
     "02": {"matrix products": "helpers.studies.matrix_product:measure_products"},
-    "06": {"copying": "helpers.feeding:measure_copying"},
-    "07": {"peers": "helpers.operations:count_with_peers"},
-    "12": {"story": "helpers.studies.fused_bias:measure_story"},
-    "12-cpu": {"compilers": "helpers.studies.fused_bias:measure_compilers"},
-    "11": {
+    "10": {"copying": "helpers.feeding:measure_copying"},
+    "11": {"peers": "helpers.operations:count_with_peers"},
+    "18": {"story": "helpers.studies.fused_bias:measure_story"},
+    "18-cpu": {"compilers": "helpers.studies.fused_bias:measure_compilers"},
+    "17": {
         "placements on CUDA": "helpers.studies.constant_weights:measure_cuda",
         "growing networks on CUDA": "helpers.studies.constant_weights:measure_growth",
     },
-    "11-cpu": {"peers": "helpers.studies.constant_weights:measure_peers"},
-    "14-cpu": {"convolutions": "helpers.studies.convolution_time:measure_networks"},
+    "17-cpu": {"peers": "helpers.studies.constant_weights:measure_peers"},
+    "20-cpu": {"convolutions": "helpers.studies.convolution_time:measure_networks"},
 }
 _SIDE = 1024
 _BUDGET_S = 5.0
@@ -186,7 +186,7 @@ def _html_row(kind: str, cells: Sequence[str]) -> str:
 def show(lesson: str, name: str, *, folder: Path | None = None) -> None:
     """Display what ``lesson`` recorded as ``name`` in ``folder`` (by default the course's), under its machine's name.
 
-    Raises FileNotFoundError where no run is recorded, and ValueError for a name that was not recorded. Lesson 07.
+    Raises FileNotFoundError where no run is recorded, and ValueError for a name that was not recorded. Lesson 11.
     """
     from IPython.display import display
 

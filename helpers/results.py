@@ -83,6 +83,11 @@ class Result:
     def _shown(self) -> list[tuple[str, Any]]:
         return [(field.name, getattr(self, field.name)) for field in dataclasses.fields(self) if field.repr]
 
+    @classmethod
+    def _upgraded(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return recorded ``values`` as those of today's fields; a class whose fields have changed says how."""
+        return values
+
     def table(self) -> pd.DataFrame:
         """Return a DataFrame of plain numbers: one row, or one a member of the tuple of results it holds.
 
@@ -117,13 +122,15 @@ class Record(Result):
 def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> ResultType:
     """Build a ``result_type`` from what :meth:`Result.to_dict` gave, nested results and tuples included.
 
-    The types that the fields declare say what becomes of a list (a tuple) or of the string "NaN" (a float).
+    The types that the fields declare say what becomes of a list (a tuple) or of the string "NaN" (a float). What was
+    recorded before a class changed its fields is read as that class says.
     Raises ValueError when a field is missing, unknown, of another type or shape, naming it.
     """
     if not (isinstance(result_type, type) and issubclass(result_type, Result)):
         raise TypeError(f"result_type={result_type!r:.80} is no class of results; give one, such as timing.Timing")
     if not isinstance(values, Mapping):
         raise ValueError(f"not a {result_type.__name__}: a mapping of field names is needed, not {values!r:.80}")
+    values = result_type._upgraded(values)
     hints = typing.get_type_hints(result_type)
     fields = {field.name: field for field in dataclasses.fields(result_type) if field.init}
     unknown = sorted(set(values) - set(fields), key=str)

@@ -30,12 +30,12 @@ RESULTS: dict[str, dict[str, str]] = {
     "00": {"products": "helpers.timing:Comparison", "first calls": "helpers.timing:CudaTiming"},
     "01": {"limits": "helpers.hardware:MachineLimits", "links": "helpers.access._copies:SystemLinks"},
     "02": {"matrix products": "helpers.studies.matrix_product:ProductTimes"},
-    "06": {"copying": "helpers.feeding._starvation:CopyingTable"},
-    "11": {
+    "10": {"copying": "helpers.feeding._starvation:CopyingTable"},
+    "17": {
         "placements on CUDA": "helpers.studies.constant_weights:CudaTimes",
         "growing networks on CUDA": "helpers.studies.constant_weights:CudaTimes",
     },
-    "12": {"story": "helpers.studies.fused_bias:StoryFigures"},
+    "18": {"story": "helpers.studies.fused_bias:StoryFigures"},
 }
 LESSONS = tuple(RESULTS)
 FOLDER = "recorded/gpu"

@@ -43,7 +43,7 @@ def parse(text: str, unit: str, *, bare: bool = False) -> float:
     With ``bare`` a number alone is in the base unit.
 
     Raises ValueError when the text holds no number, no unit, or one that is not a multiple of ``unit``, and TypeError
-    when it is no text. Lesson 07.
+    when it is no text. Lesson 11.
     """
     boolean("bare", bare)
     _require_known(unit)

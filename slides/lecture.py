@@ -37,6 +37,7 @@ _BEFORE = (
     "acts may be held apart; ask before you tell, and let a neighbour's guess be defended.</p>"
 )
 _PLAN = Path(__file__).with_name("lecture.toml")
+_APPENDIX = "appendix "
 _SHOWN = {"output": "slide-output", "code": "slide-code", "both": "slide-more"}
 _FIELDS = {"title", "topics", "short", "seconds", "cells", "text", "ask", "answer", "first", "live", *KEYS} - {
     "headline"
@@ -58,8 +59,9 @@ def plan(path: Path = _PLAN, *, short: bool = False) -> list[Slide]:
 def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) -> tuple[Deck, NotebookNode, Frame]:
     """Return the deck of ``slides``, a notebook of the cells on it, and what stands around them.
 
-    ``course`` holds the lessons' notebooks. Raises SlideError for a cell that its lesson does not have once, and where
-    the slides take more or less of the ``minutes`` than :data:`FILLED`.
+    ``course`` holds the lessons' notebooks and, in its folder appendix, those of appendices. Raises SlideError for a
+    cell that its lesson does not have once, and where the slides take more or less of the ``minutes`` than
+    :data:`FILLED`.
     """
     seconds = sum(slide["seconds"] for slide in slides)
     least, most = (round(60 * minutes * share) for share in FILLED)
@@ -82,7 +84,7 @@ def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) 
         eyebrow=f"Lecture · {deck.facts}",
         lead="Why does training take a data centre, and what would you build?",
         notes=_BEFORE,
-        footers=(TITLE, *(f"Lesson {numbers}" if numbers else TITLE for numbers in footers)),
+        footers=(TITLE, *(_footer(numbers) if numbers else TITLE for numbers in footers)),
         sizes=("", "", *_sizes("H100 SXM 80 GB")),
     )
     first = next(iter(lessons.values())).metadata
@@ -100,8 +102,16 @@ def _sizes(name: str) -> tuple[str, str, str]:
     return (f"H100, published: {memory} at {moved}", units.text(near, "B"), units.text(rate, "FLOP/s"))
 
 
+def _footer(numbers: str) -> str:
+    """Return where the cells of a slide are from: "Lesson 01, 02", or "Appendix 01"."""
+    return numbers.capitalize() if numbers.startswith(_APPENDIX) else f"Lesson {numbers}"
+
+
 def _lesson(number: str, course: Path) -> NotebookNode:
-    (path,) = find_lessons([number], course=course)
+    """Return the notebook of a lesson by its number, "01", or that of its appendix, "appendix 01"."""
+    is_appendix = number.startswith(_APPENDIX)
+    folder = course / _APPENDIX.strip() if is_appendix else course
+    (path,) = find_lessons([number.removeprefix(_APPENDIX)], course=folder)
     notebook = read_notebook(path)
     notebook.metadata["stem"] = path.stem
     return notebook

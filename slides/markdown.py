@@ -70,16 +70,19 @@ class CutCell(Result):
 def cut_markdown(source: str, *, folder: Path, attachments: dict | None = None) -> CutCell:
     """Return the cell's heading, its first other block, and the rest, each as HTML ('' where there is none).
 
+    A part of a lesson asks its question in a paragraph above its list: the list is shown, and the question is said.
     A formula on its own lines counts as a paragraph. Images are inlined, read from ``folder`` where they are files.
     A link to another file of the course becomes its text, for a deck stands alone.
     """
     blocks = _blocks(render_markdown(source, folder=folder, attachments=attachments))
     heading = next((block for block in blocks if block.name in _HEADINGS), None)
     others = [block for block in blocks if block is not heading]
+    asks = heading is not None and [block.name for block in others[:2]] == ["p", "ul"] and "?" in others[0].get_text()
+    shown = others[asks : asks + 1]
     return CutCell(
         heading=heading.decode_contents().strip() if heading is not None else "",
-        text=str(others[0]) if others else "",
-        notes="\n".join(str(block) for block in others[1:]),
+        text="".join(map(str, shown)),
+        notes="\n".join(str(block) for block in others if block not in shown),
     )
 
 

@@ -1,4 +1,4 @@
-"""One Chromium for all tests that look at pages."""
+"""One Chromium for all tests that look at pages, most of which only CI runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ from tests.ci import in_ci
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests with a browser ``ci`` unless they are marked ``in_test``, before pytest looks at the marks."""
+    for item in items:
+        if "chromium" in getattr(item, "fixturenames", ()) and item.get_closest_marker("in_test") is None:
+            item.add_marker("ci")
 
 
 def chromium_executable() -> str:

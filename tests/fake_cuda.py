@@ -3,7 +3,7 @@
 Tensors on it lie in this process's memory and say that they are on ``cuda:0``; its kernels are those of the library,
 compiled for it by NVRTC, and what they compute is computed in NumPy from the addresses that they are launched with.
 Its times are a processor's and mean nothing. It lives in a process of its own: ``python -m tests.fake_cuda FOLDER``
-records it there as a reader records a GPU.
+records it there as a reader records a GPU, and ``python -m tests.fake_cuda FOLDER 02`` for lesson 02 alone.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -290,12 +291,12 @@ def shorten() -> None:
     """Let the recorders take the same path on little: few candidates, small matrices, no time to spend."""
     from helpers import access, feeding, hardware, recorded
     from helpers.feeding import _starvation as starvation
-    from helpers.hardware.limits import _cuda as limits, _peak as peak
+    from helpers.hardware.limits import _cuda as limits, _library as library
     from helpers.studies import constant_weights, fused_bias, matrix_product
     from helpers.studies.constant_weights import _cuda_timing as cuda_timing
 
     plan = replace(limits.cuda_plan(), latency_s=0.2, whole_s=0.4, kernel_s=1e-4, most_bytes=2**22,
-                   types=("float32",), peaks=peak.Budget())  # fmt: skip
+                   types=("float32",), products=library.Budget())  # fmt: skip
     limits.cuda_plan = lambda: plan
     small = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
     cuda_timing.standard_network, cuda_timing.GROWING_WIDTHS = (lambda: small), (4, 8)
@@ -314,9 +315,9 @@ def shorten() -> None:
     recorded.RECORDERS |= {
         "01": {"limits": "fake_recorders:probe", "links": "fake_recorders:links"},
         "02": {"matrix products": "fake_recorders:products"},
-        "06": {"copying": "fake_recorders:copying"},
-        "12": {"story": "fake_recorders:story"},
-        "11": {"placements on CUDA": "fake_recorders:placements", "growing networks on CUDA": "fake_recorders:growth"},
+        "10": {"copying": "fake_recorders:copying"},
+        "18": {"story": "fake_recorders:story"},
+        "17": {"placements on CUDA": "fake_recorders:placements", "growing networks on CUDA": "fake_recorders:growth"},
     }
 
 
@@ -326,4 +327,7 @@ if __name__ == "__main__":
     shorten()
     from helpers import sending
 
-    sys.exit(sending.main([]))
+    if sys.argv[2:]:
+        sending.save(sending.record_gpu(sys.argv[2:]), Path.cwd())
+    else:
+        sys.exit(sending.main([]))

@@ -1,7 +1,11 @@
-"""A plugin of pytest: which tests stay together in one process, and which are taken first. Loaded by conftest.py."""
+"""A plugin of pytest: how many processes, which tests stay together in one, and which are taken first.
+
+Loaded by conftest.py.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 
@@ -9,7 +13,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 # Long files whose tests of one lesson need nothing of those of another: several processes share them.
-BY_LESSON = {"tests/slides/test_slide_decks.py"}
+BY_LESSON = {"tests/course/test_copies_run.py", "tests/course/test_lessons.py", "tests/slides/test_slide_decks.py"}
 
 # Files that use what takes a process seconds to start, and then all tests in it share.
 TOGETHER = {
@@ -19,7 +23,7 @@ TOGETHER = {
         "tests/helpers/layouts/test_footprint.py",
         "tests/helpers/layouts/test_strategy_costs.py",
         "tests/helpers/parallel/test_collectives.py",
-        "tests/helpers/parallel/test_costs.py",
+        "tests/helpers/parallel/test_costs_on_ranks.py",
         "tests/helpers/parallel/test_equal.py",
         "tests/helpers/parallel/test_schedules.py",
         "tests/helpers/parallel/test_sleeping_devices.py",
@@ -30,7 +34,6 @@ TOGETHER = {
         "tests/course/test_grading_hostile.py",
         "tests/course/test_grading_oddities.py",
     ),
-    "the warm kernels": ("tests/course/test_authoring_mutation.py", "tests/course/test_lessons.py"),
     "transformers": (
         "tests/helpers/memory/test_memory_peer_models.py",
         "tests/helpers/operations/test_operations_zoo.py",
@@ -46,7 +49,7 @@ def group_of(nodeid: str) -> str:
     notebook's cells.
     """
     path, _, test = nodeid.partition("::")
-    lesson = re.search(r"[\[-](\d\d)[-_]", test) if path in BY_LESSON else None
+    lesson = re.search(r"[\[/-](\d\d)[-_]", test) if path in BY_LESSON else None
     return f"{path}, lesson {lesson[1]}" if lesson else _GROUP.get(path, path)
 
 
@@ -61,6 +64,12 @@ class ByGroup(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByGroup:
     """Group the tests whatever ``--dist`` says."""
     return ByGroup(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one process more than there are processors: tests wait for sleeping links, for disks and for children."""
+    return 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def pytest_configure(config: pytest.Config) -> None:

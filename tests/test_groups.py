@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import nbformat
 import pytest
 
-from tests import planted
+from tests import groups, planted
 from tests.groups import BY_LESSON, TOGETHER
 
 SHARED = """
@@ -20,7 +21,7 @@ GROUPED = """
     import pytest
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("name", [f"{lesson}-{number}" for number in range(4) for lesson in ("00", "01")])
+    @pytest.mark.parametrize("name", [f"{lesson}-{number}" for number in range(4) for lesson in ("00", "appendix/01")])
     def test_slow(name): pass
 
     def test_other(): pass
@@ -45,11 +46,22 @@ def test_the_files_that_use_the_ranks_are_together():
     )
 
 
+def test_the_quick_tests_start_no_ranks():
+    starts = re.compile(r"two_ranks|four_ranks|\bRanks\(|\branks\.run\(|\btorchrun\(")
+    assert starts.search((planted.ROOT / TOGETHER["the ranks of conftest.py"][0]).read_text())
+    assert [name for name in QUICK if starts.search((planted.ROOT / name).read_text())] == []
+
+
+def test_there_is_a_process_more_than_usable_processors(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 7}, raising=False)
+    assert groups.pytest_xdist_auto_num_workers() == 3
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory) -> list[tuple[str, str]]:
     """The process that ran each planted test, in the order in which the tests ended."""
     folder = tmp_path_factory.mktemp("planted")
-    together = TOGETHER["the warm kernels"]
+    together = TOGETHER["transformers"]
     planted.plant(folder, {"test_shared.py": SHARED, min(BY_LESSON): GROUPED, **dict.fromkeys(together, ALONE)})
     cells = [nbformat.v4.new_code_cell(source) for source in ("state = 1", "state += 1", "assert state == 2")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "notebook.ipynb")
@@ -64,7 +76,7 @@ def processes(ran: list[tuple[str, str]], words: str) -> set[str]:
     return set(found)
 
 
-GROUPS = [r"\[00", r"\[01", "notebook", "test_shared", "test_other", "test_alone"]
+GROUPS = [r"\[00", r"/01", "notebook", "test_shared", "test_other", "test_alone"]
 
 
 @pytest.mark.parametrize("words", GROUPS)
@@ -78,4 +90,4 @@ def test_a_group_stays_in_one_process_in_its_order(ran, words):
 def test_the_lessons_of_a_file_by_lesson_are_shared_and_slow_ones_come_first(ran):
     assert processes(ran, GROUPS[0]) | processes(ran, GROUPS[1]) == {"gw0", "gw1"}
     first = dict(reversed(ran))
-    assert set(first.values()) == {f"{min(BY_LESSON)}::test_slow[0{lesson}-0]" for lesson in (0, 1)}
+    assert set(first.values()) == {f"{min(BY_LESSON)}::test_slow[{lesson}-0]" for lesson in ("00", "appendix/01")}

@@ -28,8 +28,8 @@ ROOT = HERE.root
 NOTICE = (ROOT / "NOTICE").read_text()
 KNOWN = "https://github.com/somebody/a-course"
 # Ours by their kind: NOTICE says so in one sentence. Everything else is named there file by file.
-CODE_AND_TEXT = {".py", ".pyi", ".cpp", ".h", ".cu", ".js", ".css", ".sh", ".j2", ".md", ".ipynb", ".mplstyle", ".html",
-                 ".typed", ".yml", ".yaml", ".cfg", ".service", ".lock", ".cff", ""}  # fmt: skip
+CODE_AND_TEXT = {".py", ".pyi", ".c", ".cpp", ".h", ".cu", ".js", ".css", ".sh", ".j2", ".md", ".ipynb", ".mplstyle",
+                 ".html", ".typed", ".yml", ".yaml", ".cfg", ".service", ".lock", ".cff", ""}  # fmt: skip
 SETTINGS = {"pyproject.toml", "ruff.toml", "conf.json", "package.json", "package-lock.json", "overrides.txt",
             "quick.txt", "devcontainer.json"}  # fmt: skip
 

@@ -86,6 +86,13 @@ def test_beside_other_programs_it_is_run_again_alone_after_all_others(tmp_path, 
     assert "3 failed, 2 passed" in text
 
 
+def test_a_test_that_only_ci_runs_is_run_again_as_well(tmp_path):
+    became, runs, _ = ran(tmp_path, "-m", "", "-k", "disturbed", PYTEST_ADDOPTS="-m 'not timed'", BESIDE="0.9",
+                          ALONE="0.02", CI="")  # fmt: skip
+    assert became == {"disturbed": PASSED}
+    assert runs == ["disturbed"] * 2
+
+
 def test_where_nothing_else_runs_it_has_failed_at_once(tmp_path):
     became, runs, text = ran(tmp_path, BESIDE="0.1", ALONE="0", CI="")
     assert {name for name, word in became.items() if word == PASSED} == {"last"}

@@ -163,9 +163,9 @@ class Decider:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "reports")
             path.touch()
-            one_process = ["--numprocesses=0"] if self.config.pluginmanager.hasplugin("xdist") else []
+            how = ["-m", "", *(["--numprocesses=0"] if self.config.pluginmanager.hasplugin("xdist") else [])]
             done = subprocess.run(
-                [sys.executable, "-m", "pytest", *one_process, *waiting], cwd=self.config.rootpath, check=False,
+                [sys.executable, "-m", "pytest", *how, *waiting], cwd=self.config.rootpath, check=False,
                 env={**os.environ, REPORTS: str(path)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )  # fmt: skip
             lines = path.read_text(encoding="utf-8").splitlines()

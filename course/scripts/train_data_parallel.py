@@ -1,4 +1,4 @@
-"""Data-parallel training that survives a lost rank: the script of lesson 04.
+"""Data-parallel training that survives a lost rank: the script of lesson 05.
 
     torchrun --nproc-per-node=2 train_data_parallel.py --checkpoint run.pt
     torchrun --nnodes=2 --nproc-per-node=1 --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 train_data_parallel.py ...

@@ -13,490 +13,429 @@
 #     title: Memory hierarchy
 #     needs: ["00"]
 #     objectives:
-#       - write|wrote a pointer chase whose curve shows the caches of a machine
-#       - measure|measured what many loads under way at once are worth
-#       - count|counted the lines that a layout moves, for columns, embeddings and channels
-#       - compare|compared a CPU with a GPU by latency and bandwidth
-#       - model|modelled the time of moving a network, and the energy of an inference
+#       - write|wrote a pointer chase that measures how long a load waits
+#       - tell|told by a test whether a cache or main memory answers a load
+#       - count|counted the cache lines that a view of a tensor touches
+#       - explain|explained how loads that wait at the same time hide their waits, on a core and on a GPU
 # ---
 
 # %% [markdown] tags=["objectives"]
 # # Memory hierarchy
 #
-# Here are sixteen million additions in two orders. Which is faster, and by how much? Both orders do the same number of
-# additions, so counting them cannot tell. They wait differently for their numbers. [Latency](glossary.md#latency) is the wait
-# for the first byte; [bandwidth](glossary.md#bandwidth) is the rate at which the rest arrive. You decide about both each time
-# you lay out a tensor, look up an embedding, or choose a batch.
+# A buffer of 512 MiB consists of 8.4 million pieces of 64 bytes, which are called [cache lines](glossary.md#cache-line). A core reads one number from each
+# line, from the first line to the last. Then it reads the same lines again, each exactly once, but in random order. The bytes are the same, the number of
+# loads is the same, and the core is the same. Only this is different. Each line contains the number of the next one, as in a linked list, so the core
+# learns where to look only when the line before has arrived.
 #
-# You will measure the wait with a loop of three lines of your own, and find the [caches](glossary.md#cache) of your
-# machine on its curve.
+# [Lesson 00](00_start_here.ipynb) would divide the bytes by a rate and find no difference at all. At the 51.2 GB/s that the memory of a Ryzen 9
+# 5950X delivers by its data sheet, either walk takes 10.5 ms. But this leaves out the wait. The [latency](glossary.md#latency) of a load is the
+# time from asking for a byte until it arrives, and [bandwidth](glossary.md#bandwidth) is the rate at which bytes arrive once they flow. You pay for
+# the latency each time you follow a pointer, look up an embedding, or walk through a tensor along the wrong axis.
+#
+# We first measure a single wait, and find out whether a [cache](glossary.md#cache) or main memory has answered. Then we ask how much data arrives with it
+# and how many waits can overlap, and at the end how a GPU lives with a wait that is even longer.
 
-# %%
-import itertools
+# %% tags=["hide-input"]
+import mmap
 
 import numba
 import numpy as np
-import pandas as pd
 import torch
-from torch import nn
 
 import helpers
-from helpers import exercises, hardware, operations, plotting, recorded, timing, units
+from helpers import exercises, hardware, plotting, timing, units
+from helpers.studies import memory_hierarchy
 
+check = exercises.checks_of("memory_hierarchy")
 torch.set_num_threads(1)  # the memory as one core sees it
-helpers.steady_allocator()
-KIB, MIB = 2**10, 2**20
+allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
+MIB = 2**20
 
-
-def size(held_bytes):
-    number, unit = units.text(held_bytes, "B", binary=True).replace(",", "").split()
-    return f"{float(number):g} {unit}"
-
-
-# %% [markdown] tags=["slide"] minutes=1
+# %% [markdown] tags=["slide"] minutes=1 headline="Does the order of the loads matter?"
 # ## The bet
 #
-# - A table: a million samples, 16 features each
-# - Add it up row by row, or column by column
-# - The same numbers, as many additions
+# Does the order of the loads matter, if each line is read exactly once?
 #
-# The table is stored as PyTorch stores every matrix, row after row.
+# - 512 MiB in 8.4 million lines of 64 bytes
+# - Once in the order of their addresses
+# - Is it slower at random, each line naming the next?
+#
+# Nothing on this page so far decides it, so write down what you believe.
 
-# %% [markdown]
-# Row by row goes in 16 blocks of rows, so that both orders make 16 calls.
-
-# %% tags=["slide", "slide-code"] minutes=1 headline="The same table, added up in two orders"
-table = torch.rand(2**20, 16)  # 64 MiB
-orders = {
-    "row by row": lambda: [rows.sum() for rows in table.chunk(16)],
-    "column by column": lambda: [table[:, column].sum() for column in range(16)],
-}
-
-# %% tags=["predict", "slide", "slide-output"] minutes=1
-bet = helpers.predict("How many times as long do the columns take?", "x")
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 1000]
+bet = helpers.predict(
+    "How many times as long as reading the 512 MiB in order does the random walk take?", "x"
+)
 bet
 
-# %% [markdown]
-# ## Part 1: from registers to swap
+# %% [markdown] tags=["slide"] minutes=2 headline="A chase makes every load wait"
+# ## Part 1: the wait for one load
 #
-# - Near memory is small, large memory is far
-# - Latency: the wait for the first byte
-# - Bandwidth: the rate of those that follow
+# How long does a core wait for one load? This comes first, because without a wait there would be nothing to hide.
 #
-# Here are the levels of two machines. Each bar on the chip is as wide as the logarithm of what the whole chip holds there.
-
-# %%
-ryzen, rtx_3090 = (hardware.device(name) for name in ("Ryzen 9 5950X", "GeForce RTX 3090"))
-
-
-def level(name, held_bytes):
-    return name, size(held_bytes), held_bytes
-
-
-towers = {
-    "CPU: Ryzen 9 5950X, 16 cores": [
-        level("registers", ryzen.cores * ryzen.core_register_bytes),
-        level("L1", ryzen.cores * ryzen.core_l1_bytes),
-        level("L2", ryzen.l2_bytes),
-        level("L3", ryzen.l3_bytes),
-        ("main memory", units.text(ryzen.memory_bandwidth_bytes_per_s, "B/s")),
-        ("swap", "a part of the disk"),
-    ],
-}
-
-# %% tags=["slide", "slide-output"] minutes=1 headline="This CPU widens outwards, this GPU narrows"
-device_rate = units.text(rtx_3090.memory_bandwidth_bytes_per_s, "B/s")
-towers["GPU: RTX 3090, 82 multiprocessors"] = [
-    level("registers", rtx_3090.cores * rtx_3090.core_register_bytes),
-    level("L1, shared", rtx_3090.cores * rtx_3090.core_l1_bytes),
-    level("L2", rtx_3090.l2_bytes),
-    None,
-    ("device memory", f"{size(rtx_3090.memory_bytes)}, {device_rate}"),
-    None,
-]
-drawn = plotting.draw_towers(
-    towers,
-    on_chip=4,
-    bus=(4, "PCIe"),
-    title="Two machines (sizes and rates: published)",
-)
-alt = "Two towers: the CPU's widens from registers to L3, the GPU's narrows down to L2."
-plotting.show(drawn, alt=alt)
-
-# %% [markdown]
-# Arithmetic happens in [registers](glossary.md#register). A cache keeps copies of what
-# was used last. When main memory is full, the system moves pages that nobody used lately to the disk: that is
-# [swap](glossary.md#swap). To touch such a page is a [page fault](glossary.md#page-fault), and the program waits for the disk.
+# - Near the core are small memories, the caches
+# - A cache keeps copies of what was used last
+# - In a chase, each load waits for the one before
 #
-# The drawing lacks the waits. How long does one load take? A loop over an array does not say, because a processor knows the next
-# addresses and asks for them early. So let each load name the next: a *pointer chase*. Memory moves
-# [cache lines](glossary.md#cache-line), *lines* for short, on most machines of 64 bytes. So give each line one pointer, and visit them
-# in random order.
+# An ordinary loop cannot tell how long a load waits, because a core sees the next addresses coming and asks for them early. The random walk
+# prevents this. It is called a *pointer chase*, and since each load has to wait for the one before, the time per load is the latency.
 #
-# **Your turn.** A row of eight numbers is a line. Its first number says which row comes next.
+# **Your turn.** The buffer has a row of eight integers for each line. Join all lines into one random cycle, so that `buffer[line, 0]` is the number
+# of the line that comes next. The largest buffer has 8.4 million lines, so write it with NumPy and without a loop.
 
 
-# %% tags=["yours"] yours="one_cycle"
-def one_cycle(lines, random):
-    """Return (lines, 8) numbers: row[0] is the next row on one random way through all rows."""
-    order = random.permutation(lines)
-    following = np.zeros((lines, 8), np.uint64)
+# %% tags=["yours"] yours="one_cycle" takes=8
+def one_cycle(buffer, random):
+    """Write into buffer[:, 0] which line comes next on one random way through all lines."""
+    order = random.permutation(len(buffer))
+    buffer[order, 0] = np.roll(order, -1)
+
+
+# %% checks="one_cycle"
+one_cycle = check(one_cycle)
+
+
+# %% wrong="one_cycle" says="falls apart into several cycles"
+def one_cycle(buffer, random):
+    buffer[:, 0] = random.permutation(len(buffer))
+
+
+# %% wrong="one_cycle" says="put the lines into a random order"
+def one_cycle(buffer, random):
+    buffer[:, 0] = np.roll(np.arange(len(buffer)), -1)
+
+
+# %% wrong="one_cycle" says="Assign to `buffer[:, 0]`"
+def one_cycle(buffer, random):
+    order = random.permutation(len(buffer))
+    following = np.zeros_like(buffer)
     following[order, 0] = np.roll(order, -1)
     return following
 
 
-# %% checks="one_cycle"
-def visited(function, lines):
-    following, seen, place = function(lines, np.random.default_rng(0)), set(), 0
-    while place not in seen:
-        seen.add(place)
-        place = int(following[place, 0])
-    return len(seen)
+# %% right="one_cycle" style=1
+def one_cycle(buffer, random):
+    order = np.arange(len(buffer), dtype=np.uint64)
+    random.shuffle(order)
+    buffer[order[:-1], 0] = order[1:]
+    buffer[order[-1], 0] = order[0]
 
 
-def to_neighbours(function, lines):
-    following = function(lines, np.random.default_rng(0))[:, 0].astype(int)
-    return int((following == np.arange(lines) + 1).sum()) // 8
-
-
-asked = exercises.Checks("One random cycle", one_cycle)
-few = visited(lambda lines, random: random.permutation(lines)[:, None], 64)
-slips = {few: "A permutation falls apart into several cycles; you walk in one of them"}
-asked.returns("comes by all 64 rows", (64,), call=visited, expected=64, mistakes=slips)
-slips = {7: "A processor can guess the neighbour: mix the order"}
-asked.returns("random order", (64,), call=to_neighbours, expected=0, mistakes=slips)
-one_cycle = asked.settle()
-
-
-# %% wrong="one_cycle" says="several cycles"
-def one_cycle(lines, random):
-    following = np.zeros((lines, 8), np.uint64)
-    following[:, 0] = random.permutation(lines)
-    return following
-
-
-# %% wrong="one_cycle" says="mix the order"
-def one_cycle(lines, random):
-    following = np.zeros((lines, 8), np.uint64)
-    following[:, 0] = np.roll(np.arange(lines), -1)
-    return following
+# %% right="one_cycle" style=2
+def one_cycle(buffer, random):
+    order = torch.from_numpy(random.permutation(len(buffer)))
+    following = torch.empty_like(order)
+    following[order] = order.roll(-1)
+    buffer[:, 0] = following.numpy()
+    return buffer
 
 
 # %% [markdown]
-# **Your turn.** The chase itself: load, and go where the load says.
+# **Your turn.** Now follow the cycle. Each load reads the number of the line to which the next load goes.
 
 
-# %% tags=["yours"] yours="chase"
-def chase(following, place, loads):
-    """Follow following[place, 0] so many times; return the last place."""
+# %% tags=["yours"] yours="chase" takes=5
+def chase(buffer, line, loads):
+    """Begin at a line, follow buffer[line, 0] so many times, and return the last line."""
     for _ in range(loads):
-        place = following[place, 0]
-    return place
+        line = buffer[line, 0]
+    return line
 
 
 # %% checks="chase"
-asked = exercises.Checks("The chase", chase)
-rows = np.array([[3], [0], [1], [2]], np.uint64)
-slips = {
-    0: "The address of a load must come from the load before",
-    3: "Each load says where the next one looks",
-}
-asked.returns("six loads in four rows", (rows, 0, 6), expected=2, mistakes=slips)
-asked.returns("no load stays where it is", (rows, 1, 0), expected=1)
-chase = asked.settle()
+chase = check(chase)
 
 
 # %% wrong="chase" says="must come from the load before"
-def chase(following, place, loads):
+def chase(buffer, line, loads):
     for load in range(loads):
-        place = following[load % len(following), 0]
-    return place
+        line = buffer[load % len(buffer), 0]
+    return line
 
 
-# %% wrong="chase" says="where the next one looks"
-def chase(following, place, loads):
+# %% wrong="chase" says="give its result to the next load"
+def chase(buffer, line, loads):
+    last = line
     for _ in range(loads):
-        last = following[place, 0]
+        last = buffer[line, 0]
     return last
 
 
+# %% wrong="chase" says="numba cannot compile this"
+def chase(buffer, line, loads):
+    for _ in range(loads):
+        line = buffer[line].tolist()[0]
+    return line
+
+
+# %% right="chase" style=1
+def chase(buffer, line, loads):
+    while loads > 0:
+        line = buffer[line][0]
+        loads -= 1
+    return line
+
+
+# %% right="chase" style=2
+def chase(buffer, line, loads):
+    following = buffer[:, 0]
+    for _load in range(0, 2 * loads, 2):
+        line = following[line]
+    return line
+
+
 # %% [markdown]
-# [numba](https://numba.pydata.org) compiles your loop to machine code, for the types in the string: `u8[:, ::1]` is a table of
-# unsigned numbers of 8 bytes, stored row after row. Beside it stands a loop of the same loads, one from each line, in the order
-# of the addresses.
+# A loop in Python would take longer than the loads. Therefore [numba](https://numba.pydata.org) compiles your function to machine code, for arguments of
+# the types in the string. Here `u8[:, ::1]` is a table of unsigned integers of 8 bytes, stored row after row. The second function makes as many loads
+# in the order of the addresses.
 
-
-# %% tags=["slide", "slide-code"] minutes=1 headline="A chase learns each address from the load before" lines=[1, 11]
+# %%
 walk = numba.njit("u8(u8[:, ::1], u8, i8)")(chase)
 
 
 @numba.njit("u8(u8[:, ::1], i8)")
-def in_order(following, times):
+def in_order(buffer, times):
     total = np.uint64(0)
     for _ in range(times):
-        for place in range(len(following)):
-            total += following[place, 0]
+        for line in range(len(buffer)):
+            total += buffer[line, 0]
     return total
 
 
-LOADS = 20_000
-
-
-# %%
-def buffer(size_bytes):
-    following = one_cycle(size_bytes // 64, np.random.default_rng(0))
-    return np.ascontiguousarray(following, np.uint64)
-
-
-def chased(following):
-    place = [walk(following, 0, min(len(following), MIB))]  # once round, up to 64 MiB
-
-    def go_on():  # where the last walk stopped
-        place[0] = walk(following, place[0], LOADS)
-
-    return timing.measure(go_on, budget_s=0.05), LOADS
-
-
-def looped(following):
-    times = max(1, LOADS // len(following))
-    found = timing.measure(lambda: in_order(following, times), budget_s=0.05)
-    return found, times * len(following)
-
-
 # %% [markdown]
-# A first model counts lines: in either loop each load brings one line. (A second one on paper: at the
-# Ryzen's 51.2 GB/s a line can come every 1.25 ns. How long do you think a wait is?)
+# The latency depends on the size of the buffer, because a buffer that fits into a cache is served from there. These are the caches that your system states
+# for one core, and often the last one is shared with other cores. The buffer has pages of 2 MiB if your system gives them, for a reason that Part 2 explains.
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1
-order = helpers.predict(
-    "1 GiB: the chase takes how many times as long as the same loads in order?", "x"
-)
-order
-
-# %% tags=["run"]
-fine = {*range(32, 44), *range(52, 81)}  # four an octave where a cache may end, else one
-steps = sorted({*range(24, 97, 4), *fine})
-sizes = [64 * round(2 ** (step / 4)) for step in steps]
-timed = {(name, each): [] for name in ("chase", "in order") for each in sizes}
-for each in sizes[:-4] + sizes:  # all but the largest twice
-    following = buffer(each)
-    timed["chase", each].append(chased(following))
-    timed["in order", each].append(looped(following))
-best_s = {
-    key: min(found.minimum_s / loads for found, loads in runs) for key, runs in timed.items()
-}
-curve, in_a_row = ([best_s[name, each] for each in sizes] for name in ("chase", "in order"))
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The same lines take many times as long"
-order.reveal(modelled=1, measured=curve[-1] / in_a_row[-1])
-
-# %% tags=["explain"]
-ends = [timed[name, sizes[-1]][0][0] for name in ("chase", "in order")]
-timing.claim("the chase takes longer", curve[-1] / in_a_row[-1], at_least=10, evidence=ends)
-
-# %% [markdown] tags=["explain"]
-# As many lines come, so the wait makes the difference. In order, the processor knows the next addresses and asks early. In
-# the chase it learns an address from the load before, and waits each time.
-#
-# How long it waits depends on where the line lies:
-
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="Each cache that is outgrown slows a load"
-points = [hardware.LatencyPoint(*point) for point in zip(sizes, curve, strict=True)]
+# %% tags=["hide-input", "nbval-ignore-output"]
+large = hardware.chase_buffer(512 * MIB).reshape(-1, 8)
+small = hardware.chase_buffer(512 * MIB, huge=False).reshape(-1, 8)
 caches = {
-    f"L{each.level}": each.size_bytes
-    for each in helpers.machine_card().caches or ()
-    if each.kind != "instruction" and each.size_bytes
+    f"L{cache.level}": cache.size_bytes
+    for cache in helpers.machine_card().caches or ()
+    if cache.kind != "instruction" and cache.size_bytes
 }
-title, found = "Your chase, on this machine", hardware.find_change_points(points)
-drawn = plotting.draw_latencies(points, caches=caches, change_points=found, title=title)
-server = recorded.load("01").result("limits")
-recorded_sizes = [each.working_set_bytes for each in server.latencies]
-recorded_s = [each.latency_s for each in server.latencies]
-drawn.axes[0].plot(recorded_sizes, recorded_s, "--", color="#882255")
-below = (recorded_sizes[-20], recorded_s[-20] / 1.2)
-drawn.axes[0].annotate("recorded", below, color="#882255", va="top")
-plotting.show(
-    drawn, alt="Two curves rise in steps as the working set outgrows cache after cache."
+stated = (f"{name} {units.text(size, 'B', binary=True)}" for name, size in caches.items())
+print("stated by the system:", ", ".join(stated) or "no caches")
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 1000]
+held = helpers.predict(
+    "Up to how many MiB can the buffer grow before the chase has to wait for main memory?",
+    "MiB",
 )
-
-# %%
-found = hardware.find_change_points(server.latencies)
-by_system = {each.name: each.size_bytes for each in server.memory_levels[:-1]}
-print("found on the curve:", ", ".join(size(each) for each in found), "(recorded)")
-print("stated:", ", ".join(f"{name} {size(each)}" for name, each in by_system.items()))
-
-# %% [markdown] tags=["explain"]
-# Where the curve is flat, a cache holds the [working set](glossary.md#working-set); where it rises, one is outgrown. The search takes the last size before each
-# steepest rise (dotted). It counts a slow rise more than once: the recorded curve has six for three caches. The first is L1, and the
-# next two are L2.
-#
-# The last three lie far below the stated 480 MiB of L3, and your curve may rise elsewhere. Why is open. The recorded machine is
-# a virtual one on a busy server: others share that cache, and the system does not say how much of it is ours.
-#
-# A cache drops, more or less, the line [least recently used](glossary.md#least-recently-used), and on a cycle that is the one needed
-# next. So a cache should fail as soon as it is full. L2 fails earlier, and we have not tested why. Pages may matter: the processor
-# keeps the addresses of some in a table, the [TLB](glossary.md#tlb), and a larger buffer has more pages than fit.
-#
-# Why many levels? A large store takes room, and signals must cross it: nothing is both large and near.
-#
-# **On Monday**: before a loop uses `x` again and again, print `x.nbytes`.
+held
 
 # %% [markdown]
-# ## Part 2: many loads at once
-#
-# - One chase: each load waits for the one before
-# - Eight chases in turn, from eight places
-# - Each takes as many steps as before
-
-
-# %% tags=["predict", "slide", "slide-output"] minutes=1
-@numba.njit("void(u8[:, ::1], u8[::1], i8)")
-def chases(following, places, loads):
-    for _ in range(loads):
-        for each in range(len(places)):
-            places[each] = following[places[each], 0]
-
-
-eight = helpers.predict("1 GiB: eight chases at once take how many times as long as one?", "x")
-eight
+# How do we know that main memory answered? A processor has an instruction that throws a line out of all caches, and after it the next load must
+# go to main memory. So we chase twice, once round and round, and once directly after all lines of the buffer were thrown out. If the second
+# chase takes much longer, a cache had answered the first. If it takes equally long, main memory had answered already. Each time is the fastest of many
+# short runs, because a disturbance can only add time.
 
 # %% tags=["run"]
-numbers = (1, 2, 4, 8, 16, 32)
-anywhere = np.random.default_rng(1).integers(len(following), size=sum(numbers))
-places = np.split(anywhere.astype(np.uint64), np.cumsum(numbers)[:-1])  # of the 1 GiB
-starts = dict(zip(numbers, places, strict=True))
-at_once = timing.compare(
-    {str(n): lambda n=n: chases(following, starts[n], 1_000) for n in numbers},
+sizes = [2**power for power in range(15, 28)]  # 32 KiB to 128 MiB
+chased = memory_hierarchy.measure_waits(
+    walk, one_cycle, {"large pages": large}, sizes_bytes=sizes, flush=hardware.flush_caches
+)
+waits = chased["large pages"]
+
+# %% tags=["look", "nbval-ignore-output"]
+last_cache = max(caches.values(), default=32 * MIB)  # a usual size, if none is stated
+held_bytes = waits.held_bytes
+held.reveal(modelled=last_cache / MIB, measured=held_bytes and held_bytes / MIB)
+
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Where the curves meet, main memory answers"
+alt = (
+    "Over the size of the buffer the chase rises in steps to the time of a load after a flush."
+)
+plotting.show(memory_hierarchy.draw_waits(waits, caches=caches), alt=alt)
+
+# %% tags=["hide-input", "look", "nbval-ignore-output"]
+for power in (15, 18, 27):
+    at = sizes.index(2**power)
+    flushed = f", after a flush {units.text(waits.flushed_s[at], 's')}" if held_bytes else ""
+    size = units.text(2**power, "B", binary=True)
+    print(f"{size}: a load waits {units.text(waits.chase_s[at], 's')}{flushed}")
+if not held_bytes:
+    print(
+        "Here no line could be thrown out of the caches, so only the steps of the curve tell."
+    )
+
+# %% tags=["hide-input", "look"]
+ratio = waits.memory_s / waits.chase_s[0]
+sentence = "a load from main memory takes much longer than one from the first cache"
+timing.claim(sentence, ratio, at_least=8, evidence=waits)
+
+# %% [markdown] tags=["explain"]
+# Follow the solid curve from the left. While the buffer fits into L1, a load takes a few nanoseconds, part of which is the arithmetic that turns the
+# number of a line into its address. Each further cache answers later, because a large memory takes room and signals need time to cross it. Wherever
+# the dashed curve is far above the solid one, a cache had the lines. Where the two meet, throwing the lines out changes nothing, so they
+# had not been there, and main memory had answered. The shape of the solid curve alone could not tell you this, because main memory is flat just as a cache is.
+#
+# Do the curves meet at the size of your last cache, the last dotted line? On a laptop of your own they usually do. On a rented server they may meet much
+# earlier. The cache that the system states exists, but the whole server shares it, and most likely its other users have filled it. The server on which this
+# lesson was written states an L3 of 300 MiB. When its neighbours were busy, the curves met beyond L2, as if there were no L3 at all. In a quieter
+# quarter of an hour a load in 4 MiB took 36 ns (measured), far too short for main memory, so then the L3 had room for us.
+#
+# **To remember.** A load takes a few nanoseconds in L1 and about 100 in main memory. The only caches that you can count on are those of your own core,
+# usually 0.5 to 2 MiB.
+#
+# In the bet, with 512 MiB in ordinary pages, a load can take much longer still. What else can be slow, if main memory is already the last level?
+
+# %% [markdown] tags=["slide"] minutes=2 headline="Every address has to be translated"
+# ## Part 2: the cost of a page
+#
+# What does a load wait for besides its data? We ask this now, because the bet has ordinary pages, and so far we had large ones.
+#
+# - Memory is handed out in pages, usually of 4 KiB
+# - A table says where each page really is
+# - The [TLB](glossary.md#tlb) keeps the translations that were used last
+#
+# A program never sees the real addresses of main memory. The system hands out memory in *pages*, and the core has to translate every address before it
+# can load anything. It keeps recent translations in a small cache of their own, the TLB. An Intel core of the Golden Cove family has
+# room for 2,048 of them (Bakhvalov, [Performance Analysis and Tuning on Modern CPUs](https://github.com/dendibakh/perf-book), 2024, published), and
+# 2,048 pages of 4 KiB cover 8 MiB. If a translation is not there, the core must read it from the table first, and the table is in memory like
+# everything else.
+#
+# A program can also ask for pages of 2 MiB, on Linux with a call of `madvise`. Then 1,024 translations cover 2 GiB.
+
+# %% tags=["hide-input", "nbval-ignore-output"]
+page = f"{mmap.PAGESIZE // 1024} KiB"
+has_large = bool(hardware.huge_pages(large))
+other = "2 MiB" if has_large else f"{page} again"
+buffers = {page: small, other: large}
+print(f"pages of the two buffers: {page} and {other}")
+if not has_large:
+    print("This system gives no pages of 2 MiB (or does not say so), so both are alike.")
+
+# %% [markdown]
+# If the second number above is not 2 MiB, as on macOS and in some containers, your two curves will be alike, but you can still predict.
+# The 512 MiB are 131,072 pages of 4 KiB, of which a TLB of 2,048 entries holds 1.6 %. Almost every load then waits twice, once for
+# the translation and once for the data.
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 8]
+pages = helpers.predict(
+    "In a chase through 512 MiB, how many times as long as with 2 MiB pages "
+    "does a load take with 4 KiB pages?",
+    "x",
+)
+pages
+
+# %% tags=["run"]
+sizes = [2**power for power in range(15, 30)]  # 32 KiB to 512 MiB
+paged = memory_hierarchy.measure_waits(
+    walk, one_cycle, buffers, sizes_bytes=sizes, in_order=in_order
+)
+
+# %% tags=["look", "nbval-ignore-output"]
+slower = paged[page].chase_s[-1] / paged[other].chase_s[-1]
+pages.reveal(modelled=2, measured=slower if has_large else None)
+
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Beyond the TLB the two kinds of pages part"
+alt = "Two curves over the size of the buffer: one up to the reach of the TLB, apart beyond."
+covered_bytes = 2048 * mmap.PAGESIZE
+plotting.show(memory_hierarchy.draw_pages(paged, covered_bytes=covered_bytes), alt=alt)
+
+# %% tags=["hide-input", "look"]
+sentence = "in 512 MiB, a load takes longer with small pages than with large ones"
+evidence = list(paged.values()) if has_large else ()
+timing.claim(sentence, slower if has_large else None, at_least=1, evidence=evidence)
+
+# %% [markdown] tags=["explain"]
+# As long as the pages fit into the TLB, the curves are one. Beyond it the small pages cost more, because the core needs a second wait to find out where
+# the data are, although the data are no farther away. The factor is usually less than 2, since a part of the table is still in the caches.
+#
+# The curve of the large pages may rise as well, although a TLB can translate 2 GiB of them. On a server in the cloud, which is a virtual
+# machine, the host translates every address a second time, and a look-up in both tables takes many more loads
+# ([Bhargava and others](https://doi.org/10.1145/1346281.1346286), 2008). This is a known cause of such a rise, but we have not tested whether it is the one here.
+#
+# **To remember.** With pages of 4 KiB, a TLB of 2,048 entries covers 8 MiB, and far beyond it a random load takes up to twice as long. On Linux, NumPy
+# asks for large pages from 4 MiB on.
+#
+# And your bet? The random walk makes 8.4 million loads, and each takes as long as the last point of the upper curve. Reading in order is the loop that
+# numba compiled above, on the same pages. Do as many loads from the same memory take as long?
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The same loads in another order take many times as long"
+ordinary = paged[page]
+bet.reveal(modelled=1, measured=ordinary.chase_s[-1] / ordinary.in_order_s[-1])
+
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="In order, a load hardly waits at all"
+alt = "The chase is above the loop at every size, and far above it beyond the near caches."
+plotting.show(memory_hierarchy.draw_orders(ordinary), alt=alt)
+
+# %% tags=["hide-input", "look"]
+random_s, ordered_s = ordinary.chase_s[-1], ordinary.in_order_s[-1]
+sentence = "a load of the random walk takes longer than one in order"
+timing.claim(sentence, random_s / ordered_s, at_least=5, evidence=ordinary)
+loads = 512 * MIB // 64
+times = [units.text(loads * seconds, "s") for seconds in (random_s, ordered_s)]
+waited = [units.text(seconds, "s") for seconds in (random_s, ordered_s)]
+
+# %% tags=["hide-input", "look", "nbval-ignore-output"]
+print(f"at random: 8.4 million loads of {waited[0]} make {times[0]}")
+print(f"in order: 8.4 million loads of {waited[1]} make {times[1]}")
+
+# %% [markdown] tags=["explain"]
+# The slow side is explained. Each of its loads waits for main memory and for a translation, and nothing else happens meanwhile. But now the fast side is a
+# riddle. In order, a load takes only a few nanoseconds, although its data come from the same far memory. Does a wait perhaps bring more than one
+# asks for?
+
+# %% [markdown] tags=["slide"] minutes=2 headline="Memory moves whole lines"
+# ## Part 3: what a wait brings
+#
+# How much data comes with each wait? It comes next, because the cost of a wait depends on how much of it you use.
+#
+# - Memory moves lines of 64 bytes, 16 float32 values
+# - A load of one value moves its whole line
+# - So count lines and not values
+#
+# If you use one value of a line, the other fifteen have made the journey for nothing. You can see it in a sum. We add all float32 values of 256 MiB, and
+# then only every sixteenth, which is a sixteenth of the additions. The sixteenth value of each line is the first of the next.
+
+# %% tags=["predict"]
+sixteenth = helpers.predict(
+    "How many times as long as adding all values does adding every sixteenth value take?", "x"
+)
+sixteenth
+
+# %% tags=["run"]
+x = torch.ones(64 * MIB)  # 256 MiB
+sums = timing.compare(
+    {"all": lambda: x.sum(), "every sixteenth": lambda: x[::16].sum()},
     budget_s=2,
     precision=0.1,
 )
 
 # %% tags=["look", "nbval-ignore-output"]
-eight.reveal(modelled=1, measured=at_once.candidate("8").time_ratio)
+ratio = sums.candidate("every sixteenth").time_ratio
+sixteenth.reveal(modelled=1, measured=ratio)
 
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Eight chases take hardly longer than one"
-line_s = [at_once.candidate(str(n)).median_s / 1_000 / n for n in numbers]
-drawn = plotting.draw_curves(
-    numbers,
-    {"modelled": [line_s[0] / n for n in numbers], "measured": line_s},
-    unit="s",
-    size_unit="",
-    title="Loads that do not wait for each other",
-    xlabel="chases at once",
-    ylabel="time per load",
-)
-plotting.show(drawn, alt="The time per load falls with the number of chases, then levels off.")
-
-# %% tags=["explain"]
-ratio = at_once.candidate("8").time_ratio
-timing.claim("eight chases take little more time than one", ratio, at_most=2, evidence=at_once)
+# %% tags=["hide-input", "look"]
+sentence = "a sixteenth of the additions takes more than a quarter of the time"
+timing.claim(sentence, ratio, at_least=1 / 4, evidence=sums)
 
 # %% [markdown] tags=["explain"]
-# The core does not stop at a load. It starts the next while the first waits, unless the next needs what the first brings. In the
-# model all wait together, so $n$ chases take the time of one. A core can keep only so many lines under way; there
-# the curve leaves the model.
-#
-# A loop in order has this for free, because its addresses are known ahead:
+# Fifteen sixteenths of the additions are gone, and the time hardly changes, because the core still fetches every line. The additions were never what
+# took the time. It is the same with a table, which PyTorch stores row by row:
 
-# %% tags=["look", "slide", "slide-output"] minutes=2 headline="In order, many lines are under way at once"
-drawn, axes = plotting.figure(title="The same loads, one from each line of 64 bytes")
-axes.loglog(sizes, curve, "o-", ms=4, color=plotting.MEASURED, label="chase (measured)")
-axes.loglog(sizes, in_a_row, "s-", ms=4, color="#882255", label="in order (measured)")
-for place in (sizes.index(16 * KIB), len(sizes) - 1):
-    low, high = in_a_row[place], curve[place]
-    axes.annotate(
-        "", (sizes[place], low), (sizes[place], high), arrowprops={"arrowstyle": "<->"}
-    )
-    words = f"{high / low:.0f} times "
-    axes.text(sizes[place], (low * high) ** 0.5, words, ha="right", va="center")
-plotting.unit_axis(axes, "x", "B", binary=True)
-plotting.unit_axis(axes, "y", "s")
-axes.set_xticks([4 * KIB * 8**power for power in range(7)])
-axes.minorticks_off()
-axes.set(xlabel="working set", ylabel="time of a load")
-axes.legend()
-alt = "The chase lies above the loop at every size, and far above it beyond the near caches."
-plotting.show(drawn, alt=alt)
-
-# %% tags=["look", "nbval-ignore-output"]
-rate = 64 / in_a_row[-1]
-print(f"from 1 GiB: a wait of {units.text(curve[-1], 's')}, read at {units.text(rate, 'B/s')}")
-chased_lines, loop_lines = line_s[0] / line_s[-1], curve[-1] / in_a_row[-1]
-print(f"lines under way: {chased_lines:.0f} in 32 chases, about {loop_lines:.0f} in the loop")
-
-
-def in_flight_bytes(bytes_per_s, wait_s):
-    return bytes_per_s * wait_s  # Little's law
-
-
-assert round(in_flight_bytes(rate, curve[-1]) / 64) == round(loop_lines)
-following = None  # 1 GiB is free again
-
-# %% [markdown] tags=["explain"]
-# If each wait were as long in the loop as in the chase, the ratio of the two times would be the lines under way. It is an estimate:
-# the loop meets a new page every 64 lines or less often, the chase at almost every load, and that shortens the loop's waits; lines
-# that queue for the bus lengthen them.
-#
-# [Little's law](glossary.md#littles-law) says it in bytes: what is in flight is bandwidth times latency.
-#
-# The loop may have more lines under way than 32 chases. A [hardware prefetcher](glossary.md#hardware-prefetcher) guesses the next
-# lines of a sequence and fetches them before the core asks.
-#
-# **On Monday**: keep what you walk often in an array, and not in a linked list. The next address of an array is known; that of a list
-# lies in the element before.
+# %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="A column uses one value of each line"
+alt = "Two tables of 16 lines: a row uses all of one line, a column one value of each line."
+plotting.show(memory_hierarchy.draw_lines(), alt=alt)
 
 # %% [markdown]
-# ## Part 3: lines
-#
-# - Memory moves whole lines: 16 numbers of 4 bytes
-# - Using one number moves its whole line
-# - So count lines, not numbers
-
-# %% tags=["slide", "slide-output"] minutes=1 headline="A column uses one number of each line"
-line, place = np.mgrid[:16, :16]
-shades = np.array(["white", plotting.COLOURS["waiting"], plotting.COLOURS["computing"]])
-drawn, axes = plotting.figure(
-    title="Blue: 16 numbers wanted. Grey: what comes along", height_in=4.4
-)
-for left, name, wanted, moved in (
-    (0, "a row: one line", line == 5, line == 5),
-    (19, "a column: 16 lines", place == 5, line >= 0),
-):
-    colours = shades[1 * moved + wanted]
-    look = {"marker": "s", "s": 110, "edgecolors": "#777777", "linewidths": 0.5}
-    axes.scatter(left + place, line, c=colours.ravel(), **look)
-    axes.text(left + 7.5, 17.5, name, ha="center")
-axes.invert_yaxis()
-axes.set_aspect("equal")
-axes.axis("off")
-alt = "Two tables of 16 lines: a row uses all of one line, a column one number of each line."
-plotting.show(drawn, alt=alt)
-
-# %% [markdown]
-# **Your turn.** A tensor says where its numbers lie. It has a `stride` for each axis, and any number of axes. Number $(i, j,
-# \dots)$ stands at `storage_offset()` $+\, i \cdot$ `stride(0)` $+\, j \cdot$ `stride(1)` $+ \dots$, counted in numbers. The
-# storage starts on a line.
+# **Your turn.** Count the lines behind any view of a tensor. Its value $(i, j, \dots)$ is at the position `storage_offset()` $+\, i \cdot$ `stride(0)`
+# $+\, j \cdot$ `stride(1)` $+ \dots$ of its storage, counted in elements, for any number of axes. Suppose that the storage begins at the beginning of a line.
 
 
-# %% tags=["yours"] yours="lines_touched"
+# %% tags=["yours"] yours="lines_touched" takes=12
 def lines_touched(view):
-    """Return how many different lines of 64 bytes hold the numbers of a view."""
-    places = torch.tensor([view.storage_offset()])
+    """Return how many different lines of 64 bytes hold the values of a view."""
+    positions = torch.tensor([view.storage_offset()])
     for size, stride in zip(view.shape, view.stride(), strict=True):
-        places = (places[:, None] + stride * torch.arange(size)).flatten()
-    return len((places * view.element_size() // 64).unique())
+        positions = (positions[:, None] + stride * torch.arange(size)).flatten()
+    return len((positions * view.element_size() // 64).unique())
 
 
 # %% checks="lines_touched"
-asked = exercises.Checks("Lines touched", lines_touched)
-square = torch.arange(1024.0).view(32, 32)
-asked.returns("a row", (square[0],), expected=2, mistakes={32: "Neighbours share a line"})
-slips = {2: "That is the bytes over 64: a column has one number a line"}
-asked.returns("a column", (square[:, 0],), expected=32, mistakes=slips)
-late = {1: "It begins in the middle of a line: add the offset"}
-asked.returns("begins late", (square[0, 8:24],), expected=2, mistakes=late)
-asked.returns("halves", (square.half()[:, ::16],), expected=32)
-lines_touched = asked.settle()
+lines_touched = check(lines_touched)
 
 
 # %% wrong="lines_touched" says="Neighbours share a line"
@@ -504,486 +443,331 @@ def lines_touched(view):
     return view.numel()
 
 
-# %% wrong="lines_touched" says="one number a line"
+# %% wrong="lines_touched" says="a column has only one value in each line"
 def lines_touched(view):
     return -(-view.numel() * view.element_size() // 64)
 
 
-# %% wrong="lines_touched" says="add the offset"
+# %% wrong="lines_touched" says="add its `storage_offset()`"
 def lines_touched(view):
-    places = torch.zeros(1, dtype=torch.long)
+    positions = torch.zeros(1, dtype=torch.long)
     for size, stride in zip(view.shape, view.stride(), strict=True):
-        places = (places[:, None] + stride * torch.arange(size)).flatten()
-    return len((places * view.element_size() // 64).unique())
+        positions = (positions[:, None] + stride * torch.arange(size)).flatten()
+    return len((positions * view.element_size() // 64).unique())
+
+
+# %% wrong="lines_touched" says="the cells below need int"
+def lines_touched(view):
+    positions = torch.tensor([view.storage_offset()])
+    for size, stride in zip(view.shape, view.stride(), strict=True):
+        positions = (positions[:, None] + stride * torch.arange(size)).flatten()
+    return torch.tensor(len((positions * view.element_size() // 64).unique()))
+
+
+# %% right="lines_touched" style=1
+def lines_touched(view):
+    lines = set()
+    for index in np.ndindex(*view.shape):
+        steps = (i * stride for i, stride in zip(index, view.stride(), strict=True))
+        lines.add((view.storage_offset() + sum(steps)) * view.element_size() // 64)
+    return len(lines)
+
+
+# %% right="lines_touched" style=2
+def lines_touched(view):
+    elements = view.untyped_storage().nbytes() // view.element_size()
+    positions = torch.arange(elements)
+    seen = positions.as_strided(view.shape, view.stride(), view.storage_offset())
+    return seen.mul(view.element_size()).div(64, rounding_mode="floor").unique().numel()
 
 
 # %% [markdown]
-# ### Back to the bet
-#
-# How many times as long do the columns take?
-#
-# Your function counts the lines of the first 1,024 samples. The same loops also run on 16 KiB of the table, 4,096 times over: as
-# many numbers, all in the first cache.
+# A table of a million samples with 16 features has one sample in each line. We add it up row by row, in 16 blocks of rows, and then column by column,
+# in 16 columns. A column needs one value of each line, and by the time the next column needs the line again, it has left the near caches. For the first
+# 1,024 samples, your function counts these lines:
 
-# %% tags=["run"]
+# %%
+table = torch.rand(2**20, 16)  # 64 MiB
 part = table[:1024]
 by_rows = sum(lines_touched(rows) for rows in part.chunk(16))
 by_columns = sum(lines_touched(part[:, column]) for column in range(16))
-near = table[:256].expand(4096, 256, 16)
-orders |= {
-    "row by row, near": lambda: [rows.sum() for rows in near.chunk(16)],
-    "column by column, near": lambda: [near[:, :, column].sum() for column in range(16)],
-}
-summed = timing.compare(orders, budget_s=3, precision=0.1)
+print(f"lines touched: {by_rows:,} by rows, {by_columns:,} by columns (counted)")
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The count of lines foretells the bet"
-by_lines, columns = by_columns / by_rows, summed.candidate("column by column")
-bet.reveal(modelled=by_lines, measured=columns.time_ratio)
-
-# %% tags=["explain"]
-print(f"lines moved: {by_rows:,} by rows, {by_columns:,} by columns")
-ratio = columns.time_ratio / by_lines
-timing.claim("bet: measured over modelled", ratio, at_least=1 / 3, at_most=3, evidence=summed)
-near_rows, near_columns = (
-    summed.candidate(f"{name}, near").time_ratio for name in list(orders)[:2]
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 50]
+columns = helpers.predict(
+    "How many times as long as row by row does the sum of the table column by column take?",
+    "x",
 )
-far_ratios = [1 / near_rows, columns.time_ratio / near_columns]
-timing.claim("far over near, rows and columns", far_ratios, at_least=2, evidence=summed)
-added = (columns.time_ratio - near_columns) / (1 - near_rows)
-print(f"near: columns over rows {near_columns / near_rows:.1f} times (measured)")
-print(f"what far adds: columns over rows {added:.1f} times (measured)")
+columns
 
-# %% [markdown] tags=["explain"]
-# Down a column, each line brings one feature that is wanted and fifteen that are not. It is gone from the near caches before
-# the next column asks for it.
-#
-# The columns take several times as long near, too, where lines do not matter: numbers that lie apart fill no
-# [SIMD](glossary.md#simd) register with one load. So the bet alone proves nothing about lines. But both orders take several times as
-# long from far as from near, and what far adds is the wait for lines: this is the ratio to hold against 16.
-#
-# ### An embedding
-#
-# An embedding looks up rows at places that nobody can guess. Take tables of 64 MiB, with rows of 4, 16 or 64 numbers, and
-# 65,536 look-ups a call, each call at other places.
-
-# %% tags=["predict"]
-longer = helpers.predict(
-    "A look-up reads 64 numbers instead of 4. How many times as long does it take?", "x"
-)
-longer
+# %% [markdown]
+# The comparison also has a small part of the table, which is read again and again and stays in L1. There no line has to travel, so it shows
+# what the additions alone take.
 
 # %% tags=["run"]
-tables = {width: torch.rand(2**24 // width, width) for width in (4, 16, 64)}
-places = {
-    width: itertools.cycle(torch.randint(2**24 // width, (16, 2**16))) for width in tables
+near = table[:256].expand(4096, 256, 16)  # 16 KiB, read 4,096 times
+orders = {
+    "rows": lambda: [rows.sum() for rows in table.chunk(16)],
+    "columns": lambda: [table[:, column].sum() for column in range(16)],
+    "rows in L1": lambda: [rows.sum() for rows in near.chunk(16)],
+    "columns in L1": lambda: [near[:, :, column].sum() for column in range(16)],
 }
-looked_up = timing.compare(
-    {
-        str(width): lambda width=width: nn.functional.embedding(
-            next(places[width]), tables[width]
-        )
-        for width in tables
-    },
-    budget_s=2,
-    precision=0.1,
-)
+added = timing.compare(orders, budget_s=3, precision=0.1)
 
-# %% tags=["look", "nbval-ignore-output"]
-of_a_row = {width: lines_touched(each[:1]) for width, each in tables.items()}
-by_lines, measured = of_a_row[64] / of_a_row[4], looked_up.candidate("64").time_ratio
-longer.reveal(modelled=by_lines, measured=measured)
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The count of lines predicts the time"
+by_lines = by_columns / by_rows
+columns.reveal(modelled=by_lines, measured=added.candidate("columns").time_ratio)
 
-# %% tags=["look"]
-rows = {}
-for width, moved in of_a_row.items():
-    ratio = looked_up.candidate(str(width)).time_ratio
-    used = f"{100 * width / (16 * moved):.0f} %"
-    rows[f"{width} numbers"] = [moved, used, width / 16, f"{ratio:.1f} times (measured)"]
-shown = ["lines read", "of which used", "lines written", "time over the first"]
-pd.DataFrame(rows, index=shown).T
+# %% tags=["hide-input", "look", "nbval-ignore-output"]
+for order in ("columns", "rows"):
+    all_s, near_s = (added.candidate(name).median_s for name in (order, f"{order} in L1"))
+    print(
+        f"{order}: {units.text(all_s, 's')}; as many values in L1: {units.text(near_s, 's')}"
+    )
 
-# %% tags=["explain"]
-timing.claim("64 numbers over 4", measured, at_least=1, at_most=6, evidence=looked_up)
+# %% tags=["hide-input", "look"]
+ratio = added.candidate("columns").time_ratio / by_lines
+sentence = "columns over rows, measured over counted"
+timing.claim(sentence, ratio, at_least=1 / 4, at_most=4, evidence=added)
+sentence = "the columns take much longer than as many values in L1"
+ratio = added.candidate("columns").time_ratio / added.candidate("columns in L1").time_ratio
+timing.claim(sentence, ratio, at_least=2, evidence=added)
 
 # %% [markdown] tags=["explain"]
-# Sixteen times the numbers take far less than sixteen times as long: the short row moves a whole line too, three quarters of it for
-# nothing.
+# The columns touch 16 times as many lines (counted), and they take about as many times as long. But be careful, because a second effect works in the same
+# direction. A processor can load neighbouring values together into one vector [register](glossary.md#register), and the values of a column are not neighbours. This is
+# why the columns take longer also in L1, where no line has to travel. But there they take only a small part of the time that the whole table
+# takes, as the last lines show. The rest is the wait for lines.
 #
-# The count of lines is a limit here. The ratio is 4 if each line costs a wait of its own, and 1 if the four of a row come together, or
-# if a look-up costs more than its lines.
-# (The model leaves out the result, which is written in order.)
+# You can see this in your own program, because `x.stride()` says how many values apart two neighbours are along each axis. In our table the stride
+# is 1 along a row and 16 along a column.
 #
-# ### Channels last
+# **To remember.** Memory moves lines of 64 bytes, which are 16 float32 values. Walk along the axis with stride 1, because from stride 16 on each value costs
+# a line of its own.
 #
-# A batch of images has four axes, and somebody chose which one lies side by side.
-# [Channels-last](glossary.md#channels-last) puts the channels of a pixel together:
+# Lines explain why a neighbour is cheap, but they do not explain the bet, because both of its walks used one number from each line. Why does reading in
+# order get a line every few nanoseconds?
+
+# %% [markdown] tags=["slide"] minutes=2 headline="Loads that do not depend on each other wait together"
+# ## Part 4: many waits at the same time
+#
+# How many waits fit into one? We ask this last about the core, because it is the difference between the two walks of the bet.
+#
+# - A core does not stop at a load
+# - It starts the next load if it knows the address
+# - It must remember every line that it waits for
+#
+# In a chase, the core needs the first load to know where the next one is. But let one core follow several chases in turn, each with its own starting point.
+# Then each load still waits for the load before it in its own chase, but not for those of the other chases. Each *step* moves all chases on by one load.
+
 
 # %%
-images = torch.rand(8, 64, 56, 56)
-layouts = {
-    "channels last": images.to(memory_format=torch.channels_last),
-    "channels first": images,
-}
-rows = {
-    name: [lines_touched(part) for part in (each[0, :, 5, 5], each[0, 5], each[0])]
-    for name, each in layouts.items()
-}
-pd.DataFrame(rows, index=["lines of a pixel", "of a channel", "of an image"]).T
+@numba.njit("void(u8[:, ::1], u8[::1], i8)")
+def chases(buffer, lines, steps):
+    for _ in range(steps):
+        for chase in range(len(lines)):
+            lines[chase] = buffer[lines[chase], 0]
+
 
 # %% [markdown]
-# A layer norm over the channels takes each pixel's 64 numbers, pixel after pixel, until it has read the image.
+# The core remembers the lines that it waits for in its [line fill buffers](glossary.md#line-fill-buffer). The Golden Cove family has 16 of them (Bakhvalov,
+# 2024, published), and other cores have fewer or more. If all are occupied, the next load has to wait until one is free. We use a buffer of
+# 64 MiB in large pages, because there the translation hardly counts.
 
-# %% tags=["predict"]
-norm = helpers.predict(
-    "Channels first, the norm takes how many times as long as channels last?", "x"
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 64]
+many = helpers.predict(
+    "With 16 line fill buffers, how many times as long as a step of one chase "
+    "does a step of 32 chases take?",
+    "x",
 )
-norm
+many
 
-# %% tags=["run"]
-norms = {
-    name: lambda each=each: nn.functional.layer_norm(each.permute(0, 2, 3, 1), (64,))
-    for name, each in layouts.items()
-}
-norms["the copy"] = lambda: images.permute(0, 2, 3, 1).contiguous()
-normed = timing.compare(norms, budget_s=2, precision=0.05)
+# %% tags=["hide-input", "run"]
+one_cycle(large[:MIB], np.random.default_rng(0))  # 2**20 lines, 64 MiB
+counts = (1, 2, 4, 8, 16, 32, 64)
+starts = {n: np.random.default_rng(n).integers(MIB, size=n, dtype=np.uint64) for n in counts}
+steps = timing.compare(
+    {f"{n}": lambda n=n: chases(large, starts[n], 1000) for n in counts},
+    budget_s=4,
+    precision=0.1,
+)
+ratios = [row.time_ratio for row in steps.candidates]
 
 # %% tags=["look", "nbval-ignore-output"]
-measured, copied = (
-    normed.candidate(name).time_ratio for name in ("channels first", "the copy")
+many.reveal(modelled=32 / 16, measured=ratios[5])
+print(
+    f"64 chases took {ratios[6]:.1f} times as long: {64 / ratios[6]:.0f} loads waited together"
 )
-by_lines = rows["channels first"][2] / rows["channels last"][2]
-norm.reveal(modelled=by_lines, measured=measured)
-print(f"norm and copy: 1 + {copied:.2f} = {1 + copied:.2f} times")
 
-# %% tags=["explain"]
-ratio = measured / (1 + copied)
-timing.claim(
-    "channels first over norm + copy", ratio, at_least=0.6, at_most=1.7, evidence=normed
-)
+# %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Eight chases take hardly longer than one"
+alt = "Over the number of chases the time of a step stays flat and then rises in proportion."
+plotting.show(memory_hierarchy.draw_chases(counts, measured=ratios, buffers=16), alt=alt)
+
+# %% tags=["hide-input", "look"]
+sentence = "a step of eight chases takes little longer than a step of one"
+timing.claim(sentence, ratios[3], at_most=2, evidence=steps)
 
 # %% [markdown] tags=["explain"]
-# The image has as many lines in either layout, so lines do not explain the time. A copy does. PyTorch's layer norm wants each
-# pixel's channels side by side; channels first, it copies them so before it begins.
+# Eight loads take hardly longer than one, because all of them wait at the same time. From some number on the dots rise in proportion, since then all buffers are
+# occupied. The second line of the answer divides the loads by the waits that they took, which is about the number of buffers of your core.
 #
-# **On Monday**: print `x.stride()`. Where the axis that you walk along does not have stride 1, count lines. If you walk more than once,
-# copy once: `x.contiguous(memory_format=torch.channels_last)`.
+# Reading in order does even better. A [hardware prefetcher](glossary.md#hardware-prefetcher) notices the pattern and fetches lines before the program
+# asks for them. It brings them into L2 and not into L1, so they need no line fill buffer. They are noted in another queue, behind L2, which has 48 places in
+# the same family (Bakhvalov, 2024, published).
+#
+# How many lines are in flight at any moment? Suppose that lines arrive at a bandwidth $B$, in bytes per second, and that each is on its way for the
+# latency $\alpha$. Then [Little's law](glossary.md#littles-law) says that $B\,\alpha$ bytes are in flight.
+#
+# **Your turn.** Write it as a function.
+
+
+# %% tags=["yours"] yours="in_flight_bytes" takes=5
+def in_flight_bytes(bandwidth, latency):
+    """Return the bytes in flight at a bandwidth in bytes per second, a latency in seconds."""
+    return bandwidth * latency
+
+
+# %% checks="in_flight_bytes"
+in_flight_bytes = check(in_flight_bytes)
+
+
+# %% wrong="in_flight_bytes" says="multiply by the latency"
+def in_flight_bytes(bandwidth, latency):
+    return bandwidth / latency
+
+
+# %% wrong="in_flight_bytes" says="Return bytes, not lines"
+def in_flight_bytes(bandwidth, latency):
+    return bandwidth * latency / 64
+
+
+# %% wrong="in_flight_bytes" says="the cells below need int or float"
+def in_flight_bytes(bandwidth, latency):
+    return torch.tensor(bandwidth * latency, dtype=torch.float64)
+
+
+# %% right="in_flight_bytes" style=1
+def in_flight_bytes(bandwidth, latency):
+    seconds_per_byte = 1 / bandwidth
+    return latency / seconds_per_byte
+
+
+# %% right="in_flight_bytes" style=2
+def in_flight_bytes(bandwidth, latency):
+    return float(np.prod([bandwidth, latency]))
+
+
+# %% tags=["hide-input", "look", "nbval-ignore-output"]
+bandwidth, latency = 64 / ordinary.in_order_s[-1], waits.memory_s
+core_bytes = in_flight_bytes(bandwidth, latency)
+rate, wait = units.text(bandwidth, "B/s"), units.text(latency, "s")
+print(f"in order: {rate}, each line on its way for {wait} or longer (both measured)")
+print(f"so {core_bytes:,.0f} bytes are in flight, or {core_bytes / 64:.0f} lines (modelled)")
+
+# %% [markdown] tags=["explain"]
+# For the wait we take that of main memory without a translation, because a loop in order needs a new page only once in 64 lines. The waits get longer when many lines
+# are on their way, so your core keeps at least as many in flight as the last line says. For example, 13 GB/s × 126 ns are 1.6 kB, or 26 lines. The random walk has
+# a single line in flight, and that is most of the difference.
+#
+# **To remember.** Bytes in flight are bandwidth times latency. A core has 1 line in flight if each address comes from the load before. One of the Golden Cove family has
+# up to 16 if it knows the addresses, and up to 48 if the prefetcher can guess them.
+#
+# A core gets some 10 to 20 GB/s by looking ahead in a single program. An RTX 3090 has 936 GB/s. Does its memory answer so much faster?
+
+# %% [markdown] tags=["slide"] minutes=2 headline="A GPU waits longer, and has more that wait"
+# ## Part 5: how a GPU hides the wait
+#
+# How does a GPU reach its bandwidth? We can now answer this with Little's law, because its latency is known.
+#
+# - A GPU's memory answers later than a processor's
+# - Its bandwidth is many times larger
+# - So far more bytes must be in flight
+#
+# A chase runs on a GPU as well, in a single thread. On the chip of an RTX 3090 it waits 33 cycles for L1, 250 for L2 and 556 for the memory of the GPU (RRZE,
+# [gpu-benches](https://github.com/RRZE-HPC/gpu-benches), measured on an A40, which has the same chip, published). At the clock of 1,740 MHz these 556 cycles are 320 ns.
+# Here it is beside your core, together with your own GPU, if you have one, and with GPUs that readers have sent in:
+
+# %% tags=["hide-input"]
+alt = "The chase of the core and that of a GPU: each rises in steps, and the GPU's is higher."
+gpus = memory_hierarchy.gpu_limits()
+plotting.show(memory_hierarchy.draw_gpus(paged[other], gpus), alt=alt)
 
 # %% [markdown]
-# ## Part 4: a GPU hides the wait
-#
-# - A core waits; its loop must know addresses ahead
-# - A GPU has other threads to run meanwhile
-# - How many must wait at once?
-#
-# A *thread* is one walk through a program, with registers of its own. In the drawing each computes for one step and then waits
-# for nine.
+# Yet the RTX 3090 has a bandwidth of 936 GB/s (published). By Little's law, 936 GB/s × 320 ns, or 300 kB, have to be in flight at every moment. Who waits for all these bytes?
+# The GPU has 82 [multiprocessors](glossary.md#multiprocessor), which correspond to the cores of a CPU. Each of them holds up to 1,536 *threads*, walks through the program with
+# registers of their own, and that makes 125,952 threads. Suppose that each waiting thread waits for one float32, which is 4 bytes.
 
-# %% tags=["slide", "slide-output"] minutes=1 headline="While some threads wait, others compute"
-drawn, axes = plotting.figure(
-    title="A thread computes a step (blue), waits nine (grey)", height_in=3.4
-)
-row = 0
-for threads in (1, 4, 10):
-    for thread in range(threads):
-        for turn in range(0, 40, 10):
-            for begin, long, what in ((thread, 1, "computing"), (thread + 1, 9, "waiting")):
-                bar = (turn + begin, long)
-                axes.broken_barh([bar], (row, 0.8), color=plotting.COLOURS[what])
-        row += 1
-    words = f"{threads} at once:\nbusy {10 * threads} %"
-    axes.text(-1, row - threads / 2, words, ha="right", va="center")
-    row += 1
-axes.set(xlim=(0, 40), ylim=(row, -0.5), xlabel="steps (modelled)", yticks=[])
-axes.grid(visible=False)
-alt = "Bars of threads: one keeps a unit busy a tenth of the time, ten all the time."
-plotting.show(drawn, alt=alt)
-
-# %% [markdown]
-# The 16 cores of a Ryzen 9 5950X run 32 threads ([AnandTech](https://www.anandtech.com/show/16214/), 2020). And
-# an RTX 3090? A common error is to take its "10,496 CUDA cores" for threads. They are arithmetic units, 128 in each of 82
-# [multiprocessors](glossary.md#multiprocessor). Each multiprocessor keeps up to 1,536 threads ([CUDA C++ Programming
-# Guide](https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#compute-capabilities), compute capability 8.6).
-#
-# How long do they wait? A chase on an A100, of the same generation, took 33 cycles to the first cache, 200 to L2 and 290 to
-# device memory (Abdelkhalik and others, "Demystifying the Nvidia Ampere Architecture", 2022, Table IV,
-# [arXiv:2208.11174](https://arxiv.org/abs/2208.11174)). Another study has 400 for memory
-# ([PMC10448217](https://pmc.ncbi.nlm.nih.gov/articles/PMC10448217/table/t0015), Table 3). We take these cycles at the RTX 3090's
-# clock. That is rough, because memory does not follow the clock of the cores.
-
-# %% tags=["predict"]
-gpu_rate = rtx_3090.memory_bandwidth_bytes_per_s
-peak = rtx_3090.peak("float32", unit="vector").dense_flops_per_s
-gpu_hz = peak / (rtx_3090.cores * 128 * 2)  # a unit does two operations a cycle
-threads, waits_s = rtx_3090.cores * 1536, [290 / gpu_hz, 400 / gpu_hz]
-print(f"{threads:,} threads; {units.text(gpu_rate, 'B/s')};", end=" ")
-print(f"waits of {' and '.join(units.text(each, 's') for each in waits_s)}")
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100]
 waiting = helpers.predict(
-    "RTX 3090, 290 cycles, 4 bytes a thread: which share must wait to fill the bus?", "%"
+    "Which share of all the threads of an RTX 3090 must wait for one float32 each "
+    "to reach its bandwidth?",
+    "%",
 )
 waiting
 
 # %% tags=["run"]
-needed = [in_flight_bytes(gpu_rate, each) for each in waits_s]
-shares = [100 * each / 4 / threads for each in needed]
+rtx_3090 = hardware.device("GeForce RTX 3090")
+chip = memory_hierarchy.gpu_wait("GA102")
+gpu_bytes = in_flight_bytes(rtx_3090.memory_bandwidth_bytes_per_s, chip.memory_s)
+gpu_threads = gpu_bytes / 4
+
+# %% tags=["look", "slide", "slide-output"] minutes=1 headline="More than half of its threads must wait"
+waiting.reveal(modelled=100 * gpu_threads / (rtx_3090.cores * 1536))
+print(f"{gpu_bytes:,.0f} bytes in flight, {gpu_threads:,.0f} threads wait (modelled)")
+
+# %% tags=["hide-input", "look"]
+alt = "Bars of threads: one keeps a unit busy a tenth of the time, ten all the time."
+plotting.show(memory_hierarchy.draw_threads(), alt=alt)
+
+# %% [markdown] tags=["explain"]
+# About 75,000 threads must wait, which is 59 % of all (modelled). So a GPU does not avoid the wait. It keeps so many threads that some of them always have their data, and it
+# runs those. In the drawing a single thread keeps an arithmetic unit busy for a tenth of the time, and ten threads keep it busy all the time, although none of them waits less.
+# Each waiting thread keeps its registers, and therefore a GPU has so many of them:
 
 # %% tags=["look"]
-waiting.reveal(modelled=shares[0])
-print(f"{needed[0] / 4:,.0f} threads wait; with 400 cycles {shares[1]:.0f} %")
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="A GPU must keep far more bytes in flight" mark="RTX 3090, 290 cycles"
-rows = {
-    "a core here, about": (curve[-1], rate),
-    "RTX 3090, 290 cycles": (waits_s[0], gpu_rate),
-    "RTX 3090, 400 cycles": (waits_s[1], gpu_rate),
-    "a multiprocessor, 290": (waits_s[0], gpu_rate / rtx_3090.cores),
-    "a multiprocessor, 400": (waits_s[1], gpu_rate / rtx_3090.cores),
-}
-flights = {}
-for name, (wait_s, moved) in rows.items():
-    held = in_flight_bytes(moved, wait_s)
-    flights[name] = [units.text(wait_s, "s"), units.text(moved, "B/s"), units.text(held, "B")]
-pd.DataFrame(flights, index=["wait", "bandwidth", "in flight"]).T
+registers = rtx_3090.cores * rtx_3090.core_register_bytes
+print(f"RTX 3090: {registers:,} bytes of registers, {rtx_3090.l2_bytes:,} of L2 (published)")
 
 # %% [markdown] tags=["explain"]
-# A GPU does not win by waiting less. Its bandwidth is many times our core's, and its modelled wait is not many times shorter. So it
-# must keep many times as much in flight. (The first row is about what our core reached.)
+# A single multiprocessor has 3.7 kB in flight, only about twice as much as a core that reads in order. But there are 82 of them. And whereas a core finds its loads by looking ahead,
+# a GPU needs a programmer who brings enough threads.
 #
-# A multiprocessor must keep 2.0 to 2.7 kB under way, which is of the order of our core's. The GPU has 82 of them.
-#
-# Bytes in flight are not enough: the bus must carry them. Sixteen cores at the rate of ours would ask for sixteen times that rate;
-# the Ryzen's bus gives 51.2 GB/s.
+# We have supposed that each thread waits for one float32. A thread can also wait for several. Turn the figure, and find the GPU that cannot reach its bandwidth with one float32
+# per thread, even if all of its threads wait.
 
-# %% [markdown]
-# ### Memory inversion
-#
-# - In a CPU each level holds more than the one before
-# - On a GPU every waiting thread keeps its registers
-# - So its largest store on the chip may be the nearest
-
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="An RTX 3090 holds most at its registers"
-chosen = ["Ryzen 9 5950X", "GeForce RTX 3090", "A100 SXM 40 GB", "H100 SXM 80 GB"]
-on_chip = hardware.memory_inversion(chosen).devices
-drawn = plotting.draw_inversion(on_chip)
-alt = "Bytes by level: the CPU's line rises, the RTX 3090's falls, the A100's rises at L2."
-plotting.show(drawn, alt=alt)
-
-# %%
-held = {row.name: row.register_bytes for row in on_chip}
-print(f"registers: {held['GeForce RTX 3090']:,} B, the Ryzen's {held['Ryzen 9 5950X']:,} B")
+# %% tags=["hide-input"]
+memory_hierarchy.explore_threads()
 
 # %% [markdown] tags=["explain"]
-# The RTX 3090 has two hundred times the Ryzen's registers, and each further level on its chip is smaller. The A100 and the H100
-# break the pattern: their L2 is larger than their registers.
-
-# %% [markdown]
-# ### Memory spaces
+# It is the H100. Its memory delivers 3,350 GB/s, and its chip waits 347 ns (RRZE, on a GH200, published), so 1.16 MB must be in flight, which are 291,000 float32 values. But an H100
+# holds only 270,336 threads. If each thread loads four neighbouring values at once, 27 % of them suffice (modelled). Bandwidth has grown faster than the number
+# of threads. PyTorch's element-wise kernels load several values per thread, for example the one that a profile calls `vectorized_elementwise_kernel<4, ...>`.
 #
-# - L1 and L2 work unseen, as in a CPU
-# - [Shared memory](glossary.md#shared-memory) the program fills itself
-
-# %%
-shared = f"{size(rtx_3090.core_shared_bytes)} of L1"
-spaces = {
-    "registers": [size(rtx_3090.core_register_bytes), "a thread", "compiler", ""],
-    "shared memory": [f"up to {shared}", "a block of threads", "program", ""],
-    "L1": [size(rtx_3090.core_l1_bytes), "a multiprocessor", "hardware", "33 cycles"],
-    "L2": [size(rtx_3090.l2_bytes), "all", "hardware", "200 cycles"],
-    "device memory": [size(rtx_3090.memory_bytes), "all", "program", "290 cycles"],
-}
-pd.DataFrame(spaces, index=["RTX 3090", "seen by", "filled by", "wait (A100)"]).T
-
-# %% [markdown] tags=["explain"]
-# Registers, L1 and shared memory are those of one multiprocessor. "Local" memory is local to a thread, but lies in device memory:
-# registers spill to it. *Texture* memory is device memory too, read through a cache for neighbours in two dimensions. You fill
-# shared memory in lesson 02.
+# **To remember.** An RTX 3090 needs 300 kB in flight, for example 75,000 threads that wait for one float32 each. An operation on fewer values ends before its memory
+# has ever reached full speed.
 #
-# **On Monday**: give a GPU work in large pieces. By this model an operator on fewer than 40,000 numbers, a thread for each,
-# cannot fill the bus of an RTX 3090 even for one wait.
-
-# %% [markdown]
-# ## Part 5: moving a network
-#
-# - A transfer pays a fixed cost, then for its bytes
-# - A network moves tensor by tensor
-# - `model.to(device)`: one transfer a parameter
-#
-# **Your turn**: the model of a move. It is the same for a bus, a network and a disk.
-
-
-# %% tags=["yours"] yours="move_s"
-def move_s(tensors, latency_s, bytes_per_s):
-    """Return the modelled seconds of moving each of the tensors after the other."""
-    total_bytes = sum(each.numel() * each.element_size() for each in tensors)
-    return len(tensors) * latency_s + total_bytes / bytes_per_s
-
-
-# %% checks="move_s"
-asked = exercises.Checks("Moving tensors", move_s)
-two = [torch.zeros(100), torch.zeros(50, 2, dtype=torch.float64)]
-slips = {
-    4.0: "Bytes, not numbers: ask each tensor for element_size()",
-    10.0: "A number of the second tensor has 8 bytes",
-    13.0: "Each tensor waits: two latencies here",
-}
-asked.returns(
-    "800 + 400 bytes, 100 a second", (two, 1.0, 100.0), expected=14.0, mistakes=slips
-)
-move_s = asked.settle()
-
-
-# %% wrong="move_s" says="Each tensor waits"
-def move_s(tensors, latency_s, bytes_per_s):
-    return latency_s + sum(each.nbytes for each in tensors) / bytes_per_s
-
-
-# %% wrong="move_s" says="Bytes, not numbers"
-def move_s(tensors, latency_s, bytes_per_s):
-    return len(tensors) * latency_s + sum(each.numel() for each in tensors) / bytes_per_s
-
-
-# %% [markdown]
-# Fifty layers of 16 x 16, one layer of 4,096 x 4,096. We move them within main memory; with a GPU, write `.to("cuda")`.
-# Here $\alpha$, the `latency_s` of your model, is the fixed cost of a call, nearly all of it software: the time of copying one
-# number. The bandwidth is that of a
-# copy of 128 MiB. (It counts a byte once, though a copy reads it and writes it. So it lies below the rate of reading.)
-
-# %%
-networks = {
-    "fifty small": nn.Sequential(*[nn.Linear(16, 16) for _ in range(50)]),
-    "one large": nn.Linear(4096, 4096),
-}
-tensors = {name: list(network.parameters()) for name, network in networks.items()}
-for name, found in tensors.items():
-    print(f"{name}: {len(found)} tensors, {sum(each.nbytes for each in found):,} B")
-
-
-def moves(tensors):
-    return lambda: [each.detach().clone() for each in tensors]
-
-
-latency_s = timing.measure(moves([torch.ones(1)]), budget_s=0.3).median_s
-many = torch.ones(32 * MIB)
-bytes_per_s = many.nbytes / timing.measure(moves([many]), budget_s=0.5).median_s
-print(f"a call {units.text(latency_s, 's')}, then {units.text(bytes_per_s, 'B/s')}")
-
-# %% tags=["predict", "slide", "slide-output"] minutes=1
-larger = helpers.predict("How many times as long does the one large layer take to move?", "x")
-larger
-
-# %% tags=["run"]
-both = {name: moves(found) for name, found in tensors.items()}
-moved = timing.compare(both, budget_s=1, own_caches=True, precision=0.1)
-
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Many small tensors pay for their calls"
-small_s, large_s = (move_s(found, latency_s, bytes_per_s) for found in tensors.values())
-measured = moved.candidate("one large").time_ratio
-larger.reveal(modelled=large_s / small_s, measured=measured)
-
-# %% tags=["explain"]
-ratio = measured / (large_s / small_s)
-timing.claim("move: measured over modelled", ratio, at_least=1 / 2, at_most=2, evidence=moved)
-
-# %% [markdown] tags=["explain"]
-# The large one has 1,234 times the bytes and takes far fewer times as long. The fifty pay for a hundred calls, the one
-# for its bytes.
-#
-# `own_caches=True` lets each candidate find the caches as it left them, as $\alpha$ was measured. Without it the fifty run behind
-# a copy of 64 MiB, which has filled the near caches.
-#
-# **On Monday**: move few large tensors. A framework packs many small gradients into one buffer before it sends them (lesson 04).
-
-# %% [markdown]
-# ## Part 6: energy
-#
-# - Moving a number takes energy, as computing does
-# - Other work can hide the time of a move
-# - Nothing hides its energy
-#
-# Here is a chip of 45 nm (Horowitz, "Computing's Energy Problem", ISSCC 2014). An access is one of 64 bits.
-
-# %% tags=["slide", "slide-output"] minutes=1 headline="An access to DRAM costs far more than arithmetic"
-title = "Energy of one operation (45 nm, 2014)"
-drawn = plotting.draw_energy(hardware.energy_costs().costs, title=title)
-alt = (
-    "Energies: additions and products below 4 picojoules, caches 10 to 100, DRAM above 1,000."
-)
-plotting.show(drawn, alt=alt)
-
-# %% [markdown]
-# We model LeNet on one image. Weights and image come from DRAM once. What the operators read and write then lies in a cache of 1 MB,
-# which holds all of it. DRAM counts with the middle of its range.
-
-# %% tags=["predict"]
-lenet, image_bytes = helpers.LeNet(), 28 * 28 * 4
-weight_bytes = sum(weight.nbytes for weight in lenet.parameters())
-counted = operations.profile_ops(lenet, (1, 1, 28, 28))
-cache_bytes = counted.forward_read_bytes + counted.forward_written_bytes
-print(f"{counted.forward_macs:,} multiply-adds; {weight_bytes:,} bytes of weights,", end=" ")
-print(f"{image_bytes:,} of an image, {cache_bytes:,} to and from the cache")
-names = ("float32 multiply", "float32 add", "cache of 1 MB", "DRAM")
-cost_j = {name: hardware.energy_cost(name).middle_j for name in names}
-for name, joules in cost_j.items():
-    print(f"{name}: {1e12 * joules:,.4g} pJ")
-share = helpers.predict("LeNet, one image: which share of the energy is DRAM's?", "%")
-share
-
-
-# %% tags=["run"]
-def energies_j(images):
-    """Return the energy of arithmetic, cache and DRAM; an access moves 8 bytes."""
-    mac_j = cost_j["float32 multiply"] + cost_j["float32 add"]
-    cached, fetched = images * cache_bytes / 8, (weight_bytes + images * image_bytes) / 8
-    moved_j = [cached * cost_j["cache of 1 MB"], fetched * cost_j["DRAM"]]
-    return np.array([images * counted.forward_macs * mac_j, *moved_j])
-
-
-assert weight_bytes + cache_bytes < 10**6  # all of it fits
-one, many = energies_j(1), energies_j(64) / 64
-dram = hardware.energy_cost("DRAM")
-ends_j = [one[2] * end_j / dram.middle_j for end_j in (dram.least_j, dram.most_j)]
-
-# %% tags=["look"]
-share.reveal(modelled=100 * one[2] / one.sum())
-ends = [100 * end_j / (one[:2].sum() + end_j) for end_j in ends_j]
-print(f"from one end of DRAM's range to the other: {ends[0]:.0f} to {ends[1]:.0f} %")
-
-# %% [markdown]
-# Now 64 images in turn, while the weights stay in the cache: they come from DRAM once.
-
-# %% tags=["look", "slide", "slide-output"] minutes=1 headline="Sixty-four images share one fetch of the weights" mark="together"
-frame = 1e6 * pd.DataFrame({"one image": one, "one of 64": many})
-frame.index = ["arithmetic", "cache", "DRAM"]
-frame.loc["together"] = frame.sum()
-frame.round(2).rename_axis("microjoules an image", axis=1)
-
-# %% [markdown] tags=["explain"]
-# One image alone pays for fetching the weights. Sixty-four share them, and an image costs about an eighth.
-#
-# Nobody measured this energy. It is counts times published costs, an estimate that leaves out instructions and clocks.
-# (`hardware.inference_energy` has other formats.)
-#
-# **On Monday**: batch what uses the same weights. The reuse that saves energy here saves time in lesson 02.
-
-# %% [markdown]
-# `helpers.probe()` measures all of this for your machine and keeps it; later lessons model with it. The
-# [appendix](appendix/01_memory_hierarchy.ipynb) has more: dies, fresh pages, strides, alignment, the [ways](glossary.md#ways) of
-# a cache, [memory channels](glossary.md#memory-channel), the [page cache](glossary.md#page-cache), and
-# [DMA](glossary.md#direct-memory-access). In the [exercises](exercises/01_memory_hierarchy_exercises.ipynb) you write a cache
-# and read a curve.
+# The [appendix](appendix/01_memory_hierarchy.ipynb) has more, for example the energy of a load, the time of moving a network, channels last and embeddings, the
+# [ways](glossary.md#ways) of a cache, [memory channels](glossary.md#memory-channel), [page faults](glossary.md#page-fault) and the
+# [page cache](glossary.md#page-cache). In the [exercises](exercises/01_memory_hierarchy_exercises.ipynb) you write a cache that drops the
+# [least recently used](glossary.md#least-recently-used) line, and you read a latency curve.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
-# ## What to take home
+# ## Back to the bet
 #
-# 1. Memory further out is slower and costs more energy.
-# 2. Data moves in lines: use a whole line before you leave it.
-# 3. Bandwidth needs many loads under way at once.
+# 1. Keep data near, in the caches of your own core.
+# 2. Keep data next to each other, because memory moves lines.
+# 3. Keep addresses known, because loads that are known wait together.
+#
+# The random walk takes many times as long as reading in order, because it has 1 line in flight, and pays about 100 ns of main memory and a translation for each. In order, the prefetcher
+# keeps up to 48 lines in flight, so a line arrives every few nanoseconds. An RTX 3090 waits 320 ns and keeps 300 kB in flight, with some 75,000 threads that wait.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
 #
-# | quantity | formula | for |
-# |---|---|---|
-# | transfer | $t = n\,\alpha + \text{bytes} \cdot \beta$ | $n$ pieces, latency $\alpha$, $\beta$ one over the bandwidth |
-# | bytes in flight | $\text{bandwidth} \cdot \text{latency}$ | Little's law |
-# | lines moved | $\min(1, s\,e/\ell)$ a number | stride $s$, numbers of $e$ bytes, lines of $\ell$ bytes |
-# | energy | $\text{MAC} \cdot e_{MAC} + \text{accesses} \cdot e_{access}$ | without instructions and clocks |
+# $B$ is a bandwidth in bytes per second, $\alpha$ a latency in seconds. A view has the stride $s$ in elements of $e$ bytes, and a line has $\ell$ bytes.
+#
+# | quantity | formula |
+# |---|---|
+# | bytes in flight | $B\,\alpha$ |
+# | bandwidth of a core with $m$ lines in flight | $\frac{m\,\ell}{\alpha}$ |
+# | lines moved per element, at most | $\min(1, s\,e/\ell)$ |

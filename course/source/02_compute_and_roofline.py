@@ -203,15 +203,16 @@ def on_roofline(tokens, rows, columns, peak, bandwidth, size=4):
 
 
 # %% [markdown]
-# `probe` measures both numbers of this machine, once, in some ten seconds; then it remembers them. The peak is that of the
-# fastest product of square matrices, the bandwidth that of `a = b + c` on long arrays in main memory, because the weights take
-# 256 MiB.
+# `probe` measures both numbers of this machine, once, in some ten seconds; then it remembers them. The peak is that of independent
+# multiply-adds on the fastest vectors, because it belongs to the processor, not to a library. The bandwidth is that of `a = b + c` on
+# long arrays in main memory, because the weights take 256 MiB.
 
 # %% tags=["run"]
 limits = helpers.probe()
-peak, memory = limits.peak_flops["float32"], limits.memory
-bandwidth = memory.bandwidth_bytes_per_s
+peak, product = limits.peak_flops["float32"], limits.product_flops["float32"]
+memory, bandwidth = limits.memory, limits.memory.bandwidth_bytes_per_s
 print(f"peak {units.text(peak, 'FLOP/s')}, {memory.name} {units.text(bandwidth, 'B/s')}")
+print(f"the library's product: {units.text(product, 'FLOP/s')}")
 
 # %% tags=["run"]
 side, counts = 8192, (1, 4, 16, 64)
@@ -321,6 +322,8 @@ title = "One layer: modelled (diamonds), measured (dots)"
 drawn, axes = plotting.figure(title=title, height_in=4.4)
 draw_roof(axes, peak, bandwidth, "here")
 ridge = peak / bandwidth
+axes.hlines(product, product / bandwidth, 1000, colors="#777777", linestyles="--")
+axes.text(900, product / 1.12, "the library's product", ha="right", va="top")
 axes.axvspan(0.1, ridge, color="#E69F00", alpha=0.12, lw=0)
 axes.axvspan(ridge, 1000, color="#56B4E9", alpha=0.12, lw=0)
 for where, words in ((0.13, "waits for data"), (1.2 * ridge, "waits for arithmetic")):
@@ -376,7 +379,7 @@ plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
 # One user gets a third of a per cent of the arithmetic, and all of the bandwidth. So a server collects the tokens of many users
-# into a batch, until the ridge point. This counts the weights alone; lesson 15 adds what else a token must read.
+# into a batch, until the ridge point. This counts the weights alone; lesson 22 adds what else a token must read.
 #
 # From the GTX 580 of 2010 to the H100 of 2022 the ridge moved from 8 to 20 FLOP/B in float32: arithmetic grew faster than
 # bandwidth. [Tensor cores](glossary.md#tensor-core) and float16 moved it to 295. The layer's own intensity doubles in
@@ -544,7 +547,7 @@ print(f"shared memory of a core, at most: {units.text(room, 'B')} (published)")
 # Tiles of 152 do not fit, and a block has at most 1,024 threads (CUDA C++ Programming Guide): at one element a thread, tiles end
 # at 32 x 32, a fifth of the peak. There are two cures. The $t / 4$ does not depend on how deep a tile is along $k$, so a tile can
 # be thin. And a thread can compute many elements, whose sums it keeps in [registers](glossary.md#register): the same
-# idea once more, one memory nearer (lesson 10).
+# idea once more, one memory nearer (lesson 15).
 #
 # The shares hold if every counted request goes to memory. On a GPU caches and joined reads serve many of them,
 # so a program can be faster than its share.
@@ -582,17 +585,20 @@ print(f"float32 numbers in one vector register: {lanes}")
 
 # %% [markdown]
 # A core starts two multiply-adds in each cycle, each on a whole vector or on one number; the result is there after 4 cycles
-# (Intel since Skylake, AMD since Zen 3: Agner Fog, *Instruction tables*). What does `naive` use of that?
+# (Intel since Skylake, AMD since Zen 3: Agner Fog, *Instruction tables*). Vectors of 512 bits count half on AMD's Zen 4 and Intel's
+# client chips. What does `naive` use of that?
 
 # %% tags=["predict", "slide-output"]
 slower = helpers.predict("How many times longer does naive take than the library?", "x")
 slower
 
 # %% tags=["run"]
-n, programs, times = 240, None, {}
+n, programs, times, starts = 240, None, {}, 2
 a, b, c = torch.rand(n, n), torch.rand(n, n), torch.empty(n, n)
 library = compiled(PRODUCTS)
 if library:
+    rates = hardware.vector_flops()  # FLOP/s, by the bits of a vector
+    starts = 1 if rates[max(rates)] < 1.5 * rates.get(max(rates) // 2, 0) else 2
     one = "void {}(const float* a, const float* b, float* c, int64_t n)"
     plain, other = (library.function(one.format(name)) for name in ("naive", "interchanged"))
     calls = {"naive": lambda: plain(a, b, c, n)}
@@ -604,7 +610,7 @@ if library:
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Naive code is far from the library"
 ratio = times["naive"] / times["library"] if times else None
-slower.reveal(modelled=lanes * 2 * 4, measured=ratio)
+slower.reveal(modelled=lanes * starts * 4, measured=ratio)
 
 # %% tags=["look"]
 sentence = "with two loops exchanged the product takes less than half of the time"
@@ -613,7 +619,7 @@ timing.claim(sentence, faster, at_most=1 / 2, evidence=programs or ())
 
 # %% [markdown] tags=["explain"]
 # By the model, naive adds one number every 4 cycles, because each addition waits for the one before, and the library adds a
-# vector twice in each cycle. The exchange changes three things at once: neighbouring sums are independent, they share
+# vector at each start. The exchange changes three things at once: neighbouring sums are independent, they share
 # a register, and $B$ is read along its rows.
 #
 # But why is naive better than the model says? The *next* sum waits for nothing. A core reads ahead: it holds a *window* of
@@ -792,13 +798,13 @@ timing.claim(sentence, ratio, at_most=0.8, evidence=chains or ())
 # %% tags=["look", "nbval-ignore-output"]
 macs, cpu = n**3, helpers.probe(device="cpu")
 at_peak_s = 2 * cpu.threads / cpu.peak_flops["float32"]
-steps = {"naive, by the model": lanes * 2 * 4 * at_peak_s}
+steps = {"naive, by the model": lanes * starts * 4 * at_peak_s}
 if times and step_s:
     steps["one long sum, measured"] = step_s["4000"]
     steps["sums of 240 alone, measured"] = step_s["240"]
     steps["naive, measured"] = times["naive"] / macs
     steps["library, measured"] = times["library"] / macs
-steps["library, at one thread's peak"] = at_peak_s
+steps["at one thread's peak"] = at_peak_s
 taken = list(steps.values())
 shown = [units.text(each, "s") for each in taken]
 over = ["", *(f"{ratio:.3g}" for ratio in np.divide(taken[:-1], taken[1:]))]
@@ -807,12 +813,12 @@ pd.DataFrame({"a step of a sum": shown, "times as fast as the row above": over},
 # %% [markdown] tags=["explain"]
 # The row "library, measured" holds the measured ratio. The other four factors lead from it to the model's:
 #
-# 1. The model's cycle comes from `probe`: it supposes that its product made two vectors of multiply-adds in every cycle. Either
-#    it did not, or the clock is slower with wide vectors; these runs do not separate the two.
+# 1. The model takes its cycle from the peak. Another latency than 4 shows here, or a clock that wide vectors slow; these runs do not
+#    separate the two.
 # 2. Sums of 240 overlap. A simulated core with the measured latency and one window follows all lengths, within the factor
 #    printed above; half that window and twice that window miss them by more.
 # 3. Walking down the columns of $B$ costs naive little here: all of $B$ lies in a cache.
-# 4. The peak is itself a product of the library, so a factor near 1 only says that two measurements agree.
+# 4. The last factor is what the library leaves unused of a core.
 #
 # A simulation with a window chosen to fit is no proof: a real core's window holds the loop's other instructions, too.
 

@@ -1,4 +1,4 @@
-"""Weights mapped from a file that is larger than the memory they may take: the cliff. Lesson 08.
+"""Weights mapped from a file that is larger than the memory they may take: the cliff. Lesson 12.
 
 A forward pass reads each layer's weights once, in order, and begins again. While all of them stay in memory a layer
 takes as long as its bytes take from memory; once they do not, the layer that is needed next is the one that was thrown
@@ -42,7 +42,7 @@ class MappedRow(Record):
     the system read from the disk for a pass (None where it does not tell), ``major_faults`` how often the program stood
     still for it: fewer than pages, since the system reads ahead. ``layer_s`` is the median over the passes of the mean
     layer; ``modelled_layer_s`` is from the rates alone. No order of eviction reads less than ``over_limit_bytes``.
-    Lesson 08.
+    Lesson 12.
     """
 
     file_bytes: int
@@ -59,7 +59,7 @@ class MappedWeights(Record):
     """Layers whose weights are mapped from a file, under a limit of ``limit_bytes`` on what of it is in memory.
 
     ``method`` says who holds the limit. ``resident_layer_s`` is a layer with weights in ordinary memory, and
-    ``disk_bytes_per_s`` the file read in sequence past the page cache: the two numbers of the model. Lesson 08.
+    ``disk_bytes_per_s`` the file read in sequence past the page cache: the two numbers of the model. Lesson 12.
     """
 
     method: str
@@ -81,7 +81,7 @@ class MappedWeights(Record):
 def model_layer_s(*, resident_s: float, layer_bytes: int, missed_share: float, disk_bytes_per_s: float) -> float:
     """Return the modelled seconds of a layer: from memory, and the missed share of its bytes from the disk before.
 
-    The system's reading ahead of what is computed is left out: it lets the two overlap. Lesson 08.
+    The system's reading ahead of what is computed is left out: it lets the two overlap. Lesson 12.
     """
     return resident_s + missed_share * layer_bytes / disk_bytes_per_s
 
@@ -104,7 +104,7 @@ def measure_mapped_weights(
 
     Raises ValueError for sizes that are no multiples of 4 MiB or over 256 MiB, for a limit below one layer, or a folder
     that is itself in memory; RuntimeError outside Linux; OSError without room; what
-    :meth:`helpers.isolation.Outcome.unwrap` raises when the process did not get through. Lesson 08.
+    :meth:`helpers.isolation.Outcome.unwrap` raises when the process did not get through. Lesson 12.
     """
     sizes = sorted(set(file_bytes))
     if not sizes or any(size < LAYER_BYTES or size > disk.MOST_FILE_BYTES or size % LAYER_BYTES for size in sizes):

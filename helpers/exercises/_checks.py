@@ -57,15 +57,18 @@ class Checks:
         expected: object,
         mistakes: Mapping[Any, str] | None = None,
         call: Callable[..., object] | None = None,
+        kind: type | tuple[type, ...] = object,
         unchanged: bool = False,
     ) -> None:
         """Call the function with copies of ``arguments`` and hold what it returns to ``expected``.
 
         Numbers agree as in :func:`agree`; a list, a tuple and an array agree when their items do. ``mistakes`` maps
         what a common mistake returns to the sentence that explains it. An exception in the function is a failed check.
-        ``call(function, *arguments)`` calls it in another way, such as on ranks. With ``unchanged`` the function must
-        leave lists, dicts, sets and arrays as they were; the caller's own stay so in any case. A function without a
-        body, and the course's version, are not called. Raises TypeError where ``arguments`` is no list and no tuple.
+        ``call(function, *arguments)`` calls it in another way, such as on ranks. ``kind`` is what the lesson goes on
+        with, for example a tensor: a right value of another type has not reached the goal, and the report says which
+        type is needed. With ``unchanged`` the function must leave lists, dicts, sets and arrays as they were; the
+        caller's own stay so in any case. A function without a body, and the course's version, are not called. Raises
+        TypeError where ``arguments`` is no list and no tuple.
         """
         boolean("unchanged", unchanged)
         one_of("arguments", arguments, (list, tuple), "what the function is called with, such as (5,)")
@@ -88,10 +91,11 @@ class Checks:
             return
         try:
             problem = _difference(asked, got, expected, mistakes or {})
+            problem = problem or _unusable(asked, got, kind)
             problem = problem or (_change(arguments, handed) if unchanged else "")
         except Exception as error:  # of what the reader returned, such as a tensor without elements to read
-            kind = type(got).__name__
-            problem = f"{asked} gave an answer of type {kind} that cannot be compared: {type(error).__name__}"
+            of_type = f"an answer of type {type(got).__name__}"
+            problem = f"{asked} gave {of_type} that cannot be compared: {type(error).__name__}"
         self._outcomes.append(_Outcome(goal, problem))
 
     def holds(self, goal: str, condition: object, *, otherwise: str) -> None:
@@ -178,6 +182,20 @@ def _change(arguments: Sequence[object], handed: Sequence[object]) -> str:
         if not agree(after, before):
             return f"Your function turned {short(before)} into {short(after)}: leave what it is given as it is"
     return ""
+
+
+def _unusable(asked: str, got: object, kind: type | tuple[type, ...]) -> str:
+    """Return a sentence about a right value of a type with which the lesson cannot go on, "" for another."""
+    if isinstance(got, kind):
+        return ""
+    needed = " or ".join(_type_name(each) for each in (kind if isinstance(kind, tuple) else (kind,)))
+    had = _type_name(type(got))
+    return f"{asked} gave the right value as {had}, but the cells below need {needed}: return that"
+
+
+def _type_name(kind: type) -> str:
+    """Return the name of a type with its module: int, but torch.Tensor and numpy.ndarray."""
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.split('.')[0]}.{kind.__name__}"
 
 
 def _explanation(got: object, mistakes: Mapping[Any, str]) -> str:

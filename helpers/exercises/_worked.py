@@ -54,13 +54,18 @@ def source_of(function: Callable[..., object]) -> tuple[str, str] | None:
     A function goes by its own name, or by one that it is bound to where it stands. The notebook that the reader runs
     comes before others, such as an older copy. None where no notebook holds it.
     """
-    inner = inspect.unwrap(function)
-    bound = [name for name, value in _namespace(inner).items() if value is function]
-    names = dict.fromkeys([getattr(inner, "__name__", ""), *bound])
+    names = names_of(function)
     for cell in _cells(Path.cwd()):
         if "worked" in cell and cell.get("yours") in names:
             return cell["yours"], zlib.decompress(base64.b64decode(cell["worked"])).decode()
     return None
+
+
+def names_of(function: Callable[..., object]) -> list[str]:
+    """Return the names of a function: its own, and those to which it is bound where it was written."""
+    inner = inspect.unwrap(function)
+    bound = [name for name, value in _namespace(inner).items() if value is function]
+    return list(dict.fromkeys([getattr(inner, "__name__", ""), *bound]))
 
 
 def _cells(folder: Path) -> Iterator[dict[str, Any]]:

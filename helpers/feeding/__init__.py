@@ -2,7 +2,7 @@
 
 A name is imported from its module when it is first used: a loader's worker loads only what its items need.
 
-Lesson 06.
+Lesson 10.
 """
 
 from helpers import _faces as faces

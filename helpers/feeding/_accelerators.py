@@ -5,7 +5,7 @@ the way of a batch to the device, ``step(copied)``, ``wait()`` until all is done
 copy engine did, in seconds of ``time.perf_counter``. A thread can start copies ahead of the computing
 (:func:`copied_ahead`, :func:`copy_ahead`).
 
-Lesson 06.
+Lesson 10.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SleepingAccelerator:
     run on one core, with the clock of real ones. A batch's bytes are those of its tensors. ``copying="blocking"`` goes
     over ``pageable`` (by default ``pinned``), the others over ``pinned``; the default link takes no time.
 
-    Raises ValueError for a negative time, TypeError for a link that is none. Lesson 06.
+    Raises ValueError for a negative time, TypeError for a link that is none. Lesson 10.
     """
 
     def __init__(self, step_s: float, *, pinned: Link | None = None, pageable: Link | None = None) -> None:
@@ -68,7 +68,7 @@ class SleepingAccelerator:
         self._computing_until_s = self._copying_until_s = -math.inf
 
     def copy_s(self, batch: object, *, copying: str = "blocking") -> float:
-        """Return the seconds that the copy of ``batch`` takes. Lesson 06."""
+        """Return the seconds that the copy of ``batch`` takes. Lesson 10."""
         choice("copying", copying, COPYING)
         link = self.pageable if copying == "blocking" else self.pinned
         return link.transfer_s(sum(tensor.nbytes for tensor in tensors_of(batch)))
@@ -116,7 +116,7 @@ class TrainingAccelerator:
     is nothing to copy: only ``copying="blocking"`` is accepted. On CUDA two events around each step give its time: the
     device is counted busy from the step's first kernel to its last, gaps between small kernels included.
 
-    Raises TypeError for what cannot be called, and as :func:`cpu_or_cuda`. Lesson 06.
+    Raises TypeError for what cannot be called, and as :func:`cpu_or_cuda`. Lesson 10.
     """
 
     def __init__(self, train: Callable[[Any], object], *, device: str | torch.device | None = None) -> None:
@@ -234,7 +234,7 @@ class CudaCopies:
 def training_step(model: nn.Module, *, learning_rate: float = 0.01) -> Callable[[Any], None]:
     """Return a function that trains ``model`` in place on a batch (inputs, labels): SGD on cross-entropy.
 
-    It does not wait for the device. For a :class:`TrainingAccelerator` on the model's device. Lesson 06.
+    It does not wait for the device. For a :class:`TrainingAccelerator` on the model's device. Lesson 10.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
 
@@ -317,7 +317,7 @@ def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) 
     stream is done with it. A loop that breaks off ends the thread when it drops the generator. On a CPU there is
     nothing to copy: batches pass.
 
-    Raises ValueError for batches in pageable memory (their copies would wait), and as :func:`cpu_or_cuda`. Lesson 06.
+    Raises ValueError for batches in pageable memory (their copies would wait), and as :func:`cpu_or_cuda`. Lesson 10.
     """
     device = cpu_or_cuda(device)
     if device.type == "cpu":

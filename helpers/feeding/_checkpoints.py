@@ -10,7 +10,7 @@ restart takes ``restart_s``. All in seconds. J. W. Young, "A first order approxi
 interval", Communications of the ACM 17 (9), 1974; J. T. Daly, "A higher order estimate of the optimum checkpoint
 interval for restart dumps", Future Generation Computer Systems 22, 2006.
 
-Lesson 06.
+Lesson 10.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST_PIECES = 10_000_000
 def young_interval_s(save_s: float, mtbf_s: float) -> float:
     """Return sqrt(2 save_s mtbf_s), the seconds of training between two saves: Young (1974), for save_s << mtbf_s.
 
-    Raises ValueError for a time that is not above 0. Lesson 06.
+    Raises ValueError for a time that is not above 0. Lesson 10.
     """
     _check(save_s=save_s, mtbf_s=mtbf_s)
     return math.sqrt(2 * save_s * mtbf_s)
@@ -57,7 +57,7 @@ def daly_interval_s(save_s: float, mtbf_s: float) -> float:
     """Return Daly's (2006) higher-order estimate of the seconds of training between two saves.
 
     With d = save_s and M = mtbf_s: sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + (d / 2M) / 9) - d where d < 2 M, else M. Raises
-    ValueError for a time that is not above 0. Lesson 06.
+    ValueError for a time that is not above 0. Lesson 10.
     """
     _check(save_s=save_s, mtbf_s=mtbf_s)
     part = save_s / (2 * mtbf_s)
@@ -70,7 +70,7 @@ def optimal_interval_s(save_s: float, mtbf_s: float) -> float:
     """Return the interval at which :func:`expected_run_s` is least: where its derivative is 0, found by bisection.
 
     The two estimates above approximate it; the restart does not enter. Raises ValueError for a time that is not above
-    0. Lesson 06.
+    0. Lesson 10.
     """
     _check(save_s=save_s, mtbf_s=mtbf_s)
     low, high, saving = 0.0, 1.0, save_s / mtbf_s  # in units of mtbf_s
@@ -93,7 +93,7 @@ def expected_run_s(work_s: float, interval_s: float, *, save_s: float, mtbf_s: f
     and restarting; what was trained since the last save is lost. Infinite where it would not end within the largest
     float.
 
-    Raises ValueError for a time that is not above 0 (a restart may be 0). Lesson 06.
+    Raises ValueError for a time that is not above 0 (a restart may be 0). Lesson 10.
     """
     _check(work_s=work_s, interval_s=interval_s, save_s=save_s, mtbf_s=mtbf_s)
     number("restart_s", restart_s, at_least=0)
@@ -111,7 +111,7 @@ def simulate_run_s(
     The ``work_s`` of training are cut into pieces of ``interval_s`` (the last may be shorter), each saved at its end. A
     save takes ``save_s``, a restart ``restart_s``; failures are ``mtbf_s`` apart in the mean. Raises ValueError for a
     time that is not above 0 (a restart may be 0), and for a training of more pieces, those that fail and come again
-    among them, than anybody would wait for. Lesson 06.
+    among them, than anybody would wait for. Lesson 10.
     """
     _check(work_s=work_s, interval_s=interval_s, save_s=save_s, mtbf_s=mtbf_s)
     number("restart_s", restart_s, at_least=0)
@@ -147,7 +147,7 @@ _NAME, _STEP = "step_{:08d}.pt", re.compile(r"step_(\d{8,})\.pt")
 def training_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int = 0) -> dict[str, Any]:
     """Return what a training needs to go on: the states of ``model`` and ``optimizer`` and the ``step``, by reference.
 
-    Nothing is copied: a later step changes the tensors in it. Lesson 06.
+    Nothing is copied: a later step changes the tensors in it. Lesson 10.
     """
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
 
@@ -155,7 +155,7 @@ def training_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, step: 
 def state_bytes(state: object) -> int:
     """Return the bytes of all tensors in ``state``; one that is there twice (tied weights) counts once.
 
-    They may be on the meta device. A view counts with all that it is a view of, which ``torch.save`` writes. Lesson 06.
+    They may be on the meta device. A view counts with all that it is a view of, which ``torch.save`` writes. Lesson 10.
     """
     storages = (tensor.untyped_storage() for tensor in tensors_of(state))
     return sum({stored._cdata: stored.nbytes() for stored in storages}.values())
@@ -195,7 +195,7 @@ class Checkpointer:
     ``close``. ``takes_snapshot=False`` is the trap that the lesson shows: the thread reads the training's own tensors.
     ``disk`` makes the write last at least as long as a disk of that rate would need, by sleeping first.
 
-    Raises FileNotFoundError for a folder that is missing, TypeError for a disk that is no link. Lesson 06.
+    Raises FileNotFoundError for a folder that is missing, TypeError for a disk that is no link. Lesson 10.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class Checkpointer:
     def save(self, state: Mapping[str, Any], step: int) -> float:
         """Save ``state`` as that of ``step``; return the seconds that this call kept the training waiting.
 
-        Raises OSError, for this save or (asynchronously) for the one before, when the disk is full. Lesson 06.
+        Raises OSError, for this save or (asynchronously) for the one before, when the disk is full. Lesson 10.
         """
         start_s = time.perf_counter()
         path = self.path(step)
@@ -242,7 +242,7 @@ class Checkpointer:
         return time.perf_counter() - start_s
 
     def close(self) -> None:
-        """Wait until the last save is on the disk; raise what went wrong in it. Lesson 06."""
+        """Wait until the last save is on the disk; raise what went wrong in it. Lesson 10."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -251,13 +251,13 @@ class Checkpointer:
             raise error
 
     def path(self, step: int) -> Path:
-        """Return the file of ``step``. Lesson 06."""
+        """Return the file of ``step``. Lesson 10."""
         return self.folder / _NAME.format(whole_number("step", step, at_least=0))
 
     def load(self, step: int | None = None) -> dict[str, Any]:
         """Return the state saved at ``step`` (None: the last one), its tensors on the CPU.
 
-        Raises FileNotFoundError, naming the steps that there are. Lesson 06.
+        Raises FileNotFoundError, naming the steps that there are. Lesson 10.
         """
         matches = (_STEP.fullmatch(file.name) for file in self.folder.iterdir())
         saved = sorted(int(match[1]) for match in matches if match is not None)
@@ -293,7 +293,7 @@ class SaveCost(Record):
     """The least seconds of each part of a save: ``snapshot_s`` alone stalls an asynchronous one.
 
     ``serialise_s`` is ``torch.save`` into memory, ``write_s`` hands the bytes to the system (the page cache),
-    ``sync_s`` waits until they are on the disk (fsync). ``saved_bytes_per_s`` is of all three. Lesson 06.
+    ``sync_s`` waits until they are on the disk (fsync). ``saved_bytes_per_s`` is of all three. Lesson 10.
     """
 
     state_bytes: int
@@ -312,7 +312,7 @@ def measure_save(
     """Return what saving ``state`` to ``folder`` (by default that for temporary files) costs, part by part.
 
     Each part's least of ``repeats``; the file is removed. Raises ValueError for a state without tensors, OSError for a
-    folder that is missing or full. Lesson 06.
+    folder that is missing or full. Lesson 10.
     """
     size = state_bytes(state)
     if size == 0:
@@ -340,7 +340,7 @@ def measure_save(
 
 
 class StallRow(Record):
-    """A training with one way of saving: ``stall_s`` is the mean time that a save kept it waiting. Lesson 06."""
+    """A training with one way of saving: ``stall_s`` is the mean time that a save kept it waiting. Lesson 10."""
 
     way: str
     steps: int
@@ -354,7 +354,7 @@ class StallRow(Record):
 class StallTable(Record):
     """The same training with each way of saving; a save's bytes, and the seconds of training between two saves.
 
-    ``interval_s`` is what the steps were given; steps whose own work takes longer than that make it longer. Lesson 06.
+    ``interval_s`` is what the steps were given; steps whose own work takes longer than that make it longer. Lesson 10.
     """
 
     state_bytes: int
@@ -362,7 +362,7 @@ class StallTable(Record):
     rows: tuple[StallRow, ...]
 
     def row(self, way: str) -> StallRow:
-        """Return the row of ``way``; ValueError for one that is not there. Lesson 06."""
+        """Return the row of ``way``; ValueError for one that is not there. Lesson 10."""
         rows = {row.way: row for row in self.rows}
         return rows[choice("way", way, rows)]
 
@@ -375,7 +375,7 @@ def modelled_stall_s(way: str, *, save_s: float, snapshot_s: float, interval_s: 
 
     "synchronous": the whole ``save_s``; "asynchronous" and "torch async_save": ``snapshot_s``, and what of the last
     save the ``interval_s`` between saves did not hide; "none": 0. Raises ValueError for an unknown way and a negative
-    time. Lesson 06.
+    time. Lesson 10.
     """
     choice("way", way, WAYS)
     for name, value in (("save_s", save_s), ("snapshot_s", snapshot_s), ("interval_s", interval_s)):
@@ -404,7 +404,7 @@ def measure_stalls(
     default that for temporary files) holds the saves, ``device`` is CUDA if there is one unless given. The end of a
     training waits for its last save.
 
-    Raises ValueError for no or an unknown way, or a ``disk`` with "torch async_save". Lesson 06.
+    Raises ValueError for no or an unknown way, or a ``disk`` with "torch async_save". Lesson 10.
     """
     if not ways:
         raise ValueError(f"ways names nothing to measure; use {', '.join(map(repr, WAYS))}")

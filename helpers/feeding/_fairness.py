@@ -3,7 +3,7 @@
 The lecture that this course grew from compared a CPU at batch 128, a GPU at batch 512 and two GPUs at batch 1,024, with
 data loading inside the clock: three things changed at once. :func:`compare_setups` names what changed from row to row.
 
-Lesson 06.
+Lesson 10.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Setup(Record):
 
     ``examples`` are those of one epoch. ``loading_in_clock``: batches are made while the clock runs, not before. Use
     :func:`helpers.feeding.vary` to change one of them. Raises TypeError or ValueError for a number that is not a whole
-    one above 0, and for a batch or examples that the devices cannot share equally. Lesson 06.
+    one above 0, and for a batch or examples that the devices cannot share equally. Lesson 10.
     """
 
     device: str = "CPU"
@@ -56,12 +56,12 @@ class Setup(Record):
 
     @property
     def updates(self) -> int:
-        """How often the weights change: batches an epoch, the last may be smaller, times epochs. Lesson 06."""
+        """How often the weights change: batches an epoch, the last may be smaller, times epochs. Lesson 10."""
         return self.epochs * math.ceil(self.examples / self.batch_size)
 
     @property
     def local_batch(self) -> int:
-        """The examples of a batch that one device gets. Lesson 06."""
+        """The examples of a batch that one device gets. Lesson 10."""
         return self.batch_size // self.devices
 
 
@@ -73,7 +73,7 @@ class FairRow(Record):
     """One setup and its seconds; ``changed`` names what differs from the row before, ``fair`` says that one thing does.
 
     ``speedup`` is over the row before: the effect of the one thing where ``fair``, of nothing in particular where not.
-    Lesson 06.
+    Lesson 10.
     """
 
     device: str
@@ -92,7 +92,7 @@ class FairRow(Record):
 
 
 class FairTable(Record):
-    """Setups side by side; ``fair`` when each row differs from the one before in one thing. Lesson 06."""
+    """Setups side by side; ``fair`` when each row differs from the one before in one thing. Lesson 10."""
 
     fair: bool
     rows: tuple[FairRow, ...]
@@ -104,7 +104,7 @@ def compare_setups(measured: Sequence[tuple[Setup, float]]) -> FairTable:
     ``compare_setups(LECTURE_SETUPS)`` shows what is wrong with that table. A batch size that changes with the number of
     devices is a second change, and so is the number of updates that comes with it: ``updates`` counts them.
 
-    Raises ValueError for fewer than two setups or a time that is not above 0. Lesson 06.
+    Raises ValueError for fewer than two setups or a time that is not above 0. Lesson 10.
     """
     if len(measured) < 2:
         raise ValueError(f"{len(measured)} setups are nothing to compare; give two or more")
@@ -133,7 +133,7 @@ class SetupCosts(Record):
 
     ``load_example_s`` is what a device's own loader needs for an example, in turn with the step. Devices average
     gradients of ``gradient_bytes`` over a link after their backward pass. Raises ValueError for a negative time or
-    fewer than 4 bytes. Lesson 06.
+    fewer than 4 bytes. Lesson 10.
     """
 
     step_s: float
@@ -151,7 +151,7 @@ class SetupCosts(Record):
 
     @property
     def link(self) -> Link:
-        """The link between the devices. Lesson 06."""
+        """The link between the devices. Lesson 10."""
         return Link(self.link_bandwidth_bytes_per_s, self.link_latency_s)
 
 
@@ -159,7 +159,7 @@ def model_setup(setup: Setup, costs: SetupCosts) -> float:
     """Return the modelled seconds of ``setup``: of each batch the step, its examples, the loading and the all-reduce.
 
     The devices work at the same time, each with its part of the batch and its own loader; a ring averages the
-    gradients (Patarasuk and Yuan, 2009) when the backward pass has ended. Lesson 06.
+    gradients (Patarasuk and Yuan, 2009) when the backward pass has ended. Lesson 10.
     """
     reduce_s = ring_all_reduce_s(setup.devices, costs.gradient_bytes, link=costs.link) if setup.devices > 1 else 0.0
     return math.fsum(_load_s(setup, costs, size) + _compute_s(costs, size) + reduce_s for size in _local_sizes(setup))
@@ -170,7 +170,7 @@ def run_sleeping_setup(setup: Setup, costs: SetupCosts, *, ranks: Ranks | None =
 
     All-reduces are real as well. More devices than one need ``ranks``, as many as devices: ``Ranks(2, device="cpu")``.
     Two steps before the clock warm DDP up. Raises ValueError for ranks that are missing or of another number.
-    Lesson 06.
+    Lesson 10.
     """
     if setup.devices == 1:
         return _sleeping_rank(0, 1, setup, costs)
@@ -207,7 +207,7 @@ def run_setup(
     own do, :func:`run_sleeping_setup` shows.
 
     Raises ValueError for fewer images than examples, an unknown device, or ranks that do not fit; RuntimeError for a
-    GPU where torch sees none. Lesson 06.
+    GPU where torch sees none. Lesson 10.
     """
     choice("device", setup.device, ("CPU", "GPU"))
     if setup.device == "GPU" and not torch.cuda.is_available():

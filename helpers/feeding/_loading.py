@@ -6,7 +6,7 @@ spawn: the worker is a fresh Python that imports the dataset's module, so the da
 picklable. ``start_method`` chooses; :func:`make_loader` refuses what would die in a worker, before one starts.
 The datasets live here, not in a cell, so that a spawned worker can import them.
 
-Lesson 06.
+Lesson 10.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FreeItems(Dataset):
     """``items`` pairs (image, label) that are there already: an item costs a look into a tensor.
 
     Images are float32 of ``shape``, all of one random image; the label of item i is i modulo 10. Raises TypeError or
-    ValueError for a number of items that is not a whole one of at least 1. Lesson 06.
+    ValueError for a number of items that is not a whole one of at least 1. Lesson 10.
     """
 
     def __init__(self, items: int, *, shape: Sequence[int] = _SHAPE) -> None:
@@ -70,7 +70,7 @@ class WaitingItems(FreeItems):
 
     Every ``late_every``-th item (from 0: none) sleeps ``late_s`` instead: what a prefetch buffer is for. A sleeping
     worker needs no core, so any machine carries any number of them. ``cost_s(index)`` is the sleep of one item.
-    Raises ValueError for a time that is negative or not finite. Lesson 06.
+    Raises ValueError for a time that is negative or not finite. Lesson 10.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class WaitingItems(FreeItems):
         self.late_every = whole_number("late_every", late_every, at_least=0)
 
     def cost_s(self, index: int) -> float:
-        """Return the seconds that item ``index`` sleeps. Lesson 06."""
+        """Return the seconds that item ``index`` sleeps. Lesson 10."""
         return self.late_s if self.late_every and index % self.late_every == self.late_every - 1 else self.wait_s
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
@@ -96,7 +96,7 @@ class FilesOnOneDisk(Dataset):
     a disk of ``disk.bandwidth_bytes_per_s`` and ``disk.latency_s`` would have delivered it, one file after the other
     whoever asks: more workers hide the latency of nothing, for the disk is one. ``disk_s(index)`` is what item i keeps
     the disk busy. Raises FileNotFoundError for a file that is not there, ValueError for no files, TypeError for a disk
-    that is no link. Lesson 06.
+    that is no link. Lesson 10.
     """
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], disk: Link, *, shape: Sequence[int] = _SHAPE) -> None:
@@ -109,7 +109,7 @@ class FilesOnOneDisk(Dataset):
         self._free_s = multiprocessing.get_context("spawn").Value("d", -math.inf)
 
     def disk_s(self, index: int) -> float:
-        """Return the seconds that item ``index`` keeps the disk busy. Lesson 06."""
+        """Return the seconds that item ``index`` keeps the disk busy. Lesson 10."""
         return self.disk.transfer_s(self.sizes_bytes[index])
 
     def __len__(self) -> int:
@@ -131,7 +131,7 @@ class ItemCost(Record):
 
     ``processor_share`` is that of the item with the largest: on a busy machine all others wait for a processor as well.
     ``kind`` is "free" (below 50 us), "computes" (at least half of the time on a processor; more workers than
-    cores do not help), or "waits" (workers help beyond the cores). Lesson 06.
+    cores do not help), or "waits" (workers help beyond the cores). Lesson 10.
     """
 
     items: int
@@ -145,7 +145,7 @@ def item_cost(dataset: Dataset, *, items: int = 32) -> ItemCost:
     """Return what the first ``items`` items of ``dataset`` (all, where it has fewer) cost this process, one by one.
 
     One item is made before the clock runs. Processor time is this process's, so call it while nothing else computes
-    here. Raises ValueError for an empty dataset. Lesson 06.
+    here. Raises ValueError for an empty dataset. Lesson 10.
     """
     count = min(whole_number("items", items, at_least=1), len(dataset))
     if count == 0:
@@ -180,7 +180,7 @@ def write_images(
     decides them. ``file_format`` is "jpeg" (quality 90) or "png". Each file is whole or not there.
 
     Raises ValueError for an unknown format or a side below 8, FileNotFoundError for a folder that is missing,
-    ModuleNotFoundError without Pillow. Lesson 06.
+    ModuleNotFoundError without Pillow. Lesson 10.
     """
     images = whole_number("images", images, at_least=1)
     side = whole_number("side", side, at_least=_COARSE_PIXELS)
@@ -209,7 +209,7 @@ class DecodedImages(Dataset):
     the middle. Place and mirror depend on ``seed`` and the index alone, so that every number of workers gives the same
     items. ``repeats`` lists each file so often: an epoch longer than the folder.
 
-    Raises ValueError for no paths or a crop larger than an image, ModuleNotFoundError without Pillow. Lesson 06.
+    Raises ValueError for no paths or a crop larger than an image, ModuleNotFoundError without Pillow. Lesson 10.
     """
 
     def __init__(
@@ -237,12 +237,12 @@ class DecodedImages(Dataset):
         return self.transformed(self.decoded(self.paths[index].read_bytes()), index), index % _CLASSES
 
     def decoded(self, content: bytes) -> np.ndarray:
-        """Return the pixels, uint8 of shape (height, width, 3), of an image file's bytes. Lesson 06."""
+        """Return the pixels, uint8 of shape (height, width, 3), of an image file's bytes. Lesson 10."""
         with _pillow().open(io.BytesIO(content)) as image:
             return np.asarray(image.convert("RGB"))
 
     def transformed(self, pixels: np.ndarray, index: int) -> torch.Tensor:
-        """Return the float32 tensor (3, crop, crop) of item ``index`` from its pixels. Lesson 06."""
+        """Return the float32 tensor (3, crop, crop) of item ``index`` from its pixels. Lesson 10."""
         height, width, _ = pixels.shape
         spare = height - self.crop, width - self.crop
         if min(spare) < 0:
@@ -278,7 +278,7 @@ class LoaderSettings(Record):
     ``prefetch_factor`` is how many batches each worker has under way, ready or not; ``persistent_workers`` keeps them
     from one epoch to the next. Both are without meaning, and without effect, for 0 workers. ``pin_memory`` puts
     batches into page-locked memory, which only CUDA can use. ``start_method`` is "fork", "forkserver" or "spawn", None
-    for the system's own. Raises TypeError or ValueError for what is not accepted. Lesson 06.
+    for the system's own. Raises TypeError or ValueError for what is not accepted. Lesson 10.
     """
 
     batch_size: int = 32
@@ -306,7 +306,7 @@ def make_loader(dataset: Dataset, settings: LoaderSettings, *, shuffle: bool = F
     Use it in ``with workers_end(loader):`` so that its workers end with the block. The last batch holds what is left.
 
     Raises ValueError for pinned memory without a CUDA device, TypeError for a dataset that workers cannot import: one
-    that was defined in a notebook's cell, where workers are not forked. Lesson 06.
+    that was defined in a notebook's cell, where workers are not forked. Lesson 10.
     """
     boolean("shuffle", shuffle)
     if settings.pin_memory and not torch.cuda.is_available():
@@ -372,7 +372,7 @@ def vary(base: Settings, **factor: Sequence[Any]) -> tuple[Settings, ...]:
     """Return copies of ``base`` that differ in one factor: ``vary(LoaderSettings(), workers=(0, 1, 2, 4))``.
 
     An experiment that changes two factors at once cannot say which of them did it, so two are refused. Raises
-    ValueError for no factor or two, a name that ``base`` does not have, no values, or a value twice. Lesson 06.
+    ValueError for no factor or two, a name that ``base`` does not have, no values, or a value twice. Lesson 10.
     """
     names = [field.name for field in dataclasses.fields(base)]
     if len(factor) != 1:
@@ -395,7 +395,7 @@ def vary(base: Settings, **factor: Sequence[Any]) -> tuple[Settings, ...]:
 def changed(first: Result, second: Result) -> tuple[str, ...]:
     """Return the names of the factors in which two settings of one type differ: more than one, and no cause is known.
 
-    Raises TypeError for settings of two types. Lesson 06.
+    Raises TypeError for settings of two types. Lesson 10.
     """
     if type(first) is not type(second):
         raise TypeError(f"a {type(first).__name__} and a {type(second).__name__} have no factors in common; "
@@ -406,7 +406,7 @@ def changed(first: Result, second: Result) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def workers_end(loader: Iterable) -> Iterator[Iterable]:
-    """Give ``loader`` to the block, and end its persistent workers afterwards, also after an exception. Lesson 06."""
+    """Give ``loader`` to the block, and end its persistent workers afterwards, also after an exception. Lesson 10."""
     try:
         yield loader
     finally:

@@ -4,7 +4,7 @@ The queue is DataLoader's own (torch.utils.data, in-order delivery): at the star
 ``prefetch_factor`` batches, batch i to worker i modulo W; a worker makes its batches one after the other; batches are
 handed out in order; and handing out one batch sends off the next. So at most W x prefetch_factor are under way.
 
-Lesson 06.
+Lesson 10.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FeedingModel(Record):
     """A modelled training loop in its steady state: seconds a step, and the device's ``busy_share`` of it.
 
     ``bound`` says what decides the step: "device", "copy", "input", "input, device in turn" and the like;
-    ``first_batch_s`` is from the start of the loop to its first batch. Lesson 06.
+    ``first_batch_s`` is from the start of the loop to its first batch. Lesson 10.
     """
 
     first_batch_s: float
@@ -58,7 +58,7 @@ def model_feeding(
     the host waits for the device in each step, as ``loss.item()`` does; without it the host makes the next batch
     (0 workers) or receives it meanwhile.
 
-    Raises ValueError for a negative time, an unknown way of copying, no cores. Lesson 06.
+    Raises ValueError for a negative time, an unknown way of copying, no cores. Lesson 10.
     """
     boolean("wait_each_step", wait_each_step)
     workers = whole_number("workers", workers, at_least=0)
@@ -93,7 +93,7 @@ class SimulatedFeeding(Record):
     ``step_s`` is the mean time from the start of a step to the start of the next, after ``warm_up`` steps, and
     ``busy_share`` the device's part of it.
     ``most_ready`` is the most batches that were ready and not yet taken. ``timeline`` is for ``plotting.gantt``.
-    Lesson 06.
+    Lesson 10.
     """
 
     steps: int
@@ -109,7 +109,7 @@ class SimulatedFeeding(Record):
     def at(self, now_s: float) -> tuple[list[int | None], list[int], int | None]:
         """Return what each worker makes at ``now_s``, which batches lie ready, and what the device computes with.
 
-        None stands for one that waits. For ``plotting.draw_loader``. Lesson 06.
+        None stands for one that waits. For ``plotting.draw_loader``. Lesson 10.
         """
         began = [each for each in self.timeline.activities if each.start_s <= now_s]
         doing = {each.lane: int(each.label) for each in began if now_s < each.end_s}
@@ -138,7 +138,7 @@ def simulate_feeding(
 
     The schedule is exact: batch i starts when its worker is free and it has been sent off, which is when batch i -
     ``workers`` x ``prefetch_factor`` was taken. Raises ValueError for a negative time, fewer than two batches beyond
-    the ``warm_up``, or ``steps`` that are not as many as the batches. Lesson 06.
+    the ``warm_up``, or ``steps`` that are not as many as the batches. Lesson 10.
     """
     times_s = _batch_times(produce_s, steps)
     warm_up = whole_number("warm_up", warm_up, at_least=0)

@@ -3,7 +3,7 @@
 Work is queued on a stream and starts when all before it on that stream is done; the host goes on. Nothing sleeps and
 nothing is computed, so every time is exact, and what a program must not do can be noted.
 
-Lesson 06.
+Lesson 10.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from helpers.links import Activity
 
 @dataclass(frozen=True)
 class PlayedEvent:
-    """A mark on a stream: all that stood there before it is done at ``at_s``. Lesson 06."""
+    """A mark on a stream: all that stood there before it is done at ``at_s``. Lesson 10."""
 
     at_s: float
 
 
 class PlayedStream:
-    """A queue of work: ``until_s`` is when the last of it is done. Lesson 06."""
+    """A queue of work: ``until_s`` is when the last of it is done. Lesson 10."""
 
     def __init__(self, name: str) -> None:
         self.name, self.until_s = name, 0.0
 
     def record_event(self) -> PlayedEvent:
-        """Return a mark behind all that is queued here. Lesson 06."""
+        """Return a mark behind all that is queued here. Lesson 10."""
         return PlayedEvent(self.until_s)
 
     def wait_event(self, event: PlayedEvent) -> None:
-        """Let what is queued from now on start after ``event``; the host does not wait. Lesson 06."""
+        """Let what is queued from now on start after ``event``; the host does not wait. Lesson 10."""
         self.until_s = max(self.until_s, event.at_s)
 
     def wait_stream(self, stream: PlayedStream) -> None:
-        """Let what is queued from now on start after all that ``stream`` holds now. Lesson 06."""
+        """Let what is queued from now on start after all that ``stream`` holds now. Lesson 10."""
         self.wait_event(stream.record_event())
 
 
 class PlayedBatch:
-    """A batch in the host's memory (``stream`` is None) or on the device, there at ``copied_s``. Lesson 06."""
+    """A batch in the host's memory (``stream`` is None) or on the device, there at ``copied_s``. Lesson 10."""
 
     def __init__(self, cuda: PlayedCuda, index: int, *, pinned: bool, stream: PlayedStream | None = None) -> None:
         self.index, self.pinned, self.stream = index, boolean("pinned", pinned), stream
@@ -51,12 +51,12 @@ class PlayedBatch:
         self._cuda = cuda
 
     def to(self, device: str, *, non_blocking: bool = False) -> PlayedBatch:
-        """Queue the copy on the current stream; the host waits for it unless ``non_blocking`` and pinned. Lesson 06."""
+        """Queue the copy on the current stream; the host waits for it unless ``non_blocking`` and pinned. Lesson 10."""
         boolean("non_blocking", non_blocking)
         return self._cuda._copy(self, device, non_blocking=non_blocking)
 
     def record_stream(self, stream: PlayedStream) -> None:
-        """Keep the memory until what ``stream`` holds now is done with it. Lesson 06."""
+        """Keep the memory until what ``stream`` holds now is done with it. Lesson 10."""
         self.users.add(stream)
 
 
@@ -68,7 +68,7 @@ class PlayedCuda:
     ``plotting.gantt``. ``faults`` says which steps were wrong: of a batch that was not there yet, or that was
     copied on another stream and not recorded on the step's, so that its memory could go to the next copy meanwhile.
 
-    Raises ValueError for a negative time. Lesson 06.
+    Raises ValueError for a negative time. Lesson 10.
     """
 
     def __init__(self, *, copy_s: float, step_s: float, pageable_s: float | None = None) -> None:
@@ -82,22 +82,22 @@ class PlayedCuda:
         self._steps: list[tuple[PlayedBatch, PlayedStream, float]] = []
 
     def batches(self, count: int, *, pinned: bool = True) -> list[PlayedBatch]:
-        """Return ``count`` batches in pinned or pageable memory of the host. Lesson 06."""
+        """Return ``count`` batches in pinned or pageable memory of the host. Lesson 10."""
         boolean("pinned", pinned)
         return [PlayedBatch(self, index, pinned=pinned) for index in range(whole_number("count", count, at_least=1))]
 
     def Stream(self) -> PlayedStream:
-        """Return a new stream. Lesson 06."""
+        """Return a new stream. Lesson 10."""
         self._streams.append(PlayedStream(f"stream {len(self._streams)}"))
         return self._streams[-1]
 
     def current_stream(self) -> PlayedStream:
-        """Return the stream on which work is queued now. Lesson 06."""
+        """Return the stream on which work is queued now. Lesson 10."""
         return self._current
 
     @contextlib.contextmanager
     def stream(self, stream: PlayedStream) -> Iterator[None]:
-        """Queue the block's work on ``stream``. Lesson 06."""
+        """Queue the block's work on ``stream``. Lesson 10."""
         before, self._current = self._current, stream
         try:
             yield
@@ -105,11 +105,11 @@ class PlayedCuda:
             self._current = before
 
     def synchronize(self) -> None:
-        """Let the host wait until all that is queued is done, as ``loss.item()`` does for its stream. Lesson 06."""
+        """Let the host wait until all that is queued is done, as ``loss.item()`` does for its stream. Lesson 10."""
         self.host_s = max(self.host_s, *(stream.until_s for stream in self._streams), 0.0)
 
     def step(self, batch: PlayedBatch) -> None:
-        """Queue a training step on the current stream. Raises ValueError for a batch on the host. Lesson 06."""
+        """Queue a training step on the current stream. Raises ValueError for a batch on the host. Lesson 10."""
         if batch.stream is None:
             raise ValueError(f"batch {batch.index} is in the host's memory; copy it first: batch.to('cuda')")
         stream = self._current
@@ -120,7 +120,7 @@ class PlayedCuda:
 
     @property
     def from_step_to_step_s(self) -> float:
-        """The mean seconds from the start of a step to the start of the next, from the second on. Lesson 06."""
+        """The mean seconds from the start of a step to the start of the next, from the second on. Lesson 10."""
         starts = [start_s for _, _, start_s in self._steps][1:]
         if len(starts) < 2:
             raise ValueError(f"{len(self._steps)} steps have no time from step to step; give at least 3 batches")
@@ -128,7 +128,7 @@ class PlayedCuda:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What the steps did wrong, the first of each kind. Lesson 06."""
+        """What the steps did wrong, the first of each kind. Lesson 10."""
         early = [f"step {batch.index} began before its batch was there"
                  for batch, _, start_s in self._steps if start_s < batch.copied_s]  # fmt: skip
         unrecorded = [f"batch {batch.index} was not recorded on the stream of its step"

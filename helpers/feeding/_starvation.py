@@ -1,6 +1,6 @@
 """A training loop with marks: how long the device was busy, how long the loop waited for a batch, one factor at a time.
 
-Lesson 06.
+Lesson 10.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class EpochFeeding(Record):
 
     ``first_batch_s`` is from the start of the epoch to its first batch (workers start in it). The other numbers leave
     ``warm_up`` steps out: ``step_s`` is the mean time from step to step, ``busy_share`` the device's part of it,
-    ``waiting_share`` the part in which the host waited for a batch. Lesson 06.
+    ``waiting_share`` the part in which the host waited for a batch. Lesson 10.
     """
 
     epoch: int
@@ -51,7 +51,7 @@ class EpochFeeding(Record):
 
 
 class FeedingRun(Record):
-    """A fed loop, a row an epoch; ``timeline`` is of the last one and for ``plotting.gantt``. Lesson 06."""
+    """A fed loop, a row an epoch; ``timeline`` is of the last one and for ``plotting.gantt``. Lesson 10."""
 
     accelerator: str
     copying: str
@@ -61,7 +61,7 @@ class FeedingRun(Record):
 
     @property
     def last(self) -> EpochFeeding:
-        """The last epoch: of several, the one whose workers were there already where they are persistent. Lesson 06."""
+        """The last epoch: of several, the one whose workers were there already where they are persistent. Lesson 10."""
         return self.epochs[-1]
 
 
@@ -86,7 +86,7 @@ def feed(
     with their epoch, persistent ones with :func:`helpers.feeding.workers_end`.
 
     Raises ValueError for a loader with fewer than two batches beyond the warm-up, an unknown way of copying or one that
-    the device does not have. Lesson 06.
+    the device does not have. Lesson 10.
     """
     boolean("wait_each_step", wait_each_step)
     choice("copying", copying, COPYING)
@@ -177,7 +177,7 @@ def measure_handover(batch_bytes: int, settings: loading.LoaderSettings, *, batc
     ``settings`` needs a worker or more: their batches of ``batch_bytes`` come through shared memory, which costs even
     items that are free. Each is received while a device sleeps 10 ms a step, long enough for the next to be ready.
 
-    Raises ValueError for no workers or fewer bytes than a float32 an item. Lesson 06.
+    Raises ValueError for no workers or fewer bytes than a float32 an item. Lesson 10.
     """
     if settings.workers == 0:
         raise ValueError("workers=0 hands nothing over: batches are made where they are used; give 1 or more")
@@ -192,7 +192,7 @@ def measure_handover(batch_bytes: int, settings: loading.LoaderSettings, *, batc
 
 
 class SweepRow(Record):
-    """The last epoch with one value of the factor that a sweep varies. Lesson 06."""
+    """The last epoch with one value of the factor that a sweep varies. Lesson 10."""
 
     value: str
     first_batch_s: float
@@ -203,7 +203,7 @@ class SweepRow(Record):
 
 
 class FeedingSweep(Record):
-    """Fed loops that differ in ``factor`` alone, a row a value. Lesson 06."""
+    """Fed loops that differ in ``factor`` alone, a row a value. Lesson 10."""
 
     factor: str
     rows: tuple[SweepRow, ...]
@@ -223,7 +223,7 @@ def sweep_feeding(
     ``accelerator`` is one, or a function that makes one for given settings: a device's step depends on the batch size.
     The last of ``epochs`` counts; ``steps`` and ``warm_up`` as in :func:`feed`.
 
-    Raises ValueError for settings that differ in no factor or in two. Lesson 06.
+    Raises ValueError for settings that differ in no factor or in two. Lesson 10.
     """
     settings = tuple(settings)
     names = sorted({name for pair in itertools.combinations(settings, 2) for name in loading.changed(*pair)})
@@ -243,11 +243,11 @@ def sweep_feeding(
     return FeedingSweep(factor=names[0], rows=tuple(rows))
 
 
-# What lesson 06 records.
+# What lesson 10 records.
 
 
 class CopyingRow(Record):
-    """A training with one way of copying: seconds from step to step and the device's busy share of them. Lesson 06."""
+    """A training with one way of copying: seconds from step to step and the device's busy share of them. Lesson 10."""
 
     copying: str
     pinned: bool
@@ -256,7 +256,7 @@ class CopyingRow(Record):
 
 
 class CopyingTable(Record):
-    """The same training on ``device`` with each way of copying batches of ``batch_bytes``. Lesson 06."""
+    """The same training on ``device`` with each way of copying batches of ``batch_bytes``. Lesson 10."""
 
     device: str
     batch_bytes: int
@@ -267,7 +267,7 @@ def measure_copying() -> CopyingTable:
     """Return a small convolution's training on CUDA with each way of copying; on a CPU, the one way that it has.
 
     Batches are 64 float32 images of 3 x 96 x 96, there already, handed over by two workers; "blocking" copies from
-    pageable, the others from pinned memory. ``python -m helpers.recorded 06`` calls it.
+    pageable, the others from pinned memory. ``python -m helpers.recorded 10`` calls it.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     items = loading.FreeItems(_RECORDED_BATCH * _RECORDED_STEPS, shape=_RECORDED_SHAPE)

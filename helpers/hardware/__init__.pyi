@@ -24,7 +24,9 @@ from ._tpu import (
     tpu_applications as tpu_applications,
 )
 from .limits._bandwidth import compiled_triad as compiled_triad
+from .limits._chase import chase_buffer as chase_buffer, flush_caches as flush_caches, huge_pages as huge_pages
 from .limits._levels import find_change_points as find_change_points
+from .limits._multiply_adds import vector_flops as vector_flops
 from .limits._results import (
     BandwidthPoint as BandwidthPoint,
     LatencyPoint as LatencyPoint,

@@ -75,7 +75,7 @@ class Device(Record):
     of it (or beside it) that a program may use as shared memory. ``array_rows`` by ``array_columns`` elements are one
     systolic array of a TPU, of which a core may have several; ``clock_hz`` are its cycles a second. ``l3_bytes`` is the
     last level where it is not L2, ``on_chip_bytes`` a TPU's memory on the chip. ``memory_bus_bits`` times
-    ``memory_rate_per_s`` (transfers a second on each wire) is eight times the bandwidth. Lessons 01, 02 and 09.
+    ``memory_rate_per_s`` (transfers a second on each wire) is eight times the bandwidth. Lessons 01, 02 and 14.
     """
 
     name: str

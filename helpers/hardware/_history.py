@@ -2,7 +2,7 @@
 
 Small tables with their sources in ``history.toml`` beside this module, the growth fitted to them
 (:func:`doubling_time`), and the energy of an inference from its counts (:func:`inference_energy`). Lessons 01, 02
-and 09.
+and 14.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class EnergyTable(Record):
 class RelativeEnergyCost(Record):
     """The energy of reading or writing one value in ``name``, over that of one multiply-accumulate: ``mac_ratio``.
 
-    Lesson 09.
+    Lesson 14.
     """
 
     name: str
@@ -118,7 +118,7 @@ class RelativeEnergyCost(Record):
 
 
 class RelativeEnergyTable(Record):
-    """The energy of accesses relative to a multiply-accumulate; one row a place that holds values. Lesson 09."""
+    """The energy of accesses relative to a multiply-accumulate; one row a place that holds values. Lesson 14."""
 
     costs: tuple[RelativeEnergyCost, ...]
 
@@ -212,7 +212,7 @@ def energy_costs() -> EnergyTable:
 def relative_energy_costs() -> RelativeEnergyTable:
     """Return the energy of an access relative to a multiply-accumulate on a 65 nm chip: Chen, Emer and Sze, ISCA 2016.
 
-    The places are a register file of an element, a neighbouring element, the buffer on the chip, and DRAM. Lesson 09.
+    The places are a register file of an element, a neighbouring element, the buffer on the chip, and DRAM. Lesson 14.
     """
     data = _data()
     source, nm = device_sources(data)[data["relative_energy"]["source"]], data["relative_energy"]["process_nm"]

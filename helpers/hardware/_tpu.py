@@ -1,6 +1,6 @@
 """What Google published of its first TPU at work: six applications and the counters of the chip that ran them.
 
-The figures stand in ``tpu.toml`` beside this module; the chip itself is ``device("TPU v1")``. Lesson 09.
+The figures stand in ``tpu.toml`` beside this module; the chip itself is ``device("TPU v1")``. Lesson 14.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TpuApplication(Record):
     part of the peak's multiply-adds that meet a weight, at most ``active_share``. ``measured_tops`` are 10^12
     operations a second, where a multiply-add counts as two: measured apart from the counters, and the paper says that
     the two are not perfectly consistent. ``model_error_share`` is how far the cycles of Google's own performance model
-    are from the counted ones. Lesson 09.
+    are from the counted ones. Lesson 14.
     """
 
     name: str
@@ -44,7 +44,7 @@ class TpuApplication(Record):
 
 
 class TpuApplications(Record):
-    """The applications that were 95 % of the work of Google's TPUs in 2016; one row an application. Lesson 09."""
+    """The applications that were 95 % of the work of Google's TPUs in 2016; one row an application. Lesson 14."""
 
     applications: tuple[TpuApplication, ...]
 
@@ -54,7 +54,7 @@ def tpu_applications() -> TpuApplications:
     """Return the six applications of the TPU paper: two perceptrons, two LSTMs, two convolutional networks.
 
     Jouppi et al., In-Datacenter Performance Analysis of a Tensor Processing Unit, ISCA 2017, tables 1, 3 and 7.
-    Lesson 09.
+    Lesson 14.
     """
     data = tomllib.loads(resources.files("helpers.hardware").joinpath("tpu.toml").read_text(encoding="utf-8"))
     source = device_sources(data)[data["applications"]["source"]]

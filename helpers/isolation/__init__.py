@@ -10,7 +10,7 @@ the limit fails at once, as on a full machine. Files mapped read-only or shared,
 memory are not counted; a process that the function starts has the same limit for itself. Where the system cannot
 limit (macOS, Windows), the caller watches the resident memory with psutil and ends the process that exceeds it.
 
-Lesson 08.
+Lesson 12.
 """
 
 from helpers import _faces as faces

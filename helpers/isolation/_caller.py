@@ -1,4 +1,4 @@
-"""The caller's side: send the function, watch its process, end it, and tell what became of it. Lesson 08."""
+"""The caller's side: send the function, watch its process, end it, and tell what became of it. Lesson 12."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Outcome(results.Record):
     middle left out if it is long.
 
     ``peak_bytes`` is the largest resident memory over the process's own before the function began (the kernel's
-    figure, within about a megabyte), None where the system does not tell. Lesson 08.
+    figure, within about a megabyte), None where the system does not tell. Lesson 12.
     """
 
     status: Status
@@ -92,7 +92,7 @@ def run_limited(
     dictionary of texts, ValueError for limits that are not positive numbers, and RuntimeError where memory can be
     neither limited nor watched, or where the system does not allow a private /dev/shm (it needs Linux and a mount
     namespace).
-    Lesson 08.
+    Lesson 12.
     """
     task = processes.packed(function, args, caller="run_limited")
     memory = memory_bytes

@@ -1,4 +1,4 @@
-"""The fresh process's side: load the function, set the limit, run it, write the answer. Lesson 08."""
+"""The fresh process's side: load the function, set the limit, run it, write the answer. Lesson 12."""
 
 from __future__ import annotations
 

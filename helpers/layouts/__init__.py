@@ -1,6 +1,6 @@
 """Layouts: what each strategy costs in time and in memory, and which one to choose.
 
-Lesson 05.
+Lesson 06.
 """
 
 from helpers import _faces as faces

@@ -35,7 +35,7 @@ class Strategy(Result):
     ``step_s`` and its parts are None where the layout cannot be; the parts are those of
     :class:`strategy_costs.StrategyStep`. ``largest_bytes`` counts what the largest rank keeps, activations, and what is
     whole for a moment: a bucket of gradients (ZeRO-2), two layers' parameters and one's gradients (ZeRO-3, FSDP).
-    Lesson 16.
+    Lesson 08.
     """
 
     strategy: str
@@ -56,7 +56,7 @@ class Choice(Result):
     """What :func:`choose` found: ``best`` in words, and a row a layout.
 
     ``rows`` begin with those that fit, the fastest first; then come those that do not, the smallest first, and those
-    that cannot be. Lesson 16.
+    that cannot be. Lesson 08.
     """
 
     best: str
@@ -67,7 +67,7 @@ class Choice(Result):
     rows: tuple[Strategy, ...]
 
     def fitting(self) -> tuple[Strategy, ...]:
-        """Return the rows that fit, the fastest first. Lesson 16."""
+        """Return the rows that fit, the fastest first. Lesson 08."""
         return tuple(row for row in self.rows if row.fits)
 
 
@@ -105,7 +105,7 @@ def choose(
 
     Raises ValueError when no layout fits, saying what would, when neither or both of ``flops_per_s`` and
     ``layer_costs`` are given, for a layer that stands in two places, and for numbers that cannot be; TypeError for a
-    model that is not an nn.Sequential. Lesson 16.
+    model that is not an nn.Sequential. Lesson 08.
     """
     if not isinstance(model, nn.Sequential):
         raise TypeError(

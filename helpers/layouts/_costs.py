@@ -39,7 +39,7 @@ class LayerWork(Result):
     Tensor ranks divide ``split_share`` of the seconds, ``split_parameter_bytes`` of the parameters and
     ``split_gradient_bytes`` of the gradients; they sum ``forward_sum_bytes`` (outputs of row splits) in the forward
     pass and ``backward_sum_bytes`` (gradients of the inputs of column splits) in the backward pass, an all-reduce each.
-    Lesson 16.
+    Lesson 08.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Traffic(Result):
     """What a rank calls in one step over one kind of neighbour (``over``): so many ``calls`` among so many ``ranks``.
 
     ``size_bytes`` sums the whole buffers of all calls, ``sent_bytes`` is what of it this rank sends: 2 (p - 1) / p for
-    a ring all-reduce, half of that for an all-gather or a reduce-scatter, all of it for a message. Lesson 16.
+    a ring all-reduce, half of that for an all-gather or a reduce-scatter, all of it for a message. Lesson 08.
     """
 
     over: str
@@ -81,7 +81,7 @@ class Traffic(Result):
 
 @dataclass(frozen=True)
 class StepTraffic(Result):
-    """All that a rank of ``stage`` exchanges in one step. Lesson 16."""
+    """All that a rank of ``stage`` exchanges in one step. Lesson 08."""
 
     stage: int
     sent_bytes: float
@@ -90,7 +90,7 @@ class StepTraffic(Result):
     def sent(self, over: str) -> float:
         """Return the bytes that the rank sends over "data", "tensor" or "pipeline": 0 where there are none.
 
-        Lesson 16.
+        Lesson 08.
         """
         return sum(row.sent_bytes for row in self.rows if row.over == over)
 
@@ -101,7 +101,7 @@ class StrategyStep(Result):
 
     ``compute_s`` is spent in forward and backward passes, ``tensor_s`` in waiting for all-reduces of tensor ranks,
     ``bubble_s`` in waiting for other stages (and for their messages), ``exposed_s`` in waiting for data ranks: what of
-    their ``data_link_s`` is not hidden behind computing. Lesson 16.
+    their ``data_link_s`` is not hidden behind computing. Lesson 08.
     """
 
     data: int
@@ -142,7 +142,7 @@ def strategy_traffic(
       One microbatch is naive model parallelism, where one stage works at a time.
 
     ``layers`` hold the whole batch's work, cut into ``microbatches``; a bucket is full at ``bucket_bytes``. Raises
-    ValueError for a stage that is not there, and as :func:`strategy_step`. Lesson 16.
+    ValueError for a stage that is not there, and as :func:`strategy_step`. Lesson 08.
     """
     boolean("reshard_after_forward", reshard_after_forward)
     boolean("sequence", sequence)
@@ -224,7 +224,7 @@ def strategy_step(
     and all-reduces of tensor ranks, are waited for.
 
     Raises ValueError for layers that do not divide by the stages, for fewer microbatches than stages ("1f1b") and for
-    another schedule. Lesson 16.
+    another schedule. Lesson 08.
     """
     boolean("reshard_after_forward", reshard_after_forward)
     choice("schedule", schedule, ONE_BY_ONE)

@@ -45,7 +45,7 @@ class StrategyRun(Result):
     """A layout's step on real ranks: the fastest of ``repeats``, each as long as its slowest rank, after one warm-up.
 
     ``data_bytes``, ``tensor_bytes`` and ``pipeline_bytes`` are what rank 0 sent in a step;
-    ``parameters`` are the net's after all steps of plain SGD. Lesson 16.
+    ``parameters`` are the net's after all steps of plain SGD. Lesson 08.
     """
 
     data: int
@@ -105,7 +105,7 @@ def execute_strategies(
     Net, loss and batch go to the ranks pickled, and stay here as they were.
 
     Raises ValueError for a layout of more ranks than there are, for layers, widths or rows that do not divide, for
-    fewer microbatches than stages ("1f1b"), and for a net with a frozen parameter. Lesson 16.
+    fewer microbatches than stages ("1f1b"), and for a net with a frozen parameter. Lesson 08.
     """
     plan = dict(plan or {})
     frozen = next((name for name, parameter in net.named_parameters() if not parameter.requires_grad), None)

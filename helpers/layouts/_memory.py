@@ -77,7 +77,7 @@ def estimate_footprint(
 
     Raises ValueError as :func:`footprint.count_footprint`, for rows that do not divide or on which the net cannot run,
     and for ranks that are not there; TypeError for ``inputs`` that are no shape; RuntimeError where a process group is
-    already there, as on a rank. Lesson 05.
+    already there, as on a rank. Lesson 06.
     """
     if dist.is_initialized():
         raise RuntimeError("this process is a rank already, and the estimate needs a process group of its own; "
@@ -120,7 +120,7 @@ def measure_footprint(
     ``microbatches`` are those of :func:`estimate_footprint`; ``net`` must hold values.
 
     Raises ValueError as :func:`estimate_footprint`, for ZeRO-1 and 2, which PyTorch does not run in this form, for a
-    layout of more or fewer ranks than there are, and for another schedule. Lesson 05.
+    layout of more or fewer ranks than there are, and for another schedule. Lesson 06.
     """
     if layout.sharded in ("optimizer", "gradients"):
         raise ValueError(f"sharded={layout.sharded!r} is counted and not run; measure 'nothing' or 'parameters'")

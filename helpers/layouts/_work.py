@@ -26,7 +26,7 @@ def tensor_plan(model: nn.Sequential) -> dict[str, str]:
     The first by columns and the second by rows, so that nothing is exchanged between them (Megatron-LM: Shoeybi et al.,
     2019, arXiv 1909.08053). Where the layers of ``model`` are nets themselves, a pair lies within one of them. Only
     nn.Sequential is looked into, for what another module does with its parts is not known: give such a net a plan of
-    its own. Lesson 05.
+    its own. Lesson 06.
     """
     plan: dict[str, str] = {}
     nested = any(isinstance(layer, nn.Sequential) for layer in model)
@@ -66,7 +66,7 @@ def layer_work(
 
     Raises ValueError unless exactly one of ``flops_per_s`` and ``layer_costs`` is given, for another number of costs,
     for a layer that stands in two places, and for a plan in which columns and rows do not take turns; TypeError for
-    ``inputs`` that are no shape and for costs that are no :class:`costs.LayerCost`. Lesson 16.
+    ``inputs`` that are no shape and for costs that are no :class:`costs.LayerCost`. Lesson 08.
     """
     batch_shape(inputs)
     if not len(model):
@@ -161,7 +161,7 @@ def activation_bytes(
 
     The layers run on meta tensors, cut to a tensor rank's width; counted is each storage that autograd saves, but for
     parameters, buffers and the batch itself. Raises ValueError for layers or widths that do not divide and for a pair
-    of split layers that a stage ends between. Lesson 05.
+    of split layers that a stage ends between. Lesson 06.
     """
     check_pairs(model, (plan or {}) if tensor > 1 else {}, stages)
     return of_stages(saved_by_layer(rank_net(model, plan, tensor), inputs, tensor=tensor), stages)

@@ -1,6 +1,6 @@
 """The memory of a model: of each layer, at the peak of a step, and how large a batch fits.
 
-Lesson 07.
+Lesson 11.
 """
 
 from helpers import _faces as faces

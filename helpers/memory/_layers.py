@@ -1,6 +1,6 @@
 """The memory of each layer: what goes in and out, what it owns, and what training adds.
 
-Lesson 07.
+Lesson 11.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LayerMemory(Record):
     ``weight_bytes`` are the parameters that are no bias. A tensor that two layers own is counted at the first, and
     so is one that two layers save: ``saved_bytes`` is what autograd keeps of the forward pass because of this layer,
     without parameters, buffers and the model's own input, which are alive anyway. ``workspace_bytes`` is the most
-    that one of its operators takes over its results. Lesson 07.
+    that one of its operators takes over its results. Lesson 11.
     """
 
     layer: str
@@ -52,7 +52,7 @@ class LayerMemory(Record):
 class LayerMemoryProfile(Record):
     """The memory of every layer, in the order in which they first run; ``table()`` has a row a layer.
 
-    The totals count each tensor once. ``uncertain`` is as in :class:`~helpers.memory.PeakEstimate`. Lesson 07.
+    The totals count each tensor once. ``uncertain`` is as in :class:`~helpers.memory.PeakEstimate`. Lesson 11.
     """
 
     parameter_bytes: int
@@ -66,7 +66,7 @@ class LayerMemoryProfile(Record):
 class MemoryShare(Record):
     """One category: its most bytes at any moment of the step, its share of the whole, and its bytes at the peak.
 
-    Lesson 07.
+    Lesson 11.
     """
 
     category: str
@@ -79,7 +79,7 @@ class MemoryProfile(Record):
     """Where the memory of a step goes: the slices of a pie.
 
     ``whole_bytes`` is the sum of each category's largest moment. They do not all come at once, so the peak, which
-    is what must fit, is not larger. Lesson 07.
+    is what must fit, is not larger. Lesson 11.
     """
 
     whole_bytes: int
@@ -88,7 +88,7 @@ class MemoryProfile(Record):
 
 
 class LayerWorkingSet(Record):
-    """What one layer touches in inference: its input, its parameters, its output, and their sum. Lesson 07."""
+    """What one layer touches in inference: its input, its parameters, its output, and their sum. Lesson 11."""
 
     layer: str
     kind: str
@@ -99,7 +99,7 @@ class LayerWorkingSet(Record):
 
 
 class WorkingSets(Record):
-    """The working set of each layer with parameters, in the order in which they run. Lesson 07."""
+    """The working set of each layer with parameters, in the order in which they run. Lesson 11."""
 
     batch_bytes: int
     parameter_bytes: int
@@ -113,7 +113,7 @@ def profile_layer_mem(
 
     ``inputs``, the ``options`` and what is raised are those of :func:`~helpers.memory.estimate_peak_memory`. A row is a
     module that runs an operator or owns parameters itself, so an identity has none; the path of the model itself is
-    empty, and ``(loss)`` is the loss. Lesson 07.
+    empty, and ``(loss)`` is the loss. Lesson 11.
     """
     work = steps.step(model, inputs, only_followed=True, **options)
     seen = _Seen()
@@ -149,7 +149,7 @@ def profile_mem(model: nn.Module, inputs: steps.Inputs = None, **options: Unpack
     """Return where the memory of one step of ``model`` goes, by category: the lecture's pie.
 
     ``inputs``, the ``options`` (``training=False`` is inference) and what is raised are those of
-    :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
+    :func:`~helpers.memory.estimate_peak_memory`. Lesson 11.
     """
     estimate = estimate_peak_memory(model, inputs, **options)
     most = _most_bytes(estimate.timeline)
@@ -168,7 +168,7 @@ def profile_layer_alexnet(model: nn.Module | None = None, inputs: steps.Inputs =
     ``model`` is torchvision's AlexNet unless given, and may be any other; ``inputs`` is one image unless given.
 
     Raises ModuleNotFoundError when torchvision is needed and missing, and what
-    :func:`~helpers.memory.estimate_peak_memory` raises. Lesson 07.
+    :func:`~helpers.memory.estimate_peak_memory` raises. Lesson 11.
     """
     model = _alexnet() if model is None else model
     work = steps.step(model, inputs, training=False, only_followed=True)

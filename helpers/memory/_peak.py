@@ -36,7 +36,7 @@ LEFT_OUT = {
 class AliveGroup(Record):
     """The tensors of one category and one layer that are alive at the peak; the smallest groups are one, "others".
 
-    Lesson 07.
+    Lesson 11.
     """
 
     category: str
@@ -53,7 +53,7 @@ class PeakEstimate(Record):
     ``phase`` (forward, loss, backward or optimizer). ``category_bytes`` splits it by category, ``alive`` by category
     and layer, the largest first; both add up to it, and ``timeline.alive_at(peak_event)`` has every tensor.
     ``uncertain`` says what had to be assumed (an operator that cannot be run alone, for instance); it is empty where
-    every byte of the allocator is accounted for. ``left_out`` says what the allocator does not see. Lesson 07.
+    every byte of the allocator is accounted for. ``left_out`` says what the allocator does not see. Lesson 11.
     """
 
     peak_bytes: int
@@ -74,7 +74,7 @@ class PeakMeasurement(Record):
 
     ``carried_bytes`` is alive when the step begins: parameters, buffers, input, optimizer state and what else the
     model keeps. ``step_bytes`` is the most that the step has alive over it; the two add up to ``peak_bytes``.
-    ``left_out`` says what PyTorch's allocator does not see. Lesson 07.
+    ``left_out`` says what PyTorch's allocator does not see. Lesson 11.
     """
 
     peak_bytes: int
@@ -111,7 +111,7 @@ def estimate_peak_memory(
     takes inside. The model comes back as it was. Agrees to the byte with :func:`measure_peak_memory` on most models.
 
     Raises TypeError or ValueError for an argument that is not accepted, ModelError for a model that raises, that
-    cannot be copied, or whose memory depends on the values of its tensors. Lesson 07.
+    cannot be copied, or whose memory depends on the values of its tensors. Lesson 11.
     """
     boolean("training", training)
     work = steps.step(
@@ -171,7 +171,7 @@ def measure_peak_memory(
     PyTorch's profiler, on CUDA ``torch.cuda.max_memory_allocated``. The model comes back as it was.
 
     Raises what :func:`estimate_peak_memory` raises, and RuntimeError when a PyTorch profiler is already running.
-    Lesson 07.
+    Lesson 11.
     """
     boolean("training", training)
     work = steps.step(model, inputs, shape, optimizer=optimizer, training=training, loss=loss, autocast=autocast)
@@ -219,23 +219,22 @@ def _measured_on_cuda(work: steps.Step) -> tuple[int, int]:
 
 def _first_step(work: steps.Step) -> steps.Step:
     ready = steps.with_optimizer(work)
-    steps.run(ready)
+    with steps.in_one_thread(work.model):
+        steps.run(ready)
     steps.drop_gradients(ready)
     return ready
 
 
 def _own_bytes(work: steps.Step) -> int:
     """Return the bytes of the distinct storages of the model's tensors and the inputs."""
-    model = work.model
-    named = (model.parameters(), model.buffers(), steps.kept_tensors(model).values(), steps.tensors_of(work.arguments))
-    tensors = [tensor for group in named for tensor in group]
+    tensors = steps.tensors_of(work.model, work.arguments)
     return sum({tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
 class Fit(Record):
     """Whether a step fits into ``memory_bytes``: True in ``if``, and what is left, negative where it is too much.
 
-    ``uncertain`` and ``left_out`` are as in :class:`~helpers.memory.PeakEstimate`. Lesson 07.
+    ``uncertain`` and ``left_out`` are as in :class:`~helpers.memory.PeakEstimate`. Lesson 11.
     """
 
     fits: bool
@@ -256,7 +255,7 @@ class LargestBatch(Record):
     ``batch_size`` is 0 where ``smallest_batch_size`` does not fit: that is the batch with which the search began, 1
     but for a model that cannot run one example. ``next_peak_bytes`` is None where the search ended at the limit that
     it was given. ``estimates`` is how many batch sizes were estimated; ``uncertain``, of them all, and ``left_out``
-    are as in :class:`~helpers.memory.PeakEstimate`. Lesson 07.
+    are as in :class:`~helpers.memory.PeakEstimate`. Lesson 11.
     """
 
     batch_size: int
@@ -276,7 +275,7 @@ def fits(
     """Return whether one step of ``model`` on ``inputs`` fits into ``memory_bytes`` of tensors, by the estimate.
 
     Python, PyTorch's code and, on CUDA, the context need memory as well: leave room for them (hundreds of MB). The
-    ``options``, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 07.
+    ``options``, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 12.
     """
     limit = int(number("memory_bytes", memory_bytes, at_least=0))
     estimate = estimate_peak_memory(model, inputs, **options)
@@ -304,7 +303,7 @@ def max_batch_size(
     ``smallest_batch_size`` says which.
 
     Raises ValueError when the inputs have no common batch, and what ``estimate_peak_memory`` raises; where no batch
-    to begin with runs, the error of the batch of ``inputs``. Lesson 07.
+    to begin with runs, the error of the batch of ``inputs``. Lesson 11.
     """
     limit = int(number("memory_bytes", memory_bytes, at_least=0))
     whole_number("at_most", at_most)

@@ -32,7 +32,7 @@ class LiveTensor(Record):
     pass, an activation is not kept; a gradient is a parameter's, an activation gradient any other of the backward
     pass; workspace is what one operator takes over its results; other is what the model itself keeps between steps.
     ``layer`` is the module's path, empty for the model. ``start_event`` and ``end_event`` are both included.
-    Lesson 07.
+    Lesson 11.
     """
 
     name: str
@@ -44,7 +44,7 @@ class LiveTensor(Record):
 
 
 class Event(Record):
-    """One operator of the step, and the most bytes alive while it ran. Lesson 07."""
+    """One operator of the step, and the most bytes alive while it ran. Lesson 11."""
 
     operator: str
     layer: str
@@ -55,7 +55,7 @@ class Event(Record):
 class Timeline(Record):
     """Every tensor of a step with its life, in order of birth, and every event; ``table()`` is the tensors'.
 
-    Lesson 07.
+    Lesson 11.
     """
 
     tensors: tuple[LiveTensor, ...]

@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.nn.utils import rnn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -35,12 +36,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from helpers import steps
 from helpers.memory import _attribution as attribution
 from helpers.memory._trace import Made, Operator, Release, TensorSpec, Trace, key_of, strides_of
-from helpers.memory._values import MOST_ELEMENTS, KnownValues
-from helpers.operations._shapes import MATRIX_PRODUCTS, check_positions, check_types
+from helpers.memory._values import KnownValues
+from helpers.operations._shapes import MATRIX_PRODUCTS, batch_sizes, check_positions, check_types
 
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
 _CONSTANTS = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default)
-_WRITING_BY_MASK = (torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default)
+_BY_VALUES = (torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default,
+              torch.ops.aten._pack_padded_sequence.default)  # fmt: skip
 _GROUPED_PRODUCTS = ("_grouped_mm", "_scaled_grouped_mm")
 
 Observe = Callable[["Tracer", attribution.Layers], AbstractContextManager]
@@ -56,20 +58,26 @@ def traced(work: steps.Step, observe: Observe = UNOBSERVED, layouts: Layouts | N
 
     Raises ModelError when the step raises, or when what it does depends on the values of a tensor.
     """
+    with steps.undisturbed(), torch.inference_mode(False), steps.nothing_left(work.model):
+        return _traced(work, observe, layouts or {})
+
+
+def _traced(work: steps.Step, observe: Observe, layouts: Layouts) -> Trace:
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues()
-    with steps.undisturbed(), torch.inference_mode(False):
-        copying = _Copying(fake_mode, work.runs_on, values)
-        with copying, fake_mode:
-            fake = steps.copied(work, copy_tensor=copying.copied)
-        layers = attribution.Layers(fake.model)
-        tracer = Tracer(fake_mode, layers, work, values, layouts or {})
-        tracer.trace.uncertain.update(work.assumed)
-        with (
-            _quiet_fakes(), _hidden_fakes(), _foreach_as_real(work), _seen_generator_states(tracer),
-            fake_mode, tracer, layers.watched(),
-        ):  # fmt: skip
-            return _two_steps(fake, tracer, observe(tracer, layers))
+    copying = _Copying(fake_mode, work.runs_on, values)
+    with copying, fake_mode:
+        fake = steps.copied(work, copy_tensor=copying.copied, refill=values.learn)
+    layers = attribution.Layers(fake.model)
+    tracer = Tracer(fake_mode, layers, work, values, layouts)
+    tracer.trace.uncertain.update(work.assumed)
+    for name in steps.opaque_classes(work.model, work.arguments):
+        tracer.trace.uncertain.add(f"a {name} cannot be looked into: tensors that it holds are not counted")
+    with (
+        steps.in_one_thread(fake.model), steps.uncompiled(), _quiet_fakes(), _hidden_fakes(), _foreach_as_real(work),
+        _seen_generator_states(tracer), _written_lengths(tracer), fake_mode, tracer, layers.watched(),
+    ):  # fmt: skip
+        return _two_steps(fake, tracer, observe(tracer, layers))
 
 
 class _Copying(TorchFunctionMode):
@@ -81,11 +89,11 @@ class _Copying(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch._C.TensorBase.clone:  # a parameter's deepcopy asks for one
-            return self._kept(self._fake(args[0]), args[0])
+            return self._values.learn(self._fake(args[0]), args[0])
         if function is torch.Tensor.__deepcopy__:
             tensor, memo = args
             if id(tensor) not in memo:
-                memo[id(tensor)] = self._kept(self._fake(tensor), tensor)
+                memo[id(tensor)] = self._values.learn(self._fake(tensor), tensor)
             return memo[id(tensor)]
         with torch._C.DisableTorchFunctionSubclass():
             return function(*args, **(kwargs or {}))
@@ -93,7 +101,7 @@ class _Copying(TorchFunctionMode):
     def copied(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a fake copy in memory of its own."""
         with torch._C.DisableTorchFunction():
-            return self._kept(self._fake(tensor).clone(), tensor)
+            return self._values.learn(self._fake(tensor).clone(), tensor)
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device == self._device:
@@ -101,16 +109,11 @@ class _Copying(TorchFunctionMode):
         strided = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=self._device)
         return strided.requires_grad_(tensor.requires_grad)
 
-    def _kept(self, fake: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        has_values = not (isinstance(tensor, FakeTensor) or tensor.is_meta) and tensor.layout == torch.strided
-        is_index = not (tensor.is_floating_point() or tensor.is_complex())
-        if has_values and is_index and tensor.numel() <= MOST_ELEMENTS:
-            self._values.keep(fake, tensor)
-        return fake
-
 
 class Tracer(TorchDispatchMode):
     """Write down each operator, the storages it made, and each release, in order."""
+
+    supports_higher_order_operators = True
 
     def __init__(
         self,
@@ -123,6 +126,7 @@ class Tracer(TorchDispatchMode):
         super().__init__()
         self.trace = Trace()
         self.phase = "preparation"
+        self.makes_lengths = False  # PyTorch writes them in memory, without an operator
         self._fake_mode, self._layers, self._values, self._layouts = fake_mode, layers, values, layouts
         self._device, self._runs_on = work.device, work.runs_on
         self._nodes, self._numbers = attribution.BackwardNodes(), attribution.SavedNumbers()
@@ -134,6 +138,10 @@ class Tracer(TorchDispatchMode):
         self._release(self._numbers.dropped_by(self._nodes.observe()))
         if function.namespace in _NOT_OPERATORS:
             return function(*args, **kwargs)
+        if isinstance(function, torch._ops.HigherOrderOperator):
+            self.trace.uncertain.add(f"{function} is followed operator by operator: compiled it may keep others alive")
+            with self:
+                return function.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*args, **kwargs)
         if function not in _CONSTANTS:
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._settled, (args, kwargs))
         if torch.Tag.data_dependent_output in function.tags and not _is_known(args):
@@ -143,10 +151,11 @@ class Tracer(TorchDispatchMode):
                 self.trace.uncertain.add("the model asks whether its activations are finite numbers: they are taken so")
             return known[0] if known else self._unknown_value(function, args[0])
         _check_types(function, args)
-        by_values = torch.Tag.dynamic_output_shape in function.tags or function in _WRITING_BY_MASK
+        by_values = torch.Tag.dynamic_output_shape in function.tags or function in _BY_VALUES
         describe = functools.partial(self._described, by_values=by_values) if by_values else self._described
         described = pytree.tree_map_only(torch.Tensor, describe, (args, kwargs))
         outputs = self._outputs(function, args, kwargs, described)
+        pytree.tree_map_only(torch.Tensor, _check_dense, outputs)
         if function in _CONSTANTS:
             self._values.keep(outputs, args[0])
         else:
@@ -188,6 +197,9 @@ class Tracer(TorchDispatchMode):
 
     def _fake_outputs(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Return what PyTorch says of the results; it speaks of grouped products in bfloat16 only."""
+        if self.makes_lengths and function is torch.ops.aten.empty.memory_format and kwargs.get("dtype") == torch.int64:
+            with _disable_current_modes():
+                return function(*args, **kwargs)
         if function.__name__.partition(".")[0] not in _GROUPED_PRODUCTS or args[0].dtype == torch.bfloat16:
             return function(*args, **kwargs)
         halves = [operand.to(torch.bfloat16) for operand in args[:2]]
@@ -196,6 +208,8 @@ class Tracer(TorchDispatchMode):
 
     def _outputs_by_values(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Return fake results whose sizes hang on values that are known; None where they are not."""
+        if function is torch.ops.aten._pack_padded_sequence.default:
+            return self._packed(*args)
         found = self._values.computed(function, args, kwargs)
         if found is not None:
             return pytree.tree_map_only(torch.Tensor, self._like, found[0])
@@ -209,6 +223,18 @@ class Tracer(TorchDispatchMode):
                 return None
             places += map(self._like, _places(known)) if is_mask else [index]
         return function(args[0], places)
+
+    def _packed(self, data: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+        """Return packed data, and real sizes: PyTorch reads them in memory, without an operator."""
+        known = self._values.of(lengths)
+        if known is None:
+            return None
+        with _disable_current_modes():
+            known = known.tolist()
+        sizes = batch_sizes(data, known, batch_first)
+        with _disable_current_modes():
+            real = torch.tensor(sizes)
+        return data.new_empty((sum(sizes), *data.shape[2:])), real
 
     def _like(self, real: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device=self._runs_on)
@@ -263,6 +289,7 @@ class Tracer(TorchDispatchMode):
         """Return the tensor's fake twin; one that was there before the step is known to be no part of the count."""
         twin = tensor if isinstance(tensor, FakeTensor) else self._fake_mode.from_tensor(tensor)
         if not self.knows(twin):
+            self._values.learn(twin, tensor)
             self._outside[twin.untyped_storage()._cdata] = twin.untyped_storage()
         return twin
 
@@ -460,4 +487,20 @@ def _seen_generator_states(tracer: Tracer) -> Iterator[None]:
         return state
 
     with mock.patch.object(torch, "get_rng_state", get_rng_state):
+        yield
+
+
+@contextmanager
+def _written_lengths(tracer: Tracer) -> Iterator[None]:
+    """Let the function that pads a packed sequence write its lengths into a real tensor."""
+    real = rnn._VF._pad_packed_sequence
+
+    def pad(*args: Any) -> Any:
+        tracer.makes_lengths = True
+        try:
+            return real(*args)
+        finally:
+            tracer.makes_lengths = False
+
+    with mock.patch.object(rnn._VF, "_pad_packed_sequence", pad, create=True):
         yield

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -34,6 +35,14 @@ class KnownValues:
             kept = torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype).copy_(real.detach())
         if fake.storage_offset() == 0 and kept.untyped_storage().nbytes() == fake.untyped_storage().nbytes():
             self._storages[_key(fake)] = kept.untyped_storage()
+
+    def learn(self, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        """Return ``fake``, whose values are known from now on where ``real`` has few and they are integers."""
+        has_values = not (isinstance(real, FakeTensor) or real.is_meta) and real.layout == torch.strided
+        is_index = not (real.is_floating_point() or real.is_complex())
+        if has_values and is_index and real.numel() <= MOST_ELEMENTS:
+            self.keep(fake, real)
+        return fake
 
     def forget(self, key: int) -> None:
         """Forget the values of a storage that is gone, or that was written by what is not known."""

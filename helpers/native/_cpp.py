@@ -35,7 +35,7 @@ _LINK_ERROR = re.compile(r"undefined reference to .*|(?:ld|collect2|lld): .*|Und
 class Library:
     """A compiled C++ program, loaded: ``function`` gives what it declares, ``raw`` is ctypes' own library.
 
-    ``was_cached`` tells that nothing was compiled, ``compile_s`` how long the compiler took (0 then). Lesson 11.
+    ``was_cached`` tells that nothing was compiled, ``compile_s`` how long the compiler took (0 then). Lesson 17.
     """
 
     path: Path
@@ -53,7 +53,7 @@ class Library:
         (:func:`helpers.native._signatures.to_c`), and is not checked against the compiled code, which knows no types.
         Its attribute ``raw`` is the bare ``ctypes`` function: addresses as ints, nothing checked, for timing.
 
-        Raises ValueError for a declaration that cannot be read, or a name that the library does not hold. Lesson 11.
+        Raises ValueError for a declaration that cannot be read, or a name that the library does not hold. Lesson 17.
         """
         signature = parse_signature(declaration)
         structures = [parameter.type for parameter in signature.parameters if parameter.c_type is None]
@@ -89,7 +89,7 @@ def compile_cpp(source: str, *, flags: Sequence[str] = CPP_FLAGS, folder: Path |
 
     Raises CompilationError with the compiler's first error and the source's line, MissingToolError without a
     compiler, NativeError when the library does not load, OSError where the disk is full or the folder cannot be written
-    to, TypeError or ValueError for other arguments. Lesson 11.
+    to, TypeError or ValueError for other arguments. Lesson 17.
     """
     if not isinstance(source, str):
         raise TypeError(f"source is the text of a C++ program, not {type(source).__name__}")

@@ -3,7 +3,7 @@
 The sections and their attributes are those of NVIDIA's ``.nv.info``; ``cuobjdump --dump-resource-usage`` reads the
 same ones. The machine code is read as nvdisasm prints it: an operand's kind is what the course asks about. An
 *immediate* stands in the instruction itself, a *constant bank* operand (``c[0x3][0x10]``) is read from constant memory
-by the instruction, a *uniform register* (``UR4``) is one for the whole warp, a *register* one a thread. Lesson 11.
+by the instruction, a *uniform register* (``UR4``) is one for the whole warp, a *register* one a thread. Lesson 17.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Module:
-    """A program on a GPU; it stays there until the process ends. Lesson 11."""
+    """A program on a GPU; it stays there until the process ends. Lesson 17."""
 
     device: str
     image: bytes = field(repr=False)
@@ -74,7 +74,7 @@ class Module:
         """Return the kernel of a declaration, ``"void add(const float* x, float* y, int n)"``, ready to launch.
 
         Raises ValueError for a declaration that cannot be read or whose parameters are not as large as the kernel's,
-        and for a name that the program does not hold. Lesson 11.
+        and for a name that the program does not hold. Lesson 17.
         """
         signature = parse_signature(declaration)
         if signature.returns is not None:
@@ -97,7 +97,7 @@ class Module:
         """Write a contiguous tensor of this device to the ``__device__`` or ``__constant__`` variable ``name``.
 
         It happens on torch's current stream. Raises ValueError when the sizes differ or there is no such variable.
-        Lesson 11.
+        Lesson 17.
         """
         address, size = ctypes.c_void_p(), ctypes.c_size_t()
         known = {symbol[0] for symbol in cubin.read(self.image).symbols}
@@ -121,7 +121,7 @@ class Module:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel on a GPU: call it with its arguments, ``kernel(x, y, n, grid=8, block=256)``. Lesson 11."""
+    """A kernel on a GPU: call it with its arguments, ``kernel(x, y, n, grid=8, block=256)``. Lesson 17."""
 
     signature: Signature
     module: Module
@@ -151,7 +151,7 @@ class Kernel:
 
 
 def load(image: bytes, *, architecture: str, device: Any = None) -> Module:
-    """Return a cubin loaded on a CUDA device (torch's current one). Raises NativeError when it cannot be. Lesson 11."""
+    """Return a cubin loaded on a CUDA device (torch's current one). Raises NativeError when it cannot be. Lesson 17."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,7 +1,7 @@
 """Compiled programs read back as instructions, and counted: of each kind, what feeds them, what they load and store.
 
 nvdisasm reads a GPU's machine code, objdump this processor's. Counted are instructions as they stand in the program,
-each once, however often it runs. Lesson 11.
+each once, however often it runs. Lesson 17.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CUDA_MACHINE = b"\xbe\x00"
 class KindCount(Record):
     """A GPU's instructions of one kind, by the nearest thing that they read: immediate first, register last.
 
-    What is left of ``count`` reads none of the four (a jump, a load by address). Lesson 11.
+    What is left of ``count`` reads none of the four (a jump, a load by address). Lesson 17.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class KindCount(Record):
 
 
 class AccessCount(Record):
-    """Loads, stores or atomics of one memory space and width, in bits a thread (None: not said). Lesson 11."""
+    """Loads, stores or atomics of one memory space and width, in bits a thread (None: not said). Lesson 17."""
 
     access: str
     space: str
@@ -59,7 +59,7 @@ class Census(Record):
     DFMA (two results an FFMA2 or HFMA2; those that only move a constant are left out), divided by what feeds them
     into ``immediate`` + ``constant_bank`` + ``uniform_register`` + ``register``: the nearest of their operands.
     Functions that are called and not inlined stand in the kernel's code and are counted. ``spill_*_bytes`` is
-    ptxas' word, so known of a Cubin alone: in the program a spill looks like any local array. Lesson 11.
+    ptxas' word, so known of a Cubin alone: in the program a spill looks like any local array. Lesson 17.
     """
 
     function: str
@@ -87,7 +87,7 @@ class Census(Record):
 
 
 class MnemonicCount(Record):
-    """A processor's instructions of one mnemonic. Lesson 11."""
+    """A processor's instructions of one mnemonic. Lesson 17."""
 
     mnemonic: str
     count: int
@@ -99,7 +99,7 @@ class HostCensus(Record):
     ``total`` are all, of which ``padding`` at the end are never reached. Floating-point arithmetic is scalar or
     packed (several numbers in a vector register, the widest of which has ``vector_bits``; 0: none). An instruction
     that reads and writes memory counts as a load and a store. ``constant_loads`` are the loads that name a place in
-    the program itself, where the compiler keeps its constants. Functions that are called are not counted. Lesson 11.
+    the program itself, where the compiler keeps its constants. Functions that are called are not counted. Lesson 17.
     """
 
     function: str
@@ -168,7 +168,7 @@ def disassemble(program: Compiled, *, function: str | None = None) -> str:
     objdump's own listing.
 
     Raises NativeError for what holds no machine code, MissingToolError without the disassembler, ValueError for a
-    function that is not in it (with those that are), TypeError for another argument. Lesson 11.
+    function that is not in it (with those that are), TypeError for another argument. Lesson 17.
     """
     if function is not None:
         one_of("function", function, str, "a function's name")
@@ -319,7 +319,7 @@ def _by_space(item: tuple[tuple[str, str, int | None], int]) -> tuple[str, str, 
 
 
 def host_census(function: x86.Function) -> HostCensus:
-    """Return the census of an x86-64 function that was read. Lesson 11."""
+    """Return the census of an x86-64 function that was read. Lesson 17."""
     instructions = function.instructions
     forms = Counter(form for instruction in instructions if (form := instruction.form))
     kinds = Counter(instruction.mnemonic for instruction in instructions)

@@ -35,7 +35,7 @@ class Cubin:
     """A compiled CUDA program: the machine code of one architecture, and what the compiler said about it.
 
     ``image`` is the ELF file's bytes, ``log`` NVRTC's and ptxas' messages, ``kernels`` the names of its kernels;
-    ``was_cached`` tells that nothing was compiled, ``compile_s`` how long it took (0 then). Lesson 11.
+    ``was_cached`` tells that nothing was compiled, ``compile_s`` how long it took (0 then). Lesson 17.
     """
 
     architecture: str
@@ -55,7 +55,7 @@ class Cubin:
     def load(self, device: Any = None) -> Module:
         """Return the program on a CUDA device (torch's current one), ready to run. Needs a GPU.
 
-        Raises NativeError, saying why, where there is no GPU or it is not of this architecture. Lesson 11.
+        Raises NativeError, saying why, where there is no GPU or it is not of this architecture. Lesson 17.
         """
         from helpers.native._driver import load
 
@@ -71,7 +71,7 @@ def compile_cuda(
     installed (``cuda_fp16.h``). The same program is compiled once and then read from the cache (or from ``folder``).
 
     Raises CompilationError with the first error and the source's line, ValueError for an architecture that this NVRTC
-    does not know, MissingToolError without NVRTC, TypeError for other arguments. Lesson 11.
+    does not know, MissingToolError without NVRTC, TypeError for other arguments. Lesson 17.
     """
     if not isinstance(source, str):
         raise TypeError(f"source is the text of a CUDA C++ program, not {type(source).__name__}")
@@ -102,7 +102,7 @@ def compile_cuda(
 
 
 def nvrtc_version() -> str:
-    """Return the version of the NVRTC that compiles here, such as ``"13.0"``. Raises MissingToolError. Lesson 11."""
+    """Return the version of the NVRTC that compiles here, such as ``"13.0"``. Raises MissingToolError. Lesson 17."""
     library = _library(find_nvrtc())
     major, minor = ctypes.c_int(), ctypes.c_int()
     _call(library, "nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
@@ -179,7 +179,7 @@ def find_nvrtc() -> Path:
     """Return NVRTC's path: of torch's wheels (CUDA 12 or 13), a conda environment, or CUDA_HOME, in this order.
 
     Among several in one of these places the one of torch's own CUDA version is taken. Raises MissingToolError.
-    Lesson 11.
+    Lesson 17.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Machine code without a file around it, and the object file that a disassembler reads it from. Lesson 10."""
+"""Machine code without a file around it, and the object file that a disassembler reads it from. Lesson 15."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _X86_64 = 62
 class MachineCode:
     """x86-64 instructions as a generator of code wrote them: one function, which begins at the first byte.
 
-    Behind its last instruction may stand the constants that it reads; they are neither listed nor counted. Lesson 10.
+    Behind its last instruction may stand the constants that it reads; they are neither listed nor counted. Lesson 15.
     """
 
     name: str

@@ -68,7 +68,7 @@ def parse_signature(declaration: str) -> Signature:
     """Return what a C declaration such as ``"void add(const float* x, float* y, int64_t n)"`` declares.
 
     Raises ValueError for what is no declaration of this form and for a returned type that is no number or pointer.
-    Lesson 11.
+    Lesson 17.
     """
     plain = declaration.replace('extern "C"', "") if isinstance(declaration, str) else ""
     match = _DECLARATION.fullmatch(plain)
@@ -109,7 +109,7 @@ def to_c(signature: Signature, values: Sequence[Any], *, device: str) -> list[An
     A pointer takes a contiguous tensor or NumPy array of the declared type, an address, a ``ctypes`` object or None
     (a null pointer); a structure by value takes a ``ctypes`` structure or bytes.
 
-    Raises TypeError or ValueError naming the argument, what it was and what is accepted. Lesson 11.
+    Raises TypeError or ValueError naming the argument, what it was and what is accepted. Lesson 17.
     """
     if len(values) != len(signature.parameters):
         names = ", ".join(parameter.name for parameter in signature.parameters) or "nothing"

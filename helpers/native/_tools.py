@@ -39,7 +39,7 @@ _ONCE = "#pragma once\n"
 
 
 class NativeError(RuntimeError):
-    """What kept a program from being compiled, loaded or read: the ``problem``, and the ``remedy``. Lesson 11."""
+    """What kept a program from being compiled, loaded or read: the ``problem``, and the ``remedy``. Lesson 17."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem, remedy)
@@ -51,11 +51,11 @@ class NativeError(RuntimeError):
 
 
 class MissingToolError(NativeError):
-    """A compiler, a disassembler or a library that is not installed here, or does not start. Lesson 11."""
+    """A compiler, a disassembler or a library that is not installed here, or does not start. Lesson 17."""
 
 
 class CompilationError(NativeError):
-    """A program that a compiler refuses: its first message, with the source's line; ``log`` has all. Lesson 11."""
+    """A program that a compiler refuses: its first message, with the source's line; ``log`` has all. Lesson 17."""
 
     def __init__(self, problem: str, remedy: str, log: str) -> None:
         super().__init__(problem, remedy)
@@ -106,7 +106,7 @@ def package_folders(package: str) -> list[Path]:
 def find_compiler() -> list[str]:
     """Return the command of the C++ compiler: what CXX names, or the first of g++, clang++ and c++ on the PATH.
 
-    CXX may hold words, as in ``ccache g++``. Raises MissingToolError with what to install. Lesson 11.
+    CXX may hold words, as in ``ccache g++``. Raises MissingToolError with what to install. Lesson 17.
     """
     try:
         words = shlex.split(os.environ.get("CXX", ""), posix=os.name == "posix")
@@ -135,7 +135,7 @@ def find_objdump() -> str:
 def find_nvdisasm() -> str:
     """Return nvdisasm's path: Triton's, that of NVIDIA's wheels, a conda environment's, or one on the PATH.
 
-    Raises MissingToolError. Lesson 11.
+    Raises MissingToolError. Lesson 17.
     """
     folders = [place / "backends" / "nvidia" / "bin" for place in package_folders("triton")]
     folders += [folder for place in package_folders("nvidia") for folder in sorted(place.glob("*/bin"))]

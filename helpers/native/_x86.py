@@ -1,4 +1,4 @@
-"""x86-64 machine code as objdump prints it in Intel's syntax, read into instructions and their classes. Lesson 11."""
+"""x86-64 machine code as objdump prints it in Intel's syntax, read into instructions and their classes. Lesson 17."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Blocks(Record):
     """A tensor in blocks of 32 along ``axis``, each with one scale; the last one is shorter where 32 does not divide.
 
     ``codes`` are those of the elements, an int64 tensor of the tensor's shape. ``scale_codes`` has the blocks in place
-    of ``axis``: code c means 2**(c - 127), and 255 NaN (E8M0). ``bits`` counts all codes and scales. Lesson 17.
+    of ``axis``: code c means 2**(c - 127), and 255 NaN (E8M0). ``bits`` counts all codes and scales. Lesson 16.
     """
 
     element: str
@@ -36,12 +36,12 @@ class Blocks(Record):
     scale_codes: Tensor = field(repr=False)
 
     def scales(self) -> Tensor:
-        """Return the scales as a float64 tensor of the shape of ``scale_codes``. Lesson 17."""
+        """Return the scales as a float64 tensor of the shape of ``scale_codes``. Lesson 16."""
         scales = power_of_two(self.scale_codes - _SCALE_BIAS)
         return scales.masked_fill(self.scale_codes == _NAN_SCALE, torch.nan)
 
     def decode(self) -> Tensor:
-        """Return the values of the blocks as a float64 tensor of the shape of ``codes``. Lesson 17."""
+        """Return the values of the blocks as a float64 tensor of the shape of ``codes``. Lesson 16."""
         _, unit = _ELEMENTS[self.element]
         return FORMATS[self.element].decode(self.codes) * 2.0**unit * _to_elements(self.scales(), self.codes, self.axis)
 
@@ -58,7 +58,7 @@ def encode_blocks(
     scale is NaN here.
 
     Raises TypeError for what is no tensor of real numbers, ValueError for another element, or where there is no such
-    axis. Source: OCP Microscaling Formats Specification 1.0, section 6.3. Lesson 17.
+    axis. Source: OCP Microscaling Formats Specification 1.0, section 6.3. Lesson 16.
     """
     choice("element", element, _ELEMENTS)
     values = as_float64("values", values)

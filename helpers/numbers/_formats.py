@@ -26,7 +26,7 @@ class Format(Record):
     smallest numbers are 1.
 
     Sources: IEEE 754-2019 (fp32, fp16), the OCP 8-bit Floating Point Specification 1.0 (e4m3 without infinities, e5m2),
-    the OCP Microscaling Formats Specification 1.0 (e2m1). bf16 and tf32 are fp32 with a shorter mantissa. Lesson 17.
+    the OCP Microscaling Formats Specification 1.0 (e2m1). bf16 and tf32 are fp32 with a shorter mantissa. Lesson 16.
     """
 
     key: str
@@ -44,7 +44,7 @@ class Format(Record):
     def values(self) -> Tensor:
         """Return every finite value once, ascending, as a float64 tensor on the CPU.
 
-        Raises ValueError for a format of more than 20 bits. Lesson 17.
+        Raises ValueError for a format of more than 20 bits. Lesson 16.
         """
         if self.bits > _LISTED_BITS:
             raise ValueError(f"{self.key} has {2**self.bits:,} codes, too many to list; give some to decode(), or list "
@@ -56,7 +56,7 @@ class Format(Record):
         """Return the values of ``codes`` as a float64 tensor of their shape on their device.
 
         Codes are whole numbers from 0 to 2**bits - 1. Raises TypeError for a tensor of another type, ValueError for
-        another code. Lesson 17.
+        another code. Lesson 16.
         """
         codes = whole_numbers("codes", codes, f"codes of {self.key}", lowest=0, largest=2**self.bits - 1)
         if not self.exponent_bits:
@@ -91,7 +91,7 @@ class Format(Record):
         keeps its sign, as -0.0 does in a floating-point format.
 
         Raises TypeError for what is no tensor of real numbers, ValueError where the format has no code for NaN or for
-        what is too large. Lesson 17.
+        what is too large. Lesson 16.
         """
         choice("rounding", rounding, ("nearest", "stochastic"))
         boolean("saturate", saturate)
@@ -120,7 +120,7 @@ class Format(Record):
         """Return the step from one value of the format to the next at ``values`` (the ulp), in float64.
 
         At a power of two it is the step away from zero. It is NaN for NaN and beyond ``largest``; a number is given as
-        a tensor without axes. Raises TypeError for what is no number and no tensor of them. Lesson 17.
+        a tensor without axes. Raises TypeError for what is no number and no tensor of them. Lesson 16.
         """
         if not isinstance(values, Tensor):
             values = torch.tensor(real("values", values, "give a number or a tensor"), dtype=torch.float64)
@@ -206,4 +206,4 @@ _ALL = (
 )
 
 FORMATS: Mapping[str, Format] = MappingProxyType(_Formats({each.key: each for each in _ALL}))
-"""The formats by their key. An unknown key raises KeyError, which says the known ones. Lesson 17."""
+"""The formats by their key. An unknown key raises KeyError, which says the known ones. Lesson 16."""

@@ -17,7 +17,7 @@ _AT_ONCE = 2**22  # sums of pairs that are held at a time
 class Quantised(Record):
     """A tensor as ``integers`` (int64, of its shape) times ``scale`` (float64, which broadcasts over them).
 
-    ``axis`` is the one along which each index has a scale of its own, or None where all share one. Lesson 17.
+    ``axis`` is the one along which each index has a scale of its own, or None where all share one. Lesson 16.
     """
 
     bits: int
@@ -26,7 +26,7 @@ class Quantised(Record):
     scale: Tensor = field(repr=False)
 
     def decode(self) -> Tensor:
-        """Return ``integers`` times ``scale``: the values that stand for the tensor's, in float64. Lesson 17."""
+        """Return ``integers`` times ``scale``: the values that stand for the tensor's, in float64. Lesson 16."""
         return self.integers * self.scale
 
 
@@ -39,7 +39,7 @@ def quantise(tensor: Tensor, bits: int, axis: int | None = None) -> Quantised:
     all values are zero.
 
     Raises TypeError for what is no tensor of real numbers, ValueError for bits other than 2 to 32, where there is no
-    such axis, and for NaN and infinities. Lesson 17.
+    such axis, and for NaN and infinities. Lesson 16.
     """
     values = as_float64("tensor", tensor)
     bits = whole_number("bits", bits, at_least=2, at_most=32)
@@ -64,7 +64,7 @@ def saturating_product(activations: Tensor, weights: Tensor) -> Tensor:
     or with another instruction set add all products exactly.
 
     Raises TypeError for tensors of other types, ValueError for other numbers and for shapes that do not fit.
-    Source: Intel 64 and IA-32 Architectures Software Developer's Manual, PMADDUBSW. Lesson 17.
+    Source: Intel 64 and IA-32 Architectures Software Developer's Manual, PMADDUBSW. Lesson 16.
     """
     for name, given in (("activations", activations), ("weights", weights)):
         if checked_tensor(name, given).ndim != 2:

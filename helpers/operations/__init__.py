@@ -1,6 +1,6 @@
 """Operations of a model: MACs, FLOPs and bytes by layer and by operator; forward, backward and optimizer.
 
-Lesson 07.
+Lesson 11.
 """
 
 from helpers import _faces as faces

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
+from helpers import steps
+from helpers.operations._specs import Call
 from helpers.operations._trace import Trace
 
 # Its node is joined to the inputs of the segment alone: the parameters inside are met only when it runs again.
@@ -25,18 +27,25 @@ class Accumulation(NamedTuple):
     itemsize: int
 
 
+class Custom(NamedTuple):
+    """A ``torch.autograd.Function`` in the graph: what its backward runs, None where that cannot be followed."""
+
+    name: str
+    calls: list[Call] | None
+
+
 class Reached(NamedTuple):
     """What a backward pass from the outputs visits."""
 
     sequences: frozenset[int]
     parameters: frozenset[int]
-    custom: dict[int, str]
+    custom: dict[int, Custom]
     accumulations: list[Accumulation]
     recurrences: dict[int, set[int]]
 
     def trains(self, parameter: Tensor, stand_in: Tensor) -> bool:
         """Tell whether a parameter gets a gradient; behind a reentrant checkpoint, all that need one may get it."""
-        if _REENTRANT in self.custom.values() and parameter.requires_grad:
+        if parameter.requires_grad and any(custom.name == _REENTRANT for custom in self.custom.values()):
             return True
         return bool(self.parameters & {id(parameter), id(stand_in)})
 
@@ -45,17 +54,17 @@ def reached(outputs: Any, trace: Trace) -> Reached:
     """Walk autograd's graph from ``outputs`` to the parameters.
 
     ``sequences`` are the numbers autograd gave the operators' nodes, ``parameters`` the ids of the tensors that
-    receive a gradient, ``custom`` the ``torch.autograd.Function`` nodes, whose backward is code that is not counted
-    (their names by number),
+    receive a gradient, ``custom`` the ``torch.autograd.Function`` nodes, whose backward is code (by number),
     ``recurrences`` the results of each recurrent layer (by its id) that are used.
     """
-    roots = [(tensor.grad_fn, tensor.output_nr) for tensor in found_tensors(outputs) if tensor.grad_fn is not None]
-    leaves = {id(tensor) for tensor in found_tensors(outputs) if tensor.grad_fn is None and tensor.requires_grad}
+    tensors = steps.tensors_of(outputs)
+    roots = [(tensor.grad_fn, tensor.output_nr) for tensor in tensors if tensor.grad_fn is not None]
+    leaves = {id(tensor) for tensor in tensors if tensor.grad_fn is None and tensor.requires_grad}
     uses: Counter = Counter(set(roots))
     seen, waiting = {node for node, _ in roots}, [node for node, _ in dict.fromkeys(roots)]
     waiting = list(dict.fromkeys(waiting))
     sequences: set[int] = set()
-    custom: dict[int, str] = {}
+    functions: set = set()
     recurrences: set = set()
     while waiting:
         node = waiting.pop()
@@ -66,7 +75,7 @@ def reached(outputs: Any, trace: Trace) -> Reached:
         if hasattr(node, "recurrence"):
             recurrences.add(node)
         elif not type(node).__module__.startswith("torch._C") and hasattr(node, "saved_tensors"):
-            custom[node._sequence_nr()] = node.name()
+            functions.add(node)
         for following, place in node.next_functions:
             if following is None:
                 continue
@@ -74,8 +83,31 @@ def reached(outputs: Any, trace: Trace) -> Reached:
             if following not in seen:
                 seen.add(following)
                 waiting.append(following)
+    custom = {node._sequence_nr(): Custom(node.name(), _followed(node, uses, trace)) for node in functions}
     used = {id(node.recurrence): {place for user, place in uses if user is node} for node in recurrences}
     return Reached(frozenset(sequences), frozenset(leaves), custom, list(_accumulations(uses, trace)), used)
+
+
+def _followed(node: Any, uses: Counter, trace: Trace) -> list[Call] | None:
+    """Run a backward that is code, on gradients of zeros; return its operators, None where it raises.
+
+    A result that nothing uses has no gradient, or one of zeros where the code has not asked to be told.
+    """
+    if node.name() == _REENTRANT:
+        return None
+    zeros = [torch.zeros(result.shape, dtype=result.dtype, device=result.device) for result in node._input_metadata]
+    before = trace.calls, trace.free.copy(), trace.draws.copy()
+    for given in (zero if uses[node, place] else None for place, zero in enumerate(zeros)), zeros:
+        trace.calls = []
+        try:
+            with trace.recording(), torch.no_grad():
+                node.apply(*given)
+            return trace.calls
+        except Exception:  # whatever code of its own may raise; it is named as not counted
+            continue
+        finally:
+            trace.calls, trace.free, trace.draws = before
+    return None
 
 
 def _accumulations(uses: Counter, trace: Trace) -> Iterator[Accumulation]:
@@ -89,18 +121,3 @@ def _accumulations(uses: Counter, trace: Trace) -> Iterator[Accumulation]:
             metadata = node._input_metadata[place]
             owner = trace.owner_of.get(node._sequence_nr(), 0)
             yield Accumulation(owner, count - 1, math.prod(metadata.shape), metadata.dtype.itemsize)
-
-
-def found_tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in a model's output: nested tuples, lists, mappings and dataclasses."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from found_tensors(item)
-    elif isinstance(value, list | tuple | set):
-        for item in value:
-            yield from found_tensors(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from found_tensors(getattr(value, field.name))

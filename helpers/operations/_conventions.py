@@ -13,7 +13,7 @@ the bias are 2 K operations. Everything else is counted per element by these tab
 * Integer and boolean arithmetic is 0. A complex element counts as two real ones, a complex product as 6, and
   a complex MAC as 4 real MACs.
 
-Lesson 07.
+Lesson 11.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def convention_table() -> pd.DataFrame:
     """Return the conventions as a table: operator, FLOP per element forward and backward, and the steps counted.
 
     ``per`` says of which elements: the output's for element-wise operators, the input's for reductions.
-    Lesson 07.
+    Lesson 11.
     """
     rows = [(name, "output element", rule.flops, rule.gradient_flops, rule.steps) for name, rule in ELEMENTWISE.items()]
     rows += [(name, "input element", rule.flops, rule.gradient_flops, rule.steps) for name, rule in REDUCTIONS.items()]

@@ -6,12 +6,13 @@ of the same size for each operand that needs a gradient. Bytes are the compulsor
 the result written once, nothing kept in a cache between operators; indices and statistics that an operator
 returns beside its result are left out. The per-element costs stand in :mod:`helpers.operations._conventions`.
 
-Lesson 07.
+Lesson 11.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from math import prod
 from typing import Any
 
@@ -94,6 +95,10 @@ def _expanded_back(call: Call) -> Work:
     return summed(call.output._replace(elements=call.output.numel), source) if source.needs_grad else NOTHING
 
 
+def _summed_up(call: Call) -> Work:
+    return Work(flops=call.inputs[-1].numel) + traffic(call.inputs, [call.output])
+
+
 def _no_work(_: Call) -> Work:
     return NOTHING
 
@@ -105,22 +110,26 @@ _MOVING: dict[str, Rule] = {
     **{name: Rule(_scatter, _scatter_back) for name in conventions.SCATTER},
     "im2col": Rule(_copied, _gather_back),  # its gradient is a fold: each element is added where it came from
     "expand": Rule(_no_work, _expanded_back),
+    "flex_lib::zeros_and_scatter": Rule(_summed_up, _no_work),  # the gradient of what a score of flex_attention takes
     "_embedding_bag": Rule(_bag, _bag_back),
     "_embedding_bag_forward_only": Rule(_bag, _bag_back),
 }
 
 
+_REGISTERED: dict[str, list[Rule]] = {}  # the last one holds
+
+
 def rule_for(name: str) -> Rule | None:
     """Return the rule of the operator ``name``, or None where the library has none."""
-    return _RULES.get(name)
+    return _REGISTERED[name][-1] if _REGISTERED.get(name) else _RULES.get(name)
 
 
 def is_registered(name: str) -> bool:
     """Tell whether the rule of ``name`` was given by :func:`register`."""
-    return name in _REGISTERED
+    return bool(_REGISTERED.get(name))
 
 
-def register(operator: Any, rule: Callable[[Call], Work], backward: Callable[[Call], Work] | None = None) -> None:
+def register(operator: Any, rule: Callable[[Call], Work], backward: Callable[[Call], Work] | None = None) -> ExitStack:
     """Give an operator a rule of its own, for :func:`helpers.profile_ops` and all that counts with it.
 
     ``operator`` is what ``torch.library.custom_op`` returns, one of ``torch.ops``, or its name ("course::scaled_tanh",
@@ -131,8 +140,10 @@ def register(operator: Any, rule: Callable[[Call], Work], backward: Callable[[Ca
 
         operations.register(scaled_tanh, lambda call: operations.work(call, flops=3 * call.output.numel))
 
-    A second rule for the same operator replaces the first. Raises TypeError for what names no operator, or a rule
-    that cannot be called. Lesson 07.
+    The last rule for an operator holds. What is returned takes this one back, by ``close()`` or at the end of a
+    ``with`` block: ``with operations.register(...): profile_ops(...)`` is for one call.
+
+    Raises TypeError for what names no operator, or a rule that cannot be called. Lesson 11.
     """
     name = operator if isinstance(operator, str) else getattr(operator, "_qualname", None) or _name_of(operator)
     if name is None or not callable(rule) or not (backward is None or callable(backward)):
@@ -142,8 +153,11 @@ def register(operator: Any, rule: Callable[[Call], Work], backward: Callable[[Ca
             "or 'course::scaled_tanh') and functions from a call to operations.work(call, macs=..., flops=...)"
         )
     name = name.removeprefix("aten::")
-    _RULES[name] = Rule(rule, backward or (lambda _: NOTHING))
-    _REGISTERED.add(name)
+    rules, own = _REGISTERED.setdefault(name, []), Rule(rule, backward or (lambda _: NOTHING))
+    rules.append(own)
+    registered = ExitStack()
+    registered.callback(rules.remove, own)
+    return registered
 
 
 def _name_of(operator: Any) -> str | None:
@@ -156,7 +170,7 @@ def work(call: Call, macs: int = 0, flops: int = 0) -> Work:
 
     ``macs`` are the multiply-accumulates of its products, all of them useful; ``flops`` are the operations besides,
     so that the FLOPs are 2 ``macs`` + ``flops``. Bytes: each operand is read once and each result written once.
-    Lesson 07.
+    Lesson 11.
     """
     return Work(macs, macs, units.flops_from_macs(macs) + flops) + traffic(call.inputs, call.outputs)
 
@@ -220,6 +234,41 @@ def _grouped_macs(call: Call) -> int:
     left, right = call.args[:2]
     is_spread = len(left.shape) == 3 and len(right.shape) == 2  # each column of the right belongs to one group
     return left.numel * right.shape[-1] // (max(1, left.shape[0]) if is_spread else 1)
+
+
+_GROUPED = ("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2")
+# Products with weights of 8 or 4 bits, of which several may stand in one number.
+_PACKED = ("_weight_int8pack_mm", "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu", "_dyn_quant_matmul_4bit",
+           "_weight_int4pack_mm_with_scales_and_zeros")  # fmt: skip
+
+
+def _packed_macs(call: Call) -> int:
+    return call.args[0].numel * call.output.shape[-1]
+
+
+def _triangular_solve() -> Rule:
+    """X of A X = B, or X A = B: each element is one of B, less products with those before it, over A's diagonal.
+
+    No product of matrices: n operations an element of X, n - 1 where the diagonal is 1. The gradient of B is such a
+    solve again, and that of A is a product with it, negated (``linalg_solve_triangular_backward`` in PyTorch's
+    torch/csrc/autograd/FunctionsManual.cpp).
+    """
+
+    def solve(call: Call) -> Work:
+        order = call.args[0].shape[-1] - bool(call.kwargs.get("unitriangular"))
+        return Work(flops=order * call.output.numel) + traffic(call.inputs, [call.output])
+
+    def backward(call: Call) -> Work:
+        matrix = call.args[0]
+        order, whole = matrix.shape[-1], call.output.numel
+        total = solve(call)
+        if matrix.needs_grad:
+            gradient = matrix._replace(shape=(whole * order // max(1, prod(call.output.shape[-2:])), order), elements=0)
+            total += _product(call, whole * order) + Work(flops=gradient.numel) + summed(gradient, matrix)
+            total += traffic([call.output, call.output], [matrix])
+        return total
+
+    return Rule(solve, backward)
 
 
 def _convolution_macs(call: Call) -> int:
@@ -410,11 +459,12 @@ def _distance() -> Rule:
     return Rule(lambda call: Work(flops=3 * pairs(call)) + traffic(call.inputs, [call.output]), backward)
 
 
-_REGISTERED: set[str] = set()
 _RULES: dict[str, Rule] = {
-    **{name: _dotted(0) for name in ("mm", "bmm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm")},
+    **{name: _dotted(0) for name in ("mm", "bmm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm", "_scaled_mm_v2")},
     **{name: _dotted(1) for name in ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation")},
-    "_grouped_mm": _product_rule(_grouped_macs, lambda call: call.args[:2]),
+    **{name: _product_rule(_grouped_macs, lambda call: call.args[:2]) for name in _GROUPED},
+    **{name: _product_rule(_packed_macs, lambda call: call.args[:2]) for name in _PACKED},
+    "linalg_solve_triangular": _triangular_solve(),
     "addr": _product_rule(lambda call: call.output.numel, lambda call: call.args[1:3]),
     "convolution": _product_rule(_convolution_macs, lambda call: (call.args[0], call.args[1])),
     "_trilinear": _trilinear(),

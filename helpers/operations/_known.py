@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from helpers.operations._shapes import batch_sizes, everywhere, result_of
-from helpers.operations._specs import META, Operator, mapped, shape_only, tensors_in, written
+from helpers.operations._specs import META, Operator, mapped, not_dense, shape_only, tensors_in, written
 from helpers.operations._trace import Trace, is_recurrence
 from helpers.steps import ForwardError
 
@@ -137,7 +137,7 @@ class OnShapes(Trace):
         if operator.name == "index":
             given = (given[0], self._positions(given[1]), *given[2:])
         if operator.name == "_pack_padded_sequence":
-            sizes = batch_sizes(given[0], self._read(given[1], operator.text), given[2])
+            sizes = batch_sizes(given[0], self._read(given[1], operator.text).tolist(), given[2])
             return given[0].new_empty((sum(sizes), *given[0].shape[2:])), self._here(torch.tensor(sizes))
         tensors = list(tensors_in((*given, *kwargs.values())))
         is_known = operator.name in _IGNORING or all(_is_known(tensor) for tensor in tensors)
@@ -145,6 +145,8 @@ class OnShapes(Trace):
             return self._of_values(func, operator, given, kwargs, tensors if is_known else None)
         result = self._on_meta(func, operator, given, kwargs)
         made = list(tensors_in((result,)))
+        for tensor in made:
+            _check_dense(tensor)
         if is_known and all(tensor.numel() <= LIMIT for tensor in made):
             self._on_values(func, operator, given, kwargs, made)
             self._note_draws(operator, tensors, made)
@@ -192,6 +194,8 @@ class OnShapes(Trace):
         try:
             return func(*args, **kwargs)
         except NotImplementedError as error:
+            if "sparse" in operator.name:  # a real run makes a tensor that is not dense
+                raise ForwardError(f"{operator.text} is met; only dense tensors are counted") from error
             raise ForwardError(
                 f"operator {operator.text} has no rule that gives the shape of its result without its data; "
                 "pass values=True to run the forward once on real tensors, or count the model without that part"
@@ -300,7 +304,4 @@ def _has_tensor(values: Any) -> bool:
 
 def _check_dense(tensor: Tensor) -> None:
     if tensor.layout != torch.strided or tensor.is_quantized:
-        raise ForwardError(
-            f"a tensor is {'quantized' if tensor.is_quantized else tensor.layout}; pass dense tensors "
-            "(tensor.to_dense()), only these are counted"
-        )
+        raise not_dense(tensor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,17 +26,14 @@ def optimizer_calls(
         return []
     copies = [nn.Parameter(shape_only(parameter)) for parameter in parameters]
     built = steps.made_optimizer(optimizer, copies)
-    recorder = _StepRecorder(dict(zip(map(storage_of, copies), owners, strict=True)))
+    owner_of = dict(zip(map(id, copies), owners, strict=True))
     try:
-        for step in range(2):
+        for _ in range(2):
             for copy in copies:
                 copy.grad = shape_only(copy)
-                recorder.keep(copy.grad, recorder.owner_of[storage_of(copy)])
+            recorder = StepRecorder(owners_of_storages(built, owner_of))
             with recorder:
                 built.step()
-            if step == 0:
-                _learn_state(built, recorder.owner_of)
-                recorder.calls.clear()
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
         name, reason = type(built).__name__, steps.first_line(error)
         if "supported devices" in reason:
@@ -48,17 +45,24 @@ def optimizer_calls(
     return recorder.calls
 
 
-def _learn_state(built: torch.optim.Optimizer, owner_of: dict[int, int]) -> None:
-    for parameter, state in built.state.items():
-        for value in state.values():
-            if isinstance(value, Tensor) and value.numel() == parameter.numel():
-                owner_of[storage_of(value)] = owner_of[storage_of(parameter)]
+def owners_of_storages(optimizer: torch.optim.Optimizer, owner_of: Mapping[int, int]) -> dict[int, int]:
+    """Return whose each storage is that a step begins with: a parameter's, its gradient's, its state's.
+
+    ``owner_of`` has the owners by the parameters' ids; one that is not there belongs to 0.
+    """
+    owners = {}
+    for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+        state = [value for value in optimizer.state.get(parameter, {}).values() if isinstance(value, Tensor)]
+        held = [parameter, parameter.grad, *(value for value in state if value.numel() == parameter.numel())]
+        owners |= {storage_of(tensor): owner_of.get(id(parameter), 0) for tensor in held if tensor is not None}
+    return owners
 
 
-class _StepRecorder(TorchDispatchMode):
+class StepRecorder(TorchDispatchMode):
     """Note the operators of a step; a result belongs to the parameter of the first tensor it was made from.
 
-    A number that the step reads (a norm that bounds the rate) is taken to be 1: no count depends on it.
+    What is made of no parameter, gradient or state is not noted: the count of steps, the profiler's marks. A number
+    that a step on shapes reads (a norm that bounds the rate) is taken to be 1: no count depends on it.
     """
 
     def __init__(self, owner_of: dict[int, int]) -> None:
@@ -66,7 +70,6 @@ class _StepRecorder(TorchDispatchMode):
         self.owner_of = owner_of
         self.calls: list[Call] = []
         self._weights = set(owner_of)
-        self._temporary: dict[int, Tensor] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -77,35 +80,32 @@ class _StepRecorder(TorchDispatchMode):
         operator = operator_of(func)
         if operator.name == "_local_scalar_dense" and args[0].is_meta:
             return args[0].new_ones((), device="cpu").item()
-        owner = next((self.owner_of[storage_of(tensor)] for tensor in tensors_in(args)
-                      if storage_of(tensor) in self.owner_of), 0)  # fmt: skip
+        owners = [
+            self.owner_of[storage_of(tensor)] for tensor in tensors_in(args) if storage_of(tensor) in self.owner_of
+        ]
         noted = functools.partial(spec_of, weights=self._weights)
         specs, keyword_specs = mapped(args, noted), {key: mapped(value, noted) for key, value in kwargs.items()}
         result = func(*args, **kwargs)
-        if not any(tensor.is_meta for tensor in tensors_in(args)):
-            return result  # the count of steps and the profiler's marks
+        if not owners:
+            return result
         results = list(tensors_in((result,)))
-        owners = [self.owner_of[storage_of(tensor)] for tensor in args[0]] if isinstance(args[0], list | tuple) else []
         for place, tensor in enumerate(results):
-            self.keep(tensor, owners[place] if place < len(owners) else owner)
-        if operator.name.startswith("_foreach_"):
-            self._note_each(operator, args, specs, keyword_specs)
-        elif not operator.is_free:
+            is_one_each = len(results) > 1 and len(results) <= len(owners)
+            self.owner_of[storage_of(tensor)] = owners[place if is_one_each else 0]
+        if not operator.is_free:
             outputs = [noted(tensor) for tensor in results]
-            self.calls.append(Call(operator, specs, keyword_specs, outputs, owner))
+            self.calls += one_by_one(Call(operator, specs, keyword_specs, outputs, owners[0]), operator, owners)
         return result
 
-    def keep(self, tensor: Tensor, owner: int) -> None:
-        """Keep a tensor of the step, so that no other takes its place in memory, and whose it is."""
-        self._temporary[storage_of(tensor)] = tensor
-        self.owner_of.setdefault(storage_of(tensor), owner)
 
-    def _note_each(self, operator: Operator, args: tuple, specs: tuple, options: dict) -> None:
-        """Note an operator over lists of tensors as one call of the plain operator for each."""
-        name = operator.name.removeprefix("_foreach_")
-        for place, tensor in enumerate(args[0]):
-            own = tuple(value[place] if isinstance(value, tuple) else value for value in specs)
-            owner = self.owner_of[storage_of(tensor)]
-            if name in ("addcmul", "addcdiv") and len(own) > 3:
-                options = {"value": own[3]}
-            self.calls.append(Call(operator._replace(name=name), own, options, [own[0]], owner))
+def one_by_one(call: Call, operator: Operator, owners: Sequence[int]) -> Iterator[Call]:
+    """Yield the call; one over lists of tensors as a call of the plain operator for each, with an owner each."""
+    name = operator.name.removeprefix("_foreach_")
+    if name == operator.name:
+        yield call
+        return
+    for place in range(len(call.args[0])):
+        own = tuple(value[place] if isinstance(value, tuple) else value for value in call.args)
+        options = {"value": own[3]} if name in ("addcmul", "addcdiv") and len(own) > 3 else call.kwargs
+        owner = owners[place] if place < len(owners) else call.owner
+        yield Call(operator._replace(name=name), own, options, [own[0]], owner)

@@ -1,6 +1,6 @@
 """Other counters of operations on the same models: what they say, beside the truth worked out by hand.
 
-Lesson 07.
+Lesson 11.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PeerCount(Record):
 class PeerTable(Record):
     """The forward MACs of several models by several profilers; shown as a table of errors, coloured by their size.
 
-    ``not_installed`` names the profilers that this machine did not have. Lesson 07.
+    ``not_installed`` names the profilers that this machine did not have. Lesson 11.
     """
 
     not_installed: tuple[str, ...]
@@ -137,7 +137,7 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
 
 
 def count_with_peers() -> PeerTable:
-    """Count each model with this library and with every peer that is installed, on the CPU; what lesson 07 records.
+    """Count each model with this library and with every peer that is installed, on the CPU; what lesson 11 records.
 
     The peers are thop, fvcore, torchinfo, DeepSpeed's profiler and torch's ``FlopCounterMode``, each on a copy of the
     model, since some change it. Raises ModuleNotFoundError without torchvision, before anything is counted.

@@ -7,6 +7,7 @@ from dataclasses import field, replace
 import pandas as pd
 
 from helpers import _trees as trees, results
+from helpers._checks import whole_number
 from helpers.results import Record
 
 _SHAPE_LETTERS = 24
@@ -29,7 +30,7 @@ class LayerOperations(Record):
     the operators that a module with children calls itself). ``forward_macs`` are executed, ``forward_useful_macs``
     leave out what a causal mask throws away. ``output_shape`` is that of what its last call returned, the shapes of
     several tensors side by side. ``input_bytes``, ``weight_bytes`` and ``output_bytes`` are the forward
-    traffic of its operators. Lesson 07.
+    traffic of its operators. Lesson 11.
     """
 
     layer: str
@@ -76,7 +77,7 @@ class OperatorOperations(Record):
     """The operations of one of torch's operators over the whole model, in one phase.
 
     ``phase`` is "forward", "backward" (of that operator's calls) or "optimizer". ``treatment`` is "counted", "free"
-    (nothing computed, nothing moved) or "not counted". Lesson 07.
+    (nothing computed, nothing moved) or "not counted". Lesson 11.
     """
 
     operator: str
@@ -93,7 +94,7 @@ class OperatorOperations(Record):
 class LayerOperator(Record):
     """The operations of one operator that one module calls itself, in one phase; free operators have no row.
 
-    ``layer`` is the path of the module's row, or that of its row "(functional)". Lesson 07.
+    ``layer`` is the path of the module's row, or that of its row "(functional)". Lesson 11.
     """
 
     layer: str
@@ -117,10 +118,10 @@ class LectureLayer(Record):
 
 
 class LectureTable(Record):
-    """The lecture's own count, named "FLOPs" there: its rules are neither MACs nor FLOPs (lesson 07 shows why).
+    """The lecture's own count, named "FLOPs" there: its rules are neither MACs nor FLOPs (lesson 11 shows why).
 
     Convolution: outputs x (weights of one output + 1); linear: inputs x outputs; ReLU: 2 an element; pooling: 3 an
-    output. ``not_covered`` names the layers for which the lecture has no rule. Lesson 07.
+    output. ``not_covered`` names the layers for which the lecture has no rule. Lesson 11.
     """
 
     total_operations: int
@@ -137,7 +138,7 @@ class OperationProfile(trees.LayerProfile):
     ``not_counted`` names the operators that have no rule: their FLOPs and bytes are missing. Of these
     ``may_hold_products`` may hold multiply-accumulates too; where it is empty every MAC is counted.
     ``random_draws`` names the layers whose forward asked what a random draw gave, and other generators that were used:
-    the count may be another for another draw. Lesson 07.
+    the count may be another for another draw. Lesson 11.
     """
 
     model: str
@@ -195,7 +196,7 @@ class OperationProfile(trees.LayerProfile):
         """Return layer by operator: a row a layer without what is inside it, a column an operator, so all adds up.
 
         ``what`` is "macs", "flops", "read_bytes", "written_bytes" or "calls", ``phase`` "forward", "backward" or
-        "optimizer". What is 0 throughout has no row and no column. Raises ValueError for another name. Lesson 07.
+        "optimizer". What is 0 throughout has no row and no column. Raises ValueError for another name. Lesson 11.
         """
         known = {"what": ("macs", "flops", "read_bytes", "written_bytes", "calls"),
                  "phase": ("forward", "backward", "optimizer")}  # fmt: skip
@@ -213,16 +214,15 @@ class OperationProfile(trees.LayerProfile):
     def to_depth(self, depth: int) -> OperationProfile:
         """Return the profile without the rows deeper than ``depth`` (the model is 0); every row still holds all inside.
 
-        Raises ValueError for a negative depth. Lesson 07.
+        Raises TypeError for what is no whole number, ValueError for a negative one. Lesson 11.
         """
-        if depth < 0:
-            raise ValueError(f"depth is {depth}; 0 keeps the model's own row, 1 its layers, and so on")
+        whole_number("depth", depth, at_least=0)
         return replace(self, layers=tuple(row for row in self.layers if row.depth <= depth))
 
     def lecture_table(self) -> LectureTable:
         """Return the lecture's table for this model: 295,700 for ``LeNet(variant="lecture")`` at (1, 1, 28, 28).
 
-        Source: the lecture "Hardware Ecosystem", its per-layer figures. Lesson 07.
+        Source: the lecture "Hardware Ecosystem", its per-layer figures. Lesson 11.
         """
         parents = {row.layer.rpartition(".")[0] for row in self.layers if row.layer}
         leaves = [row for row in self.layers if row.layer not in parents and row.calls]
@@ -246,7 +246,8 @@ def _summary(profile: OperationProfile) -> list[str]:
         ("backward", profile.backward_macs, profile.backward_useful_macs, profile.backward_flops,
          profile.backward_read_bytes + profile.backward_written_bytes),
     ]  # fmt: skip
-    lines = [f"{profile.model} for {profile.input}: {profile.parameters:,} parameters"]
+    given = f" for {profile.input}" if profile.input else ""
+    lines = [f"{profile.model}{given}: {profile.parameters:,} parameters"]
     for name, macs, useful, flops, moved in rows:
         causal = f" ({useful:,} useful)" if useful != macs else ""
         flops_and_bytes = f"{other[name]}{flops:,} FLOP, {other[name]}{moved:,} B"

@@ -12,7 +12,7 @@ values are needed to reduce it to one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -96,12 +96,12 @@ def check_types(operator: Any, tensors: Iterable[Tensor]) -> None:
         )
 
 
-def batch_sizes(data: Tensor, lengths: Tensor, batch_first: bool) -> list[int]:
+def batch_sizes(data: Tensor, lengths: Sequence[int], batch_first: bool) -> list[int]:
     """Return the sequences that are left at each step, of sequences of these ``lengths`` packed from ``data``."""
-    sizes = [int((lengths > step).sum()) for step in range(int(lengths[0]))]
-    if not 0 < len(lengths) == data.shape[0 if batch_first else 1] or len(sizes) > data.shape[1 if batch_first else 0]:
-        raise RuntimeError(f"sequences of lengths {lengths.tolist()} do not fit data of shape {tuple(data.shape)}")
-    return sizes
+    sequences, longest = data.shape[:2] if batch_first else data.shape[1::-1]
+    if not 0 < len(lengths) == sequences or lengths[0] > longest:
+        raise RuntimeError(f"sequences of lengths {list(lengths)} do not fit data of shape {tuple(data.shape)}")
+    return [sum(length > step for length in lengths) for step in range(lengths[0])]
 
 
 def _multiplies(bias: Tensor, left: Tensor, right: Tensor) -> bool:

@@ -140,17 +140,23 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return a number that two tensors share when they share memory."""
-    return tensor.untyped_storage()._cdata
+    """Return a number that two tensors share when they share memory; ForwardError for a tensor that is not dense."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except NotImplementedError as error:
+        raise not_dense(tensor) from error
+
+
+def not_dense(tensor: Tensor) -> ForwardError:
+    """Return the error for a tensor of another layout."""
+    layout = "quantized" if tensor.is_quantized else tensor.layout
+    return ForwardError(f"a tensor is {layout}; only dense tensors are counted, as tensor.to_dense() makes them")
 
 
 def spec_of(tensor: Tensor, weights: set[int], *, grad: bool = False) -> Spec:
     """Return the spec of ``tensor``; ``weights`` are the storages of parameters and buffers."""
-    try:
-        shape, elements, strides = tuple(tensor.shape), tensor.numel(), tensor.stride()
-        is_weight = storage_of(tensor) in weights
-    except (RuntimeError, NotImplementedError) as error:
-        raise ForwardError(f"a tensor of layout {tensor.layout} is met; only dense tensors are counted") from error
+    is_weight = storage_of(tensor) in weights
+    shape, elements, strides = tuple(tensor.shape), tensor.numel(), tensor.stride()
     if 0 in strides:
         elements = 1
         for size, stride in zip(shape, strides, strict=True):

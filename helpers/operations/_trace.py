@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ from helpers.operations._specs import (
     tensors_in,
     written,
 )
-from helpers.steps import described
+from helpers.steps import uncompiled
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -55,7 +56,6 @@ class Trace:
         self.draws: set[str] = set()
         self.owner_of: dict[int, int] = {}
         self.causal: tuple[int, int, bool] | None = None
-        self.failure: tuple[BaseException, int, str] | None = None
         self.paths: list[str] = []
         self.modules: list[nn.Module] = []
         self.module_calls: list[int] = []
@@ -67,15 +67,18 @@ class Trace:
         self._stand_ins: dict[int, Tensor] = {}
         self._kept: list[Any] = []
         self._weights: set[int] = set()
-        self._recorder = _DispatchRecorder(self)
+        self._recorder: _DispatchRecorder | None = None
         self._restoring = ExitStack()
         self._made: set[int] = set()
         self._protected: set[int] = set()
         for path, module in model.named_modules():
-            row = self._add_row(path, module)
-            for tensor in (*module._parameters.values(), *module._buffers.values()):
-                if tensor is not None and id(tensor) not in self._stand_ins:
-                    self._add_weight(tensor, row)
+            self._add_module(path, module)
+
+    def _add_module(self, path: str, module: nn.Module) -> None:
+        row = self._add_row(path, module)
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None and id(tensor) not in self._stand_ins:
+                self._add_weight(tensor, row)
 
     def _add_row(self, path: str, module: nn.Module) -> int:
         row = self._rows[id(module)] = len(self.paths)
@@ -105,7 +108,7 @@ class Trace:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record what runs inside, with autograd on, whatever the caller's modes are; then put back what it wrote."""
-        python_draws, numpy_draws = random.getstate(), str(np.random.get_state())
+        draws = _draws()
         with ExitStack() as stack:
             stack.push(self._restoring)
             stack.enter_context(torch.inference_mode(False))
@@ -116,44 +119,54 @@ class Trace:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
             torch.backends.mha.set_fastpath_enabled(False)
-            if "torch._dynamo" in sys.modules:  # else nothing was compiled, and importing it takes seconds
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(uncompiled())
+            flex = sys.modules.get("torch.nn.attention.flex_attention")
+            if flex is not None:  # it refuses to train on a CPU, and nothing is trained
+                stack.enter_context(mock.patch.object(flex, "_validate_device"))
             for handle in (
                 module_hooks.register_module_forward_pre_hook(self._enter),
                 module_hooks.register_module_forward_hook(self._leave, always_call=True),
             ):
                 stack.callback(handle.remove)
-            stack.enter_context(self._recorder)
-            stack.enter_context(_FunctionRecorder(self))
+            stack.enter_context(self._operators_recorded())
+            stack.enter_context(FunctionRecorder(self))
             yield
-        if random.getstate() != python_draws:
-            self.draws.add("Python's random")
-        if str(np.random.get_state()) != numpy_draws:
-            self.draws.add("numpy.random")
+        self.draws |= {name for name, state in _draws().items() if state != draws[name]}
+
+    @contextmanager
+    def _operators_recorded(self) -> Iterator[None]:
+        with _DispatchRecorder(self) as self._recorder:
+            try:
+                yield
+            finally:
+                self._recorder = None  # else the two would keep each other, and the tensors, alive
 
     # The modules.
 
     def _enter(self, module: nn.Module, _: Any) -> None:
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread:  # another model's
             return
         row = self._rows.get(id(module))
-        if row is None:
-            parent = self.paths[self._stack[-1]]
-            name = f"({type(module).__name__} {len(self.paths)})"
-            row = self._add_row(f"{parent}.{name}" if parent else name, module)
-        self._stack.append(row)
-        self.module_calls[row] += 1
+        self._stack.append(self._new_row(module) if row is None else row)
+        self.module_calls[self._stack[-1]] += 1
 
-    def _leave(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+    def _new_row(self, module: nn.Module) -> int:
+        """Return the row of a module that the model does not know."""
+        parent = self.paths[self._stack[-1]]
+        name = f"({type(module).__name__} {len(self.paths)})"
+        return self._add_row(f"{parent}.{name}" if parent else name, module)
+
+    def _leave(self, module: nn.Module, _: Any, outputs: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         row = self._rows[id(module)]
-        error = sys.exc_info()[1]
-        if error is not None and (self.failure is None or self.failure[0] is not error):
-            self.failure = (error, row, described(inputs))
         self.outputs[row] = shapes_in(outputs)
         while len(self._stack) > 1 and self._stack.pop() != row:
             pass
+
+    def path_of(self, module: nn.Module) -> str:
+        """Return the module's path, "" for one that did not run."""
+        return self.paths[self._rows.get(id(module), 0)]
 
     def here(self) -> str:
         """Return the path of the module whose forward runs now, as a report names it."""
@@ -168,6 +181,9 @@ class Trace:
             return False  # a padding mask may hold anything: the whole of every sequence is counted
         if is_recurrence(name, args):
             return self._recurrence(func, args)
+        if name == "flex_attention":  # as torch computes it without its compiler, and with a gradient on every device
+            with FunctionRecorder(self):
+                return sys.modules[type(func).__module__].math_attention(*args, **kwargs)
         return self._attention(func, name, args, kwargs) if name in _ATTENTION else func(*args, **kwargs)
 
     def _recurrence(self, func: Any, args: tuple) -> Any:
@@ -177,7 +193,7 @@ class Trace:
             trace = Trace(nn.Module())
             pairs = zip(tensors_in(args), tensors_in(shortened), strict=True)
             trace._weights = {storage_of(new) for old, new in pairs if storage_of(old) in self._weights}
-            with trace._recorder:
+            with trace._operators_recorded():
                 return trace, func(*shortened)
 
         with _disable_current_modes():
@@ -215,10 +231,9 @@ class Trace:
         sequence = torch._C._autograd._get_sequence_nr() - 1
         grad = torch.is_grad_enabled()
         owner = self._stack[-1]
-        if grad:
-            self.owner_of[sequence] = owner
+        self._own(sequence, owner)
         if operator.is_free:
-            self.free[operator.text, owner] += 1
+            self._note_free(operator, owner, sequence)
             return self._run(func, operator, args, kwargs)
         noted = functools.partial(spec_of, weights=self._weights, grad=grad)
         specs = [mapped(value, noted) for value in args]
@@ -231,9 +246,21 @@ class Trace:
             sequence = None  # autograd wraps it in another node: taken to be reached
         result = self._run(func, operator, args, kwargs)
         outputs = [spec_of(tensor, self._weights) for tensor in tensors_in((result,))]
-        self.calls.append(Call(operator, tuple(specs), keyword_specs, outputs, owner, sequence,
-                               self._scores(operator.name, specs)))  # fmt: skip
+        call = Call(operator, tuple(specs), keyword_specs, outputs, owner, sequence, self._scores(operator.name, specs))
+        self._note(call, operator)
         return result
+
+    def _own(self, sequence: int, owner: int) -> None:
+        if torch.is_grad_enabled():
+            self.owner_of[sequence] = owner
+        else:  # within the forward of a torch.autograd.Function, whose node comes first
+            self.owner_of.setdefault(sequence, owner)
+
+    def _note(self, call: Call, _: Operator) -> None:
+        self.calls.append(call)
+
+    def _note_free(self, operator: Operator, owner: int, _sequence: int) -> None:
+        self.free[operator.text, owner] += 1
 
     def _scores(self, name: str, specs: list) -> tuple[int, int] | None:
         """Return the shape of causal attention's scores where this product makes them or uses them."""
@@ -280,6 +307,12 @@ class Trace:
             tensor.untyped_storage().drawn = True
 
 
+def _draws() -> dict[str, Any]:
+    """Return the states of the generators that a random draw of another library than torch would change."""
+    kind, words, *rest = np.random.get_state()
+    return {"Python's random": random.getstate(), "numpy.random": (kind, words.tobytes(), *rest)}
+
+
 @functools.cache
 def _is_composite(func: Any) -> bool:
     """Tell whether torch makes ``func`` of other operators; its own kernel is meant, not a decomposition in Python."""
@@ -287,6 +320,8 @@ def _is_composite(func: Any) -> bool:
 
 
 class _DispatchRecorder(TorchDispatchMode):
+    supports_higher_order_operators = True
+
     def __init__(self, trace: Trace) -> None:
         super().__init__()
         self._trace = trace
@@ -297,11 +332,14 @@ class _DispatchRecorder(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if isinstance(func, torch._ops.HigherOrderOperator):  # it is run operator by operator
+            with self:
+                return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*args, **(kwargs or {}))
         with torch._C.DisableTorchFunction():  # torch.from_numpy and torch.LongTensor come here by themselves
             return self._trace.operator(func, args, kwargs or {})
 
 
-class _FunctionRecorder(TorchFunctionMode):
+class FunctionRecorder(TorchFunctionMode):
     def __init__(self, trace: Trace) -> None:
         super().__init__()
         self._trace = trace

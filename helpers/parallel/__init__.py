@@ -2,7 +2,7 @@
 
 A name is imported from its module when it is first used: a rank loads only what it runs.
 
-Lesson 04.
+Lesson 05.
 """
 
 from helpers import _faces as faces

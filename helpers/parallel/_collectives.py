@@ -25,7 +25,7 @@ _Steps = list[list[tuple[int, int, int, int, str]]]  # a step: (source, target, 
 class Message(Record):
     """One message: in ``step``, ``source`` sends its elements ``start`` to ``stop`` to ``target``.
 
-    The target adds them to its own (``action`` "reduce") or puts them in their place ("copy"). Lesson 04.
+    The target adds them to its own (``action`` "reduce") or puts them in their place ("copy"). Lesson 05.
     """
 
     step: int
@@ -38,7 +38,7 @@ class Message(Record):
 
 
 class RankTraffic(Record):
-    """What one rank sends and receives in a collective, and in how many messages. Lesson 04."""
+    """What one rank sends and receives in a collective, and in how many messages. Lesson 05."""
 
     rank: int
     sent_messages: int
@@ -50,7 +50,7 @@ class Collective(Record):
     """A collective over ``world_size`` ranks on ``length`` elements of ``element_bytes``, as its messages.
 
     ``steps`` counts the steps in which something is sent, ``total_bytes`` all bytes of all messages, and
-    ``busiest_port_bytes`` the most that one rank sends or receives. ``table()`` has a row a message. Lesson 04.
+    ``busiest_port_bytes`` the most that one rank sends or receives. ``table()`` has a row a message. Lesson 05.
     """
 
     operation: str
@@ -64,7 +64,7 @@ class Collective(Record):
     messages: tuple[Message, ...]
 
     def ranks(self) -> tuple[RankTraffic, ...]:
-        """Return the traffic of each rank, in rank order. Lesson 04."""
+        """Return the traffic of each rank, in rank order. Lesson 05."""
         sent, received, count = Counter(), Counter(), Counter()
         for message in self.messages:
             sent[message.source] += message.size_bytes
@@ -75,7 +75,7 @@ class Collective(Record):
     def activities(self) -> tuple[Activity, ...]:
         """Return each message as a bar one step long in its source's lane: ``gantt(..., unit="")`` draws them.
 
-        The label says to whom it goes. Lesson 04.
+        The label says to whom it goes. Lesson 05.
         """
         bars = (
             Activity(f"rank {m.source}", m.step, m.step + 1, m.action, f"to {m.target}")
@@ -87,7 +87,7 @@ class Collective(Record):
 def chunk(index: int, world_size: int, *, length: int) -> tuple[int, int]:
     """Return where chunk ``index`` of ``length`` elements starts and stops: the first ones are one element longer.
 
-    These are the chunks of ``torch.tensor_split(tensor, world_size)``. Lesson 04.
+    These are the chunks of ``torch.tensor_split(tensor, world_size)``. Lesson 05.
     """
     base, longer = divmod(length, world_size)
     start = index * base + min(index, longer)
@@ -103,7 +103,7 @@ def collective(operation: str, algorithm: str, *, world_size: int, length: int, 
     There are ``world_size`` ranks; ``length`` counts the elements of the whole buffer, ``element_bytes`` is 4 for
     float32.
 
-    Raises ValueError for another operation or algorithm and for numbers that cannot be. Lesson 04.
+    Raises ValueError for another operation or algorithm and for numbers that cannot be. Lesson 05.
     """
     whole_number("world_size", world_size)
     whole_number("length", length, at_least=0)
@@ -133,7 +133,7 @@ def collective(operation: str, algorithm: str, *, world_size: int, length: int, 
 class RingFrame(Record):
     """The ranks before ``step`` of a ring: whose terms ``chunks[rank][chunk]`` holds, and what the step moves.
 
-    ``moves`` are (source, target, chunk). The last frame has the result and no moves. Lesson 04.
+    ``moves`` are (source, target, chunk). The last frame has the result and no moves. Lesson 05.
     """
 
     step: int
@@ -144,7 +144,7 @@ class RingFrame(Record):
 def ring_frames(world_size: int) -> tuple[RingFrame, ...]:
     """Return a ring all-reduce of a chunk a rank, step by step, as ``plotting.draw_ring`` draws it.
 
-    It follows the messages of ``collective("all_reduce", "ring", ...)``, which :func:`execute` sends. Lesson 04.
+    It follows the messages of ``collective("all_reduce", "ring", ...)``, which :func:`execute` sends. Lesson 05.
     """
     planned = collective("all_reduce", "ring", world_size=world_size, length=world_size)
     held = [[frozenset({own})] * world_size for own in range(world_size)]

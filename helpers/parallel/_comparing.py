@@ -73,7 +73,7 @@ _NOT_COUNTED = ("wait_tensor", "_wrap_tensor_autograd")
 class CollectiveCalls(Record):
     """How often one rank called a collective, and the bytes of its whole buffers over all calls.
 
-    The whole buffer is what the models call n: for an all-gather the output, for a reduce-scatter the input. Lesson 04.
+    The whole buffer is what the models call n: for an all-gather the output, for a reduce-scatter the input. Lesson 05.
     """
 
     collective: str
@@ -82,21 +82,21 @@ class CollectiveCalls(Record):
 
 
 class CollectiveCounts(Record):
-    """The collectives that one rank called, in the order of their first calls. Lesson 04."""
+    """The collectives that one rank called, in the order of their first calls. Lesson 05."""
 
     collectives: tuple[CollectiveCalls, ...]
 
     def calls(self, collective: str) -> int:
-        """Return how often ``collective`` ("all_reduce", "all_gather", ...) was called: 0 if never. Lesson 04."""
+        """Return how often ``collective`` ("all_reduce", "all_gather", ...) was called: 0 if never. Lesson 05."""
         return sum(call.calls for call in self.collectives if call.collective == collective)
 
     def size_bytes(self, collective: str) -> int:
-        """Return the bytes of the whole buffers of all calls of ``collective``: 0 if never called. Lesson 04."""
+        """Return the bytes of the whole buffers of all calls of ``collective``: 0 if never called. Lesson 05."""
         return sum(call.size_bytes for call in self.collectives if call.collective == collective)
 
 
 class CollectiveCounter:
-    """What :func:`count_collectives` has counted so far, on this rank. Lesson 04."""
+    """What :func:`count_collectives` has counted so far, on this rank. Lesson 05."""
 
     def __init__(self) -> None:
         self._calls: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class CollectiveCounter:
 
     @property
     def counts(self) -> CollectiveCounts:
-        """The collectives counted so far. Lesson 04."""
+        """The collectives counted so far. Lesson 05."""
         return CollectiveCounts(tuple(CollectiveCalls(name, self._calls[name], self._bytes[name])
                                       for name in self._calls))  # fmt: skip
 
@@ -119,7 +119,7 @@ def count_collectives() -> Iterator[CollectiveCounter]:
     """Count the collectives that this rank calls inside the block: also those of DDP and FSDP, and of a backward pass.
 
     ``counter.counts`` has them by name. An operator of torch.distributed without a name here is counted under its own
-    name. Lesson 04.
+    name. Lesson 05.
     """
     counter = CollectiveCounter()
     with _Watch(counter):

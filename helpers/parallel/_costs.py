@@ -28,7 +28,7 @@ CollectiveModel = Callable[..., float]
 def ring_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> float:
     """Return 2 (p - 1) alpha + 2 (p - 1) / p n beta seconds: n beta twice at most, however many ranks there are.
 
-    Patarasuk and Yuan (2009); no all-reduce can send fewer bytes. Lesson 04.
+    Patarasuk and Yuan (2009); no all-reduce can send fewer bytes. Lesson 05.
     """
     return ring_reduce_scatter_s(world_size, size_bytes, link=link) + ring_all_gather_s(
         world_size, size_bytes, link=link
@@ -38,7 +38,7 @@ def ring_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> floa
 def ring_reduce_scatter_s(world_size: int, size_bytes: float, *, link: Link) -> float:
     """Return (p - 1) (alpha + n / p beta) seconds; ``size_bytes`` is the whole buffer, a rank keeps 1 / p of it.
 
-    Patarasuk and Yuan (2009). Lesson 04.
+    Patarasuk and Yuan (2009). Lesson 05.
     """
     return (whole_number("world_size", world_size) - 1) * link.transfer_s(size_bytes / world_size)
 
@@ -46,7 +46,7 @@ def ring_reduce_scatter_s(world_size: int, size_bytes: float, *, link: Link) -> 
 def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> float:
     """Return (p - 1) (alpha + n / p beta) seconds; ``size_bytes`` is the whole buffer that every rank ends with.
 
-    Thakur, Rabenseifner and Gropp (2005). Lesson 04.
+    Thakur, Rabenseifner and Gropp (2005). Lesson 05.
     """
     return (whole_number("world_size", world_size) - 1) * link.transfer_s(size_bytes / world_size)
 
@@ -54,7 +54,7 @@ def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> floa
 def tree_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> float:
     """Return 2 ceil(log2 p) (alpha + n beta) seconds: up a binomial tree and down again, the whole buffer each time.
 
-    Thakur, Rabenseifner and Gropp (2005). Lesson 04.
+    Thakur, Rabenseifner and Gropp (2005). Lesson 05.
     """
     return 2 * _tree_depth(world_size) * link.transfer_s(size_bytes)
 
@@ -63,7 +63,7 @@ def halving_doubling_all_reduce_s(world_size: int, size_bytes: float, *, link: L
     """Return 2 log2 p alpha + 2 (p - 1) / p n beta seconds: the bytes of the ring in the steps of the tree.
 
     Rabenseifner's algorithm: Thakur, Rabenseifner and Gropp (2005). Raises ValueError for a number of
-    ranks that is not a power of 2: there the folding adds steps that :func:`schedule` counts. Lesson 04.
+    ranks that is not a power of 2: there the folding adds steps that :func:`schedule` counts. Lesson 05.
     """
     if whole_number("world_size", world_size) & (world_size - 1):
         raise ValueError(f"{world_size} ranks are not a power of 2, for which this formula holds; "
@@ -75,7 +75,7 @@ def halving_doubling_all_reduce_s(world_size: int, size_bytes: float, *, link: L
 def gather_broadcast_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> float:
     """Return 2 (p - 1) (alpha + n beta) seconds: rank 0's port carries every rank's whole buffer, in and out.
 
-    The star that a parameter server on one port makes: one message after the other at rank 0. Lesson 04.
+    The star that a parameter server on one port makes: one message after the other at rank 0. Lesson 05.
     """
     return 2 * (whole_number("world_size", world_size) - 1) * link.transfer_s(size_bytes)
 
@@ -120,7 +120,7 @@ def _scheduled(planned: Collective, link: Link) -> Iterator[Activity]:
 class LayerCost(Record):
     """What a layer costs a rank: the seconds of its forward and its backward pass, and the bytes of its gradient.
 
-    Raises ValueError for one that is negative or not finite. Lesson 04.
+    Raises ValueError for one that is negative or not finite. Lesson 05.
     """
 
     forward_s: float
@@ -135,7 +135,7 @@ class LayerCost(Record):
 class BucketCost(Record):
     """A bucket of gradients: its layers, its bytes, when it is ready, and when its all-reduce starts and ends.
 
-    Lesson 04.
+    Lesson 05.
     """
 
     layers: tuple[int, ...]
@@ -149,7 +149,7 @@ class DdpStep(Record):
     """A modelled data-parallel step: ``step_s`` is ``compute_s`` and the communication that is not hidden behind it.
 
     ``link_s`` is the time of all all-reduces, ``exposed_s`` what of it (and of waiting for it) comes after the
-    backward pass. ``table()`` has a row a bucket. Lesson 04.
+    backward pass. ``table()`` has a row a bucket. Lesson 05.
     """
 
     step_s: float
@@ -159,7 +159,7 @@ class DdpStep(Record):
     buckets: tuple[BucketCost, ...]
 
     def activities(self) -> tuple[Activity, ...]:
-        """Return the compute and the buckets as bars of two lanes, for ``gantt``. Lesson 04."""
+        """Return the compute and the buckets as bars of two lanes, for ``gantt``. Lesson 05."""
         bars = [Activity("device", 0.0, self.compute_s, "compute", "forward, backward")]
         bars += [
             Activity("link", bucket.start_s, bucket.end_s, "all-reduce", f"bucket {place}")
@@ -176,7 +176,7 @@ def bucket_layers(
     A bucket closes when it has reached ``bucket_bytes`` (the first one ``first_bucket_bytes``), so it may hold more.
     Without ``first_bucket_bytes`` it is ``bucket_bytes`` for all, as DDP takes it when ``bucket_cap_mb`` is given;
     with DDP's defaults the first is :data:`FIRST_BUCKET_BYTES`. One gradient a layer, all of one type; a layer without
-    a gradient (0 bytes) is in no bucket. Raises ValueError for a cap below 1 byte. Lesson 04.
+    a gradient (0 bytes) is in no bucket. Raises ValueError for a cap below 1 byte. Lesson 05.
     """
     caps = (bucket_bytes if first_bucket_bytes is None else first_bucket_bytes, bucket_bytes)
     for cap in caps:
@@ -214,7 +214,7 @@ def ddp_step(
     the bytes that is sent: 0.5 for float32 gradients sent as float16.
 
     The queue is that of Li et al., "PyTorch Distributed", VLDB 2020. Raises ValueError for no layers, and
-    for numbers that cannot be. Lesson 04.
+    for numbers that cannot be. Lesson 05.
     """
     boolean("overlap", overlap)
     if not layers:

@@ -81,7 +81,7 @@ def batch_weight(samples: int, total: int, *, world_size: int) -> float:
     """Return by what a rank multiplies its mean loss so that the ranks' mean gradient is the whole batch's.
 
     ``samples`` of ``total`` are this rank's: world_size x samples / total, which is 1 where all shards are equal.
-    Raises ValueError for samples outside 0 to ``total``. Lesson 04.
+    Raises ValueError for samples outside 0 to ``total``. Lesson 05.
     """
     if total < 1 or not 0 <= samples <= total:
         raise ValueError(f"samples must be between 0 and the total, and that at least 1; got {samples} of {total}")
@@ -93,7 +93,7 @@ class Equality(Record):
 
     ``largest_difference`` is over all parameters and ranks against one process, ``between_ranks`` of a rank against
     rank 0; ``largest_update`` is how far one process moved a parameter, for the scale. ``equal`` says that the first is
-    at most ``tolerance``. A parameter that is NaN anywhere is infinitely far from its peers. Lesson 04.
+    at most ``tolerance``. A parameter that is NaN anywhere is infinitely far from its peers. Lesson 05.
     """
 
     way: str

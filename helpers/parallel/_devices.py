@@ -26,7 +26,7 @@ class SleepingLayer(nn.Module):
 
     ``weight`` has ``parameters`` float32 elements, so its gradient is 4 x ``parameters`` bytes; it exists when the
     backward sleep has ended. Inputs and outputs have any shape, and the arithmetic is real: gradients are exact.
-    ``recorder`` notes each pass in the lane ``lane``. Raises ValueError for a negative time or no parameter. Lesson 04.
+    ``recorder`` notes each pass in the lane ``lane``. Raises ValueError for a negative time or no parameter. Lesson 05.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SleepingLayer(nn.Module):
 
     @property
     def cost(self) -> costs.LayerCost:
-        """What the layer costs, for ``costs.ddp_step``. Lesson 04."""
+        """What the layer costs, for ``costs.ddp_step``. Lesson 05."""
         return costs.LayerCost(self.forward_s, self.backward_s, self.weight.numel() * self.weight.element_size())
 
     def _sleep(self, duration_s: float, kind: str) -> None:
@@ -105,7 +105,7 @@ class SlowReducer:
 
     # DDP compares the annotations with classes, and here they would be text.
     def reduce(self, _state, bucket):
-        """Start one bucket's all-reduce and return the future of its average: the hook itself. Lesson 04."""
+        """Start one bucket's all-reduce and return the future of its average: the hook itself. Lesson 05."""
         buffer = bucket.buffer()
         sent = buffer if self.wire_dtype in (None, buffer.dtype) else buffer.to(self.wire_dtype)
         world_size = dist.get_world_size(self.group)
@@ -163,7 +163,7 @@ def slow_link(
     notes each bucket in the lane ``lane``, and before it, as "waiting", how long the free link waited for it: for the
     slowest rank, and for the sum that the processes really make. DDP takes one hook, and refuses a second.
 
-    Raises TypeError for a model that is not a DistributedDataParallel. Lesson 04.
+    Raises TypeError for a model that is not a DistributedDataParallel. Lesson 05.
     """
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         raise TypeError(f"slow_link needs a DistributedDataParallel; got a {type(model).__name__}: wrap it first")
@@ -179,7 +179,7 @@ def step_times(step: Callable[[], object], *, repeats: int, warm_ups: int = 2) -
 
     DDP arranges its buckets anew after its first step, so ``warm_ups`` calls come first that are not counted. The
     slowest rank of a call is its time: see :func:`fastest_step_s`. Raises ValueError for fewer than 1 repeat.
-    Lesson 04.
+    Lesson 05.
     """
     taken_s = []
     for _ in range(whole_number("warm_ups", warm_ups, at_least=0) + whole_number("repeats", repeats)):
@@ -193,6 +193,6 @@ def step_times(step: Callable[[], object], *, repeats: int, warm_ups: int = 2) -
 def fastest_step_s(times_s: list[list[float]]) -> float:
     """Return the fastest step of all ranks together: of each step the slowest rank, of these the minimum.
 
-    ``times_s`` has a list a rank, as ``Ranks.run`` returns it of :func:`step_times`. Lesson 04.
+    ``times_s`` has a list a rank, as ``Ranks.run`` returns it of :func:`step_times`. Lesson 05.
     """
     return min(max(together) for together in zip(*times_s, strict=True))

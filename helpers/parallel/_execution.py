@@ -46,7 +46,7 @@ def execute(
     link would need; what the machine itself needs for the message comes on top. ``recorder`` notes every message.
 
     Raises RuntimeError where torch.distributed is not initialised, and ValueError for a group or a tensor that does not
-    fit ``planned``. Lesson 04.
+    fit ``planned``. Lesson 05.
     """
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError("execute runs on ranks: call it in a function that Ranks(...).run or torchrun starts")
@@ -132,7 +132,7 @@ class MessageOverhead(Record):
     """What a message costs on this machine without any link: software, copies, the loopback, waking the other rank.
 
     A message of n bytes takes ``per_message_s`` + n ``per_byte_s``, both from the fastest of ``repeats`` exchanges
-    between ``world_size`` ranks; ``typical_message_s`` is a small message's median. Lesson 04.
+    between ``world_size`` ranks; ``typical_message_s`` is a small message's median. Lesson 05.
     """
 
     world_size: int
@@ -142,7 +142,7 @@ class MessageOverhead(Record):
     repeats: int
 
     def added_to(self, link: Link) -> Link:
-        """Return ``link`` with this overhead in its latency and its bandwidth, for the models. Lesson 04."""
+        """Return ``link`` with this overhead in its latency and its bandwidth, for the models. Lesson 05."""
         return Link(1 / (1 / link.bandwidth_bytes_per_s + self.per_byte_s), link.latency_s + self.per_message_s)
 
 
@@ -150,7 +150,7 @@ def measure_message_overhead(ranks: RankPool, *, repeats: int = 60) -> MessageOv
     """Return what a message between ``ranks`` costs by itself, measured in a ring in which all send at once.
 
     The ring is :func:`execute`'s, with chunks of 8 B and of 256 KiB; the step of the slowest rank counts, of the
-    fastest of ``repeats`` exchanges. Raises ValueError for fewer than 2 ranks or 1 repeat. Lesson 16.
+    fastest of ``repeats`` exchanges. Raises ValueError for fewer than 2 ranks or 1 repeat. Lesson 08.
     """
     if ranks.world_size < 2 or repeats < 1:
         raise ValueError(f"a message needs 2 ranks and at least 1 repeat; got {ranks.world_size} ranks and "

@@ -32,7 +32,7 @@ class Layout(Record):
     ``sharded`` is what the ``data`` ranks divide among themselves instead of each keeping it whole: "nothing" (data
     parallel), "optimizer" (ZeRO-1), "gradients" (these too: ZeRO-2) or "parameters" (all three: ZeRO-3, FSDP; ZeRO:
     Rajbhandari et al., 2020, arXiv 1910.02054). Raises ValueError or TypeError for what is not one of these and for
-    numbers that are not whole and above 0. Lesson 05.
+    numbers that are not whole and above 0. Lesson 06.
     """
 
     data: int = 1
@@ -47,13 +47,13 @@ class Layout(Record):
 
     @property
     def ranks(self) -> int:
-        """The number of ranks: data x tensor x pipeline. Lesson 05."""
+        """The number of ranks: data x tensor x pipeline. Lesson 06."""
         return self.data * self.tensor * self.pipeline
 
     def place(self, rank: int) -> tuple[int, int, int]:
         """Return (stage, data rank, tensor rank) of ``rank``: tensor ranks are neighbours, stages furthest apart.
 
-        Raises ValueError for a rank that is not there. Lesson 05.
+        Raises ValueError for a rank that is not there. Lesson 06.
         """
         whole_number("rank", rank, at_least=0, at_most=self.ranks - 1)
         rest, tensor_rank = divmod(rank, self.tensor)
@@ -64,7 +64,7 @@ class RankFootprint(Record):
     """What one rank keeps: ``total_bytes`` is all that is known; ``activation_bytes`` is None where none were counted.
 
     ``activation_bytes`` is what autograd saves for the backward pass, beyond parameters and the batch itself; in a
-    pipeline it is that of all microbatches that the rank has in flight at once. Lesson 05.
+    pipeline it is that of all microbatches that the rank has in flight at once. Lesson 06.
     """
 
     rank: int
@@ -80,7 +80,7 @@ class RankFootprint(Record):
 class Footprint(Record):
     """What ``ranks`` of a layout keep: ``largest_bytes``, the most that one of them does, decides whether it fits.
 
-    ``schedule`` and ``microbatches`` are those by which activations were counted, None where none were. Lesson 05.
+    ``schedule`` and ``microbatches`` are those by which activations were counted, None where none were. Lesson 06.
     """
 
     data: int

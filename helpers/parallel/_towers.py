@@ -27,7 +27,7 @@ Gather = Callable[[torch.Tensor, str], torch.Tensor]
 
 
 def sgd_with_momentum(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimizer with which AlexNet was trained: one state of the parameters' size. Lesson 05."""
+    """Return the optimizer with which AlexNet was trained: one state of the parameters' size. Lesson 06."""
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
@@ -36,7 +36,7 @@ class TowerLayer(Record):
 
     ``reads`` is "own tower" or "all towers"; ``saved`` is what autograd keeps for the backward pass where this layer is
     the first to save it; ``moved_bytes`` is what all ranks together receive in a forward pass before the
-    layer, and at fc8 also after it, the logits. Lesson 05.
+    layer, and at fc8 also after it, the logits. Lesson 06.
     """
 
     layer: str
@@ -54,7 +54,7 @@ class TowerModel(Record):
     ``whole_bytes`` and ``rank_bytes`` are parameters, gradients, the optimizer's state and what autograd saves: a step
     needs more at its peak, and its convolutions a workspace. ``..._largest_batch`` is how many images ``card_bytes``
     hold so (0 where the parameters alone are too large). ``moved_bytes`` is the forward pass's, ``returned_bytes`` the
-    backward pass's, of the whole batch and all ranks together. Lesson 05.
+    backward pass's, of the whole batch and all ranks together. Lesson 06.
     """
 
     towers: int
@@ -115,7 +115,7 @@ def model_towers(
     callable from parameters to one) says what state a parameter has; ``card_bytes`` (by default the 3 GiB of the
     paper's card) limits the largest batch.
 
-    Raises ValueError for a net of one tower, for classes that do not divide, and where nothing learns. Lesson 05.
+    Raises ValueError for a net of one tower, for classes that do not divide, and where nothing learns. Lesson 06.
     """
     _check(model)
     whole_number("batch", batch)

@@ -57,4 +57,12 @@ from .drawings._sources import draw_sources as draw_sources
 from .drawings._tiles import draw_tiles as draw_tiles
 from .drawings._towers import draw_towers as draw_towers
 from .drawings._window import draw_window as draw_window
+from .explorer._explore import (
+    Curves as Curves,
+    Menu as Menu,
+    Series as Series,
+    Slider as Slider,
+    StackedBar as StackedBar,
+    explore as explore,
+)
 from .player._play import play as play

@@ -104,7 +104,7 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
 
     ``title`` stands above them. On a linear axis they are bars from zero. A logarithmic axis (``log=True``) has no zero
     for a bar to start from, so there they are points. Raises TypeError or ValueError for what cannot be drawn.
-    Lesson 06.
+    Lesson 10.
     """
     boolean("log", log)
     values = {name: number(f"values[{name!r}]", value) for name, value in named("values", values, "numbers").items()}

@@ -55,7 +55,7 @@ def gantt(
     ``unit`` is one of ``units.BASE_UNITS``; "" counts steps. ``title`` stands above the chart, ``xlabel`` below it. The
     axis of time ends at ``until``, and bars with it, as frames of one player need, with an arrowhead where one goes on;
     without it, behind the last span. Raises TypeError for what is no span, ValueError for no spans, a span that ends
-    before it starts, and an ``until`` at or before the first start. Lesson 07.
+    before it starts, and an ``until`` at or before the first start. Lesson 11.
     """
     spans = members("spans", spans, "Spans")
     strange = next((span for span in spans if not all(hasattr(span, name) for name in _READ)), None)
@@ -101,7 +101,7 @@ def spans_in_a_row(lanes: Mapping[str, Mapping[str, float]], *, label: str = "")
     """Return the spans of what follows one another from 0 in each lane: ``{lane: {kind: length}}``, for :func:`gantt`.
 
     ``label`` is the format of a length on its bar, such as ".2f"; without it bars have none. Raises TypeError for what
-    is no mapping, ValueError for a length below 0. Lesson 05.
+    is no mapping, ValueError for a length below 0. Lesson 06.
     """
     found = []
     for lane, parts in named("lanes", lanes, "dictionaries from kinds to lengths").items():

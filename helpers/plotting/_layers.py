@@ -23,7 +23,7 @@ def draw_layers(layers: Sequence[str], parts: Mapping[str, Sequence[float]], *, 
 
     ``title`` stands above them.
 
-    Raises TypeError or ValueError when a part has not one finite number a layer, at least 0. Lesson 07.
+    Raises TypeError or ValueError when a part has not one finite number a layer, at least 0. Lesson 11.
     """
     layers = members("layers", layers, "names")
     parts = {name: numbers(f"parts[{name!r}]", values, at_least=0)
@@ -133,7 +133,7 @@ def draw_layer_memory(profile: LayerMemoryProfile, *, training: bool, title: str
     """Return a bar a layer of ``profile``: its working set, or with ``training`` what a step keeps.
 
     The working set is inputs, outputs and parameters; ``title`` stands above the bars. A layer without a byte, and a
-    part that is nothing in every layer, are left out. Lesson 07.
+    part that is nothing in every layer, are left out. Lesson 11.
     """
     boolean("training", training)
     kinds = _KEPT if training else _WORKING_SET

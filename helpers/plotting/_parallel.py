@@ -35,7 +35,7 @@ def draw_split(split: ProductSplit) -> Figure:
 
     Grey is what every part must have whole. Split over the inner dimension each part has a whole output of its own, a
     term of the sum, so the output is drawn as many times. The sides are to scale, at least an eighth of the longest.
-    Raises ValueError for more parts than there are colours, 6. Lesson 03.
+    Raises ValueError for more parts than there are colours, 6. Lesson 04.
     """
     from helpers.sources._within_layer import ProductSplit
 
@@ -104,7 +104,7 @@ def draw_losses(
 
     ``title`` stands above them. ``guessing`` draws the loss of an answer that ignores the input, such as ln 10 for ten
     classes. A curve ends where its loss is not finite. Raises ValueError for no curves, or for one without a loss above
-    0 in it. Lesson 03.
+    0 in it. Lesson 04.
     """
     curves = {name: members(f"curves[{name!r}]", losses, "numbers")
               for name, losses in named("curves", curves, "lists of numbers").items()}  # fmt: skip
@@ -137,7 +137,7 @@ def draw_stale(sweep: StaleSweep, *, title: str = "Stale gradients: loss at the 
     """Return a map of the final loss, a column a delay and a row a rate; runs that blew up are hatched.
 
     A line joins the rates up to which theory calls each delay stable, ``limits`` of the sweep, placed between the rows
-    on a logarithmic scale, at an edge of the map where the limit lies outside. Lesson 03.
+    on a logarithmic scale, at an edge of the map where the limit lies outside. Lesson 04.
     """
     from helpers.sources._updates import StaleSweep
 
@@ -192,7 +192,7 @@ def draw_limits(delays: Sequence[int], modelled: Sequence[float], simulated: Seq
     """Return the largest stable rate times curvature over ``delays``: a line ``modelled``, points ``simulated``.
 
     Both axes are logarithmic, the delay as delay + 1, so that no delay has a place. Raises ValueError where the three
-    are not of one length. Lesson 03.
+    are not of one length. Lesson 04.
     """
     delays = numbers("delays", delays, at_least=0)
     modelled, simulated = numbers("modelled", modelled, above=0), numbers("simulated", simulated, above=0)
@@ -218,7 +218,7 @@ def draw_crossover(crossover: Crossover) -> Figure:
     """Return the time of a step of the ensemble over that of the loop, by size: stacked, modelled, in processes.
 
     Below the line at 1 a way is faster than the loop. What was not modelled, or not run, is left out. Raises ValueError
-    for no points. Lesson 03.
+    for no points. Lesson 04.
     """
     from helpers.sources._ensembles import Crossover
 
@@ -250,7 +250,7 @@ def draw_crossover(crossover: Crossover) -> Figure:
 def draw_speedup(sweeps: Sequence[ThreadSweep]) -> Figure:
     """Return the speedup of each swept function against its number of threads, with the line of a perfect one.
 
-    Raises ValueError for no sweeps. Lesson 03.
+    Raises ValueError for no sweeps. Lesson 04.
     """
     from helpers.sources._within_layer import ThreadSweep
 

@@ -40,10 +40,10 @@ def draw_roofline(
 
     ``title`` stands above them. Every memory level whose bandwidth was measured is a slope, every dtype of ``dtypes``
     (by default those of the points, else float32) a flat roof; the roofs come from ``limits`` alone, whatever the
-    points are. ``datasheet`` adds dashed roofs. A :class:`RooflinePoint` is drawn hollow at its modelled FLOP/s; a
-    placement also solid at its measured FLOP/s. Shading separates the memory-bound from the compute-bound side for main
-    memory, or for the slowest level that was measured. Points without a FLOP have no place on a logarithmic axis and
-    are named in a note.
+    points are. Below a peak a thin line is the rate of the library's product, where it is less. ``datasheet`` adds
+    dashed roofs. A :class:`RooflinePoint` is drawn hollow at its modelled FLOP/s; a placement also solid at its
+    measured FLOP/s. Shading separates the memory-bound from the compute-bound side for main memory, or for the slowest
+    level that was measured. Points without a FLOP have no place on a logarithmic axis and are named in a note.
 
     Raises ValueError for a dtype that was not measured, and where no bandwidth was.
     """
@@ -59,6 +59,7 @@ def draw_roofline(
     axes.set(xscale="log", yscale="log")
     low, high = _range(peaks, slopes, shown, datasheet)
     _draw_measured(axes, peaks, slopes, low, high)
+    _draw_products(axes, limits, peaks, max(slopes.values()), high)
     if datasheet is not None:
         _draw_datasheet(axes, datasheet, low, high)
     _draw_points(axes, shown)
@@ -77,7 +78,7 @@ def roofline_alt(points: Sequence[Point] = (), *, datasheet: bool = False) -> st
     boolean("datasheet", datasheet)
     text = (
         "Roofline on logarithmic axes, FLOP a second over FLOP a byte: one rising line for each memory level, all "
-        "ending in a flat roof at the peak of a number type"
+        "ending in a flat roof at the peak of a number type, and a thin line where the library's product ends"
     )
     text += "; the datasheet's roofs are dashed" if datasheet else ""
     names = [point.name for point in points if _modelled(point).flops > 0]
@@ -128,6 +129,15 @@ def _draw_measured(axes: Axes, peaks: dict[str, float], slopes: dict[str, float]
     for place, (dtype, peak) in enumerate(peaks.items()):
         axes.plot([peak / steepest, high], [peak, peak], color=_SLOPES[0], linestyle=_PEAKS[place % len(_PEAKS)],
                   zorder=2.2, label=f"peak, {dtype}: {units.text(peak, 'FLOP/s')}")  # fmt: skip
+
+
+def _draw_products(axes: Axes, limits: MachineLimits, peaks: dict[str, float], steepest: float, high: float) -> None:
+    """Draw what the library's product reaches of each peak; on a GPU it is the peak, and there is nothing to draw."""
+    for place, (dtype, peak) in enumerate(peaks.items()):
+        rate = limits.product_flops.get(dtype, peak)
+        if rate < peak:
+            axes.plot([rate / steepest, high], [rate, rate], color="#777777", linestyle=_PEAKS[place % len(_PEAKS)],
+                      linewidth=1, zorder=2.1, label=f"product, {dtype}: {units.text(rate, 'FLOP/s')}")  # fmt: skip
 
 
 def _draw_datasheet(axes: Axes, promised: DatasheetRoof, low: float, high: float) -> None:

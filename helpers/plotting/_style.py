@@ -40,7 +40,7 @@ _COLOURS = 128
 def figure(*, title: str, width_in: float = 7.2, height_in: float = 3.8) -> tuple[Figure, Axes]:
     """Return a new figure in the course's style with one axes and a ``title``.
 
-    It is ``width_in`` x ``height_in`` inches. Lesson 00.
+    It is ``width_in`` x ``height_in`` inches. Lesson 02.
     """
     with plt.style.context(STYLE_FILE):
         drawn, axes = plt.subplots(figsize=(width_in, height_in))
@@ -51,7 +51,7 @@ def figure(*, title: str, width_in: float = 7.2, height_in: float = 3.8) -> tupl
 def unit_axis(axes: Axes, which: str, unit: str, *, binary: bool = False) -> None:
     """Print the ticks of the axis ``which`` ('x' or 'y') of ``axes`` as quantities in ``unit``, such as '10 us'.
 
-    With ``binary`` bytes have the prefixes Ki, Mi, Gi. Lesson 00.
+    With ``binary`` bytes have the prefixes Ki, Mi, Gi. Lesson 02.
     """
     boolean("binary", binary)
     if which not in ("x", "y"):

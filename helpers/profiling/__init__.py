@@ -3,7 +3,7 @@
 Three questions, three functions. :func:`profile_time` asks where the time of a step goes, :func:`kernel_table` which
 kernels a function spends its time in, :func:`estimate_step_time` what a step takes if it is nothing but its operators.
 
-Lesson 07.
+Lesson 11.
 """
 
 from helpers import _faces as faces

@@ -37,7 +37,7 @@ _SHOWN, _WIDTH = 20, 56  # rows printed, and characters of an operator's argumen
 class OperatorEstimate(Record):
     """One distinct operator of a step: its name, what it is called on, and how often in that phase.
 
-    ``median_s`` is one call, timed alone; ``total_s`` is that times ``calls``. Lesson 07.
+    ``median_s`` is one call, timed alone; ``total_s`` is that times ``calls``. Lesson 11.
     """
 
     operator: str
@@ -54,7 +54,7 @@ class StepTimeEstimate(Record):
 
     ``distinct`` operators were timed, ``calls`` are made in the step. ``not_timed`` names operators that could not run
     alone: they count for nothing, so the estimate is then too low. ``waiting_share`` is the part of the timing in which
-    a thread of this process had no processor; None if unknown. Lesson 07.
+    a thread of this process had no processor; None if unknown. Lesson 11.
     """
 
     model: str
@@ -137,7 +137,7 @@ def estimate_step_time(
     Not in the model: what Python and autograd do between operators, which a model of many small operators shows.
     ``clock`` is as in :func:`profile_time`. It needs the memory of a step, all of whose tensors it keeps.
 
-    Raises as :func:`profile_time` does. Lesson 07.
+    Raises as :func:`profile_time` does. Lesson 11.
     """
     boolean("training", training)
     number("budget_s", budget_s, above=0)
@@ -185,6 +185,8 @@ class StepRecorder(TorchDispatchMode):
     It keeps arguments and no results: a gradient that somebody else holds is copied by autograd, not taken over.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []
@@ -194,6 +196,9 @@ class StepRecorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, torch._ops.HigherOrderOperator):  # it is run operator by operator
+            with self:
+                return func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd](*args, **kwargs)
         if func.namespace not in _NOT_OPERATORS:
             key = _key(func, args, kwargs)
             if key not in self._places:
@@ -211,7 +216,7 @@ def record_step(work: steps.Step) -> StepRecorder:
     """Run one step of ``work`` and return its operators."""
     recorder = StepRecorder()
     steps.drop_gradients(work)
-    with recorder:
+    with steps.uncompiled(), recorder:
         steps.run(work, recorder.enter)
     return recorder
 

@@ -28,7 +28,7 @@ _TITLES = ("name", "share", "time", "calls", "average", "minimum", "maximum")
 
 
 class KernelTime(Record):
-    """One row of the classic profile: all the calls of one kernel (on CUDA) or operator (on a CPU). Lesson 07."""
+    """One row of the classic profile: all the calls of one kernel (on CUDA) or operator (on a CPU). Lesson 11."""
 
     share: float
     total_s: float
@@ -44,7 +44,7 @@ class KernelTable(Record):
 
     ``whole_s`` is the time of those calls under the profiler, which adds about a microsecond an operator. The last
     row, "(unaccounted)", is what no row holds: Python on a CPU, the idle device on CUDA. It is negative where
-    kernels ran at the same time. Lesson 07.
+    kernels ran at the same time. Lesson 11.
     """
 
     device: str
@@ -84,7 +84,7 @@ def kernel_table(fn: Callable[[], object], *, runs: int = 1, device: str | torch
     process has used one, else the CPU. On a CPU only what runs in the calling thread, or in autograd's, is seen.
 
     Raises TypeError or ValueError for a bad argument, RuntimeError where a profiler is already running or CUDA is
-    asked for and absent; an exception in ``fn`` passes unchanged. Lesson 07.
+    asked for and absent; an exception in ``fn`` passes unchanged. Lesson 11.
     """
     check_function("fn", fn)
     runs = whole_number("runs", runs)

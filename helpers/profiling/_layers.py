@@ -208,7 +208,7 @@ class LayerTime(Record):
     ``layer`` is the module's path ("" is the model itself). A path that ends in "(functional)" is what a module with
     children does itself: the operators it calls as functions, and its own Python. The row "(unaccounted)", the last
     one, is what no module does: the loss, and Python and autograd around it. ``share`` is of the whole step.
-    Lesson 07.
+    Lesson 11.
     """
 
     layer: str
@@ -225,7 +225,7 @@ class OperatorTime(Record):
     """The time that one of torch's operators spends itself, in one phase of a step, in all its calls.
 
     ``phase`` is "forward", "backward" or, in the last row, "(unaccounted)", "both". ``share`` is of the step that the
-    profiler saw. Lesson 07.
+    profiler saw. Lesson 11.
     """
 
     operator: str
@@ -243,7 +243,7 @@ class TimeProfile(trees.LayerProfile):
     wholes, which a busy machine moves away from ``step_s``. In each round the step also ran without any hook:
     ``plain_step_s`` is the median of those, and ``overhead_ratio`` the median of what the hooks made of a step, the
     setting of backward hooks included. The operators come from other steps, under torch's profiler, which costs more:
-    their rows add up to ``profiled_step_s``. Lesson 07.
+    their rows add up to ``profiled_step_s``. Lesson 11.
     """
 
     model: str
@@ -344,7 +344,7 @@ def profile_time(
     made it; the backward pass inside a reentrant checkpoint belongs to the module that called it.
 
     Raises TypeError or ValueError for an argument that is not accepted and ModelError for a model that cannot be
-    copied, raises, or hides its layers (compiled, TorchScript, quantised, lazy). Lesson 07.
+    copied, raises, or hides its layers (compiled, TorchScript, quantised, lazy). Lesson 11.
     """
     boolean("training", training)
     number("budget_s", budget_s, above=0)

@@ -1,6 +1,6 @@
 """The runtime of ranks: processes that train together from a notebook, and scripts under torchrun.
 
-Lesson 03.
+Lesson 04.
 """
 
 from helpers import _faces as faces

@@ -1,6 +1,6 @@
 """What went wrong in a run on several ranks, told as one error: which rank, which line, and what the others did.
 
-Lesson 04.
+Lesson 05.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RankState(results.Record):
 
     ``status``: it ``returned``, ``raised`` an exception, ``died`` (its process ended), or was still ``running``.
     ``message`` says more, ``file``, ``line`` and ``text`` where it stood in the reader's own code, where that is
-    known; ``output`` is what it had printed. Lesson 04.
+    known; ``output`` is what it had printed. Lesson 05.
     """
 
     rank: int
@@ -45,7 +45,7 @@ class RankState(results.Record):
 
     @property
     def place(self) -> str:
-        """Return the line as one phrase, or "". Lesson 04."""
+        """Return the line as one phrase, or "". Lesson 05."""
         if not self.file:
             return ""
         text = f": {self.text}" if self.text else ""
@@ -57,7 +57,7 @@ class RankError(RuntimeError):
     """A run on several ranks failed: ``rank`` is the one that was first to, ``states`` tells of all, in rank order.
 
     ``file``, ``line`` and ``text`` name the line of the reader's own code, where it is known. ``timed_out`` says
-    whether the run was ended at its limit. Lesson 04.
+    whether the run was ended at its limit. Lesson 05.
     """
 
     def __init__(self, message: str, rank: int, states: tuple[RankState, ...], timed_out: bool) -> None:

@@ -32,7 +32,7 @@ _BURST_SHARE_S, _SMALLEST_BURST_BYTES, _QUEUE_BYTES = 0.002, 6000, 2**28
 
 
 class LinkWay(Record):
-    """A way to make a link slow: whether it works here, and why. Lesson 04."""
+    """A way to make a link slow: whether it works here, and why. Lesson 05."""
 
     way: str
     available: bool
@@ -40,7 +40,7 @@ class LinkWay(Record):
 
 
 class LinkWays(Record):
-    """The ways to make a link slow on this machine, the truest first; ``used`` is the first that works. Lesson 04."""
+    """The ways to make a link slow on this machine, the truest first; ``used`` is the first that works. Lesson 05."""
 
     used: str
     ways: tuple[LinkWay, ...]

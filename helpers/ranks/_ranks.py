@@ -11,7 +11,7 @@ Ranks are made for a time: they end with the pool, and with the notebook's kerne
 raises, dies or hangs surfaces as one :class:`helpers.parallel.RankError`, and the next run starts all ranks afresh.
 For several machines, and for a script, see :func:`helpers.parallel.torchrun`.
 
-Lesson 04.
+Lesson 05.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Ranks:
     NumPy has one thread. Nothing is started before the first run; ``output`` holds what each rank printed in the last.
 
     Raises TypeError or ValueError for a number that is not a whole one above 0, ValueError for a device that is not
-    there, and RuntimeError in a rank, which cannot start ranks of its own. Lesson 04.
+    there, and RuntimeError in a rank, which cannot start ranks of its own. Lesson 05.
     """
 
     def __init__(self, world_size: int, *, device: str | None = None, threads: int | None = None) -> None:
@@ -74,7 +74,7 @@ class Ranks:
         return f"Ranks({self.world_size}, device={self.device!r}, threads={self.threads}) [{state}]"
 
     def close(self) -> None:
-        """End the ranks; a second time is no error. Lesson 04."""
+        """End the ranks; a second time is no error. Lesson 05."""
         self._close()
 
     def run(self, function: Callable[..., Any], *args: Any, timeout_s: float = 60.0) -> list[Any]:
@@ -86,7 +86,7 @@ class Ranks:
 
         Raises :class:`helpers.parallel.RankError` when a rank raises, dies, or has not returned at the limit; TypeError
         for what is no function or cannot be sent; ValueError for a limit that is not above 0; MemoryError when the
-        ranks would not fit into the free memory; RuntimeError when they are closed, or do not start. Lesson 04.
+        ranks would not fit into the free memory; RuntimeError when they are closed, or do not start. Lesson 05.
         """
         if not self._close.alive:
             raise RuntimeError("these ranks are closed; make new ones: Ranks(world_size)")

@@ -4,7 +4,7 @@ The script is started as the command ``torchrun`` starts it, and runs under that
 on many; here every node is on this machine. What is added: a limit on the time, each rank's output by itself, one
 error that names the rank and its line, and no process left behind.
 
-Lesson 04.
+Lesson 05.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _RANK_PREFIX = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)  # PyTorch's own, in 
 
 
 class RankOutput(results.Record):
-    """What one rank of a script printed (``output``), and wrote to its standard error (``errors``). Lesson 04."""
+    """What one rank of a script printed (``output``), and wrote to its standard error (``errors``). Lesson 05."""
 
     rank: int
     node: int
@@ -75,7 +75,7 @@ class ScriptRun(results.Record):
     """A script's run under :func:`torchrun`; ``ranks`` are in rank order.
 
     ``exit_code`` is that of the first node that failed, else 0; ``restarts`` counts how often all ranks were started
-    again after a failure, and ``ranks`` tells of the last time. ``log`` is what the engine itself wrote. Lesson 04.
+    again after a failure, and ``ranks`` tells of the last time. ``log`` is what the engine itself wrote. Lesson 05.
     """
 
     script: str
@@ -89,7 +89,7 @@ class ScriptRun(results.Record):
 
 
 class TorchrunError(failures.RankError):
-    """A script failed, or met its limit: see :class:`helpers.parallel.RankError`; ``run`` is its ScriptRun. Lesson 04.
+    """A script failed, or met its limit: see :class:`helpers.parallel.RankError`; ``run`` is its ScriptRun. Lesson 05.
 
     ``rank`` is None where the engine failed before any rank ran.
     """
@@ -122,7 +122,7 @@ def torchrun(
 
     Raises FileNotFoundError without the script, TypeError or ValueError for numbers that are not whole ones above 0,
     :class:`TorchrunError` when the script fails or has not ended within ``timeout_s``, RuntimeError without psutil.
-    Nothing that was started is left running, also after Ctrl-C. Lesson 04.
+    Nothing that was started is left running, also after Ctrl-C. Lesson 05.
     """
     path = Path(script)
     if not path.is_file():

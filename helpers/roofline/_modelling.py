@@ -148,7 +148,9 @@ def peak_of(limits: MachineLimits, dtype: str) -> float:
     """Return the measured peak in FLOP/s; ValueError, with the dtypes that were measured, for another."""
     if dtype not in limits.peak_flops:
         measured = ", ".join(limits.peak_flops) or "none"
-        raise ValueError(f"no peak was measured for {dtype!r} on this machine; there is one for {measured}")
+        raise ValueError(
+            f"no peak was measured for {dtype!r} on this machine{_why(limits)}; there is one for {measured}"
+        )
     return limits.peak_flops[dtype]
 
 

@@ -1,6 +1,6 @@
 """The four sources of parallelism in minibatch SGD, as experiments.
 
-Lesson 03.
+Lesson 04.
 """
 
 from helpers import _faces as faces

@@ -1,6 +1,6 @@
 """Parallelism over models: an ensemble trained in a loop, stacked into one (vmap), and by several processes.
 
-The members never need one another: nothing is synchronised until their answers are averaged. Lesson 03.
+The members never need one another: nothing is synchronised until their answers are averaged. Lesson 04.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from helpers.sources._stacking import rows, stack_weights, unstack_weights
 
 
 class Overheads(Record):
-    """What a step costs beyond its work: of one network in a loop, and of a whole stack. Lesson 03."""
+    """What a step costs beyond its work: of one network in a loop, and of a whole stack. Lesson 04."""
 
     net_s: float
     stack_s: float
@@ -35,7 +35,7 @@ class CrossoverPoint(Record):
     """One size of network: a step of the whole ensemble in a loop, stacked, and by the processes of a pool.
 
     Ratios are over the loop, below 1 where it is faster; ``verdict`` is that of :func:`helpers.timing.compare` on the
-    stacked one. What was not modelled or not run in processes is None. Lesson 03.
+    stacked one. What was not modelled or not run in processes is None. Lesson 04.
     """
 
     nets: int
@@ -54,7 +54,7 @@ class CrossoverPoint(Record):
 
 
 class Crossover(Record):
-    """Ensembles of ever larger networks: where the loop overtakes the stack. Lesson 03."""
+    """Ensembles of ever larger networks: where the loop overtakes the stack. Lesson 04."""
 
     device: str
     threads: int
@@ -69,7 +69,7 @@ def make_ensemble(
 
     They go from ``inputs`` values to ``outputs`` logits in ``layers`` linear layers, ``hidden`` wide between them;
     ``seed`` draws the weights. ``device`` is by default CUDA if there is one. The caller's random numbers stay as they
-    are. Lesson 03.
+    are. Lesson 04.
     """
     nets, seed = whole_number("nets", nets, at_least=1), whole_number("seed", seed, at_least=0)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -87,7 +87,7 @@ def train_in_loop(
 
     All take ``steps`` on the same batches; ``data``, ``batch_size`` and ``seed`` are those of :func:`train_stale`.
     ``rate`` is one for all or one a network, as in a search for hyper-parameters. Raises TypeError or ValueError for
-    what is not accepted. Lesson 03.
+    what is not accepted. Lesson 04.
     """
     team, examples, rates = _prepared(models, data, rate)
     batches = problems.batch_indices(len(examples.inputs), batch_size, seed=seed)
@@ -106,7 +106,7 @@ def train_stacked(
     weights are stacked along a new first dimension, and ``torch.vmap`` turns each matrix product of a network into one
     batched product. The networks must be of one structure and hold no buffers, whose change cannot be batched.
 
-    Raises TypeError or ValueError for what is not accepted. Lesson 03.
+    Raises TypeError or ValueError for what is not accepted. Lesson 04.
     """
     team, examples, rates = _prepared(models, data, rate)
     stacked = stack_weights(team)
@@ -184,7 +184,7 @@ def stacked_step(template: nn.Module, stacked: dict[str, Tensor], batch: Example
 def largest_difference(models: Sequence[nn.Module], others: Sequence[nn.Module]) -> float:
     """Return the largest difference of two weights that correspond, over the largest weight: 0 when all are equal.
 
-    Raises ValueError when the two lists do not correspond. Lesson 03.
+    Raises ValueError when the two lists do not correspond. Lesson 04.
     """
     pairs = [(a, b) for model, other in zip(models, others, strict=True)
              for a, b in zip(model.parameters(), other.parameters(), strict=True)]  # fmt: skip
@@ -204,7 +204,7 @@ def sweep_crossover(
     ``pool`` (a :class:`helpers.parallel.Ranks`) the time of its processes stands beside, whose thread setting is the
     pool's own. ``modelled_ratio`` is left to who has a model. Nothing here is true of every machine: draw it.
 
-    Raises TypeError or ValueError for what is not accepted. Lesson 03.
+    Raises TypeError or ValueError for what is not accepted. Lesson 04.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     examples = problems.examples_of(data, device)
@@ -255,7 +255,7 @@ def measure_overheads(*, layers: int = 2, nets: int = 4, budget_s: float = 0.3, 
 
     There are ``nets`` networks of ``layers`` linear layers on ``device`` (by default CUDA if there is one), timed for
     ``budget_s`` in each way. What is left is Python, autograd and the launches: of one network in a loop, and of one
-    stack whatever its size. Raises ValueError for a number that is not accepted. Lesson 03.
+    stack whatever its size. Raises ValueError for a number that is not accepted. Lesson 04.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     models = make_ensemble(nets, hidden=1, inputs=1, outputs=2, layers=layers, device=device)

@@ -1,7 +1,7 @@
 """The four sources of parallelism in minibatch SGD: what is independent, where it must synchronise, how many bytes.
 
 One step of minibatch SGD is ``w <- w - rate / B * sum over the batch of the gradient of loss(f(x; w), y)``. The
-operations inside f, the terms of the sum, the steps, and whole trainings are the four. Lesson 03.
+operations inside f, the terms of the sum, the steps, and whole trainings are the four. Lesson 04.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Source(Record):
 
     ``synchronisations`` is how often a step must stop for the others, ``payload_bytes`` the tensors that they then
     exchange, each counted once. ``summed_bytes`` are those of them of which each worker has a term of its own.
-    ``waits`` is False where a step goes on without waiting and pays in stale weights. Lesson 03.
+    ``waits`` is False where a step goes on without waiting and pays in stale weights. Lesson 04.
     """
 
     source: str
@@ -41,14 +41,14 @@ class Source(Record):
 
         Each lacks ``(workers - 1) / workers`` of a tensor that is gathered. A sum moves as much twice, as round a ring:
         the terms to whoever adds up a part, and the finished parts to all (Patarasuk and Yuan, "Bandwidth Optimal
-        All-reduce Algorithms for Clusters of Workstations", 2009). Raises ValueError for fewer than 1. Lesson 03.
+        All-reduce Algorithms for Clusters of Workstations", 2009). Raises ValueError for fewer than 1. Lesson 04.
         """
         workers = whole_number("workers", workers)
         return (workers - 1) * (self.payload_bytes + self.summed_bytes) / workers
 
 
 class Sources(Record):
-    """The four sources of parallelism of one model and batch. Lesson 03."""
+    """The four sources of parallelism of one model and batch. Lesson 04."""
 
     model: str
     batch_size: int
@@ -65,7 +65,7 @@ class Sources(Record):
 class LinkCost(Record):
     """What one source costs on one link: the wait of a step, and the share of the step that is left for computing.
 
-    Lesson 03.
+    Lesson 04.
     """
 
     source: str
@@ -74,7 +74,7 @@ class LinkCost(Record):
 
 
 class LinkTable(Record):
-    """The four sources over one link, none of the communication hidden behind computing. Lesson 03."""
+    """The four sources over one link, none of the communication hidden behind computing. Lesson 04."""
 
     link: str
     compute_s: float
@@ -97,7 +97,7 @@ def sources_of_parallelism(model: nn.Module, batch: torch.Tensor | Sequence[int]
       weights, and its part of the others' gradients.
     * Over models: nothing. Payload: 0.
 
-    Nothing is computed, the model stays as it is. Raises what :func:`helpers.profile_ops` raises. Lesson 03.
+    Nothing is computed, the model stays as it is. Raises what :func:`helpers.profile_ops` raises. Lesson 04.
     """
     size = tuple(batch.shape) if isinstance(batch, torch.Tensor) else tuple(batch)
     copied = own_copy(model)
@@ -140,7 +140,7 @@ def cost_on_link(
     over a link of its own is :meth:`Source.received_bytes`.
     ``link`` names the link of ``bandwidth_bytes_per_s`` and ``latency_s``; ``compute_s`` is the computing of a worker
     in one step. Work over update iterations waits for nobody, but its bytes must still pass: they share the link.
-    Raises TypeError or ValueError for a number that is not above 0. Lesson 03.
+    Raises TypeError or ValueError for a number that is not above 0. Lesson 04.
     """
     compute_s, latency_s = number("compute_s", compute_s, above=0), number("latency_s", latency_s, above=0)
     bandwidth = number("bandwidth_bytes_per_s", bandwidth_bytes_per_s, above=0)

@@ -1,6 +1,6 @@
-"""What the experiments of lesson 03 train: examples, batches in a fixed order, a loss, a gradient, a known optimum.
+"""What the experiments of lesson 04 train: examples, batches in a fixed order, a loss, a gradient, a known optimum.
 
-Lesson 03.
+Lesson 04.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DATA_ACCEPTED = "give a pair of tensors (inputs, targets) of equal length, or a
 
 
 class Examples(NamedTuple):
-    """All examples of a problem: inputs (N, ...) and targets, whole numbers (N,) or values (N, outputs). Lesson 03."""
+    """All examples of a problem: inputs (N, ...) and targets, whole numbers (N,) or values (N, outputs). Lesson 04."""
 
     inputs: Tensor
     targets: Tensor
@@ -36,7 +36,7 @@ class LeastSquares:
 
     ``examples`` are float64, inputs (N, features) and targets (N, 1); ``optimum`` (features,) is where the loss is
     ``optimum_loss``, its least. ``curvatures`` are the eigenvalues of the Hessian ``inputs^T inputs / N``, the largest
-    first. Lesson 03.
+    first. Lesson 04.
     """
 
     examples: Examples
@@ -62,7 +62,7 @@ def least_squares(
     a drawn w, plus ``noise`` times standard normal values, whose part outside the span of U is what no weights can
     explain: the optimum's loss.
 
-    Raises TypeError or ValueError for an argument that is not accepted. Lesson 03.
+    Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
     features = whole_number("features", features, at_least=1)
     examples = whole_number("examples", examples, at_least=features)
@@ -211,7 +211,7 @@ def parameter_bytes(model: nn.Module) -> int:
 
 
 class Training:
-    """A training of lesson 03: a copy of the model, all examples, a stream of batches, and the losses so far.
+    """A training of lesson 04: a copy of the model, all examples, a stream of batches, and the losses so far.
 
     Raises TypeError or ValueError for an argument that is not accepted.
     """

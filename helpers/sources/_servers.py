@@ -1,7 +1,7 @@
 """A parameter server: workers that fetch weights, compute, and send gradients without waiting for one another.
 
 Twice: on a simulated clock, where every claim is exact, and with real threads, where staleness is what this machine
-makes of it. Lesson 03.
+makes of it. Lesson 04.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from helpers.sources._problems import Training, descend, gradient, own_copy, tra
 class WorkerShare(Record):
     """What one worker did: its updates, and how many updates of others came between its fetch and its update.
 
-    Lesson 03.
+    Lesson 04.
     """
 
     worker: int
@@ -40,7 +40,7 @@ class ServerRun(Record):
 
     ``staleness`` of an update is the number of updates that came between the fetch of its weights and itself;
     ``staleness_counts`` says how often each occurred. ``simulated_s`` is the simulated clock at the last update, None
-    for a real run. ``losses`` are those of the batches in the order in which their gradients were applied. Lesson 03.
+    for a real run. ``losses`` are those of the batches in the order in which their gradients were applied. Lesson 04.
     """
 
     how: str
@@ -80,7 +80,7 @@ def simulate_server(
     that of ``train_stale(..., delay=W - 1, steps=updates + W - 1)`` bit for bit. One worker is plain SGD. Of workers
     of unequal speed the slow one's gradients are the stalest.
 
-    Raises TypeError or ValueError for an argument that is not accepted. Lesson 03.
+    Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
     durations_s = numbers("compute_s", compute_s, above=0)
     if not durations_s:
@@ -112,7 +112,7 @@ def run_server(
     PyTorch's operators let go of Python's lock, so the threads do compute at once.
 
     Raises TypeError or ValueError for an argument that is not accepted; an exception in a worker passes unchanged.
-    Lesson 03.
+    Lesson 04.
     """
     workers, updates = whole_number("workers", workers), whole_number("updates", updates)
     run = _Run(model, data, rate=rate, batch_size=batch_size, seed=seed)
@@ -153,7 +153,7 @@ def run_hogwild(
     which kernels follow one another: gradients are stale there, and no addition is lost.
 
     Raises TypeError or ValueError for an argument that is not accepted; an exception in a worker passes unchanged.
-    Lesson 03.
+    Lesson 04.
     """
     workers = whole_number("workers", workers, at_least=1)
     updates = whole_number("updates", updates, at_least=workers)
@@ -264,7 +264,7 @@ HOW = ("in place", "read, then write")
 
 
 class Outcome(Record):
-    """One value that additions of 1 can leave behind, and in how many of the interleavings. Lesson 03."""
+    """One value that additions of 1 can leave behind, and in how many of the interleavings. Lesson 04."""
 
     final_value: int
     lost_updates: int
@@ -272,7 +272,7 @@ class Outcome(Record):
 
 
 class Interleavings(Record):
-    """Every order in which the reads and writes of workers can follow one another, counted. Lesson 03."""
+    """Every order in which the reads and writes of workers can follow one another, counted. Lesson 04."""
 
     workers: int
     interleavings: int
@@ -283,7 +283,7 @@ class Interleavings(Record):
 class LostUpdates(Record):
     """Additions of 1 to each element of a shared tensor: what was added, what arrived.
 
-    ``lost_additions`` counts element by element. ``lost_share`` is its part of all. Lesson 03.
+    ``lost_additions`` counts element by element. ``lost_share`` is its part of all. Lesson 04.
     """
 
     workers: int
@@ -300,7 +300,7 @@ def interleave_additions(workers: int) -> Interleavings:
 
     An addition is a read, and later a write of what was read plus 1. Two workers have 6 interleavings, of which 2
     leave 2 and 4 leave 1. Every interleaving is run; for n workers there are (2 n)! / 2^n. Raises ValueError for more
-    than 4 workers (5 have 113,400). Lesson 03.
+    than 4 workers (5 have 113,400). Lesson 04.
     """
     workers = whole_number("workers", workers, at_least=1)
     if workers > 4:
@@ -338,7 +338,7 @@ def count_lost_updates(
     each addition, and none is lost. How many are lost without it is luck; it may be none. The tensor has ``elements``
     int64 numbers on the CPU, where the threads are.
 
-    Raises TypeError or ValueError for an argument that is not accepted. Lesson 03.
+    Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
     boolean("with_lock", with_lock)
     workers = whole_number("workers", workers, at_least=1)

@@ -1,7 +1,7 @@
 """Replicas in one stack: many models of one structure train as one, and none notices the others.
 
 Every parameter of the stack has the replicas as its first dimension. Each replica has its own data, its own rate,
-optimizer, mask, clipping and stopping. :func:`train_apart` is the same training of one model after another. Lesson 13.
+optimizer, mask, clipping and stopping. :func:`train_apart` is the same training of one model after another. Lesson 19.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StackedRun:
 
     ``losses`` and ``validation_losses`` are (steps, models); behind the step in which a model stopped they are NaN, and
     validation losses are NaN without a mask. ``steps_taken`` (models,) are the updates of each. With ``patience`` the
-    weights are those of the lowest validation loss, else the last. Lesson 13.
+    weights are those of the lowest validation loss, else the last. Lesson 19.
     """
 
     models: list[nn.Module]

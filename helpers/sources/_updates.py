@@ -2,7 +2,7 @@
 
 A stale gradient is what every scheme that does not wait produces: a pipeline without flush, a parameter server, threads
 on shared weights. Here staleness is a plain queue, the same in every run bit for bit, so that delay and rate can be
-told apart from luck. And local SGD, whose workers train alone for some steps and then average their weights. Lesson 03.
+told apart from luck. And local SGD, whose workers train alone for some steps and then average their weights. Lesson 04.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StaleRun(Record):
 
     ``first_loss`` and ``final_loss`` are over all examples, ``largest_loss`` is the largest of a batch. ``diverged``
     is what :func:`problems.has_diverged` says; a loss that is not finite ends the run, so ``steps`` may be smaller than
-    asked. ``weights`` is a hash of the final weights' bytes. Lesson 03.
+    asked. ``weights`` is a hash of the final weights' bytes. Lesson 04.
     """
 
     delay: int
@@ -48,7 +48,7 @@ class StaleSweep(Record):
     """Trainings over every delay and rate, and beside them the rate that theory allows.
 
     ``curvature`` is the largest of the loss at the weights of the start; ``limits`` has the largest stable rate for
-    each delay of a quadratic of that curvature. Lesson 03.
+    each delay of a quadratic of that curvature. Lesson 04.
     """
 
     model: str
@@ -72,7 +72,7 @@ class StaleSweep(Record):
 class StabilityLimit(Record):
     """The largest stable ``rate * curvature`` of delayed descent on a quadratic, and the rate that this allows.
 
-    ``rate`` is None where the curvature is not above 0 and limits nothing. Lesson 03.
+    ``rate`` is None where the curvature is not above 0 and limits nothing. Lesson 04.
     """
 
     delay: int
@@ -93,7 +93,7 @@ def train_stale(
     ``seed`` decides the order of the examples (and what the model draws): the same call gives the same bits. ``model``
     stays as it is.
 
-    Raises TypeError or ValueError for an argument that is not accepted. Lesson 03.
+    Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
     delay, steps = whole_number("delay", delay, at_least=0), whole_number("steps", steps)
     training = problems.Training(model, data, rate=rate, batch_size=batch_size, seed=seed)
@@ -130,7 +130,7 @@ def sweep_stale(
     what theory says of a quadratic with the curvature that the loss has at the start (:func:`largest_curvature`): a
     network's curvature changes while it learns, so there it is a guide and no proof.
 
-    Raises what :func:`train_stale` raises. Lesson 03.
+    Raises what :func:`train_stale` raises. Lesson 04.
     """
     if not delays or not rates:
         raise ValueError("there is nothing to sweep: give at least one delay and one rate")
@@ -163,7 +163,7 @@ def stability_limit(delay: int) -> float:
     (equal to ``2 cos(delay pi / (2 delay + 1))``): 2 without delay, 1 at delay 1, 0.618 at 2, about ``pi / (2 delay +
     1)`` for a long one. Sources: Levin and May, "A note on difference-delay equations", Theoretical Population Biology
     9 (1976); for delayed SGD, Yang et al., "PipeMare: Asynchronous Pipeline Parallel DNN Training" (2019), its lemma on
-    fixed delays. Lesson 03.
+    fixed delays. Lesson 04.
     """
     delay = whole_number("delay", delay, at_least=0)
     return 2 * math.sin(math.pi / (2 * (2 * delay + 1)))
@@ -173,7 +173,7 @@ def growth_factor(rate_times_curvature: float, *, delay: int) -> float:
     """Return by what factor the distance to the optimum of a quadratic changes a step in the long run; above 1: grows.
 
     The largest modulus of the roots of ``z^(delay+1) - z^delay + rate * curvature``, found numerically: it knows
-    nothing of :func:`stability_limit`, and where it passes 1 is that limit. Lesson 03.
+    nothing of :func:`stability_limit`, and where it passes 1 is that limit. Lesson 04.
     """
     delay = whole_number("delay", delay, at_least=0)
     coefficients = np.zeros(delay + 2)
@@ -189,7 +189,7 @@ def descend_quadratic(curvature: float, *, rate: float, delay: int, steps: int, 
     >>> descend_quadratic(1.0, rate=0.5, delay=1, steps=3)
     [1.0, 1.0, 0.5, 0.0]
 
-    The queue is that of :func:`train_stale`: nothing is applied in the first ``delay`` steps. Lesson 03.
+    The queue is that of :func:`train_stale`: nothing is applied in the first ``delay`` steps. Lesson 04.
     """
     curvature, rate = number("curvature", curvature, above=0), number("rate", rate, above=0)
     delay, steps = whole_number("delay", delay, at_least=0), whole_number("steps", steps, at_least=1)
@@ -205,7 +205,7 @@ def largest_curvature(model: nn.Module, data: Any, *, iterations: int = 50, seed
 
     Power iteration on Hessian-vector products finds the eigenvalue of the Hessian that is largest in size, from below;
     it begins at random (``seed``) and stops after ``iterations``, or when one changes it by under one part in a
-    million. The model stays as it is. Lesson 03.
+    million. The model stays as it is. Lesson 04.
     """
     copied = problems.own_copy(model)
     examples = problems.examples_of(data, problems.device_of(copied))
@@ -243,7 +243,7 @@ class LocalRun(Record):
     ``sent_bytes`` is what the busiest worker sends in all: counted in the messages of a ring all-reduce of the weights,
     one a synchronisation. They are not carried, because the workers run in one process. ``largest_distance`` is the
     greatest Euclidean distance of a worker's weights from their mean just before a synchronisation. ``losses`` are the
-    workers' mean batch losses, step by step. Lesson 03.
+    workers' mean batch losses, step by step. Lesson 04.
     """
 
     workers: int
@@ -261,7 +261,7 @@ class LocalRun(Record):
 
 
 class LocalSweep(Record):
-    """Trainings by local SGD that differ in how often they synchronise. Lesson 03."""
+    """Trainings by local SGD that differ in how often they synchronise. Lesson 04."""
 
     runs: tuple[LocalRun, ...]
 
@@ -333,7 +333,7 @@ def sweep_local(
     """Train as :func:`train_local` once for each interval in ``every``, from the same weights.
 
     ``model``, ``data``, ``workers``, ``rate``, ``steps``, ``batch_size``, ``seed`` and what is raised are those of
-    :func:`train_local`. Lesson 03.
+    :func:`train_local`. Lesson 04.
     """
     if not every:
         raise ValueError("every is empty; give at least one number of steps between synchronisations")

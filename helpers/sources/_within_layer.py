@@ -1,6 +1,6 @@
 """Parallelism within a layer: a matrix product split by rows, by columns, over the inner dimension; threads; lanes.
 
-Lesson 03.
+Lesson 04.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMBINE = {"rows": "concatenate the rows", "columns": "concatenate the columns"
 
 
 class ProductPart(Record):
-    """The work of one part of a split product: what it reads, computes and writes. Lesson 03."""
+    """The work of one part of a split product: what it reads, computes and writes. Lesson 04."""
 
     part: int
     a_bytes: int
@@ -38,7 +38,7 @@ class ProductSplit(Record):
     ``combine`` is what makes one whole output of the parts'; ``received_bytes`` is what one place must receive for it,
     the other parts' outputs, and ``additions`` are those of the sum. ``elementwise_before_combining`` tells whether an
     activation may run on each part first: it may on a slice of the output, and not on a term of a sum.
-    ``copied_bytes`` are read by more than one part, beyond the first reading. Lesson 03.
+    ``copied_bytes`` are read by more than one part, beyond the first reading. Lesson 04.
     """
 
     by: str
@@ -58,7 +58,7 @@ class ThreadPoint(Record):
     """One number of CPU threads: the time of a call, and the speedup over the sweep's first number of threads.
 
     ``efficiency_share`` is the speedup over the ratio of the two numbers of threads. ``stable`` and ``reason`` are the
-    measurement's. Lesson 03.
+    measurement's. Lesson 04.
     """
 
     threads: int
@@ -71,7 +71,7 @@ class ThreadPoint(Record):
 
 
 class ThreadSweep(Record):
-    """A function timed with several numbers of threads. ``stable`` when every point is. Lesson 03."""
+    """A function timed with several numbers of threads. ``stable`` when every point is. Lesson 04."""
 
     name: str
     cores: int
@@ -84,7 +84,7 @@ def model_split(m: int, k: int, n: int, *, by: str, parts: int, itemsize: int = 
 
     Pure arithmetic, split ``by`` "rows", "columns" or "inner": the first parts are one row (column, inner element)
     larger where the size does not divide. ``itemsize`` is the bytes of a number. Raises ValueError for a way that is
-    not known, or more parts than there are rows (columns, inner elements). Lesson 03.
+    not known, or more parts than there are rows (columns, inner elements). Lesson 04.
     """
     m, k, n = (whole_number(name, size, at_least=1) for size, name in ((m, "m"), (k, "k"), (n, "n")))
     itemsize = whole_number("itemsize", itemsize, at_least=1)
@@ -118,7 +118,7 @@ def partial_products(a: Tensor, b: Tensor, *, by: str, parts: int) -> list[Tenso
 
     ``by`` and ``parts`` are as in :func:`model_split`. Split by rows they are row slices of the output, by columns its
     column slices, and over the inner dimension terms whose sum is the output. Raises what :func:`model_split` raises,
-    and ValueError for other shapes. Lesson 03.
+    and ValueError for other shapes. Lesson 04.
     """
     m, k, n = _shape(a, b)
     sizes = _sizes({"rows": m, "columns": n, "inner": k}, by, parts)
@@ -132,7 +132,7 @@ def partial_products(a: Tensor, b: Tensor, *, by: str, parts: int) -> list[Tenso
 def combine(pieces: Sequence[Tensor], *, by: str) -> Tensor:
     """Return the whole product of the parts' products: concatenated by rows or by columns, or summed.
 
-    Lesson 03.
+    Lesson 04.
     """
     choice("by", by, WAYS)
     if by == "inner":
@@ -150,7 +150,7 @@ def sweep_threads(
     than free cores may be far slower: what comes back is this machine now, to be drawn and not to be relied on.
 
     Raises ValueError for a number of threads that is not accepted, and what :func:`helpers.timing.measure` raises.
-    Lesson 03.
+    Lesson 04.
     """
     cores = os.cpu_count() or 1
     counts = _thread_counts(cores) if threads is None else [whole_number("threads", t, at_least=1) for t in threads]
@@ -210,7 +210,7 @@ class LaneCount(Record):
     """The arithmetic that a compiler put into one function, counted in its program, each instruction once.
 
     ``one_lane`` instructions multiply or add one number, ``packed`` ones ``lanes`` (the widest register of
-    ``vector_bits``, over the 32 bits of a float). Lesson 03.
+    ``vector_bits``, over the 32 bits of a float). Lesson 04.
     """
 
     function: str
@@ -225,7 +225,7 @@ class LaneCount(Record):
 
 
 class LaneCensus(Record):
-    """One source, compiled in several ways: what became of its loops. Lesson 03."""
+    """One source, compiled in several ways: what became of its loops. Lesson 04."""
 
     compiler: str
     rows: tuple[LaneCount, ...]
@@ -242,7 +242,7 @@ def compile_lanes() -> dict[str, native.Library]:
     one number, and the sum's order is part of the program's meaning: it may not be changed unless a flag allows it.
     Where the compiler cannot, nothing happens and nothing is said: count (:func:`count_lanes`).
 
-    Raises what :func:`helpers.native.compile_cpp` raises, MissingToolError without a compiler. Lesson 03.
+    Raises what :func:`helpers.native.compile_cpp` raises, MissingToolError without a compiler. Lesson 04.
     """
     source = native.read_source(__package__, "lanes.cpp")
     return {variant: native.compile_cpp(source, flags=flags) for variant, flags in FLAGS.items()}
@@ -252,7 +252,7 @@ def count_lanes(libraries: dict[str, native.Library] | None = None) -> LaneCensu
     """Return how many arithmetic instructions of each width stand in each function of each variant.
 
     Raises NativeError for a processor that is not x86-64, MissingToolError without a compiler or a disassembler.
-    Lesson 03.
+    Lesson 04.
     """
     libraries = compile_lanes() if libraries is None else libraries
     rows = [_counted(function, variant, library) for function in DECLARATIONS for variant, library in libraries.items()]
@@ -283,7 +283,7 @@ def lane_calls(
 
     The default, 4,096 floats an array, stays in the first caches, so that arithmetic and not memory is timed.
     ``scaled_add`` is given a = 0, which leaves y as it is however often it is called. ``ctypes`` takes about as long
-    as some hundred additions. Raises what :func:`compile_lanes` raises, ValueError for another function. Lesson 03.
+    as some hundred additions. Raises what :func:`compile_lanes` raises, ValueError for another function. Lesson 04.
     """
     choice("function", function, DECLARATIONS)
     n = whole_number("n", n, at_least=1)

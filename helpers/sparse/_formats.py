@@ -22,7 +22,7 @@ class Csr(Record):
 
     ``values`` are the kept numbers row by row, (kept,), or the kept blocks, (kept, block rows, block columns);
     ``column_indices``, (kept,), says in which column, or column of blocks, each stands. Those of row i, or row of
-    blocks, are the ones from ``row_starts[i]`` to before ``row_starts[i + 1]``. Lesson 10.
+    blocks, are the ones from ``row_starts[i]`` to before ``row_starts[i + 1]``. Lesson 15.
     """
 
     rows: int
@@ -74,7 +74,7 @@ class Packed(Record):
     """A matrix with at most two numbers in every four of a row: ``values``, (rows, columns / 2), and their places.
 
     ``indices`` are bytes, and hold two groups of four each, the earlier one in the low half. Of a group the places of
-    its two values, 0 to 3, take two bits each, the earlier one in the low bits. Lesson 10.
+    its two values, 0 to 3, take two bits each, the earlier one in the low bits. Lesson 15.
     """
 
     rows: int
@@ -105,7 +105,7 @@ def to_csr(matrix: Tensor, *, block: Sequence[int] = (1, 1), index_dtype: torch.
     >>> csr.values.tolist(), csr.column_indices.tolist(), csr.row_starts.tolist()
     ([5.0, 6.0, 7.0], [1, 0, 1], [0, 1, 1, 3])
 
-    Raises TypeError for what is no matrix, ValueError for a block that does not divide it. Lesson 10.
+    Raises TypeError for what is no matrix, ValueError for a block that does not divide it. Lesson 15.
     """
     matrix = _checked(matrix)
     rows, columns = matrix.shape
@@ -134,7 +134,7 @@ def pack_2_4(matrix: Tensor) -> Packed:
     ([[5.0, 6.0]], [13])
 
     Raises TypeError for what is no matrix, ValueError for columns that 4 does not divide, and for a group with three or
-    four numbers. Lesson 10.
+    four numbers. Lesson 15.
     """
     matrix = _checked(matrix)
     rows, columns = matrix.shape

@@ -20,7 +20,7 @@ SCOPES = ("layer", "model")
 class PrunedLayer(Record):
     """A pruned layer's weights, without its bias, as counted: ``zeros`` are equal to zero, ``kept`` are not.
 
-    Lesson 10.
+    Lesson 15.
     """
 
     layer: str
@@ -32,7 +32,7 @@ class PrunedLayer(Record):
 
 
 class Pruning(Record):
-    """What :func:`prune` did, in all and by layer; a weight that several layers share is counted once. Lesson 10."""
+    """What :func:`prune` did, in all and by layer; a weight that several layers share is counted once. Lesson 15."""
 
     pattern: str
     scope: str
@@ -85,7 +85,7 @@ def prune(
 
     Raises TypeError or ValueError for an argument that is not accepted, a pattern that does not fit a layer (4, or the
     block, does not divide its inputs), and a model without a layer to prune; ModelError for a model that cannot be
-    copied, or whose weights have no values. Lesson 10.
+    copied, or whose weights have no values. Lesson 15.
     """
     steps.check_model(model)
     share = number("share", share)

@@ -1,6 +1,6 @@
 """The levels of one call, from Python to the instruction: operators, library primitives, generated kernels.
 
-Lesson 10.
+Lesson 15.
 """
 
 from helpers import _faces as faces

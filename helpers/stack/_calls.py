@@ -26,7 +26,7 @@ _VECTOR_BITS = {"x": 128, "y": 256, "z": 512}
 
 
 class OperatorCount(Record):
-    """How often one operator was dispatched; None where the call does not run in that mode. Lesson 10."""
+    """How often one operator was dispatched; None where the call does not run in that mode. Lesson 15."""
 
     operator: str
     with_autograd: int | None
@@ -35,7 +35,7 @@ class OperatorCount(Record):
 
 
 class Gap(Record):
-    """A level of the call that cannot be seen, and why. Lesson 10."""
+    """A level of the call that cannot be seen, and why. Lesson 15."""
 
     level: str
     reason: str
@@ -47,7 +47,7 @@ class Kernel(Record):
     ``listing`` are its instructions, ``census`` counts them; both are None where no disassembler read them.
     ``multiply_adds`` are the fused ones of floating-point numbers, ``dot_products`` those that sum products of short
     numbers (bf16 and int8: vdpbf16ps, vpdpbusd, vpmaddubsw, AMX's tdp...), ``vector_bits`` is the widest vector
-    register that they name (0: none). Lesson 10.
+    register that they name (0: none). Lesson 15.
     """
 
     name: str
@@ -90,7 +90,7 @@ class StackTrace(Record):
     ``with_autograd``, ``without_autograd`` and ``in_inference_mode`` have them in their order, ``nested`` each with
     those that it calls in turn (the profiler's record, with autograd as the call leaves it). ``primitives`` are the
     libraries' calls in their order; MKL's instructions are its own, oneDNN's ``kernels`` are those that it generated
-    for this call. ``log`` is what the libraries printed. Lesson 10.
+    for this call. ``log`` is what the libraries printed. Lesson 15.
     """
 
     function: str
@@ -122,7 +122,7 @@ def trace_calls(function: Callable[..., Any], *inputs: Any, timeout_s: float = 6
 
     Raises TypeError for what is no function or cannot be sent to another process, RuntimeError with the traceback
     when the call raises, TimeoutError when it takes longer, and ValueError for a log in another form than those known.
-    Lesson 10.
+    Lesson 15.
     """
     packed = processes.packed(function, inputs, caller="trace_calls")
     with storage.temporary_folder("stack-") as folder:

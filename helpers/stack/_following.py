@@ -1,4 +1,4 @@
-"""The fresh process's side: call the function once a level, and note what each level shows. Lesson 10."""
+"""The fresh process's side: call the function once a level, and note what each level shows. Lesson 15."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DUMP = re.compile(r"dnnl_dump_cpu_(?P<name>.+)\.(?P<number>\d+)\.bin")
 
 
 class Operator(Record):
-    """One call of an operator: its name, its arguments, and how many other operators' calls it stands in. Lesson 10."""
+    """One call of an operator: its name, its arguments, and how many other operators' calls it stands in. Lesson 15."""
 
     name: str
     inputs: str

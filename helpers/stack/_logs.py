@@ -1,4 +1,4 @@
-"""What oneDNN and MKL say of themselves in their verbose logs, read into records. Lesson 10."""
+"""What oneDNN and MKL say of themselves in their verbose logs, read into records. Lesson 15."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNKNOWN = "unknown"
 
 
 class Library(Record):
-    """A library that was called: what it states of itself, and how many of its primitives ran. Lesson 10."""
+    """A library that was called: what it states of itself, and how many of its primitives ran. Lesson 15."""
 
     name: str
     version: str
@@ -45,7 +45,7 @@ class Primitive(Record):
 
     ``problem`` are the sizes in the library's words (of MKL the arguments that are no addresses), ``tensors`` the
     number format and memory layout of each tensor (oneDNN alone: ``aBcd8b`` is a layout in blocks of 8 channels),
-    ``implementation`` what oneDNN chose, such as ``jit:avx2``; "" where the log does not say. Lesson 10.
+    ``implementation`` what oneDNN chose, such as ``jit:avx2``; "" where the log does not say. Lesson 15.
     """
 
     library: str

@@ -9,9 +9,12 @@ from ._inputs import (
     described as described,
     device_of as device_of,
     dtype_of as dtype_of,
-    tensors_of as tensors_of,
+    first_line as first_line,
+    zeros_of as zeros_of,
 )
-from ._preserve import preserved as preserved, undisturbed as undisturbed
+from ._objects import opaque_classes as opaque_classes, tensors_of as tensors_of
+from ._outside import nothing_left as nothing_left
+from ._preserve import preserved as preserved, uncompiled as uncompiled, undisturbed as undisturbed
 from ._running import (
     PARTS as PARTS,
     Loss as Loss,
@@ -22,7 +25,7 @@ from ._running import (
     copied as copied,
     copied_model as copied_model,
     drop_gradients as drop_gradients,
-    first_line as first_line,
+    in_one_thread as in_one_thread,
     kept_tensors as kept_tensors,
     made_optimizer as made_optimizer,
     run as run,

@@ -1,8 +1,7 @@
-"""What a model is given: shapes and tensors as the caller wrote them, and what refuses them. Lesson 07."""
+"""What a model is given: shapes and tensors as the caller wrote them, and what refuses them. Lesson 11."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral
@@ -12,23 +11,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils import _pytree as pytree
 
 from helpers._checks import boolean, one_of, short
+from helpers.steps._objects import duplicate, reachable, tensors_of
 
-Inputs = Any  # a shape, several, a tensor, a tuple of positional arguments, or a dict of keyword arguments
+Inputs = Any  # a shape, several, a tensor, a tuple of positional arguments, a dict of keyword arguments or of shapes
 _ACCEPTED = (
     "give a shape such as (64, 1, 28, 28), a tuple of shapes, a tensor, a tuple of positional arguments with a tensor "
-    "among them, or a dict of keyword arguments"
+    "among them, or a dict of keyword arguments or of shapes"
 )
 
 
 class ModelError(RuntimeError):
-    """The model, its loss or its optimizer raised, or cannot be handled; the message says which, and why. Lesson 07."""
+    """The model, its loss or its optimizer raised, or cannot be handled; the message says which, and why. Lesson 11."""
 
 
 class ForwardError(ModelError):
-    """The model's forward cannot be followed on shapes; the message says where and what to do. Lesson 07."""
+    """The model's forward cannot be followed on shapes; the message says where and what to do. Lesson 11."""
 
 
 @dataclass(frozen=True)
@@ -47,37 +46,29 @@ class Arguments(NamedTuple):
     @property
     def is_from_shape(self) -> bool:
         """Whether only shapes were given, and no tensor."""
-        return any(isinstance(value, Shape) for value in self.positional)
+        return any(isinstance(value, Shape) for value in (*self.positional, *self.named.values()))
 
     @property
     def leaves(self) -> list[Any]:
         """The distinct tensors and shapes, in order."""
-        found: list[Any] = []
-        self.replaced(lambda leaf: found.append(leaf) or leaf)
-        return found
+        return [value for value in reachable(self) if isinstance(value, Tensor | Shape)]
 
-    def replaced(self, function: Callable[[Any], Any]) -> Arguments:
-        """Return the arguments with ``function(leaf)`` for each tensor and shape.
+    def replaced(self, function: Callable[[Any], Any], memo: dict[int, Any] | None = None) -> Arguments:
+        """Return a copy of the arguments, at every depth, with ``function(leaf)`` for each tensor and shape.
 
-        One that stands in several places is replaced once: a model may ask whether two are the same.
+        One that stands in several places is replaced once: a model may ask whether two are the same. ``memo`` is that
+        of a copy that was made before, of what the arguments may hold as well.
+
+        Raises ModelError when they cannot be copied.
         """
-        made: dict[int, Any] = {}
-
-        def walk(value: Any) -> Any:
-            if isinstance(value, Tensor | Shape):
-                if id(value) not in made:
-                    made[id(value)] = function(value)
-                return made[id(value)]
-            if isinstance(value, tuple) and hasattr(value, "_fields"):
-                return tuple.__new__(type(value), map(walk, value))  # a packed sequence refuses lengths on meta
-            if isinstance(value, tuple | list):
-                return type(value)(map(walk, value))
-            if isinstance(value, Mapping):
-                items = {key: walk(item) for key, item in value.items()}
-                return type(value)(**items) if dataclasses.is_dataclass(value) else items
-            return value
-
-        return Arguments(tuple(map(walk, self.positional)), {key: walk(value) for key, value in self.named.items()})
+        memo = {} if memo is None else memo
+        memo |= {id(leaf): function(leaf) for leaf in self.leaves if id(leaf) not in memo}
+        try:
+            return duplicate(self, memo)
+        except Exception as error:
+            raise ModelError(
+                f"the inputs cannot be copied (copy.deepcopy: {first_line(error)}); leave out what holds no tensors"
+            ) from error
 
 
 def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) -> Arguments:
@@ -96,7 +87,8 @@ def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) 
     if isinstance(given, Tensor | PackedSequence):
         return Arguments((given,), {})
     if isinstance(given, Mapping) and given:
-        return Arguments((), {str(key): value for key, value in given.items()})
+        are_shapes = all(map(_is_shape, given.values()))
+        return Arguments((), {str(key): _checked_shape(value) if are_shapes else value for key, value in given.items()})
     shapes = (given,) if _is_shape(given) else given
     if isinstance(shapes, tuple | list) and shapes:
         if all(map(_is_shape, shapes)):
@@ -118,11 +110,6 @@ def _checked_shape(sizes: Any) -> Shape:
     return Shape(tuple(map(int, sizes)))
 
 
-def tensors_of(tree: Any) -> list[Tensor]:
-    """Return the tensors in nested tuples, lists and dicts, in order."""
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
 def dtype_of(model: nn.Module) -> torch.dtype:
     """Return the type of the model's first parameter that holds floating-point or complex numbers, else float32.
 
@@ -130,6 +117,14 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     """
     types = (parameter.dtype for parameter in model.parameters())
     return next((dtype for dtype in types if dtype.is_floating_point or dtype.is_complex), torch.float32)
+
+
+def zeros_of(shape: Shape, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Return the tensor of zeros that a shape stands for; ValueError for one that does not fit into memory."""
+    try:
+        return torch.zeros(shape.shape, dtype=dtype, device=device)
+    except RuntimeError as error:
+        raise ValueError(f"inputs={shape.shape} does not fit into memory; give a smaller shape") from error
 
 
 def device_of(model: nn.Module, arguments: Arguments | None = None) -> torch.device:
@@ -147,7 +142,11 @@ def check_model(model: Any, *, compiled: bool = False) -> None:
     if isinstance(model, type) and issubclass(model, nn.Module):
         raise TypeError(f"{model.__name__} is a class; give a model made of it, {model.__name__}(...)")
     one_of("model", model, nn.Module, "a torch.nn.Module")
-    for name, module in model.named_modules():
+    try:
+        modules = list(model.named_modules())
+    except AttributeError as error:
+        raise ModelError(f"a module has no parts ({error}); begin its __init__ with super().__init__()") from error
+    for name, module in modules:
         where = f"the module {name!r}" if name else "the model"
         if isinstance(module, torch.jit.ScriptModule):
             raise ModelError(f"{where} is a TorchScript module, whose operators cannot be seen; give the Python model")
@@ -176,7 +175,13 @@ def described(values: Any) -> str:
     if isinstance(values, Tensor):
         return f"{tuple(values.shape)} {str(values.dtype).removeprefix('torch.')}"
     if isinstance(values, Mapping):
-        return ", ".join(f"{key}={described(value)}" for key, value in values.items())
+        return ", ".join(f"{key}={described(value)}" for key, value in values.items() if value is not None)
     if isinstance(values, list | tuple):
-        return ", ".join(described(value) for value in values) or "nothing"
+        return ", ".join(filter(None, map(described, values))) or "nothing"
     return type(values).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, or its type's name when it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -2,12 +2,13 @@
 
 Everything here works on a copy of the model, so that the caller's model is never touched.
 
-Lesson 07.
+Lesson 11.
 """
 
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -15,11 +16,13 @@ from typing import Any, TypedDict
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils._python_dispatch import _disable_current_modes
 
-from helpers._checks import boolean
+from helpers._checks import boolean, kind_of
 from helpers.steps._inputs import (
     Arguments,
+    ForwardError,
     Inputs,
     ModelError,
     Shape,
@@ -28,8 +31,10 @@ from helpers.steps._inputs import (
     described,
     device_of,
     dtype_of,
-    tensors_of,
+    first_line,
+    zeros_of,
 )
+from helpers.steps._objects import State, reachable, tensors_of
 from helpers.steps._preserve import undisturbed
 
 Loss = Callable[[Any], torch.Tensor]
@@ -59,7 +64,8 @@ class Step:
     """What one step runs: a model, its arguments, and for training a loss and an optimizer.
 
     ``device`` is the one whose memory is meant, and ``runs_on`` the one that its operators run on: a CPU stands in for
-    a GPU that this machine does not have. ``assumed`` says what the caller did not.
+    a GPU that this machine does not have. ``assumed`` says what the caller did not. ``initial`` is the state in which
+    each run of a copy begins.
     """
 
     model: nn.Module
@@ -72,6 +78,7 @@ class Step:
     make_optimizer: OptimizerFactory | None
     autocast: torch.dtype | None
     optimizer: torch.optim.Optimizer | None = None
+    initial: State | None = None
 
     @property
     def input_text(self) -> str:
@@ -186,39 +193,53 @@ def sum_of_outputs(outputs: Any) -> torch.Tensor:
     return total
 
 
-def copied_model(model: nn.Module, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+def copied_model(
+    model: nn.Module, copy_tensor: Callable[[torch.Tensor], torch.Tensor], memo: dict[int, Any] | None = None
+) -> nn.Module:
     """Return a copy of the model, without gradients; ``copy_tensor`` copies a tensor that was computed.
 
     Raises ModelError when the model cannot be copied.
     """
+    memo = {} if memo is None else memo
     # A tensor that a module kept from an earlier forward pass (a cache, a weight made by a hook) cannot be deep-copied.
-    kept = [tensor for tensor in kept_tensors(model).values() if not tensor.is_leaf]
+    memo |= {id(tensor): copy_tensor(_detached(tensor)) for tensor in tensors_of(model) if not tensor.is_leaf}
     try:
-        return copy.deepcopy(model, {id(tensor): copy_tensor(_detached(tensor)) for tensor in kept})
+        return copy.deepcopy(model, memo)
     except Exception as error:
         raise ModelError(f"the model cannot be copied (copy.deepcopy: {first_line(error)})") from error
 
 
-def copied(work: Step, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor]) -> Step:
-    """Return ``work`` on a copy of its model and inputs; ``copy_tensor`` copies one input.
+def copied(
+    work: Step, *, copy_tensor: Callable[[torch.Tensor], torch.Tensor],
+    refill: Callable[[torch.Tensor, torch.Tensor], object] = torch.Tensor.copy_,
+) -> Step:  # fmt: skip
+    """Return ``work`` on a copy of its model and of all that its inputs hold; ``copy_tensor`` copies one tensor.
 
-    An input that is a view of something larger becomes a tensor of its own size, and an input that is given twice
-    stays one tensor. The copy is in training or in evaluation mode throughout and has no gradients.
+    An input that is a view of something larger becomes a tensor of its own size, and one that is given twice, or that
+    the model holds as well, stays one tensor. The copy is in training or in evaluation mode throughout and has no
+    gradients. ``refill`` gives an input that was written its values back, from the caller's.
 
-    Raises ModelError when the model cannot be copied.
+    Raises ModelError when the model or the inputs cannot be copied.
     """
-    model = copied_model(work.model, copy_tensor)
+    memo: dict[int, Any] = {}
+    model = copied_model(work.model, copy_tensor, memo)
     model.train(work.training)
 
+    packed = [held for held in reachable(work.arguments) if isinstance(held, PackedSequence)]
+    sizes = {id(held.batch_sizes) for held in packed}  # PyTorch reads them in memory, so they are real in every copy
+
     def copy_leaf(leaf: torch.Tensor | Shape) -> torch.Tensor:
+        if id(leaf) in sizes:
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                return leaf.clone()
         if isinstance(leaf, torch.Tensor):
             return copy_tensor(_detached(leaf)).requires_grad_(leaf.requires_grad)
-        try:
-            return torch.zeros(leaf.shape, dtype=dtype_of(work.model), device=work.runs_on)
-        except RuntimeError as error:
-            raise ValueError(f"inputs={leaf.shape} does not fit into memory; give a smaller shape") from error
+        return zeros_of(leaf, dtype_of(work.model), work.runs_on)
 
-    copy_of_work = replace(work, model=model, arguments=work.arguments.replaced(copy_leaf))
+    arguments = work.arguments.replaced(copy_leaf, memo)
+    given = tensors_of(work.arguments)
+    state = State(arguments, originals={memo[id(tensor)]: tensor for tensor in given}, refill=refill)
+    copy_of_work = replace(work, model=model, arguments=arguments, initial=state)
     drop_gradients(copy_of_work)
     return copy_of_work
 
@@ -243,8 +264,8 @@ def check_optimizer(optimizer: Any) -> None:
     """Raise TypeError where ``optimizer`` is neither None nor what makes an optimizer of a list of parameters."""
     if isinstance(optimizer, torch.optim.Optimizer) or not (optimizer is None or callable(optimizer)):
         raise TypeError(
-            f"optimizer is a {type(optimizer).__name__} object; give a class such as torch.optim.Adam, or a function "
-            "from a list of parameters to an optimizer, such as lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)"
+            f"optimizer is {kind_of(optimizer)}; give a class such as torch.optim.Adam, or a function from a list of "
+            "parameters to an optimizer, such as lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)"
         )
 
 
@@ -265,17 +286,21 @@ def made_optimizer(factory: OptimizerFactory, parameters: list[nn.Parameter]) ->
 
 
 def kept_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the tensors that modules keep as plain attributes, by name: they are memory of the model as well."""
-    return {
-        f"{name}.{key}".lstrip("."): value
-        for name, module in model.named_modules()
-        for key, value in vars(module).items()
-        if isinstance(value, torch.Tensor)
-    }
+    """Return the tensors that modules keep as attributes, or in objects there, by name: they are memory of it too."""
+    seen = set(map(id, (*model.modules(), *model.parameters(), *model.buffers())))
+    found: dict[str, torch.Tensor] = {}
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            path = f"{name}.{key}".lstrip(".")
+            tensors = [held for held in reachable(value, seen=seen) if isinstance(held, torch.Tensor)]
+            found |= {path if held is value else f"{path}, {place}": held for place, held in enumerate(tensors, 1)}
+    return found
 
 
 def drop_gradients(work: Step) -> None:
-    """Set the gradients of parameters and inputs to None, as each step finds them."""
+    """Set the gradients of parameters and inputs to None, and give a copy its initial state: so each step begins."""
+    if work.initial is not None:
+        work.initial.restore()
     for tensor in (*work.model.parameters(), *tensors_of(work.arguments)):
         if tensor.is_leaf:
             tensor.grad = None
@@ -337,14 +362,33 @@ def _given(arguments: Arguments) -> str:
     return f" (inputs of shape {', '.join(map(str, shapes))})"
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's message, or its type's name when it has none."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
-
-
 def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line(error)}" if str(error).strip() else type(error).__name__
+
+
+@contextmanager
+def in_one_thread(model: nn.Module) -> Iterator[None]:
+    """Raise ForwardError where the forward calls a module of ``model`` in another thread, which nothing here follows.
+
+    It is raised there, where a forward may never look, and again at the end.
+    """
+    thread, own, strays = threading.get_ident(), {id(module) for module in model.modules()}, []
+
+    def enter(module: nn.Module, _: Any) -> None:
+        is_backward = torch._C._current_graph_task_id() != -1  # on CUDA it has a thread of its own
+        if threading.get_ident() != thread and id(module) in own and not is_backward:
+            kind = type(module).__name__
+            strays.append(ForwardError(f"the forward calls a {kind} in another thread, whose operators are not seen; "
+                                       "let it call its layers one after another"))  # fmt: skip
+            raise strays[0]
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(enter)
+    try:
+        yield
+    finally:
+        hook.remove()
+        if strays:
+            raise strays[0]
 
 
 @contextmanager
@@ -368,7 +412,11 @@ def warm_step(
     work = step(model, inputs, shape, optimizer=optimizer, training=training, loss=loss)
     with undisturbed(), torch.inference_mode(False):
         work = with_optimizer(copied(work, copy_tensor=torch.clone))
-        for _ in range(_WARM_STEPS):
+        with in_one_thread(work.model):
+            run(work)
+        for _ in range(1, _WARM_STEPS):
             drop_gradients(work)
             run(work)
-        yield work
+        drop_gradients(work)
+        buffers = {buffer: buffer.detach().clone() for buffer in work.model.buffers()}
+        yield replace(work, initial=State(work.model, work.arguments, originals=work.initial.originals | buffers))

@@ -22,7 +22,7 @@ LadderType = TypeVar("LadderType", bound=Record)
 class RungTime(Record):
     """One rung: its time, and its speedup over the first rung from runs taken in turns, with the interval's ends.
 
-    Lesson 12.
+    Lesson 18.
     """
 
     rung: str

@@ -161,13 +161,13 @@ def compare(
             calls_s[name].append(_seconds_a_call(name, timed, calls[name]))
         rounds += 1
         spent_s = clock() - begin_s
-        over = spent_s >= budget_s and rounds >= _FEWEST_ROUNDS
+        over = spent_s >= runs.latest_s(budget_s) and rounds >= _FEWEST_ROUNDS
         if over or rounds == next_look:
             alpha = _alpha(look) / (len(candidates) - 1)
             rows = tuple(_row(name, calls_s, first, calls[name], alpha) for name in candidates)
             waiting_share = waiting()
             reason = runs.why_disturbed(waiting_share) or _why_unknown(rows, alpha, precision, rounds, spent_s / rounds)
-            if over or (not reason and spent_s >= budget_s / 10):
+            if over or (not reason and spent_s >= runs.earliest_s(budget_s)):
                 break
             look, next_look = look + 1, 2 * next_look
     return Comparison(baseline=first, rounds=rounds, confidence_share=1 - FALSE_POSITIVE_RATE,

@@ -89,7 +89,7 @@ def estimate_training_for(
     Digits come from ``loader``, else from the packaged digits with ``batch_size`` (128). Models are made on
     ``device``, by default CUDA if there is one, one at a time. Random numbers are as they were afterwards.
 
-    Raises TypeError or ValueError for an argument that is not accepted, and what :func:`train` raises. Lesson 08.
+    Raises TypeError or ValueError for an argument that is not accepted, and what :func:`train` raises. Lesson 12.
     """
     epochs = whole_number("epochs", epochs, at_least=1)
     sizes = _hidden_sizes(hidden_sizes)

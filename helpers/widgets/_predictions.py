@@ -58,6 +58,8 @@ class Prediction:
     ) -> None:
         """Show prediction, model and answer side by side; in a live notebook, once the reader has predicted.
 
+        What the cell shows after this line is held back as long as the answer is, because it would give it away.
+
         The answer stands under the name of what it rests on: ``measured`` here and now, ``counted`` (in a run, a file,
         a program), ``simulated``, ``published`` (``source`` says where) or ``stated`` by the system. All are in the
         question's unit. Headless, and in a saved notebook, the reader's place says "no prediction made".
@@ -80,7 +82,13 @@ class Prediction:
         answer = Answer(self.question, self.unit, None, modelled, found, evidence, source)
         from IPython.display import display
 
-        display(answer if console.is_headless() else _answer_form(answer))
+        if console.is_headless():
+            display(answer)
+            return
+        form = _answer_form(answer)
+        display(form)
+        if _locked_value(self.question) is None:
+            _hold_back(form.beside)
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -150,6 +158,7 @@ def _answer_form(answer: Answer) -> ipywidgets.Widget:
     import ipywidgets
 
     shown = ipywidgets.HTML()
+    beside = ipywidgets.Output(layout=ipywidgets.Layout(display="none"))
     skip = ipywidgets.Button(
         description="Show it without a prediction", layout=ipywidgets.Layout(width="auto", display="none")
     )
@@ -160,6 +169,7 @@ def _answer_form(answer: Answer) -> ipywidgets.Widget:
         locked = replace(answer, predicted=entry.value, after_answer=entry.after_answer) if entry else answer
         shown.value = locked._repr_html_()
         skip.layout.display = "none"
+        beside.layout.display = ""
 
     def refresh() -> None:
         if _locked_value(answer.question) is not None:
@@ -169,7 +179,31 @@ def _answer_form(answer: Answer) -> ipywidgets.Widget:
         skip.layout.display = ""
 
     skip.on_click(lambda _: reveal())
-    form = ipywidgets.VBox([shown, skip])
-    form.listener = _Listener(answer.question, refresh)
+    form = ipywidgets.VBox([shown, skip, beside])
+    form.listener, form.beside = _Listener(answer.question, refresh), beside
     refresh()
     return form
+
+
+_holding: list[ipywidgets.Output] = []  # the boxes into which the running cell writes, the innermost last
+
+
+def _hold_back(box: ipywidgets.Output) -> None:
+    """Send what the running cell shows from here on into ``box``, which its form shows with the answer."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is None:  # a program that is no notebook shows nothing below
+        return
+    if not _holding:
+        shell.events.register("post_run_cell", _end_holding)
+    box.__enter__()
+    _holding.append(box)
+
+
+def _end_holding(*_: object) -> None:
+    from IPython import get_ipython
+
+    while _holding:
+        _holding.pop().__exit__(None, None, None)
+    get_ipython().events.unregister("post_run_cell", _end_holding)

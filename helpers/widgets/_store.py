@@ -17,7 +17,7 @@ from helpers import _console as console, results, storage
 from helpers._checks import one_of
 
 FILE_NAME = "my_predictions.json"
-_LESSON = re.compile(r"\d\d_[a-z0-9_]+")  # not a copy beside it, such as 04_data_parallel.new or 04_data_parallel-Copy1
+_LESSON = re.compile(r"\d\d_[a-z0-9_]+")  # not a copy beside it, such as 05_data_parallel.new or 05_data_parallel-Copy1
 _outside: dict[str, Entry] = {}  # predictions made outside a course
 
 

@@ -2,7 +2,7 @@
 
 It prints every way's time, the figures to reach as ratios, and what misses. ONNX Runtime is in the group "peers";
 without it, or where torch.compile does not work, a line says so. The lesson's table is recorded by
-``python -m helpers.recorded 11-cpu``.
+``python -m helpers.recorded 17-cpu``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The probe beside its peers on this machine: ``make bench NAME=limits``.
 
 Latency beside a chase in C over the same buffer; bandwidth beside STREAM's kernels in C with OpenMP and beside
-``torch.utils.benchmark`` on the same operator; the peak beside ``torch.utils.benchmark`` on the same product, and its
-spread over processes of their own; the caches of the machine's card beside py-cpuinfo's. py-cpuinfo is in the group
-"peers"; without it, its part is left out, and a line says so.
+``torch.utils.benchmark`` on the same operator; the product beside ``torch.utils.benchmark`` on the same product, and
+its spread over processes of their own; the peak of a core beside clock x lanes x units; the caches of the machine's
+card beside py-cpuinfo's. py-cpuinfo is in the group "peers"; without it, its part is left out, and a line says so.
 """
 
 from __future__ import annotations
@@ -23,8 +23,15 @@ from torch.utils import benchmark
 
 from helpers import hardware, native, results
 from helpers.hardware import MachineLimits, probe
-from helpers.hardware.limits import _bandwidth as bandwidth, _chase as chase, _levels as probe_levels, _peak as peak
-from helpers.hardware.limits._peak import fastest_s
+from helpers.hardware.limits import (
+    _bandwidth as bandwidth,
+    _chase as chase,
+    _levels as probe_levels,
+    _library as library,
+    _multiply_adds as multiply_adds,
+)
+from helpers.hardware.limits._passes import fastest_s
+from tests import cores
 
 CPU = torch.device("cpu")
 RUNS = 9
@@ -78,11 +85,23 @@ class BandwidthRow(results.Result):
 
 
 @dataclass(frozen=True)
-class PeakRow(results.Result):
+class ProductRow(results.Result):
     """The best float32 product under one timer, or in one process."""
 
     by: str
+    product_flops_per_s: float
+
+
+@dataclass(frozen=True)
+class PeakRow(results.Result):
+    """A form of multiply-adds on one thread, beside clock x lanes x units of 2 FLOP where these are known."""
+
+    form: str
     peak_flops_per_s: float
+    clock_hz: float
+    units: int | None
+    lanes: int | None
+    known_ratio: float | None
 
 
 @dataclass(frozen=True)
@@ -94,9 +113,9 @@ class CacheRow(results.Result):
     py_cpuinfo: str
 
 
-def latency_rows(library: native.Library, limits: MachineLimits) -> Iterator[LatencyRow]:
+def latency_rows(stream: native.Library, limits: MachineLimits) -> Iterator[LatencyRow]:
     """Yield a row for a working set well inside each level."""
-    follow = library.function("double chase_s(const uint64_t* next, uint64_t* index, int64_t steps)").raw
+    follow = stream.function("double chase_s(const uint64_t* next, uint64_t* index, int64_t steps)").raw
     walker = chase.find_walker()
     levels = probe_levels.card_levels(hardware.machine_card())
     sizes = [probe_levels.triad_bytes(levels, index, 1) // 64 * 64 for index in range(len(levels))]
@@ -112,7 +131,7 @@ def latency_rows(library: native.Library, limits: MachineLimits) -> Iterator[Lat
         yield LatencyRow(size, min(ours), min(theirs), min(theirs) / min(ours))
 
 
-def bandwidth_rows(library: native.Library, limits: MachineLimits) -> Iterator[BandwidthRow]:
+def bandwidth_rows(stream: native.Library, limits: MachineLimits) -> Iterator[BandwidthRow]:
     """Yield the probe's kernels, torch's Timer on the same triad, and STREAM's kernels in C, in main memory."""
     last = limits.bandwidths[-1]
     size, ours = last.working_set_bytes, last.triad_bytes_per_s
@@ -125,9 +144,7 @@ def bandwidth_rows(library: native.Library, limits: MachineLimits) -> Iterator[B
     yield BandwidthRow("triad", "torch.utils.benchmark", size, rate, rate / ours)
     arrays = bandwidth.arrays(pool, size, 3)
     for kernel, moved in STREAM_BYTES.items():
-        run = library.function(
-            f"double {kernel}(float* a, float* b, float* c, float s, int64_t n, int32_t threads)"
-        ).raw
+        run = stream.function(f"double {kernel}(float* a, float* b, float* c, float s, int64_t n, int32_t threads)").raw
         pointers = [array.data_ptr() for array in arrays]
         taken_s = min(run(*pointers, 1.0, len(arrays[0]), limits.threads) for _ in range(RUNS))
         rate = moved * len(arrays[0]) / taken_s
@@ -139,19 +156,34 @@ def timer_s(fn: Callable[[], object], threads: int) -> float:
     return min(benchmark.Timer("fn()", globals={"fn": fn}, num_threads=threads).blocked_autorange().times)
 
 
-def peak_rows(limits: MachineLimits, side: int = 512) -> Iterator[PeakRow]:
-    """Yield the probe's peak, torch's Timer on one product, and the peak in five processes of their own."""
-    yield PeakRow("probe", limits.peak_flops["float32"])
+def product_rows(limits: MachineLimits, side: int = 512) -> Iterator[ProductRow]:
+    """Yield the probe's product, torch's Timer on one product, and the product in five processes of their own."""
+    yield ProductRow("probe", limits.product_flops["float32"])
     a, b, out = (torch.ones(side, side) for _ in range(3))
-    flops, torch_s = peak.flops_of_product(side), timer_s(lambda: torch.mm(a, b, out=out), limits.threads)
-    yield PeakRow(f"torch.utils.benchmark, side {side}", flops / torch_s)
-    yield PeakRow(
+    flops, torch_s = library.flops_of_product(side), timer_s(lambda: torch.mm(a, b, out=out), limits.threads)
+    yield ProductRow(f"torch.utils.benchmark, side {side}", flops / torch_s)
+    yield ProductRow(
         f"the probe's timer, side {side}", flops / fastest_s(lambda: torch.mm(a, b, out=out), CPU, budget_s=1)
     )
     for number in range(PROCESSES):
-        command = [sys.executable, "-m", "tests.benchmarks.limits", "--peak-alone", str(limits.threads)]
+        command = [sys.executable, "-m", "tests.benchmarks.limits", "--product-alone", str(limits.threads)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        yield PeakRow(f"process {number + 1}", float(done.stdout))
+        yield ProductRow(f"process {number + 1}", float(done.stdout))
+
+
+def peak_rows() -> Iterator[PeakRow]:
+    """Yield a row for each form that this core has; clock and rate are the fastest of turns."""
+    known, forms = cores.this_core(), multiply_adds.compile_forms()
+    units, lanes = (None, None) if isinstance(known, str) else (known.units, known.lanes)
+    for kind, names in multiply_adds.FORMS.items():
+        for name in (name for name in names if name in forms):
+            clock_hz = rate = 0.0
+            for _ in range(RUNS):
+                clock_hz = max(clock_hz, cores.clock_hz())
+                rate = max(rate, multiply_adds.form_flops(forms[name], getattr(torch, kind), threads=1))
+            is_known = kind == "float32" and lanes is not None
+            ratio = rate / (2 * clock_hz * units * lanes) if is_known else None
+            yield PeakRow(name, rate, clock_hz, *((units, lanes) if is_known else (None, None)), ratio)
 
 
 def cache_rows() -> Sequence[CacheRow]:
@@ -175,26 +207,29 @@ def show(title: str, rows: Sequence[results.Result]) -> None:
 def main() -> None:
     """Print the probe, then a table for each sort of peer."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peak-alone", type=int, metavar="THREADS", help="print the float32 peak in FLOP/s and end")
+    parser.add_argument(
+        "--product-alone", type=int, metavar="THREADS", help="print the float32 product in FLOP/s and end"
+    )
     arguments = parser.parse_args()
-    if arguments.peak_alone:
-        torch.set_num_threads(arguments.peak_alone)
-        print(peak.peak_flops("float32", CPU, budget=peak.Budget()))
+    if arguments.product_alone:
+        torch.set_num_threads(arguments.product_alone)
+        print(library.product_flops("float32", CPU, budget=library.Budget()))
         return
     begin_s = time.perf_counter()
     limits = probe(refresh=True, device="cpu")
     print(f"{limits}\nprobe: {time.perf_counter() - begin_s:.1f} s")
     try:
-        library = native.compile_cpp(STREAM, flags=(*native.CPP_FLAGS, "-fopenmp"))
+        stream = native.compile_cpp(STREAM, flags=(*native.CPP_FLAGS, "-fopenmp"))
     except native.NativeError as error:
         print(f"\nno C to compare with: {error}")
     else:
         if limits.latencies:
-            show("One dependent load", list(latency_rows(library, limits)))
-        show("Main memory", list(bandwidth_rows(library, limits)))
-    rows = list(peak_rows(limits))
+            show("One dependent load", list(latency_rows(stream, limits)))
+        show("Main memory", list(bandwidth_rows(stream, limits)))
+        show("One core's multiply-adds", list(peak_rows()))
+    rows = list(product_rows(limits))
     show("Matrix products of float32", rows)
-    alone = [row.peak_flops_per_s for row in rows[-PROCESSES:]]
+    alone = [row.product_flops_per_s for row in rows[-PROCESSES:]]
     spread = (max(alone) - min(alone)) / statistics.median(alone)
     print(f"spread over {PROCESSES} processes: {100 * spread:.1f} % of the median")
     try:

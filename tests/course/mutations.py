@@ -15,7 +15,7 @@ MUTATIONS = (
         "_FLOPS_PER_MAC = 2",
         "_FLOPS_PER_MAC = 1",
         "a MAC counted as one FLOP",
-        "product_flops = units.flops_from_macs(side**3)",
+        "does {flops[name] / moved_bytes:.3g} FLOP per byte",
     ),
     Mutation(
         "00",
@@ -34,23 +34,31 @@ MUTATIONS = (
         "digits to learn from",
     ),
     Mutation(
+        "00",
+        "helpers/studies/decoding/_counting.py",
+        "((1 + self.gated) * self.hidden, self.width, True)",
+        "(self.hidden, self.width, True)",
+        "the gate of a feed-forward layer forgotten",
+        "each GPU did {rate:.3g} FLOP/s",
+    ),
+    Mutation(
         "01",
         "helpers/hardware/_devices.py",
         "math.prod(value)",
         "value[0]",
         "KB taken for bytes",
-        'print(f"registers: {held',
+        'print(f"RTX 3090: {registers',
     ),
     Mutation(
         "01",
-        "helpers/hardware/limits/_levels.py",
-        "return tuple(sizes[peak] for peak",
-        "return tuple(sizes[peak + 1] for peak",
-        "a cache as large as the first buffer that it does not hold",
-        'print("found on the curve:"',
+        "helpers/studies/memory_hierarchy/_gpus.py",
+        "return self.memory_cycles / self.clock_hz",
+        "return self.l2_cycles / self.clock_hz",
+        "a GPU's memory that answers as fast as its L2",
+        "waiting.reveal(",
     ),
     Mutation(
-        "03",
+        "04",
         "helpers/sources/_four.py",
         "for _, input_bytes in cut[1:])",
         "for _, input_bytes in cut)",
@@ -58,7 +66,7 @@ MUTATIONS = (
         "four = sources.sources_of_parallelism(helpers.LeNet(), (64",
     ),
     Mutation(
-        "03",
+        "04",
         "helpers/sources/_within_layer.py",
         "received_bytes=sum(part.output_bytes for part in work[1:])",
         "received_bytes=sum(part.output_bytes for part in work)",
@@ -66,7 +74,7 @@ MUTATIONS = (
         "splits = {by: sources.model_split(",
     ),
     Mutation(
-        "06",
+        "10",
         "helpers/feeding/_pipeline.py",
         "taken_s[batch - workers * prefetch_factor] if batch >= workers * prefetch_factor else 0.0",
         "taken_s[batch - prefetch_factor] if batch >= prefetch_factor else 0.0",
@@ -74,7 +82,7 @@ MUTATIONS = (
         "waits {wait_ms} ms for a late batch",
     ),
     Mutation(
-        "06",
+        "10",
         "helpers/feeding/_played.py",
         "self.until_s = max(self.until_s, event.at_s)",
         "self.until_s = max(self.until_s, 0.0)",
@@ -82,28 +90,20 @@ MUTATIONS = (
         'exercises.Checks("Copies ahead of the steps"',
     ),
     Mutation(
-        "07",
-        "helpers/operations/_formulas.py",
-        "if wanted.needs_grad:\n                total += _product(call, macs(call)) + traffic([call.output, other]",
-        "if True:\n                total += _product(call, macs(call)) + traffic([call.output, other]",
-        "the gradient of the input counted, which nobody asks for",
-        "multiple.reveal(",
+        "11",
+        "helpers/studies/working_set/_models.py",
+        "copy = parameter.float()",
+        "copy = parameter.clone()",
+        "the optimizer's copy in bfloat16, in which small updates vanish",
+        "per_parameter.reveal(",
     ),
     Mutation(
-        "07",
-        "helpers/memory/_layers.py",
-        "saved[layer] += 0 if storage in trace.carried else sizes[storage]",
-        "saved[layer] += sizes[storage]",
-        "parameters counted as saved for backward",
-        "assert trained.saved_bytes == kept",
-    ),
-    Mutation(
-        "07",
+        "11",
         "helpers/memory/_timeline.py",
         "last if life.end is None else life.end",
         "last",
         "no tensor is released before the end of the step",
-        "your running sum:",
+        "peak.reveal(modelled=running_peak",
     ),
     Mutation(
         "02",
@@ -122,7 +122,7 @@ MUTATIONS = (
         'runs = {"naive": naive_run, "tiled": tiled_run}',
     ),
     Mutation(
-        "08",
+        "12",
         "helpers/memory/_peak.py",
         "        batch_size=largest,",
         "        batch_size=largest + 1,",
@@ -130,7 +130,7 @@ MUTATIONS = (
         "max_batch_size {found.batch_size",
     ),
     Mutation(
-        "08",
+        "12",
         "helpers/models.py",
         "nn.Linear(self.hidden // 2, 10)",
         "nn.Linear(self.hidden // 2, 10, bias=False)",
@@ -138,7 +138,7 @@ MUTATIONS = (
         "{parameters:,} weights",
     ),
     Mutation(
-        "04",
+        "05",
         "helpers/parallel/_collectives.py",
         "sent[message.source] += message.size_bytes",
         "sent[message.source] += 1",
@@ -146,7 +146,7 @@ MUTATIONS = (
         "larger_ring.reveal(",
     ),
     Mutation(
-        "04",
+        "05",
         "helpers/parallel/_comparing.py",
         "self._bytes[name] += size_bytes",
         "self._bytes[name] = size_bytes",
@@ -154,7 +154,7 @@ MUTATIONS = (
         "sent_in_vain.reveal(",
     ),
     Mutation(
-        "12",
+        "18",
         "helpers/studies/fused_bias/_counting.py",
         "step.reads * whole + step.bias_reads * bias",
         "step.reads * whole",
@@ -162,7 +162,7 @@ MUTATIONS = (
         "fused_bias.traffic(name, (batch, 16, 28, 28))",
     ),
     Mutation(
-        "12",
+        "18",
         "helpers/studies/fused_bias/_counting.py",
         "return sum(kernel.written_bytes for kernel in self.kernels)",
         "return sum(kernel.written_bytes for kernel in self.kernels[-1:])",
@@ -170,7 +170,7 @@ MUTATIONS = (
         "fused_bias.traffic(name, (batch, 16, 28, 28))",
     ),
     Mutation(
-        "05",
+        "06",
         "helpers/parallel/_towers.py",
         "saved[running[-1]] += storage.nbytes()",
         "saved[running[-1]] += tensor.numel()",
@@ -178,7 +178,7 @@ MUTATIONS = (
         "whole_net.reveal(",
     ),
     Mutation(
-        "05",
+        "06",
         "helpers/parallel/_footprint.py",
         "return sum(tensor.nbytes for tensor in tensors)",
         "return sum(tensor.nbytes for tensor in tensors) // 2",
@@ -186,7 +186,7 @@ MUTATIONS = (
         'pd.DataFrame(table, index=["weights", "gradients"',
     ),
     Mutation(
-        "09",
+        "14",
         "helpers/simulators/systolic/_model.py",
         "return (folds - 1) * max(m, rows) + m",
         "return (folds - 1) * m + m",
@@ -194,7 +194,7 @@ MUTATIONS = (
         "alexnet = {}, helpers.AlexNet",
     ),
     Mutation(
-        "09",
+        "14",
         "helpers/simulators/systolic/_array.py",
         "self.read_back += int(np.count_nonzero(self.written[places]))",
         "self.read_back += len(places)",
@@ -202,7 +202,7 @@ MUTATIONS = (
         "fields = (",
     ),
     Mutation(
-        "10",
+        "15",
         "helpers/sparse/_formats.py",
         "row_starts[1:] = filled.sum(1).cumsum(0)",
         "row_starts[1:] = filled.sum(1)",
@@ -210,7 +210,7 @@ MUTATIONS = (
         "csr = sparse.to_csr(matrix)",
     ),
     Mutation(
-        "10",
+        "15",
         "helpers/sparse/_formats.py",
         "indices = halves[0::2] | halves[1::2] << 4",
         "indices = halves",
@@ -218,7 +218,7 @@ MUTATIONS = (
         "packed = sparse.pack_2_4(",
     ),
     Mutation(
-        "11",
+        "17",
         "helpers/studies/constant_weights/_network.py",
         "return sum(layer.weights.size for layer in self.layers)",
         "return sum(layer.weights.size + layer.bias.size for layer in self.layers)",
@@ -226,7 +226,7 @@ MUTATIONS = (
         "{network.macs:,} MAC, {network.parameters:,}",
     ),
     Mutation(
-        "11",
+        "17",
         "helpers/native/_cubin.py",
         "return next((kind for kind in OPERAND_KINDS if kind in found), None)",
         "return next((kind for kind in reversed(OPERAND_KINDS) if kind in found), None)",
@@ -234,7 +234,7 @@ MUTATIONS = (
         'index=columns).T.rename({"device"',
     ),
     Mutation(
-        "13",
+        "19",
         "helpers/studies/replicas/_contractions.py",
         "return table.new_zeros(data, points, FLAVOURS).index_copy",
         "return table.new_zeros(data, points, FLAVOURS + 1).index_copy",
@@ -242,7 +242,7 @@ MUTATIONS = (
         'tables = {"one flavour": ',
     ),
     Mutation(
-        "13",
+        "19",
         "helpers/studies/replicas/_programs.py",
         "terms = 2 * half - half.detach()",
         "terms = half",
@@ -250,7 +250,7 @@ MUTATIONS = (
         "runs = {",
     ),
     Mutation(
-        "14",
+        "20",
         "helpers/studies/convolution_time/_algorithms.py",
         "return pairs * tiles * (tile + 2) ** 2",
         "return pairs * tiles * (tile + 1) ** 2",
@@ -258,7 +258,7 @@ MUTATIONS = (
         "fewer.reveal(",
     ),
     Mutation(
-        "14",
+        "20",
         "helpers/studies/convolution_time/_judging.py",
         "return sum(shapes[place] in fitted for place in test)",
         "return len({shapes[place] for place in test} & fitted)",
@@ -266,23 +266,23 @@ MUTATIONS = (
         "leaked.reveal(",
     ),
     Mutation(
-        "15",
-        "helpers/studies/decoding/_counting.py",
-        "scales = {8: 2 * rows, 4: 4 * (rows * columns // _GROUP)}.get(bits, 0)",
-        "scales = {8: 2 * rows, 4: 2 * (rows * columns // _GROUP)}.get(bits, 0)",
-        "a scale for each group of 4-bit weights counted, and its zero forgotten",
-        "{fit} of {len(rows)} rows fit",
-    ),
-    Mutation(
-        "15",
+        "22",
         "helpers/models.py",
         "shape = len(self.blocks), 2, whole_number",
         "shape = len(self.blocks), 1, whole_number",
         "a cache with room for keys and none for values",
-        "bet.reveal(modelled=2 * 32",
+        "token_bytes.reveal(modelled=32",
     ),
     Mutation(
-        "16",
+        "22",
+        "helpers/studies/decoding/_generating.py",
+        "for length in range(min(self.order, last + 1)):",
+        "for length in range(min(1, last + 1)):",
+        "a draft that never looks at the tokens before",
+        "drafted = decoding.speculate(",
+    ),
+    Mutation(
+        "08",
         "helpers/parallel/_comparing.py",
         "max(map(_tensor_bytes, given), default=0)",
         "min(map(_tensor_bytes, given), default=0)",
@@ -290,7 +290,7 @@ MUTATIONS = (
         "more.reveal(",
     ),
     Mutation(
-        "16",
+        "08",
         "helpers/layouts/_costs.py",
         "_RING_STEPS[collective] * (ranks - 1) / ranks * size_bytes",
         "_RING_STEPS[collective] * size_bytes",
@@ -298,7 +298,7 @@ MUTATIONS = (
         "rank 0 sent",
     ),
     Mutation(
-        "17",
+        "16",
         "helpers/numbers/_formats.py",
         "code = 2 ** (exponent_bits + mantissa_bits) - 1 - infinities - nan_codes // 2",
         "code = 2 ** (exponent_bits + mantissa_bits) - 1",
@@ -306,7 +306,7 @@ MUTATIONS = (
         "def described(name)",
     ),
     Mutation(
-        "17",
+        "16",
         "helpers/numbers/_integers.py",
         "left[:, 0::2, None] * right[0::2] + left[:, 1::2, None] * right[1::2]",
         "left[:, :, None] * right",
@@ -314,7 +314,7 @@ MUTATIONS = (
         "bet.reveal(simulated=",
     ),
     Mutation(
-        "18",
+        "21",
         "helpers/studies/attention/_streams.py",
         """            yield self.block(1, j, columns), False
             yield self.block(2, j, columns), False
@@ -325,7 +325,7 @@ MUTATIONS = (
         "reads.reveal(",
     ),
     Mutation(
-        "18",
+        "21",
         "helpers/studies/attention/_computing.py",
         "kept[storage.data_ptr()] = tensor, storage.nbytes()",
         "kept[len(kept)] = tensor, storage.nbytes()",

@@ -162,7 +162,6 @@ def test_too_few_cells_to_write_too_few_predictions_and_a_long_run():
     assert [problem.what for problem in form.sizes(read, notebook.unexecuted(read))] == [
         "1 functions that the reader writes, 3 to 6",
         "0 predictions, 4 to 8",
-        "100 minutes, at most 90",
     ]
 
 

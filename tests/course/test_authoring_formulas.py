@@ -16,7 +16,7 @@ from helpers.parallel.pipeline import _schedules as schedules
 from helpers.sources import _updates as updates
 from tools.authoring import lesson
 from tools.authoring.course import HERE
-from tools.authoring.rules import formulas
+from tools.authoring.rules import formulas, symbols
 
 LESSONS = HERE.lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.number)
@@ -28,7 +28,7 @@ def sheet() -> str:
 
 
 def test_the_sheet_is_what_the_lessons_make_of_it_now(sheet):
-    assert sheet == formulas.page(LESSONS), "run python -m tools.authoring table --write"
+    assert sheet == formulas.page(LESSONS, symbols.read(HERE.symbols)), "run python -m tools.authoring table --write"
 
 
 @each_lesson
@@ -125,20 +125,20 @@ RING = {"p": 8, "n": 1_000_000, "alpha": 3e-5, "W": 2e9}
          lambda: simulators.naive_traffic(10, 7, 5, tile=2).global_reads),
         ("02", r"2\,m\,n\,k / t", {"m": 8, "n": 12, "k": 5, "t": 4},
          lambda: simulators.tiled_traffic(8, 12, 5, tile=4).global_reads),
-        ("03", r"2 \sin \frac{\pi}{2 (2d+1)}", {"d": 3}, lambda: updates.stability_limit(3)),
-        ("04", r"2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,\frac{n}{W}", RING,
+        ("04", r"2 \sin \frac{\pi}{2 (2d+1)}", {"d": 3}, lambda: updates.stability_limit(3)),
+        ("05", r"2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,\frac{n}{W}", RING,
          lambda: costs.ring_all_reduce_s(8, 1_000_000, link=LINK)),
-        ("04", r"2(p-1)(\alpha + \frac{n}{W})", RING,
+        ("05", r"2(p-1)(\alpha + \frac{n}{W})", RING,
          lambda: costs.gather_broadcast_all_reduce_s(8, 1_000_000, link=LINK)),
-        ("04", r"\sqrt{2CM}", {"C": 30, "M": 9000}, lambda: feeding.young_interval_s(save_s=30, mtbf_s=9000)),
-        ("05", r"\frac{p-1}{m}", {"p": 4, "m": 8}, lambda: schedules.bubble_ratio("gpipe", ranks=4, microbatches=8)),
-        ("05", r"\frac{p-1}{v\,m}", {"p": 4, "v": 2, "m": 8},
+        ("05", r"\sqrt{2CM}", {"C": 30, "M": 9000}, lambda: feeding.young_interval_s(save_s=30, mtbf_s=9000)),
+        ("06", r"\frac{p-1}{m}", {"p": 4, "m": 8}, lambda: schedules.bubble_ratio("gpipe", ranks=4, microbatches=8)),
+        ("06", r"\frac{p-1}{v\,m}", {"p": 4, "v": 2, "m": 8},
          lambda: schedules.bubble_ratio("interleaved", ranks=4, microbatches=8, chunks=2)),
-        ("05", r"2\frac{p-1}{p}n", {"p": 4, "n": 4000},
+        ("06", r"2\frac{p-1}{p}n", {"p": 4, "n": 4000},
          lambda: collectives.collective("all_reduce", "ring", world_size=4, length=1000).busiest_port_bytes),
-        ("16", r"\frac{p-1}{p}n", {"p": 4, "n": 4000},
+        ("08", r"\frac{p-1}{p}n", {"p": 4, "n": 4000},
          lambda: collectives.collective("all_gather", "ring", world_size=4, length=1000).busiest_port_bytes),
-        ("06", r"\max(0, t_l - W P\, t_d)", {"t_l": 0.1, "W": 2, "P": 1, "t_d": 0.02},
+        ("10", r"\max(0, t_l - W P\, t_d)", {"t_l": 0.1, "W": 2, "P": 1, "t_d": 0.02},
          lambda: late_wait_s(0.1, 2, 1, 0.02)),
     ],
 )  # fmt: skip

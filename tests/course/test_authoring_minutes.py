@@ -8,12 +8,12 @@ from tools.authoring.cells import Cell
 from tools.authoring.minutes import minutes
 
 
-def cell(kind="code", source="1", **metadata):
-    return Cell(kind, source, (), metadata, 1)
+def cell(kind="code", source="1", tags=(), **metadata):
+    return Cell(kind, source, tags, metadata, 1)
 
 
-def text(words):
-    return cell("markdown", "word " * words)
+def text(words, tags=()):
+    return cell("markdown", "word " * words, tags)
 
 
 @pytest.mark.parametrize(
@@ -21,15 +21,21 @@ def text(words):
     [
         ([], 0, 0),
         ([text(1)], 0, 5),
-        ([text(900)], 0, 5),
-        ([text(901)], 0, 10),
-        ([text(900)], 10, 10),
-        ([cell()] * 15, 0, 5),
-        ([cell()] * 16, 0, 10),
-        ([cell(source='a = helpers.predict("?", "s")')] * 6, 0, 15),  # 6 * (1.5 + 1/3)
+        ([text(650)], 0, 5),
+        ([text(651)], 0, 10),
+        ([text(650)], 10, 10),
+        ([text(6500, ("recap",))], 0, 0),
+        ([cell("markdown", "- word " * 2000)], 0, 0),
+        ([cell(source="1\n" * 60)], 0, 5),
+        ([cell(source="1\n" * 60 + "2")], 0, 10),
+        ([cell(source="1\n\n# why\n" * 60)], 0, 5),
+        ([cell(source="1\n" * 600, tags=("hide-input",))], 0, 0),
+        ([cell(source='a = helpers.predict("?", "s")')] * 6, 0, 15),  # 6 * (2 + 1/12)
         ([cell("markdown", "predict() predict()")], 0, 5),
-        ([cell(source="a = model.predict(b)")] * 12, 0, 5),  # 12 / 3
+        ([cell(source="a = model.predict(b)")] * 60, 0, 5),
         ([cell(yours="f")], 0, 10),
+        ([cell(yours="f", takes=5)] * 2, 0, 10),
+        ([cell(yours="f", takes=15, source="1\n" * 100)], 0, 15),
         ([cell(answer="f")], 0, 15),
         ([cell("markdown", "Why?", written="f")] * 3, 0, 10),
         ([], 301, 10),

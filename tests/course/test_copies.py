@@ -166,7 +166,14 @@ def test_this_courses_copy_has_all_its_lessons_and_exercises_and_no_output(ours)
         one.notebook_name for one in HERE.appendices()
     ]
     folders = {"appendix"} if HERE.appendices() else set()
-    assert {path.name for path in ours.iterdir() if path.is_dir()} == {"exercises", "recorded", "scripts", *folders}
+    assert {path.name for path in ours.iterdir() if path.is_dir()} == {
+        "checks",
+        "exercises",
+        "map",
+        "recorded",
+        "scripts",
+        *folders,
+    }
 
 
 def test_all_links_of_this_courses_copy_lead_to_a_file_in_it(ours):
@@ -294,6 +301,64 @@ def test_what_is_gone_from_the_course_stays_and_what_the_reader_removed_comes_ba
     assert (made / "my_course" / PAGE).exists()
     assert (made / "my_course" / LESSON).exists()
     assert again(made, capsys) == []
+
+
+def renumber(root):
+    """Give the course's one lesson the number 05, as an update of the course does."""
+    for path in list((root / "course").rglob("04_*.ipynb")):
+        path.rename(path.with_name(path.name.replace("04_", "05_")))
+    text = "# Glossary\n\nFrom [lesson 05](05_ring.ipynb), [how](../CONTRIBUTING.md).\n"
+    write(root / "course" / PAGE, text)
+
+
+def names(root):
+    return {path.relative_to(root / "my_course").as_posix() for path in everything(root)}
+
+
+def test_a_lesson_with_a_new_number_takes_its_files_along_and_nothing_is_said(made, capsys):
+    before = names(made)
+    renumber(made)
+    write(made / "course" / "05_ring.ipynb", lesson("New text"))
+    assert again(made, capsys) == []
+    assert names(made) == {name.replace("04_", "05_") for name in before}
+    assert read(made, "05_ring.ipynb").cells[0].source.startswith("New text")
+    assert again(made, capsys) == []
+
+
+def test_what_the_reader_wrote_is_found_under_the_new_number(made, capsys):
+    """Cells, a new version beside, a copy of the reader's own, and the predictions: each to the byte."""
+    write(made / "my_course" / update.PREDICTIONS, '[{"question": "How long?", "value": 3}]\n')
+    change(made, LESSON, 0, source="My note")
+    write(made / "course" / LESSON, lesson("Second"))
+    again(made, capsys)
+    write(made / "my_course" / "04_ring-Copy1.ipynb", lesson("Mine too"))
+    change(made, EXERCISE, 1, source="2")
+    theirs = {path.name: path.read_bytes() for path in everything(made) if path.name != update.MANIFEST}
+    renumber(made)
+    write(made / "course" / "05_ring.ipynb", lesson("Third"))
+    said = again(made, capsys)
+    assert "04_ring.ipynb is 05_ring.ipynb now: its lesson has another number" in said
+    assert (
+        "exercises/04_ring_exercises.ipynb is exercises/05_ring_exercises.ipynb now: its lesson has another number"
+        in said
+    )
+    assert "05_ring.ipynb is yours and stays; the course has a newer version, see 05_ring.new.ipynb" in said
+    kept = {path.name: path.read_bytes() for path in everything(made)}
+    for name in ("04_ring.ipynb", "04_ring-Copy1.ipynb", "04_ring_exercises.ipynb", update.PREDICTIONS):
+        assert kept[name.replace("04_", "05_")] == theirs[name]
+    assert not [name for name in kept if name.startswith("04_")]
+    assert read(made, "05_ring.new.ipynb").cells[0].source.startswith("Third")
+    assert again(made, capsys) == []
+
+
+def test_a_file_under_the_new_number_is_not_written_over(made, capsys):
+    mine = change(made, LESSON, 0, source="My note")
+    write(made / "my_course" / "05_ring.ipynb", lesson("Mine too"))
+    renumber(made)
+    said = again(made, capsys)
+    assert f"{LESSON} is no longer part of the course; it stays as it is" in said
+    assert (made / "my_course" / LESSON).read_bytes() == mine
+    assert read(made, "05_ring.ipynb").cells[0].source.startswith("Mine too")
 
 
 @pytest.mark.parametrize("damaged", ["{", "[]", '{"04_ring.ipynb": {"what": 1}}'])

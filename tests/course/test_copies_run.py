@@ -5,23 +5,16 @@ from __future__ import annotations
 import nbformat
 import pytest
 
-from tools.authoring import notebook, run, yours
+from tests.ci import one_in_test
+from tools.authoring import notebook, proof, run, yours
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError, parse
 from tools.copies import form, update
-
-EVERY_DAY = "04"  # the others in `make release`
 
 
 def written(lesson):
     """Return the names of the functions that a lesson's reader writes."""
     return [cell.metadata["yours"] for cell in lesson.cells if "yours" in cell.metadata]
-
-
-def marks(lesson):
-    return (
-        () if lesson.name.startswith(EVERY_DAY) and written(lesson) else (pytest.mark.release, pytest.mark.timeout(900))
-    )
 
 
 def ran(lesson, folder):
@@ -45,8 +38,10 @@ def ours(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "lesson", [pytest.param(one, id=one.name, marks=marks(one)) for one in (*HERE.lessons(), *HERE.appendices())]
+    "lesson",
+    one_in_test((*HERE.lessons(), *HERE.appendices()), name=lambda lesson: lesson.name, lesson="systolic_arrays"),
 )
 def test_a_lesson_runs_to_its_end_on_untouched_stubs(lesson, ours):
     said = ran(lesson, ours)
@@ -54,6 +49,35 @@ def test_a_lesson_runs_to_its_end_on_untouched_stubs(lesson, ours):
     for name, text in said.items():
         assert "not written yet" in text
         assert f"Below, the course's {name} is used.\n" in text
+
+
+def in_a_style():
+    """Return a parameter for each lesson whose source has right answers in other styles, and each style."""
+    return [
+        pytest.param(one, style, id=f"{one.name}-style-{style}")
+        for one in HERE.lessons() if one.right
+        for style in yours.STYLES
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("lesson", "style"), in_a_style())
+def test_a_lesson_runs_to_its_end_on_right_answers_in_another_style(lesson, style, ours):
+    """Without an error (it would end the run) and without a word on stderr, such as a warning."""
+    answers = proof.in_style(lesson, style)
+    made = nbformat.read(ours / lesson.notebook_name, as_version=4)
+    for cell in made.cells:
+        if "yours" in cell.metadata:
+            cell.source = answers[cell.metadata["yours"]]
+    cells = run.run(made, lesson, folder=(ours / lesson.notebook_name).parent).cells
+    said = [output for cell in cells for output in cell.get("outputs", []) if output.get("name") == "stderr"]
+    assert said == []
+    for cell in cells:
+        if "checks" in cell.metadata:
+            text = "".join(output.get("text", "") for output in cell.outputs)
+            assert f"Below, your {cell.metadata['checks']} is used.\n" in text
 
 
 SOURCE = '''# ---

@@ -71,6 +71,7 @@ def resumed(tmp_path_factory):
     return root, kept, left, done, working
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_a_killed_run_is_finished_and_loses_no_grade(resumed):
     root, kept, _, done, _ = resumed
@@ -81,11 +82,13 @@ def test_a_killed_run_is_finished_and_loses_no_grade(resumed):
     )
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_process(resumed):
     assert resumed[2] == []
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_what_a_killed_run_leaves_is_removed_by_the_next(resumed):
     root, *_, working = resumed
@@ -93,6 +96,7 @@ def test_what_a_killed_run_leaves_is_removed_by_the_next(resumed):
     assert not list(root.glob(".grading-*"))
 
 
+@pytest.mark.ci
 @pytest.mark.slow
 def test_marks_and_comments_of_a_person_survive(resumed):
     root, *_ = resumed
@@ -381,6 +385,27 @@ def test_a_date_that_was_mended_is_read_without_marking_again(tmp_path):
         assert ("handed in 2026-11-22 10:00 UTC" in page.read_text()) == shown
 
 
+@pytest.mark.parametrize("begun", ["released", "written"])
+def test_a_class_keeps_the_names_with_which_it_began(tmp_path, begun):
+    """Its gradebook has one assignment, under its old number, whatever number a student's file has now."""
+    old = f"77_{ASSIGNMENT[3:]}"
+    if begun == "released":
+        Book(tmp_path).prepare(HERE, SHEET.named(old))
+    else:
+        handout.release_into(tmp_path, [SHEET.named(old)], HERE)
+    hand_in(tmp_path / "submitted", "ann", b"no notebook")
+    hand_in(tmp_path / "submitted", "ben", b"no notebook").rename(tmp_path / "submitted" / "ben" / f"{old}.ipynb")
+    done = grade.grade(tmp_path / "submitted", tmp_path, limits=LIMITS)
+    assert (done.new, done.strange) == (2, ())
+    assert {name: row["assignment"] for name, row in rows(tmp_path).items()} == {"ann": old, "ben": old}
+    with Gradebook(f"sqlite:///{tmp_path / 'gradebook.db'}") as book:
+        assert [one.name for one in book.assignments] == [old]
+    assert [path.name for path in (tmp_path / "source").iterdir()] == [old]
+    assert sorted(path.name for path in (tmp_path / "feedback").rglob("*.html")) == [f"{old}.html"] * 2
+    again = handout.nbgrader_folder(HERE, tmp_path, [SHEET.lesson.number])
+    assert again == [tmp_path / "source" / old / f"{old}.ipynb"]
+
+
 def test_what_a_killed_run_left_half_written_is_removed(tmp_path):
     left = [tmp_path / ".grading-x" / "one", tmp_path / ".0a.tmp", tmp_path / "marks" / "ann" / ".0b.tmp"]
     kept = [tmp_path / "submitted" / "ann" / ".mine.tmp", tmp_path / "marks" / "ann" / "a.json"]
@@ -423,7 +448,7 @@ def test_marks_are_made_anew_for_a_changed_file_or_changed_exercises(tmp_path):
     one = intake.Submission("ann", ASSIGNMENT, path)
     before = grade._fingerprint(SHEET, one)
     assert grade._fingerprint(SHEET, one) == before
-    assert grade._fingerprint(sheets.load(HERE, ["03"])[0], one) != before
+    assert grade._fingerprint(sheets.load(HERE, ["04"])[0], one) != before
     path.write_bytes(path.read_bytes() + b"\n")
     assert grade._fingerprint(SHEET, one) != before
 

@@ -13,6 +13,7 @@ from tools.exercises.sheets import WRITTEN_STUB
 from tools.grading import intake
 
 QUESTION = SHEET.written[0]
+OTHER_EDITION = f"77_{ASSIGNMENT[3:]}.ipynb"
 STUBS = {cell.metadata.nbgrader.grade_id: cell.source for cell in sheets.released(SHEET).cells}
 
 
@@ -131,6 +132,9 @@ FILES = {
     "Canvas of a browser's": ([f"{ASSIGNMENT} (2)-1.ipynb"], f"{ASSIGNMENT} (2)-1.ipynb", ""),
     "Windows": ([f"{ASSIGNMENT}.IPYNB"], f"{ASSIGNMENT}.IPYNB", ""),
     "JupyterLab": ([f"{ASSIGNMENT}-Copy1.ipynb"], f"{ASSIGNMENT}-Copy1.ipynb", ""),
+    "another edition's number": ([OTHER_EDITION], OTHER_EDITION, ""),
+    "two editions": ([f"{ASSIGNMENT}.ipynb", OTHER_EDITION], f"{ASSIGNMENT}.ipynb",
+                     f"holds '{OTHER_EDITION}', of which one may be meant"),
     "the name itself": ([f"{ASSIGNMENT}.ipynb", "notes.ipynb"], f"{ASSIGNMENT}.ipynb", ""),
     "a copy besides": ([f"{ASSIGNMENT}.ipynb", f"{ASSIGNMENT} (1).ipynb"], f"{ASSIGNMENT}.ipynb",
                        f"holds '{ASSIGNMENT} (1).ipynb', of which one may be meant"),

@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.ci
 def test_every_mark_of_a_class_is_right(tmp_path):
     """A small class here; ``python -m tests.course.grading_class`` makes the whole one of sixty, and checks it."""
     roster = hand_in_class(tmp_path, SMALL)

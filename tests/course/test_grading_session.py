@@ -76,7 +76,9 @@ def marked(session, sheet, name, answer):
 
 
 EXERCISES = [
-    pytest.param(sheet, name, id=f"{sheet.lesson.number}-{name}") for sheet in SHEETS for name in sheet.exercises
+    pytest.param(sheet, name, id=f"{sheet.lesson.number}-{name}", marks=() if sheet is SHEETS[0] else pytest.mark.ci)
+    for sheet in SHEETS
+    for name in sheet.exercises
 ]
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.ci import one_in_test
 from tests.course.mutations import MUTATIONS
 from tools.authoring import audit, mutation
 from tools.authoring.course import HERE
-from tools.authoring.rules import shares
 
 SANITIZE = Path(__file__).parent / "sanitize.cfg"
-LESSONS, APPENDICES = HERE.lessons(), HERE.appendices()
+LESSONS = HERE.lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 
 
@@ -30,15 +30,6 @@ def test_the_pages_that_all_lessons_share_keep_the_rules():
     assert [str(problem) for problem in audit.shared(HERE)] == []
 
 
-def test_the_lessons_compare_what_they_show(record_property):
-    rules = shares.patterns(SANITIZE)
-    table = shares.shares([shares.share(lesson.name, HERE.built(lesson), rules) for lesson in (*LESSONS, *APPENDICES)])
-    record_property("what the lessons compare", str(table))
-    assert table.lessons
-    few = [one.lesson for one in table.lessons if one.compared_share is None or one.compared_share < shares.LEAST_SHARE]
-    assert few == [], f"compare at least {100 * shares.LEAST_SHARE:.0f} % of the cells that show something\n{table}"
-
-
 def test_every_lesson_has_mutations():
     counts = Counter(one.lesson for one in MUTATIONS)
     assert {lesson.number for lesson in LESSONS if counts[lesson.number] < mutation.LEAST_PER_LESSON} == set()
@@ -46,7 +37,7 @@ def test_every_lesson_has_mutations():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@each_lesson
+@pytest.mark.parametrize("lesson", one_in_test(LESSONS, name=lambda lesson: lesson.name, lesson="decoding"))
 def test_a_lesson_notices_planted_bugs(lesson, kernels, record_property):
     chosen = [one for one in MUTATIONS if one.lesson == lesson.number]
     caught = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE, kernels=kernels)

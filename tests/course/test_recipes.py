@@ -85,7 +85,7 @@ def test_what_a_system_packs_comes_back_as_what_it_imports(home, capsys, system,
     capsys.readouterr()
 
 
-@pytest.mark.release  # ten seconds of nbgrader; tests/course/test_server_class.py goes the same way every day
+@pytest.mark.ci
 def test_a_class_on_an_exchange_gets_its_pages_back(home, monkeypatch, capsys):
     exchange = home / "exchange"
     exchange.mkdir(mode=0o777)

@@ -42,7 +42,7 @@ INBOUND = f"/srv/nbgrader/exchange/{COURSE_ID}/inbound"
 SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": {"windowingMode": "none"},
             "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false"}}  # fmt: skip
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.ci, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,22 @@ def test_a_changed_source_is_seen(built):
     assert found.what.endswith("run make student")
 
 
+def test_a_changed_text_keeps_the_outputs_and_changed_code_does_not(built):
+    made = built.folder / "exercises" / f"{NAME}.ipynb"
+    before = nbformat.read(made, as_version=4)
+    edit(source(built), "# ## Exercise 2: cold against warm\n", "# ## Exercise 2: cold and warm\n")
+    assert sheets.keep(built) == [made]
+    assert sheets.problems(built) == []
+    after = nbformat.read(made, as_version=4)
+    shown = [[cell.outputs for cell in one.cells if cell.cell_type == "code"] for one in (before, after)]
+    assert shown[0] == shown[1]
+    edit(
+        source(built), "from helpers import exercises, plotting", "import math\nfrom helpers import exercises, plotting"
+    )
+    with pytest.raises(AuthoringError, match="has other code than its source has; run make student"):
+        sheets.keep(built)
+
+
 def test_a_changed_hidden_test_alone_is_seen_by_its_cell_id(built):
     edit(source(built), "random.Random(1013)", "random.Random(7)")
     assert len(sheets.problems(built)) == 1

@@ -33,7 +33,8 @@ def limits(**changes) -> MachineLimits:
     """A machine of round numbers: ridge points at 0.5, 1 and 4 FLOP a byte in float32."""
     values = {
         "device": "cpu", "threads": torch.get_num_threads(), "date": "", "versions": {}, "chase": "none",
-        "memory_levels": LEVELS, "peak_flops": {"float32": 100e9, "float64": 50e9}, "call_overhead_s": 1e-6,
+        "memory_levels": LEVELS, "peak_flops": {"float32": 100e9, "float64": 50e9},
+        "product_flops": {"float32": 80e9, "float64": 50e9}, "call_overhead_s": 1e-6,
         "launch_s": None, "host_to_device_bytes_per_s": None, "device_to_host_bytes_per_s": None, "unstable": (),
         "notes": (), "latencies": (), "bandwidths": (),
     }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -13,7 +15,8 @@ from helpers.steps import ForwardError, ModelError
 
 LIMITS = MachineLimits(
     device="cpu", threads=torch.get_num_threads(), date="", versions={}, chase="none",
-    memory_levels=(MemoryLevel("memory", None, 100e-9, 25e9),), peak_flops={"float32": 100e9}, call_overhead_s=1e-6,
+    memory_levels=(MemoryLevel("memory", None, 100e-9, 25e9),), peak_flops={"float32": 100e9},
+    product_flops={"float32": 80e9}, call_overhead_s=1e-6,
     launch_s=None, host_to_device_bytes_per_s=None, device_to_host_bytes_per_s=None, unstable=(), notes=(),
     latencies=(), bandwidths=(),
 )  # fmt: skip
@@ -63,6 +66,7 @@ FORMS = {
     "two arguments": (bilinear, (X, Y)),
     "a list of arguments": (bilinear, [X, Y]),
     "two keywords": (bilinear, {"input1": X, "input2": Y}),
+    "shapes by name": (bilinear, {"input1": (2, 8), "input2": (2, 8)}),
     "token ids": (embedding, TOKENS),
     "token ids by name": (embedding, {"input": TOKENS}),
     "two tensors of which one is the other": (bilinear, (X, X)),
@@ -94,11 +98,18 @@ def test_one_input_counts_the_same_in_every_form():
     assert len(set(peaks)) == 1
 
 
+class WithoutParts(nn.Module):
+    def __init__(self):
+        pass
+
+
 REFUSED = {
     "a class": (lambda: nn.Linear, {"inputs": (2, 8)}, TypeError, "Linear is a class; give a model made of it"),
     "no model": (lambda: 3, {"inputs": (2, 8)}, TypeError, "model=3 is an int; give a torch.nn.Module"),
     "a lazy layer": (lambda: nn.LazyLinear(4), {"inputs": (2, 8)}, ModelError, "weight has no shape yet (a lazy"),
     "TorchScript": (lambda: torch.jit.script(linear()), {"inputs": (2, 8)}, ModelError, "the model is a TorchScript"),
+    "no super": (WithoutParts, {"inputs": X}, ModelError, "a module has no parts ('WithoutParts' object has no"),
+    "too large": (linear, {"shape": (1, 2**40, 2**30, 8)}, ValueError, "does not fit into memory; give a smaller"),
     "a number": (linear, {"inputs": 8}, TypeError, "8 is neither a shape nor inputs; give a shape such as"),
     "no whole numbers": (linear, {"inputs": (2.0, 8)}, TypeError, "(2.0, 8) is neither a shape nor inputs"),
     "text": (linear, {"shape": "2, 8"}, TypeError, "'2, 8' is neither a shape nor inputs"),
@@ -121,6 +132,53 @@ def test_every_function_refuses_with_the_same_sentence(case):
     [(_, sentence)] = said
     assert words in sentence
     assert "\n" not in sentence
+
+
+class Threads(nn.Module):
+    """Calls its layers in threads; with ``looks`` it looks what became of them."""
+
+    def __init__(self, looks):
+        super().__init__()
+        self.layers, self.looks = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)), looks
+
+    def forward(self, x):
+        with ThreadPoolExecutor(2) as pool:
+            calls = [pool.submit(layer, x) for layer in self.layers]
+        return sum(call.result() for call in calls) if self.looks else self.layers[0](x)
+
+
+@pytest.mark.parametrize("looks", [True, False])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_forward_in_threads_is_refused(name, looks):
+    function, how = FUNCTIONS[name]
+    with pytest.raises(ForwardError, match="calls a Linear in another thread, whose operators are not seen; let it"):
+        function(Threads(looks), (2, 8), **how)
+
+
+class Bag:
+    """An object of a class that nobody knows."""
+
+
+class Bagged(nn.Module):
+    def __init__(self, keep):
+        super().__init__()
+        self.layer, self.keep = nn.Linear(8, 4), keep
+
+    def forward(self, x):
+        bag, y = Bag(), self.layer(x)
+        if self.keep:
+            bag.logits = [{"y": y}]
+        return bag
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_outputs_of_an_unknown_class(name):
+    function, how = FUNCTIONS[name]
+    result = function(Bagged(keep=True), (2, 8), **how)
+    if name.startswith("profile_ops"):
+        assert (result.forward_macs, result.backward_macs) == (64, 64)
+    with pytest.raises(ModelError, match="the model returned Bag without a"):
+        function(Bagged(keep=False), (2, 8), **how)
 
 
 def test_a_forward_that_cannot_be_followed_is_an_error_of_the_model():

@@ -84,6 +84,20 @@ def test_a_steady_function_stops_early_and_the_budget_is_kept() -> None:
     assert 1.0 <= noisy.now_s - measured.cold_s <= 1.0 + 0.003
 
 
+def test_in_the_test_of_a_notebook_a_tenth_of_the_budget_is_spent_and_stable_means_the_same(monkeypatch) -> None:
+    monkeypatch.setenv("HELPERS_EARLY_END", "1")
+    noisy, steady = FakeMachine(itertools.cycle([1.0, 3.0])), FakeMachine()
+    assert not timing.measure(noisy.work(0.001), budget_s=10.0, clock=noisy.clock).stable
+    assert timing.measure(steady.work(0.001), budget_s=10.0, clock=steady.clock).stable
+    unequal = FakeMachine(itertools.cycle([1.0, 3.0, 2.0]))
+    both = {"a": unequal.work(0.001), "b": unequal.work(0.001)}
+    assert not timing.compare(both, budget_s=10.0, seed=0, clock=unequal.clock).stable
+    taken = FakeMachine()
+    assert len([taken.advance(0.01) for _ in runs.rounds(10.0, taken.clock)]) == 100
+    for machine in (noisy, steady, unequal, taken):
+        assert 1.0 - 1e-9 <= machine.now_s <= 1.05
+
+
 @pytest.mark.parametrize("seconds", [1e-7, 3e-6, 5e-5, 1e-4, 2e-2])
 def test_calls_per_run_lift_a_run_above_the_clock(seconds: float) -> None:
     machine = FakeMachine()

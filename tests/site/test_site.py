@@ -16,9 +16,9 @@ from tests.planted import ROOT
 from tools.authoring.course import HERE, Course
 from tools.site import staging
 
-LESSONS = ("02", "09")
-SHOWN = ("index.html", "02_compute_and_roofline.html", "09_systolic_arrays.html", "glossary.html", "formulas.html",
-         "exercises/09_systolic_arrays_exercises.html", "appendix/02_compute_and_roofline.html", "decks.html",
+LESSONS = ("02", "14")
+SHOWN = ("index.html", "02_compute_and_roofline.html", "14_systolic_arrays.html", "glossary.html", "formulas.html",
+         "exercises/14_systolic_arrays_exercises.html", "appendix/02_compute_and_roofline.html", "decks.html",
          "recorded_machines.html", "licences.html",
          "index_of_functions.html", "genindex.html", "api/index.html", "api/helpers.memory.html",
          "api/helpers.simulators.systolic.html")  # fmt: skip
@@ -93,6 +93,7 @@ def shown(chromium, page: Path, **context) -> Iterator:
         made.close()
 
 
+@pytest.mark.ci
 def test_the_files_that_a_host_looks_for_are_at_the_root(site):
     assert {"index.html", "searchindex.js", "slides"} <= {path.name for path in site.iterdir()}
     assert sorted(path.name[:2] for path in (site / "slides").iterdir()) == sorted(LESSONS)
@@ -127,11 +128,12 @@ def faults(site: Path) -> list[str]:
     return wrong
 
 
+@pytest.mark.ci
 def test_no_page_has_a_dead_link_a_picture_without_words_or_a_second_title(site):
     assert faults(site) == []
 
 
-@pytest.mark.release
+@pytest.mark.ci
 def test_the_whole_site_has_none_either(tmp_path):
     assert faults(built(tmp_path / "site")) == []
 
@@ -172,13 +174,13 @@ def test_the_search_finds_a_word_of_a_lesson(site, chromium):
     with shown(chromium, site / "search.html") as opened:
         opened.goto(f"{(site / 'search.html').as_uri()}?q=systolic")
         opened.wait_for_selector("ul.search li a")
-        assert "09_systolic_arrays.html" in " ".join(
+        assert "14_systolic_arrays.html" in " ".join(
             link.get_attribute("href") for link in opened.query_selector_all("ul.search li a")
         )
 
 
 def test_an_answer_opens_when_its_reader_has_typed_a_number_and_stays_open(site, chromium):
-    with shown(chromium, site / "09_systolic_arrays.html") as opened:
+    with shown(chromium, site / "14_systolic_arrays.html") as opened:
         asked = opened.locator("[class*='tag_asks-']").nth(1)
         name = next(one for one in asked.get_attribute("class").split() if one.startswith("tag_asks-"))
         folded = opened.locator(f".tag_{name.removeprefix('tag_').replace('asks-', 'answers-')} details")
@@ -199,14 +201,14 @@ def test_an_answer_opens_when_its_reader_has_typed_a_number_and_stays_open(site,
 
 
 def test_without_scripts_an_answer_is_a_plain_fold(site, chromium):
-    with shown(chromium, site / "09_systolic_arrays.html", java_script_enabled=False) as opened:
+    with shown(chromium, site / "14_systolic_arrays.html", java_script_enabled=False) as opened:
         folded = opened.locator("[class*='tag_answers-'] details").first
         folded.locator("summary").click()
         assert folded.get_attribute("open") is not None
 
 
 def test_a_player_moves(site, chromium):
-    with shown(chromium, site / "09_systolic_arrays.html") as opened:
+    with shown(chromium, site / "14_systolic_arrays.html") as opened:
         player = opened.locator("input[type=range]").first
         before = player.input_value()
         opened.evaluate("document.querySelectorAll('details').forEach((one) => one.open = true)")
@@ -215,6 +217,7 @@ def test_a_player_moves(site, chromium):
         assert player.input_value() != before
 
 
+@pytest.mark.ci
 def test_a_term_says_what_it_means_and_a_function_goes_to_the_reference_and_back(site):
     lesson = BeautifulSoup((site / "02_compute_and_roofline.html").read_text(), "html.parser")
     term = lesson.find("a", href="glossary.html#roofline")
@@ -224,8 +227,9 @@ def test_a_term_says_what_it_means_and_a_function_goes_to_the_reference_and_back
     assert 'href="../02_compute_and_roofline.html"' in (site / "api" / "helpers.roofline.html").read_text()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("lesson", "beside"), [("02_compute_and_roofline", ["slides", "exercises", "appendix"]),
-                                                ("09_systolic_arrays", ["slides", "exercises"])])  # fmt: skip
+                                                ("14_systolic_arrays", ["slides", "exercises"])])  # fmt: skip
 def test_a_lesson_leads_to_what_stands_beside_it(site, lesson, beside):
     page = BeautifulSoup((site / f"{lesson}.html").read_text(), "html.parser").article
     led = next(one for one in page.find_all("p") if one.get_text().startswith("Beside it: "))
@@ -236,9 +240,9 @@ def test_a_lesson_leads_to_what_stands_beside_it(site, lesson, beside):
 
 def test_a_known_address_is_on_the_first_page_without_a_picture_from_a_network(tmp_path, monkeypatch):
     monkeypatch.setattr(Course, "address", "https://github.com/somebody/a-course")
-    staging.write(HERE, tmp_path / "pages", numbers=["09"])
+    staging.write(HERE, tmp_path / "pages", numbers=["14"])
     text = (tmp_path / "pages" / "index.md").read_text()
-    lesson = "09_systolic_arrays.ipynb"
+    lesson = "14_systolic_arrays.ipynb"
     assert f"/github/somebody/a-course/blob/colab/course/{lesson})" in text
     assert f"urlpath=lab/tree/my_course/{lesson})" in text
     assert "![" not in text

@@ -102,21 +102,21 @@ def test_four_live_demonstrations_name_their_notebook_their_cell_by_its_heading_
     found = [
         re.search(r"Live, (\d+) s: (\d\d)_\w+\.ipynb, .* cell \[\d+\] under “[^”]{5,}”\. \w", said) for said in notes
     ]
-    assert [match[2] for match in found if match] == ["01", "00", "08", "09"]
+    assert [match[2] for match in found if match] == ["01", "00", "12", "14"]
     assert sum("Live" in said for said in notes) == 4
     for slide, match in zip(SLIDES, found, strict=True):
         assert match is None or int(match[1]) < slide["seconds"] / 2
 
 
 def test_the_wave_is_seen_before_the_bet_on_its_array_and_the_bet_on_the_chain_before_its_curve():
-    places = {text: place for place, slide in enumerate(SLIDES) for _, text, _ in slide.get("cells", ())}
+    places = {(lesson, text): place for place, slide in enumerate(SLIDES) for lesson, text, _ in slide.get("cells", ())}
     titles = [slide["title"] for slide in SLIDES]
     wave, bet = (
         titles.index("Weights load; then numbers pass as a wave"),
         titles.index("Guess: one row on an array of 256 by 256"),
     )
     assert wave < bet
-    assert places["order.reveal("] + 1 == places["one from each line of 64 bytes"]
+    assert places["01", "bet.reveal("] + 1 == places["01", "memory_hierarchy.draw_orders("]
 
 
 def test_the_short_lecture_takes_twenty_five_minutes_and_keeps_bet_acts_and_end():
@@ -204,6 +204,16 @@ def test_a_slide_takes_the_one_cell_that_holds_its_text(course: Path):
         "cell [1] under “H”. See."
     )
     assert frame.footers == ("Hardware ecosystem", "Lesson 98")
+
+
+def test_a_cell_of_an_appendix_is_found_and_named_at_the_foot(course: Path):
+    (course / "appendix").mkdir()
+    cells = [text_cell("## H\n\nText."), code_cell("third()", printed("3 B\n"))]
+    nbformat.write(notebook_of(*cells), course / "appendix" / "98_sample.ipynb")
+    chosen = slide(cells=[["appendix 98", "third()", "output"]], topics=[1])
+    _, notebook, frame = lecture.assemble([chosen], minutes=1, course=course)
+    assert [cell.source for cell in notebook.cells] == ["third()"]
+    assert frame.footers == ("Hardware ecosystem", "Appendix 98")
 
 
 @pytest.mark.parametrize(("text", "count"), [("third()", 0), ("()", 2)])

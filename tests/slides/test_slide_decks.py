@@ -19,13 +19,14 @@ from helpers.hardware.limits._results import LatencyPoint, MachineLimits, Memory
 from helpers.plotting._style import png
 from slides import browser, build, check, pdf
 from slides.cells import SlideError
+from tests.ci import one_in_test
 
 LESSONS = sorted(path for path in build.COURSE.glob("*.ipynb") if re.match(r"\d\d_", path.name))
 
 MOST_SLIDES = 22
 
 
-@pytest.mark.parametrize("mode", check.MODES)
+@pytest.mark.parametrize("mode", [pytest.param(check.MODES[0], marks=pytest.mark.in_test), *check.MODES[1:]])
 def test_the_sample_deck(chromium, sample_deck: Path, mode: str):
     found = check.examine(chromium, sample_deck, mode=mode)
     assert found.problems == ()
@@ -40,7 +41,7 @@ def test_there_are_lessons_to_look_at():
     assert LESSONS, f"no notebook of a lesson in {build.COURSE.name}/"
 
 
-@pytest.mark.parametrize("notebook", LESSONS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("notebook", one_in_test(LESSONS, name=lambda path: path.stem, lesson="systolic_arrays"))
 def test_every_lessons_deck(chromium, notebook: Path, tmp_path: Path):
     built = build.build(notebook, folder=tmp_path)
     deck = tmp_path / f"{notebook.stem}.html"
@@ -487,7 +488,8 @@ LAYERS = [f"conv{place}" for place in range(12)]
 LEVELS = (MemoryLevel("L1", 2**15, 1e-9, 2e11), MemoryLevel("DRAM", 2**33, 1e-7, 2e10))
 LIMITS = MachineLimits(
     device="cpu", threads=1, date="2026-01-01", versions={}, chase="none", memory_levels=LEVELS, bandwidths=(),
-    peak_flops={"float32": 1e11}, call_overhead_s=1e-6, launch_s=None, host_to_device_bytes_per_s=None,
+    peak_flops={"float32": 1e11}, product_flops={"float32": 1e11},
+    call_overhead_s=1e-6, launch_s=None, host_to_device_bytes_per_s=None,
     device_to_host_bytes_per_s=None, unstable=(), notes=(),
     latencies=tuple(LatencyPoint(2**power, 1e-9) for power in range(12, 25)),
 )  # fmt: skip

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.authoring import audit, mutation, pages, warm
+from tools.authoring import audit, mutation, pages, renumber, warm
 from tools.authoring.build import build, keep, refresh
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError
@@ -36,6 +36,8 @@ def _options() -> argparse.ArgumentParser:
         ("check", _check, "say what in the notebooks breaks a rule, without running them"),
         ("table", _table, "show for each lesson which share of what it shows is compared"),
         ("mutate", _mutate, "plant the bugs of tests/course/mutations.py and say which cell catches each"),
+        ("rehearse", _rehearse, "run the notebooks as on other processors, and say which output changes"),
+        ("renumber", _renumber, "give the lessons the numbers of course/order.toml, in names of files and in texts"),
         ("student", _student, "build course/exercises, and a clean tree for students in _build/student"),
         ("solutions", _solutions, "write the exercises with their solutions to _build/solutions, for who learns alone"),
         ("nbgrader", _nbgrader, "write nbgrader's folder of assignments, with their solutions, for grading"),
@@ -47,9 +49,13 @@ def _options() -> argparse.ArgumentParser:
             one.add_argument("--appendix", action="store_true", help="the appendices of these lessons instead")
             one.add_argument("--keep", action="store_true", help="run nothing: new texts, the outputs of before")
             one.add_argument("--draft", action="store_true", help="one run, also where what it measures is not decided")
+        if name == "student":
+            one.add_argument("--keep", action="store_true", help="run nothing: new texts, the outputs of before")
         if name == "table":
             one.add_argument("--readme", action="store_true", help="show the README's table of lessons instead")
             one.add_argument("--write", action="store_true", help="write it and the other pages made from lessons")
+        if name == "rehearse":
+            one.add_argument("--setting", help="one or several, such as avx2+one-core; all that there are by default")
         if name == "nbgrader":
             one.add_argument("--folder", type=Path, default=HERE.root / "_build" / "nbgrader", help="where to write it")
     return parser
@@ -62,17 +68,20 @@ def _build(options: argparse.Namespace) -> int:
         written = build(HERE, options.lessons, appendices=options.appendix, draft=options.draft)
     for path in written:
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
-    return _report(audit.lessons(HERE, options.lessons))
+    return _report(audit.lessons(HERE, options.lessons), options.lessons)
 
 
 def _check(options: argparse.Namespace) -> int:
     problems = audit.lessons(HERE, options.lessons)
-    return _report(problems if options.lessons else problems + audit.shared(HERE))
+    return _report(problems if options.lessons else problems + audit.shared(HERE), options.lessons)
 
 
-def _report(problems: Sequence[Problem]) -> int:
+def _report(problems: Sequence[Problem], lessons: Sequence[str]) -> int:
     for problem in problems:
         print(problem)
+    for one in audit.origins_of(HERE, lessons, SANITIZE):
+        if one.cells:
+            print(one)
     print(f"{len(problems)} problem(s)")
     return 1 if problems else 0
 
@@ -100,14 +109,36 @@ def _mutate(options: argparse.Namespace) -> int:
     return 1 if any(one.cell is None for one in table.mutations) else 0
 
 
+def _rehearse(options: argparse.Namespace) -> int:
+    from tools.authoring.rehearsal import notebooks, rehearse, settings
+
+    names = [options.setting] if options.setting else settings.WHOLE
+    chosen = [settings.chosen(name) for name in names]
+    found = rehearse(HERE, chosen, notebooks(HERE, options.lessons), sanitize=SANITIZE)
+    print(found)
+    return 0 if found.is_clean else 1
+
+
 def _student(options: argparse.Namespace) -> int:
     from tools.exercises import handout, sheets  # they load nbgrader, which no other command needs
 
-    for path in sheets.build(HERE, options.lessons):
+    for path in (sheets.keep if options.keep else sheets.build)(HERE, options.lessons):
         print(f"wrote {path.relative_to(HERE.root).as_posix()}")
     tree = handout.student(HERE, HERE.root / "_build" / "student")
     print(f"wrote {tree.relative_to(HERE.root).as_posix()}, which holds no solution and no hidden test")
     return 0
+
+
+def _renumber(_: argparse.Namespace) -> int:
+    from tools.exercises import sheets
+
+    renamed = renumber.renumber(HERE)
+    print("\n".join(renamed) or "every lesson has its number")
+    if renamed:
+        keep(HERE)
+        keep(HERE, appendices=True)
+        sheets.keep(HERE)
+    return _report(audit.lessons(HERE) + audit.shared(HERE)) if renamed else 0
 
 
 def _solutions(options: argparse.Namespace) -> int:

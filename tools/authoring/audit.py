@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from tools.authoring import made, pages
+from tools.authoring import made, order, pages
 from tools.authoring.course import Course
 from tools.authoring.lesson import APPENDIX, Lesson
 from tools.authoring.problem import Problem
-from tools.authoring.rules import checks, form, formulas, functions, glossary, links, markdown
+from tools.authoring.rules import (
+    checks,
+    form,
+    formulas,
+    functions,
+    glossary,
+    links,
+    markdown,
+    origins,
+    page as page_rules,
+    shares,
+    symbols,
+)
 
 PAGES = ("README.md", "CONTRIBUTING.md", "course/glossary.md", "course/syllabus.md", "course/formulas.md",
-         "course/index_of_functions.md", "course/record_a_gpu.md")  # fmt: skip
+         "course/index_of_functions.md", "course/record_a_gpu.md", "course/rules_of_thumb.md")  # fmt: skip
 
 
 def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
@@ -25,7 +38,10 @@ def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
     for lesson in course.lessons(numbers):
         built = course.built(lesson)
         page = course.notebook(lesson)
-        found += checks.check(lesson, built, everything) + form.check(lesson, built)
+        in_page = lesson.way is not None
+        form_rules = page_rules if in_page else form
+        found += symbols.check(lesson, symbols.read(course.symbols)) if in_page else []
+        found += checks.check(lesson, built, everything) + form_rules.check(lesson, built)
         found += links.check_notebook(lesson.notebook_name, built, page=page, root=course.root)
         found += glossary.check_lesson(lesson.notebook_name, built, entries)
         found += formulas.check(lesson)
@@ -35,6 +51,23 @@ def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
         found += links.check_notebook(appendix.notebook_name, built, page=course.notebook(appendix), root=course.root)
         found += linked(course, appendix)
     return found
+
+
+def origins_of(course: Course, numbers: Sequence[str], sanitize: Path) -> list[origins.Resting]:
+    """Return for each lesson and appendix what its compared values rest on, which another processor may change."""
+    rules = shares.patterns(sanitize)
+    chosen = (*course.lessons(numbers), *course.appendices(numbers))
+    return [origins.resting(one.label, course.built(one), course.package, rules) for one in chosen]
+
+
+def stories(course: Course) -> list[Problem]:
+    """Return a problem for each lesson with a way through the course and without a story."""
+    what = "course/order.toml states its way, and it has no story; write course/source/stories/{}.md first"
+    return [
+        Problem(lesson.notebook_name, None, what.format(lesson.name))
+        for lesson in course.lessons()
+        if lesson.way and not course.story(lesson).is_file()
+    ]
 
 
 def linked(course: Course, appendix: Lesson) -> list[Problem]:
@@ -62,7 +95,8 @@ def shared(course: Course) -> list[Problem]:
         lesson.number: [cell.source for cell in course.built(lesson).cells if cell.cell_type == "markdown"]
         for lesson in everything
     }
-    found = strays(course) + needs(course) + owners(course)
+    found = order.problems(course.acts, [lesson.name for lesson in everything])
+    found += strays(course) + needs(course) + owners(course)
     found += glossary.check_back_links(glossary.read(course.glossary), everything, texts)
     for name in PAGES:
         if (course.root / name).is_file():

@@ -55,6 +55,7 @@ def refresh(course: Course) -> None:
     write(course.readme, pages.with_table(_readme(course), lessons, address=course.address))
     write(course.functions, functions.page(course, lessons))
     for path, text in made.pages(course, lessons).items():
+        path.parent.mkdir(exist_ok=True)
         write(path, text)
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import nbformat
 
-from tools.authoring import lesson
+from tools.authoring import lesson, order
 from tools.authoring.lesson import AuthoringError, Lesson
+from tools.authoring.order import Act
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,25 @@ class Course:
         return self.folder / "syllabus.md"
 
     @property
+    def acts(self) -> tuple[Act, ...]:
+        return order.read(self.folder / "order.toml")
+
+    @property
+    def symbols(self) -> Path:
+        return self.folder / "symbols.toml"
+
+    @property
+    def rules_of_thumb(self) -> Path:
+        return self.folder / "rules_of_thumb.md"
+
+    def map(self, of: Lesson) -> Path:
+        return self.folder / "map" / f"{of.name}.svg"
+
+    @property
+    def course_map(self) -> Path:
+        return self.folder / "map" / "course.svg"
+
+    @property
     def readme(self) -> Path:
         return self.root / "README.md"
 
@@ -56,6 +76,10 @@ class Course:
         path = self.root / "pyproject.toml"
         project = tomllib.loads(path.read_text(encoding="utf-8")).get("project", {}) if path.is_file() else {}
         return project.get("urls", {}).get("Repository", "")
+
+    def story(self, of: Lesson) -> Path:
+        """Where the story of a lesson is, if it has one: plain prose, from which its cells were built."""
+        return self.source_folder / "stories" / f"{of.name}.md"
 
     def source(self, of: Lesson) -> Path:
         return self.source_folder / f"{of.name}.py"
@@ -69,7 +93,12 @@ class Course:
         Raises AuthoringError when a source is ill-formed, two share a number, or a number in ``numbers`` has none.
         """
         read = (lesson.read(path) for path in sorted(self.source_folder.glob("*.py")))
-        found = tuple(replace(one, run_s=_run_s(self.notebook(one))) for one in read)
+        acts = self.acts
+        ways = order.ways(self.folder / "order.toml")
+        found = tuple(
+            replace(one, run_s=_run_s(self.notebook(one)), act=order.act_of(acts, one.name), way=ways.get(one.slug))
+            for one in read
+        )
         known = [one.number for one in found]
         twice = sorted({number for number in known if known.count(number) > 1})
         if twice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ import yaml
 
 from tools.authoring import minutes, yours
 from tools.authoring.cells import AuthoringError, Cell, cells_of
-from tools.authoring.yours import Wrong
+from tools.authoring.order import Way
+from tools.authoring.yours import Right, Wrong
 
 STAGES = ("predict", "run", "look", "explain")
 APPENDIX = "appendix"  # the folder of what belongs to a lesson and is not taught with it, beside sources and notebooks
@@ -46,10 +48,12 @@ class Objective:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson as its source states it: ``wrong`` are the planted versions of what its reader writes, for the tests.
+    """A lesson as its source states it: ``wrong`` are planted versions of what its reader writes, for the tests, and
+    ``right`` are right ones in other styles.
 
-    ``run_s`` are the seconds that its cells took to run when its notebook was built, 0 before that. A lesson's appendix
-    has its number and slug, and neither needs nor objectives.
+    ``run_s`` are the seconds that its cells took to run when its notebook was built, 0 before that. ``act`` is the part
+    of the course that has it, as course/order.toml says, "" in a course without acts. A lesson's appendix has its
+    number and slug, and neither needs, objectives nor an act.
     """
 
     number: str
@@ -59,8 +63,11 @@ class Lesson:
     objectives: tuple[Objective, ...]
     cells: tuple[Cell, ...]
     wrong: tuple[Wrong, ...] = ()
+    right: tuple[Right, ...] = ()
     run_s: int = 0
     is_appendix: bool = False
+    way: Way | None = None
+    act: str = ""
 
     @property
     def minutes(self) -> int:
@@ -87,7 +94,7 @@ def read(path: Path) -> Lesson:
     """
     name = FILE_NAME.fullmatch(path.name)
     if name is None:
-        raise AuthoringError(f"{path.name}: name a source NN_title.py, in lower case, such as 07_working_set.py")
+        raise AuthoringError(f"{path.name}: name a source NN_title.py, in lower case, such as 11_working_set.py")
     try:
         script = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -95,13 +102,15 @@ def read(path: Path) -> Lesson:
     return parse(script, number=name["number"], slug=name["slug"], is_appendix=path.parent.name == APPENDIX)
 
 
+@functools.lru_cache(maxsize=128)  # a command reads all lessons for each of its questions
 def parse(script: str, *, number: str, slug: str, is_appendix: bool = False) -> Lesson:
     """Return the lesson that the text ``script`` describes; ``number`` and ``slug`` are those of its file name."""
     where = f"{APPENDIX}/{number}_{slug}.py" if is_appendix else f"{number}_{slug}.py"
     fields = _fields(_header(script, where), where, _FIELDS_OF_AN_APPENDIX if is_appendix else tuple(_FIELDS))
     if fields["number"] != number:
         raise AuthoringError(f"{where}: number is {fields['number']!r} but the file name says {number!r}")
-    cells, wrong = yours.parted(cells_of(script, where), where)
+    stated = cells_of(script, where)
+    cells, wrong = yours.parted(stated, where)
     yours.refuse_ill_formed(cells, wrong, where)
     return Lesson(
         number=number,
@@ -111,6 +120,7 @@ def parse(script: str, *, number: str, slug: str, is_appendix: bool = False) -> 
         objectives=tuple(_objective(text, where) for text in fields.get("objectives", ())),
         cells=cells,
         wrong=wrong,
+        right=yours.right_answers(stated, where),
         is_appendix=is_appendix,
     )
 

@@ -1,4 +1,4 @@
-"""How long a lesson takes its reader, computed from what it holds: nobody guesses it."""
+"""How long a lesson takes its reader, estimated from what it holds until somebody was timed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,32 @@ from collections.abc import Iterable, Sequence
 
 from tools.authoring.cells import Cell
 
-WORDS_A_MINUTE = 180
-CODE_CELL = 1 / 3  # minutes each
-PREDICTION = 1.5
-YOURS = 6
+WORDS_PER_MINUTE = 130
+LINE_S = 5  # of visible code
+PREDICTION = 2  # minutes each
+YOURS = (5, 15)  # what a function that the reader writes may take; its cell says it: takes=8
+USUAL = 8
 EXERCISE = 12
 QUESTION = 3
 STEP = 5
 
+FOLDED = "hide-input"  # the site's name of the tag: a reader sees the output, and the code after a click
+
 _PREDICTION = re.compile(r"(?<![\w.])(?:helpers\.)?predict\(")  # and not what a fitted model predicts
+_NOT_PROSE = frozenset({"objectives", "recap", "formulas"})
+_BLOCK = re.compile(r"```.*?```|\$\$.*?\$\$", re.DOTALL)
+_LINE = re.compile(r"\s*(?:[|#>]|[-*] |\d+\. )")
 
 
 def words(cells: Iterable[Cell]) -> int:
-    """Return the words of all texts: what stands between spaces, also in tables and formulas."""
-    return sum(len(cell.source.split()) for cell in cells if cell.kind == "markdown")
+    """Return the words of running text: no lists, tables, quotations, headings and formulas in lines of their own."""
+    return sum(len(prose(cell.source).split()) for cell in cells
+               if cell.kind == "markdown" and not _NOT_PROSE & set(cell.tags))  # fmt: skip
+
+
+def prose(text: str) -> str:
+    """Return the running text of a markdown cell."""
+    return "\n".join(line for line in _BLOCK.sub(" ", text).splitlines() if not _LINE.match(line))
 
 
 def predictions(cells: Iterable[Cell]) -> int:
@@ -29,10 +41,19 @@ def predictions(cells: Iterable[Cell]) -> int:
     return sum(len(_PREDICTION.findall(cell.source)) for cell in cells if cell.kind == "code")
 
 
+def lines(cell: Cell) -> int:
+    """Return the lines of code that a reader sees of a cell: none of a folded one, no blank line and no comment."""
+    if cell.kind != "code" or FOLDED in cell.tags:
+        return 0
+    stripped = (line.strip() for line in cell.source.splitlines())
+    return sum(bool(line) and line != "#" and not line.startswith(("# ", "//")) for line in stripped)
+
+
 def minutes(cells: Sequence[Cell], *, run_s: float) -> int:
     """Return the minutes of a lesson, or of its exercises, rounded up to five; its cells take ``run_s`` to run."""
-    found = words(cells) / WORDS_A_MINUTE + predictions(cells) * PREDICTION + run_s / 60
-    found += sum(cell.kind == "code" for cell in cells) * CODE_CELL
-    for kind, each in (("yours", YOURS), ("answer", EXERCISE), ("written", QUESTION)):
-        found += sum(kind in cell.metadata for cell in cells) * each
-    return STEP * math.ceil(found / STEP)
+    estimated = words(cells) / WORDS_PER_MINUTE + predictions(cells) * PREDICTION + run_s / 60
+    estimated += sum(lines(cell) for cell in cells if "yours" not in cell.metadata) * LINE_S / 60
+    estimated += sum(cell.metadata.get("takes", USUAL) for cell in cells if "yours" in cell.metadata)
+    for kind, each in (("answer", EXERCISE), ("written", QUESTION)):
+        estimated += sum(kind in cell.metadata for cell in cells) * each
+    return STEP * math.ceil(estimated / STEP)

@@ -7,10 +7,6 @@ bugs, and those that they take a name from; that the rest of it passes, its note
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
-import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
@@ -19,15 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import nbformat
-import pytest
 
 from helpers.results import Result
-from tools.authoring import names, warm
+from tools.authoring import names, strict
 from tools.authoring.course import Course
-from tools.authoring.environment import headless
 from tools.authoring.lesson import AuthoringError, Lesson
 
-CELL_TIMEOUT_S = 120
 LEAST_PER_LESSON = 2
 
 
@@ -189,61 +182,8 @@ def first_failure(notebook: Path, root: Path, *, sanitize: Path, kernels: Path) 
 
     Raises AuthoringError when nbval itself, and not a cell, failed: no kernel, nothing collected, a cell out of time.
     """
-    # nbval runs within this process, as starting pytest anew takes longer than many a lesson; the kernel is its own.
-    (root / "pytest.ini").write_text("[pytest]\n")
-    without = (f"no:{name}" for name in ("cacheprovider", "faulthandler", "threadexception", "unraisableexception"))
-    plugins = [part for name in ("nbval.plugin", *without) for part in ("-p", name)]
-    arguments = ["-c", str(root / "pytest.ini"), f"--rootdir={root}", *plugins, "-q", "-x", "--color=no",
-                 "--capture=no", "--assert=plain", "--nbval", f"--nbval-kernel-name={warm.NAME}",
-                 f"--nbval-sanitize-with={sanitize}",
-                 f"--nbval-cell-timeout={CELL_TIMEOUT_S}", str(notebook)]  # fmt: skip
-    seen = _Seen()
-    shown = io.StringIO()
-    with _environment(root, kernels), contextlib.redirect_stdout(shown):
-        code = pytest.main(arguments, plugins=[seen])
-    if code == pytest.ExitCode.OK and seen.passed:
-        return None
-    if code != pytest.ExitCode.TESTS_FAILED or seen.failure is None or "Timeout of" in seen.failure[1]:
-        tail = " / ".join(shown.getvalue().strip().splitlines()[-4:])
-        raise AuthoringError(f"{notebook.name} could not be compared: {tail or 'no cell ran'}")
-    cell, text = seen.failure
-    return cell, _reason(text)
-
-
-@contextmanager
-def _environment(root: Path, kernels: Path) -> Iterator[None]:
-    """Give kernels that start within it a headless environment in which the copy of the package is found first."""
-    before, cache = dict(os.environ), root / "cache"
-    cache.mkdir(exist_ok=True)  # else IPython makes a folder for its profile elsewhere, and leaves it
-    path = os.pathsep.join(part for part in (str(root), before.get("PYTHONPATH", "")) if part)
-    os.environ.pop("PYTEST_ADDOPTS", None)
-    os.environ.update(headless(cache_folder=str(cache)), PYTHONPATH=path, JUPYTER_PATH=str(kernels),
-                      PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")  # fmt: skip
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-class _Seen:
-    """A plugin of pytest that keeps how many cells passed, and the first that failed in being run or compared."""
-
-    def __init__(self) -> None:
-        self.passed = 0
-        self.failure: tuple[int, str] | None = None
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        number = re.search(r"Cell (\d+)$", report.nodeid)
-        if report.when == "call" and number:
-            self.passed += report.passed
-            if report.failed and self.failure is None:
-                self.failure = int(number[1]), report.longreprtext
-
-
-def _reason(text: str) -> str:
-    """Return a failure in a few words: the exception that was raised, or that the outputs differ."""
-    if "caused an exception" not in text:
-        return "its output differs"
-    raised = re.findall(r"(?m)^(?:\x1b\[[0-9;]*m)*([A-Za-z_][\w.]*)(?:\x1b\[[0-9;]*m)*: ", text)
-    return f"raised {raised[-1]}" if raised else "raised an exception"
+    for failure in strict.failures(notebook, root, sanitize=sanitize, kernels=kernels, first_only=True):
+        if failure.why == strict.OUT_OF_TIME:
+            raise AuthoringError(f"{notebook.name} could not be compared: code cell {failure.cell} {failure.why}")
+        return failure.cell, failure.why
+    return None

@@ -13,7 +13,9 @@ from typing import Any
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from tools.authoring import machine_map
 from tools.authoring.lesson import AuthoringError, Cell, Lesson
+from tools.authoring.minutes import FOLDED
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -30,26 +32,49 @@ def unexecuted(lesson: Lesson, others: Iterable[Lesson] = ()) -> nbformat.Notebo
     ``others`` are the course's lessons: a number in ``needs`` becomes a link to its notebook.
     """
     files = {other.number: other.notebook_name for other in others}
+    following = next((other for other in others if other.number > lesson.number), None)
     seen: Counter[str] = Counter()
-    texts = (filled(cell, lesson, files, is_first=not place) for place, cell in enumerate(lesson.cells))
+    texts = (
+        filled(cell, lesson, files, is_first=not place, following=following) for place, cell in enumerate(lesson.cells)
+    )
     cells = [_cell(cell, text, seen) for cell, text in zip(lesson.cells, texts, strict=True)]
     return new_notebook(cells=cells, metadata=_metadata(lesson), nbformat_minor=5)
 
 
-def filled(cell: Cell, lesson: Lesson, files: Mapping[str, str], *, is_first: bool) -> str:
-    """Return a cell's text, with the objectives where its tags ask for them, or the way back from an appendix."""
+def filled(
+    cell: Cell, lesson: Lesson, files: Mapping[str, str], *, is_first: bool, following: Lesson | None = None
+) -> str:
+    """Return a cell's text, with the objectives where its tags ask for them, or the way back from an appendix.
+
+    Above the objectives is the lesson's place on the map, below what was reached the way to the lesson ``following``.
+    """
     if lesson.is_appendix:
         heading, text = _under_title(cell.source, lesson.title)
         parts = [heading, facts(lesson, files), text] if is_first and cell.kind == "markdown" else [cell.source]
     elif "objectives" in cell.tags:
         heading, text = _under_title(cell.source, lesson.title)
         promise = "After this lesson you will be able to:"
-        parts = [heading, facts(lesson, files), text, promise, objectives(lesson, done=False)]
+        parts = [heading, facts(lesson, files), text, picture_of(lesson), promise, objectives(lesson, done=False)]
     elif "recap" in cell.tags:
-        parts = [cell.source, "In this lesson you:", objectives(lesson, done=True)]
+        done = objectives(lesson, done=True)
+        parts = [cell.source, "In this lesson you:", done, way_on(lesson, following)]
     else:
         parts = [cell.source]
     return "\n\n".join(part for part in parts if part)
+
+
+def picture_of(lesson: Lesson) -> str:
+    """Return the map of the machine with the lesson's place as Markdown, "" for a lesson without one."""
+    way = lesson.way
+    return f"![{machine_map.description(way.places)}](map/{lesson.name}.svg)" if way else ""
+
+
+def way_on(lesson: Lesson, following: Lesson | None) -> str:
+    """Return why the next lesson follows, with a link to it; "" where there is none, or nobody has said why."""
+    if lesson.way is None or following is None:
+        return ""
+    link = f"[lesson {following.number}, {following.title}]({following.notebook_name})"
+    return f"**Next: {link}.** {lesson.way.leads_on}"
 
 
 def facts(lesson: Lesson, files: Mapping[str, str]) -> str:
@@ -81,6 +106,8 @@ def _cell(cell: Cell, source: str, seen: Counter[str]) -> nbformat.NotebookNode:
     digest = hashlib.sha256(f"{cell.kind}\n{source}".encode()).hexdigest()[:12]
     seen[digest] += 1
     metadata = {**cell.metadata, **({"tags": list(cell.tags)} if cell.tags else {})}
+    if FOLDED in cell.tags:
+        metadata["jupyter"] = {"source_hidden": True}
     make = new_code_cell if cell.kind == "code" else new_markdown_cell
     return make(source=source, metadata=metadata, id=f"{digest}-{seen[digest]}" if seen[digest] > 1 else digest)
 

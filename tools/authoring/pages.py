@@ -14,7 +14,7 @@ _BINDER = "https://mybinder.org"
 
 
 def table(lessons: Sequence[Lesson], *, folder: str = "course/", address: str = "", pictures: bool = True) -> str:
-    """Return the lessons as a Markdown table: number, title as a link, minutes, needs.
+    """Return the lessons as a Markdown table: number, title as a link, minutes, needs; an act's title above its first.
 
     With the repository's address a lesson has badges as well, which open it in Colab and in Binder. Their pictures come
     from a network; without ``pictures`` they are words.
@@ -31,7 +31,18 @@ def table(lessons: Sequence[Lesson], *, folder: str = "course/", address: str = 
             f"{row} {badges(lesson, address, pictures=pictures)} |" for row, lesson in zip(rows, lessons, strict=True)
         ]
         head, line = f"{head} In the browser |", f"{line}--|"
-    return "\n".join([head, line, *rows])
+    return "\n".join([head, line, *with_acts(lessons, rows, f"| | **{{}}** |{' |' * (head.count('|') - 3)}")])
+
+
+def with_acts(lessons: Sequence[Lesson], rows: Sequence[str], heading: str) -> list[str]:
+    """Return the rows of a table, one a lesson, each act's below ``heading``, which has {} for the act's title."""
+    found, act = [], ""
+    for lesson, row in zip(lessons, rows, strict=True):
+        if lesson.act != act:
+            act = lesson.act
+            found.append(heading.format(_cell(act)))
+        found.append(row)
+    return found
 
 
 def badges(lesson: Lesson, address: str, *, pictures: bool = True) -> str:

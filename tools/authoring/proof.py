@@ -22,6 +22,8 @@ from tools.authoring import names, notebook, yours
 from tools.authoring.course import Course
 from tools.authoring.lesson import Cell, Lesson
 
+_STYLE = "right in style "
+
 
 class Attempt(Record):
     """What the checks of the function ``name`` said to a version: ``worked``, ``stub``, or what a wrong one must hear.
@@ -63,8 +65,9 @@ def faults(lesson: Lesson, tried: Sequence[Attempt]) -> list[str]:
     """Return a sentence for each version to which the checks say what they should not; ``tried`` is all attempts."""
     found = []
     for one in tried:
-        hears = {"worked": "", "stub": "not written yet"}.get(one.version, one.version)
-        right = hears in one.said and one.is_used == (one.version == "worked")
+        is_right = one.version == "worked" or one.version.startswith(_STYLE)
+        hears = "" if is_right else {"stub": "not written yet"}.get(one.version, one.version)
+        right = hears in one.said and one.is_used == is_right
         if not right:
             found.append(f"{lesson.name}.py: the checks of {one.name} say to the version {one.version!r}:\n{one.said}")
     return found
@@ -72,7 +75,15 @@ def faults(lesson: Lesson, tried: Sequence[Attempt]) -> list[str]:
 
 def _versions(cell: Cell, lesson: Lesson) -> dict[str, str]:
     wrong = {one.says: one.cell.source for one in lesson.wrong if one.name == cell.metadata["yours"]}
-    return {"stub": yours.stub(cell.source), **wrong, "worked": cell.source}
+    name = cell.metadata["yours"]
+    right = {f"{_STYLE}{one.style}": one.cell.source for one in lesson.right if one.name == name}
+    return {"stub": yours.stub(cell.source), **wrong, **right, "worked": cell.source}
+
+
+def in_style(lesson: Lesson, style: int) -> dict[str, str]:
+    """Return the answers of a lesson's functions in a style, by name; the worked one where the style has none."""
+    worked = {cell.metadata["yours"]: cell.source for cell in lesson.cells if "yours" in cell.metadata}
+    return worked | {one.name: one.cell.source for one in lesson.right if one.style == style}
 
 
 def _attempts(checks: Cell, versions: dict[str, str], space: dict[str, Any]) -> Iterator[Attempt]:

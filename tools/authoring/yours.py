@@ -5,7 +5,8 @@ nothing else. The built notebook shows this worked version; in the reader's copy
 and the worked version lies in the cell's metadata, where :meth:`helpers.exercises.Checks.settle` finds it.
 
 The code cell ``checks="name"`` follows. Cells ``wrong="name" says="..."`` are plausible wrong versions, with a part of
-what the checks say to them; they are for the tests alone, as those of exercises are.
+what the checks say to them; cells ``right="name" style=1`` (and 2) are right answers in another style, with which the
+lesson must run to its end. Both are for the tests alone, as those of exercises are.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tools.authoring.cells import AuthoringError, Cell
 
 TAG = "yours"
 FEWEST_WRONG = 2
+STYLES = (1, 2)  # in which a lesson's functions change together, so that two runs prove them
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,36 @@ class Wrong:
     cell: Cell
 
 
+@dataclass(frozen=True)
+class Right:
+    """A right answer of the function ``name`` of a lesson in another idiom or another type, the ``style`` 1 or 2."""
+
+    name: str
+    style: int
+    cell: Cell
+
+
 def parted(cells: Sequence[Cell], where: str) -> tuple[tuple[Cell, ...], tuple[Wrong, ...]]:
     """Return the cells of the source ``where`` that its notebook holds, and the wrong answers, which it does not."""
-    kept = tuple(cell for cell in cells if "wrong" not in cell.metadata)
-    return kept, tuple(_wrong(cell, where) for cell in cells if "wrong" in cell.metadata)
+    shown = tuple(cell for cell in cells if not {"wrong", "right"} & set(cell.metadata))
+    return shown, tuple(_wrong(cell, where) for cell in cells if "wrong" in cell.metadata)
+
+
+def right_answers(cells: Sequence[Cell], where: str) -> tuple[Right, ...]:
+    """Return the right answers in another style that a source states.
+
+    Raises AuthoringError for one that is not in a style of :data:`STYLES`, or is of no function of the lesson.
+    """
+    known = {cell.metadata["yours"] for cell in cells if "yours" in cell.metadata}
+    answers = tuple(Right(str(cell.metadata["right"]), cell.metadata.get("style"), cell)
+                    for cell in cells if "right" in cell.metadata)  # fmt: skip
+    for answer in answers:
+        here = f"{where}, line {answer.cell.line}: right={answer.name!r}"
+        if answer.name not in known:
+            raise AuthoringError(f"{here}; no cell has this yours=...")
+        if answer.style not in STYLES:
+            raise AuthoringError(f"{here} has style={answer.style!r}; it is one of {', '.join(map(str, STYLES))}")
+    return answers
 
 
 def _wrong(cell: Cell, where: str) -> Wrong:
@@ -102,8 +130,8 @@ def _refuse_without_checks(cell: Cell, after: Sequence[Cell], wrong: Sequence[Wr
     if not following or following[0].kind != "code" or following[0].metadata.get("checks") != name:
         what = f'let the cell # %% checks="{name}" follow, after one markdown cell at most'
         raise AuthoringError(f"{here}: no checks of {name}; {what}")
-    if not re.search(rf"(?m)^{name} = \w+\.settle\(\)$", following[0].source):
-        what = f"end it with {name} = asked.settle(), where asked = exercises.Checks(...)"
+    if not re.search(rf"(?m)^{name} = (?:\w+\.settle\(\)|check\({name}\b[^()]*\))$", following[0].source):
+        what = f"write {name} = check({name}), where check = exercises.checks_of(...)"
         raise AuthoringError(f"{here}: its checks do not say which {name} the cells below use; {what}")
     count = sum(one.name == name for one in wrong)
     if count < FEWEST_WRONG:

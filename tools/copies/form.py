@@ -18,7 +18,8 @@ from nbformat.v4 import new_markdown_cell
 from tools.authoring import yours
 from tools.authoring.cells import AuthoringError
 
-PARTS = ("[0-9][0-9]_*.ipynb", "appendix/*.ipynb", "exercises/*.ipynb", "*.md", "recorded/**/*.json", "scripts/*.py")
+PARTS = ("[0-9][0-9]_*.ipynb", "appendix/*.ipynb", "exercises/*.ipynb", "*.md", "recorded/**/*.json", "scripts/*.py",
+         "map/*.svg", "source/checks/[0-9][0-9]_*.py")  # fmt: skip
 KERNEL = "python3"
 OF_THE_KERNEL = ("kernelspec", "language_info")  # the keys of a notebook's metadata that JupyterLab writes itself
 
@@ -32,7 +33,8 @@ def files(course: Path) -> dict[str, bytes]:
     Raises AuthoringError where a notebook cannot be read.
     """
     found = sorted({path for part in PARTS for path in course.glob(part)})
-    return {path.relative_to(course).as_posix(): _file(path, path.relative_to(course)) for path in found}
+    names = {path: path.relative_to(course).as_posix() for path in found}
+    return {name.removeprefix("source/"): _file(path, Path(name)) for path, name in names.items()}
 
 
 def _file(path: Path, name: Path) -> bytes:

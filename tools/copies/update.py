@@ -11,16 +11,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from helpers.storage import write_atomically
 from helpers.widgets._store import FILE_NAME as PREDICTIONS
 from tools.copies.form import OF_THE_KERNEL
 
 MANIFEST = ".course.json"
+_NUMBERED = re.compile(r"(?P<number>\d\d)_(?P<title>[a-z0-9_]+)(?![a-z0-9_]).*")  # and its .new.ipynb, -Copy1.ipynb
 
 # What JupyterLab, VS Code and Colab write into a cell's metadata by themselves: what is folded, and when it ran.
 _OF_THE_PROGRAM = ("collapsed", "scrolled", "trusted", "jupyter", "execution", "ExecuteTime", "hidden",
@@ -42,7 +44,8 @@ def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
     """Write ``files``, by their paths, to the folder ``copy``; return a line for each that the reader must know of.
 
     A file that the reader has changed stays, one that is gone from the course too, and one that the reader has removed
-    comes back. Raises OSError, with what to do, where the disk refuses, or ``copy`` is no folder.
+    comes back. Where a lesson has a new number, what the reader has of it takes that number first. Raises OSError, with
+    what to do, where the disk refuses, or ``copy`` is no folder.
     """
     if os.path.lexists(copy) and not copy.is_dir():
         raise NotADirectoryError(f"{copy} is no folder; rename it, and start again")
@@ -53,6 +56,7 @@ def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
         one.contents = list(dict.fromkeys([*one.contents, _content(Path(name).name, content)]))
     _write(copy / MANIFEST, known)
     try:
+        said += _take_new_numbers(copy, files, known)
         for name, content in files.items():
             odd = _oddity(copy, name)
             said += [odd] if odd else _hand_over(copy, name, content, known[name])
@@ -63,6 +67,33 @@ def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
         _write(copy / MANIFEST, known)
     left = [name for name in gone if (copy / name).exists()]
     return [*said, *(f"{name} is no longer part of the course; it stays as it is" for name in left)]
+
+
+def _take_new_numbers(copy: Path, files: Mapping[str, bytes], known: dict[str, _Known]) -> list[str]:
+    """Rename what the copy has of a lesson with another number than in ``files``, and what lies beside it.
+
+    Returns a line for each file that the reader has changed. Where both numbers are there, both stay.
+    """
+    numbers = {(path.parent, found["title"]): found["number"] for path in map(PurePosixPath, files)
+               if (found := _NUMBERED.fullmatch(path.name))}  # fmt: skip
+    said = []
+    for folder in sorted({parent for parent, _ in numbers}):
+        for path in sorted((copy / folder).glob("[0-9][0-9]_*")):
+            found = _NUMBERED.fullmatch(path.name)
+            number = numbers.get((folder, found["title"])) if found else None
+            new = path.with_name(f"{number}{path.name[2:]}")
+            if number is None or new.exists():
+                continue
+            old_name, new_name = (one.relative_to(copy).as_posix() for one in (path, new))
+            if _is_the_readers(path, known.get(old_name, _Known()).contents):
+                said.append(f"{old_name} is {new_name} now: its lesson has another number")
+            if old_name in known:
+                old, new_one = known.pop(old_name), known.setdefault(new_name, _Known())
+                new_one.version = old.version
+                new_one.contents = list(dict.fromkeys([*old.contents, *new_one.contents]))
+                _write(copy / MANIFEST, known)  # a killed update finds the file by its new name
+            path.rename(new)
+    return said
 
 
 def take_predictions(course: Path, copy: Path) -> list[str]:

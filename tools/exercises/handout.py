@@ -17,6 +17,7 @@ from tools.authoring import pages
 from tools.authoring.build import write
 from tools.authoring.course import Course
 from tools.authoring.lesson import AuthoringError
+from tools.authoring.order import title_of
 from tools.authoring.problem import Problem
 from tools.copies import form
 from tools.exercises import sheets
@@ -168,14 +169,33 @@ def solutions(course: Course, target: Path, numbers: Sequence[str] = ()) -> Path
 def nbgrader_folder(course: Course, target: Path, numbers: Sequence[str] = ()) -> list[Path]:
     """Write nbgrader's ``source`` folder under ``target``, one assignment a lesson, and its configuration if absent.
 
-    Returns the paths written. What nbgrader keeps there (submissions, grades) is left alone. Refuses a folder within
-    the course that git would take in, since the notebooks hold the solutions.
+    Returns the paths written. What nbgrader keeps there (submissions, grades) is left alone, and an assignment keeps
+    the name that it has there. Refuses a folder within the course that git would take in, since the notebooks hold the
+    solutions.
     """
+    return release_into(target, of_class(target, sheets.load(course, numbers)), course)
+
+
+def of_class(folder: Path, known: Sequence[Sheet]) -> tuple[Sheet, ...]:
+    """Return the exercises under the names that they have in the folder of a class.
+
+    A class keeps the names with which it began, in its gradebook and in its files, also where a lesson has another
+    number since.
+    """
+    current, names = {sheet.lesson.name for sheet in known}, dict[str, str]()
+    for path in sorted((folder / "source").glob("[0-9][0-9]_*")):
+        if path.is_dir() and names.get(title_of(path.name)) not in current:
+            names[title_of(path.name)] = path.name
+    return tuple(sheet.named(names.get(title_of(sheet.lesson.name), sheet.lesson.name)) for sheet in known)
+
+
+def release_into(target: Path, known: Sequence[Sheet], course: Course) -> list[Path]:
+    """Write the sources of these assignments, under their names, and nbgrader's configuration; see nbgrader_folder."""
     inside = target.resolve().is_relative_to(course.root.resolve())
     if inside and not target.resolve().is_relative_to((course.root / "_build").resolve()):
         raise AuthoringError(f"{target}: give a folder outside the repository, or in _build; it will hold solutions")
     written = []
-    for sheet in sheets.load(course, numbers):
+    for sheet in known:
         path = target / "source" / sheet.lesson.name / sheet.lesson.notebook_name
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, nbformat.writes(sheets.instructor(sheet)) + "\n")

@@ -66,6 +66,10 @@ class Sheet:
     def written(self) -> tuple[str, ...]:
         return tuple(cell.metadata["written"] for cell in self.lesson.cells if "written" in cell.metadata)
 
+    def named(self, name: str) -> Sheet:
+        """Return the same exercises under the name of an assignment, which may have another number than the lesson."""
+        return replace(self, lesson=replace(self.lesson, number=name[:2]))
+
     def cell(self, role: str, exercise: str) -> Cell:
         """Return the cell that is the ``answer``, ``checks`` or ``written`` guide so named; KeyError for none."""
         for cell in self.lesson.cells:
@@ -216,6 +220,27 @@ def build(course: Course, numbers: Sequence[str] = ()) -> list[Path]:
         write(path, notebook.canonical(executed))
         written.append(path)
     return written
+
+
+def keep(course: Course, numbers: Sequence[str] = ()) -> list[Path]:
+    """Bring the notebooks of the lessons in ``numbers`` (all when empty) to their sources, with the outputs they have.
+
+    Returns the paths written. Nothing runs, so that their code must be that of the sources: AuthoringError where it is
+    not, before a notebook is written.
+    """
+    kept = []
+    for sheet in load(course, numbers):
+        path = course.folder / "exercises" / sheet.lesson.notebook_name
+        made, built = released(sheet), nbformat.read(path, as_version=4)
+        code, old = ([cell for cell in one.cells if cell.cell_type == "code"] for one in (made, built))
+        if [cell.source for cell in code] != [cell.source for cell in old]:
+            raise AuthoringError(f"{path.name} has other code than its source has; run make student")
+        for cell, before in zip(code, old, strict=True):
+            cell.outputs, cell.execution_count = before.outputs, before.execution_count
+        kept.append((path, made))
+    for path, made in kept:
+        write(path, notebook.canonical(made))
+    return [path for path, _ in kept]
 
 
 def problems(course: Course) -> list[Problem]:

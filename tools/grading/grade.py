@@ -34,7 +34,8 @@ from helpers import _console as console, storage
 from helpers.results import Result
 from tools.authoring.course import HERE
 from tools.authoring.environment import headless
-from tools.exercises import sheets
+from tools.authoring.order import title_of
+from tools.exercises import handout, sheets
 from tools.exercises.sheets import Sheet
 from tools.grading import intake, lms, marker, sandbox, table
 from tools.grading.gradebook import Book, GradingError
@@ -87,7 +88,7 @@ def grade(
     started_s, limits = time.monotonic(), limits or Limits()
     _refuse(submissions, into)
     sandbox.refuse_unless_working()
-    sheets = all_sheets()
+    sheets = {sheet.lesson.name: sheet for sheet in handout.of_class(into, tuple(all_sheets().values()))}
     roster = table.Roster.read(listed) if listed else None
     into.mkdir(parents=True, exist_ok=True)
     try:
@@ -343,7 +344,7 @@ def _result(pipe: Connection, one: Submission, otherwise: str) -> Marks:
 
 
 def _none(one: Submission, why: str) -> Marks:
-    sheet = all_sheets()[one.assignment]
+    sheet = _sheet(one.assignment)
     marks = tuple(Mark(name, 0.0, sheet.cell("checks", name).metadata["points"], "", ()) for name in sheet.exercises)
     return Marks(one.student, one.assignment, marks, problem=why, disturbed=True)
 
@@ -352,6 +353,12 @@ def _none(one: Submission, why: str) -> Marks:
 def all_sheets() -> dict[str, Sheet]:
     """Return the exercises of every lesson, by the name of their notebook; read once."""
     return {sheet.lesson.name: sheet for sheet in sheets.load(HERE)}
+
+
+def _sheet(assignment: str) -> Sheet:
+    """Return the exercises of an assignment, under its name in the class."""
+    sheets = {title_of(name): sheet for name, sheet in all_sheets().items()}
+    return sheets[title_of(assignment)].named(assignment)
 
 
 def _work(pipe: Connection, one: Submission, limits: Limits) -> None:
@@ -363,7 +370,7 @@ def _work(pipe: Connection, one: Submission, limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limits.memory_bytes, limits.memory_bytes))
     try:
         sandbox.leave_keys()
-        pipe.send(marker.mark(all_sheets()[one.assignment], one, limits))
+        pipe.send(marker.mark(_sheet(one.assignment), one, limits))
     except sandbox.SandboxError as error:
         pipe.send(str(error))
     except Exception as error:

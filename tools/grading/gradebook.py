@@ -74,7 +74,7 @@ class Book:
         released = self.folder / "release" / name / sheet.lesson.notebook_name
         if released.is_file() and source.is_file() and source.read_text(encoding="utf-8") == text and self._has(name):
             return
-        handout.nbgrader_folder(course, self.folder, [sheet.lesson.number])
+        handout.release_into(self.folder, [sheet], course)
         with _tools_found(), contextlib.redirect_stderr(io.StringIO()):
             api = NbGraderAPI(config=self._config(name))
             api.log.setLevel(logging.CRITICAL)

@@ -17,6 +17,7 @@ from typing import Any
 
 import nbformat
 
+from tools.authoring.order import title_of
 from tools.exercises import sheets
 from tools.exercises.sheets import Sheet
 
@@ -63,7 +64,7 @@ def find(folder: Path, assignments: list[str]) -> tuple[list[Submission], dict[s
 
     STUDENT/ASSIGNMENT/ASSIGNMENT.ipynb, as nbgrader has it, or STUDENT/ASSIGNMENT.ipynb; where neither is there, the
     only file whose name a second download or upload has changed: "ASSIGNMENT (1).ipynb", "ASSIGNMENT-1.ipynb",
-    "ASSIGNMENT.IPYNB". Links are not followed.
+    "ASSIGNMENT.IPYNB", or which has the number of another edition of the course. Links are not followed.
     """
     found: list[Submission] = []
     strange: dict[str, str] = {}
@@ -115,8 +116,8 @@ def _files(home: Path) -> list[Path]:
 
 
 def _is_copy(name: str, assignment: str) -> bool:
-    """Return True for an assignment's name, also as a second download or upload changes it."""
-    return bool(re.fullmatch(rf"{re.escape(assignment)}(?:{_COPY})*\.ipynb", name, re.IGNORECASE))
+    """Return True for an assignment's name, also with another number or as a second download or upload changes it."""
+    return bool(re.fullmatch(rf"\d\d_{re.escape(title_of(assignment))}(?:{_COPY})*\.ipynb", name, re.IGNORECASE))
 
 
 def _listed(paths: Sequence[Path]) -> str:

@@ -16,26 +16,134 @@
 # %% [markdown]
 # # Memory hierarchy
 #
-# What the lesson leaves out: dies and memory spaces as drawings, fresh pages, the links of a whole machine, caches of your own, the order of addresses,
-# memory channels, energy against latency, and six questions of a textbook. Run it from the top.
+# This page has what the lesson leaves out. It begins with the levels of two machines, the energy of a load, the time of moving a network, embeddings and channels last. Then come
+# fresh pages, the links of a whole machine, caches of your own, the order of addresses, memory channels, energy against latency, and six questions of a
+# textbook. Run it from the top.
 
 # %%
+import itertools
 import mmap
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 
 import helpers
-from helpers import access, hardware, native, plotting, results, simulators, timing, units
+from helpers import (
+    access,
+    hardware,
+    native,
+    operations,
+    plotting,
+    results,
+    simulators,
+    timing,
+    units,
+)
+from helpers.studies import memory_hierarchy
 
 torch.set_num_threads(1)
 KIB, MIB = 2**10, 2**20
 
+
+def size(held_bytes):
+    number, unit = units.text(held_bytes, "B", binary=True).replace(",", "").split()
+    return f"{float(number):g} {unit}"
+
+
 # %% [markdown]
-# ## Two dies, and the memory spaces of CUDA
+# ## The levels of two machines
 #
-# A CPU spends its area on making one thread fast, a GPU on arithmetic. It is a drawing: no processor has exactly these shares.
+# Here are the levels of a desktop processor and of a GPU. Each bar on the chip is as wide as the logarithm of what the whole chip holds there. When main memory is full, the
+# system moves pages that were not used lately to the disk, which is called [swap](../glossary.md#swap).
+
+# %%
+ryzen, rtx_3090 = (hardware.device(name) for name in ("Ryzen 9 5950X", "GeForce RTX 3090"))
+
+
+def level(name, held_bytes):
+    return name, size(held_bytes), held_bytes
+
+
+towers = {
+    "CPU: Ryzen 9 5950X, 16 cores": [
+        level("registers", ryzen.cores * ryzen.core_register_bytes),
+        level("L1", ryzen.cores * ryzen.core_l1_bytes),
+        level("L2", ryzen.l2_bytes),
+        level("L3", ryzen.l3_bytes),
+        ("main memory", units.text(ryzen.memory_bandwidth_bytes_per_s, "B/s")),
+        ("swap", "a part of the disk"),
+    ],
+}
+
+# %%
+device_rate = units.text(rtx_3090.memory_bandwidth_bytes_per_s, "B/s")
+towers["GPU: RTX 3090, 82 multiprocessors"] = [
+    level("registers", rtx_3090.cores * rtx_3090.core_register_bytes),
+    level("L1, shared", rtx_3090.cores * rtx_3090.core_l1_bytes),
+    level("L2", rtx_3090.l2_bytes),
+    None,
+    ("device memory", f"{size(rtx_3090.memory_bytes)}, {device_rate}"),
+    None,
+]
+drawn = plotting.draw_towers(
+    towers,
+    on_chip=4,
+    bus=(4, "PCIe"),
+    title="Two machines (sizes and rates: published)",
+)
+alt = "Two towers: the CPU's widens from registers to L3, the GPU's narrows down to L2."
+plotting.show(drawn, alt=alt)
+
+# %% [markdown]
+# In the CPU each level holds more than the one nearer to the arithmetic. In this GPU it is the other way round, which is called *memory inversion*. Every waiting thread keeps
+# its registers, so its largest store on the chip is the nearest. The A100 and the H100 break the pattern, because their L2 is larger than their registers.
+
+# %%
+chosen = ["Ryzen 9 5950X", "GeForce RTX 3090", "A100 SXM 40 GB", "H100 SXM 80 GB"]
+on_chip = hardware.memory_inversion(chosen).devices
+drawn = plotting.draw_inversion(on_chip)
+alt = "Bytes by level: the CPU's line rises, the RTX 3090's falls, the A100's rises at L2."
+plotting.show(drawn, alt=alt)
+
+# %% [markdown]
+# The registers, L1 and the shared memory in this table are those of one multiprocessor. L1 and L2 work unseen, as in a CPU, whereas a program fills
+# [shared memory](../glossary.md#shared-memory) itself. The waits are those of the lesson, in cycles of the chip in an A40.
+
+# %%
+chip = memory_hierarchy.gpu_wait("GA102")
+shared = f"{size(rtx_3090.core_shared_bytes)} of L1"
+spaces = {
+    "registers": [size(rtx_3090.core_register_bytes), "a thread", "compiler", ""],
+    "shared memory": [f"up to {shared}", "a block of threads", "program", ""],
+    "L1": [
+        size(rtx_3090.core_l1_bytes),
+        "a multiprocessor",
+        "hardware",
+        f"{chip.l1_cycles:.0f}",
+    ],
+    "L2": [size(rtx_3090.l2_bytes), "all", "hardware", f"{chip.l2_cycles:.0f}"],
+    "device memory": [
+        size(rtx_3090.memory_bytes),
+        "all",
+        "program",
+        f"{chip.memory_cycles:.0f}",
+    ],
+}
+pd.DataFrame(spaces, index=["RTX 3090", "seen by", "filled by", "cycles (published)"]).T
+
+# %% [markdown]
+# "Local" memory is local to a thread, but it is a part of device memory, to which the compiler moves registers that do not fit. *Texture* memory is device memory as well, read through a
+# cache for neighbours in two dimensions. CUDA has a name for each of these places:
+
+# %%
+drawn = plotting.draw_memory_spaces()
+alt = "Six rows: register and local per thread, shared per block, the others for all threads."
+plotting.show(drawn, alt=alt)
+
+# %% [markdown]
+# A CPU spends its area on making one thread fast, a GPU on arithmetic. No processor has exactly the shares of this drawing.
 
 # %%
 drawn = plotting.draw_dies()
@@ -43,12 +151,213 @@ alt = "Two squares: the CPU's is mostly caches and control, the GPU's mostly ari
 plotting.show(drawn, alt=alt)
 
 # %% [markdown]
-# CUDA has a name for each place that a program can mean. "Local" is local to a thread and lies in device memory.
+# ## The energy of a load
+#
+# What does a load cost besides time? Other loads can hide its wait, but nothing hides its energy. These are the costs on a chip of 45 nm (Horowitz, "Computing's Energy Problem",
+# ISSCC 2014, published). An access is one of 64 bits.
 
 # %%
-drawn = plotting.draw_memory_spaces()
-alt = "Six rows: register and local per thread, shared per block, the others for all threads."
+title = "Energy of one operation (45 nm, 2014)"
+drawn = plotting.draw_energy(hardware.energy_costs().costs, title=title)
+alt = (
+    "Energies: additions and products below 4 picojoules, caches 10 to 100, DRAM above 1,000."
+)
 plotting.show(drawn, alt=alt)
+
+# %% [markdown]
+# Take LeNet with one image. Its weights and the image come from DRAM once. The bytes that its operators read and write then go to and from a cache of 1 MB, because all of them fit
+# there. DRAM counts with the middle of its range.
+
+# %% tags=["predict"]
+lenet, image_bytes = helpers.LeNet(), 28 * 28 * 4
+weight_bytes = sum(weight.nbytes for weight in lenet.parameters())
+counted = operations.profile_ops(lenet, (1, 1, 28, 28))
+cache_bytes = counted.forward_read_bytes + counted.forward_written_bytes
+print(f"{counted.forward_macs:,} multiply-adds; {weight_bytes:,} bytes of weights,", end=" ")
+print(f"{image_bytes:,} of an image, {cache_bytes:,} to and from the cache")
+names = ("float32 multiply", "float32 add", "cache of 1 MB", "DRAM")
+cost_j = {name: hardware.energy_cost(name).middle_j for name in names}
+for name, joules in cost_j.items():
+    print(f"{name}: {1e12 * joules:,.4g} pJ")
+share = helpers.predict(
+    "When LeNet classifies one image, which share of the energy does DRAM take?", "%"
+)
+share
+
+
+# %% tags=["run"]
+def energies_j(images):
+    """Return the energy of arithmetic, cache and DRAM; an access moves 8 bytes."""
+    mac_j = cost_j["float32 multiply"] + cost_j["float32 add"]
+    cached, fetched = images * cache_bytes / 8, (weight_bytes + images * image_bytes) / 8
+    moved_j = [cached * cost_j["cache of 1 MB"], fetched * cost_j["DRAM"]]
+    return np.array([images * counted.forward_macs * mac_j, *moved_j])
+
+
+assert weight_bytes + cache_bytes < 10**6  # all of it fits
+single, many = energies_j(1), energies_j(64) / 64
+dram = hardware.energy_cost("DRAM")
+ends_j = [single[2] * end_j / dram.middle_j for end_j in (dram.least_j, dram.most_j)]
+
+# %% tags=["look"]
+share.reveal(modelled=100 * single[2] / single.sum())
+ends = [100 * end_j / (single[:2].sum() + end_j) for end_j in ends_j]
+print(f"from one end of DRAM's range to the other: {ends[0]:.0f} to {ends[1]:.0f} %")
+
+# %% [markdown]
+# Now 64 images follow each other while the weights stay in the cache, so the weights come from DRAM only once.
+
+# %% tags=["look"]
+frame = 1e6 * pd.DataFrame({"one image": single, "one of 64": many})
+frame.index = ["arithmetic", "cache", "DRAM"]
+frame.loc["together"] = frame.sum()
+frame.round(2).rename_axis("microjoules per image", axis=1)
+
+# %% [markdown] tags=["explain"]
+# A single image pays for fetching all weights. When 64 images share them, an image takes about an eighth of the energy (modelled), so it pays to batch what uses the same weights. Nobody measured
+# this energy. It is counts times published costs, and it leaves out instructions and clocks. `hardware.inference_energy` has other formats.
+#
+# ## The time of moving a network
+#
+# How long does `model.to(device)` take? A transfer pays a fixed cost $\alpha$, its latency, and then for its bytes. A network moves tensor by tensor, so it pays the fixed cost once per parameter.
+# The same model holds for a bus, a network and a disk.
+
+
+# %%
+def move_s(tensors, latency_s, bytes_per_s):
+    """Return the modelled seconds of moving each of the tensors after the other."""
+    total_bytes = sum(tensor.nbytes for tensor in tensors)
+    return len(tensors) * latency_s + total_bytes / bytes_per_s
+
+
+# %% [markdown]
+# One network has fifty layers of 16 x 16, the other a single layer of 4,096 x 4,096. We move them within main memory, and with a GPU you can write `.to("cuda")`. The fixed cost is that of a call,
+# nearly all of it software, so we time the copy of one element. The bandwidth is that of a copy of 128 MiB.
+
+# %%
+networks = {
+    "fifty small": nn.Sequential(*[nn.Linear(16, 16) for _ in range(50)]),
+    "one large": nn.Linear(4096, 4096),
+}
+tensors = {name: list(network.parameters()) for name, network in networks.items()}
+for name, parameters in tensors.items():
+    total_bytes = sum(tensor.nbytes for tensor in parameters)
+    print(f"{name}: {len(parameters)} tensors, {total_bytes:,} B")
+
+
+def moves(tensors):
+    return lambda: [tensor.detach().clone() for tensor in tensors]
+
+
+# %% tags=["nbval-ignore-output"]
+latency_s = timing.measure(moves([torch.ones(1)]), budget_s=0.3).median_s
+copied = torch.ones(32 * MIB)
+bytes_per_s = copied.nbytes / timing.measure(moves([copied]), budget_s=0.5).median_s
+print(f"a call {units.text(latency_s, 's')}, then {units.text(bytes_per_s, 'B/s')}")
+
+# %% tags=["predict"]
+larger = helpers.predict(
+    "How many times as long as the fifty small layers does the one large layer take to move?",
+    "x",
+)
+larger
+
+# %% tags=["run"]
+both = {name: moves(parameters) for name, parameters in tensors.items()}
+moved = timing.compare(both, budget_s=1, own_caches=True, precision=0.1)
+
+# %% tags=["look", "nbval-ignore-output"]
+small_s, large_s = (move_s(found, latency_s, bytes_per_s) for found in tensors.values())
+measured = moved.candidate("one large").time_ratio
+larger.reveal(modelled=large_s / small_s, measured=measured)
+
+# %% tags=["explain"]
+ratio = measured / (large_s / small_s)
+timing.claim("move: measured over modelled", ratio, at_least=1 / 3, at_most=3, evidence=moved)
+
+# %% [markdown] tags=["explain"]
+# The large layer has 1,234 times the bytes and takes far fewer times as long, because the fifty small ones pay for a hundred calls. With `own_caches=True` each candidate starts with its own data in the
+# caches, as when the fixed cost was measured. A framework packs many small gradients into one buffer before it sends them, for the same reason (lesson 05).
+#
+# ## Lines of an embedding
+#
+# An embedding looks up rows at positions that no prefetcher can guess. Take tables of 64 MiB, with rows of 4, 16 or 64 values, and 65,536 look-ups per call, each call at other positions. A row of 64 values
+# has 16 times the values of the shortest row, but only 4 times the lines.
+
+# %% tags=["predict"]
+longer = helpers.predict(
+    "In an embedding, how many times as long as a row of 4 values does one of 64 take?",
+    "x",
+)
+longer
+
+# %% tags=["run"]
+tables = {width: torch.rand(2**24 // width, width) for width in (4, 16, 64)}
+positions = {
+    width: itertools.cycle(torch.randint(2**24 // width, (16, 2**16))) for width in tables
+}
+looked_up = timing.compare(
+    {
+        str(width): lambda width=width: nn.functional.embedding(
+            next(positions[width]), tables[width]
+        )
+        for width in tables
+    },
+    budget_s=2,
+    precision=0.1,
+)
+
+# %% tags=["look", "nbval-ignore-output"]
+longer.reveal(modelled=4, measured=looked_up.candidate("64").time_ratio)
+
+# %% tags=["explain"]
+ratio = looked_up.candidate("64").time_ratio
+timing.claim("rows of 64 over rows of 4", ratio, at_least=1, at_most=8, evidence=looked_up)
+
+# %% [markdown] tags=["explain"]
+# The ratio is about 4 if the four lines of a row arrive one after another, and less if they arrive together. Either way sixteen times the values take far less than sixteen times as long, because the short row moves
+# a whole line as well and uses a quarter of it. An embedding row shorter than 16 float32 values saves hardly any time.
+#
+# ## Channels last
+#
+# A batch of images has four axes, and a memory format says which of them is contiguous. [Channels-last](../glossary.md#channels-last) puts the channels of a pixel next to each other. A layer norm over the
+# channels takes the 64 values of each pixel, pixel after pixel, until it has read the image.
+
+# %% tags=["predict"]
+norm = helpers.predict(
+    "How many times as long as with channels last does the norm take with channels first?",
+    "x",
+)
+norm
+
+# %% tags=["run"]
+images = torch.rand(8, 64, 56, 56)
+layouts = {
+    "channels last": images.to(memory_format=torch.channels_last),
+    "channels first": images,
+}
+norms = {
+    name: lambda layout=layout: nn.functional.layer_norm(layout.permute(0, 2, 3, 1), (64,))
+    for name, layout in layouts.items()
+}
+norms["the copy"] = lambda: images.permute(0, 2, 3, 1).contiguous()
+normed = timing.compare(norms, budget_s=2, precision=0.05)
+
+# %% tags=["look", "nbval-ignore-output"]
+measured, copy_ratio = (
+    normed.candidate(name).time_ratio for name in ("channels first", "the copy")
+)
+norm.reveal(modelled=1, measured=measured)
+print(f"norm and copy: 1 + {copy_ratio:.2f} = {1 + copy_ratio:.2f} times")
+
+# %% tags=["explain"]
+ratio = measured / (1 + copy_ratio)
+sentence = "channels first over norm + copy"
+timing.claim(sentence, ratio, at_least=0.6, at_most=1.7, evidence=normed)
+
+# %% [markdown] tags=["explain"]
+# The image has as many lines in either layout, so the count of lines says 1 and does not explain the time. A copy does, because PyTorch's layer norm needs the channels of each pixel next to each other, and with
+# channels first it copies them before it begins. If you walk more than once, copy once, with `x.contiguous(memory_format=torch.channels_last)`.
 
 # %% [markdown]
 # ## Fresh pages
@@ -200,7 +509,7 @@ print(f"reads of 4 KiB, one at a time: {units.text(4 * KIB / disk.latency_s, 'B/
 by_bandwidth = 4 * KIB / disk.bandwidth_bytes_per_s / load_s
 loads_in_read.reveal(modelled=by_bandwidth, measured=disk.latency_s / load_s)
 
-# %% tags=["explain"]
+# %% tags=["explain", "nbval-ignore-output"]
 assert all(link.bandwidth_bytes_per_s or link.note for link in system.links)
 print(f"{len(system.links)} links, each measured or with the reason why it was not")
 
@@ -369,7 +678,7 @@ timing.claim(
 )
 
 # %% [markdown] tags=["explain"]
-# The columns of the lesson's bet are such a walk. Where the measured time
+# The columns of the lesson's table are such a walk. Where the measured time
 # lies above the model at stride 1, the loop itself may be the limit and not memory; where it does so at stride 32, the processor
 # may guess the next lines worse, or fetch some that nobody asked for.
 #
@@ -689,7 +998,7 @@ print(costs)
 # %% [markdown] tags=["explain"]
 # A copy by a core takes the whole core. While the device writes to memory, the core is free for others: the share that is left is
 # the system's work for each request. A GPU fetches its data in the same way, but only from pinned memory, which the system promises
-# not to move (lesson 06).
+# not to move (lesson 10).
 #
 # ### 6. The shortest round trip over 10,000 km
 

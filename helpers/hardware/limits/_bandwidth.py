@@ -13,19 +13,19 @@ before a write. Lesson 01.
 from __future__ import annotations
 
 import platform
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from helpers import native
+from helpers.hardware.limits._team import Start, repeat_s, team_s
 
 KERNELS = ("read", "write", "copy", "triad", "scale")
 
 _FLOAT_BYTES = 4
 _ALIGNMENT = 64 // _FLOAT_BYTES
-_RUN_S = 4e-4
+_RUN_S, _RUNS = 4e-4, 9
 _UNROLLED = ("1", "2", "4")
 _DECLARATION = ("void triad_{}(float* a, const float* b, const float* c, float s, int64_t n, int64_t repeats, "
                 "int32_t* arrived, int32_t threads, int64_t* times)")  # fmt: skip
@@ -85,9 +85,9 @@ CompiledTriad = Callable[[int], float]
 
 def _triads() -> str:
     """Return the program with a triad for each number of steps that its loop is unrolled by."""
-    triad = native.read_source(__package__, "triad.cpp", generated={"clock.h": ""})
+    triad = native.read_source(__package__, "triad.cpp", generated={"team.h": ""})
     forms = (triad.replace("UNROLLED", steps) for steps in _UNROLLED)
-    return native.read_source(__package__, "clock.h") + "".join(forms)
+    return native.read_source(__package__, "team.h") + "".join(forms)
 
 
 def compiled_triad(threads: int) -> CompiledTriad | str:
@@ -112,28 +112,13 @@ def compiled_triad(threads: int) -> CompiledTriad | str:
 
 
 def _bytes_per_s(raw: Callable[..., None], parts: Sequence[list[torch.Tensor]]) -> float:
-    """Run a compiled triad with as many repeats as make a run long enough for the clock; the fastest of ten runs."""
     moved_bytes = sum(3 * _FLOAT_BYTES * len(part[0]) for part in parts)
-    repeats, taken_s = 2, _team_s(raw, parts, 2)
-    while taken_s < _RUN_S / 2:
-        repeats = max(2 * repeats, int(repeats * _RUN_S / max(taken_s, _RUN_S / 100)))
-        taken_s = _team_s(raw, parts, repeats)
-    return moved_bytes * repeats / min(taken_s, *(_team_s(raw, parts, repeats) for _ in range(9)))
 
+    def run_s(repeats: int) -> float:
+        def work(index: int, start: Start) -> None:
+            a, b, c = parts[index]
+            raw(a.data_ptr(), b.data_ptr(), c.data_ptr(), 1.0, len(a), repeats, *start)
 
-def _team_s(raw: Callable[..., None], parts: Sequence[list[torch.Tensor]], repeats: int) -> float:
-    arrived = torch.zeros(1, dtype=torch.int32)
-    times = torch.zeros(len(parts), 2, dtype=torch.int64)
+        return team_s(work, len(parts))
 
-    def work(index: int) -> None:
-        a, b, c = parts[index]
-        raw(a.data_ptr(), b.data_ptr(), c.data_ptr(), 1.0, len(a), repeats, arrived.data_ptr(), len(parts),
-            times[index].data_ptr())  # fmt: skip
-
-    others = [threading.Thread(target=work, args=(index,)) for index in range(1, len(parts))]
-    for thread in others:
-        thread.start()
-    work(0)  # ctypes gives up Python's lock meanwhile
-    for thread in others:
-        thread.join()
-    return (int(times[:, 1].max()) - int(times[:, 0].min())) / 1e9
+    return moved_bytes / repeat_s(run_s, at_least_s=_RUN_S, runs=_RUNS)

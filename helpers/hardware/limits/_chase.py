@@ -9,6 +9,8 @@ first step as they stand after a whole round.
 translation of addresses costs next to nothing up to gigabytes. Elsewhere pages are of 4 KiB: beyond the reach of
 the TLB (some 2,000 pages, 8 MiB) a load then holds a walk of the page table too, as a random access of an ordinary
 tensor does. :func:`huge_pages` tells which it was. DRAM's latency further holds the misses of every cache on the way.
+Lesson 01 asks for either size, to see what the translation costs, and throws a buffer out of every cache, to see
+whether a cache held it.
 
 Lesson 01.
 """
@@ -35,6 +37,7 @@ _RUN_S = 3e-4
 _RUNS = 7
 _FEWEST_STEPS = 2000
 _DECLARATION = "uint64_t chase(const uint64_t* next, uint64_t index, uint64_t steps)"
+_FLUSH = "void flush(const char* begin, uint64_t bytes, uint64_t line_bytes)"
 
 Walk = Callable[[np.ndarray, int, int], int]
 
@@ -89,18 +92,22 @@ def _numba_walker(reason: str) -> Walker:
     return Walker("numba", walk, f"numba {numba.__version__}", reason)
 
 
-def chase_buffer(size_bytes: int) -> np.ndarray:
+def chase_buffer(size_bytes: int, *, huge: bool = True) -> np.ndarray:
     """Return ``size_bytes`` of zeros as a uint64 array, in pages of 2 MiB where the system gives them on demand.
 
-    Every page is written once, so that no later access faults. Raises MemoryError or OSError when there is not enough
-    memory. Lesson 01.
+    With ``huge=False`` the pages are the system's small ones, usually of 4 KiB, also where the system would group them
+    by itself. :func:`huge_pages` says which the buffer has. Every page is written once, so that no later access
+    faults. Raises MemoryError or OSError when there is not enough memory. Lesson 01.
+
+    >>> chase_buffer(2**20, huge=False).nbytes
+    1048576
     """
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         buffer = np.empty(size_bytes // _ELEMENT_BYTES, dtype=np.uint64)
     else:
         pages = mmap.mmap(-1, size_bytes + _HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError):  # a kernel built without them; huge_pages() then tells so
-            pages.madvise(mmap.MADV_HUGEPAGE)
+            pages.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
         whole = np.frombuffer(pages, dtype=np.uint64)
         begin = -whole.ctypes.data % _HUGE_PAGE_BYTES // _ELEMENT_BYTES
         buffer = whole[begin : begin + size_bytes // _ELEMENT_BYTES]
@@ -111,7 +118,10 @@ def chase_buffer(size_bytes: int) -> np.ndarray:
 def huge_pages(buffer: np.ndarray, *, maps: Path = Path("/proc/self/smaps")) -> bool | None:
     """Return whether most of ``buffer`` is in huge pages; None where the system does not tell (only Linux does).
 
-    It is what ``AnonHugePages`` of the mapping says, see proc_pid_smaps(5).
+    It is what ``AnonHugePages`` of the mapping says, see proc_pid_smaps(5). Lesson 01.
+
+    >>> huge_pages(chase_buffer(2**22, huge=False)) in (False, None)
+    True
     """
     try:
         text = maps.read_text()
@@ -124,6 +134,18 @@ def huge_pages(buffer: np.ndarray, *, maps: Path = Path("/proc/self/smaps")) -> 
         if huge and int(begin, 16) <= address < int(rest.partition(" ")[0], 16):
             return int(huge[1]) * 1024 > buffer.nbytes / 2
     return None
+
+
+def flush_caches(buffer: np.ndarray) -> None:
+    """Throw the lines of a contiguous ``buffer`` out of every cache, so that the next load of each is from main memory.
+
+    It is an instruction per line, CLFLUSH(OPT) on x86-64 and DC CIVAC on 64-bit ARM. Raises
+    :class:`helpers.native.NativeError` where there is no compiler, or the processor is another. Lesson 01.
+    """
+    if not buffer.flags.c_contiguous:
+        raise ValueError(f"a buffer with strides {buffer.strides} has gaps, but it must be contiguous: give a copy")
+    flush = native.compile_cpp(native.read_source(__package__, "flush.cpp")).function(_FLUSH).raw
+    flush(buffer.ctypes.data, buffer.nbytes, LINE_BYTES)
 
 
 def link(buffer: np.ndarray, working_set_bytes: int, *, line_bytes: int = LINE_BYTES, seed: int = 0) -> np.ndarray:

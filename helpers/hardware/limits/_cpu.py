@@ -12,26 +12,33 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from helpers import _console as console
+from helpers import _console as console, native
 from helpers.hardware._card import MachineCard
 from helpers.hardware._machine import machine_card
-from helpers.hardware.limits import _bandwidth as bandwidth, _chase as chase, _levels as levels_of, _peak as peak
+from helpers.hardware.limits import (
+    _bandwidth as bandwidth,
+    _chase as chase,
+    _levels as levels_of,
+    _library as library,
+    _multiply_adds as multiply_adds,
+)
 from helpers.hardware.limits._bandwidth import KERNELS
 from helpers.hardware.limits._levels import CacheLevel, latency_point
-from helpers.hardware.limits._peak import Key, Stage, agree, fastest_s, in_passes
+from helpers.hardware.limits._passes import TOLERANCE, Key, Stage, agree, fastest_s, in_passes
 from helpers.hardware.limits._results import BandwidthPoint, LatencyPoint, MachineLimits, MemoryLevel
 from helpers.results import cell
 from helpers.timing._runs import MOST_WAITING, watch_waiting
 
 _CPU = torch.device("cpu")
 _OVERHEAD_SHARE = 0.05
+_CONVOLVED = ("float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a probe may cost: seconds until the last pass begins, the points of its curves, seconds a kernel.
 
-    ``peaks`` is the budget of the matrix products, ``types`` what they are of, ``most_bytes`` the largest buffer.
+    ``products`` is the budget of the matrix products, ``types`` what they are of, ``most_bytes`` the largest buffer.
     """
 
     latency_s: float = 6.0
@@ -40,8 +47,8 @@ class Plan:
     least_bytes: int = 2**12
     kernel_s: float = 0.006
     most_bytes: int = levels_of.MOST_BYTES
-    peaks: peak.Budget = field(default_factory=peak.Budget)
-    types: Sequence[str] = peak.CPU_TYPES
+    products: library.Budget = field(default_factory=library.Budget)
+    types: Sequence[str] = library.CPU_TYPES
 
 
 def measure_cpu(plan: Plan) -> MachineLimits:
@@ -62,13 +69,15 @@ def measure_cpu(plan: Plan) -> MachineLimits:
         notes.append(_where_from(levels))
     notes += levels_of.disagreements(named, latencies)
     reasons: dict[str, str] = {}
-    stages = [*_bandwidth_stages(plan, levels, most, threads, notes), *_compute_stages(plan, reasons)]
+    forms, compiler_reason = _forms()
+    stages = [*_bandwidth_stages(plan, levels, most, threads, notes), *_compute_stages(plan, forms, threads, reasons)]
     values |= in_passes(stages, end_s=begin_s + plan.whole_s, track=track("bandwidth and compute"))
     if named and ("level", named[-1].name) in values:
         inside = 1 / min(values["level", named[-1].name])
         levels, narrow = levels_of.narrowed(named, inside, triads_of(values), threads)
         notes += narrow
     notes += reasons.values()
+    notes += peak_notes(values, compiler_reason)
     notes += busy(waiting())
     notes += levels_of.too_small(levels, most, threads)
     measured = Measured("cpu", threads, walker.name, {"chase": walker.version} if walker.version else {}, values)
@@ -152,7 +161,7 @@ def _bandwidth_stages(
 
 def _outlasts_a_call(pool: torch.Tensor, size_bytes: int) -> bool:
     taken_s = fastest_s(bandwidth.operators(pool, size_bytes)["triad"].fn, _CPU, budget_s=0)
-    return peak.call_overhead_s(_CPU, runs=10) < _OVERHEAD_SHARE * taken_s
+    return library.call_overhead_s(_CPU, runs=10) < _OVERHEAD_SHARE * taken_s
 
 
 def curve_stage(pool: torch.Tensor, size_bytes: int, device: torch.device, budget_s: float) -> dict[Key, float]:
@@ -174,19 +183,49 @@ def _compiled_stage(name: str, triad: bandwidth.CompiledTriad, size_bytes: int) 
     return {("level", name): 1 / triad(size_bytes)}
 
 
-def _compute_stages(plan: Plan, reasons: dict[str, str]) -> list[Stage]:
-    peaks = [functools.partial(peak_stage, name, _CPU, plan.peaks, reasons) for name in plan.types]
-    return [*peaks, lambda: {("call",): peak.call_overhead_s(_CPU)}]
+def _forms() -> tuple[Mapping[str, multiply_adds.Function], str]:
+    """Return the core's own multiply-adds, compiled, and ""; or none, and why."""
+    try:
+        return multiply_adds.compile_forms(), ""
+    except native.NativeError as error:
+        return {}, error.problem.splitlines()[0]
 
 
-def peak_stage(name: str, device: torch.device, budget: peak.Budget, reasons: dict[str, str]) -> dict[Key, float]:
+def _compute_stages(
+    plan: Plan, forms: Mapping[str, multiply_adds.Function], threads: int, reasons: dict[str, str]
+) -> list[Stage]:
+    """Return the stages of the products, of the peaks and of the call's overhead.
+
+    The peak of a type is that of the core's own multiply-adds, for which no library is needed; of a type without any
+    (or all, where nothing can be compiled) the library's convolution is measured beside its product.
+    """
+    stages = [functools.partial(product_stage, name, _CPU, plan.products, reasons) for name in plan.types]
+    for name in plan.types:
+        if any(form in forms for form in multiply_adds.FORMS[name]):
+            stages.append(functools.partial(_core_stage, name, forms, threads))
+        elif name in _CONVOLVED:
+            stages.append(functools.partial(_convolution_stage, name, plan.products))
+    return [*stages, lambda: {("call",): library.call_overhead_s(_CPU)}]
+
+
+def product_stage(name: str, device: torch.device, budget: library.Budget, reasons: dict[str, str]) -> dict[Key, float]:
     """Return the seconds a FLOP of the type's best matrix product; a reason where there is none."""
-    rate = peak.peak_flops(name, device, budget=budget)
+    rate = library.product_flops(name, device, budget=budget)
     if isinstance(rate, str):
         reasons[name] = rate
         return {}
     reasons.pop(name, None)
-    return {("peak", name): 1 / rate}
+    return {("product", name): 1 / rate}
+
+
+def _convolution_stage(name: str, budget: library.Budget) -> dict[Key, float]:
+    rate = library.convolution_flops(name, budget=budget)
+    return {} if isinstance(rate, str) else {("convolution", name): 1 / rate}
+
+
+def _core_stage(name: str, forms: Mapping[str, multiply_adds.Function], threads: int) -> dict[Key, float]:
+    rate = multiply_adds.core_flops(forms, name, threads=threads)
+    return {("core", name): 1 / rate} if rate else {}
 
 
 _UNSTABLE_SHARE = 0.1
@@ -224,6 +263,36 @@ def triads_of(values: Values) -> dict[int, float]:
     return {key[1]: 1 / min(times) for key, times in values.items() if key[0] == "bandwidth" and key[2] == "triad"}
 
 
+def peaks_of(values: Values) -> dict[str, Key]:
+    """Return for each type what its peak is: the fastest of the core's multiply-adds, the product, the convolution."""
+    sources = ("core", "convolution", "product")
+    types = dict.fromkeys(key[1] for source in sources for key in values if key[0] == source)
+    return {name: min(((source, name) for source in sources if (source, name) in values),
+                      key=lambda key: min(values[key])) for name in types}  # fmt: skip
+
+
+def peak_notes(values: Values, compiler_reason: str) -> tuple[str, ...]:
+    """Return a note for every peak that is the library's and not the core's own; ``compiler_reason`` says why all are.
+
+    "" stands for a compiler that works.
+    """
+    peaks = peaks_of(values)
+    reached = "what the library reaches, the faster of its product and its convolution"
+    if compiler_reason:
+        return (f"each peak is {reached}, and the core may do more, because its own multiply-adds were not measured: "
+                f"{compiler_reason}",)  # fmt: skip
+    absent = [name for name in peaks if ("core", name) not in values]
+    notes = (
+        [f"the core has no multiply-adds of its own for {', '.join(absent)}: the peak is {reached}"] if absent else []
+    )
+    for name in peaks:
+        own_s, best_s = min(values.get(("core", name), [0.0])), min(values[peaks[name]])
+        if own_s > (1 + TOLERANCE) * best_s:
+            notes.append(f"the peak of {name} is that of the library's product, {own_s / best_s:.2g} times that of the "
+                         "core's own multiply-adds: the library may use a unit that they do not reach")  # fmt: skip
+    return tuple(notes)
+
+
 def assembled(
     measured: Measured, *, levels: Sequence[CacheLevel], memory: Memory, notes: Iterable[str]
 ) -> MachineLimits:
@@ -257,7 +326,8 @@ def assembled(
     caches = [level(each.name, each.size_bytes, (below[index], each.size_bytes), ("level", each.name), each.holds_bytes)
               for index, each in enumerate(levels)]  # fmt: skip
     whole = level(memory.name, memory.size_bytes, (below[-1], None), ("bandwidth", memory.working_set_bytes, "triad"))
-    peaks = {key[1]: rate(key, f"{key[1]} peak") for key in values if key[0] == "peak"}
+    peaks = {name: rate(key, f"{name} peak") for name, key in peaks_of(values).items()}
+    products = {key[1]: rate(key, f"{key[1]} product") for key in values if key[0] == "product"}
     call_s = fastest(("call",), "call overhead")
     launch_s = fastest(("launch",), "launch")
     buses = [rate(("bus", way), f"{way.replace('_', ' ')} rate") for way in ("host_to_device", "device_to_host")]
@@ -265,8 +335,9 @@ def assembled(
     return MachineLimits(
         device=measured.device, threads=measured.threads, date=datetime.date.today().isoformat(),
         versions={"python": platform.python_version(), "torch": torch.__version__, **measured.versions},
-        chase=measured.chase, memory_levels=(*caches, whole), peak_flops=peaks, call_overhead_s=call_s,
-        launch_s=launch_s, host_to_device_bytes_per_s=buses[0], device_to_host_bytes_per_s=buses[1],
+        chase=measured.chase, memory_levels=(*caches, whole), peak_flops=peaks, product_flops=products,
+        call_overhead_s=call_s, launch_s=launch_s,
+        host_to_device_bytes_per_s=buses[0], device_to_host_bytes_per_s=buses[1],
         unstable=tuple(unstable), notes=tuple(notes), latencies=latencies, bandwidths=_bandwidths(values),
     )  # fmt: skip
 

@@ -17,10 +17,10 @@ from helpers.hardware.limits import (
     _chase as chase,
     _cpu as cpu,
     _levels as levels_of,
-    _peak as peak,
+    _library as library,
 )
 from helpers.hardware.limits._levels import CacheLevel
-from helpers.hardware.limits._peak import Key, Stage, in_passes
+from helpers.hardware.limits._passes import Key, Stage, in_passes
 from helpers.hardware.limits._results import MachineLimits
 from helpers.timing._runs import run
 
@@ -31,7 +31,7 @@ _OVERHEAD_SHARE = 0.2
 
 def cuda_plan() -> cpu.Plan:
     """Return the default plan with the types of numbers that a GPU multiplies."""
-    return replace(cpu.Plan(), per_octave=2, least_bytes=_LEAST_BYTES, types=peak.CUDA_TYPES)
+    return replace(cpu.Plan(), per_octave=2, least_bytes=_LEAST_BYTES, types=library.CUDA_TYPES)
 
 
 def measure_cuda(device: torch.device, plan: cpu.Plan) -> MachineLimits:
@@ -86,7 +86,7 @@ def _bandwidth_stages(
     pool = bandwidth.pool(most, device)
     sizes = levels_of.grid(_LEAST_CURVE_BYTES, most, per_octave=1, dense_until_bytes=0)
     stages: list[Stage] = [functools.partial(cpu.curve_stage, pool, size, device, plan.kernel_s) for size in sizes]
-    overhead_s = peak.call_overhead_s(device, runs=10)
+    overhead_s = library.call_overhead_s(device, runs=10)
     for level in levels:
         if level.name != "L2":
             notes.append(f"{level.name}: no bandwidth, because PyTorch's kernels do not stay inside it")
@@ -100,13 +100,13 @@ def _bandwidth_stages(
 
 
 def _compute_stages(device: torch.device, plan: cpu.Plan, reasons: dict[str, str]) -> list[Stage]:
-    peaks = [functools.partial(cpu.peak_stage, name, device, plan.peaks, reasons) for name in plan.types]
+    products = [functools.partial(cpu.product_stage, name, device, plan.products, reasons) for name in plan.types]
     return [
-        *peaks,
-        lambda: {("call",): peak.call_overhead_s(device)},
-        lambda: {("launch",): peak.launch_s(device)},
-        lambda: {("bus", "host_to_device"): 1 / peak.bus_bytes_per_s(device, to_device=True)},
-        lambda: {("bus", "device_to_host"): 1 / peak.bus_bytes_per_s(device, to_device=False)},
+        *products,  # of tensor cores, where there are any: they are the peaks, too
+        lambda: {("call",): library.call_overhead_s(device)},
+        lambda: {("launch",): library.launch_s(device)},
+        lambda: {("bus", "host_to_device"): 1 / library.bus_bytes_per_s(device, to_device=True)},
+        lambda: {("bus", "device_to_host"): 1 / library.bus_bytes_per_s(device, to_device=False)},
     ]
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import torch
 
 
+_NO_PEAK = "no peak was measured: these limits were recorded before the probe measured the core's own multiply-adds"
+
+
 class MemoryLevel(Record):
     """A level of the memory hierarchy: ``bandwidth_bytes_per_s`` is the triad's inside it, counted as STREAM counts.
 
@@ -66,7 +69,9 @@ class BandwidthPoint(Record):
 class MachineLimits(Record):
     """The measured limits of one device with ``threads`` CPU threads: every roof and every overhead of the models.
 
-    ``peak_flops`` maps a dtype's name ("float32", "bfloat16" ...) to FLOP/s of the best matrix product found.
+    ``peak_flops`` maps a dtype's name ("float32", "bfloat16" ...) to the most FLOP/s: on a CPU of the cores' own
+    multiply-adds, whichever library runs on them, on CUDA of the library's product. ``product_flops`` has FLOP/s of the
+    library's fastest matrix product, which models of a product take. Of "int8" both count operations a second.
     ``call_overhead_s`` is a call of a PyTorch operator on one element (on CUDA, launched and not waited for);
     ``launch_s`` is a kernel launched and waited for, and the two bus rates are those of pinned memory: CUDA only, else
     None. ``notes`` has a line for everything that could not be measured. Lessons 01 and 02.
@@ -79,6 +84,7 @@ class MachineLimits(Record):
     chase: str
     memory_levels: tuple[MemoryLevel, ...]
     peak_flops: Mapping[str, float]
+    product_flops: Mapping[str, float]
     call_overhead_s: float
     launch_s: float | None
     host_to_device_bytes_per_s: float | None
@@ -96,9 +102,21 @@ class MachineLimits(Record):
         shown = super()._repr_html_()
         return f"<div>{shown}<ul>{notes}</ul></div>" if notes else shown
 
-    def _shown(self) -> list[tuple[str, Any]]:  # peaks as rates, and without the notes, of which each has a line
-        return [("peak_flops_per_s" if name == "peak_flops" else name, value)
+    def _shown(self) -> list[tuple[str, Any]]:  # rates as rates, and without the notes, of which each has a line
+        return [(f"{name}_per_s" if name in ("peak_flops", "product_flops") else name, value)
                 for name, value in super()._shown() if name != "notes"]  # fmt: skip
+
+    @classmethod
+    def _upgraded(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return values of before ``product_flops``, when the product was called the peak, as those of today."""
+        if "product_flops" in values or "peak_flops" not in values:
+            return values
+        products = {"product_flops": values["peak_flops"]}
+        if str(values.get("device")).startswith("cuda"):
+            return {**values, **products}
+        unstable = [name.replace(" peak", " product") for name in values.get("unstable", ())]
+        notes = [*values.get("notes", ()), _NO_PEAK]
+        return {**values, **products, "peak_flops": {}, "unstable": unstable, "notes": notes}
 
     @property
     def memory(self) -> MemoryLevel:
@@ -113,11 +131,13 @@ class MachineLimits(Record):
     def resting_on(self, *names: str) -> MachineLimits:
         """Return these limits as evidence for a claim that rests on ``names`` alone: the others may be unstable.
 
-        The names are those of ``unstable``: "DRAM bandwidth", "L1 latency", "float32 peak", "call overhead", "latency
-        curve", "bandwidth curve". Raises ValueError for a limit that was not measured here. Lesson 01.
+        The names are those of ``unstable``: "DRAM bandwidth", "L1 latency", "float32 peak", "float32 product", "call
+        overhead", "latency curve", "bandwidth curve". Raises ValueError for a limit that was not measured here.
+        Lesson 01.
         """
         levels = [f"{level.name} {what}" for level in self.memory_levels for what in ("latency", "bandwidth")]
-        known = [*levels, *(f"{dtype} peak" for dtype in self.peak_flops), "call overhead", "latency curve",
+        known = [*levels, *(f"{dtype} peak" for dtype in self.peak_flops),
+                 *(f"{dtype} product" for dtype in self.product_flops), "call overhead", "latency curve",
                  "bandwidth curve"]  # fmt: skip
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"there is no limit {unknown[0]!r}; there are {', '.join(known)}")
@@ -139,7 +159,7 @@ class MachineLimits(Record):
         return self.memory
 
 
-_VERSION = 3
+_VERSION = 4
 
 
 def probe(refresh: bool = False, *, device: str | torch.device | None = None) -> MachineLimits:
@@ -150,12 +170,17 @@ def probe(refresh: bool = False, *, device: str | torch.device | None = None) ->
     A cache that is damaged or from elsewhere is measured again, and a line says so.
 
     Latency is a chase through a random cycle of lines (:mod:`~helpers.hardware.limits._chase` says what it holds),
-    bandwidth that of PyTorch's own operators (:mod:`~helpers.hardware.limits._bandwidth`), the peak that of a matrix
-    product (:mod:`~helpers.hardware.limits._peak`). Each is the fastest of many runs, in two passes that lie apart in
-    time; two more where the two differ by over a tenth. What still does not repeat is named in ``unstable``. A cache is
-    what the system lists, else what :func:`helpers.hardware.find_change_points` reads off the latency curve. Where the
-    bandwidth shows that the last cache holds less than half of that, ``holds_bytes`` is what it shows. What cannot be
-    measured is None (or missing from ``peak_flops``), and a line of ``notes`` says why; nothing is guessed.
+    bandwidth that of PyTorch's own operators (:mod:`~helpers.hardware.limits._bandwidth`), the peak of a CPU that of
+    the cores' own multiply-adds (:mod:`~helpers.hardware.limits._multiply_adds`). Without a C++ compiler, and for a
+    type that the cores have no multiply-adds for, the peak is the faster of the library's product and convolution, and
+    a line of ``notes`` says so; the peak of a GPU is the library's product
+    (:mod:`~helpers.hardware.limits._library`).
+
+    Each is the fastest of many runs, in two passes that lie apart in time; two more where the two differ by over a
+    tenth. What still does not repeat is named in ``unstable``. A cache is what the system lists, else what
+    :func:`helpers.hardware.find_change_points` reads off the latency curve. Where the bandwidth shows that the last
+    cache holds less than half of that, ``holds_bytes`` is what it shows. What cannot be measured is None (or missing
+    from ``peak_flops`` and ``product_flops``), and a line of ``notes`` says why; nothing is guessed.
 
     Raises ValueError for a device that is neither the CPU nor CUDA, TypeError for a ``refresh`` that is no bool,
     RuntimeError for CUDA where there is none, OSError when the cache folder cannot be written. Lesson 01.

@@ -1,10 +1,9 @@
-#include "clock.h"
+#include "team.h"
 
 // a = b + s c, `repeats` times, begun when `threads` threads have arrived; times[0], times[1]: begin and end.
 extern "C" void triad_UNROLLED(float* __restrict__ a, const float* __restrict__ b, const float* __restrict__ c, float s,
                                int64_t n, int64_t repeats, int32_t* arrived, int32_t threads, int64_t* times) {
-    __atomic_fetch_add(arrived, 1, __ATOMIC_ACQ_REL);
-    while (__atomic_load_n(arrived, __ATOMIC_ACQUIRE) < threads) std::this_thread::yield();
+    wait_for_all(arrived, threads);
     times[0] = now_ns();
     for (int64_t repeat = 0; repeat < repeats; ++repeat) {
         #pragma GCC unroll UNROLLED

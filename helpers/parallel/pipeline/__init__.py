@@ -1,1 +1,1 @@
-"""Pipeline parallelism: the orders of its stages, their schedules, and real stages on ranks. Lesson 05."""
+"""Pipeline parallelism: the orders of its stages, their schedules, and real stages on ranks. Lesson 06."""

@@ -116,7 +116,7 @@ Times = float | Sequence[float]
 class PipelineAction(Record):
     """One pass of one microbatch through one stage; kinds are "forward", "backward" and "backward-weight".
 
-    Lesson 05.
+    Lesson 06.
     """
 
     rank: int
@@ -131,7 +131,7 @@ class RankLoad(Record):
     """What a rank of a schedule did, and the most (stage, microbatch) pairs whose activations it kept at once.
 
     Of the ``chunks`` stages that an interleaved rank has, each counts by itself. ``idle_share`` is of the schedule's
-    duration. Lesson 05.
+    duration. Lesson 06.
     """
 
     rank: int
@@ -145,7 +145,7 @@ class PipelineSchedule(Record):
     """A schedule, modelled or measured: ``actions`` by rank and start, the first start at 0.
 
     ``bubble_share`` is the share of all ranks' time in which they do nothing, ``bubble_ratio`` that idle time over the
-    busy time: (p - 1) / m for GPipe, whose share is (p - 1) / (m + p - 1). Lesson 05.
+    busy time: (p - 1) / m for GPipe, whose share is (p - 1) / (m + p - 1). Lesson 06.
     """
 
     name: str
@@ -162,7 +162,7 @@ class PipelineSchedule(Record):
     def timeline(self) -> Timeline:
         """The actions as a timeline, a lane a rank: ``gantt(schedule.timeline.activities, title=...)`` draws it.
 
-        Labels are microbatches. Where a rank has several stages the kind names them: "forward, stages 4-7". Lesson 05.
+        Labels are microbatches. Where a rank has several stages the kind names them: "forward, stages 4-7". Lesson 06.
         """
         several = any(each.stage >= self.ranks for each in self.actions)
 
@@ -175,7 +175,7 @@ class PipelineSchedule(Record):
             for action in self.actions))  # fmt: skip
 
     def order(self, rank: int) -> list[Step]:
-        """Return what ``rank`` did, in order: (kind, stage, microbatch). Lesson 05."""
+        """Return what ``rank`` did, in order: (kind, stage, microbatch). Lesson 06."""
         return [(action.kind, action.stage, action.microbatch) for action in self.actions if action.rank == rank]
 
 
@@ -199,7 +199,7 @@ def pipeline_schedule(
 
     Raises ValueError for another name, fewer microbatches than ranks (but for "gpipe"; the schedules can do with fewer,
     PyTorch's refuse them), microbatches that do not divide by the ranks ("interleaved"), chunks that the schedule does
-    not have, and times that do not fit. Lesson 05.
+    not have, and times that do not fit. Lesson 06.
     """
     check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
     if weight_s is not None and name != "zero_bubble":
@@ -326,7 +326,7 @@ def bubble_ratio(
     >>> bubble_ratio("1f1b", ranks=4, microbatches=12)
     0.25
 
-    Raises ValueError as :func:`pipeline_schedule`, and where the formula does not hold. Lesson 05.
+    Raises ValueError as :func:`pipeline_schedule`, and where the formula does not hold. Lesson 06.
     """
     check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
     if name != "zero_bubble":
@@ -350,7 +350,7 @@ def live_activations(name: str, *, rank: int, ranks: int, microbatches: int, chu
     Of m ``microbatches`` on p ``ranks`` with v ``chunks`` each, by ``name``: all m for "gpipe"; p - rank for "1f1b"
     (Narayanan et al., 2021); for "interleaved" one more than the forward passes of its warm-up, at most v m; p on every
     rank for "zero_bubble", ZB-H1, whose activations live until the weights' gradient (Qi et al., 2024). Raises
-    ValueError as :func:`pipeline_schedule`. Lesson 05.
+    ValueError as :func:`pipeline_schedule`. Lesson 06.
     """
     check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
     whole_number("rank", rank, at_least=0, at_most=ranks - 1)

@@ -32,7 +32,7 @@ class PipelineRun(Record):
 
     ``schedule`` holds what was measured, in the same form as a modelled schedule; ``loss`` is the mean over the
     microbatches, ``outputs`` the last stage's for the whole batch, ``gradients`` those of the net's parameters by
-    their names in the net. Lesson 05.
+    their names in the net. Lesson 06.
     """
 
     name: str
@@ -47,7 +47,7 @@ class PipelineEquality(Record):
     """Whether a pipeline computed what one process computes: the largest differences, relative to the largest value.
 
     ``parameter`` is the one whose gradient differs most. ``equal`` says that no difference is above ``tolerance``; what
-    is NaN, or missing, is infinitely far away. Lesson 05.
+    is NaN, or missing, is infinitely far away. Lesson 06.
     """
 
     name: str
@@ -74,7 +74,7 @@ class SplitSleepingLayer(nn.Module):
     """A :class:`SleepingLayer` whose backward pass comes in two: the input's gradient and, by itself, the weight's.
 
     Each sleeps its own time, ``input_s`` and ``weight_s``, so that a schedule can put the second off. The layer adds
-    its only parameter to its inputs. Raises ValueError for a negative time. Lesson 05.
+    its only parameter to its inputs. Raises ValueError for a negative time. Lesson 06.
     """
 
     def __init__(self, forward_s: float, input_s: float, weight_s: float) -> None:
@@ -133,7 +133,7 @@ def execute_schedule(
 
     Raises ValueError for what :func:`schedules.pipeline_schedule` refuses, for layers that do not divide by the stages,
     rows that do not divide by the microbatches, and a parameter that two stages share; TypeError for a net that is not
-    an nn.Sequential. Lesson 05.
+    an nn.Sequential. Lesson 06.
     """
     schedules.check(name, ranks=ranks.world_size, microbatches=microbatches, chunks=chunks)
     whole_number("repeats", repeats)
@@ -179,7 +179,7 @@ def split_stages(net: nn.Sequential, stages: int) -> tuple[nn.Sequential, ...]:
     """Return the layers of ``net`` as ``stages`` nets of equally many layers; names and parameters stay what they are.
 
     Raises TypeError for a net that is not an nn.Sequential, and ValueError for layers that do not divide, for a layer
-    that stands in two places, and for a parameter in two stages, which would be trained apart. Lesson 05.
+    that stands in two places, and for a parameter in two stages, which would be trained apart. Lesson 06.
     """
     if not isinstance(net, nn.Sequential):
         raise TypeError(f"a pipeline is cut out of an nn.Sequential; got a {type(net).__name__}")

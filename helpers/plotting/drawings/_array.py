@@ -38,7 +38,7 @@ def draw_array(run: SystolicRun, cycle: int, *, title: str = "") -> Figure:
     In an array of at most 8 x 8 elements stands what each holds: a02 is row 0, column 2 of a, and c is a @ b; a
     triangle shows what moved in this cycle. Every cycle of a run has the same size and everything in the same place,
     so the figures are frames for :func:`play`. ``title`` stands before the cycle. Raises ValueError for a run that was
-    simulated without ``frames=True`` and for a cycle that is not there, TypeError for what is no run. Lesson 09.
+    simulated without ``frames=True`` and for a cycle that is not there, TypeError for what is no run. Lesson 14.
     """
     frame = _frame(run, cycle)
     before = f"{title}: " if title else ""

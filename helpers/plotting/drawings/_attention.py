@@ -23,7 +23,7 @@ def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str 
     stand Q and O, above it K and V; what the tile needs is marked, and so is the block of O that it adds to. A number
     says how often a block was read so far, by a cache with room for one block of each, and in O how often it was
     written. ``title`` stands above the drawing. Raises ValueError for no tiles, a tile twice, more than 12 rows or
-    columns, and a step that is not there. Lesson 18.
+    columns, and a step that is not there. Lesson 21.
     """
     tiles = [
         tuple(whole_number(f"order[{place}]", side, at_least=0, at_most=_MOST - 1) for side in tile)

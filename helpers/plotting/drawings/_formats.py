@@ -23,7 +23,7 @@ _LISTED = 512  # numbers drawn one by one; more are a strip
 def draw_bits(formats: Sequence[Format], *, title: str = "What each bit is for") -> Figure:
     """Return a row a format with a box a bit: sign, exponent and mantissa, the highest bit first.
 
-    Raises TypeError for what is no format, ValueError for none. Lesson 17.
+    Raises TypeError for what is no format, ValueError for none. Lesson 16.
     """
     given = members("formats", formats, "formats, such as numbers.FORMATS['bf16']", kind=Format)
     if not given:
@@ -49,7 +49,7 @@ def draw_format(chosen: Format, tensors: Mapping[str, Tensor]) -> Figure:
     Above the positive numbers of the format, each a line (a strip where there are more than 512); in the middle the
     step to the next number, over the number; below the share of each tensor's numbers, zeros left out, in each power of
     two, for up to four named tensors. What the format cannot hold is grey. Raises TypeError for what is no format or no
-    tensor, ValueError for more than four tensors. Lesson 17.
+    tensor, ValueError for more than four tensors. Lesson 16.
     """
     one_of("chosen", chosen, Format, "a format, such as numbers.FORMATS['e4m3']")
     given = {name: one_of(f"tensors[{name!r}]", each, Tensor, "a tensor")

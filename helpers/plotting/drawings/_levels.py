@@ -17,7 +17,7 @@ _CELL_IN, _CELL_HIGH_IN, _SIDE_IN = 1.25, 0.52, 1.25
 def draw_levels(levels: Mapping[str, Sequence[str]], *, title: str) -> Figure:
     """Return the levels of one call, from the top: each with its name and the lines that stand there, as code.
 
-    Each hands on to the one below it. Raises TypeError or ValueError for levels that are no named lines. Lesson 10.
+    Each hands on to the one below it. Raises TypeError or ValueError for levels that are no named lines. Lesson 15.
     """
     named("levels", levels, "levels, each a list of lines")
     lines = {level: members(f"levels[{level!r}]", found, "lines", kind=str) for level, found in levels.items()}
@@ -44,7 +44,7 @@ def draw_tile(sums: Sequence[Sequence[str]], inputs: Sequence[str], filters: Seq
 
     Each is the name of its register; ``title`` stands above the drawing.
 
-    Raises TypeError or ValueError for sums that are not one for each input and each vector of filters. Lesson 10.
+    Raises TypeError or ValueError for sums that are not one for each input and each vector of filters. Lesson 15.
     """
     inputs, filters = (
         members("inputs", inputs, "registers", kind=str),

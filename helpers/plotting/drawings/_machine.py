@@ -34,7 +34,7 @@ _PANEL_GAP_IN, _KERNEL_IN = 0.35, 0.55
 
 
 class Kernel(Record):
-    """A kernel: the bytes that it reads and writes of each tensor in device memory, by name. Lesson 12."""
+    """A kernel: the bytes that it reads and writes of each tensor in device memory, by name. Lesson 18."""
 
     name: str
     reads: Mapping[str, int]
@@ -50,7 +50,7 @@ def draw_kernels(programs: Mapping[str, Sequence[Kernel]], *, title: str = "") -
     """Return a panel a program: its tensors in memory above, its kernels below, an arrow for each read and write.
 
     The same tensors stand in every panel; a program that leaves one out never has it in memory. The panel's heading
-    has the sum of its bytes. Raises ValueError for no programs and one without a kernel. Lesson 12.
+    has the sum of its bytes. Raises ValueError for no programs and one without a kernel. Lesson 18.
     """
     given = {name: members(f"programs[{name!r}]", kernels, "Kernels", kind=Kernel)
              for name, kernels in named("programs", programs, "lists of Kernels").items()}  # fmt: skip
@@ -145,7 +145,7 @@ def draw_loader(
 
     ``making`` has the batch of each worker (None: it waits), ``ready`` the batches in the queue, the next one first,
     ``computing`` the batch in the trainer (None: it waits), ``places`` how many the queue holds. ``title`` stands above
-    the drawing. Raises ValueError for no or more than 8 workers, and more ready batches than places. Lesson 08.
+    the drawing. Raises ValueError for no or more than 8 workers, and more ready batches than places. Lesson 12.
     """
     making = [None if batch is None else whole_number(f"making[{worker}]", batch, at_least=0)
               for worker, batch in enumerate(members("making", making, "batches or None"))]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What one number of a matrix is used for in a product: the reuse that makes a matrix product fast."""
+"""The uses of one element of a matrix in a product: the reuse that makes a matrix product fast."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from helpers.plotting.drawings._paper import COMPUTING, DATA, EMPTY, QUIET, pape
 _CELL_IN, _GAP_IN, _TOP_IN, _MOST = 0.26, 0.42, 0.5, 8
 
 
-def draw_products(n: int = 4, *, title: str = "What one number is used for") -> Figure:
-    """Return ``a * b`` and ``a @ b`` of n x n matrices side by side: a number of ``a``, what it meets and makes.
+def draw_products(n: int = 4, *, title: str = "Uses of one element") -> Figure:
+    """Return ``a * b`` and ``a @ b`` of n x n matrices side by side: an element of ``a``, what it meets and makes.
 
     Raises ValueError for an ``n`` that is not 2 to 8. Lesson 00.
     """
@@ -23,9 +23,9 @@ def draw_products(n: int = 4, *, title: str = "What one number is used for") -> 
     row, column = n // 4, n // 2
     element = {(row, column)}
     panels = {
-        "a * b": (element, element, "a number of a takes part in one result"),
+        "a * b": (element, element, "an element of a takes part in one result"),
         "a @ b": ({(column, place) for place in range(n)}, {(row, place) for place in range(n)},
-                  f"a number of a takes part in {n} results"),
+                  f"an element of a takes part in {n} results"),
     }  # fmt: skip
     for place, (name, (of_b, made, used)) in enumerate(panels.items()):
         left = 0.3 + place * (panel + 0.7)

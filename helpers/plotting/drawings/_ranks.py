@@ -47,7 +47,7 @@ def draw_ring(
     ``chunks[rank][chunk]`` are these ranks. ``moves`` are (source, target, chunk) of what is sent in this step, arrows;
     a chunk with the terms of all ranks is framed. ``title`` stands above the drawing. ``parallel.ring_frames(4)`` has
     all of them, a frame a step. Raises ValueError for more than 8 ranks, and for a rank or a chunk that is not there.
-    Lesson 04.
+    Lesson 05.
     """
     state = _state(chunks)
     ranks, rows = len(state), len(state[0])
@@ -116,7 +116,7 @@ def draw_mesh(layout: Layout, *, along: str | None = None, title: str = "") -> F
     """Return the ranks of ``layout``: a box a pipeline stage, in it a row a data rank and a column a tensor rank.
 
     ``along`` ("data", "tensor" or "pipeline") gives the ranks that differ in nothing else, a group, one colour.
-    ``title`` stands above the drawing. Raises ValueError for another name, and for more than 64 ranks. Lesson 16.
+    ``title`` stands above the drawing. Raises ValueError for another name, and for more than 64 ranks. Lesson 08.
     """
     from helpers.parallel import Layout
 
@@ -161,7 +161,7 @@ def draw_column_row(parts: int = 2, *, title: str = "") -> Figure:
     """Return two layers split over ``parts`` ranks: f(X A) B, with A cut by columns and B by rows, a colour a rank.
 
     Each rank has a term of the whole output; one all-reduce adds them up. Raises ValueError for more than 4 parts.
-    Lesson 05.
+    Lesson 06.
     """
     whole_number("parts", parts, at_most=4)
     side, short, top = 1.2, 0.8, 0.5
@@ -222,7 +222,7 @@ def draw_blocks(ranks: int, step: int, *, causal: bool = False, balanced: bool =
     In step s rank r has the keys of rank (r - s) mod ``ranks``. With ``causal`` a block of later keys has nothing to
     do, and its rank waits. ``balanced`` is causal as well: the sequence is cut into twice as many pieces, rank r has
     pieces r and 2 ``ranks`` - 1 - r, and nobody waits. ``title`` stands above the drawing. Raises ValueError for a step
-    that is not there, more than 8 ranks. Lesson 16.
+    that is not there, more than 8 ranks. Lesson 08.
     """
     boolean("balanced", balanced)
     boolean("causal", causal)
@@ -263,7 +263,7 @@ def draw_all_to_all(counts: Sequence[Sequence[int]], *, capacity: int | None = N
     A count is written where it fits. ``counts[rank][expert]`` are tokens that chose the expert; the experts are dealt
     out to the ranks in order, equally many each. An expert has ``capacity`` places for each rank: what does not fit is
     dropped, and what is not used is sent empty. ``title`` stands above the drawing. Raises ValueError for experts that
-    do not divide, for no tokens and more than 8 ranks. Lesson 16.
+    do not divide, for no tokens and more than 8 ranks. Lesson 08.
     """
     rows = [[whole_number(f"counts[{rank}][{place}]", count, at_least=0)
              for place, count in enumerate(members(f"counts[{rank}]", row, "tokens by expert"))]

@@ -18,7 +18,7 @@ def draw_replicas(stages: Sequence[str], *, replicas: int = 4, title: str) -> Fi
 
     ``title`` stands above both.
 
-    Raises TypeError or ValueError for stages that are no texts, and unless ``replicas`` are 2 to 12. Lesson 13.
+    Raises TypeError or ValueError for stages that are no texts, and unless ``replicas`` are 2 to 12. Lesson 19.
     """
     stages, replicas = _checked(stages, replicas)
     high = replicas * _ROW_IN
@@ -49,7 +49,7 @@ def draw_couplings(stages: Sequence[str], couplings: Mapping[str, str], *, repli
 
     A coupling's text, below its bar, says what passes from replica to replica there; ``title`` stands above all. Raises
     TypeError or ValueError for stages that are no texts, couplings of no stage, and unless ``replicas`` are 2 to 12.
-    Lesson 13.
+    Lesson 19.
     """
     stages, replicas = _checked(stages, replicas)
     named("couplings", couplings, "texts by their stages")

@@ -42,7 +42,7 @@ def draw_sources(*, until: float = UNITS, title: str = "Two workers share a trai
 
     A unit is one layer, forward or backward, of a whole batch on one worker; the network has two layers, and one worker
     alone makes two updates in 8 units. Half a layer and half of the images are half a unit. That an exchange takes a
-    quarter of one is made up. Raises ValueError unless ``until`` is above 0 and at most 8. Lesson 03.
+    quarter of one is made up. Raises ValueError unless ``until`` is above 0 and at most 8. Lesson 04.
     """
     until = number("until", until, above=0)
     if until > UNITS:

@@ -29,7 +29,7 @@ def draw_window(layers: int, kept: Sequence[int], *, used: int, read: bool, titl
 
     ``used`` is the layer in use; with ``read`` an arrow says that it came from the disk. ``title`` stands above the
     drawing. Raises TypeError and ValueError for layers that the file does not have, twice the same, or a ``used`` that
-    is not kept. Lesson 08.
+    is not kept. Lesson 12.
     """
     boolean("read", read)
     whole_number("layers", layers, at_most=16)

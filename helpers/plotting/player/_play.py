@@ -51,7 +51,7 @@ def play(
     each frame. Without scripts, on paper and on GitHub some of the frames stand there as a picture: those at the places
     ``stills``, counted from 0, by default the first, the middle and the last. The figures are closed. Raises TypeError
     for what is no figure or no place, ValueError for fewer than two, for figures of different sizes, for empty texts,
-    another number of captions, and a place without a frame. Lesson 04.
+    another number of captions, and a place without a frame. Lesson 05.
     """
     figures = members("frames", frames, "figures, such as draw_ring returns", kind=Figure)
     said = [] if captions is None else members("captions", captions, "sentences, one a frame", kind=str)

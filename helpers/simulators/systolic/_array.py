@@ -2,7 +2,7 @@
 
 An element has a register for an input, one for a filter, one for a sum, and a multiplier. In a cycle it takes what its
 left and its upper neighbour held, multiplies where both operands have come, and adds. Nothing is computed from a
-formula: counts are of what happened, and a run is over when the last result has left. Lesson 09.
+formula: counts are of what happened, and a run is over when the last result has left. Lesson 14.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def simulate(
 
     Raises TypeError for what is no matrix of numbers or no whole number, ValueError for shapes that do not fit, an
     empty matrix, whole numbers whose sums are beyond int64, an array above 1,024 x 1,024 elements, a run that would
-    take minutes, and for frames of one too long to keep. Lesson 09.
+    take minutes, and for frames of one too long to keep. Lesson 14.
     """
     boolean("double_buffered", double_buffered)
     boolean("frames", frames)

@@ -3,7 +3,7 @@
 A fold is one tile of the product on the array. The formulas charge every fold all rows and columns of the array, as
 the literature does; a simulated run is over when the last result has left, so it needs as many cycles on full tiles and
 fewer on partial ones. Sources: Samajdar et al., SCALE-Sim (arXiv 1811.02883, ISPASS 2020), whose tool reports one cycle
-less (an index, not a count) and, output-stationary, no cycles to drain. Lesson 09.
+less (an index, not a count) and, output-stationary, no cycles to drain. Lesson 14.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from helpers._checks import boolean, choice, whole_number
 from helpers.results import Record
 
 DATAFLOWS = ("weight", "output", "input")
-"""What may stay in the elements. Lesson 09."""
+"""What may stay in the elements. Lesson 14."""
 LARGEST = 1024
 """Rows, or columns, of the largest array that is simulated."""
 
@@ -22,7 +22,7 @@ LARGEST = 1024
 class Accesses(Record):
     """Numbers that cross the edge of an array: read from the buffers, written to them, and read back to be added to.
 
-    Lesson 09.
+    Lesson 14.
     """
 
     input_reads: int
@@ -53,7 +53,7 @@ def model_cycles(
     14
 
     Raises TypeError or ValueError for a size that is no whole number above 0, another dataflow, and for
-    ``double_buffered`` with "output", whose elements keep no filter. Lesson 09.
+    ``double_buffered`` with "output", whose elements keep no filter. Lesson 14.
     """
     boolean("double_buffered", double_buffered)
     m, n, k, rows, columns = _sizes(m, n, k, rows, columns, dataflow)
@@ -75,7 +75,7 @@ def model_accesses(m: int, n: int, k: int, *, rows: int, columns: int, dataflow:
 
     What stays in the elements is read once. An operand that passes is read once for each tile along the other one's
     columns (or rows), and where k takes several folds each result is written, read back and written again. Full and
-    partial tiles alike. Raises as :func:`model_cycles` does. Lesson 09.
+    partial tiles alike. Raises as :func:`model_cycles` does. Lesson 14.
     """
     m, n, k, rows, columns = _sizes(m, n, k, rows, columns, dataflow)
     if dataflow == "output":

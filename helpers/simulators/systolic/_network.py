@@ -20,7 +20,7 @@ _LAYERS = (_ConvNd, nn.Linear)
 
 
 class Gemm(Record):
-    """A layer as ``products`` products of m x k with k x n matrices, one for each group of a convolution. Lesson 09."""
+    """A layer as ``products`` products of m x k with k x n matrices, one for each group of a convolution. Lesson 14."""
 
     m: int
     n: int
@@ -34,7 +34,7 @@ class Gemm(Record):
 
 
 class LayerOnArray(Record):
-    """One call of a layer on an array: its product, and what the formulas say of it. Lesson 09."""
+    """One call of a layer on an array: its product, and what the formulas say of it. Lesson 14."""
 
     layer: str
     kind: str
@@ -55,7 +55,7 @@ class NetworkRun(Record):
     """A network's forward on an array of ``rows`` x ``columns`` elements, layer after layer.
 
     ``other_macs`` are multiply-accumulates outside its convolutions and linear layers (attention, recurrent cells): the
-    cycles do not hold them. Lesson 09.
+    cycles do not hold them. Lesson 14.
     """
 
     rows: int
@@ -79,7 +79,7 @@ def gemm_of(layer: nn.Module, shape: Sequence[int]) -> Gemm:
     Gemm(m=729, n=128, k=1200, products=2)
 
     Raises TypeError for another layer (a transposed convolution too), ModelError for a lazy layer and ValueError for a
-    shape that the layer refuses. Lesson 09.
+    shape that the layer refuses. Lesson 14.
     """
     if not isinstance(layer, _LAYERS) or isinstance(layer, _ConvTransposeNd):
         raise TypeError(f"a {type(layer).__name__} is not one product; give a convolution or a linear layer")
@@ -108,7 +108,7 @@ def simulate_network(
     ``inputs`` is as for :func:`helpers.profile_ops`, such as a shape with the batch first. Cycles and accesses come
     from :func:`model_cycles` and :func:`model_accesses`, so nothing is computed and no size is too large. A layer that
     is called twice has two rows. Raises as those functions do, and ValueError for a model without such a layer.
-    Lesson 09.
+    Lesson 14.
     """
     boolean("double_buffered", double_buffered)
     how = {"rows": rows, "columns": columns, "dataflow": dataflow}

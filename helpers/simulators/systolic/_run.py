@@ -15,7 +15,7 @@ class Frame(Record):
     ``inputs``, ``filters`` and ``sums`` are places: the flat index, row by row, in ``a``, in ``b`` and in the product;
     -1 is an empty register. ``input_values``, ``filter_values`` and ``sum_values`` are the numbers held there, sums
     with this cycle's product. ``active`` says which elements multiplied and added. ``phase`` is "load", "compute" or
-    "drain", ``fold`` counts the tiles of the product from 0. Lesson 09.
+    "drain", ``fold`` counts the tiles of the product from 0. Lesson 14.
     """
 
     cycle: int
@@ -36,7 +36,7 @@ class SystolicRun(Record):
     ``active`` holds, for each cycle, the elements that multiplied two operands: it has ``cycles`` entries, and its sum
     is ``macs``. ``input_reads``, ``filter_reads`` and ``output_writes`` count numbers that cross the edge of the array;
     ``partial_sum_reads`` those of the writes that found a sum of an earlier fold there and had to read it to add.
-    ``frames`` is empty unless it was asked for. Lesson 09.
+    ``frames`` is empty unless it was asked for. Lesson 14.
     """
 
     m: int

@@ -2,7 +2,7 @@
 
 :func:`plain` and :func:`in_tiles` compute the same; :func:`stream` has the addresses that each order touches, and
 :func:`count_bytes` what of them reaches memory; :func:`interpret` runs the Triton kernel on a CPU;
-:data:`FLASH_TABLE` and :data:`FLASH_2_TRAINING` are published measurements. Lesson 18.
+:data:`FLASH_TABLE` and :data:`FLASH_2_TRAINING` are published measurements. Lesson 21.
 """
 
 from helpers import _faces as faces

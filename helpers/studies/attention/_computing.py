@@ -1,4 +1,4 @@
-"""Attention in plain torch: with its table of scores, and in tiles, forward and backward. Lesson 18."""
+"""Attention in plain torch: with its table of scores, and in tiles, forward and backward. Lesson 21."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def in_tiles(
 
     ``query``, ``key`` and ``value`` are (..., tokens, width). For each block of queries the keys are passed once, with
     a running maximum, sum and output (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; Dao,
-    FlashAttention-2, 2023, algorithm 1). Tiles that ``causal`` forbids whole are not computed. Lesson 18.
+    FlashAttention-2, 2023, algorithm 1). Tiles that ``causal`` forbids whole are not computed. Lesson 21.
     """
     boolean("causal", causal)
     rows, columns = _check(query, key, value, causal, rows, columns)
@@ -114,7 +114,7 @@ def attend_in_tiles(
 
 
 def saved_bytes(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> int:
-    """Return the bytes that autograd keeps for backward of ``function(*tensors)``, each storage once. Lesson 18."""
+    """Return the bytes that autograd keeps for backward of ``function(*tensors)``, each storage once. Lesson 21."""
     kept = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:

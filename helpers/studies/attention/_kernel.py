@@ -24,7 +24,7 @@ def interpret(
     It runs on a CPU in a process of its own, because Triton reads ``TRITON_INTERPRET`` when it is imported. ``query``,
     ``key`` and ``value`` are (heads, tokens, width) in float32; the width and the ``rows`` and ``columns`` of a tile
     are powers of two of 16 or more, and ``causal`` is as in :func:`in_tiles`. Raises MissingToolError where Triton is
-    not installed. Lesson 18.
+    not installed. Lesson 21.
     """
     boolean("causal", causal)
     _checked(query, key, value, rows, columns)
@@ -36,7 +36,7 @@ def interpret(
 
 
 def kernel_source() -> str:
-    """Return the kernel as it is written. Lesson 18."""
+    """Return the kernel as it is written. Lesson 21."""
     return inspect.getsource(attention_kernel)
 
 

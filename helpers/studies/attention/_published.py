@@ -1,4 +1,4 @@
-"""Published measurements of attention, as data with their source. Lesson 18."""
+"""Published measurements of attention, as data with their source. Lesson 21."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attention reads and writes in four orders: addresses for a cache, and formulas of their bytes. Lesson 18."""
+"""What attention reads and writes in four orders: addresses for a cache, and formulas of their bytes. Lesson 21."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_TILES = 10**7
 
 
 class Moved(Record):
-    """Bytes that came from memory, and that went there. Lesson 18."""
+    """Bytes that came from memory, and that went there. Lesson 21."""
 
     read_bytes: int
     written_bytes: int
@@ -32,7 +32,7 @@ def tiles_of(
 
     The table is ``tokens`` x ``tokens``, a tile ``rows`` x ``columns``, and the order "queries outside" or "keys
     outside". With ``causal`` those that have a key to look at. Raises ValueError for tiles that do not divide the
-    tokens, and for too many of them. Lesson 18.
+    tokens, and for too many of them. Lesson 21.
     """
     boolean("causal", causal)
     order = choice("order", order, ORDERS[2:])
@@ -73,7 +73,7 @@ def count_bytes(
     """Return what of :func:`stream` reaches memory through a cache of ``cache_bytes``, empty before and after.
 
     ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of the stream. The cache is fully associative,
-    replaces the least recently used line and reads a line before it writes to it. Lesson 18.
+    replaces the least recently used line and reads a line before it writes to it. Lesson 21.
     """
     run = simulate_caches(stream(tokens, width, order=order, rows=rows, columns=columns), [CacheLevel(cache_bytes)])
     level = run.levels[0]
@@ -83,7 +83,7 @@ def count_bytes(
 def model_bytes(tokens: int, width: int, *, order: str, rows: int = 64, columns: int = 64) -> Moved:
     """Return by formula what :func:`count_bytes` counts, for a cache that holds a tile's needs, not all keys or values.
 
-    ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of :func:`stream`. Lesson 18.
+    ``tokens``, ``width``, ``order``, ``rows`` and ``columns`` are those of :func:`stream`. Lesson 21.
     """
     order = choice("order", order, ORDERS)
     tokens, rows, columns = _checked(tokens, rows, columns)

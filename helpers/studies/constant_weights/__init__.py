@@ -3,7 +3,7 @@
 ``generate`` writes the program, ``build`` compiles it, ``census`` counts what became of the weights; ``save`` and
 ``load`` keep networks in files, and ``Specialised`` serves one from a file at the speed of constants.
 
-A name is imported from its module when it is first used. Lesson 11.
+A name is imported from its module when it is first used. Lesson 17.
 """
 
 from helpers import _faces as faces

@@ -1,4 +1,4 @@
-"""The census of a network's program: how its weights reach the multiply-adds, counted without any GPU. Lesson 11."""
+"""The census of a network's program: how its weights reach the multiply-adds, counted without any GPU. Lesson 17."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WeightCensus(Record):
     activations among them, parted by what feeds them: an ``immediate`` in the instruction, a ``constant_bank``
     operand, a ``uniform_register`` or, of all operands, a ``register``. ``constant_loads`` bring
     ``constant_load_bytes`` into registers first. ``fp16_multiply_adds`` are HFMA2. ``spill_load_bytes`` is None where
-    the compiler's word is not at hand. Lesson 11.
+    the compiler's word is not at hand. Lesson 17.
     """
 
     architecture: str
@@ -60,7 +60,7 @@ class CppCensus(native.HostCensus):
     no ``immediate`` and have no ``uniform_register``; ``constant_bank`` are those that read the program's own data at
     an address in the instruction, ``register`` all others, also those that read memory by a register's address.
     ``global_loads`` are all loads but the ``constant_loads``; no memory is a ``shared`` one. Loops are not unrolled
-    here as on a GPU, so the counts are of the program, not of a run. Lesson 11.
+    here as on a GPU, so the counts are of the program, not of a run. Lesson 17.
     """
 
     immediate: int
@@ -74,7 +74,7 @@ class CppCensus(native.HostCensus):
 class PlacementCount(Record):
     """One placement's census: of a thread, which evaluates ``candidates`` at once. Fields as in WeightCensus.
 
-    Lesson 11.
+    Lesson 17.
     """
 
     placement: str
@@ -100,7 +100,7 @@ class PlacementCount(Record):
 class PlacementCounts(Record):
     """The census of several placements and architectures, for a network of ``widths``; ``note`` says what to know.
 
-    Lesson 11.
+    Lesson 17.
     """
 
     compiler: str
@@ -122,7 +122,7 @@ class PlacementCounts(Record):
 class WidthCount(Record):
     """The program of a network 23 -> width -> width -> 1: ``code_bytes`` is what its instructions take in memory.
 
-    ``registers`` are a thread's, of at most 255; what does not fit is spilled. Lesson 11.
+    ``registers`` are a thread's, of at most 255; what does not fit is spilled. Lesson 17.
     """
 
     width: int
@@ -135,7 +135,7 @@ class WidthCount(Record):
 
 
 class WidthCounts(Record):
-    """How the program grows with the network, its weights constants, for one architecture. Lesson 11."""
+    """How the program grows with the network, its weights constants, for one architecture. Lesson 17."""
 
     compiler: str
     architecture: str
@@ -194,7 +194,7 @@ def count_placements(
 
     The network of 1,857 parameters takes a second or less with constants, several where every weight is loaded.
     ``precision`` and ``prune`` are those of :func:`generate`. Raises as :func:`generate`, :func:`build` and
-    :func:`census` do. Lesson 11.
+    :func:`census` do. Lesson 17.
     """
     for name, given in (("architectures", architectures), ("placements", placements)):
         if isinstance(given, str) or not given:
@@ -213,7 +213,7 @@ def count_placements(
 def count_widths(widths: Sequence[int] = (8, 16, 32, 48, 64), *, architecture: str = "sm_90") -> WidthCounts:
     """Return the census of networks 23 -> w -> w -> 1 with ReLU, ReLU, sigmoid, for each w of ``widths``, as constants.
 
-    A width of 64 compiles in about a second, 128 in several. Raises as :func:`count_placements` does. Lesson 11.
+    A width of 64 compiles in about a second, 128 in several. Raises as :func:`count_placements` does. Lesson 17.
     """
     rows, compiler = [], ""
     for width in console.track(list(widths), "compiling"):
@@ -229,7 +229,7 @@ def count_widths(widths: Sequence[int] = (8, 16, 32, 48, 64), *, architecture: s
 
 
 def placement_count(found: WeightCensus, placement: str, precision: str) -> PlacementCount:
-    """Return a kernel's census as a row of a table of placements. Lesson 11."""
+    """Return a kernel's census as a row of a table of placements. Lesson 17."""
     candidates = candidates_per_thread(precision)
     return derived(PlacementCount, found, placement=placement, precision=precision, candidates=candidates)
 
@@ -239,7 +239,7 @@ def recorded_counts(*, current: bool = False) -> PlacementCounts:
 
     ``current=True`` gives that of :data:`CURRENT_ARCHITECTURES`, in both precisions, for machines without NVRTC or
     nvdisasm. The network is ``standard_network(0)``; the date and the tools stand in ``note``. Raises
-    FileNotFoundError where the library is installed without the course. Lesson 11.
+    FileNotFoundError where the library is installed without the course. Lesson 17.
     """
     boolean("current", current)
     path = recorded_file(CURRENT_ARCHITECTURES if current else OLD_ARCHITECTURES)

@@ -1,4 +1,4 @@
-"""A dense network written as C++: the same arithmetic, with less and less left for run time. Lesson 11.
+"""A dense network written as C++: the same arithmetic, with less and less left for run time. Lesson 17.
 
 Every program exports ``evaluate(inputs, outputs, candidates, context)``; ``context`` is what it still has to be told:
 for "runtime_sizes" everything, for a pointer placement the numbers, for the others nothing.
@@ -59,7 +59,7 @@ def cpp_source(network: Network, placement: str = "lanes", prune: float = 0.0) -
     output through a weight of zero there.) Floats stand as hexadecimal literals, bit for bit.
 
     Raises ValueError for an unknown placement, a share outside 0 to 1, or a network too large for the placement.
-    Lesson 11.
+    Lesson 17.
     """
     if placement not in CPP_PLACEMENTS:
         raise ValueError(f"the placements in C++ are {', '.join(CPP_PLACEMENTS)}; there is no {placement!r:.40}")
@@ -123,7 +123,7 @@ def packed(network: Network) -> np.ndarray:
     """Return the network's numbers as a pointer placement reads them, flat float32, in the order of the layers.
 
     Of each layer its biases, then its weights, a row an input; then :data:`PADDING` zeros. They begin at a multiple of
-    64 bytes, as constants in a program do: reads that cross cache lines would take longer. Lesson 11.
+    64 bytes, as constants in a program do: reads that cross cache lines would take longer. Lesson 17.
     """
     parts = [part.reshape(-1) for layer in network.layers for part in (layer.bias, layer.weights)]
     numbers = np.concatenate([*parts, np.zeros(PADDING, np.float32)])
@@ -327,10 +327,10 @@ def _caller_library() -> native.Library:
 
 
 def check_tensors(x: object, out: object, *, inputs: int, outputs: int, device: str = "cpu") -> torch.Tensor:
-    """Return ``out``, made if it is None, once both are what a program can take; lesson 11's errors otherwise.
+    """Return ``out``, made if it is None, once both are what a program can take; lesson 17's errors otherwise.
 
     ``x`` is a float32 tensor (N, inputs) and ``out`` (N, outputs), both on ``device``, contiguous and without gradient,
-    and they share no memory. Raises TypeError or ValueError with what was given and what to do. Lesson 11.
+    and they share no memory. Raises TypeError or ValueError with what was given and what to do. Lesson 17.
     """
     given = _plain("x", x, inputs, device)
     if out is None:

@@ -1,7 +1,7 @@
 """CUDA C++ of a dense network, one thread a candidate, its weights in one of seven places.
 
 One template writes them all: only how the weights are declared and how the kernel comes to them differs. Loops over
-layers are unrolled, so every weight has a multiply-add of its own in the program. Lesson 11.
+layers are unrolled, so every weight has a multiply-add of its own in the program. Lesson 17.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def cuda_source(network: Network, *, placement: str = "const", precision: str = 
     (what holds for finite inputs); elsewhere the compiler does not know it.
 
     Every float32 stands as a hexadecimal number, which means it exactly. Raises ValueError for an unknown name, for a
-    weight that float16 cannot hold, and for a network that is too large for the placement. Lesson 11.
+    weight that float16 cannot hold, and for a network that is too large for the placement. Lesson 17.
     """
     _check(network, placement, precision, layout)
     numbers = _NUMBERS[precision]
@@ -101,7 +101,7 @@ def cuda_source(network: Network, *, placement: str = "const", precision: str = 
 
 
 def cuda_declaration(placement: str) -> str:
-    """Return the C declaration of the kernel ``evaluate``, for :meth:`helpers.native.Module.function`. Lesson 11."""
+    """Return the C declaration of the kernel ``evaluate``, for :meth:`helpers.native.Module.function`. Lesson 17."""
     last = {"parameter": ", Weights weights", "pointer": ", const void* weights", "shared": ", const void* weights"}
     return f"void evaluate(const float* inputs, float* outputs, long long candidates{last.get(placement, '')})"
 
@@ -115,7 +115,7 @@ def packed_weights(network: Network, *, precision: str = "fp32") -> bytes:
     """Return the bytes of the structure ``Weights`` in the source: each layer's weights row by row, then its bias.
 
     Four bytes a number for "fp32" and two for "fp16", little-endian. Raises ValueError for a weight that float16
-    cannot hold. Lesson 11.
+    cannot hold. Lesson 17.
     """
     parts = [array for layer in network.layers for array in (layer.weights, layer.bias)]
     if precision == "fp32":
@@ -126,7 +126,7 @@ def packed_weights(network: Network, *, precision: str = "fp32") -> bytes:
 def half_bits(values: np.ndarray) -> np.ndarray:
     """Return float32 ``values`` rounded to the nearest float16, as their 16 bits.
 
-    Raises ValueError for a number that would become infinite. Lesson 11.
+    Raises ValueError for a number that would become infinite. Lesson 17.
     """
     with np.errstate(over="ignore"):
         halves = values.astype(np.float16)
@@ -140,7 +140,7 @@ def half_bits(values: np.ndarray) -> np.ndarray:
 def float_literal(value: float) -> str:
     """Return a float32 as a C literal that means exactly it, also where it is denormal: ``0x1.99999ap-4f``.
 
-    Lesson 11.
+    Lesson 17.
     """
     mantissa, _, exponent = float(value).hex().partition("p")
     whole, _, digits = mantissa.partition(".")

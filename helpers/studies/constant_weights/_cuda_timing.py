@@ -1,6 +1,6 @@
 """Every placement on a GPU: 10^7 candidates, beside PyTorch, and beside what the machine code's census allows.
 
-These functions are registered with :mod:`helpers.recorded`; without a GPU they return no rows, and say why. Lesson 11.
+These functions are registered with :mod:`helpers.recorded`; without a GPU they return no rows, and say why. Lesson 17.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CudaTime(Record):
     multiply-adds take in their units, ``load_s`` what global and shared loads take at one warp's a cycle (each a lower
     bound), ``memory_s`` what inputs and outputs take at the published bandwidth; ``modelled_s`` is the largest of them.
     None: not known, or no kernel of ours. ``error_share`` is the largest error over its bound (1 or less is right).
-    Lesson 11.
+    Lesson 17.
     """
 
     name: str
@@ -77,7 +77,7 @@ class CudaTime(Record):
 class CudaTimes(Record):
     """The programs' times on one GPU; ``clock_hz`` is the highest clock, which the models take.
 
-    ``notes`` say what could not be run, and why; ``comparison`` has the intervals. Lesson 11.
+    ``notes`` say what could not be run, and why; ``comparison`` has the intervals. Lesson 17.
     """
 
     device: str

@@ -8,7 +8,7 @@ The other format that is read is that of the program of the story: for each laye
 outputs (u32), its biases, its weights, a row an input (float32). It knows no activations and has no checksum.
 
 Weights in a file and weights in the program exclude each other only as long as the compiler is not there at start-up.
-Here it is: on a CPU the C++ compiler, on CUDA NVRTC. Lesson 11.
+Here it is: on a CPU the C++ compiler, on CUDA NVRTC. Lesson 17.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def save(model: nn.Module | Network, path: str | os.PathLike[str]) -> None:
     """Write ``model`` to ``path`` in one step; :func:`load` reads it back, every float as it was.
 
     Raises TypeError or ValueError for a model that is no chain of dense layers or too large, OSError when it cannot be
-    written. Lesson 11.
+    written. Lesson 17.
     """
     network = network_of(model)
     parts = [_START.pack(MAGIC, VERSION, len(network.layers))]
@@ -68,7 +68,7 @@ def load(path: str | os.PathLike[str], *, activations: Sequence[str] | None = No
     a damaged weight cannot be seen; in a file of this library any changed bit is.
 
     Raises ValueError, saying what is wrong, for a file that is cut off, too long, damaged, of another version or of
-    another kind, OSError for one that cannot be read. Lesson 11.
+    another kind, OSError for one that cannot be read. Lesson 17.
     """
     name = Path(path).name
     with open(path, "rb") as file:
@@ -171,7 +171,7 @@ class Serving(Record):
     """What a :class:`Specialised` computes with at the moment.
 
     ``weights_are`` is "behind a pointer" while the compiler runs, "constants" afterwards. ``compile_s`` is what the
-    compiler took for the constants, 0 when the program was in the cache, None while it runs. Lesson 11.
+    compiler took for the constants, 0 when the program was in the cache, None while it runs. Lesson 17.
     """
 
     device: str
@@ -194,7 +194,7 @@ class Specialised:
     that become zero. With few weights left (:data:`STRAIGHT_LINE_SHARE`) a CPU gets straight-line code.
 
     Raises TypeError or ValueError for a model that is no dense network or is too large, MissingToolError without a
-    compiler, and NativeError where CUDA is asked for and there is none. Lesson 11.
+    compiler, and NativeError where CUDA is asked for and there is none. Lesson 17.
     """
 
     def __init__(self, model: nn.Module | Network, *, device: str | torch.device = "cpu", prune: float = 0.0) -> None:
@@ -226,7 +226,7 @@ class Specialised:
     ) -> Specialised:
         """Return the network of the file ``path`` (:func:`load`, which takes ``activations``), being compiled.
 
-        Raises as :func:`load` for the file and as the class for the network. Lesson 11.
+        Raises as :func:`load` for the file and as the class for the network. Lesson 17.
         """
         return cls(load(path, activations=activations), device=device, prune=prune)
 
@@ -239,7 +239,7 @@ class Specialised:
         """Wait until the constants are compiled and serve; return what serves then.
 
         Raises TimeoutError when that takes longer than ``timeout_s`` (it goes on in the background), and what the
-        compiler raised when it failed (then the pointer program goes on serving). Lesson 11.
+        compiler raised when it failed (then the pointer program goes on serving). Lesson 17.
         """
         self._thread.join(timeout_s)
         if self._thread.is_alive():

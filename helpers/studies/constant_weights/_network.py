@@ -1,4 +1,4 @@
-"""A dense network as plain arrays: what the generators write into source and the files hold. Lesson 11."""
+"""A dense network as plain arrays: what the generators write into source and the files hold. Lesson 17."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Dense:
     (nn.Linear keeps the transpose). ``bias`` is (outputs,). Both are kept as float32 copies that cannot be written to;
     float64 is accepted where float32 holds every value exactly. ``activation`` is one of :data:`ACTIVATIONS`.
 
-    Raises TypeError or ValueError for other types, shapes, activations, and for infinities and NaN. Lesson 11.
+    Raises TypeError or ValueError for other types, shapes, activations, and for infinities and NaN. Lesson 17.
     """
 
     weights: np.ndarray
@@ -74,7 +74,7 @@ class Dense:
 class Network:
     """Dense layers, one after the other. Raises ValueError when they do not fit together, TypeError for others.
 
-    Lesson 11.
+    Lesson 17.
     """
 
     layers: tuple[Dense, ...]
@@ -282,7 +282,7 @@ def pruned(network: Network, share: float) -> Network:
     """Return the network with the ``share`` of every layer's weights that are nearest to zero set to zero.
 
     ``share`` is from 0 to 1; a layer of n weights loses round(share n), zeros among them counted, and keeps its biases.
-    Of equal weights the earlier ones go. Raises ValueError for another share. Lesson 11.
+    Of equal weights the earlier ones go. Raises ValueError for another share. Lesson 17.
     """
     try:
         removed = float(share)
@@ -306,7 +306,7 @@ def standard_network(seed: int = 0) -> Network:
     """Return the story's network with weights of ``seed``: 23 -> 32 -> 32 -> 1, ReLU, ReLU, sigmoid; 1,857 parameters.
 
     It is of the size of the line-segment network of CMS (SegmentLinking/cmssw, pull request 143), its weights drawn
-    as PyTorch draws nn.Linear's; torch's own random state stays as it is. Lesson 11.
+    as PyTorch draws nn.Linear's; torch's own random state stays as it is. Lesson 17.
     """
     return random_network((23, 32, 32, 1), ("relu", "relu", "sigmoid"), seed=seed)
 
@@ -315,7 +315,7 @@ def random_network(widths: tuple[int, ...], activations: tuple[str, ...], *, see
     """Return a network of ``widths`` (the inputs, then every layer's outputs) with one of ``activations`` a layer.
 
     Weights and biases are drawn with ``seed``, uniform within 1 / sqrt(inputs) of zero, as nn.Linear's are at first.
-    Raises ValueError for widths and activations that do not fit together. Lesson 11.
+    Raises ValueError for widths and activations that do not fit together. Lesson 17.
     """
     if len(widths) != len(activations) + 1 or not all(operator.index(width) > 0 for width in widths):
         raise ValueError(
@@ -331,7 +331,7 @@ def random_network(widths: tuple[int, ...], activations: tuple[str, ...], *, see
 
 
 def exact_outputs(network: Network, inputs: torch.Tensor) -> torch.Tensor:
-    """Return what PyTorch computes in float64 for ``inputs`` (N, inputs): float64 (N, outputs). Lesson 11.
+    """Return what PyTorch computes in float64 for ``inputs`` (N, inputs): float64 (N, outputs). Lesson 17.
 
     Raises ValueError for inputs of another shape.
     """
@@ -348,7 +348,7 @@ def error_bound(network: Network, inputs: torch.Tensor, *, precision: str = "fp3
     layer before is passed on by the sizes of the weights, then by the steepest slope of the activation (a softmax
     changes no output by more than the largest change of an input). ``inputs`` are (N, inputs) of ``network``; with
     ``precision="fp16"`` they, the weights and the activations are rounded as well. It holds while nothing overflows,
-    for float16 at 65,504. Raises ValueError for another precision and for inputs of another shape. Lesson 11.
+    for float16 at 65,504. Raises ValueError for another precision and for inputs of another shape. Lesson 17.
     """
     _require_rows(network, inputs)
     if precision not in _ROUNDOFF:

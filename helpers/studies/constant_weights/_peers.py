@@ -1,4 +1,4 @@
-"""The generated programs beside each other and beside PyTorch and ONNX Runtime: one run, one thread. Lesson 11.
+"""The generated programs beside each other and beside PyTorch and ONNX Runtime: one run, one thread. Lesson 17.
 
 **The boundary.** Called from Python, every way takes a tensor (N, inputs) and fills the caller's ``out`` (N, outputs),
 and checks both as it always does. ONNX Runtime, which would have to copy into ``out``, may return an array of its own:
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from helpers import timing
-from helpers.hardware.limits import _peak as peak
+from helpers.hardware.limits import _library as library, _multiply_adds as multiply_adds
 from helpers.results import Record, derived
 from helpers.studies import _frameworks as frameworks
 from helpers.studies.constant_weights._files import Specialised, through_a_file
@@ -45,7 +45,7 @@ Way = Callable[[torch.Tensor, torch.Tensor], Any]
 class WayTime(Record):
     """One way to evaluate the network: seconds a candidate, and how often as fast ours is (from runs in turns).
 
-    ``low_ratio`` to ``high_ratio`` is the interval of ``time_ratio``, the way's time over that of ours. Lesson 11.
+    ``low_ratio`` to ``high_ratio`` is the interval of ``time_ratio``, the way's time over that of ours. Lesson 17.
     """
 
     way: str
@@ -62,19 +62,28 @@ class PeerTimes(Record):
     """Every way's time on one machine and one thread.
 
     ``absent`` names the ways that could not be timed, each with why; ``unstable`` the comparisons that were disturbed.
-    ``peak_flops_per_s`` is the fastest float32 matrix product of one thread in the same run, ``reached_flops_per_s``
-    what constexpr weights on lanes reach, two operations a weight. Lesson 11.
+    ``peak_flops_per_s`` is what one core's own float32 multiply-adds reach in the same run (None in a recording that is
+    older than their measurement), ``product_flops_per_s`` the library's fastest matrix product on one thread, and
+    ``reached_flops_per_s`` constexpr weights on lanes, two operations a weight. Lesson 17.
     """
 
     widths: tuple[int, ...]
     macs: int
     threads: int
     compile_s: float
-    peak_flops_per_s: float
+    peak_flops_per_s: float | None
+    product_flops_per_s: float
     reached_flops_per_s: float
     absent: str
     unstable: str
     times: tuple[WayTime, ...]
+
+    @classmethod
+    def _upgraded(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return values of before ``product_flops_per_s``, when the product was called the peak, as those of today."""
+        if "product_flops_per_s" in values or "peak_flops_per_s" not in values:
+            return values
+        return {**values, "peak_flops_per_s": None, "product_flops_per_s": values["peak_flops_per_s"]}
 
 
 def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> PeerTimes:
@@ -98,16 +107,16 @@ def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> P
             )  # fmt: skip
             times += _rows(compared, f"from Python, {batch:,} at once", batch)
             unstable.update({f"batch of {batch:,}": compared.reason} if not compared.stable else {})
-        peak_flops_per_s = _peak()
+        before = _peak(), _product()
         raw = _compare_raw(network, ours, budget_s)
-        peak_flops_per_s = max(peak_flops_per_s, _peak())
+        peak_flops_per_s, product_flops_per_s = map(max, before, (_peak(), _product()))
     times += _rows(raw, "raw, ready addresses", BATCHES[-1])
     unstable.update({"raw calls": raw.reason} if not raw.stable else {})
     fastest_s = raw.candidate(CONSTEXPR).minimum_s / BATCHES[-1]
     return PeerTimes(
         widths=network.widths, macs=network.macs, threads=1, compile_s=compile_s, peak_flops_per_s=peak_flops_per_s,
-        reached_flops_per_s=2 * network.macs / fastest_s, absent=_listed(absent), unstable=_listed(unstable),
-        times=tuple(times),
+        product_flops_per_s=product_flops_per_s, reached_flops_per_s=2 * network.macs / fastest_s,
+        absent=_listed(absent), unstable=_listed(unstable), times=tuple(times),
     )  # fmt: skip
 
 
@@ -171,7 +180,7 @@ def _onnx(network: Network) -> Way:
 def onnx_model(network: Network) -> bytes:
     """Return ``network`` as a serialised ONNX model: a Gemm a layer, then its activation; x (N, inputs) to y.
 
-    Needs the package onnx (group peers). Lesson 11.
+    Needs the package onnx (group peers). Lesson 17.
     """
     from onnx import helper, numpy_helper
 
@@ -208,10 +217,14 @@ def _raw_call(program: CppProgram, arguments: tuple[int, int, int]) -> Callable[
 
 
 def _peak() -> float:
-    found = peak.peak_flops("float32", torch.device("cpu"), budget=peak.Budget(size_s=0.3))
-    if isinstance(found, str):
-        raise RuntimeError(found)
-    return found
+    return multiply_adds.core_flops(multiply_adds.compile_forms(), "float32", threads=1)
+
+
+def _product() -> float:
+    rate = library.product_flops("float32", torch.device("cpu"), budget=library.Budget(size_s=0.3))
+    if isinstance(rate, str):
+        raise RuntimeError(rate)
+    return rate
 
 
 def _rows(compared: timing.Comparison, called: str, batch: int) -> list[WayTime]:

@@ -1,4 +1,4 @@
-"""From a model to the source of a program that evaluates it, and from the source to a function of tensors. Lesson 11.
+"""From a model to the source of a program that evaluates it, and from the source to a function of tensors. Lesson 17.
 
 ``generate`` writes C++ or CUDA C++, ``build`` compiles it (CUDA C++ on any machine), ``cpp_program`` and
 ``cuda_function`` do both and give what is called.
@@ -39,7 +39,7 @@ def generate(
     ``precision="fp16"`` and ``layout="columns"`` are CUDA's alone: :func:`cuda_source` says what they are.
 
     Raises TypeError or ValueError for a model that is no chain of dense layers, an unknown name, and what a placement
-    cannot hold. Lesson 11.
+    cannot hold. Lesson 17.
     """
     network = network_of(model)
     if target == "cuda":
@@ -57,13 +57,13 @@ def generate(
 
 @dataclass(frozen=True)
 class CudaProgram:
-    """CUDA C++ compiled: ``cubin`` holds the machine code and loads on a GPU (``cubin.load()``). Lesson 11."""
+    """CUDA C++ compiled: ``cubin`` holds the machine code and loads on a GPU (``cubin.load()``). Lesson 17."""
 
     cubin: native.Cubin
     source: str = field(repr=False)
 
     def disassembly(self) -> str:
-        """Return the kernel's machine code as text, an instruction a line. Raises MissingToolError. Lesson 11."""
+        """Return the kernel's machine code as text, an instruction a line. Raises MissingToolError. Lesson 17."""
         return native.disassemble(self.cubin, function="evaluate")
 
 
@@ -75,7 +75,7 @@ def build(source: str, *, architecture: str = "sm_90") -> CudaProgram | native.L
     are kept in the cache under their content.
 
     Raises TypeError for what is no text, ValueError for an architecture that is not known, CompilationError for a
-    source that the compiler refuses, and MissingToolError, with what to install, without it. Lesson 11.
+    source that the compiler refuses, and MissingToolError, with what to install, without it. Lesson 17.
     """
     if not isinstance(source, str):
         raise TypeError(f"a source is the text that generate() returns, not {type(source).__name__}")
@@ -92,7 +92,7 @@ class CppProgram:
     long it took to compile. It holds no state, so threads may call it at once; long calls let Python run. ``evaluate``
     is the bare function of addresses, nothing checked, with ``context`` as its last argument.
 
-    Calling raises TypeError or ValueError for other tensors (:func:`cpp_sources.check_tensors`). Lesson 11.
+    Calling raises TypeError or ValueError for other tensors (:func:`cpp_sources.check_tensors`). Lesson 17.
     """
 
     network: Network
@@ -123,7 +123,7 @@ def cpp_program(model: nn.Module | Network, placement: str = "lanes", *, prune: 
 
     ``prune`` is the share of every layer's weights that is set to zero first.
 
-    Raises as :func:`cpp_sources.cpp_source` and :func:`helpers.native.compile_cpp`. Lesson 11.
+    Raises as :func:`cpp_sources.cpp_source` and :func:`helpers.native.compile_cpp`. Lesson 17.
     """
     network = pruned(network_of(model), prune)
     library = native.compile_cpp(cpp_source(network, placement))
@@ -141,7 +141,7 @@ class CudaFunction:
     (N, outputs); with "columns" they are (inputs, N) and (outputs, N). Both are float32, on ``device`` and contiguous.
     It starts on torch's current stream and returns at once, as torch's own operations do.
 
-    A call raises TypeError or ValueError for other tensors, saying what is accepted. Lesson 11.
+    A call raises TypeError or ValueError for other tensors, saying what is accepted. Lesson 17.
     """
 
     network: Network = field(repr=False)

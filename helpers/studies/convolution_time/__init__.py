@@ -4,7 +4,7 @@
 ``fit`` predicts, ``choose`` decides, ``errors`` and ``judge_choices`` judge; ``count_waves`` is a GPU's part of the
 story. The story: SEER (PACT 2021), which does this for cuDNN.
 
-A name is imported from its module when it is first used. Lesson 14.
+A name is imported from its module when it is first used. Lesson 20.
 """
 
 from helpers import _faces as faces

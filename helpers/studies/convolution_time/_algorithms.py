@@ -1,4 +1,4 @@
-"""Eight programs for one convolution: each a function of (x, weight, shape) that returns the same output. Lesson 14.
+"""Eight programs for one convolution: each a function of (x, weight, shape) that returns the same output. Lesson 20.
 
 ``x`` is (batch, in_channels, height, width), ``weight`` (out_channels, in_channels, kernel, kernel), both contiguous or
 channels-last; the output is (batch, out_channels, out_height, out_width). Everything a call needs is in its time:
@@ -47,7 +47,7 @@ class Work(Record):
     ``products`` multiply a number made of the input alone with one made of the weights alone (a complex product is
     four); ``macs`` are all multiply-accumulates of matrix products and convolutions, transforms included, FFTs not;
     ``moved_bytes`` are what its operators read and write, each its operands once. None for NNPACK, one
-    call. Lesson 14.
+    call. Lesson 20.
     """
 
     algorithm: str
@@ -141,7 +141,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 def why_not(algorithm: str, shape: ConvolutionShape) -> str:
     """Return why ``algorithm`` does not serve ``shape`` here, "" where it does.
 
-    Raises ValueError for an unknown algorithm. Lesson 14.
+    Raises ValueError for an unknown algorithm. Lesson 20.
     """
     choice("algorithm", algorithm, ALGORITHMS)
     one_shape(shape)
@@ -195,7 +195,7 @@ def count_work(algorithm: str, shape: ConvolutionShape) -> Work:
     """Return the products of ``algorithm`` for ``shape``, and what its operators multiply and move, run on meta.
 
     What a library does inside one operator (reordering, packing) is not seen. Raises ValueError for an unknown
-    algorithm, or a shape that it does not serve. Lesson 14.
+    algorithm, or a shape that it does not serve. Lesson 20.
     """
     why = why_not(algorithm, shape)
     if algorithm == "nnpack":

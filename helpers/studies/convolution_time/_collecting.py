@@ -1,10 +1,11 @@
 """Times of the eight programs, measured in fresh processes on one thread, twice; and as a recording keeps them.
 
-Lesson 14.
+Lesson 20.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import math
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from helpers import _console as console, isolation, stack, timing
+from helpers import _console as console, isolation, native, stack, timing
 from helpers._checks import choice, members, named, number
+from helpers.hardware.limits import _multiply_adds as multiply_adds
 from helpers.results import Record
 from helpers.studies.convolution_time._algorithms import ALGORITHMS, why_not
 from helpers.studies.convolution_time._judging import PredictionErrors, errors
@@ -49,7 +51,7 @@ _UNKNOWN = "unknown"
 
 
 class NetworkPlaces(Record):
-    """A network's convolutions in the order of their calls, each as the place of its shape in the data. Lesson 14."""
+    """A network's convolutions in the order of their calls, each as the place of its shape in the data. Lesson 20."""
 
     name: str
     places: tuple[int, ...]
@@ -60,7 +62,9 @@ class ConvolutionTimes(Record):
 
     ``noise`` takes the first pass as a prediction of the second; both are noisy. ``instruction_set`` is oneDNN's word
     for what it uses. ``rows`` keeps the data as text, one line a shape: the eight sizes; for each
-    algorithm the times of both passes, or "-" where it does not serve; the programs of :data:`LOGGED`. Lesson 14.
+    algorithm the times of both passes, or "-" where it does not serve; the programs of :data:`LOGGED`.
+    ``peak_flops_per_s`` is the core's peak in the same run, by its own float32 multiply-adds; None where nobody
+    measured it. Lesson 20.
     """
 
     algorithms: tuple[str, ...]
@@ -70,6 +74,7 @@ class ConvolutionTimes(Record):
     noise: PredictionErrors
     networks: tuple[NetworkPlaces, ...] = field(repr=False)
     rows: tuple[str, ...] = field(repr=False)
+    peak_flops_per_s: float | None = None
 
     @functools.cached_property
     def shapes(self) -> list[ConvolutionShape]:
@@ -85,7 +90,7 @@ class ConvolutionTimes(Record):
         """Return the seconds of ``algorithm`` on each shape, NaN where it does not serve it.
 
         ``of`` is "first" or "second", one pass, or "both": the shorter of the two. Choose by one pass and judge by the
-        other. Raises ValueError for another name. Lesson 14.
+        other. Raises ValueError for another name. Lesson 20.
         """
         column = 1 + self.algorithms.index(choice("algorithm", algorithm, self.algorithms))
         choice("of", of, (*_PASSES, "both"))
@@ -96,7 +101,7 @@ class ConvolutionTimes(Record):
         """Return the program that ran for each shape: of :data:`LOGGED` by oneDNN's log, else the algorithm's name.
 
         Such as "jit:avx512_core + 3 reorders"; where oneDNN was not called PyTorch's own, as :func:`program_of` names
-        them. Lesson 14.
+        them. Lesson 20.
         """
         choice("algorithm", algorithm, self.algorithms)
         if algorithm not in LOGGED:
@@ -132,7 +137,7 @@ def collect(
     ``{"ONEDNN_MAX_CPU_ISA": "SSE41"}`` for an older machine.
 
     Raises TypeError or ValueError for a bad argument, TimeoutError after ``limit_s`` in all, RuntimeError for a program
-    that gives another result. Lesson 14.
+    that gives another result. Lesson 20.
     """
     given = shapes_of(shapes)
     if len(set(given)) < len(given):
@@ -176,11 +181,22 @@ def collect(
 def measure_networks() -> ConvolutionTimes:
     """Time all programs on 336 shapes: those of the networks in :data:`NETWORKS` at batch 1, and random ones.
 
-    Up to 15 minutes; for ``python -m helpers.recorded 14-cpu``. Raises ModuleNotFoundError without torchvision, and as
+    Up to 15 minutes; for ``python -m helpers.recorded 20-cpu``. The peak is the faster of one before the times and one
+    after them; without a C++ compiler it is None. Raises ModuleNotFoundError without torchvision, and as
     :func:`collect`.
     """
     shapes, networks = recorded_shapes()
-    return collect(shapes, networks=networks, limit_s=_RECORDED_LIMIT_S)
+    before = _peak_flops_per_s()
+    times = collect(shapes, networks=networks, limit_s=_RECORDED_LIMIT_S)
+    return dataclasses.replace(times, peak_flops_per_s=before and max(before, _peak_flops_per_s()))
+
+
+def _peak_flops_per_s() -> float | None:
+    try:
+        forms = multiply_adds.compile_forms()
+    except native.NativeError:
+        return None
+    return multiply_adds.core_flops(forms, "float32", threads=1)
 
 
 def recorded_shapes() -> tuple[list[ConvolutionShape], dict[str, list[ConvolutionShape]]]:

@@ -1,4 +1,4 @@
-"""How good are predictions and choices, and on which data: errors, hits, regret, splits. Lesson 14."""
+"""How good are predictions and choices, and on which data: errors, hits, regret, splits. Lesson 20."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PredictionErrors(Record):
     """The errors of some predictions, of which ``e`` is predicted over measured, less one.
 
     ``mape_share`` is the mean of abs(e), ``rmspe_share`` the root of the mean of e squared, which one bad prediction
-    decides (SEER's 14.71 %), ``total_share`` the error of the sum, in which layers' errors cancel. Lesson 14.
+    decides (SEER's 14.71 %), ``total_share`` the error of the sum, in which layers' errors cancel. Lesson 20.
     """
 
     predictions: int
@@ -34,7 +34,7 @@ class ChoiceQuality(Record):
     """How good chosen algorithms are by their measured times.
 
     ``hits_share`` of the shapes are within the allowed share of the fastest; ``regret_ratio`` is the total time of the
-    chosen over that of the fastest, ``worst_ratio`` the same of the worst shape. Lesson 14.
+    chosen over that of the fastest, ``worst_ratio`` the same of the worst shape. Lesson 20.
     """
 
     shapes: int
@@ -46,7 +46,7 @@ class ChoiceQuality(Record):
 
 
 class Split(Record):
-    """Places of the shapes to fit on and to test on; ``leaked`` of the test stand among the fitted too. Lesson 14."""
+    """Places of the shapes to fit on and to test on; ``leaked`` of the test stand among the fitted too. Lesson 20."""
 
     held_out: str
     leaked: int
@@ -57,7 +57,7 @@ class Split(Record):
 def errors(predicted_s: Sequence[float], measured_s: Sequence[float]) -> PredictionErrors:
     """Return the errors of ``predicted_s`` against ``measured_s``, one a shape.
 
-    Raises TypeError or ValueError for no numbers, a measured time that is not above 0, or two lengths. Lesson 14.
+    Raises TypeError or ValueError for no numbers, a measured time that is not above 0, or two lengths. Lesson 20.
     """
     predicted = np.array(numbers("predicted_s", predicted_s))
     measured = np.array(numbers("measured_s", measured_s, above=0))
@@ -111,7 +111,7 @@ def hold_out_networks(
     """Return a split of ``shapes`` for each network: to test on its shapes, and to fit on those that it does not have.
 
     A shape that another network has too is not fitted on, so nothing leaks. Raises TypeError or ValueError for other
-    arguments, and for a network of which ``shapes`` has all or none. Lesson 14.
+    arguments, and for a network of which ``shapes`` has all or none. Lesson 20.
     """
     given = shapes_of(shapes)
     splits = []
@@ -132,7 +132,7 @@ def random_split(shapes: Sequence[ConvolutionShape], *, test_share: float = 0.3,
 
     ``seed`` decides which. Where a shape stands in ``shapes`` twice, as in the layers of a network, it may be on both
     sides: ``leaked`` counts those. Raises TypeError or ValueError for other arguments, or where a side is empty.
-    Lesson 14.
+    Lesson 20.
     """
     given = shapes_of(shapes)
     count = round(number("test_share", test_share, above=0) * len(given))

@@ -1,7 +1,7 @@
 """Six models of a program's time: from shapes and measured times to a prediction; and what is decided by it.
 
 Every model minimises errors of ratios (of predicted over measured, or of its logarithm), so that a small convolution
-counts as much as a large one. Lesson 14.
+counts as much as a large one. Lesson 20.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Predict = Callable[[Sequence[ConvolutionShape], Sequence[str]], np.ndarray]
 class ProgramFit(Record):
     """What was fitted to one program's shapes: the seconds of one unit of each term (of ``log_linear`` its exponents).
 
-    A term that is not named costs nothing. Lesson 14.
+    A term that is not named costs nothing. Lesson 20.
     """
 
     program: str
@@ -60,7 +60,7 @@ class ProgramFit(Record):
 
 
 class Model(Record):
-    """A fitted model of one algorithm's time; ``fits`` has its coefficients, of which a tree has none. Lesson 14."""
+    """A fitted model of one algorithm's time; ``fits`` has its coefficients, of which a tree has none. Lesson 20."""
 
     name: str
     fitted_shapes: int
@@ -72,7 +72,7 @@ class Model(Record):
         """Return the predicted seconds of one call for each of ``shapes``.
 
         ``programs`` names the program of each; by default it follows from the shape: as :func:`program_of`, or where
-        the model was fitted with programs, that of the nearest shape fitted. Raises as :func:`fit`. Lesson 14.
+        the model was fitted with programs, that of the nearest shape fitted. Raises as :func:`fit`. Lesson 20.
         """
         given = shapes_of(shapes)
         return self._predict(given, _programs(programs, given, self._program_of))
@@ -114,7 +114,7 @@ def fit(
     models look at it. No process is started.
 
     Raises TypeError or ValueError for an unknown name, times that are not above 0 or not as many as shapes, and fewer
-    than 2 shapes. Lesson 14.
+    than 2 shapes. Lesson 20.
     """
     choice("name", name, MODELS)
     given = shapes_of(shapes)
@@ -280,7 +280,7 @@ _FITS: dict[str, Callable[..., tuple[Predict, tuple[ProgramFit, ...]]]] = {
 
 
 class Choice(Record):
-    """The algorithm with the shortest predicted time; ``all_predicted_s`` has those that serve. Lesson 14."""
+    """The algorithm with the shortest predicted time; ``all_predicted_s`` has those that serve. Lesson 20."""
 
     algorithm: str
     predicted_s: float
@@ -288,7 +288,7 @@ class Choice(Record):
 
 
 class LayerTime(Record):
-    """One convolution of a network: its chosen algorithm and time; None where nothing was measured. Lesson 14."""
+    """One convolution of a network: its chosen algorithm and time; None where nothing was measured. Lesson 20."""
 
     layer: str
     algorithm: str
@@ -300,7 +300,7 @@ class LayerTime(Record):
 class NetworkTime(Record):
     """The convolutions of a network, one after another; ``error_share`` is predicted over measured, less one.
 
-    The sum's error is smaller than its layers': they err in both directions. ``left_out`` is not in it. Lesson 14.
+    The sum's error is smaller than its layers': they err in both directions. ``left_out`` is not in it. Lesson 20.
     """
 
     network: str

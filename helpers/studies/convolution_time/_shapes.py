@@ -1,4 +1,4 @@
-"""What of a convolution decides its time: eight sizes, and what is counted from them. Lesson 14."""
+"""What of a convolution decides its time: eight sizes, and what is counted from them. Lesson 20."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ConvolutionShape(Record):
     """A convolution's sizes: input (batch, in_channels, height, width), weight (out_channels, in_channels, kernel,
     kernel), the same stride and padding in both directions; no groups, no dilation, no bias, float32.
 
-    Raises TypeError or ValueError for sizes that are no convolution. Lesson 14.
+    Raises TypeError or ValueError for sizes that are no convolution. Lesson 20.
     """
 
     batch: int
@@ -107,7 +107,7 @@ class ConvolutionShape(Record):
 
 
 class LayerShape(Record):
-    """One call of a convolution in a network. Lesson 14."""
+    """One call of a convolution in a network. Lesson 20."""
 
     layer: str
     shape: ConvolutionShape
@@ -116,7 +116,7 @@ class LayerShape(Record):
 class NetworkShapes(Record):
     """A network's convolutions in the order of their calls; ``left_out`` names those of another kind, with why.
 
-    Lesson 14.
+    Lesson 20.
     """
 
     network: str
@@ -147,7 +147,7 @@ def network_shapes(model: nn.Module, inputs: steps.Inputs = None) -> NetworkShap
     def note(layer: nn.Conv2d, args: tuple[Any, ...]) -> None:
         called.append((names[layer], layer, tuple(args[0].shape)))
 
-    with torch.inference_mode(False), steps.preserved(model, given):
+    with torch.inference_mode(False), steps.preserved(model):
         for layer in (module for module in names if isinstance(module, nn.Conv2d)):
             layer.register_forward_pre_hook(note)
         _run_on_meta(model, given)

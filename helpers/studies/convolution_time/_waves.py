@@ -1,4 +1,4 @@
-"""A convolution as the blocks of a GPU's kernel: how many run at once, in how many waves. No GPU is needed. Lesson 14.
+"""A convolution as the blocks of a GPU's kernel: how many run at once, in how many waves. No GPU is needed. Lesson 20.
 
 Sources: SEER's occupancy script (Titan Xp: 30 multiprocessors; 5, 4 and 2 blocks each) for the tiles; NVIDIA, CUDA C++
 Programming Guide, table of technical specifications by compute capability, for what a multiprocessor has.
@@ -17,7 +17,7 @@ _REGISTERS_AT_ONCE = 256  # a warp is given registers in such units
 
 
 class Gpu(Record):
-    """What a GPU has for the blocks of a kernel; all but ``multiprocessors`` is what one of these has. Lesson 14."""
+    """What a GPU has for the blocks of a kernel; all but ``multiprocessors`` is what one of these has. Lesson 20."""
 
     name: str
     multiprocessors: int
@@ -34,7 +34,7 @@ class Waves(Record):
     """A kernel's blocks on a GPU: ``resident_blocks`` run at once, ``waves`` follow each other.
 
     ``last_wave_share`` is the part of the places that the last wave fills. ``busy_share`` is that of all waves
-    together: where a wave takes as long half empty as full, the kernel reaches this share of its best rate. Lesson 14.
+    together: where a wave takes as long half empty as full, the kernel reaches this share of its best rate. Lesson 20.
     """
 
     blocks: int
@@ -74,7 +74,7 @@ def count_waves(
     what a driver keeps for itself.
 
     Raises TypeError or ValueError for no whole numbers, and for a block that does not fit on a multiprocessor.
-    Lesson 14.
+    Lesson 20.
     """
     one_of("gpu", gpu, Gpu, "a Gpu")
     warps = math.ceil(whole_number("threads", threads) / WARP_THREADS)

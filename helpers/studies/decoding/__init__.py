@@ -2,7 +2,7 @@
 
 :func:`count_step` counts what a step reads and computes for a :class:`Config`; :func:`generate` and :func:`speculate`
 write with a model; :func:`count_pages` and :func:`schedule` count what serving many texts takes;
-:data:`GPT_FAST` and :data:`PAGED_ATTENTION` are published measurements. Lesson 15.
+:data:`GPT_FAST` and :data:`PAGED_ATTENTION` are published measurements. Lesson 22.
 """
 
 from helpers import _faces as faces

@@ -7,6 +7,13 @@ from ._counting import (
     read_bytes as read_bytes,
     stored_bytes as stored_bytes,
 )
+from ._figures import (
+    cache_frames as cache_frames,
+    draw_acceptance as draw_acceptance,
+    draw_batches as draw_batches,
+    draw_rows as draw_rows,
+    explore_step as explore_step,
+)
 from ._generating import (
     Draft as Draft,
     Generated as Generated,

@@ -1,4 +1,4 @@
-"""What a step of decoding reads and computes, counted from a model's shapes. Lesson 15."""
+"""What a step of decoding reads and computes, counted from a model's shapes. Lesson 22."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Config(Record):
     """The shapes of a decoder-only transformer, without biases and with norms of one weight a number.
 
     A ``gated`` feed-forward has three matrices of ``width`` x ``hidden``, a plain one two. The input table and the
-    head are matrices of their own. Lesson 15.
+    head are matrices of their own. Lesson 22.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Config(Record):
 
 
 class StepCount(Record):
-    """What one step reads and computes for a batch of texts, each with as many tokens in its cache. Lesson 15."""
+    """What one step reads and computes for a batch of texts, each with as many tokens in its cache. Lesson 22."""
 
     batch: int
     tokens: int
@@ -105,7 +105,7 @@ def stored_bytes(config: Config, *, bits: int = 16, gpus: int = 1) -> int:
 
     Dividing them is tensor parallelism. ``bits`` are those of a weight in a matrix: 32, 16, 8 with a scale of 2 bytes
     for each output, or 4 with a scale and a zero of 2 bytes each for every 32. Input table and norms have 16 bits (32
-    with 32), and like the head they are on every GPU. So does gpt-fast, quantize.py and tp.py. Lesson 15.
+    with 32), and like the head they are on every GPU. So does gpt-fast, quantize.py and tp.py. Lesson 22.
     """
     return read_bytes(config, bits=bits, gpus=gpus) + max(2, bits // 8) * config.table_weights
 
@@ -114,7 +114,7 @@ def read_bytes(config: Config, *, bits: int = 16, gpus: int = 1) -> int:
     """Return the bytes of the weights of ``config`` that a step reads on one of ``gpus``: all but the input table.
 
     Of that table a step reads one row for each text, which is left out. ``bits`` and ``gpus`` as in
-    :func:`stored_bytes`. Lesson 15.
+    :func:`stored_bytes`. Lesson 22.
     """
     bits, gpus = choice("bits", bits, _BITS), whole_number("gpus", gpus)
     matrices = [(config.vocabulary, config.width, 1)]
@@ -139,7 +139,7 @@ def count_step(
 
     The net is ``config``, its weights have ``bits`` as in :func:`stored_bytes`. A number of the cache has
     ``cache_number_bytes``, by default 4 with weights of 32 bits and otherwise 2. FLOPs are those of the matrices and of
-    attention's two products. Lesson 15.
+    attention's two products. Lesson 22.
     """
     batch, tokens = whole_number("batch", batch), whole_number("tokens", tokens, at_least=0)
     number_bytes = max(2, bits // 8) if cache_number_bytes is None else whole_number("bytes", cache_number_bytes)

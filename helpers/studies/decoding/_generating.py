@@ -1,4 +1,4 @@
-"""Writing with a model: one token a call, or several that a draft has guessed. Lesson 15."""
+"""Writing with a model: one token a call, or several that a draft has guessed. Lesson 22."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Generated(Record):
     """A text that was written: its ``tokens`` without the prompt, and how many of them each call of the model wrote.
 
     ``through`` counts the tokens that went through the model, the prompt's included; ``guessed`` those that a draft
-    proposed, and ``kept`` those of them that stand in the text. Lesson 15.
+    proposed, and ``kept`` those of them that stand in the text. Lesson 22.
     """
 
     tokens: tuple[int, ...]
@@ -83,7 +83,7 @@ def speculate(
     ``draft`` takes the text so far and returns a distribution of the next token. The model looks at all guesses in one
     call; ``verify`` says which are kept, in their order up to the first that is not. One more token comes from the
     model itself: in place of that one, or after the last. At ``temperature`` 0 the target is sure of one token;
-    ``seed`` decides what is drawn. At the end of the text fewer tokens are guessed. Lesson 15.
+    ``seed`` decides what is drawn. At the end of the text fewer tokens are guessed. Lesson 22.
     """
     count, ahead = whole_number("count", count), whole_number("ahead", ahead, at_least=0)
     temperature, generator = number("temperature", temperature, at_least=0), torch.Generator().manual_seed(seed)
@@ -125,7 +125,7 @@ def _judged(
 class NGram:
     """A draft that has counted which token followed the last ``order - 1`` in ``text``; where it saw none, fewer.
 
-    Called with a text it returns the distribution of the next of ``vocabulary`` tokens. Lesson 15.
+    Called with a text it returns the distribution of the next of ``vocabulary`` tokens. Lesson 22.
     """
 
     def __init__(self, text: Sequence[int], order: int, *, vocabulary: int) -> None:

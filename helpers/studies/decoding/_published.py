@@ -1,4 +1,4 @@
-"""Published measurements of decoding and serving, as data with their source. Lesson 15."""
+"""Published measurements of decoding and serving, as data with their source. Lesson 22."""
 
 from __future__ import annotations
 

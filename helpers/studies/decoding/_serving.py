@@ -1,4 +1,4 @@
-"""Many texts at once, as counts: pages of the cache, and who writes in which step. Lesson 15."""
+"""Many texts at once, as counts: pages of the cache, and who writes in which step. Lesson 22."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POLICIES = ("static", "continuous")
 
 
 class Pages(Record):
-    """Pages of ``page_tokens`` tokens that texts take, and the share of their places that stays empty. Lesson 15."""
+    """Pages of ``page_tokens`` tokens that texts take, and the share of their places that stays empty. Lesson 22."""
 
     page_tokens: int
     tokens: int
@@ -21,7 +21,7 @@ class Pages(Record):
 
 
 class Schedule(Record):
-    """In which steps each text was written: its place, its first step and the step after its last. Lesson 15."""
+    """In which steps each text was written: its place, its first step and the step after its last. Lesson 22."""
 
     policy: str
     places: int

@@ -23,7 +23,7 @@ Way = Callable[[torch.Tensor], object]
 class CompilerTime(Record):
     """One way to run the forward pass: ``prepared_s`` until its first result, then its time and speedup, warm.
 
-    ``low_speedup`` to ``high_speedup`` is the interval of the speedup, from runs in turns. Lesson 12.
+    ``low_speedup`` to ``high_speedup`` is the interval of the speedup, from runs in turns. Lesson 18.
     """
 
     way: str
@@ -35,7 +35,7 @@ class CompilerTime(Record):
 
 
 class CompilerTimes(Record):
-    """Every way that is there, for one batch; ``absent`` names the others, each with why. Lesson 12."""
+    """Every way that is there, for one batch; ``absent`` names the others, each with why. Lesson 18."""
 
     batch: int
     device: str
@@ -112,7 +112,7 @@ def _onnx(net: convnet.Convnet) -> Way:
 def onnx_model(net: convnet.Convnet) -> bytes:
     """Return ``net`` as a serialised ONNX model: Conv, Relu and MaxPool a layer, then Gemm; needs the package onnx.
 
-    Its input "images" is (N, 1, 28, 28), its output "logits" (N, 10). Lesson 12.
+    Its input "images" is (N, 1, 28, 28), its output "logits" (N, 10). Lesson 18.
     """
     from onnx import helper, numpy_helper
 

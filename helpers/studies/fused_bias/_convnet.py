@@ -88,7 +88,7 @@ class Convnet(nn.Module):
     - "one kernel a layer": :func:`conv_bias_relu_pool`; with ", Winograd" by that algorithm from the second layer on
       (CPU only).
 
-    Raises ValueError for another rung and, when called, for images of another shape. Lesson 12.
+    Raises ValueError for another rung and, when called, for images of another shape. Lesson 18.
     """
 
     def __init__(self, rung: str = "separate") -> None:
@@ -116,7 +116,7 @@ class Convnet(nn.Module):
 class Ladder(Record):
     """The convnet from the program as written to the best found; ``stable`` where every speedup is known to 5 %.
 
-    Lesson 12.
+    Lesson 18.
     """
 
     phase: str
@@ -152,7 +152,7 @@ def measure_ladder(
     seconds.
 
     Raises RuntimeError when a rung's logits are not those of the net in float64 to within 1e-4 of the largest, and
-    ValueError for an unknown phase or rung. Lesson 12.
+    ValueError for an unknown phase or rung. Lesson 18.
     """
     if phase not in ("forward", "training"):
         raise ValueError(f"phase is 'forward' or 'training', not {phase!r}")
@@ -167,7 +167,7 @@ def measure_ladder(
 
 
 def default_rungs(device: str | torch.device) -> tuple[str, ...]:
-    """Return the rungs that can run on ``device`` as this machine is, but for "compiled". Lesson 12."""
+    """Return the rungs that can run on ``device`` as this machine is, but for "compiled". Lesson 18."""
     kind = torch.device(device).type
     ours = ("broadcast", "one-pass", "one kernel")
     needs = {

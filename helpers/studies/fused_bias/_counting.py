@@ -47,7 +47,7 @@ _STEPS: dict[tuple[str, str], tuple[_Step, ...]] = {
 
 
 class KernelTraffic(Record):
-    """What one kernel reads and writes; ``working_set_bytes`` are the distinct bytes of both. Lesson 12."""
+    """What one kernel reads and writes; ``working_set_bytes`` are the distinct bytes of both. Lesson 18."""
 
     kernel: str
     read_bytes: int
@@ -61,7 +61,7 @@ class KernelTraffic(Record):
 
 
 class Traffic(Record):
-    """The kernels of a variant beside its convolution, in their order, for an activation of ``shape``. Lesson 12."""
+    """The kernels of a variant beside its convolution, in their order, for an activation of ``shape``. Lesson 18."""
 
     variant: str
     phase: str
@@ -94,7 +94,7 @@ class Traffic(Record):
 class KernelModel(Record):
     """A kernel's modelled time: its bytes over ``bandwidth_bytes_per_s``, and ``overhead_s`` for the call.
 
-    ``measured_by`` is the kernel of the probe whose bandwidth it is. Lesson 12.
+    ``measured_by`` is the kernel of the probe whose bandwidth it is. Lesson 18.
     """
 
     kernel: str
@@ -106,7 +106,7 @@ class KernelModel(Record):
 
 
 class TrafficModel(Record):
-    """The modelled time of a variant's bias and ReLU on a device, kernel by kernel. Lesson 12."""
+    """The modelled time of a variant's bias and ReLU on a device, kernel by kernel. Lesson 18."""
 
     variant: str
     phase: str
@@ -127,7 +127,7 @@ def traffic(
     ``dtype``.
 
     Raises ValueError for an unknown variant, phase or shape, and for the backward pass of "compiled", whose kernels
-    the compiler decides: profile it instead. Lesson 12.
+    the compiler decides: profile it instead. Lesson 18.
     """
     if variant not in VARIANTS or phase not in PHASES:
         raise ValueError(f"variant={variant!r}, phase={phase!r}: the variants are {', '.join(VARIANTS)}, the phases "
@@ -196,7 +196,7 @@ def _probe_kernel(kernel: KernelTraffic) -> str:
 def bandwidth_at(limits: MachineLimits, working_set_bytes: float, *, by: str) -> float:
     """Return the bandwidth in bytes a second of the kernel ``by`` at ``working_set_bytes``, interpolated in ``limits``.
 
-    ``by`` is "read", "write", "copy", "triad" or "scale"; outside the measured sizes the nearest one counts. Lesson 12.
+    ``by`` is "read", "write", "copy", "triad" or "scale"; outside the measured sizes the nearest one counts. Lesson 18.
     """
     points = sorted(limits.bandwidths, key=lambda point: point.working_set_bytes)
     sizes = np.log([point.working_set_bytes for point in points])

@@ -107,7 +107,7 @@ def compiled(dtype: str = "float32", program: str = "passes") -> native.Library:
     """Return a compiled program for ``dtype``: "passes", those with max pooling ("pool"), or the "convolution".
 
     It takes seconds once, and is then kept by :mod:`helpers.native`. Raises MissingToolError without a C++ compiler.
-    Lesson 12.
+    Lesson 18.
     """
     return native.compile_cpp(source(program), flags=(*FLAGS, f"-DKIND={DTYPES[dtype]}"))
 

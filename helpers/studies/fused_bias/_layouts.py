@@ -12,14 +12,14 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 def is_channels_last(x: torch.Tensor) -> bool:
     """Return whether ``x`` is dense with the channel as its last dimension in memory, and not also NCHW.
 
-    Lesson 12.
+    Lesson 18.
     """
     wanted = _CHANNELS_LAST.get(x.dim())
     return wanted is not None and not x.is_contiguous() and x.is_contiguous(memory_format=wanted)
 
 
 def is_dense(x: torch.Tensor) -> bool:
-    """Return whether ``x`` lies in memory without gaps, as NCHW or as channels-last. Lesson 12."""
+    """Return whether ``x`` lies in memory without gaps, as NCHW or as channels-last. Lesson 18."""
     return x.is_contiguous() or is_channels_last(x)
 
 
@@ -36,7 +36,7 @@ def dense_like(x: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
 def split(x: torch.Tensor) -> tuple[int, int, int]:
     """Return (outer, channels, inner) of a dense ``x``: (N, C, H W) in NCHW, (N H W, C, 1) in channels-last.
 
-    Lesson 12.
+    Lesson 18.
     """
     inner = math.prod(x.shape[2:])
     return (x.shape[0] * inner, x.shape[1], 1) if is_channels_last(x) else (x.shape[0], x.shape[1], inner)

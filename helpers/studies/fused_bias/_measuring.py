@@ -27,7 +27,7 @@ _BIAS = 1e-3  # so small that a value which it is added to many thousand times s
 class LayerTime(Record):
     """One layer by one variant. ``convolution_ratio`` is its time over the bare convolution's, with its interval.
 
-    Lesson 12.
+    Lesson 18.
     """
 
     layer: str
@@ -42,7 +42,7 @@ class LayerTime(Record):
 class LayerTimes(Record):
     """A layer of :class:`Convnet`, forward: ``separate_per_fused_ratio`` is of "separate" over "post-op", in turns.
 
-    ``bias_share`` is the part of the separate layer that is not convolution: the bias and the ReLU. Lesson 12.
+    ``bias_share`` is the part of the separate layer that is not convolution: the bias and the ReLU. Lesson 18.
     """
 
     layer: str
@@ -61,7 +61,7 @@ class KernelComparison(Record):
     """What follows the convolution, by one variant: the bytes counted, the time modelled and measured.
 
     ``model_ratio`` is modelled over measured time. ``scale_share`` is the measured bandwidth over that of
-    ``y.mul_(1)`` on the same tensor, timed in turns: the machine's own in-place limit. Lesson 12.
+    ``y.mul_(1)`` on the same tensor, timed in turns: the machine's own in-place limit. Lesson 18.
     """
 
     variant: str
@@ -75,7 +75,7 @@ class KernelComparison(Record):
 
 
 class KernelComparisons(Record):
-    """The kernels beside the convolution for one activation; ``comparison`` has the intervals. Lesson 12."""
+    """The kernels beside the convolution for one activation; ``comparison`` has the intervals. Lesson 18."""
 
     shape: tuple[int, ...]
     device: str
@@ -90,7 +90,7 @@ class KernelComparisons(Record):
 
 
 class StoryRow(Record):
-    """The story's figures at one batch size, of the story's program: "broadcast" over "post-op". Lesson 12.
+    """The story's figures at one batch size, of the story's program: "broadcast" over "post-op". Lesson 18.
 
     ``layers_ratio`` is of the three layers' convolution, bias and ReLU, ``forward_ratio`` of the whole forward pass
     with pooling and the dense layer. The shares are of the busy time of a training step: the sums of autograd in the
@@ -106,7 +106,7 @@ class StoryRow(Record):
 
 
 class StoryFigures(Record):
-    """The story's figures on one device, and the profile of its program's forward pass in its form. Lesson 12."""
+    """The story's figures on one device, and the profile of its program's forward pass in its form. Lesson 18."""
 
     device: str
     threads: int
@@ -169,7 +169,7 @@ def measure_kernels(
     float32, random, contiguous; modelled by :func:`model_time` from ``limits``, measured in turns with ``y.mul_(1)``,
     each in its own caches as the limits were, for ``budget_s`` seconds on ``device`` (by default CUDA if there is one);
     ``clock`` is for tests. Backward are the gradients of ReLU and bias. Raises ValueError for a shape of other than
-    four sizes. Lesson 12.
+    four sizes. Lesson 18.
     """
     chosen = _device(device)
     if len(shape) != 4:
@@ -219,7 +219,7 @@ def measure_reductions(
 
     "one-pass" is left out where it cannot run. With ``channels_last`` the gradient lies so. ``device`` is by default
     CUDA if there is one; ``budget_s`` and ``clock`` are those of :func:`timing.compare`. Raises ValueError for a shape
-    of other than four sizes. Lesson 12.
+    of other than four sizes. Lesson 18.
     """
     boolean("channels_last", channels_last)
     chosen = _device(device)

@@ -94,7 +94,7 @@ def _on(x: torch.Tensor) -> Any:
 def programs() -> SimpleNamespace:
     """Return the kernels as Triton's functions: bias_relu, channel_sums, row_sums, add_parts.
 
-    Raises MissingToolError where Triton is not installed. Lesson 12.
+    Raises MissingToolError where Triton is not installed. Lesson 18.
     """
     global tl  # Triton looks for the names of a kernel among the globals of its module
     triton, tl = _triton.load()

@@ -22,7 +22,7 @@ _PAD = 1
 class Gradients:
     """The gradients of one layer: of its input, its weight and its bias; ``x`` is None where none was asked for.
 
-    Lesson 12.
+    Lesson 18.
     """
 
     x: torch.Tensor | None
@@ -50,7 +50,7 @@ def layer(variant: str) -> Layer:
     9 C_in products and its bias, n = 9 C_in + 1, u = 2^-24: that of an inner product in any order (Higham 2002, 3.1).
 
     Raises ValueError for another name; the function raises TypeError or ValueError for tensors that do not fit, and
-    what the kernels raise (MissingToolError without a compiler for "broadcast" and "one-pass" on a CPU). Lesson 12.
+    what the kernels raise (MissingToolError without a compiler for "broadcast" and "one-pass" on a CPU). Lesson 18.
     """
     if variant not in VARIANTS:
         raise ValueError(f"there is no variant {variant!r}; there are {', '.join(VARIANTS)}")
@@ -92,7 +92,7 @@ def reduction(name: str) -> Reduction:
     As in any order of additions, the error of the sum of n numbers is at most (n - 1) u / (1 - (n - 1) u) times the sum
     of their absolute values, u the unit roundoff (Higham 2002, 4.2); that of "one-pass" is smaller.
 
-    Raises ValueError for another name; when called, TypeError or ValueError for what is no (N, C, H, W). Lesson 12.
+    Raises ValueError for another name; when called, TypeError or ValueError for what is no (N, C, H, W). Lesson 18.
     """
     if name not in REDUCTIONS:
         raise ValueError(f"there is no reduction {name!r}; there are {', '.join(REDUCTIONS)}")
@@ -112,7 +112,7 @@ def missing(variant: str, device: str | torch.device = "cpu") -> str:
     """Return why ``variant`` cannot run on ``device``, "" where it can: no oneDNN, no cuDNN, no compiler, no Triton.
 
     For the C++ compiler this compiles the kernels, which takes seconds once: one that is there may be broken. Raises
-    ValueError for an unknown variant. Lesson 12.
+    ValueError for an unknown variant. Lesson 18.
     """
     from helpers.native import NativeError, _tools as tools
 

@@ -17,7 +17,7 @@ Contraction = Callable[[Tensor], Tensor]
 class ContractionCount(Record):
     """One way to compute a two-flavour data set for all replicas: multiply-adds, and numbers that pass by memory.
 
-    ``table_numbers`` are read, ``made_numbers`` are written on the way to the result and read again. Lesson 13.
+    ``table_numbers`` are read, ``made_numbers`` are written on the way to the result and read again. Lesson 19.
     """
 
     way: str
@@ -27,7 +27,7 @@ class ContractionCount(Record):
 
 
 class ContractionCounts(Record):
-    """The ways to compute a data set; ``chosen`` is the one with the fewest numbers read and made. Lesson 13."""
+    """The ways to compute a data set; ``chosen`` is the one with the fewest numbers read and made. Lesson 19."""
 
     chosen: str
     ways: tuple[ContractionCount, ...]
@@ -43,7 +43,7 @@ def cheapest_contraction(data: int, channels: int, points: int, *, replicas: int
     ``data`` n numbers from ``channels`` F pairs of flavours on ``points`` x for ``replicas`` R. "padded_einsum" goes
     through all 14 x 14 pairs; "gather" makes the F x^2 products of each replica; "pair_product" multiplies the table
     by one flavour first, which makes n F x. So pairs win where n < x: a count that knows no caches, and favours them
-    too much once n F x R leaves these. Raises TypeError or ValueError for a size that is not accepted. Lesson 13.
+    too much once n F x R leaves these. Raises TypeError or ValueError for a size that is not accepted. Lesson 19.
     """
     n, channels = whole_number("data", data, at_least=1), whole_number("channels", channels, at_most=FLAVOURS**2)
     x, replicas = whole_number("points", points, at_least=1), whole_number("replicas", replicas, at_least=1)
@@ -94,7 +94,7 @@ def padded_einsum(observable: Observable) -> Contraction:
 
 
 def padded(observable: Observable) -> Tensor:
-    """Return the table with all flavours: (n, x, 14), or (n, x, 14, x, 14) of two; else 0. Lesson 13."""
+    """Return the table with all flavours: (n, x, 14), or (n, x, 14, x, 14) of two; else 0. Lesson 19."""
     table = observable.table
     data, _, points = table.shape[:3]
     if not observable.of_pairs:

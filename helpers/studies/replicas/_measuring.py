@@ -26,7 +26,7 @@ _RATE = 2e-3
 class ReplicaLadder(Record):
     """A training step of all replicas, rung by rung; ``stable`` where every speedup is known to 5 %.
 
-    Lesson 13.
+    Lesson 19.
     """
 
     program: str
@@ -46,7 +46,7 @@ class ReplicaLadder(Record):
 def default_ways(device: str | torch.device = "cpu") -> tuple[str, ...]:
     """Return the ways that run on ``device`` as this machine is, but for "compiled", whose first step takes a minute.
 
-    Lesson 13.
+    Lesson 19.
     """
     ours = torch.device(device).type == "cpu" and _has_compiler()
     return tuple(way for way in training.WAYS if way != "compiled" and (way != "own_step" or ours))
@@ -68,7 +68,7 @@ def measure_ladder(
     The ways are by default :func:`default_ways`. A sequential step is one of each replica in turn. They are timed on
     ``device`` for ``budget_s`` seconds together; ``clock`` is for tests. Each program first takes three steps, whose
     losses must be those of sequential fits to 1e-4: RuntimeError where they are not, and nothing is timed. Raises
-    TypeError or ValueError for what is not accepted. Lesson 13.
+    TypeError or ValueError for what is not accepted. Lesson 19.
     """
     names = default_ways(device) if ways is None else members("ways", ways, "ways", kind=str)
     for name in names:
@@ -97,7 +97,7 @@ def measure_small_nets(
     "loop" has a net and torch's Adam for each; "vmap" maps the one net's loss, "stacked" writes the products batched,
     both with a fused Adam of the whole stack. On the CPU in float32, on ``points`` inputs, for ``budget_s`` seconds
     together (``clock`` is for tests); the loss is the mean squared error. Three steps must agree to 1e-4 before
-    anything is timed, as in :func:`measure_ladder`. Lesson 13.
+    anything is timed, as in :func:`measure_ladder`. Lesson 19.
     """
     replicas, points = whole_number("replicas", replicas, at_least=1), whole_number("points", points, at_least=2)
     generator = torch.Generator().manual_seed(0)

@@ -1,7 +1,7 @@
 """The fit that a replica repeats: one small net on x-points, observables of one and two flavours, correlated data.
 
 The shapes are those of the story's program (n3fit of NNPDF): a net 2 -> 25 -> 20 -> 8, 14 flavours, and a data set's
-table of (n, F, x) or (n, F, x, x). The numbers are drawn, and no physics is in them. Lesson 13.
+table of (n, F, x) or (n, F, x, x). The numbers are drawn, and no physics is in them. Lesson 19.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Observable:
 
     ``table`` is (n, F, x) with ``channels`` (F,), the flavours that it needs of the 14, or (n, F, x, x) with
     ``channels`` (F, 2), pairs of flavours at two x-points; float64. The channels are in the order of their numbers.
-    Lesson 13.
+    Lesson 19.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Problem:
     by ``shapes`` (x, 8); then the sum rule is kept: what ``quadrature`` (x,) gives for the first two outputs is brought
     to 1 by adding ``bump`` (x, 8). (The story's fit scales an output instead, and so may divide by nearly 0.)
     ``rotation`` (8, 14) makes 14 flavours of 8. ``data`` (n,) of all observables, in their order, have the covariance
-    ``covariance`` (n, n). Everything is float64. Lesson 13.
+    ``covariance`` (n, n). Everything is float64. Lesson 19.
     """
 
     seed: int
@@ -87,7 +87,7 @@ def make_problem(
     from ``pair_channels`` pairs of flavours, ``positivity_sets`` of conditions, and ``points`` on x. The data are what
     a net with weights of its own, drawn with ``seed``, gives, which also keeps the positivity conditions. Their
     covariance has an uncertainty of each datum and ten that all share. The caller's random numbers stay as they are.
-    Raises TypeError or ValueError for a size that is not accepted. Lesson 13.
+    Raises TypeError or ValueError for a size that is not accepted. Lesson 19.
     """
     seed, points = whole_number("seed", seed, at_least=0), whole_number("points", points, at_least=2)
     sizes = {"single_sets": single_sets, "single_data": single_data, "pair_sets": pair_sets, "pair_data": pair_data}

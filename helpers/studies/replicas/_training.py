@@ -37,7 +37,7 @@ class ReplicaRun:
     ``losses`` and ``validation_losses`` are (steps, replicas): chi2 over the number of data that a replica trains on,
     with the cost of violated positivity, and chi2 over the number of the others; NaN behind the step in which a replica
     stopped. ``weights`` (replicas, ...) are the last, or with ``patience`` those of the lowest validation loss.
-    ``steps_taken`` (replicas,) are the updates of each. Lesson 13.
+    ``steps_taken`` (replicas,) are the updates of each. Lesson 19.
     """
 
     way: str
@@ -73,7 +73,7 @@ def train(
     - "own_step": forward, losses, backward and update in C++ of our own, one thread of the CPU.
 
     ``device`` is by default CUDA if there is one, and the CPU for "own_step". Raises TypeError or ValueError for what
-    is not accepted, MissingToolError for "own_step" without a C++ compiler. Lesson 13.
+    is not accepted, MissingToolError for "own_step" without a C++ compiler. Lesson 19.
     """
     choice("way", way, WAYS)
     steps = whole_number("steps", steps, at_least=1)

@@ -20,7 +20,8 @@ BUS = ["host to device, pinned", "host to device, pageable", "device to host, pi
 def limits():
     levels = (MemoryLevel("L1", 32_768, 1e-9, 2e11), MemoryLevel("memory", None, 1e-7, 3e10))
     return MachineLimits(device="cpu", threads=1, date="", versions={}, chase="C++", memory_levels=levels,
-                         peak_flops={"float32": 1e11}, call_overhead_s=1e-6, launch_s=None,
+                         peak_flops={"float32": 1e11}, product_flops={"float32": 1e11},
+                         call_overhead_s=1e-6, launch_s=None,
                          host_to_device_bytes_per_s=None, device_to_host_bytes_per_s=None, unstable=(), notes=(),
                          latencies=(), bandwidths=())  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What lesson 06 records: each way of copying that the device has, in a result that is read again."""
+"""What lesson 10 records: each way of copying that the device has, in a result that is read again."""
 
 from __future__ import annotations
 

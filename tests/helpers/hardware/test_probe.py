@@ -13,7 +13,13 @@ import torch
 import helpers
 from helpers import hardware, storage
 from helpers.hardware import BandwidthPoint, Cache, LatencyPoint, MachineCard, MachineLimits, MemoryLevel, probe
-from helpers.hardware.limits import _cpu as probe_cpu, _levels as probe_levels, _peak as peak, _peak as probe_repeats
+from helpers.hardware.limits import (
+    _cpu as probe_cpu,
+    _levels as probe_levels,
+    _library as library,
+    _multiply_adds as multiply_adds,
+    _passes as probe_repeats,
+)
 from helpers.hardware.limits._cpu import Measured, Memory, assembled
 from helpers.hardware.limits._levels import CacheLevel
 from helpers.results import from_dict
@@ -25,12 +31,13 @@ CPU = torch.device("cpu")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
 SMALL = probe_cpu.Plan(latency_s=0, whole_s=0, per_octave=2, kernel_s=0, most_bytes=4 * MIB, types=("float32",),
-                       peaks=peak.Budget(size_s=0, call_s=0.001))  # fmt: skip
+                       products=library.Budget(size_s=0, call_s=0.001))  # fmt: skip
 LIMITS = MachineLimits(
     device="cpu", threads=1, date="2026-01-02", versions={"torch": "2"}, chase="C++",
     memory_levels=(MemoryLevel("L1", 32 * KIB, 1e-9, 2e11), MemoryLevel("DRAM", 8 * GIB, 1e-7, 2e10)),
-    peak_flops={"float32": 1e11}, call_overhead_s=1e-6, launch_s=None, host_to_device_bytes_per_s=None,
-    device_to_host_bytes_per_s=None, unstable=("L1 latency",), notes=("one <note>", "another"),
+    peak_flops={"float32": 2e11}, product_flops={"float32": 1e11}, call_overhead_s=1e-6, launch_s=None,
+    host_to_device_bytes_per_s=None, device_to_host_bytes_per_s=None, unstable=("L1 latency",),
+    notes=("one <note>", "another"),
     latencies=(LatencyPoint(4 * KIB, 1e-9),), bandwidths=(BandwidthPoint(16 * KIB, 1e9, 2e9, 3e9, 4e9, 5e9),),
 )  # fmt: skip
 
@@ -80,6 +87,9 @@ def test_the_whole_probe_has_every_level_in_order(whole):
     assert (limits.launch_s, limits.host_to_device_bytes_per_s, limits.device_to_host_bytes_per_s) == (None,) * 3
     assert limits.versions["torch"] == torch.__version__
     assert limits.peak_flops["float32"] > 0
+    assert limits.product_flops["float32"] > 0
+    assert limits.peak_flops.keys() >= limits.product_flops.keys()
+    assert all(limits.peak_flops[name] >= rate for name, rate in limits.product_flops.items())
     assert 0 < limits.call_overhead_s < limits.memory.latency_s * 1e4
     assert from_dict(MachineLimits, json.loads(limits.to_json())) == limits
 
@@ -177,6 +187,9 @@ def test_without_a_compiler_numba_walks_and_small_caches_have_no_bandwidth(monke
     assert any("numba" in note and "no C++ compiler" in note for note in limits.notes)
     silent = [level.name for level in limits.memory_levels if level.bandwidth_bytes_per_s is None]
     assert "DRAM" not in silent
+    assert limits.peak_flops["float32"] >= limits.product_flops["float32"]
+    (note,) = [note for note in limits.notes if note.startswith("each peak is what the library reaches")]
+    assert "no C++ compiler" in note
     for name in silent:
         assert any(note.startswith(f"{name}: no bandwidth") for note in limits.notes)
 
@@ -220,17 +233,17 @@ def test_a_type_without_a_product_or_with_a_slow_one_is_a_note(monkeypatch):
         raise RuntimeError("not implemented for 'Half'\nmore")
 
     monkeypatch.setattr(torch, "mm", refuse)
-    reason = peak.peak_flops("float16", CPU, budget=peak.Budget())
+    reason = library.product_flops("float16", CPU, budget=library.Budget())
     assert reason == "there is no matrix product of float16 here: not implemented for 'Half'"
     monkeypatch.setattr(torch, "mm", lambda a, b, out: time.sleep(0.01))
-    assert "too slow" in peak.peak_flops("float64", CPU, budget=peak.Budget())
+    assert "too slow" in library.product_flops("float64", CPU, budget=library.Budget())
     reasons = {}
-    assert probe_cpu.peak_stage("float64", CPU, peak.Budget(), reasons) == {}
+    assert probe_cpu.product_stage("float64", CPU, library.Budget(), reasons) == {}
     assert "too slow" in reasons["float64"]
-    assert probe_cpu.peak_stage("float32", CPU, peak.Budget(), reasons)["peak", "float32"] > 0
+    assert probe_cpu.product_stage("float32", CPU, library.Budget(), reasons)["product", "float32"] > 0
 
 
-def test_a_device_that_others_have_filled_has_the_peak_of_its_smaller_products(monkeypatch):
+def test_a_device_that_others_have_filled_is_timed_by_its_smaller_products(monkeypatch):
     room, ones = [512], torch.ones
 
     def few_ones(rows, columns, **kind):
@@ -239,21 +252,23 @@ def test_a_device_that_others_have_filled_has_the_peak_of_its_smaller_products(m
         return ones(rows, columns, **kind)
 
     monkeypatch.setattr(torch, "ones", few_ones)
-    monkeypatch.setattr(peak, "fastest_s", lambda *_, **__: 1e-3)
-    assert peak.peak_flops("float32", CPU, budget=peak.Budget()) == 2 * 512**3 / 1e-3
+    monkeypatch.setattr(library, "fastest_s", lambda *_, **__: 1e-3)
+    assert library.product_flops("float32", CPU, budget=library.Budget()) == 2 * 512**3 / 1e-3
     room[0] = 64
     with pytest.raises(torch.OutOfMemoryError):
-        peak.peak_flops("float32", CPU, budget=peak.Budget())
+        library.product_flops("float32", CPU, budget=library.Budget())
 
 
-def test_the_peak_counts_two_operations_a_mac_and_leaves_the_precision_as_it_was(monkeypatch):
+def test_a_product_counts_two_operations_a_mac_and_leaves_the_precision_as_it_was(monkeypatch):
     before, seen = torch.get_float32_matmul_precision(), []
-    monkeypatch.setattr(peak, "_LARGEST_SIDE", {"cpu": 512})
-    monkeypatch.setattr(peak, "fastest_s", lambda *_, **__: seen.append(torch.get_float32_matmul_precision()) or 1e-3)
-    rate = peak.peak_flops("float32", CPU, budget=peak.Budget())
+    monkeypatch.setattr(library, "_LARGEST_SIDE", {"cpu": 512})
+    monkeypatch.setattr(
+        library, "fastest_s", lambda *_, **__: seen.append(torch.get_float32_matmul_precision()) or 1e-3
+    )
+    rate = library.product_flops("float32", CPU, budget=library.Budget())
     assert rate == 2 * 512**3 / 1e-3
     assert set(seen) == {"highest"}
-    peak.peak_flops("tfloat32", CPU, budget=peak.Budget())
+    library.product_flops("tfloat32", CPU, budget=library.Budget())
     assert seen[-1] == "high"
     assert torch.get_float32_matmul_precision() == before
 
@@ -398,6 +413,78 @@ def test_a_bandwidth_near_that_of_main_memory_shows_no_capacity():
     assert probe_levels.narrowed(DESKTOP, 31e9, step_triads(4 * MIB), 1)[0][-1].holds_bytes == 4 * MIB
 
 
+# --- whose peak it is
+
+
+def peaks(core, convolution, product):
+    """Return values of these rates in GFLOP/s, each a type's name to one."""
+    rates = {"core": core, "convolution": convolution, "product": product}
+    return {(source, name): [1 / rate] for source, named in rates.items() for name, rate in named.items()}
+
+
+def test_the_peak_is_the_cores_own_and_a_line_says_where_it_is_not():
+    values = peaks({"float32": 258, "float64": 50}, {"bfloat16": 70}, {"float32": 113, "float64": 60, "bfloat16": 90})
+    assert probe_cpu.peaks_of(values) == {"float32": ("core", "float32"), "float64": ("product", "float64"),
+                                          "bfloat16": ("product", "bfloat16")}  # fmt: skip
+    absent, faster = probe_cpu.peak_notes(values, "")
+    assert absent.startswith("the core has no multiply-adds of its own for bfloat16: the peak is what the library")
+    assert faster.startswith("the peak of float64 is that of the library's product, 1.2 times that of the core's own")
+    assert probe_cpu.peak_notes(peaks({"float32": 100}, {}, {"float32": 109}), "") == ()  # two measurements of one rate
+
+
+def test_without_a_compiler_the_peak_is_the_faster_of_product_and_convolution_and_a_line_says_so():
+    values = peaks({}, {"float32": 230}, {"float32": 113, "int8": 900})
+    assert probe_cpu.peaks_of(values) == {"float32": ("convolution", "float32"), "int8": ("product", "int8")}
+    (note,) = probe_cpu.peak_notes(values, "there is no C++ compiler")
+    assert note.endswith(
+        "the core may do more, because its own multiply-adds were not measured: there is no C++ compiler"
+    )
+
+
+def test_a_convolution_is_timed_where_the_core_has_no_multiply_adds_of_a_type(monkeypatch):
+    monkeypatch.setattr(library, "product_flops", lambda *_, **__: 1e9)
+    monkeypatch.setattr(library, "convolution_flops", lambda name, **_: 3e9 if name == "bfloat16" else "slow")
+    monkeypatch.setattr(multiply_adds, "form_flops", lambda form, *_, **__: form)
+    plan = dataclasses.replace(SMALL, types=("float32", "bfloat16", "float16", "int8"))
+    stages = probe_cpu._compute_stages(
+        plan, {"float32_in_256": 4e9, "float32_in_128": 2e9, "int8_in_tiles": 0.0}, 1, {}
+    )
+    values = probe_repeats.in_passes(stages[:-1], end_s=-math.inf, track=lambda items: items)
+    assert {key: 1 / seconds for key, (seconds,) in values.items() if key[0] != "product"} == {
+        ("core", "float32"): pytest.approx(4e9), ("convolution", "bfloat16"): pytest.approx(3e9)}  # fmt: skip
+    assert [key[1] for key in values if key[0] == "product"] == list(plan.types)
+
+
+def test_a_convolution_counts_two_operations_a_mac_and_its_refusal_is_no_error(monkeypatch):
+    monkeypatch.setattr(library, "_LARGEST_SIDE", {"cpu": 256})
+    monkeypatch.setattr(library, "fastest_s", lambda fn, *_, **__: fn() is not None and 1e-3)
+    assert library.convolution_flops("float32", budget=library.Budget()) == 2 * 16 * 64 * 256**2 / 1e-3
+
+    def refuse(*_):
+        raise RuntimeError("not implemented for 'Half'")
+
+    monkeypatch.setattr(torch, "conv2d", refuse)
+    assert library.convolution_flops("float16", budget=library.Budget()).startswith(
+        "there is no convolution of float16"
+    )
+
+
+def test_limits_of_before_the_core_was_measured_are_read_and_say_what_they_lack():
+    older = json.loads(LIMITS.to_json())
+    products = older.pop("product_flops")
+    older |= {"peak_flops": products, "unstable": ["float32 peak", "L1 latency"]}
+    limits = from_dict(MachineLimits, older)
+    assert (limits.peak_flops, limits.product_flops) == ({}, {"float32": 1e11})
+    assert limits.unstable == ("float32 product", "L1 latency")
+    assert limits.notes[:-1] == LIMITS.notes
+    assert limits.notes[-1].startswith("no peak was measured: these limits were recorded before")
+    gpu = from_dict(MachineLimits, {**older, "device": "cuda:0"})
+    assert gpu.peak_flops == gpu.product_flops == {"float32": 1e11}  # a GPU's peak was and is its product
+    assert gpu.notes == LIMITS.notes
+    with pytest.raises(ValueError, match=r"missing \['peak_flops', 'product_flops'\]"):
+        from_dict(MachineLimits, {name: value for name, value in older.items() if name != "peak_flops"})
+
+
 # --- the result
 
 
@@ -405,7 +492,7 @@ def measured(**changes):
     kernels = ("read", "write", "copy", "triad", "scale")
     values = {
         ("latency", 16 * KIB): [1e-9, 1e-9], ("latency", 256 * MIB): [1e-7, 2e-7], ("level", "L1"): [5e-12, 5e-12],
-        ("call",): [1e-6, 1e-6], ("peak", "float32"): [1e-11, 1.05e-11],
+        ("call",): [1e-6, 1e-6], ("product", "float32"): [2e-11, 2e-11], ("core", "float32"): [1e-11, 1.05e-11],
         **{("bandwidth", 256 * MIB, kernel): [1e-10, 1e-10] for kernel in kernels},
     }  # fmt: skip
     return Measured("cpu", 1, "C++", {"chase": "g++"}, {**values, **changes})
@@ -416,6 +503,7 @@ def test_limits_are_the_fastest_pass_and_name_what_does_not_repeat():
     assert limits.level("L1") == MemoryLevel("L1", 32 * KIB, 1e-9, 1 / 5e-12)
     assert limits.memory == MemoryLevel("DRAM", GIB, 1e-7, 1e10)
     assert limits.peak_flops == {"float32": 1 / 1e-11}
+    assert limits.product_flops == {"float32": 1 / 2e-11}
     assert limits.unstable == ("DRAM latency", "latency curve")
     assert limits.level_of(32 * KIB).name == "L1"
     assert limits.level_of(32 * KIB + 1).name == "DRAM"
@@ -445,7 +533,8 @@ def test_a_busy_machine_is_noted():
 
 def test_limits_print_rates_as_rates_and_a_line_a_note():
     text = str(LIMITS)
-    assert "peak            float32: 100 GFLOP/s" in text
+    assert "peak            float32: 200 GFLOP/s" in text
+    assert "product         float32: 100 GFLOP/s" in text
     assert text.splitlines()[0] == "MachineLimits"
     assert text.splitlines()[-2:] == ["  note: one <note>", "  note: another"]
     assert "working set" not in text
@@ -458,6 +547,6 @@ def test_limits_of_which_any_did_not_repeat_contradict_no_claim():
     assert not LIMITS.stable
     assert dataclasses.replace(LIMITS, unstable=()).stable
     assert not LIMITS.resting_on("L1 latency", "float32 peak").stable
-    assert LIMITS.resting_on("float32 peak").stable
+    assert LIMITS.resting_on("float32 peak", "float32 product").stable
     with pytest.raises(ValueError, match="L7 latency"):
         LIMITS.resting_on("L7 latency")

@@ -20,8 +20,13 @@ import torch
 
 from helpers import native
 from helpers.hardware import machine_card
-from helpers.hardware.limits import _bandwidth as bandwidth, _chase as chase, _levels as levels, _peak as probe_repeats
-from helpers.hardware.limits._peak import fastest_s
+from helpers.hardware.limits import (
+    _bandwidth as bandwidth,
+    _chase as chase,
+    _levels as levels,
+    _passes as probe_repeats,
+)
+from helpers.hardware.limits._passes import fastest_s
 from helpers.timing import fixed_threads
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None or os.name != "posix", reason="no g++")

@@ -16,7 +16,7 @@ from helpers.hardware.limits import (
     _cuda as chase_cuda,
     _cuda as probe_cuda,
     _levels as levels,
-    _peak as peak,
+    _library as library,
 )
 from helpers.native import _cubin as cubin_file, _driver as driver, census, compile_cuda
 from helpers.native._signatures import parse_signature
@@ -25,7 +25,7 @@ from helpers.native._tools import MissingToolError
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU = torch.device("cpu")
 SMALL = probe_cpu.Plan(latency_s=0, whole_s=0, per_octave=2, kernel_s=0, most_bytes=4 * MIB, types=("float32",),
-                       peaks=peak.Budget(size_s=0, call_s=0.001))  # fmt: skip
+                       products=library.Budget(size_s=0, call_s=0.001))  # fmt: skip
 
 
 def test_the_cuda_chase_loads_64_bits_from_global_memory_and_spills_nothing():
@@ -124,14 +124,14 @@ def test_the_probe_of_a_gpu_puts_its_parts_together(monkeypatch):
         return 1e-8 * (1 + 4 * (size > 64 * KIB) + 15 * (size > MIB))
 
     monkeypatch.setattr(chase_cuda, "cuda_walk", lambda device: (walk_s, "a compiler"))
-    monkeypatch.setattr(peak, "launch_s", lambda device: 2e-5)
-    monkeypatch.setattr(peak, "bus_bytes_per_s", lambda device, *, to_device: 2e9 if to_device else 1e9)
+    monkeypatch.setattr(library, "launch_s", lambda device: 2e-5)
+    monkeypatch.setattr(library, "bus_bytes_per_s", lambda device, *, to_device: 2e9 if to_device else 1e9)
     on_cpu = type("Cpu", (), {"type": "cpu", "index": 0, "__str__": lambda self: "cuda:0"})()
     plan = dataclasses.replace(SMALL, per_octave=2, least_bytes=16 * KIB)
-    for name in ("curve_stage", "triad_stage", "peak_stage"):
+    for name in ("curve_stage", "triad_stage", "product_stage"):
         stage = getattr(probe_cpu, name)
         monkeypatch.setattr(probe_cpu, name, lambda *given, stage=stage: stage(*swapped(given, on_cpu)))
-    monkeypatch.setattr(peak, "call_overhead_s", lambda device, **_: 1e-5)
+    monkeypatch.setattr(library, "call_overhead_s", lambda device, **_: 1e-5)
     monkeypatch.setattr(bandwidth, "pool", lambda size, device: torch.ones(size // 4))
     linked_on = chase_cuda.linked_on
     monkeypatch.setattr(chase_cuda, "linked_on", lambda device, *given, **how: linked_on(CPU, *given, **how))
@@ -142,6 +142,7 @@ def test_the_probe_of_a_gpu_puts_its_parts_together(monkeypatch):
     rates = (limits.host_to_device_bytes_per_s, limits.device_to_host_bytes_per_s)
     assert rates == pytest.approx((2e9, 1e9))
     assert (limits.launch_s, limits.call_overhead_s) == (2e-5, 1e-5)
+    assert limits.peak_flops == limits.product_flops != {}
     assert limits.memory_levels[0].bandwidth_bytes_per_s is None
     assert limits.level("L2").bandwidth_bytes_per_s > 0
     assert any(note.startswith("L1: no bandwidth") for note in limits.notes)

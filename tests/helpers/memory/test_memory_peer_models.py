@@ -9,9 +9,6 @@ from torch import nn
 
 from helpers.memory import estimate_peak_memory, measure_peak_memory
 
-timm = pytest.importorskip("timm")
-transformers = pytest.importorskip("transformers")
-
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 100}
 GATED = SIZES | {"intermediate_size": 64, "num_key_value_heads": 2, "use_cache": False}
 SEQ2SEQ = {
@@ -25,6 +22,7 @@ PADDED[0, -5:] = 0
 
 
 def made(name, config, **sizes):
+    transformers = pytest.importorskip("transformers")  # here: every process of the tests reads this file
     return getattr(transformers, name)(getattr(transformers, config)(**sizes))
 
 
@@ -57,6 +55,10 @@ def swin():
     return made("SwinModel", "SwinConfig", image_size=32, embed_dim=24, depths=[2], num_heads=[2], window_size=4)
 
 
+def of_timm(name, **options):
+    return pytest.importorskip("timm").create_model(name, **options)
+
+
 def with_mask(mask):
     return {"input_ids": TOKENS, "attention_mask": mask}
 
@@ -72,9 +74,9 @@ CASES = {
     "Mixtral": (mixtral, with_mask(ONES)),
     "Qwen2-MoE": (qwen_moe, with_mask(PADDED)),
     "Swin": (swin, torch.zeros(2, 3, 32, 32)),
-    "timm EfficientNet": (lambda: timm.create_model("efficientnet_b0", num_classes=4), (2, 3, 32, 32)),
-    "timm ConvNeXt": (lambda: timm.create_model("convnext_atto", num_classes=4), (2, 3, 32, 32)),
-    "timm ViT": (lambda: timm.create_model("vit_tiny_patch16_224", depth=1, img_size=32), (2, 3, 32, 32)),
+    "timm EfficientNet": (lambda: of_timm("efficientnet_b0", num_classes=4), (2, 3, 32, 32)),
+    "timm ConvNeXt": (lambda: of_timm("convnext_atto", num_classes=4), (2, 3, 32, 32)),
+    "timm ViT": (lambda: of_timm("vit_tiny_patch16_224", depth=1, img_size=32), (2, 3, 32, 32)),
 }
 TRAINED = ("BERT", "Llama, labels", "Mixtral", "Swin", "timm ViT")
 

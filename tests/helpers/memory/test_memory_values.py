@@ -6,6 +6,7 @@ import pytest
 import torch
 from memory_models import CONFIGURATIONS, Adam
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from helpers.memory import (
     ModelError,
@@ -172,3 +173,43 @@ def test_a_large_product_that_copies_an_operand_is_known_to(monkeypatch):
     assert estimate_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes == expected
     monkeypatch.setattr(probing, "_at_full_size", lambda *_: 0)
     assert estimate_peak_memory(nn.Linear(500, 300), (200, 500)).peak_bytes < expected
+
+
+class Packed(nn.Module):
+    """An embedding, a recurrent layer over sequences packed by their lengths, and a layer over what is padded again."""
+
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(20, 8), nn.LazyLinear(3)
+        self.recurrent = kind(8, 6, batch_first=True, **options)
+
+    def forward(self, tokens, lengths):
+        packed = pack_padded_sequence(self.embed(tokens), lengths, batch_first=True, enforce_sorted=False)
+        return self.head(pad_packed_sequence(self.recurrent(packed)[0], batch_first=True)[0])
+
+
+@pytest.mark.parametrize("how", [{"training": False}, {"optimizer": torch.optim.Adam}], ids=["inference", "training"])
+@pytest.mark.parametrize(("kind", "options"), [(nn.LSTM, {"num_layers": 2, "bidirectional": True}), (nn.GRU, {}),
+                                               (nn.RNN, {})])  # fmt: skip
+def test_lengths_of_packed_sequences_are_known(kind, options, how):
+    given = torch.zeros(4, 7, dtype=torch.long), torch.tensor([7, 3, 5, 2])
+    model = Packed(kind, **options)
+    model(*given)
+    estimate = estimate_peak_memory(model, given, **how)
+    assert estimate.peak_bytes == measure_peak_memory(model, given, **how).peak_bytes
+    assert estimate.uncertain == ()
+    shorter = given[0], torch.tensor([2, 3, 1, 2])
+    assert estimate_peak_memory(model, shorter, **how).peak_bytes < estimate.peak_bytes
+    packed = pack_padded_sequence(torch.zeros(4, 7, 8), given[1], batch_first=True, enforce_sorted=False)
+    of_packed = [function(model.recurrent, packed, **how).peak_bytes for function in
+                 (estimate_peak_memory, measure_peak_memory)]  # fmt: skip
+    assert of_packed[0] == of_packed[1]
+
+
+def test_lengths_that_are_computed_are_not_known():
+    model = Packed(nn.LSTM)
+    tokens = torch.zeros(4, 7, dtype=torch.long)
+    model(tokens, torch.tensor([7, 3, 5, 2]))
+    model.register_forward_pre_hook(lambda m, given: (given[0], (m.embed(given[0]).sum((1, 2)) * 0 + 5).long()))
+    with pytest.raises(ModelError, match=r"looks at the values of a tensor .*_pack_padded_sequence"):
+        estimate_peak_memory(model, (tokens, tokens[:, 0]), training=False)

@@ -43,6 +43,25 @@ def test_a_forward_that_fails(model, shape, said):
     assert "\n" not in str(caught.value)
 
 
+def test_what_a_layer_was_given_by_name():
+    model = _layer(lambda m, x=None, mask=None: m.layer(input=x))
+    for values in (False, True):
+        with pytest.raises(ForwardError, match=r"layer 'layer' \(Linear\) failed on input=\(2, 5\) float32: Run"):
+            profile_ops(model, {"x": torch.zeros(2, 5), "mask": None}, values=values)
+        with pytest.raises(ForwardError, match=r"the forward of Linear failed on x=\(2, 3\) float32: TypeError"):
+            profile_ops(nn.Linear(3, 4), {"x": torch.zeros(2, 3)}, values=values)
+
+
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("make", [
+    lambda m, x: torch.sparse.mm(m.layer(x).to_sparse(), x), lambda m, x: m.layer(x).to_sparse_csr(),
+    lambda m, x: torch.sparse.mm(torch.sparse_coo_tensor(torch.tensor([[0], [1]]), torch.ones(1), (2, 2)), m.layer(x)),
+])  # fmt: skip
+def test_a_sparse_tensor_within_the_forward(make, values):
+    with pytest.raises(ForwardError, match="only dense tensors are counted"):
+        profile_ops(_layer(make), (4, 3), values=values)
+
+
 def test_two_types_in_one_product():
     with pytest.raises(ForwardError, match="float32 and float64; a matrix product needs one type"):
         profile_ops(nn.Linear(3, 4), inputs=torch.zeros(2, 3, dtype=torch.float64))
@@ -81,7 +100,9 @@ def test_models_that_cannot_be_counted(make, said):
         ({"shape": (float("nan"), 3)}, TypeError, "neither a shape nor inputs"),
         ({"shape": 3}, TypeError, "neither a shape nor inputs"),
         ({"shape": "2, 3"}, TypeError, "neither a shape nor inputs"),
-        ({"shape": (2, 3), "optimizer": "adam"}, TypeError, "optimizer is a str object"),
+        ({"shape": (2, 3), "optimizer": "adam"}, TypeError, "optimizer is text, as str"),
+        ({"shape": (2, 3), "values": "yes"}, TypeError, "values='yes' is text, as str; give True or False"),
+        ({"shape": (2, 3), "inputs_need_grad": 1}, TypeError, "inputs_need_grad=1 is an int; give True or False"),
         ({"shape": (2, 3), "optimizer": torch.optim.LBFGS}, ModelError, "LBFGS runs the model several times"),
         ({"shape": (2, 3), "optimizer": lambda p: 3}, TypeError, "gave int; it must give a torch.optim.Optimizer"),
         ({"inputs": torch.zeros(2, 3).to_sparse()}, ForwardError, "dense"),
@@ -94,7 +115,7 @@ def test_arguments_that_cannot_be_used(arguments, error, said):
 
 def test_an_optimizer_object_is_named():
     model = nn.Linear(3, 4)
-    with pytest.raises(TypeError, match="optimizer is a SGD object; give a class such as"):
+    with pytest.raises(TypeError, match="optimizer is a SGD; give a class such as"):
         profile_ops(model, (2, 3), optimizer=torch.optim.SGD(model.parameters()))
 
 

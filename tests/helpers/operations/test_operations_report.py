@@ -68,8 +68,9 @@ def test_tables_and_json(profile):
 def test_a_part_of_the_tree(profile):
     assert [row.layer for row in profile.to_depth(1).layers] == ["", "inner", "idle", "(functional)"]
     assert str(profile.to_depth(0)).splitlines()[:5] == str(profile).splitlines()[:5]
-    with pytest.raises(ValueError, match="depth is -1; 0 keeps the model's own row"):
-        profile.to_depth(-1)
+    for depth, error in ((-1, ValueError), ("2", TypeError), (1.5, TypeError), (True, TypeError)):
+        with pytest.raises(error, match=r"depth=.*; give a whole number, 0 or more"):
+            profile.to_depth(depth)
 
 
 def test_layer_by_operator(profile):

@@ -7,7 +7,7 @@ import resource
 import pytest
 import torch
 import torch.nn.functional as F
-from operation_samples import BrokenGradient, Functional, Llama, weight
+from operation_samples import Functional, HiddenGradient, Llama, OwnGradient, weight
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -242,11 +242,22 @@ def test_frozen_layers():
     assert profile_ops(model, (2, 4), optimizer=torch.optim.SGD).backward_flops == 0
 
 
+@pytest.mark.parametrize("values", [False, True])
+def test_a_gradient_that_is_code_is_followed(values):
+    custom = Functional(lambda m, x: OwnGradient.apply(m.a(x), m.w).relu(), a=nn.Linear(3, 3), w=weight(3, 3))
+    plain = Functional(lambda m, x: (m.a(x) @ m.w).relu(), a=nn.Linear(3, 3), w=weight(3, 3))
+    ours, known = profile_ops(custom, (2, 3), values=values), profile_ops(plain, (2, 3), values=values)
+    for name in ("forward_macs", "forward_flops", "backward_macs", "backward_flops"):
+        assert getattr(ours, name) == getattr(known, name)
+    assert ours.not_counted == ()
+    assert ours.layers[-1].backward_macs == 2 * 18
+
+
 def test_what_is_not_counted_is_named():
-    custom = Functional(lambda m, x: BrokenGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3))
+    custom = Functional(lambda m, x: HiddenGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3))
     profile = profile_ops(custom, (2, 3))
     assert (profile.forward_macs, profile.backward_macs) == (36, 18)
-    assert profile.not_counted == ("BrokenGradientBackward",)
+    assert profile.not_counted == ("HiddenGradientBackward",)
     sorting = profile_ops(Functional(lambda m, x: m.a(x).sort()[0], a=nn.Linear(3, 3)), (2, 3))
     assert sorting.not_counted == ("aten.sort.default",)
     assert sorting.may_hold_products == ()

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from operation_samples import BrokenGradient, Functional, weight
+from operation_samples import Functional, HiddenGradient, weight
 from test_operations_unchanged import _state
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers import operations
-from helpers.operations import ForwardError, _formulas as formulas, profile_ops
+from helpers.operations import ForwardError, profile_ops
 from helpers.steps import ModelError
 
 
@@ -199,11 +199,11 @@ def test_a_count_that_depends_on_a_draw_says_so(run, named):
 
 
 def test_the_headline_says_at_least_where_products_may_be_missing():
-    custom = Functional(lambda m, x: BrokenGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3))
+    custom = Functional(lambda m, x: HiddenGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3))
     lines = str(profile_ops(custom, (2, 3))).splitlines()
     assert lines[1].startswith("  forward   36 MAC, 72 FLOP")
     assert lines[2].startswith("  backward  at least 18 MAC, at least ")
-    assert lines[3] == "  no rule for BrokenGradientBackward: may hold multiply-accumulates"
+    assert lines[3] == "  no rule for HiddenGradientBackward: may hold multiply-accumulates"
     lines = str(profile_ops(Functional(lambda m, x: m.a(x).sort()[0], a=nn.Linear(3, 3)), (2, 3))).splitlines()
     assert lines[1].startswith("  forward   18 MAC, at least 36 FLOP, at least ")
     assert lines[3] == "  no rule for aten.sort.default: no multiply-accumulates"
@@ -223,22 +223,33 @@ def _(x, w):
 
 @pytest.mark.parametrize("name", [_product, torch.ops.operation_tests.product, "operation_tests::product",
                                   torch.ops.operation_tests.product.default])  # fmt: skip
-def test_a_rule_of_ones_own(name, monkeypatch):
+def test_a_rule_of_ones_own(name):
     model = Functional(lambda m, x: _product(m.layer(x), m.w), layer=nn.Linear(4, 4), w=weight(4, 2))
     assert "operation_tests.product.default" in profile_ops(model, (3, 4)).may_hold_products
-    monkeypatch.setattr(formulas, "_RULES", dict(formulas._RULES))
-    monkeypatch.setattr(formulas, "_REGISTERED", set())
 
     def rule(call):
         x, w = call.inputs
         return operations.work(call, macs=x.numel * w.shape[1], flops=call.output.numel)
 
-    operations.register(name, rule, lambda call: operations.work(call, macs=2 * 3 * 4 * 2))
-    profile = profile_ops(model, (3, 4))
+    with operations.register(name, rule, lambda call: operations.work(call, macs=2 * 3 * 4 * 2)):
+        profile = profile_ops(model, (3, 4))
     assert profile.forward_macs == 3 * 4 * 4 + 3 * 4 * 2
     assert profile.backward_macs == 3 * 4 * 4 + 2 * 3 * 4 * 2
     assert profile.forward_flops == 2 * profile.forward_macs + 3 * 2
     assert profile.not_counted == ()
+
+
+def test_a_rule_can_be_taken_back_in_any_order():
+    model = Functional(lambda m, x: _product(m.layer(x), m.w), layer=nn.Linear(4, 4), w=weight(4, 2))
+    before = profile_ops(model, (3, 4))
+    first, second = (operations.register(_product, lambda call, n=n: operations.work(call, macs=n)) for n in (100, 200))
+    assert profile_ops(model, (3, 4)).forward_macs == before.forward_macs + 200
+    first.close()
+    assert profile_ops(model, (3, 4)).forward_macs == before.forward_macs + 200
+    with operations.register("aten::addmm", lambda call: operations.work(call, macs=7)):
+        assert profile_ops(model, (3, 4)).forward_macs == 7 + 200
+    second.close(), second.close()
+    assert profile_ops(model, (3, 4)) == before
 
 
 def test_a_rule_needs_an_operator_and_a_function():

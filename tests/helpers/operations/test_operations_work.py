@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from operation_samples import Functional, weight
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.models import LeNet
 from helpers.operations import convention_table, profile_ops
@@ -117,6 +118,40 @@ def test_integers_are_not_floating_point_operations():
 def test_a_complex_product_is_four_real_ones():
     model = nn.Linear(3, 4, dtype=torch.cfloat)
     assert profile_ops(model, inputs=torch.zeros(2, 3, dtype=torch.cfloat)).forward_macs == 4 * 24
+
+
+@pytest.mark.parametrize("values", [False, True])
+def test_products_with_weights_of_eight_and_four_bits(values):
+    data, scales = torch.ones(3, 64).bfloat16(), torch.ones(32).bfloat16()
+    groups = torch.ones(2, 32, 2).bfloat16()
+    int4 = torch.ops.aten._convert_weight_to_int4pack_for_cpu(torch.ones(32, 64, dtype=torch.int32), 1)
+    products = {
+        lambda m, x: torch.ops.aten._weight_int8pack_mm(x, m.w, scales): torch.ones(32, 64, dtype=torch.int8),
+        lambda m, x: torch.ops.aten._weight_int4pack_mm_for_cpu(x, m.w, 32, groups): int4,
+    }
+    for run, w in products.items():
+        profile = profile_ops(Functional(run, w=w), data, values=values)
+        assert profile.forward_macs == 3 * 64 * 32
+        assert profile.not_counted == ()
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_triangular_solve_and_its_gradient(left):
+    def run(model, b):
+        return torch.linalg.solve_triangular(model.a, b, upper=False, left=left)
+
+    shape = (5, 4, 3) if left else (5, 3, 4)
+    model = Functional(run, a=nn.Parameter(torch.eye(4)))
+    profile = profile_ops(model, inputs=torch.ones(shape))
+    assert (profile.forward_macs, profile.forward_flops) == (0, 4 * 60)
+    assert profile.backward_macs == 4 * 60  # the product of a real step, as torch counts it
+    with FlopCounterMode(display=False) as counter:
+        run(model, torch.ones(shape)).sum().backward()
+    assert counter.get_total_flops() == 2 * profile.backward_macs
+    assert profile.backward_flops == (2 + 1) * 4 * 60 + 2 * 5 * 16  # product, solve, 5 matrices negated, added
+    model.a.requires_grad_(False)
+    assert profile_ops(model, inputs=torch.ones(shape), inputs_need_grad=True).backward_macs == 0
+    assert profile.not_counted == ()
 
 
 def test_expanded_tensors_are_read_once():

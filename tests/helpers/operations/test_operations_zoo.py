@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.operations import profile_ops
-from helpers.operations._backward import found_tensors
+from helpers.steps import tensors_of
 
 
 def _flops_of_convolution_backward(grad, x, w, _bias, _stride, _padding, _dilation, transposed, _output_padding,
@@ -26,7 +26,7 @@ def counted_by_torch(model, inputs):
     with FlopCounterMode(display=False, custom_mapping=rules) as counter, sdpa_kernel(SDPBackend.MATH):
         outputs = model(**inputs)
         forward = counter.get_total_flops()
-        sum(tensor.float().sum() for tensor in found_tensors(outputs) if tensor.requires_grad).backward()
+        sum(tensor.float().sum() for tensor in tensors_of(outputs) if tensor.requires_grad).backward()
     return forward, counter.get_total_flops() - forward
 
 

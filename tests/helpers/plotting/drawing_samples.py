@@ -23,7 +23,8 @@ def limits(**changes) -> MachineLimits:
     sizes = [2**power for power in range(12, 25)]
     values = {
         "device": "cpu", "threads": 1, "date": "2026-01-01", "versions": {}, "chase": "none", "memory_levels": LEVELS,
-        "peak_flops": {"float32": 100e9, "float64": 50e9}, "call_overhead_s": 1e-6, "launch_s": None,
+        "peak_flops": {"float32": 100e9, "float64": 50e9},
+        "product_flops": {"float32": 80e9, "float64": 50e9}, "call_overhead_s": 1e-6, "launch_s": None,
         "host_to_device_bytes_per_s": None, "device_to_host_bytes_per_s": None, "unstable": (), "notes": (),
         "latencies": tuple(LatencyPoint(size, 1e-9 if size <= 32 * KIB else 4e-9) for size in sizes),
         "bandwidths": tuple(BandwidthPoint(size, 5e10, 4e10, 8e10, 9e10, 7e10) for size in sizes),

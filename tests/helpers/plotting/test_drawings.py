@@ -96,7 +96,7 @@ def test_products_colour_what_one_number_meets_and_makes():
     coloured = [to_hex(patch.get_facecolor()).upper() for patch in drawn.axes[0].patches]
     data, made = (coloured.count(plotting.COLOURS[name]) for name in ("data", "computing"))
     assert (data, made) == ((1 + 1) + (1 + 5), 1 + 5)  # of a * b, then of a @ b
-    assert "a number of a takes part in 5 results" in texts(drawn)
+    assert "an element of a takes part in 5 results" in texts(drawn)
 
 
 def test_tiles_colour_what_a_thread_reads_and_what_a_block_has_in_shared_memory():

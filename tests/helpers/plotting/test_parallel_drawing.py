@@ -1,4 +1,4 @@
-"""The drawings of lesson 03 show the numbers of their results, at the places where these belong."""
+"""The drawings of lesson 04 show the numbers of their results, at the places where these belong."""
 
 from __future__ import annotations
 

@@ -47,6 +47,25 @@ def test_slopes_are_bandwidths_and_end_at_their_ridge_points():
     assert (begin, height, same) == (0.5, 100e9, 100e9)
 
 
+def products(drawn) -> dict[str, list[tuple[float, float]]]:
+    lines = {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in drawn.axes[0].lines}
+    return {name: ends for name, ends in lines.items() if name.startswith("product")}
+
+
+def test_the_librarys_product_is_a_line_below_the_peak_from_the_steepest_slope_on():
+    drawn = draw_roofline(limits())
+    (((begin, height), (end, same)),) = products(drawn).values()
+    assert list(products(drawn)) == ["product, float32: 80.0 GFLOP/s"]
+    assert (begin, height, same) == (pytest.approx(80e9 / 200e9), 80e9, 80e9)
+    assert end == drawn.axes[0].get_xlim()[1]
+    assert roofs(drawn)["peak, float32: 100 GFLOP/s"][0][1] == 100e9
+
+
+@pytest.mark.parametrize("product_flops", [{"float32": 100e9}, {}])
+def test_a_product_that_is_the_peak_or_was_not_measured_has_no_line(product_flops):
+    assert products(draw_roofline(limits(product_flops=product_flops))) == {}
+
+
 def test_no_point_moves_a_roof_not_even_one_above_it():
     impossible = placed("too good", point(flops=1e9), 1e-6)
     rate = impossible.measured_flops_per_s

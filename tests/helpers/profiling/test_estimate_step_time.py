@@ -206,7 +206,7 @@ def test_the_model_comes_back_as_it_was(model, inputs, options):
     ("options", "error", "message"),
     [
         ({"optimizer": torch.optim.Adam, "training": False}, ValueError, "neither"),
-        ({"optimizer": torch.optim.SGD([torch.ones(1)], lr=1)}, TypeError, "optimizer is a SGD object"),
+        ({"optimizer": torch.optim.SGD([torch.ones(1)], lr=1)}, TypeError, "optimizer is a SGD; give"),
         ({"budget_s": -1}, ValueError, "above 0"),
         ({"inputs": (2, 5)}, ModelError, "mat1 and mat2"),
         ({"model": torch.compile(nn.Linear(8, 8))}, ModelError, "compiled"),

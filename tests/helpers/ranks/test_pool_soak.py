@@ -119,9 +119,10 @@ def undisturbed(steps: int) -> str:
     return script["digest"](net)
 
 
+@pytest.mark.ci  # lesson 05 kills this script in `make test`
 @pytest.mark.slow
 def test_a_killed_training_ends_with_the_bits_of_one_that_was_not(tmp_path, monkeypatch) -> None:
-    """The script of lesson 04, killed after step 3 of 6 with a checkpoint after step 2; steps 3 to 6 come again."""
+    """The script of lesson 05, killed after step 3 of 6 with a checkpoint after step 2; steps 3 to 6 come again."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # the bits are those of the CPU
     args = ["--steps=6", "--checkpoint-every=2", f"--checkpoint={tmp_path / 'killed.pt'}", "--kill-after=3"]
     killed = torchrun(SCRIPT, nproc_per_node=2, max_restarts=1, args=args, timeout_s=200)

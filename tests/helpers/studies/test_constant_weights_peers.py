@@ -95,11 +95,12 @@ def test_the_figures_to_reach_are_ratios_of_what_was_measured_and_leave_out_what
 
 @pytest.fixture
 def three(monkeypatch):
-    """Three programs to call raw, a peak of 1 GFLOP/s, and no peer that takes long to compile."""
+    """Three programs to call raw, a peak of 2 and a product of 1 GFLOP/s, and no peer that takes long to compile."""
     monkeypatch.setattr(peers, "_compiled", _fails)
     monkeypatch.setattr(peers, "_onnx", _fails)
     monkeypatch.setattr(peers, "RAW", THREE)
-    monkeypatch.setattr(peers, "_peak", lambda: 1e9)
+    monkeypatch.setattr(peers, "_peak", lambda: 2e9)
+    monkeypatch.setattr(peers, "_product", lambda: 1e9)
 
 
 @needs_compiler
@@ -115,7 +116,19 @@ def test_a_measurement_has_every_way_and_its_json_gives_it_back(three):
     assert found.absent.count("no compiler") == 3
     constexpr = next(row for row in found.times if row.way == peers.CONSTEXPR)
     assert found.reached_flops_per_s == pytest.approx(60 / constexpr.minimum_s)
+    assert (found.peak_flops_per_s, found.product_flops_per_s) == (2e9, 1e9)
     assert results.from_dict(peers.PeerTimes, json.loads(found.to_json())) == found
+    older = json.loads(found.to_json())
+    older["peak_flops_per_s"] = older.pop(
+        "product_flops_per_s"
+    )  # what the peak was called before the core was measured
+    assert results.from_dict(peers.PeerTimes, older) == dataclasses.replace(found, peak_flops_per_s=None)
+
+
+@needs_compiler
+def test_the_peak_is_the_cores_own_and_not_the_products(monkeypatch):
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: out)
+    assert peers._product() > 10 * peers._peak() > 0
 
 
 @needs_compiler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import math
@@ -73,7 +74,7 @@ def test_networks_and_table(times):
 
 
 def test_a_recording_brings_the_same_times_back(times):
-    module, function = recorded.RECORDERS["14-cpu"]["convolutions"].split(":")
+    module, function = recorded.RECORDERS["20-cpu"]["convolutions"].split(":")
     assert getattr(importlib.import_module(module), function) is collecting.measure_networks
     kept = recorded._public_name(type(times))
     assert kept == "helpers.studies.convolution_time:ConvolutionTimes"
@@ -234,6 +235,20 @@ def test_the_recording_stays_below_100_kb(synthetic):
     entry = {"type": "", "values": synthetic.to_dict()}
     assert len(json.dumps({"entries": {"convolutions": entry}}, indent=1)) < 95_000  # the machine's card is 2 kB
     assert results.from_dict(type(synthetic), json.loads(synthetic.to_json())) == synthetic
+
+
+def test_what_is_recorded_holds_the_cores_peak_before_or_after_and_none_without_a_compiler(synthetic, monkeypatch):
+    peaks = iter([2e9, 3e9])
+    monkeypatch.setattr(collecting, "collect", lambda *_, **__: synthetic)
+    monkeypatch.setattr(collecting.multiply_adds, "compile_forms", dict)
+    monkeypatch.setattr(collecting.multiply_adds, "core_flops", lambda *_, **__: next(peaks))
+    assert collecting.measure_networks() == dataclasses.replace(synthetic, peak_flops_per_s=3e9)
+    monkeypatch.undo()
+    monkeypatch.setattr(collecting, "collect", lambda *_, **__: synthetic)
+    monkeypatch.setenv("CXX", "/nonexistent/c++")
+    assert collecting.measure_networks().peak_flops_per_s is None
+    older = {name: value for name, value in synthetic.to_dict().items() if name != "peak_flops_per_s"}
+    assert results.from_dict(type(synthetic), older) == synthetic
 
 
 def test_held_out_networks_are_predicted_within_the_noise_and_chosen_for(synthetic):

@@ -30,7 +30,7 @@ SEER_RMSPE = 0.1471  # published; the time of a cuDNN kernel on a TITAN Xp
 
 @functools.cache
 def recording():
-    return recorded.load("14-cpu").result("convolutions")
+    return recorded.load("20-cpu").result("convolutions")
 
 
 @functools.cache
@@ -95,7 +95,7 @@ def chooser():
 
 
 def test_the_recording_is_whole_and_small():
-    assert storage.course_file("recorded").joinpath("14-cpu.json").stat().st_size < 100_000
+    assert storage.course_file("recorded").joinpath("20-cpu.json").stat().st_size < 100_000
     assert (len(recording().shapes), recording().algorithms) == (336, tuple(ALGORITHMS))
     assert len({shape for shapes in recording().network_shapes.values() for shape in shapes}) == 186
     assert recording().noise.mape_share < 0.10

@@ -67,7 +67,8 @@ def limits(**changes):
                    for size, factor in ((2**16, 10), (2**24, 1)))  # fmt: skip
     values = {
         "device": "cpu", "threads": 1, "date": "2026-01-01", "versions": {}, "chase": "",
-        "peak_flops": {"float32": 1e12}, "memory_levels": (MemoryLevel("DRAM", None, None, 2e9),),
+        "peak_flops": {"float32": 1e12}, "product_flops": {"float32": 1e12},
+        "memory_levels": (MemoryLevel("DRAM", None, None, 2e9),),
         "call_overhead_s": 1e-6, "launch_s": None, "host_to_device_bytes_per_s": None,
         "device_to_host_bytes_per_s": None, "unstable": (), "notes": (), "latencies": (), "bandwidths": points,
     }  # fmt: skip
@@ -327,8 +328,8 @@ def test_the_story_is_timed_with_its_own_program_one_kernel_for_bias_and_activat
     assert not {"aten::add", "aten::relu", "aten::clamp_min"} & set(kernels)
 
 
-def test_the_storys_figures_are_recorded_for_lesson_12():
-    assert "helpers.studies.fused_bias:measure_story" in recorded.RECORDERS["12"].values()
+def test_the_storys_figures_are_recorded_for_lesson_18():
+    assert "helpers.studies.fused_bias:measure_story" in recorded.RECORDERS["18"].values()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a compiler that is a script is POSIX's")

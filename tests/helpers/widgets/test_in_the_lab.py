@@ -161,7 +161,7 @@ def test_the_lab_opens_quietly_with_nothing_run_and_nothing_changed(page):
 def test_the_lab_shows_the_readers_copy_and_no_tools_sources_or_solutions(page):
     lessons = {path.name for path in (ROOT / "course").glob("*.ipynb")}
     pages = {path.name for path in (ROOT / "course").glob("*.md")}
-    folders = {"exercises", "recorded", "scripts"}
+    folders = {"checks", "exercises", "map", "recorded", "scripts"}
     folders |= {"appendix"} if any((ROOT / "course" / "appendix").glob("*.ipynb")) else set()
     assert set(page.at_first["shown"]) == lessons | pages | folders
 
@@ -178,7 +178,7 @@ def test_every_cell_ran_without_an_error(page):
 def test_figures_are_drawn(page):
     widths = page.evaluate("() => [...document.querySelectorAll('.jp-OutputArea img')].map(i => i.naturalWidth)")
     source = (ROOT / "course" / "source" / "00_start_here.py").read_text(encoding="utf-8")
-    assert len(widths) == source.count("plotting.show(")
+    assert len(widths) == source.count("plotting.show(") + source.count(".explore_")  # a figure to turn keeps its still
     assert min(widths) > 100
 
 
@@ -219,12 +219,21 @@ from helpers import plotting
 draw = lambda n: plotting.draw_bars({"a": n, "b": 2}, unit="s", title=f"n = {n}")
 helpers.interactive_figure(draw, {"n": [1, 2, 3]}, views=[{"n": 1}, {"n": 2}], alt=lambda n: f"n is {n}")"""
 
+ASK = """import helpers
+legs = helpers.predict("How many legs does a spider have?", "legs")
+legs"""
+REVEAL = """print("before the answer")
+legs.reveal(stated=8)
+print("beside the answer: eight")
+"and below it: eight\""""
+LATER = 'print("a cell below")'
+
 
 def test_a_stub_is_answered_with_the_courses_version_which_unfolds(page):
     """The kernel takes it from the notebook that runs, not from another one beside it."""
     versions = (WRITTEN.replace("2 * n", "3 * n"), WRITTEN)
     cells = (
-        [new_code_cell(one, metadata={"yours": "twice"}), new_code_cell(CHECKS), new_code_cell(SLIDER)]
+        [new_code_cell(one, metadata={"yours": "twice"}), *map(new_code_cell, (CHECKS, SLIDER, ASK, REVEAL, LATER))]
         for one in versions
     )
     page.evaluate(OPEN, [yours.as_copy(new_notebook(cells=one)) for one in cells])
@@ -252,6 +261,23 @@ def test_a_slider_moved_by_keyboard_draws_another_figure(page):
         arg=before,
         timeout=1000 * ACT_S,
     )
+
+
+def test_what_a_cell_shows_beside_an_answer_waits_with_it(page):
+    """In the same notebook: nothing beside the answer is there to read until the reader has locked a number."""
+    panel = page.locator(".jp-NotebookPanel:visible")
+    panel.locator(".jp-OutputArea-output").get_by_text("a cell below", exact=True).wait_for(timeout=1000 * ACT_S)
+    shown = """() => [...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell-outputArea')]
+        .map(area => area.innerText).join(' ')"""
+    waiting = page.evaluate(shown)
+    assert "before the answer" in waiting
+    assert "eight" not in waiting
+    panel.locator(".widget-text input").last.fill("6")
+    panel.get_by_role("button", name="Lock it in").last.click()
+    panel.get_by_text(re.compile("Your prediction is .* low")).wait_for(timeout=1000 * ACT_S)
+    answered = page.evaluate(shown)
+    assert "beside the answer: eight" in answered
+    assert "and below it: eight" in answered
 
 
 def test_the_browser_has_nothing_to_complain_of(page):

@@ -163,12 +163,14 @@ def test_a_typing_error_is_explained_and_nothing_is_locked(file):
 
 def test_the_answer_waits_for_the_prediction_and_then_appears(file):
     question, reply = predictions._question_form(QUESTION, "x"), predictions._answer_form(answer(predicted=None))
-    shown, skip = reply.children
+    shown, skip, beside = reply.children
     assert "Lock in your prediction" in shown.value
     assert "20x" not in shown.value
+    assert beside.layout.display == "none"
     type_and_lock(question, "60")
     assert "3 times too high" in shown.value
     assert skip.layout.display == "none"
+    assert beside.layout.display != "none"
 
 
 def test_a_prediction_after_the_answer_is_marked(file):

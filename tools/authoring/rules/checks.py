@@ -10,7 +10,7 @@ from difflib import SequenceMatcher
 import nbformat
 
 from slides.cells import KEYS
-from tools.authoring import notebook, yours
+from tools.authoring import minutes, notebook, yours
 from tools.authoring.lesson import STAGES, Lesson
 from tools.authoring.problem import Problem
 from tools.authoring.rules import markdown, shares, traces
@@ -18,11 +18,13 @@ from tools.authoring.rules import markdown, shares, traces
 MOST_LINES = 30
 TAGS = frozenset(
     {"objectives", "recap", "formulas", yours.TAG, *STAGES, "nbval-ignore-output", "raises-exception"}
-    | {"slide", "slide-more", "slide-code", "slide-output"}
+    | {"slide", "slide-more", "slide-code", "slide-output", minutes.FOLDED, "rule"}
 )
-OF_A_LESSON = frozenset({"objectives", "recap", "formulas", "slide", "slide-more", "slide-code", "slide-output"})
+OF_A_LESSON = frozenset(
+    {"objectives", "recap", "formulas", "rule", "slide", "slide-more", "slide-code", "slide-output"}
+)
 OF_A_SLIDE = {"minutes", *KEYS} - {"say", "here"}  # the lecture alone states those two
-METADATA_KEYS = frozenset({"tags", "yours", "checks", *OF_A_SLIDE})
+METADATA_KEYS = frozenset({"tags", "yours", "checks", "takes", "jupyter", *OF_A_SLIDE})
 
 Notebook = nbformat.NotebookNode
 Check = Callable[[Lesson, Notebook], list[Problem]]
@@ -109,7 +111,7 @@ def lengths(lesson: Lesson, built: Notebook) -> list[Problem]:
 
 
 def objectives(lesson: Lesson, built: Notebook) -> list[Problem]:
-    """One cell promises the objectives, a later one states the same in the past tense."""
+    """One cell promises the objectives, a later one states the same in the past tense, above the way on."""
     if lesson.is_appendix:
         return []
     found, places = [], {}
@@ -120,7 +122,8 @@ def objectives(lesson: Lesson, built: Notebook) -> list[Problem]:
             found.append(_problem(lesson, cells[1] if len(cells) > 1 else None, what))
             continue
         places[tag] = cells[0]
-        if not built.cells[cells[0]].source.endswith(f":\n\n{notebook.objectives(lesson, done=done)}"):
+        stated = built.cells[cells[0]].source.partition("\n\n**Next: ")[0]
+        if not stated.endswith(f":\n\n{notebook.objectives(lesson, done=done)}"):
             what = "does not end with the objectives of the lesson's metadata; build the lesson again"
             found.append(_problem(lesson, cells[0], what))
     if len(places) == 2 and places["recap"] < places["objectives"]:

@@ -28,7 +28,6 @@ LINES = 20
 WIDTH = 95
 YOURS = (3, 6)
 PREDICTIONS = (4, 8)
-MINUTES = 90
 TELLING_DIGITS = 3  # a number of fewer digits may equal an answer by chance, one with the answer's unit does not
 
 Notebook = nbformat.NotebookNode
@@ -53,7 +52,6 @@ def sizes(lesson: Lesson, built: Notebook) -> list[Problem]:
         ("lines in the median code cell", statistics.median(map(len, code)), 0, MEDIAN_LINES),
         ("functions that the reader writes", written, *YOURS),
         ("predictions", minutes.predictions(lesson.cells), *PREDICTIONS),
-        ("minutes", lesson.minutes, 0, MINUTES),
     )
     found = [
         Problem(lesson.notebook_name, None, f"{count:g} {what}, {f'{least} to' if least else 'at most'} {most}")
@@ -117,9 +115,9 @@ def answers(lesson: Lesson, built: Notebook) -> list[Problem]:
             what = f"{question.name} is predicted and never revealed; call {question.name}.reveal(...) below"
             found.append(Problem(lesson.notebook_name, question.asked, what))
             continue
-        answer = _answer(built.cells[cell].outputs[place])
+        answer = answer_of(built.cells[cell].outputs[place])
         for index, output in _between(built, question, cell, place):
-            given = answer and next((said for text in _texts(output) if (said := _given_away(text, answer))), "")
+            given = answer and next((said for text in _texts(output) if (said := given_away(text, answer))), "")
             if given:
                 what = f"shows {given!r} before {question.name} is revealed as {answer}; move it below the reveal"
                 found.append(Problem(lesson.notebook_name, index, what))
@@ -150,7 +148,7 @@ def revealed(built: Notebook, question: Question) -> tuple[int | None, int]:
     return None, 0
 
 
-def _answer(output: Notebook) -> str:
+def answer_of(output: Notebook) -> str:
     """Return the number and unit that a reveal shows as the answer: found where there is one, else modelled."""
     rows = [re.split(r"\s{2,}", line) for line in _shown(output)[1:]]
     shown = {row[0]: row[1] for row in rows if len(row) > 1}
@@ -175,7 +173,7 @@ def _between(built: Notebook, question: Question, last: int, place: int) -> Iter
                 yield index, output
 
 
-def _given_away(text: str, answer: str) -> str:
+def given_away(text: str, answer: str) -> str:
     """Return the part of a text that is the answer, "" where none is."""
     number = re.match(rf"-?({_NUMBER})", answer)
     with_unit = re.search(rf"(?<![\w.,]){re.escape(answer)}(?!\w)", text)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from tools.authoring.lesson import Lesson
 from tools.authoring.problem import Problem
+from tools.authoring.rules.symbols import Symbol, table as table_of_symbols
 
 HEADING = "## Formulas"
 
@@ -68,9 +69,10 @@ def _symbols(math: str) -> list[str]:
     return _SYMBOL.findall(_COMMAND.sub(" ", _WORDS.sub(" ", math)))
 
 
-def page(lessons: Sequence[Lesson]) -> str:
-    """Return the sheet as Markdown: a section a lesson."""
+def page(lessons: Sequence[Lesson], symbols: Sequence[Symbol] = ()) -> str:
+    """Return the sheet as Markdown: the symbols of the course, and a section for each lesson."""
     lines = ["# Formulas", "", "Built by `make lessons` from the lessons' formulas; do not edit.", "", COMMON]
+    lines += ["", table_of_symbols(symbols)] if symbols else []
     for lesson in lessons:
         own = table(lesson)
         if own:

@@ -157,7 +157,7 @@ def _used(cells: Iterable[Cell], package: str, where: str) -> frozenset[tuple[st
             dotted |= set(_references(tree, bindings))
         else:
             dotted |= {_bound(name, bindings) for name in _MENTIONED.findall(cell.source)}
-    return frozenset(key for name in dotted if (key := _resolve(name, package)) is not None)
+    return frozenset(key for name in dotted if (key := resolved(name, package)) is not None)
 
 
 def _syntax(source: str, line: int, where: str) -> ast.Module:
@@ -189,7 +189,7 @@ def _bound(name: str, bindings: Mapping[str, str]) -> str:
     return f"{bindings.get(first, first)}{dot}{rest}"
 
 
-def _resolve(dotted: str, package: str) -> tuple[str, str] | None:
+def resolved(dotted: str, package: str) -> tuple[str, str] | None:
     """Return what a dotted name of the package stands for; None for names that are not the package's."""
     first, *rest = dotted.split(".")
     if first != package or not all(name.isidentifier() for name in rest):

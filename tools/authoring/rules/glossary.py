@@ -7,7 +7,7 @@ unit where it has one, the other words for it that lessons may write, and the le
 
     The bytes that a piece of work comes back to while it runs.
 
-    Unit: B. Also: resident set. From [lesson 07](07_working_set.ipynb).
+    Unit: B. Also: resident set. From [lesson 11](11_working_set.ipynb).
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import nbformat
 from helpers.results import Result
 from tools.authoring.notebook import WIDGET_VIEW
 
-LEAST_SHARE = 0.60
 IGNORE_TAG = "nbval-ignore-output"
 
 _NEVER_COMPARED = {"image/png", "image/jpeg", WIDGET_VIEW}

@@ -1,4 +1,4 @@
-"""Three ways to teach the course, with the minutes of its lessons: an afternoon, a day, nine weeks."""
+"""Three ways to teach the course, with the minutes of its lessons: two hours, a day, a term."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slides.lecture import MINUTES as LECTURE_MINUTES, TITLE as LECTURE_TITLE
+from tools.authoring import pages
 from tools.authoring.lesson import AuthoringError, Lesson
 
 LECTURE = "lecture"
@@ -13,7 +14,7 @@ LECTURE = "lecture"
 
 @dataclass(frozen=True)
 class Item:
-    """A part of a session: a lesson by its number, :data:`LECTURE`, or words with ``minutes`` of their own."""
+    """A part of a session: a lesson by its title in its file's name, :data:`LECTURE`, or words with ``minutes``."""
 
     what: str
     minutes: int | None = None
@@ -21,11 +22,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Session:
-    """What is done in one go; ``at_home`` are the lessons whose exercises follow it."""
+    """What is done in one go. The exercises of its lessons follow it, at home."""
 
     title: str
     items: tuple[Item, ...]
-    at_home: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ PLANS = (
         (
             Session(
                 "Two hours",
-                (Item(LECTURE), Item("break", 10), Item("00"), Item("questions, and where to go on", 10)),
-                at_home=("00",),
+                (Item(LECTURE), Item("break", 10), Item("start_here"), Item("questions, and where to go on", 15)),
             ),
         ),
     ),
@@ -54,32 +53,26 @@ PLANS = (
         "After the start: where the memory goes, where parallelism comes from, and what many devices gain.\n"
         "None of these lessons needs another than lesson 00.",
         (
-            Session(
-                "Morning", (Item("00"), Item("break", 15), Item(LECTURE), Item("break", 15), Item("07")), ("00", "07")
-            ),
-            Session("Afternoon", (Item("03"), Item("break", 20), Item("04")), ("03", "04")),
+            Session("Morning", (Item("start_here"), Item("break", 15), Item("working_set"))),
+            Session("Afternoon", (Item("sources_of_parallelism"), Item("break", 20), Item("data_parallel"))),
         ),
     ),
     Plan(
-        "Nine weeks",
-        "All lessons, one session a week, exercises at home; each lesson comes after those that it needs. Where a\n"
-        "session must be shorter, hold a lesson's talk (the table at the end) and leave its notebook for home.",
+        "A term",
+        "All lessons in the order of their acts, one session a week, exercises at home. Where a session must be\n"
+        "shorter, hold a lesson's talk (the table at the end) and leave its notebook for home.",
         (
-            Session("Week 1: measuring, memory, parallelism", (Item("00"), Item("01"), Item("03")), ("00", "01", "03")),
-            Session(
-                "Week 2: compute, memory, and the whole picture", (Item("02"), Item("07"), Item(LECTURE)), ("02", "07")
-            ),
-            Session("Week 3: many small models, many data", (Item("13"), Item("04")), ("04", "13")),
-            Session("Week 4: parallelism over models", (Item("05"), Item("16")), ("05", "16")),
-            Session("Week 5: beyond memory, an array", (Item("08"), Item("09")), ("08", "09")),
-            Session(
-                "Week 6: co-design, narrow numbers, constants", (Item("10"), Item("17"), Item("11")), ("10", "11", "17")
-            ),
-            Session("Week 7: a fused kernel, predicted times", (Item("12"), Item("14")), ("12", "14")),
-            Session("Week 8: feeding the accelerator", (Item("06"),), ("06",)),
-            Session(
-                "Week 9: one token at a time, attention without its matrix", (Item("15"), Item("18")), ("15", "18")
-            ),
+            Session("Week 1: measuring, and the whole picture", (Item("start_here"), Item(LECTURE))),
+            Session("Week 2: one machine", (Item("memory_hierarchy"), Item("compute_and_roofline"))),
+            Session("Week 3: where parallelism is", (Item("sources_of_parallelism"), Item("data_parallel"))),
+            Session("Week 4: parts of a model", (Item("model_parallel"), Item("layouts_and_long_sequences"))),
+            Session("Week 5: data in time", (Item("feeding_the_accelerator"),)),
+            Session("Week 6: memory that is full", (Item("working_set"), Item("beyond_memory"))),
+            Session("Week 7: an array, and networks for it", (Item("systolic_arrays"), Item("co_design"))),
+            Session("Week 8: fewer bits, constants", (Item("numbers_of_few_bits"), Item("constant_weights"))),
+            Session("Week 9: one kernel, a hundred fits", (Item("fused_bias"), Item("replicas"))),
+            Session("Week 10: predicted times", (Item("convolution_time"),)),
+            Session("Week 11: language models", (Item("attention_without_the_matrix"), Item("decoding"))),
         ),
     ),
 )
@@ -93,16 +86,17 @@ def talk_minutes(lesson: Lesson) -> float:
 def minutes_of(item: Item, lessons: Mapping[str, Lesson]) -> int:
     """Return an item's minutes: a lesson's as they are computed, the lecture's by its deck, else its own.
 
-    Raises AuthoringError for a lesson that is not there, and for words without minutes.
+    ``lessons`` are all, by their titles. Raises AuthoringError for a lesson that is not there, for words
+    without minutes.
     """
     if item.what == LECTURE:
         return LECTURE_MINUTES
-    if item.what.isdigit():
-        if item.what not in lessons:
-            raise AuthoringError(f"the syllabus has lesson {item.what}, which is not there; mend PLANS in syllabus.py")
+    if item.what in lessons:
         return lessons[item.what].minutes
     if item.minutes is None:
-        raise AuthoringError(f"the syllabus has {item.what!r} without minutes; mend PLANS in syllabus.py")
+        raise AuthoringError(
+            f"the syllabus has {item.what!r}, no lesson and without minutes; mend PLANS in syllabus.py"
+        )
     return item.minutes
 
 
@@ -111,7 +105,7 @@ def page(lessons: Sequence[Lesson], exercises: Mapping[str, int]) -> str:
 
     ``exercises`` are the minutes of each lesson's exercises, by its number, where it has some.
     """
-    known = {lesson.number: lesson for lesson in lessons}
+    known = {lesson.slug: lesson for lesson in lessons}
     lines = [
         "# Syllabus",
         "",
@@ -127,10 +121,12 @@ def page(lessons: Sequence[Lesson], exercises: Mapping[str, int]) -> str:
     lines += ["", "## Minutes of each lesson", "",
               "*Talk* is for the slides of the lesson's own deck (`make slides`), where it is held as a lecture.", "",
               "| lesson | minutes | exercises | talk | needs |", "|---|--:|--:|--:|---|"]  # fmt: skip
+    rows = []
     for lesson in lessons:
         needs = ", ".join(lesson.needs) or "nothing"
         home = exercises.get(lesson.number, "")
-        lines.append(f"| {_link(lesson)} | {lesson.minutes} | {home} | {talk_minutes(lesson):g} | {needs} |")
+        rows.append(f"| {_link(lesson)} | {lesson.minutes} | {home} | {talk_minutes(lesson):g} | {needs} |")
+    lines += pages.with_acts(lessons, rows, "| **{}** | | | | |")
     total, talk = sum(lesson.minutes for lesson in lessons), sum(talk_minutes(lesson) for lesson in lessons)
     return "\n".join([*lines, f"| all | {total} | {sum(exercises.values())} | {talk:g} | |"]) + "\n"
 
@@ -144,8 +140,9 @@ def _session(session: Session, lessons: Mapping[str, Lesson], *, alone: bool) ->
         lines.append(f"| {clock // 60}:{clock % 60:02d} | {minutes} | {_what(item, lessons)} |")
         clock += minutes
     lines.append(f"| {clock // 60}:{clock % 60:02d} | | end |")
-    if session.at_home:
-        links = [f"[{number}](exercises/{lessons[number].name}_exercises.ipynb)" for number in session.at_home]
+    taught = sorted((lessons[item.what] for item in session.items if item.what in lessons), key=lambda one: one.number)
+    if taught:
+        links = [f"[{lesson.number}](exercises/{lesson.name}_exercises.ipynb)" for lesson in taught]
         lines += ["", f"At home: the exercises of {_listed(links)}."]
     return lines
 

@@ -1,0 +1,357 @@
+"""Count what really runs: a training loop, several models, code without any, by the rules of :func:`profile_ops`.
+
+The operators of the forward pass are seen as they run, and so are those of an optimizer's step. Of the backward pass
+each node of autograd's graph is seen, and counted by the rule of the operator that made it; where code stands in it
+(a custom gradient, a hook, a checkpoint that computes again), or where the node was made before, the operators that it
+runs are counted themselves. A fused attention and a recurrent layer are followed on shapes, for what they stand for.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules import module as module_hooks
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from helpers import steps
+from helpers.operations import _backward as backward, _tally as tally
+from helpers.operations._known import OnShapes
+from helpers.operations._optimizer import StepRecorder, one_by_one, owners_of_storages
+from helpers.operations._report import OperationProfile
+from helpers.operations._specs import NOTHING, Call, Operator, mapped, operator_of, spec_of, storage_of
+from helpers.operations._trace import FunctionRecorder, Trace, is_recurrence
+
+_ENGINE = torch.autograd.graph._engine_run_backward.__code__
+_NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
+_FREE = "free"  # what is known of a node whose operator costs nothing
+
+
+class OperationCounter:
+    """The operations of what runs inside ``with helpers.count_ops() as ops``, up to now. Lesson 07."""
+
+    def __init__(self) -> None:
+        self._run = Running()
+        self._open = ExitStack()
+
+    def __enter__(self) -> OperationCounter:
+        self._open.enter_context(self._run.recording())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+    def profile(self) -> OperationProfile:
+        """Return the sums as a profile: the models that ran are rows, and what ran outside of them is its own."""
+        run = self._run
+        for (name, owner), calls in run.free.items():
+            run.tally.cells[tally.Cell(owner, name, "forward", "free")] = calls, NOTHING
+        return tally.profile(run, run.tally, "", run.optimizer)
+
+    def table(self, by: str = "layer") -> pd.DataFrame:
+        """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator (``by="operator"``)."""
+        return self.profile().table(by)
+
+    @property
+    def macs(self) -> int:
+        """The multiply-accumulates of the forward and the backward passes."""
+        return sum(work.macs for _, work in self._run.tally.cells.values())
+
+    @property
+    def flops(self) -> int:
+        """The floating-point operations of all phases."""
+        return sum(work.flops for _, work in self._run.tally.cells.values())
+
+    def __str__(self) -> str:
+        first, *lines = str(self.profile()).splitlines()
+        at_least = "at least " if self._run.tally.may_hold_products else ""
+        return "\n".join([first, f"  total     {at_least}{self.macs:,} MAC, {self.flops:,} FLOP", *lines])
+
+    def _repr_html_(self) -> str:
+        return self.profile()._repr_html_()
+
+
+def count_ops() -> OperationCounter:
+    """Count the operations and bytes of whatever runs inside a ``with`` block, by the rules of :func:`profile_ops`.
+
+    ::
+
+        with helpers.count_ops() as ops:
+            for x, y in loader:
+                loss(model(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        print(ops)
+
+    ``ops.table()``, ``ops.profile()``, ``ops.macs`` and ``print(ops)`` answer at any time, inside the block and after
+    it; a second block of the same ``ops`` adds to it. A row is a module that ran, by the path in the outermost model
+    that was called; what runs outside of modules is the first row's own. Everything runs as it would without, but that
+    what torch.compile has made runs as it was written, and attention of modules in evaluation mode takes its plain
+    path: their operators could not be seen. What is computed again (a checkpoint) is counted again, in "backward".
+    Gradients that are only views move no bytes here, which is where the bytes of a backward pass differ from those of
+    :func:`profile_ops`.
+
+    Seen is the thread of the block, and autograd's. Lesson 07.
+    """
+    return OperationCounter()
+
+
+class _Everything(nn.Module):
+    """Stands above the models that run, in the place of the one that :func:`profile_ops` is given."""
+
+
+_Everything.__name__ = "count_ops"
+
+
+class Running(Trace):
+    """The sums over what runs, made while it runs."""
+
+    def __init__(self) -> None:
+        super().__init__(_Everything())
+        self.tally = tally.Tally()
+        self.optimizer: str | None = None
+        self._phase: str | None = "forward"
+        self._step: StepRecorder | None = None
+        self._is_muted = False
+        self._inside: dict[Any, tally.Tally] = {}
+        # What is known of the nodes of autograd's graph, by their numbers: a chain of (the one before, what, owner).
+        self._first = torch._C._autograd._get_sequence_nr()
+        self._known = array("I")
+        self._links: list[tuple[int, Any, int]] = [(0, None, 0)]
+        self._places: dict[tuple[int, int, int], int] = {}
+        self._visited: set[tuple[int, int]] = set()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Count what runs inside, and change nothing of it."""
+        with ExitStack() as stack:
+            stack.enter_context(steps.uncompiled())
+            stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+            torch.backends.mha.set_fastpath_enabled(False)
+            for handle in (
+                module_hooks.register_module_forward_pre_hook(self._enter),
+                module_hooks.register_module_forward_hook(self._leave, always_call=True),
+                register_optimizer_step_pre_hook(self._begin_step),
+                register_optimizer_step_post_hook(self._end_step),
+            ):
+                stack.callback(handle.remove)
+            stack.enter_context(self._operators_recorded())
+            stack.enter_context(FunctionRecorder(self))
+            yield
+
+    # The modules and the optimizer.
+
+    def _new_row(self, module: nn.Module) -> int:
+        if len(self._stack) > 1:
+            return super()._new_row(module)
+        kind, top = type(module).__name__, self.modules[0]
+        name = kind if kind not in top._modules else f"{kind} {len(top._modules) + 1}"
+        top.add_module(name, module)
+        for path, inner in module.named_modules():
+            if id(inner) not in self._rows:
+                self._add_module(f"{name}.{path}".rstrip("."), inner)
+        return self._rows[id(module)]
+
+    def _begin_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self.optimizer = type(optimizer).__name__
+        self._step = StepRecorder(owners_of_storages(optimizer, self.parameter_owner))
+
+    def _end_step(self, *_: Any) -> None:
+        self._step = None
+
+    # The functions of torch, above autograd.
+
+    def function(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
+        """Call ``func``; a recurrent layer and flex_attention are followed on shapes and not looked into."""
+        if self._is_muted or not (is_recurrence(name, args) or name == "flex_attention"):
+            return func(*args, **kwargs)
+        inside = self._follow(func, args, kwargs)
+        before = torch._C._autograd._get_sequence_nr()
+        with self._muted():
+            result = func(*args, **kwargs)
+        self._note_function(inside, range(before, torch._C._autograd._get_sequence_nr()))
+        return result
+
+    @contextmanager
+    def _muted(self) -> Iterator[None]:
+        self._is_muted = True
+        try:
+            yield
+        finally:
+            self._is_muted = False
+
+    def _follow(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> tally.Tally:
+        """Return the sums over ``func`` on shapes, and over the gradient of its first result."""
+        has_grad = torch.is_grad_enabled()
+        key = func, *(mapped(value, self._spec) for value in (args, tuple(kwargs.items())))
+        if key in self._inside:
+            return self._inside[key]
+
+        def followed() -> tally.Tally:
+            trace = OnShapes(nn.Module())
+
+            def stand_in(tensor: Tensor) -> Tensor:
+                made = trace.stand_in_of_input(tensor, needs_grad=has_grad and tensor.requires_grad)
+                if storage_of(tensor) in self._weights:
+                    trace._weights.add(storage_of(made))
+                return made
+
+            with trace.recording():
+                result = func(
+                    *mapped(args, stand_in), **{key: mapped(value, stand_in) for key, value in kwargs.items()}
+                )
+            return tally.of(trace, backward.reached(result if isinstance(result, Tensor) else result[0], trace))
+
+        with ThreadPoolExecutor(1) as clean:  # a thread without modes, and with autograd
+            self._inside[key] = clean.submit(followed).result()
+        return self._inside[key]
+
+    def _spec(self, tensor: Tensor) -> Any:
+        return spec_of(tensor, self._weights, grad=torch.is_grad_enabled())
+
+    def _note_function(self, inside: tally.Tally, sequences: range) -> None:
+        owner = self._stack[-1]
+        self.tally.add_function(inside, owner, phases=("forward",) if self._phase == "forward" else ())
+        what = inside, sequences.start  # one gradient, whichever of its nodes are met
+        for sequence in sequences if torch.is_grad_enabled() else ():
+            self._remember(sequence, what, owner)
+
+    # The operators, below autograd.
+
+    def operator(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Run one operator, and add it, or the gradient that it belongs to."""
+        if self._is_muted or func.namespace in _NOT_OPERATORS:
+            return func(*args, **kwargs)
+        if torch._C._current_graph_task_id() != -1:
+            return self._in_backward(func, args, kwargs)
+        self._visited.clear()
+        if self._step is not None and not torch.is_grad_enabled():
+            result = self._step.__torch_dispatch__(func, (), args, kwargs)
+            for call in self._step.calls:
+                self.tally.add_executed(self.tally.priced(call), call.owner, "optimizer")
+            self._step.calls.clear()
+            return result
+        return self._forward(func, args, kwargs)
+
+    def _forward(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        if not operator_of(func).name.startswith("_scaled_dot_product"):
+            return super().operator(func, args, kwargs)
+        named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+        query, key, value = args[:3]
+        mask = named.get("attn_mask", named.get("attn_bias"))
+        options = {name: named[name] for name in ("dropout_p", "is_causal", "scale") if name in named}
+        options["enable_gqa"] = query.shape[-3] != key.shape[-3]
+        inside = self._follow(functional.scaled_dot_product_attention, (query, key, value, mask), options)
+        last = torch._C._autograd._get_sequence_nr() - 1
+        self._note_function(inside, range(last, last + 1))
+        return func(*args, **kwargs)
+
+    def _run(self, func: Any, _: Operator, args: tuple, kwargs: dict) -> Any:
+        return func(*args, **kwargs)
+
+    def _note(self, call: Call, operator: Operator) -> None:
+        for part in one_by_one(call, operator, ()):
+            priced = self.tally.priced(part)
+            if self._phase == "forward":
+                self.tally.add_forward(priced, call.owner)
+            elif self._phase is not None:
+                self.tally.add_executed(priced, call.owner, self._phase)
+        if call.needs_grad and call.sequence is not None:
+            self._remember(call.sequence, priced, call.owner)
+
+    def _note_free(self, operator: Operator, owner: int, sequence: int) -> None:
+        if self._phase == "forward":
+            super()._note_free(operator, owner, sequence)
+        if torch.is_grad_enabled():
+            self._remember(sequence, _FREE, owner)
+
+    # What is known of the nodes of autograd's graph: of each one number, which leads to a chain of links.
+
+    def _own(self, sequence: int, owner: int) -> None:
+        """Remember who calls a torch.autograd.Function: its forward runs without gradients, after its node is made."""
+        if not torch.is_grad_enabled() and not self._link(sequence):
+            self._remember(sequence, None, owner)
+
+    def _link(self, sequence: int) -> int:
+        place = sequence - self._first
+        return self._known[place] if 0 <= place < len(self._known) else 0
+
+    def _remember(self, sequence: int, what: Any, owner: int) -> None:
+        place, before = sequence - self._first, self._link(sequence)
+        if place < 0:
+            return
+        self._known.extend([0] * (place + 1 - len(self._known)))
+        key = (before, id(what), owner)
+        if key not in self._places:
+            self._places[key] = len(self._links)
+            self._links.append((before, what, owner))
+        self._known[place] = self._places[key]
+
+    def _chain(self, node: Any) -> list[tuple[Any, int]]:
+        """Return what is known of a node: the operators that made it, and their owners."""
+        link, chain = self._link(node._sequence_nr()) if node is not None else 0, []
+        while link:
+            link, what, owner = self._links[link]
+            chain.append((what, owner))
+        return chain
+
+    def _in_backward(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Run one operator of a backward pass; add the gradient that it is a part of, or itself where code runs it."""
+        caller, node = sys._getframe(2).f_back, torch._C._current_autograd_node()
+        is_engine = caller is None or caller.f_code is _ENGINE
+        if is_engine and _is_accumulation(operator_of(func).name, args, kwargs):
+            self.tally.add_accumulation(self._target(node, args[0]), 1, args[0].numel(), args[0].dtype.itemsize)
+            return func(*args, **kwargs)
+        if is_engine and (node is None or hasattr(node, "variable")):  # what storing a gradient does
+            return func(*args, **kwargs)
+        chain = self._chain(node)
+        is_known = any(what is not None for what, _ in chain)
+        is_registered = any(isinstance(what, tally.Priced) and what.is_registered for what, _ in chain)
+        is_gradient = is_known and (is_engine or is_registered)
+        if is_gradient:
+            self._add_gradients(node._sequence_nr(), chain)
+            if not torch.is_grad_enabled():
+                return func(*args, **kwargs)
+        is_outside = len(self._stack) == 1
+        before, self._phase = self._phase, None if is_gradient else "backward"
+        self._stack += [owner for _, owner in chain[:1] if is_outside]
+        try:
+            return self._forward(func, args, kwargs)
+        finally:
+            self._phase = before
+            del self._stack[1 if is_outside else len(self._stack) :]
+
+    def _target(self, node: Any, gradient: Tensor) -> int:
+        """Return whose the gradient is that ``node`` sends, and that meets another."""
+        for target, place in node.next_functions if node is not None else ():
+            if hasattr(target, "variable") and target.variable.shape == gradient.shape:
+                return self.parameter_owner.get(id(target.variable), 0)
+            if target is not None and tuple(target._input_metadata[place].shape) == gradient.shape:
+                return next((owner for _, owner in self._chain(target)), 0)
+        return self.parameter_owner.get(id(node.variable), 0) if hasattr(node, "variable") else 0
+
+    def _add_gradients(self, sequence: int, chain: list[tuple[Any, int]]) -> None:
+        task = torch._C._current_graph_task_id()
+        for what, owner in chain:
+            key = task, what[1] if type(what) is tuple else sequence
+            if key in self._visited:
+                continue
+            if type(what) is tuple:
+                self._visited.add(key)
+                self.tally.add_function(what[0], owner, phases=("backward",))
+            elif isinstance(what, tally.Priced):
+                self.tally.add_gradient(what, owner)
+        self._visited.add((task, sequence))
+
+
+def _is_accumulation(name: str, args: tuple, kwargs: dict) -> bool:
+    """Tell whether the engine adds two gradients that meet; the formula of a gradient adds no two tensors so."""
+    return name == "add" and not kwargs and isinstance(args[1], Tensor) and args[0].shape == args[1].shape

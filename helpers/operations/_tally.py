@@ -1,0 +1,260 @@
+"""Sums over recorded operators, by module and by operator, and the profile that is made of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from helpers import _trees as trees
+from helpers.operations import _backward as backward, _conventions as conventions, _formulas as formulas
+from helpers.operations._report import LayerOperations, LayerOperator, OperationProfile, OperatorOperations
+from helpers.operations._specs import NOTHING, Call, Work
+from helpers.operations._trace import Trace
+from helpers.results import derived
+
+_PHASES = ("forward", "backward", "optimizer")
+_AMOUNTS = ("macs", "useful_macs", "flops", "read_bytes", "written_bytes", "flops_per_byte")
+# How torch.library names the function that it makes of the backward of an operator of one's own.
+_OF_LIBRARY = "GeneratedBackwardFor_"
+Cells = dict["Cell", tuple[int, Work]]
+
+
+@dataclass
+class _Costs:
+    """Work of the three phases, and what the lecture would have counted (None: it has no rule)."""
+
+    forward: Work = NOTHING
+    backward: Work = NOTHING
+    optimizer: Work = NOTHING
+    lecture: int | None = 0
+
+    @property
+    def is_something(self) -> bool:
+        return self.lecture is None or any((*self.forward, *self.backward, *self.optimizer))
+
+    def add(self, other: _Costs) -> None:
+        for phase in _PHASES:
+            work = getattr(other, phase)
+            if work is not NOTHING:
+                setattr(self, phase, getattr(self, phase) + work)
+        self.lecture = None if self.lecture is None or other.lecture is None else self.lecture + other.lecture
+
+
+class Cell(NamedTuple):
+    """What is summed up by itself: the calls of one operator by one module, in one phase."""
+
+    owner: int
+    operator: str
+    phase: str
+    treatment: str
+
+
+class Priced(NamedTuple):
+    """What one call costs, as every call of its kind: the work of it and of its gradient, None without a rule."""
+
+    operator: str
+    may_multiply: bool
+    forward: Work | None
+    gradient: Work | None
+    lecture: int | None
+    is_registered: bool
+
+
+class Tally:
+    """The sums, by module and by operator: ``cells`` has calls and work of each."""
+
+    def __init__(self) -> None:
+        self.cells: Cells = {}
+        self.lecture: dict[int, int | None] = defaultdict(int)
+        self.may_hold_products: set[str] = set()
+        self._priced: dict[tuple, Priced] = {}
+
+    def priced(self, call: Call) -> Priced:
+        """Return what a call costs, the same object for each of its kind."""
+        key, rule = call.key, formulas.rule_for(call.name)
+        known = self._priced.get((key, rule))
+        if known is None:
+            costs = (rule.forward(call), rule.backward(call), _lecture_operations(call)) if rule else (None,) * 3
+            known = self._priced[key, rule] = Priced(
+                call.operator, call.may_multiply, *costs, formulas.is_registered(call.name)
+            )
+        return known
+
+    def add_forward(self, call: Priced, owner: int) -> None:
+        """Add an operator that the forward pass runs in the module ``owner``."""
+        self._add_lecture(owner, call.lecture)
+        self._add(call, owner, "forward", call.forward)
+
+    def add_gradient(self, call: Priced, owner: int) -> None:
+        """Add the gradient of an operator."""
+        self._add(call, owner, "backward", call.gradient)
+
+    def add_executed(self, call: Priced, owner: int, phase: str) -> None:
+        """Add an operator that the backward pass or the optimizer runs itself."""
+        self._add(call, owner, phase, call.forward)
+
+    def add_accumulation(self, owner: int, additions: int, elements: int, itemsize: int) -> None:
+        """Add gradients that meet."""
+        moved = additions * elements * itemsize
+        work = Work(flops=additions * elements, input_bytes=2 * moved, output_bytes=moved)
+        self.note(Cell(owner, "gradient accumulation", "backward", "counted"), work, additions)
+
+    def add_function(self, inside: Tally, owner: int, times: int = 1, phases: tuple[str, ...] = _PHASES) -> None:
+        """Add the sums over a function that ``owner`` calls so many times, as if it did it all itself."""
+        for cell, (calls, work) in inside.cells.items():
+            if cell.phase in phases:
+                whole = work if times == 1 else Work(*(times * amount for amount in work))
+                self.note(cell._replace(owner=owner), whole, times * calls)
+        self.may_hold_products |= inside.may_hold_products
+        self._add_lecture(owner, None)
+
+    def _add(self, call: Priced, owner: int, phase: str, work: Work | None) -> None:
+        if work is None and call.may_multiply:
+            self.may_hold_products.add(call.operator)
+        self.note(Cell(owner, call.operator, phase, "not counted" if work is None else "counted"), work or NOTHING)
+
+    def _add_lecture(self, owner: int, operations: int | None) -> None:
+        before = self.lecture[owner]
+        self.lecture[owner] = None if before is None or operations is None else before + operations
+
+    def note(self, cell: Cell, work: Work, calls: int = 1) -> None:
+        """Add calls and work to a cell."""
+        before, total = self.cells.get(cell, (0, NOTHING))
+        self.cells[cell] = before + calls, total + work if work is not NOTHING else total
+
+    def costs(self) -> dict[int, _Costs]:
+        """Return the costs of each module itself, without what is inside it."""
+        modules: dict[int, _Costs] = defaultdict(_Costs)
+        for owner, operations in self.lecture.items():
+            modules[owner].lecture = operations
+        for cell, (_, work) in self.cells.items():
+            modules[cell.owner].add(_Costs(**{cell.phase: work}))
+        return modules
+
+    def operators(self) -> list[OperatorOperations]:
+        """Return the rows of the operators, the dearest first."""
+        sums: dict[tuple[str, str, str], tuple[int, Work]] = defaultdict(lambda: (0, NOTHING))
+        for (_, *key), (calls, work) in self.cells.items():
+            before, total = sums[tuple(key)]
+            sums[tuple(key)] = before + calls, total + work
+        rows = [
+            derived(OperatorOperations, work, operator=operator, phase=phase, treatment=treatment, calls=calls)
+            for (operator, phase, treatment), (calls, work) in sums.items()
+        ]
+        return sorted(rows, key=lambda row: (-row.flops, row.operator, row.phase))
+
+    def layer_operators(self, names: Mapping[int, str]) -> list[LayerOperator]:
+        """Return the rows of the operators of each layer; what is free is left out."""
+        order = list(names)
+        cells = sorted(self.cells, key=lambda cell: (order.index(cell.owner), cell.operator, cell.phase))
+        return [
+            derived(LayerOperator, cell, self.cells[cell][1], layer=names[cell.owner], calls=self.cells[cell][0])
+            for cell in cells
+            if cell.treatment != "free"
+        ]
+
+
+def of(trace: Trace, reached: backward.Reached) -> Tally:
+    """Return the sums over a forward pass, and over the backward pass that visits ``reached``."""
+    tally, custom = Tally(), dict(reached.custom)
+    for (name, owner), calls in trace.free.items():
+        tally.note(Cell(owner, name, "forward", "free"), NOTHING, calls)
+    for call in trace.calls:
+        priced = tally.priced(call)
+        tally.add_forward(priced, call.owner)
+        is_reached = call.needs_grad and (call.sequence is None or call.sequence in reached.sequences)
+        code = custom.get(call.sequence)
+        if code and code.name.startswith(_OF_LIBRARY) and formulas.is_registered(call.name):
+            is_reached = bool(custom.pop(call.sequence))
+        if is_reached:
+            tally.add_gradient(priced, call.owner)
+    for accumulation in reached.accumulations:
+        tally.add_accumulation(*accumulation)
+    harmless = {call.sequence for call in trace.calls if "::" in call.name and not call.may_multiply}
+    for sequence, (name, calls) in custom.items():
+        owner = trace.owner_of.get(sequence, 0)
+        for call in calls or ():
+            tally.add_executed(tally.priced(call), owner, "backward")
+        if calls is None:
+            tally.note(Cell(owner, name, "backward", "not counted"), NOTHING)
+        if calls is None and (sequence not in harmless or not name.startswith(_OF_LIBRARY)):
+            tally.may_hold_products.add(name)
+    for recurrence in trace.recurrences:
+        used = sorted(reached.recurrences.get(id(recurrence), set()))
+        for times, short, outputs in recurrence.shares:
+            inside = of(short, backward.reached([outputs[place] for place in used], short))
+            tally.add_function(inside, recurrence.owner, times)
+    return tally
+
+
+def _lecture_operations(call: Call) -> int | None:
+    """Count one operator by the lecture's rules; None where it has none (it counts no element-wise addition)."""
+    if call.name == "convolution":
+        return formulas.rule_for(call.name).forward(call).macs + call.output.numel
+    if call.name in ("addmm", "mm"):
+        return formulas.rule_for(call.name).forward(call).macs
+    if call.name == "relu":
+        return 2 * call.output.numel
+    if "pool" in call.name:
+        return 3 * call.output.numel
+    is_only_moved = call.name in conventions.FILL or call.name in conventions.COPY
+    return 0 if is_only_moved or all(spec.kind == "i" for spec in call.outputs) else None
+
+
+def profile(trace: Trace, tally: Tally, given: str, optimizer: str | None) -> OperationProfile:
+    """Return the profile of what a trace and its sums hold, for inputs that are described as ``given``."""
+    layers, names = _layers(trace, tally.costs())
+    operators = tally.operators()
+    return derived(
+        OperationProfile,
+        layers[0],
+        model=type(trace.modules[0]).__name__,
+        input=given,
+        training=trace.modules[0].training,
+        optimizer=optimizer,
+        not_counted=tuple(sorted({row.operator for row in operators if row.treatment == "not counted"})),
+        may_hold_products=tuple(sorted(tally.may_hold_products)),
+        random_draws=tuple(sorted(trace.draws)),
+        layers=layers,
+        operators=tuple(operators),
+        layer_operators=tuple(tally.layer_operators(names)),
+    )
+
+
+def _layers(trace: Trace, costs: Mapping[int, _Costs]) -> tuple[tuple[LayerOperations, ...], dict[int, str]]:
+    """Return the rows in the order of the modules, each followed by its children, and where each module's own stand."""
+    children = trees.children_of(trace.paths)
+    rows = {path: row for row, path in enumerate(trace.paths)}
+    made: list[LayerOperations] = []
+    names: dict[int, str] = {}
+
+    def visit(path: str, depth: int) -> _Costs:
+        row = rows[path]
+        own, total, place = costs.get(row, _Costs()), _Costs(), len(made)
+        module, calls = trace.modules[row], trace.module_calls[row]
+        made.append(None)
+        names[row] = path
+        for child in children[path]:
+            total.add(visit(child, depth + 1))
+        if children[path] and own.is_something:
+            names[row] = f"{path}.{trees.FUNCTIONAL}" if path else trees.FUNCTIONAL
+            made.append(_layer_row(own, layer=names[row], kind="operators", depth=depth + 1, calls=calls, parameters=0,
+                                   output_shape=""))  # fmt: skip
+        total.add(own)
+        parameters = sum(parameter.numel() for parameter in module.parameters())
+        made[place] = _layer_row(total, layer=path, kind=type(module).__name__, depth=depth, calls=calls,
+                                 parameters=parameters, output_shape=trace.outputs.get(row, ""))  # fmt: skip
+        return total
+
+    visit("", 0)
+    return tuple(made), names
+
+
+def _layer_row(costs: _Costs, **own: Any) -> LayerOperations:
+    """Return a module's row: ``own`` are the fields that its costs do not have."""
+    phases = {phase: getattr(costs, phase) for phase in _PHASES}
+    amounts = {f"{phase}_{name}": getattr(work, name) for phase, work in phases.items() for name in _AMOUNTS}
+    return derived(LayerOperations, SimpleNamespace(**amounts), costs.forward, lecture_operations=costs.lecture, **own)

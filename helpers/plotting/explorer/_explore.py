@@ -1,0 +1,304 @@
+"""``explore``: a figure whose reader turns the inputs of a model, also where no kernel and no network is."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from helpers._checks import members, one_of
+from helpers.plotting._style import CSS_PIXELS_PER_INCH, STYLE_FILE, png
+from helpers.plotting.explorer._formulas import Value, check_formula, evaluate
+
+BEGINS = '<div class="course-explorer"'
+
+_FOLDER = Path(__file__).parent
+_STYLE = json.dumps(_FOLDER.joinpath("explorer.css").read_text(encoding="utf-8"))
+SCRIPT = _FOLDER.joinpath("explorer.js").read_text(encoding="utf-8").replace("EXPLORER_STYLE", _STYLE)
+_WIDTH_IN, _CHARACTERS = 8.2, 85
+
+
+@dataclass(frozen=True)
+class Menu:
+    """An input that is one of several options, each with the same fields, which formulas read as ``name.field``.
+
+    ``start`` is the label of the option with which the figure begins. Lesson 11.
+    """
+
+    name: str
+    label: str
+    options: Mapping[str, Mapping[str, float]]
+    start: str
+
+
+@dataclass(frozen=True)
+class Slider:
+    """An input that is one of several numbers, which formulas read by ``name``; the figure begins with ``start``.
+
+    Lesson 11.
+    """
+
+    name: str
+    label: str
+    values: Sequence[float]
+    start: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """A quantity to draw: the formula ``name``, its label in the key, and a colour such as ``COLOURS["data"]``.
+
+    Lesson 11.
+    """
+
+    name: str
+    label: str
+    colour: str
+
+
+@dataclass(frozen=True)
+class StackedBar:
+    """A picture of parts that add up to a total, above bars of the limits to which the total is held.
+
+    ``limits`` has a number in ``unit`` for each label. ``verdict`` completes the sentence "It ... H100, H200"
+    of the limits that are at least the total, such as "fits into". Lesson 11.
+    """
+
+    parts: Sequence[Series]
+    unit: str
+    limits: Mapping[str, float]
+    verdict: str
+    total: str = "needed"
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A picture of curves along the values of the slider ``along``, with a cursor at its present value.
+
+    The axes are logarithmic where ``log_x`` and ``log_y`` say so; ``xlabel`` and ``ylabel`` name the
+    quantity and its unit. Lesson 02.
+    """
+
+    along: str
+    lines: Sequence[Series]
+    xlabel: str
+    ylabel: str
+    log_x: bool = True
+    log_y: bool = True
+
+
+Input = Menu | Slider
+Picture = StackedBar | Curves
+
+
+def explore(*, title: str, alt: str, inputs: Sequence[Input], formulas: Mapping[str, str], picture: Picture) -> None:
+    """Display a figure whose reader turns ``inputs`` and sees what ``formulas`` make of them.
+
+    Each formula is a text that Python and JavaScript read alike, of the inputs and of the formulas above
+    it, and ``picture`` draws some of them. The page itself computes the formulas, so that the figure also
+    works in a saved notebook; on paper it is a picture of the start. ``alt`` says what there is to see,
+    for those who do not see it.
+
+    Raises TypeError for what is no input and no picture. Raises ValueError for an empty text, a name that
+    is missing or occurs twice, an option without the fields of the others, a start that is none of the
+    values, and a formula that the two languages would compute differently or that has no value at the
+    start or at an end of an input. Lesson 11.
+
+    >>> explore(
+    ...     title="Work of a matrix product",
+    ...     alt="A bar of the operations, above what a core does in a second",
+    ...     inputs=[Slider("n", "rows", values=(64, 128), start=64)],
+    ...     formulas={"work": "2 * n ** 3 / 1e9"},
+    ...     picture=StackedBar([Series("work", "product", "#0072B2")], "GFLOP", {"a core": 50}, "takes a second on"),
+    ... )  # doctest: +SKIP
+    """
+    for name, text in {"title": title, "alt": alt}.items():
+        if not one_of(name, text, str, "a sentence").strip():
+            raise ValueError(f"a figure to turn needs {name}: say in a sentence what there is to see in it")
+    one_of("picture", picture, Picture, "StackedBar(...) or Curves(...)")
+    turned = tuple(members("inputs", inputs, "Menu(...) and Slider(...)", kind=Input))
+    _refuse_inputs(turned, formulas)
+    _refuse_formulas(turned, formulas)
+    _refuse_picture(picture, turned, formulas)
+    from IPython.display import display
+
+    still, (width, height) = _still(title, turned, formulas, picture)
+    display(
+        {"text/html": _page(title, alt, turned, formulas, picture, still), "image/png": still, "text/plain": alt},
+        raw=True,
+        metadata={"image/png": {"alt": alt, "width": width, "height": height}},
+    )
+
+
+def _refuse_inputs(inputs: Sequence[Input], formulas: Mapping[str, str]) -> None:
+    names = [*(turned.name for turned in inputs), *formulas]
+    if not inputs or not formulas:
+        raise ValueError(f"{len(inputs)} inputs and {len(formulas)} formulas; give at least one of each")
+    for name in names:
+        if not name.isidentifier() or names.count(name) > 1:
+            raise ValueError(f"{name!r} must be a name of its own among inputs and formulas: {', '.join(names)}")
+    for turned in inputs:
+        values = list(turned.options if isinstance(turned, Menu) else turned.values)
+        if len(values) < 2 or turned.start not in values:
+            raise ValueError(
+                f"{turned.name}: start={turned.start!r} must be one of at least two values, not of {values}"
+            )
+        fields = {frozenset(option) for option in turned.options.values()} if isinstance(turned, Menu) else {()}
+        if len(fields) > 1 or (isinstance(turned, Menu) and fields == {frozenset()}):
+            raise ValueError(f"{turned.name}: every option must have the same fields, at least one")
+
+
+def _refuse_formulas(inputs: Sequence[Input], formulas: Mapping[str, str]) -> None:
+    known = {turned.name: _fields(turned) for turned in inputs}
+    for name, formula in formulas.items():
+        check_formula(name, formula, known)
+        known[name] = frozenset()
+    for setting in _ends(inputs):
+        evaluate(formulas, setting)
+
+
+def _refuse_picture(picture: Picture, inputs: Sequence[Input], formulas: Mapping[str, str]) -> None:
+    series = picture.parts if isinstance(picture, StackedBar) else picture.lines
+    for drawn in members("series", series, "Series(...), a quantity each", kind=Series):
+        if drawn.name not in formulas:
+            raise ValueError(f"the picture draws {drawn.name}, which must be a formula: {', '.join(formulas)}")
+    if not series:
+        raise ValueError("the picture draws nothing; give at least one Series(...)")
+    sliders = [turned.name for turned in inputs if isinstance(turned, Slider)]
+    if isinstance(picture, Curves) and picture.along not in sliders:
+        raise ValueError(
+            f"along={picture.along!r} must be the name of a slider: {', '.join(sliders) or 'there is none'}"
+        )
+
+
+def _fields(turned: Input) -> frozenset[str]:
+    return frozenset(next(iter(turned.options.values()))) if isinstance(turned, Menu) else frozenset()
+
+
+def _start(inputs: Sequence[Input]) -> dict[str, Value]:
+    return {
+        turned.name: turned.options[turned.start] if isinstance(turned, Menu) else turned.start for turned in inputs
+    }
+
+
+def _ends(inputs: Sequence[Input]) -> Iterator[dict[str, Value]]:
+    """Yield the start, and the start with one input at an end of its values or at another option."""
+    yield _start(inputs)
+    for turned in inputs:
+        values = turned.options.values() if isinstance(turned, Menu) else (turned.values[0], turned.values[-1])
+        yield from ({**_start(inputs), turned.name: value} for value in values)
+
+
+def _page(
+    title: str, alt: str, inputs: Sequence[Input], formulas: Mapping[str, str], picture: Picture, still: bytes
+) -> str:
+    """Return the HTML: the still picture, which the script replaces where it runs, the data, and the script."""
+    kind = "bars" if isinstance(picture, StackedBar) else "curves"
+    data = {
+        "title": title,
+        "alt": alt,
+        "inputs": [_as_data(turned) for turned in inputs],
+        "formulas": dict(formulas),
+        "kind": kind,
+        **asdict(picture),
+    }
+    held = json.dumps(data, ensure_ascii=False).replace("</", "<\\/").replace("<!--", "\\u003c!--")
+    source = f"data:image/png;base64,{base64.b64encode(still).decode()}"
+    return (
+        f'{BEGINS}><img src="{source}" alt="{html.escape(alt)}" style="max-width: 100%">'
+        f'<script type="application/json">{held}</script><script>{SCRIPT}</script></div>'
+    )
+
+
+def _as_data(turned: Input) -> dict[str, object]:
+    values = list(turned.options if isinstance(turned, Menu) else turned.values)
+    choice = {"options": turned.options} if isinstance(turned, Menu) else {"values": values}
+    return {"name": turned.name, "label": turned.label, "place": values.index(turned.start), **choice}
+
+
+def short(value: float) -> str:
+    """Return a number with three digits, or whole with commas from a thousand on, as the script writes it."""
+    if abs(value) >= 1000:
+        return f"{math.floor(value + 0.5):,}"
+    return f"{float(f'{value:.3g}'):.10f}".rstrip("0").rstrip(".")
+
+
+def _still(
+    title: str, inputs: Sequence[Input], formulas: Mapping[str, str], picture: Picture
+) -> tuple[bytes, tuple[int, int]]:
+    """Return a PNG of the figure at its start, and its size in CSS pixels."""
+    setting = ", ".join(
+        f"{turned.label} {turned.start if isinstance(turned, Menu) else short(turned.start)}" for turned in inputs
+    )
+    with plt.style.context(STYLE_FILE):
+        make = _bars if isinstance(picture, StackedBar) else _curves
+        drawn = make(inputs, formulas, picture)
+        [axes] = drawn.axes
+        lines = textwrap.wrap(f"at the start: {setting}", _CHARACTERS)
+        axes.set_title("\n".join(lines), loc="left", fontsize="small", fontweight="normal")
+        drawn.suptitle("\n".join(textwrap.wrap(title, _CHARACTERS)), x=0.01, ha="left", fontweight="bold")
+        drawn.legend(loc="outside lower left", ncols=2, fontsize="small", frameon=False)
+        still = png(drawn)
+        plt.close(drawn)
+    return still, tuple(round(CSS_PIXELS_PER_INCH * inches) for inches in drawn.get_size_inches())
+
+
+def _bars(inputs: Sequence[Input], formulas: Mapping[str, str], picture: StackedBar) -> Figure:
+    values = evaluate(formulas, _start(inputs))
+    total = sum(values[part.name] for part in picture.parts)
+    drawn, axes = plt.subplots(figsize=(_WIDTH_IN, 2.4 + 0.34 * len(picture.limits)))
+    left = 0.0
+    for part in picture.parts:
+        label = f"{part.label} {short(values[part.name])} {picture.unit}"
+        axes.barh(picture.total, values[part.name], left=left, color=part.colour, label=label, height=0.8)
+        left += values[part.name]
+    rows = {picture.total: total, **picture.limits}
+    for label, limit in picture.limits.items():
+        axes.barh(label, limit, color="#b9d8c8" if limit >= total else "#dddddd", height=0.6)
+    for row, value in enumerate(rows.values()):
+        axes.text(value, row, f" {short(value)} {picture.unit}", va="center", fontsize="small")
+    axes.axvline(total, color="black", linestyle=":", linewidth=1)
+    axes.set_xlim(0, 1.18 * max(rows.values()))
+    axes.set_xlabel(picture.unit)
+    axes.invert_yaxis()
+    return drawn
+
+
+def _curves(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Curves) -> Figure:
+    [slider] = [turned for turned in inputs if turned.name == picture.along]
+    points = [evaluate(formulas, {**_start(inputs), slider.name: value}) for value in slider.values]
+    here = evaluate(formulas, _start(inputs))
+    drawn, axes = plt.subplots(figsize=(_WIDTH_IN, 4.4))
+    for line in picture.lines:
+        label = f"{line.label} {short(here[line.name])}"
+        axes.plot(slider.values, [point[line.name] for point in points], color=line.colour, label=label)
+        axes.plot(slider.start, here[line.name], "o", color=line.colour)
+    axes.axvline(slider.start, color="black", linestyle=":", linewidth=1)
+    axes.set(xlabel=picture.xlabel, ylabel=picture.ylabel)
+    axes.set_xscale("log" if picture.log_x else "linear")
+    axes.set_yscale("log" if picture.log_y else "linear")
+    return drawn
+
+
+def at(inputs: Sequence[Input], formulas: Mapping[str, str], **setting: object) -> dict[str, float]:
+    """Return the values of the formulas at a setting: the start, but for the inputs that ``setting`` names.
+
+    A menu takes the label of an option, a slider a number. Raises ValueError for an input or a value that is not there.
+    Lesson 11.
+    """
+    by_name = {turned.name: turned for turned in inputs}
+    for name, value in setting.items():
+        turned = by_name.get(name)
+        values = () if turned is None else turned.options if isinstance(turned, Menu) else turned.values
+        if turned is None or value not in values:
+            raise ValueError(f"{name}={value!r}: no input has this value; inputs are {', '.join(by_name)}")
+        by_name[name] = replace(turned, start=value)
+    return evaluate(formulas, _start(tuple(by_name.values())))

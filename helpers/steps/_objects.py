@@ -1,0 +1,189 @@
+"""Look into objects of any class: the tensors they hold, a copy of them, and their state, to be put back. Lesson 11."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import gc
+import itertools
+import random
+import sys
+import types
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+# OrderedDict stands before dict: the methods of dict would lose the order that it keeps beside.
+CONTAINERS = (list, OrderedDict, dict, set, deque)
+_PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size})
+# Code is no state of an object, and of what stands in these packages some changes on other threads.
+CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+_CLOSED = frozenset({"torch", "threading", "logging", "weakref", "_weakrefset", "concurrent", "multiprocessing"})
+_OPEN = ("torch.nn.", "torch.distributions.")
+_TRUSTED = frozenset({*sys.stdlib_module_names, "numpy", "torch"})
+_HAS_REFERENCES = 1 << 14  # Py_TPFLAGS_HAVE_GC: objects of the class tell what they refer to
+
+
+def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """Yield these objects and all that they hold, at any depth, each once and in order.
+
+    Objects whose ids are in ``seen`` are passed over, and the others are added to it. Followed are containers, tuples,
+    attributes, and the references of classes written in C. Tensors, code and objects of PyTorch's own classes (but
+    modules and distributions) are yielded and not looked into.
+    """
+    seen = set() if seen is None else seen
+    waiting = list(reversed(roots))
+    while waiting:
+        value = waiting.pop()
+        if type(value) in _PLAIN or id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield value
+        if isinstance(value, (Tensor, *CODE)):
+            continue
+        if isinstance(value, (tuple, frozenset, *CONTAINERS)) or not is_closed(type(value)):
+            ordered = [base.__iter__(value) for base in (list, tuple) if isinstance(value, base)]
+            own = getattr(value, "__dict__", None)
+            waiting += reversed([*itertools.chain(*ordered), *gc.get_referents(value), *[own] * isinstance(own, dict)])
+
+
+def is_closed(kind: type) -> bool:
+    """Tell whether objects of ``kind`` are PyTorch's or Python's own business."""
+    module = str(kind.__module__)
+    return module.partition(".")[0] in _CLOSED and not module.startswith(_OPEN) and not issubclass(kind, nn.Module)
+
+
+def tensors_of(*roots: Any) -> list[Tensor]:
+    """Return the tensors that objects of any class hold at any depth, each once and in order."""
+    return [value for value in reachable(*roots) if isinstance(value, Tensor)]
+
+
+def opaque_classes(*roots: Any) -> list[str]:
+    """Return the classes, by name, of objects that cannot be looked into: written in C, they tell no references."""
+    kinds = {type(value) for value in reachable(*roots) if _is_opaque(value)}
+    return sorted(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
+
+
+def _is_opaque(value: Any) -> bool:
+    kind = type(value)
+    package = str(kind.__module__).partition(".")[0]
+    if package in _TRUSTED:
+        return isinstance(value, torch.ScriptObject) or (isinstance(value, np.ndarray) and value.dtype.hasobject)
+    is_silent = type(kind).__name__ == "pybind11_type" or not kind.__flags__ & _HAS_REFERENCES
+    return is_silent and kind.__basicsize__ > object.__basicsize__
+
+
+def duplicate(value: Any, memo: dict[int, Any]) -> Any:
+    """Return a copy of ``value`` at every depth; ``memo`` has what stands for an object, by its id.
+
+    What cannot be looked into is shared. Raises what :func:`copy.deepcopy` raises.
+    """
+    for held in reachable(value):
+        if isinstance(held, types.ModuleType) or _is_opaque(held):
+            memo[id(held)] = held
+        elif isinstance(held, PackedSequence):  # its constructor refuses lengths that have no values
+            memo[id(held)] = tuple.__new__(PackedSequence, [memo.get(id(part), part) for part in held])
+    return copy.deepcopy(value, memo)
+
+
+def _restore_bits(generator: np.random.Generator) -> Callable[[], None]:
+    bits = generator.bit_generator
+    return functools.partial(setattr, bits, "state", bits.state)
+
+
+# What gives a random generator, which a model may hold as its own, its state back.
+_GENERATORS: dict[type, Callable[[Any], Callable[[], Any]]] = {
+    torch.Generator: lambda value: functools.partial(value.set_state, value.get_state()),
+    random.Random: lambda value: functools.partial(value.setstate, value.getstate()),
+    np.random.RandomState: lambda value: functools.partial(value.set_state, value.get_state()),
+    np.random.Generator: _restore_bits,
+}
+
+
+class State:
+    """What objects hold now, at any depth: attributes, contents of containers, random generators; tensors by identity.
+
+    A tensor among the keys of ``originals`` gets its values back as well, where they were written, from the tensor
+    that it is a copy of, by ``refill``.
+    """
+
+    def __init__(
+        self, *roots: Any, originals: Mapping[Tensor, Tensor], refill: Callable[..., Any] = Tensor.copy_
+    ) -> None:
+        self._undo: list[Callable[[], Any]] = []
+        self._refill, self.originals = refill, dict(originals)
+        self._versions = {tensor: tensor._version for tensor in originals}
+        for value in reachable(*roots):
+            if type(value) in _GENERATORS:
+                self._undo.append(_GENERATORS[type(value)](value))
+            elif isinstance(value, CONTAINERS):
+                self._undo.append(functools.partial(put_back, value, contents(value)))
+            names = _slots(type(value))
+            if names:
+                held = {name: getattr(value, name) for name in names if hasattr(value, name)}
+                self._undo.append(functools.partial(_reset, value, held))
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for undo in self._undo:
+            undo()
+        for tensor, version in self._versions.items():
+            if tensor._version != version:
+                with torch.no_grad():
+                    self._refill(tensor, self.originals[tensor])
+                self._versions[tensor] = tensor._version
+
+
+@functools.cache
+def _slots(kind: type) -> tuple[str, ...]:
+    """Return the names of the attributes that objects of ``kind`` keep outside a dictionary."""
+    return tuple(
+        name
+        for base in kind.__mro__
+        if "__slots__" in vars(base)
+        for name, value in vars(base).items()
+        if isinstance(value, types.MemberDescriptorType)
+    )
+
+
+def contents(container: Any) -> Any:
+    """Return what a container holds now, in a plain one."""
+    if isinstance(container, dict):
+        return dict(container.items())
+    return set(container) if isinstance(container, set) else list(container)
+
+
+def put_back(container: Any, before: Any) -> None:
+    """Put the contents back by the methods of the plain type, whatever a subclass makes of them, if they changed."""
+    if _same(container, before):
+        return
+    kind = next(kind for kind in CONTAINERS if isinstance(container, kind))
+    kind.clear(container)
+    (kind.extend if kind in (list, deque) else kind.update)(container, before)
+
+
+def _reset(owner: Any, before: dict[str, Any]) -> None:
+    """Give an object with slots its attributes back, and take away those it did not have."""
+    for name in _slots(type(owner)):
+        if name in before:
+            if getattr(owner, name, None) is not before[name] or not hasattr(owner, name):
+                object.__setattr__(owner, name, before[name])
+        elif hasattr(owner, name):
+            object.__delattr__(owner, name)
+
+
+def _same(now: Any, before: Any) -> bool:
+    """Tell whether two containers hold the same objects in the same order, without comparing the objects."""
+    if len(now) != len(before):
+        return False
+    if isinstance(now, dict):
+        pairs = zip(now.items(), before.items(), strict=True)
+        return all(key is old_key and value is old for (key, value), (old_key, old) in pairs)
+    if isinstance(now, set):
+        return {id(value) for value in now} == {id(value) for value in before}
+    return all(value is old for value, old in zip(now, before, strict=True))

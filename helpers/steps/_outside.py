@@ -1,0 +1,176 @@
+"""Take back what a run on shapes has put outside the model: in caches of functools, classes, globals, closures.
+
+Code keeps tables there (positions, anchors, masks), to compute them once. A table that a run on shapes has filled holds
+a tensor without data, and every later run that meets it fails or, on fake tensors, gives a fake result. Lesson 11.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from helpers.steps._inputs import ModelError
+from helpers.steps._objects import CONTAINERS, contents, is_closed, put_back
+
+_CACHE = type(functools.lru_cache(len))
+_MISSING = object()
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@contextmanager
+def nothing_left(model: nn.Module) -> Iterator[None]:
+    """Take back at the end each tensor without data that a run on shapes has put where ``model``'s code keeps tables.
+
+    The body must hold none of its tensors when it ends. A cache of functools that holds one is emptied. Attributes of
+    the model's classes, globals of their files, and variables of the closures that it holds get their old values; other
+    dictionaries, lists and sets lose the tensor. This happens after an exception too.
+
+    Raises ModelError for a tensor in another place, which it names.
+    """
+    if _ONE_AT_A_TIME._is_owned():  # a run within a run
+        yield
+        return
+    with _ONE_AT_A_TIME:
+        tables = _tables(model)
+        gc.freeze()  # what is not frozen at the end is new
+        try:
+            yield
+        except BaseException:
+            _take_back(tables)
+            raise
+        places = _take_back(tables)
+    if places:
+        raise ModelError(
+            f"the forward keeps a tensor that it computes in {', '.join(sorted(places))}, outside of the model, and "
+            "one without data would stay there; run the model once on real data first, so that the tensor is a real one"
+        )
+
+
+def _tables(model: nn.Module) -> dict[int, tuple[Any, Any]]:
+    """Return, by id, the dictionaries, lists and cells that code reaches by name: their owners and their contents."""
+    kinds = {base for module in model.modules() for base in type(module).__mro__ if not _is_of_library(base)}
+    values = [value for module in model.modules() for value in vars(module).values()]
+    values += [inside for value in values if isinstance(value, dict) for inside in value.values()]
+    functions = {value for value in values if isinstance(value, types.FunctionType)}
+    files = [vars(sys.modules[kind.__module__]) for kind in kinds if kind.__module__ in sys.modules]
+    named = [(kind, gc.get_referents(vars(kind))[0]) for kind in kinds]
+    named += [(space, space) for space in (*files, *(function.__globals__ for function in functions))]
+    named += [(cell, cell) for function in functions for cell in function.__closure__ or ()]
+    tables = {id(holder): (owner, _held(holder)) for owner, holder in named}
+    for _, held in list(tables.values()):
+        for value in held.values():
+            own = value if isinstance(value, CONTAINERS) else getattr(value, "__dict__", None)
+            if isinstance(own, CONTAINERS) and not is_closed(type(value)):
+                tables.setdefault(id(own), (own, contents(own)))
+    return tables
+
+
+def _is_of_library(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in ("torch", "builtins", "abc", "typing")
+
+
+def _held(holder: Any) -> Any:
+    if not isinstance(holder, types.CellType):
+        return contents(holder)
+    try:
+        return {"cell_contents": holder.cell_contents}
+    except ValueError:  # it is empty
+        return {}
+
+
+def _take_back(tables: dict[int, tuple[Any, Any]]) -> set[str]:
+    """Undo what holds a new tensor without data; return the classes of the holders where that cannot be done."""
+    if _new_tensors():
+        gc.collect()
+    left = _new_tensors()
+    new = set(map(id, gc.get_objects())) if left else set()
+    gc.unfreeze()
+    references = list(map(weakref.ref, left))
+    places = _climb(left, new, tables)
+    del left
+    is_left = any(reference() is not None for reference in references)
+    return (places or {"a place that Python does not show"}) if is_left else set()
+
+
+def _new_tensors() -> list[Tensor]:
+    tensors = [value for value in gc.get_objects() if issubclass(type(value), Tensor)]
+    return [tensor for tensor in tensors if isinstance(tensor, FakeTensor) or tensor.is_meta]
+
+
+def _climb(items: list[Any], new: set[int], tables: dict[int, tuple[Any, Any]]) -> set[str]:
+    """Go from tensors to what holds them, as far as the run has made it, and take them out of the first that is older.
+
+    A dictionary may only look new, since Python does not track one of plain values: it is emptied where what holds it
+    is older, and held it already if that is known.
+    """
+    places: set[str] = set()
+    inside: dict[int, set[int]] = {}  # by the id of a holder that looks new: the ids of what it holds for the run
+    ours = {id(tables), *(id(part) for entry in tables.values() for part in (entry, entry[1]))}
+    while items:
+        ids, above = set(map(id, items)), []
+        ours |= {id(items), id(above)}
+        for holder in gc.get_referrers(*items):
+            if id(holder) in ours or id(holder) in inside or isinstance(holder, types.FrameType):
+                continue
+            if isinstance(holder, _CACHE):
+                holder.cache_clear()
+            elif id(holder) in tables:
+                _reset(holder, *tables[id(holder)], ids, inside)
+            elif id(holder) in new:
+                above.append(holder)
+                inside[id(holder)] = {id(held) for held in gc.get_referents(holder)} & ids
+            else:
+                stuck = _remove(holder, ids)
+                for part in [part for part in gc.get_referents(holder) if stuck and id(part) in ids]:
+                    stuck = _remove(part, inside.get(id(part), set())) and stuck
+                places |= {f"a {stuck.__module__}.{stuck.__qualname__}"} if stuck else set()
+        items = above
+    return places
+
+
+def _reset(holder: Any, owner: Any, before: Any, ids: set[int], inside: dict[int, set[int]]) -> None:
+    """Give what holds one of ``ids`` its old content back; what it held before already loses its own new content."""
+    now = _held(holder)
+    older = set(map(id, before.values() if isinstance(before, dict) else before))
+    for value in now.values() if isinstance(now, dict) else now:
+        if id(value) in ids & older:
+            _remove(value, inside[id(value)])
+    if not isinstance(now, dict):
+        put_back(owner, before)
+        return
+    for name in [name for name, value in now.items() if id(value) in ids - older]:
+        value = before.get(name, _MISSING)
+        if owner is not holder or isinstance(owner, types.CellType):
+            delattr(owner, name) if value is _MISSING else setattr(owner, name, value)
+        elif value is _MISSING:
+            del holder[name]
+        else:
+            holder[name] = value
+
+
+_ORDINARY = (*CONTAINERS, tuple, types.FrameType, types.CellType, types.GeneratorType)
+
+
+def _remove(holder: Any, ids: Iterable[int]) -> type | None:
+    """Take the objects with these ids out of a container; return the class of the object whose inside it is, if any."""
+    if not isinstance(holder, CONTAINERS):
+        return type(holder)
+    for owner in gc.get_referrers(holder):
+        if not isinstance(owner, _ORDINARY) and getattr(owner, "__dict__", holder) is holder:
+            return type(owner)
+    if isinstance(holder, dict):
+        for key in [key for key, value in holder.items() if {id(key), id(value)} & set(ids)]:
+            dict.pop(holder, key)
+    else:
+        put_back(holder, type(contents(holder))(value for value in holder if id(value) not in ids))
+    return None

@@ -1,0 +1,109 @@
+"""One file states the order of the lessons: what is ill-formed in it, and what it says of sources and pages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tools.authoring import audit, order, pages
+from tools.authoring.course import HERE
+from tools.authoring.lesson import AuthoringError
+from tools.authoring.order import Act
+
+ACTS = (Act("Start", ("00_start", "01_memory"), ("02_kernel",)), Act("Many", ("04_data",)))
+TOML = """
+[[acts]]
+title = "Start"
+lessons = ["00_start", "01_memory"]
+planned = ["02_kernel"]
+
+[[acts]]
+title = "Many"
+lessons = ["04_data"]
+"""
+
+
+def write(folder, text):
+    path = folder / "order.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_acts_are_read_and_a_course_without_the_file_has_none(tmp_path):
+    assert order.read(write(tmp_path, TOML)) == ACTS
+    assert order.read(tmp_path / "none.toml") == ()
+    assert order.act_of(ACTS, "04_data") == "Many"
+    assert order.act_of(ACTS, "02_kernel") == ""
+    assert [act.numbers for act in ACTS] == ["00 to 02", "04"]
+
+
+def test_an_act_has_its_question_and_its_places_on_the_map(tmp_path):
+    text = TOML.replace('title = "Many"', 'title = "Many"\nquestion = "How many?"\nplaces = ["link", "gpus"]')
+    assert order.read(write(tmp_path, text))[1] == replace(ACTS[1], question="How many?", places=("link", "gpus"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"04_data"]', '"01_data"]', "01_data follows 02_kernel; let the numbers rise"),
+        ('"04_data"]', '"02_data"]', "02_data follows 02_kernel"),
+        ('"04_data"]', '"04_kernel"]', "kernel has two numbers"),
+        ('"04_data"]', '"4_data"]', "'4_data'; name a lesson NN_title"),
+        ('"04_data"]', '"04_Data"]', "'04_Data'; name a lesson"),
+        ('["04_data"]', '"04_data"', "an act has title, lessons; write a title"),
+        ("planned", "later", "an act has title, lessons, later; write"),
+        ('title = "Many"\n', "", "an act has lessons; write"),
+        ('title = "Many"', 'title = "Many"\nquestion = 4', "an act has title, question, lessons; write"),
+        ('title = "Many"', 'title = "Many"\nplaces = "link"', "an act has title, places, lessons; write"),
+        (TOML, "", "states nothing; write"),
+        (TOML, f"first = 1\n{TOML}", "states first, acts; write"),
+        (TOML, "[[acts]", "is not TOML"),
+    ],
+)
+def test_what_is_ill_formed_is_refused(tmp_path, old, new, said):
+    assert old in TOML
+    with pytest.raises(AuthoringError, match=said.replace("[", r"\[")):
+        order.read(write(tmp_path, TOML.replace(old, new)))
+
+
+def test_a_lesson_takes_its_number_from_its_title():
+    names = ["00_start", "03_data", "01_memory"]
+    assert order.renumbered(ACTS, names) == {"03_data": "04_data"}
+    with pytest.raises(AuthoringError, match=r"order\.toml does not have 05_other; write each into"):
+        order.renumbered(ACTS, ["05_other"])
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["00_start", "01_memory", "04_data"], []),
+        (["00_start", "01_memory", "03_data"], ["03_data.py: order.toml has 04_data; run"]),
+        (["00_start", "01_memory"], ["order.toml: 04_data has no source"]),
+        (["00_start", "01_memory", "04_data", "02_kernel"], ["order.toml: 02_kernel is written"]),
+        (["00_start", "01_memory", "04_data", "05_other"], ["05_other.py: order.toml does not have it"]),
+    ],
+)
+def test_sources_and_order_agree(names, said):
+    problems = [str(problem) for problem in order.problems(ACTS, names)]
+    assert len(problems) == len(said)
+    assert all(problem.startswith(start) for problem, start in zip(problems, said, strict=True))
+    assert order.problems((), names) == []
+
+
+def test_the_audit_reads_the_order(built):
+    write(built.folder, TOML)
+    found = [str(problem) for problem in audit.shared(built)]
+    assert "90_small_counts.py: order.toml does not have it; write it into the lessons of an act" in found
+
+
+def test_an_act_heads_its_lessons_in_a_table():
+    lessons = HERE.lessons()
+    acts = [act.title for act in HERE.acts]
+    rows = pages.table(lessons).splitlines()[2:]
+    assert [row.split("**")[1] for row in rows if "**" in row] == acts
+    assert len(rows) == len(lessons) + len(acts)
+    heads = [place for place, row in enumerate(rows) if "**" in row]
+    first = [f"| {min(act.lessons)[:2]} |" for act in HERE.acts]
+    assert [rows[place + 1][:6] for place in heads] == first
+    assert {row.count("|") for row in rows} == {5}

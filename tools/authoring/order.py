@@ -1,0 +1,135 @@
+"""The order in which the lessons are read: course/order.toml, which no other module reads."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.authoring.cells import AuthoringError
+from tools.authoring.problem import Problem
+
+_NAME = re.compile(r"\d\d_[a-z][a-z0-9_]*")
+_KEYS = ("title", "question", "places", "lessons", "planned")
+_LISTS = ("places", "lessons", "planned")
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where a lesson is on the map of the machine, and the reason why the next lesson follows it."""
+
+    places: tuple[str, ...]
+    leads_on: str
+
+
+def ways(path: Path) -> dict[str, Way]:
+    """Return what the file states of the lessons' way, by their titles, such as ``working_set``."""
+    stated = tomllib.loads(path.read_text(encoding="utf-8")).get("ways", {}) if path.is_file() else {}
+    for title, table in stated.items():
+        if set(table) != {"places", "leads_on"} or not table["places"] or not table["leads_on"].strip():
+            raise AuthoringError(f"{path.name}: [ways.{title}] has {', '.join(table)}; write places and leads_on")
+    return {title: Way(tuple(table["places"]), table["leads_on"].strip()) for title, table in stated.items()}
+
+
+@dataclass(frozen=True)
+class Act:
+    """A part of the course: its lessons, and those that are ``planned`` and not written yet, as NN_title.
+
+    ``question`` is what it asks, and ``places`` are where it is on the map of the course.
+    """
+
+    title: str
+    lessons: tuple[str, ...]
+    planned: tuple[str, ...] = ()
+    question: str = ""
+    places: tuple[str, ...] = ()
+
+    @property
+    def numbers(self) -> str:
+        """The numbers of its lessons, also of those that are planned: "00 to 03"."""
+        numbers = sorted(name[:2] for name in (*self.lessons, *self.planned))
+        return f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else "".join(numbers)
+
+
+def read(path: Path) -> tuple[Act, ...]:
+    """Return the acts that the file states; () where there is no file, as in a course of one lesson.
+
+    Raises AuthoringError where a key or a name is ill-formed, a title is used twice or the numbers do not rise.
+    """
+    if not path.is_file():
+        return ()
+    try:
+        stated = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise AuthoringError(f"{path.name} is not TOML: {error}") from error
+    acts = tuple(_act(table, path.name) for table in stated.get("acts", ()))
+    if not acts or not set(stated) <= {"acts", "ways"}:
+        raise AuthoringError(f"{path.name} states {', '.join(stated) or 'nothing'}; write [[acts]] and [ways.title]")
+    names = [name for act in acts for name in sorted((*act.lessons, *act.planned))]
+    for before, after in itertools.pairwise(names):
+        if before[:2] >= after[:2]:
+            raise AuthoringError(f"{path.name}: {after} follows {before}; let the numbers rise from act to act")
+    titles = [title_of(name) for name in names]
+    twice = sorted({title for title in titles if titles.count(title) > 1})
+    if twice:
+        raise AuthoringError(f"{path.name}: {', '.join(twice)} has two numbers; give each lesson a title of its own")
+    return acts
+
+
+def _act(table: Mapping[str, object], where: str) -> Act:
+    unknown = [key for key in table if key not in _KEYS]
+    texts = [table.get("title"), table.get("question", "")]
+    lists = [table.get(key, []) for key in _LISTS]
+    if unknown or not all(isinstance(text, str) for text in texts) or not all(isinstance(one, list) for one in lists):
+        what = "write a title, a question and the lists places, lessons and planned"
+        raise AuthoringError(f"{where}: an act has {', '.join(table)}; {what}")
+    places, lessons, planned = (tuple(listed) for listed in lists)
+    names = (*lessons, *planned)
+    wrong = [repr(name) for name in names if not (isinstance(name, str) and _NAME.fullmatch(name))]
+    if wrong:
+        raise AuthoringError(f"{where}: {', '.join(wrong)}; name a lesson NN_title, such as 11_working_set")
+    return Act(str(texts[0]), lessons, planned, str(texts[1]), places)
+
+
+def title_of(name: str) -> str:
+    """Return what a lesson keeps where its number changes: ``working_set`` of ``11_working_set``."""
+    return name.partition("_")[2]
+
+
+def act_of(acts: Sequence[Act], name: str) -> str:
+    """Return the title of the act that has the lesson ``name``, "" where none has."""
+    return next((act.title for act in acts if name in act.lessons), "")
+
+
+def renumbered(acts: Sequence[Act], names: Sequence[str]) -> dict[str, str]:
+    """Return the new name of each of ``names`` to which the order gives another number, by its old name.
+
+    Raises AuthoringError for a lesson that the order does not have.
+    """
+    stated = {title_of(name): name for act in acts for name in act.lessons}
+    missing = [name for name in names if title_of(name) not in stated]
+    if missing:
+        raise AuthoringError(f"order.toml does not have {', '.join(missing)}; write each into the lessons of an act")
+    return {name: stated[title_of(name)] for name in names if stated[title_of(name)] != name}
+
+
+def problems(acts: Sequence[Act], names: Sequence[str]) -> list[Problem]:
+    """Return a problem for each source that the order does not have so, and for each lesson without a source."""
+    found = []
+    written = {title_of(name): name for name in names}
+    for act in acts:
+        for name in act.lessons:
+            source = written.pop(title_of(name), None)
+            if source is None:
+                found.append(Problem("order.toml", None, f"{name} has no source; move it to planned, or write it"))
+            elif source != name:
+                what = f"order.toml has {name}; run python -m tools.authoring renumber"
+                found.append(Problem(f"{source}.py", None, what))
+        for name in act.planned:
+            if written.pop(title_of(name), None) is not None:
+                found.append(Problem("order.toml", None, f"{name} is written; move it from planned to lessons"))
+    what = "order.toml does not have it; write it into the lessons of an act"
+    return found + [Problem(f"{name}.py", None, what) for name in written.values() if acts]
