@@ -461,6 +461,8 @@ def heads(*shape, dtype=torch.float32):
 
 
 SHAPE = convolution_time.ConvolutionShape(2, 3, 6, 5, 4, kernel=3, stride=1, padding=1)
+
+
 NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
 
 
@@ -485,6 +487,20 @@ NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
     (lambda: error_share(None, None, None), TypeError, "c=None is None; give a matrix, as a tensor"),
     (lambda: decoding.verify(None, heads(2)), TypeError, "target=None is None; give a tensor"),
     (lambda: attention.tiles_of(10**9, rows=1, columns=1), ValueError, "give fewer tokens or larger tiles"),
+    (lambda: attention.tiles_of(HUGE, rows=1, columns=1), ValueError, "give fewer tokens or larger tiles"),
+    (lambda: attention.saved_bytes(None), TypeError, "function=None is None; give a function of tensors"),
+    (lambda: constant_weights.error_bound(None, heads(2, 23)), TypeError, "network=None is None; give a network"),
+    (lambda: constant_weights.random_network((3, "a"), ("relu",)), TypeError, "widths[1]='a' is text"),
+    (lambda: constant_weights.random_network(3, ("relu",)), TypeError, "give a list of whole numbers"),
+    (lambda: constant_weights.random_network((3, 1), "relu"), TypeError, "give a list of identity, relu, tanh"),
+    (lambda: constant_weights.random_network((3, 1), ("relu",), seed=-1), ValueError, "seed=-1"),
+    (lambda: decoding.read_bytes(None), TypeError, "config=None is None; give the shapes of a model"),
+    (lambda: decoding.count_step(None), TypeError, "config=None is None; give the shapes of a model"),
+    (lambda: decoding.count_pages(None, 16), TypeError, "lengths=None is None; give a list of whole numbers"),
+    (lambda: decoding.schedule([1], places=HUGE, policy="static"), ValueError, "1 to 1,000,000"),
+    (lambda: fused_bias.bandwidth_at(None, 1.0, by="read"), TypeError, "limits=None is None; give a machine's limits"),
+    (lambda: parallel_plans.layer_work(None, (4, 8)), TypeError, "model=None is None; give an nn.Sequential"),
+    (lambda: parallel_plans.tensor_plan("net"), TypeError, "model='net' is text, as str; give an nn.Sequential"),
     (lambda: convolution_time.hold_out_networks([SHAPE], {}), ValueError, "networks is empty"),
     (lambda: exercises.Checks("a", print).returns("b", 5, expected=1), TypeError, "arguments=5 is an int; give"),
 )  # fmt: skip

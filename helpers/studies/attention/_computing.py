@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from helpers.checks import boolean, whole_number
+from helpers.checks import boolean, one_of, whole_number
 
 _FORBIDDEN = -math.inf
 
@@ -46,6 +46,7 @@ def in_tiles(
 
 def saved_bytes(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> int:
     """Return the bytes that autograd keeps for backward of ``function(*tensors)``, each storage once. Lesson 21."""
+    one_of("function", function, Callable, "a function of tensors, such as nn.functional.scaled_dot_product_attention")
     kept = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
