@@ -108,9 +108,7 @@ def draw_lines() -> Figure:
     """
     line, position = np.mgrid[:16, :16]
     shades = np.array(["white", COLOURS["waiting"], COLOURS["computing"]])
-    drawn, axes = plotting.figure(
-        title="Blue: the 16 values that are used. Grey: values moved with them", height_in=4.4
-    )
+    drawn, axes = plotting.figure(title="Blue: the 16 values used. Grey: values moved with them", height_in=4.4)
     for left, name, used, moved in (
         (0, "a row: 1 line", line == 5, line == 5),
         (19, "a column: 16 lines", position == 5, line >= 0),
@@ -181,6 +179,8 @@ def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure
         axes.plot(*zip(*points, strict=True), "D-", ms=4, color=colour, label=f"{name} (measured)")
     axes.plot(core.sizes_bytes, core.chase_s, "o-", ms=5, color=MEASURED, label="this core (measured)")
     _axes_of_waits(axes, [int(sizes[0]), int(sizes[-1]), *core.sizes_bytes])
+    low_s, high_s = axes.get_ylim()
+    axes.set_ylim(low_s / 4, high_s)  # room for the legend
     axes.legend(loc="lower right")
     return drawn
 
