@@ -54,7 +54,7 @@ MIB = 2**20
 # %% [markdown] tags=["slide"] minutes=1 headline="How much slower is a linked list?"
 # ## The bet
 #
-# How much slower than reading an array is following a linked list through the same lines?
+# How much slower is a linked list than an array, if both have the same lines?
 #
 # - 512 MiB in 8.4 million lines of 64 bytes
 # - Once in the order of their addresses
@@ -268,18 +268,19 @@ timing.claim(sentence, ratio, at_least=8, evidence=waits)
 # %% [markdown] tags=["explain"]
 # Follow the solid curve from the left. While the buffer fits into L1, a load takes a few nanoseconds, part of which is the arithmetic that turns the
 # number of a line into its address. Each further cache answers later, because a large memory takes room and signals need time to cross it. If
-# the dashed curve is far above the solid one, a cache had the lines. Where the two meet, throwing the lines out changes nothing, so they
-# had not been there, and main memory had answered. The shape of the solid curve alone could not tell you this, because main memory is flat just as a cache is.
+# the dashed curve is far above the solid one, a cache had the lines. Where the two meet, throwing the lines out changes nothing, so
+# main memory had answered before. The shape of the solid curve alone could not tell you this, because main memory is flat just as a cache is.
 #
-# Between the two, the solid curve is a mixture. Suppose that L2 answers in 7 ns and main memory in 120 ns. A buffer of twice the size of L2 then finds about half
-# of its lines in L2, and an average load takes (7 + 120) / 2, or 64 ns. The arrow marks the largest buffer in which a load takes 1.5 times as long or longer after the flush.
+# Between a cache and main memory, the solid curve is a mixture. For example, at most half of a buffer of twice the size of L2 can be in L2. If L2 answers in 7 ns and main memory
+# in 120 ns, an average load takes at least (7 + 120) / 2, or 64 ns. The arrow marks the largest buffer in which a load takes 1.5 times as long or longer after the flush.
 #
 # In the smallest buffers the dashed curve can be lower, although all lines were thrown out. Their loads are so close to each other that the core takes them for a pattern
 # and fetches some lines early, by a prefetcher (Part 4). If we chase only through every eighth line, as for the last line above, a load takes about as long as in the large buffers.
 #
 # Do the curves meet at the size of your last cache, the last dotted line? On a laptop of your own they usually do. On a rented server they may meet much
-# earlier. The cache that the system states exists, but the whole server shares it, and most likely its other users have filled it. The server on which this
-# lesson was written states an L3 of 300 MiB, but the curves met soon after L2, as if there were no L3 at all.
+# earlier, because the whole server shares the stated cache, and most likely its other users have filled it. The server on which this lesson was written states an L3 of 300 MiB.
+# When its neighbours were busy, the curves met soon after L2, as if there were no L3 at all. In a quieter hour, a load in 4 MiB, twice the size of L2, took 46 ns (measured).
+# This is less than 64 ns, so then the L3 had some of our lines.
 #
 # **To remember.** A load takes a few nanoseconds in L1 and about 100 in main memory. The only caches that you can count on are those of your own core,
 # usually 0.5 to 2 MiB.
@@ -349,7 +350,7 @@ timing.claim(sentence, slower if has_large else None, at_least=1.1, evidence=evi
 
 # %% [markdown] tags=["explain"]
 # As long as the pages fit into the TLB, neither curve is clearly above the other. Far beyond it the small pages cost more, because the core first has to find out where
-# the data are, although the data are no farther away. The factor is less than the 2 of the model if a part of the table is still in the caches.
+# the data are, although the data are no farther away. The factor is less than 2 if a part of the table is still in the caches.
 #
 # The curve of the large pages may rise as well, although a TLB can translate 2 GiB of them. On a server in the cloud, which is a virtual
 # machine, the host translates every address a second time, and a look-up in both tables takes many more loads
@@ -382,7 +383,7 @@ print(f"at random: 8.4 million loads of {waited[0]} make {times[0]}")
 print(f"in order: 8.4 million loads of {waited[1]} make {times[1]}")
 
 # %% [markdown] tags=["explain"]
-# The slow side is explained. Each of its loads waits for main memory and for a translation, and nothing else happens meanwhile. But now the fast side is a
+# The slow side is explained. Each of its loads waits for main memory and for a translation. But now the fast side is a
 # riddle. In order, a load takes only a few nanoseconds, although its data come from the same far memory. Does a wait perhaps bring more than one
 # asks for?
 
@@ -421,8 +422,7 @@ sentence = "a sixteenth of the additions takes more than a quarter of the time"
 timing.claim(sentence, ratio, at_least=1 / 4, evidence=sums)
 
 # %% [markdown] tags=["explain"]
-# Fifteen sixteenths of the additions are gone, and the time hardly changes, because the core still fetches every line. The additions were never what
-# took the time. It is the same with a table, which PyTorch stores row by row:
+# Fifteen sixteenths of the additions are gone, and the time hardly changes, because the core still fetches every line. It is the same with a table, which PyTorch stores row by row:
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="A column uses one value of each line"
 alt = "Two tables of 16 lines: a row uses all of one line, a column one value of each line."
@@ -547,8 +547,7 @@ timing.claim(sentence, ratio, at_least=2, evidence=added)
 # why the columns take longer also in L1, where no line has to travel. But there they take only a small part of the time that the whole table
 # takes, as the last lines show. The rest is the wait for lines.
 #
-# You can see this in your own program, because `x.stride()` says how many values apart two neighbours are along each axis. In our table the stride
-# is 1 along a row and 16 along a column.
+# You can see this in your own program, because `x.stride()` says how many values apart two neighbours are along each axis.
 #
 # **To remember.** Memory moves lines of 64 bytes, which are 16 float32 values. Walk along the axis with stride 1, because from stride 16 on each value costs
 # a line of its own.
@@ -670,7 +669,7 @@ ratio = (chase_s / gather_s) / (gather_s / loop_s)
 timing.claim(sentence, ratio, at_least=1.2, evidence=control)
 
 # %% [markdown] tags=["explain"]
-# In the same random order, known addresses make the loads many times as fast, because the core waits for as many as it has buffers, or for fewer if it is short of translations.
+# In the same random order, known addresses make the loads many times as fast, because as many of them wait together as the core has buffers, or fewer if their translations take long.
 # So the linked list is slow above all because each address comes from the load before. The random order alone costs only the factor between the last two lines.
 #
 # Reading in order does even better. A [hardware prefetcher](glossary.md#hardware-prefetcher) notices the pattern and fetches lines before the program
@@ -715,8 +714,9 @@ print(f"the bet: {core_lines:.1f} lines x {walk_wait} / {wait} = {factor:.1f} ti
 # - So far more bytes must be in flight
 #
 # A chase runs on a GPU as well, in a single thread. On an A40 at 1,740 MHz, a load took 19 ns from L1, 144 ns from L2 and 320 ns from the memory of the GPU (RRZE,
-# [gpu-benches](https://github.com/RRZE-HPC/gpu-benches), published as 33, 250 and 556 cycles). An RTX 3090 has the same chip, but other memory chips, and we know of no
-# published number for them. Below we suppose that they also answer in 320 ns.
+# [gpu-benches](https://github.com/RRZE-HPC/gpu-benches), published as 33, 250 and 556 cycles). An RTX 3090 has the same chip, but other memory, whose wait is not in this source. Below we
+# suppose that it also answers in 320 ns.
+#
 # Here is the chase of the A40 beside that of your core, together with your own GPU, if you have one, and with GPUs that readers have sent in:
 
 # %% tags=["hide-input"]
@@ -762,10 +762,10 @@ registers = rtx_3090.cores * rtx_3090.core_register_bytes
 print(f"RTX 3090: {registers:,} bytes of registers, {rtx_3090.l2_bytes:,} of L2 (published)")
 
 # %% [markdown] tags=["explain"]
-# A single multiprocessor has 3.7 kB in flight, only about twice as much as a core that reads in order. But there are 82 of them. And whereas a core finds its loads by looking ahead,
+# A single multiprocessor has 3.7 kB in flight, only about twice as much as a core that reads in order, but there are 82 of them. Whereas a core finds its loads by looking ahead,
 # a GPU needs a programmer who brings enough threads.
 #
-# We have supposed that each thread waits for one float32. A thread can also wait for several. In the next figure, choose a GPU, and find the one that cannot reach its bandwidth with one float32
+# So far each thread waits for one float32, but it can also wait for several. In the next figure, choose a GPU, and find the one that cannot reach its bandwidth with one float32
 # per thread, even if all of its threads wait.
 
 # %% tags=["hide-input"]
@@ -779,7 +779,7 @@ memory_hierarchy.explore_threads()
 # **To remember.** With a wait of 320 ns, an RTX 3090 needs 300 kB in flight, for example 75,000 threads that wait for one float32 each. An operation on fewer values ends before its memory
 # has ever reached full speed.
 #
-# The [appendix](appendix/01_memory_hierarchy.ipynb) has more, for example the energy of a load, the time of moving a network, channels last and embeddings, the
+# The [appendix](appendix/01_memory_hierarchy.ipynb) has more, for example the energy of a load, channels last and embeddings, the
 # [ways](glossary.md#ways) of a cache, [memory channels](glossary.md#memory-channel), [page faults](glossary.md#page-fault) and the
 # [page cache](glossary.md#page-cache). In the [exercises](exercises/01_memory_hierarchy_exercises.ipynb) you write a cache that drops the
 # [least recently used](glossary.md#least-recently-used) line, and you read a latency curve.
@@ -791,7 +791,7 @@ memory_hierarchy.explore_threads()
 # 2. Keep data next to each other, because memory moves lines.
 # 3. Keep addresses known, because loads that are known wait together.
 #
-# The random walk takes many times as long as reading in order, because it has 1 line in flight, and for each it waits some 100 to 200 ns, for main memory and a translation. In order, the prefetcher
+# The random walk takes many times as long as reading in order, because it has 1 line in flight, and for each it waits about 100 ns for main memory, and for a translation as well. In order, the prefetcher
 # keeps dozens of lines in flight, so a line arrives every few nanoseconds. The bet is the number of these lines times the ratio of the two waits. An RTX 3090 that waits 320 ns needs 300 kB in flight,
 # so that some 75,000 of its threads wait.
 
