@@ -28,7 +28,8 @@ _EXPLORED = {  # the GPU, the chip whose published wait it has, the threads that
 def draw_waits(waits: Waits, *, caches: Mapping[str, int]) -> Figure:
     """Return the time of a load over the size of the buffer, and the same after a flush where it was measured.
 
-    ``caches`` are the sizes in bytes that the system states, drawn as broken lines. Lesson 01.
+    An arrow marks the largest buffer of which a cache holds a large part, and says how many times as long a load takes
+    after the flush. ``caches`` are the sizes in bytes that the system states, drawn as broken lines. Lesson 01.
     """
     drawn, axes = plotting.figure(title="How long a load of the chase waits")
     if waits.flushed_s:
@@ -36,6 +37,9 @@ def draw_waits(waits: Waits, *, caches: Mapping[str, int]) -> Figure:
         axes.plot(waits.sizes_bytes, waits.flushed_s, "s--", ms=5, color=_FLUSHED, label=label)
     axes.plot(waits.sizes_bytes, waits.chase_s, "o-", ms=5, color=MEASURED, label="round and round (measured)")
     _axes_of_waits(axes, waits.sizes_bytes)
+    if waits.held_bytes:
+        at = waits.sizes_bytes.index(waits.held_bytes)
+        _draw_ratio(axes, waits.held_bytes, waits.chase_s[at], waits.flushed_s[at], digits=1, side="right")
     for name, size_bytes in caches.items():
         axes.axvline(size_bytes, color=_GREY, linestyle=":", linewidth=1)
         axes.text(size_bytes, 1.02, name, transform=axes.get_xaxis_transform(), ha="center", color=_GREY)
@@ -67,17 +71,26 @@ def draw_orders(waits: Waits) -> Figure:
 
     An arrow says how many times as long the chase takes, in a buffer of the first cache and in the largest. Lesson 01.
     """
-    drawn, axes = plotting.figure(title="The same loads in two orders, one from each line")
-    axes.plot(waits.sizes_bytes, waits.chase_s, "o-", ms=5, color=MEASURED, label="random order, a chase (measured)")
-    axes.plot(waits.sizes_bytes, waits.in_order_s, "s-", ms=5, color=_IN_ORDER, label="in order (measured)")
+    drawn, axes = plotting.figure(title="Two walks through the same lines, one load from each")
+    label = "chase: random order, each address from the load before (measured)"
+    axes.plot(waits.sizes_bytes, waits.chase_s, "o-", ms=5, color=MEASURED, label=label)
+    label = "loop: in order, all addresses known (measured)"
+    axes.plot(waits.sizes_bytes, waits.in_order_s, "s-", ms=5, color=_IN_ORDER, label=label)
     _axes_of_waits(axes, waits.sizes_bytes)
     for at in (0, len(waits.sizes_bytes) - 1):
-        size, low, high = waits.sizes_bytes[at], waits.in_order_s[at], waits.chase_s[at]
-        axes.annotate("", (size, low), (size, high), arrowprops={"arrowstyle": "<->", "color": _GREY})
-        side = {"ha": "left"} if at == 0 else {"ha": "right"}
-        axes.text(size, (low * high) ** 0.5, f" {high / low:.0f} times ", va="center", **side)
+        side = "left" if at == 0 else "right"
+        _draw_ratio(axes, waits.sizes_bytes[at], waits.in_order_s[at], waits.chase_s[at], digits=0, side=side)
+    low_s, high_s = axes.get_ylim()
+    axes.set_ylim(low_s, 6 * high_s)  # room for the legend
     axes.legend(loc="upper left")
     return drawn
+
+
+def _draw_ratio(axes: Axes, size_bytes: int, low_s: float, high_s: float, *, digits: int, side: str) -> None:
+    """Draw an arrow between two times at ``size_bytes``, with their ratio; the arrow is on ``side`` of the text."""
+    axes.annotate("", (size_bytes, low_s), (size_bytes, high_s), arrowprops={"arrowstyle": "<->", "color": _GREY})
+    text = f" {high_s / low_s:.{digits}f} times "
+    axes.text(size_bytes, (low_s * high_s) ** 0.5, text, va="center", ha=side)
 
 
 def _axes_of_waits(axes: Axes, sizes_bytes: Sequence[int]) -> None:
@@ -95,7 +108,7 @@ def draw_lines() -> Figure:
     """
     line, position = np.mgrid[:16, :16]
     shades = np.array(["white", COLOURS["waiting"], COLOURS["computing"]])
-    drawn, axes = plotting.figure(title="Blue: 16 values that are used. Grey: values that come along", height_in=4.4)
+    drawn, axes = plotting.figure(title="Blue: the 16 values used. Grey: values moved with them", height_in=4.4)
     for left, name, used, moved in (
         (0, "a row: 1 line", line == 5, line == 5),
         (19, "a column: 16 lines", position == 5, line >= 0),
@@ -104,7 +117,7 @@ def draw_lines() -> Figure:
         look = {"marker": "s", "s": 110, "edgecolors": "#777777", "linewidths": 0.5}
         axes.scatter(left + position, line, c=colours.ravel(), **look)
         axes.text(left + 7.5, 17.5, name, ha="center")
-    axes.invert_yaxis()
+    axes.set(xlim=(-0.5, 34.5), ylim=(18.5, -0.5))  # no margin, so that the title begins at the left table
     axes.set_aspect("equal")
     axes.axis("off")
     return drawn
@@ -150,7 +163,7 @@ def draw_threads() -> Figure:
 
 
 def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure:
-    """Return the chase of this machine's ``core``, the published one on an RTX 3090's chip, and those of ``gpus``.
+    """Return the chase of this machine's ``core``, a published one on the chip of an RTX 3090, and those of ``gpus``.
 
     Lesson 01.
     """
@@ -159,13 +172,15 @@ def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure
     ends = [card.core_l1_bytes, card.l2_bytes, 2**30]
     sizes = [2 * _KIB, *np.repeat(ends[:2], 2), ends[2]]
     waits = np.repeat([published.l1_s, published.l2_s, published.memory_s], 2)
-    label = "chip of an RTX 3090 (published, steps at its cache sizes)"
+    label = f"{published.device}, the chip of an RTX 3090 (published, steps at its cache sizes)"
     axes.plot(sizes, waits, color=_GPU_COLOURS[0], label=label)
     for colour, (name, limits) in zip(_GPU_COLOURS[1:], gpus.items(), strict=False):
         points = [(point.working_set_bytes, point.latency_s) for point in limits.latencies]
         axes.plot(*zip(*points, strict=True), "D-", ms=4, color=colour, label=f"{name} (measured)")
     axes.plot(core.sizes_bytes, core.chase_s, "o-", ms=5, color=MEASURED, label="this core (measured)")
     _axes_of_waits(axes, [int(sizes[0]), int(sizes[-1]), *core.sizes_bytes])
+    low_s, high_s = axes.get_ylim()
+    axes.set_ylim(low_s / 4, high_s)  # room for the legend
     axes.legend(loc="lower right")
     return drawn
 
@@ -191,11 +206,11 @@ def explore_threads() -> None:
             Menu("gpu", "GPU", options, "RTX 3090"),
             Menu(
                 "load",
-                "each thread waits for",
+                "each waits for",
                 {f"{count} float32" if count > 1 else "one float32": {"bytes": 4 * count} for count in (1, 2, 4)},
                 "one float32",
             ),
-            Slider("share", "threads that wait, %", list(range(5, 101, 5)), 60),
+            Slider("share", "waiting threads, %", list(range(5, 101, 5)), 60),
         ],
         formulas={
             "flight": "gpu.threads * share / 100 * load.bytes",
@@ -208,7 +223,7 @@ def explore_threads() -> None:
                 Series("published", "published", COLOURS["waiting"]),
                 Series("reached", "reached at most", MODELLED),
             ],
-            xlabel="share of the GPU's threads that wait, %",
+            xlabel="waiting threads, % of all that the GPU holds",
             ylabel="bytes per second, in GB/s",
             log_x=False,
             log_y=False,
