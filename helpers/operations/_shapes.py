@@ -49,9 +49,9 @@ def _empty(shape: Sequence[int], like: Tensor) -> Tensor:
 
 def _like(data: Tensor, *_: Any) -> Tensor:
     """Return the result of an operator on single elements: in the memory format of its operand."""
-    if data.is_contiguous():  # torch.empty_like goes a long way round
-        return torch.empty_strided(data.size(), data.stride(), dtype=data.dtype, device=META)
-    return torch.empty_like(data)
+    shape = data.size()  # torch.empty_like goes a long way round
+    strides = data.stride() if data.is_contiguous() else _strides(shape, [data])
+    return torch.empty_strided(shape, strides, dtype=data.dtype, device=META)
 
 
 def _dense(data: Tensor, *_: Any) -> Tensor | None:
@@ -148,6 +148,7 @@ def _mean(data: Tensor, dims: Any = None, keepdim: bool = False, *, dtype: torch
 
 def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     """Return the result of ``cat`` where it is contiguous: in the first tensor no channels lie inside."""
+    tensors = [tensor for tensor in tensors if tensor.shape != (0,)] or tensors[:1]  # one without elements fits all
     first = tensors[0]
     dimensions = first.dim()
     has_inner_channels = dimensions > 3 and first.stride(-1) >= first.stride(1)
@@ -277,7 +278,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "native_batch_norm": _batch_norm,
     "native_layer_norm": _layer_norm,
 }
-_WITH_OPTIONS = frozenset({"mean", "cat", "where", "_safe_softmax", "_grouped_mm"})
+_WITH_OPTIONS = frozenset({"mean", "cat", "where", "tril", "triu", "roll", "_safe_softmax", "_grouped_mm"})
 
 
 _BOTH = frozenset({"mul", "logical_and", "bitwise_and", "__and__"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import gc
-import itertools
 import random
 import sys
 import types
@@ -20,9 +19,11 @@ from torch.nn.utils.rnn import PackedSequence
 
 # OrderedDict stands before dict: the methods of dict would lose the order that it keeps beside.
 CONTAINERS = (list, OrderedDict, dict, set, deque)
+_HOLDERS, _ORDERED = (tuple, frozenset, *CONTAINERS), (list, tuple)
 _PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size})
 # Code is no state of an object, and of what stands in these packages some changes on other threads.
 CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+_ENDS = (Tensor, *CODE)
 _CLOSED = frozenset({"torch", "threading", "logging", "weakref", "_weakrefset", "concurrent", "multiprocessing"})
 _OPEN = ("torch.nn.", "torch.distributions.")
 _TRUSTED = frozenset({*sys.stdlib_module_names, "numpy", "torch"})
@@ -44,12 +45,17 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
             continue
         seen.add(id(value))
         yield value
-        if isinstance(value, (Tensor, *CODE)):
+        if isinstance(value, _ENDS):
             continue
-        if isinstance(value, (tuple, frozenset, *CONTAINERS)) or not is_closed(type(value)):
-            ordered = [base.__iter__(value) for base in (list, tuple) if isinstance(value, base)]
+        if isinstance(value, _HOLDERS) or not is_closed(type(value)):
+            held = gc.get_referents(value)
             own = getattr(value, "__dict__", None)
-            waiting += reversed([*itertools.chain(*ordered), *gc.get_referents(value), *[own] * isinstance(own, dict)])
+            if isinstance(own, dict):
+                held.append(own)
+            if isinstance(value, _ORDERED):
+                base = list if isinstance(value, list) else tuple
+                held = [*base.__iter__(value), *held]
+            waiting += reversed(held)
 
 
 def is_closed(kind: type) -> bool:
