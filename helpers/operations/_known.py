@@ -57,8 +57,11 @@ class OnShapes(Trace):
 
     def function(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         """Call ``func`` with stand-ins for the tensors, and on one device."""
-        if name == "__get__" and func in _ANSWERS:
-            return _ANSWERS[func]
+        if name == "__get__":
+            if func in _ANSWERS:
+                return _ANSWERS[func]
+            result = func(self._here(args[0]))
+            return self._here(result) if isinstance(result, Tensor) else result
         args = tuple([self._here(value) for value in args])
         if kwargs:
             kwargs = {key: self._here(value) for key, value in kwargs.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import operator
 import random
 import sys
 import types
@@ -122,13 +123,14 @@ class State:
         self, *roots: Any, originals: Mapping[Tensor, Tensor], refill: Callable[..., Any] = Tensor.copy_
     ) -> None:
         self._undo: list[Callable[[], Any]] = []
+        self._containers: list[tuple[Any, Any]] = []
         self._refill, self.originals = refill, dict(originals)
         self._versions = {tensor: tensor._version for tensor in originals}
         for value in reachable(*roots):
             if type(value) in _GENERATORS:
                 self._undo.append(_GENERATORS[type(value)](value))
             elif isinstance(value, CONTAINERS):
-                self._undo.append(functools.partial(put_back, value, contents(value)))
+                self._containers.append((value, contents(value)))
             names = _slots(type(value))
             if names:
                 held = {name: getattr(value, name) for name in names if hasattr(value, name)}
@@ -138,6 +140,8 @@ class State:
         """Put everything back."""
         for undo in self._undo:
             undo()
+        for container, before in self._containers:
+            put_back(container, before)
         for tensor, version in self._versions.items():
             if tensor._version != version:
                 with torch.no_grad():
@@ -188,8 +192,8 @@ def _same(now: Any, before: Any) -> bool:
     if len(now) != len(before):
         return False
     if isinstance(now, dict):
-        pairs = zip(now.items(), before.items(), strict=True)
-        return all(key is old_key and value is old for (key, value), (old_key, old) in pairs)
+        now = contents(now)
+        return all(map(operator.is_, now, before)) and all(map(operator.is_, now.values(), before.values()))
     if isinstance(now, set):
-        return {id(value) for value in now} == {id(value) for value in before}
-    return all(value is old for value, old in zip(now, before, strict=True))
+        return set(map(id, now)) == set(map(id, before))
+    return all(map(operator.is_, now, before))
