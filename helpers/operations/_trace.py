@@ -67,6 +67,7 @@ class Trace:
         self._stand_ins: dict[int, Tensor] = {}
         self._kept: list[Any] = []
         self._weights: set[int] = set()
+        self._cloned = -1
         self._recorder: _DispatchRecorder | None = None
         self._restoring = ExitStack()
         self._made: set[int] = set()
@@ -231,6 +232,10 @@ class Trace:
         sequence = torch._C._autograd._get_sequence_nr() - 1
         grad = torch.is_grad_enabled()
         owner = self._stack[-1]
+        if operator.name == "clone":
+            self._cloned = sequence
+        elif 0 in operator.writes and grad and sequence == self._cloned:
+            sequence -= 1  # autograd has cloned what is overwritten and its gradient reads, after making the node
         self._own(sequence, owner)
         if operator.is_free:
             self._note_free(operator, owner, sequence)
@@ -415,7 +420,9 @@ class Recurrence:
         """Return the results on shapes: what comes out at every step, and the last hidden state (and cell)."""
         data, hidden = self.args[0], list(tensors_in((self.args[1],)))
         directions = 2 if self.args[7] else 1
-        every = data.new_empty((*data.shape[:-1], directions * hidden[0].shape[-1]))
+        longest, others = (1, 0) if self.args[8] else (0, 1)  # the steps are computed one after another
+        every = data.new_empty((data.shape[longest], data.shape[others], directions * hidden[0].shape[-1]))
+        every = every.transpose(0, 1) if self.args[8] else every
         return (every, *[torch.empty_like(tensor) for tensor in hidden])
 
 
