@@ -97,7 +97,8 @@ def count_ops() -> OperationCounter:
     what torch.compile has made runs as it was written, and attention of modules in evaluation mode takes its plain
     path: their operators could not be seen. What is computed again (a checkpoint) is counted again, in "backward".
     Gradients that are only views move no bytes here, which is where the bytes of a backward pass differ from those of
-    :func:`profile_ops`; and what ``torch.autograd.grad`` computes for some inputs counts as for all that need a gradient.
+    :func:`profile_ops`; and what ``torch.autograd.grad`` computes for some inputs counts as for all that need a
+    gradient.
 
     Seen is the thread of the block, and autograd's.
     """
