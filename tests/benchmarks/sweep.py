@@ -200,8 +200,14 @@ def counts(rows: list[Row]) -> pd.DataFrame:
     return pd.DataFrame(table).T.fillna(0).astype(int)
 
 
+def _line(row: Row) -> str:
+    answers = [f"{column} {getattr(row, column)}" for column in ("forward", "backward", "count_ops", "cache", "again")]
+    shown = ", ".join(answer for answer in answers if not answer.endswith(" "))
+    return f"{row.model:<24} {shown}" + (f" ({row.refused})" if row.refused else "")
+
+
 def main(library: str = "", part: str = "1/1", only: str = "") -> None:
-    """Print a row for each model whose counts differ or that says something, and the counts of all."""
+    """Print a line for each model, and the counts of all."""
     warnings.simplefilter("ignore")
     place, parts = map(int, re.fullmatch(r"(\d+)/(\d+)", part).groups())
     for name in [library] if library else LIBRARIES:
@@ -209,8 +215,7 @@ def main(library: str = "", part: str = "1/1", only: str = "") -> None:
         rows = []
         for model, make in models:
             rows.append(held(model, make))
-            if rows[-1] != Row(model, *[YES] * 3, rows[-1].cache, YES) or rows[-1].cache not in ("", "none", YES):
-                print(rows[-1].to_dict(), flush=True)
+            print(_line(rows[-1]), flush=True)
         print(f"{name}, {len(rows)} models\n{counts(rows).to_string()}", flush=True)
 
 
