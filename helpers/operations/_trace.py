@@ -234,7 +234,7 @@ class Trace:
         owner = self._stack[-1]
         if operator.name == "clone":
             self._cloned = sequence
-        elif 0 in operator.writes and grad and sequence == self._cloned:
+        elif 0 in operator.writes and sequence == self._cloned and grad and getattr(args[0], "requires_grad", False):
             sequence -= 1  # autograd has cloned what is overwritten and its gradient reads, after making the node
         self._own(sequence, owner)
         if operator.is_free:
