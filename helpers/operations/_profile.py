@@ -82,10 +82,20 @@ def _counted(
 ) -> OperationProfile:
     arguments = _stand_ins(model, given, trace, need_grad=need_grad)
     try:
+        return _followed(model, arguments, trace, optimizer, is_from_shape=given.is_from_shape)
+    finally:
+        trace.release(arguments)
+
+
+def _followed(
+    model: nn.Module, arguments: steps.Arguments, trace: Trace, optimizer: steps.OptimizerFactory | None, *,
+    is_from_shape: bool,
+) -> OperationProfile:  # fmt: skip
+    try:
         with steps.in_one_thread(model), trace.recording():
             outputs = model(*arguments.positional, **arguments.named)
     except Exception as error:
-        raise _explained(error, model, trace, arguments, given.is_from_shape) from error
+        raise _explained(error, model, trace, arguments, is_from_shape) from error
     if not steps.tensors_of(outputs):
         raise steps.ModelError(
             f"the model returned {type(outputs).__name__} without a tensor, so that nothing is known of its backward; "

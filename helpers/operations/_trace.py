@@ -40,7 +40,7 @@ from helpers.operations._specs import (
     tensors_in,
     written,
 )
-from helpers.steps import uncompiled
+from helpers.steps import tensors_of, uncompiled
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -66,6 +66,7 @@ class Trace:
         self._thread = threading.get_ident()
         self._stand_ins: dict[int, Tensor] = {}
         self._kept: list[Any] = []
+        self._leaves: list[Tensor] = []
         self._weights: set[int] = set()
         self._cloned = -1
         self._recorder: _DispatchRecorder | None = None
@@ -91,6 +92,8 @@ class Trace:
     def _add_weight(self, tensor: Tensor, row: int) -> None:
         stand_in = self._stand_ins[id(tensor)] = self._stand_in_of_weight(tensor)
         self._kept.append(tensor)
+        if stand_in.grad_fn is None:
+            self._leaves.append(stand_in)
         self._weights.add(storage_of(stand_in))
         self.parameter_owner[id(stand_in)] = self.parameter_owner[id(tensor)] = row
 
@@ -105,6 +108,13 @@ class Trace:
         """Return what computes in place of a tensor that the caller passes."""
         stand_in = tensor.detach()
         return stand_in.requires_grad_() if needs_grad and stand_in.is_floating_point() else stand_in
+
+    def release(self, arguments: Any) -> None:
+        """Take what was written in place out of autograd's graph, which has saved it: the two would keep each other."""
+        for tensor in (*self._leaves, *tensors_of(arguments)):
+            written = tensor._base if tensor._is_view() else tensor
+            if written.grad_fn is not None:
+                written.detach_()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
