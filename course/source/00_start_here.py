@@ -124,7 +124,7 @@ print("the five calls: " + ", ".join(units.text(time_s, "s") for time_s in times
 
 # %% [markdown] tags=["explain"]
 # The first call is [*cold*](glossary.md#cold-call). It also had to load code of the library and to prepare memory, and a process does most of that
-# only once. The later calls are *warm*. On the EPYC of the first screen, the five calls took 34.6 ms, 102, 21.5, 25.5 and 20.5 µs (measured), so
+# only once. The later calls are *warm*. On the EPYC of the first screen, the five calls took 34.6 ms, 102 µs, 21.5 µs, 25.5 µs and 20.5 µs (measured), so
 # the first one took 1,473 times as long as the median of the others. If you time a short program by running it once, you have mostly timed its
 # start.
 #

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from helpers._checks import batch_shape, number, short
+from helpers._checks import batch_shape, number, one_of, short
 from helpers.layouts._costs import LayerWork
 from helpers.operations import profile_ops
 from helpers.parallel._costs import LayerCost
@@ -28,6 +28,7 @@ def tensor_plan(model: nn.Sequential) -> dict[str, str]:
     nn.Sequential is looked into, for what another module does with its parts is not known: give such a net a plan of
     its own. Lesson 06.
     """
+    one_of("model", model, nn.Sequential, "an nn.Sequential")
     plan: dict[str, str] = {}
     nested = any(isinstance(layer, nn.Sequential) for layer in model)
     for name, part in model.named_children() if nested else [("", model)]:
@@ -68,6 +69,7 @@ def layer_work(
     for a layer that stands in two places, and for a plan in which columns and rows do not take turns; TypeError for
     ``inputs`` that are no shape and for costs that are no :class:`costs.LayerCost`. Lesson 08.
     """
+    one_of("model", model, nn.Sequential, "an nn.Sequential")
     batch_shape(inputs)
     if not len(model):
         raise ValueError("the model has no layers; put some into its nn.Sequential")

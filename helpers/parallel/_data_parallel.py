@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers._checks import boolean, choice, whole_number
+from helpers._checks import boolean, choice, number, one_of, whole_number
 from helpers.links import Link, Recorder
 from helpers.parallel import _collectives as collectives
 from helpers.parallel._comparing import Loss
@@ -209,6 +209,11 @@ def train_alone(
 
     What ``execute_strategies`` with ``repeats`` has after ``repeats + 1`` steps.
     """
+    one_of("net", net, nn.Module, "a module")
+    one_of("loss", loss, Callable, "a function of outputs and targets, such as nn.functional.mse_loss")
+    for name, batch in (("inputs", inputs), ("targets", targets)):
+        one_of(name, batch, torch.Tensor, "a tensor with all rows of the batch")
+    number("learning_rate", learning_rate, at_least=0)
     own = copy.deepcopy(net)
     stepping = torch.optim.SGD(own.parameters(), lr=learning_rate)
     for _ in range(whole_number("steps", steps)):

@@ -271,7 +271,7 @@ MUTATIONS = (
         "shape = len(self.blocks), 2, whole_number",
         "shape = len(self.blocks), 1, whole_number",
         "a cache with room for keys and none for values",
-        "token_bytes.reveal(modelled=32",
+        "counted=llama.new_cache(batch=1, tokens=1)",
     ),
     Mutation(
         "22",

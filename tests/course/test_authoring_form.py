@@ -202,6 +202,12 @@ def test_an_answer_that_is_given_away(built, name, text, where):
     assert f"before {name} is revealed as " in problem.what
 
 
+@pytest.mark.parametrize("text", ["memory 32.3 GiB", "32.3 us", "32.3 GFLOP/s"])
+def test_the_number_of_a_ratio_before_a_unit_tells_nothing_of_it(built, text):
+    built.cells[place(built, 'predict("How much is ratio') + 1].outputs.insert(0, printed(f"{text}\n"))
+    assert form.check(READ, built) == []
+
+
 def test_an_answer_in_a_table_of_html_is_given_away_and_its_style_is_none(built):
     table = displayed("a table", **{"text/html": "<table style='width:1024px'><tr><td>7</td></tr></table>"})
     index = place(built, 'predict("How much is count') + 1

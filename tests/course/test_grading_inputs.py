@@ -12,7 +12,7 @@ from tools.grading import marker
 from tools.grading.intake import Submission
 from tools.grading.sandbox import Limits
 
-pytestmark = [pytest.mark.release, pytest.mark.timeout(1200), pytest.mark.usefixtures("working_sandbox")]
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(1200), pytest.mark.usefixtures("working_sandbox")]
 
 
 @pytest.mark.parametrize("way", WAYS)

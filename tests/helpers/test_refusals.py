@@ -17,6 +17,7 @@ from torch import nn
 import helpers
 from helpers import (
     exercises,
+    layouts,
     memory,
     native,
     numbers,
@@ -32,7 +33,7 @@ from helpers import (
     units,
     widgets,
 )
-from helpers.studies import attention, constant_weights, convolution_time, decoding
+from helpers.studies import attention, constant_weights, convolution_time, decoding, fused_bias
 from helpers.studies.matrix_product import error_share
 
 HUGE = 10**400
@@ -453,6 +454,13 @@ def heads(*shape, dtype=torch.float32):
 
 
 SHAPE = convolution_time.ConvolutionShape(2, 3, 6, 5, 4, kernel=3, stride=1, padding=1)
+
+
+def alone(**given):
+    whole = {"net": nn.Linear(4, 2), "inputs": heads(3, 4), "targets": heads(3, 2), "loss": nn.functional.mse_loss}
+    return layouts.train_alone(**whole | {"steps": 1} | given)
+
+
 NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
 
 
@@ -478,6 +486,24 @@ NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
     (lambda: error_share(None, None, None), TypeError, "c=None is None; give a matrix, as a tensor"),
     (lambda: decoding.verify(None, heads(2)), TypeError, "target=None is None; give a tensor"),
     (lambda: attention.tiles_of(10**9, rows=1, columns=1), ValueError, "give fewer tokens or larger tiles"),
+    (lambda: attention.tiles_of(HUGE, rows=1, columns=1), ValueError, "give fewer tokens or larger tiles"),
+    (lambda: attention.saved_bytes(None), TypeError, "function=None is None; give a function of tensors"),
+    (lambda: constant_weights.error_bound(None, heads(2, 23)), TypeError, "network=None is None; give a network"),
+    (lambda: constant_weights.random_network((3, "a"), ("relu",)), TypeError, "widths[1]='a' is text"),
+    (lambda: constant_weights.random_network(3, ("relu",)), TypeError, "give a list of whole numbers"),
+    (lambda: constant_weights.random_network((3, 1), "relu"), TypeError, "give a list of identity, relu, tanh"),
+    (lambda: constant_weights.random_network((3, 1), ("relu",), seed=-1), ValueError, "seed=-1"),
+    (lambda: decoding.read_bytes(None), TypeError, "config=None is None; give the shapes of a model"),
+    (lambda: decoding.count_step(None), TypeError, "config=None is None; give the shapes of a model"),
+    (lambda: decoding.count_pages(None, 16), TypeError, "lengths=None is None; give a list of whole numbers"),
+    (lambda: decoding.schedule([1], places=HUGE, policy="static"), ValueError, "1 to 1,000,000"),
+    (lambda: fused_bias.bandwidth_at(None, 1.0, by="read"), TypeError, "limits=None is None; give a machine's limits"),
+    (lambda: layouts.layer_work(None, (4, 8)), TypeError, "model=None is None; give an nn.Sequential"),
+    (lambda: layouts.tensor_plan("net"), TypeError, "model='net' is text, as str; give an nn.Sequential"),
+    (lambda: alone(net=None), TypeError, "net=None is None; give a module"),
+    (lambda: alone(loss=None), TypeError, "loss=None is None; give a function of outputs and targets"),
+    (lambda: alone(targets=[1.0]), TypeError, "targets=[1.0] is a list; give a tensor"),
+    (lambda: alone(learning_rate=math.nan), ValueError, "learning_rate=nan"),
     (lambda: convolution_time.hold_out_networks([SHAPE], {}), ValueError, "networks is empty"),
     (lambda: exercises.Checks("a", print).returns("b", 5, expected=1), TypeError, "arguments=5 is an int; give"),
 )  # fmt: skip

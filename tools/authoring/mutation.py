@@ -161,12 +161,13 @@ def _attempt_lesson(
 
 @contextmanager
 def _copy(course: Course, lesson: Lesson, cells: Collection[int] | None) -> Iterator[Path]:
-    """Yield a temporary root with the package, the course's data, and the lesson's notebook that skips other cells."""
+    """Yield a temporary root with the package, the course's data and checks, and the notebook without other cells."""
     with tempfile.TemporaryDirectory(prefix="course-mutation-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         shutil.copytree(course.root / course.package, root / course.package)
-        if (course.folder / "recorded").is_dir():
-            shutil.copytree(course.folder / "recorded", root / "course" / "recorded")
+        for carried in ("recorded", "source/checks"):
+            if (course.folder / carried).is_dir():
+                shutil.copytree(course.folder / carried, root / "course" / carried)
         (root / "course").mkdir(exist_ok=True)
         notebook = course.built(lesson)
         code = [cell for cell in notebook.cells if cell.cell_type == "code"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from helpers._checks import boolean, whole_number
+from helpers._checks import boolean, one_of, whole_number
 
 _FORBIDDEN = -math.inf
 
@@ -115,6 +115,7 @@ def attend_in_tiles(
 
 def saved_bytes(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> int:
     """Return the bytes that autograd keeps for backward of ``function(*tensors)``, each storage once. Lesson 21."""
+    one_of("function", function, Callable, "a function of tensors, such as attend_in_tiles")
     kept = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:

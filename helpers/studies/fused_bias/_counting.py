@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from helpers._checks import one_of
 from helpers.hardware.limits._results import MachineLimits
 from helpers.results import Record
 from helpers.studies.fused_bias._variants import VARIANTS
@@ -198,6 +199,7 @@ def bandwidth_at(limits: MachineLimits, working_set_bytes: float, *, by: str) ->
 
     ``by`` is "read", "write", "copy", "triad" or "scale"; outside the measured sizes the nearest one counts. Lesson 18.
     """
+    one_of("limits", limits, MachineLimits, "a machine's limits, such as helpers.hardware.probe()")
     points = sorted(limits.bandwidths, key=lambda point: point.working_set_bytes)
     sizes = np.log([point.working_set_bytes for point in points])
     rates = np.log([getattr(point, f"{by}_bytes_per_s") for point in points])

@@ -72,8 +72,8 @@ def measure_waits(
 
     ``link(lines, generator)`` joins the first lines of a buffer into one cycle, and ``walk(lines, line, loads)``
     follows it and returns where it has come to; ``in_order(lines, times)`` reads one element from each line, so many
-    times over. With ``flush``, such as :func:`helpers.hardware.flush_caches`, the chase is repeated on lines that it has
-    thrown out of every cache; where it raises NativeError, ``flushed_s`` is empty. Lesson 01.
+    times over. With ``flush``, such as :func:`helpers.hardware.flush_caches`, the chase is repeated on lines that it
+    has thrown out of every cache; where it raises NativeError, ``flushed_s`` is empty. Lesson 01.
     """
     can_flush = flush is not None and _can(flush)
     found_s: dict[tuple[str, str, int], list[float]] = {}

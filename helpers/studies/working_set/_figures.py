@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
@@ -44,7 +45,7 @@ def draw_per_pair(tokens: Sequence[int], *, matrix: Sequence[float], rest: Seque
 
     Lesson 11.
     """
-    return plotting.draw_curves(
+    drawn = plotting.draw_curves(
         tokens,
         {"score matrix": matrix, "everything else": rest},
         unit="B",
@@ -53,6 +54,8 @@ def draw_per_pair(tokens: Sequence[int], *, matrix: Sequence[float], rest: Seque
         xlabel="tokens",
         ylabel="saved by one block",
     )
+    drawn.axes[0].set_xticks([size for size in tokens if not math.log2(size) % 1])  # all would run into each other
+    return drawn
 
 
 def explore_memory() -> None:

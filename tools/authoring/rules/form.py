@@ -38,6 +38,7 @@ _BOOLEAN = re.compile(r"(?m)^.*: (?:True|False)$")
 _EVIDENCE = ("measured", "counted", "simulated", "published", "stated")
 _ASKED = re.compile(rf"(.*) \[.*\]\n{re.escape(NO_PREDICTION)}\Z")
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
+_MEASURE = r"\s?[kMGTPEmunpµ]?i?(?:B|s|Hz|FLOP|MAC|W|J)\b"  # a unit as helpers.units writes it
 
 
 def sizes(lesson: Lesson, built: Notebook) -> list[Problem]:
@@ -181,7 +182,8 @@ def given_away(text: str, answer: str) -> str:
         return with_unit[0]
     if number is None or sum(map(str.isdigit, number[1])) < TELLING_DIGITS:
         return ""
-    same = re.finditer(rf"(?<![\w.,]){_NUMBER}", text)
+    other = _MEASURE if answer.endswith("x") else r"(?!)"  # 22.7 GiB of memory do not tell a ratio of 22.7
+    same = re.finditer(rf"(?<![\w.,]){_NUMBER}(?!{other})", text)
     return next((one[0] for one in same if one[0].rstrip(",").replace(",", "") == number[1].replace(",", "")), "")
 
 
