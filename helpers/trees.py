@@ -20,6 +20,7 @@ from helpers.results import Record
 FUNCTIONAL = "(functional)"
 """The row of what a module with children does itself."""
 _RIGHT = "text-align:right;font-variant-numeric:tabular-nums"
+_SHOWN_RUNS = 2
 _CLIPPED = "overflow:hidden;text-overflow:ellipsis"
 
 
@@ -95,6 +96,54 @@ def children_of(paths: Iterable[str]) -> dict[str, list[str]]:
 def last_name(layer: str, kind: str) -> str:
     """Return the last part of a layer's path, the model's kind where the path is empty."""
     return layer.rpartition(".")[2] or kind
+
+
+class _Branch(NamedTuple):
+    """A row with all that stands below it, and what is equal of two branches of which one is shown."""
+
+    rows: tuple[Row, ...]
+    stem: str
+    number: int | None
+    likeness: tuple
+
+
+def folded(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows with equal blocks shown once: "0-79 x 80" stands for the block 0 and 79 more.
+
+    Three or more branches fold that have one parent, the same rows, and names that differ in a number at their end:
+    those that follow one another, and blocks (with rows of their own below) also where others stand between them.
+    """
+    return [row for branch in _branches(rows) for row in branch.rows]
+
+
+def _branches(rows: Sequence[Row]) -> list[_Branch]:
+    """Return the branches of the tree that ``rows`` are, each folded within."""
+    starts = [place for place, row in enumerate(rows) if row.depth == rows[0].depth]
+    groups: list[list[_Branch]] = []
+    for start, end in zip(starts, [*starts, len(rows)][1:], strict=True):
+        row, below = rows[start], [row for branch in _branches(rows[start + 1 : end]) for row in branch.rows]
+        stem = row.name.rstrip("0123456789")
+        number = int(row.name[len(stem) :]) if row.name != stem else None
+        branch = _Branch((row, *below), stem, number, (row._replace(name=stem), *below))
+        known = groups if below else groups[-1:]
+        equal = [group for group in known if number is not None and group[0].likeness == branch.likeness]
+        equal[0].append(branch) if equal else groups.append([branch])
+    return [branch for group in groups for branch in ([_shown_once(group)] if len(group) > 2 else group)]
+
+
+def _shown_once(group: Sequence[_Branch]) -> _Branch:
+    """Return the first of a group of equal branches, named for all of them."""
+    first, *below = group[0].rows
+    runs: list[list[int]] = []
+    for branch in group:
+        if runs and branch.number == runs[-1][-1] + 1:
+            runs[-1].append(branch.number)
+        else:
+            runs.append([branch.number])
+    texts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:_SHOWN_RUNS]]
+    numbers = ", ".join(texts) + (", ..." if len(runs) > _SHOWN_RUNS else "")
+    name = f"{group[0].stem}{numbers} x {len(group)}"
+    return group[0]._replace(rows=(first._replace(name=name), *below))
 
 
 def text_lines(layout: ColumnLayout, rows: Sequence[Row]) -> list[str]:

@@ -36,7 +36,7 @@ _FREE = "free"  # what is known of a node whose operator costs nothing
 
 
 class OperationCounter:
-    """The operations of what runs inside ``with helpers.count_ops() as ops``, up to now. Lesson 07."""
+    """The operations of what runs inside ``with helpers.count_ops() as ops``, up to now."""
 
     def __init__(self) -> None:
         self._run = RunningTrace()
@@ -97,9 +97,10 @@ def count_ops() -> OperationCounter:
     what torch.compile has made runs as it was written, and attention of modules in evaluation mode takes its plain
     path: their operators could not be seen. What is computed again (a checkpoint) is counted again, in "backward".
     Gradients that are only views move no bytes here, which is where the bytes of a backward pass differ from those of
-    :func:`profile_ops`.
+    :func:`profile_ops`; and what ``torch.autograd.grad`` computes for some inputs counts as for all that need a
+    gradient.
 
-    Seen is the thread of the block, and autograd's. Lesson 07.
+    Seen is the thread of the block, and autograd's.
     """
     return OperationCounter()
 
@@ -308,7 +309,7 @@ class RunningTrace(OperatorTrace):
         caller, node = sys._getframe(2).f_back, torch._C._current_autograd_node()
         is_engine = caller is None or caller.f_code is _ENGINE
         if is_engine and _is_accumulation(operator_of(func).name, args, kwargs):
-            self.tally.add_accumulation(self._target(node, args[0]), 1, args[0].numel(), args[0].dtype.itemsize)
+            self._add_meeting(node, args[0])
             return func(*args, **kwargs)
         if is_engine and (node is None or hasattr(node, "variable")):  # what storing a gradient does
             return func(*args, **kwargs)
@@ -329,14 +330,22 @@ class RunningTrace(OperatorTrace):
             self._phase = before
             del self._stack[1 if is_outside else len(self._stack) :]
 
-    def _target(self, node: Any, gradient: Tensor) -> int:
-        """Return whose the gradient is that ``node`` sends, and that meets another."""
+    def _add_meeting(self, node: Any, gradient: Tensor) -> None:
+        """Add a gradient that ``node`` sends and that meets another, but for two within a function that is followed."""
+        inside = {id(what) for what, _ in self._chain(node) if type(what) is tuple}
+        owner = self.parameter_owner.get(id(node.variable), 0) if hasattr(node, "variable") else 0
         for target, place in node.next_functions if node is not None else ():
             if hasattr(target, "variable") and target.variable.shape == gradient.shape:
-                return self.parameter_owner.get(id(target.variable), 0)
-            if target is not None and tuple(target._input_metadata[place].shape) == gradient.shape:
-                return next((owner for _, owner in self._chain(target)), 0)
-        return self.parameter_owner.get(id(node.variable), 0) if hasattr(node, "variable") else 0
+                owner, chain = self.parameter_owner.get(id(target.variable), 0), self._chain(node)
+            elif target is not None and tuple(target._input_metadata[place].shape) == gradient.shape:
+                chain = self._chain(target)
+                owner = next((owner for _, owner in chain), 0)
+            else:
+                continue
+            if inside & {id(what) for what, _ in chain}:
+                return
+            break
+        self.tally.add_accumulation(owner, 1, gradient.numel(), gradient.dtype.itemsize)
 
     def _add_gradients(self, sequence: int, chain: list[tuple[Any, int]]) -> None:
         task = torch._C._current_graph_task_id()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from helpers import steps
-from helpers.checks import boolean, one_of
+from helpers.checks import boolean
 from helpers.operations import _backward as backward, _tally as tally
 from helpers.operations._known import OnShapes
 from helpers.operations._optimizer import optimizer_calls
@@ -39,8 +39,8 @@ def profile_ops(
     Nothing is computed: the forward runs on shapes (torch's meta device), with the model's own mode, and the model
     comes back as it was. Integer and boolean inputs of up to 262,144 elements keep their values, and so does what
     follows from them alone: a mask can be asked whether it masks anything, a length can end a loop; an activation that
-    is asked whether it is a finite number says yes. Where the forward
-    needs other values (detection, routed experts), ``values=True`` runs it once on real tensors, on the model's
+    is asked whether it is a finite number says yes. Parameters of more than 512 elements have no values. Where the
+    forward needs other values (detection, routed experts), ``values=True`` runs it once on real tensors, on the model's
     device and under the same rules; from a ``shape`` it draws them from a normal distribution, always the same.
 
     Two columns, never mixed:
@@ -71,8 +71,6 @@ def profile_ops(
     steps.check_model(model, compiled=True)
     given = steps.arguments_of(model, inputs, shape)
     steps.check_optimizer(optimizer)
-    for name, flag in (("values", values), ("inputs_need_grad", inputs_need_grad)):
-        one_of(name, flag, bool, "True or False")
     if values:
         _check_values(model)
     with torch.inference_mode(False), nullcontext() if values else steps.nothing_left(model), steps.preserved(model):
@@ -88,10 +86,20 @@ def _counted(
 ) -> OperationProfile:
     arguments = _stand_ins(model, given, trace, need_grad=need_grad)
     try:
+        return _followed(model, arguments, trace, optimizer, is_from_shape=given.is_from_shape)
+    finally:
+        trace.release(arguments)
+
+
+def _followed(
+    model: nn.Module, arguments: steps.Arguments, trace: OperatorTrace, optimizer: steps.OptimizerFactory | None, *,
+    is_from_shape: bool,
+) -> OperationProfile:  # fmt: skip
+    try:
         with steps.in_one_thread(model), trace.recording():
             outputs = model(*arguments.positional, **arguments.named)
     except Exception as error:
-        raise _explained(error, model, trace, arguments, given.is_from_shape) from error
+        raise _explained(error, model, trace, arguments, is_from_shape) from error
     if not steps.tensors_of(outputs):
         raise steps.ModelError(
             f"the model returned {type(outputs).__name__} without a tensor, so that nothing is known of its backward; "

@@ -40,7 +40,7 @@ from helpers.operations._specs import (
     tensors_in,
     written,
 )
-from helpers.steps import uncompiled
+from helpers.steps import tensors_of, uncompiled
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -66,7 +66,9 @@ class OperatorTrace:
         self._thread = threading.get_ident()
         self._stand_ins: dict[int, Tensor] = {}
         self._kept: list[Any] = []
+        self._leaves: list[Tensor] = []
         self._weights: set[int] = set()
+        self._cloned = -1
         self._recorder: _DispatchRecorder | None = None
         self._restoring = ExitStack()
         self._made: set[int] = set()
@@ -90,6 +92,8 @@ class OperatorTrace:
     def _add_weight(self, tensor: Tensor, row: int) -> None:
         stand_in = self._stand_ins[id(tensor)] = self._stand_in_of_weight(tensor)
         self._kept.append(tensor)
+        if stand_in.grad_fn is None:
+            self._leaves.append(stand_in)
         self._weights.add(storage_of(stand_in))
         self.parameter_owner[id(stand_in)] = self.parameter_owner[id(tensor)] = row
 
@@ -104,6 +108,13 @@ class OperatorTrace:
         """Return what computes in place of a tensor that the caller passes."""
         stand_in = tensor.detach()
         return stand_in.requires_grad_() if needs_grad and stand_in.is_floating_point() else stand_in
+
+    def release(self, arguments: Any) -> None:
+        """Take what was written in place out of autograd's graph, which has saved it: the two would keep each other."""
+        for tensor in (*self._leaves, *tensors_of(arguments)):
+            written = tensor._base if tensor._is_view() else tensor
+            if written.grad_fn is not None:
+                written.detach_()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -231,6 +242,10 @@ class OperatorTrace:
         sequence = torch._C._autograd._get_sequence_nr() - 1
         grad = torch.is_grad_enabled()
         owner = self._stack[-1]
+        if operator.name == "clone":
+            self._cloned = sequence
+        elif 0 in operator.writes and sequence == self._cloned and grad and getattr(args[0], "requires_grad", False):
+            sequence -= 1  # autograd has cloned what is overwritten and its gradient reads, after making the node
         self._own(sequence, owner)
         if operator.is_free:
             self._note_free(operator, owner, sequence)
@@ -415,7 +430,9 @@ class Recurrence:
         """Return the results on shapes: what comes out at every step, and the last hidden state (and cell)."""
         data, hidden = self.args[0], list(tensors_in((self.args[1],)))
         directions = 2 if self.args[7] else 1
-        every = data.new_empty((*data.shape[:-1], directions * hidden[0].shape[-1]))
+        longest, others = (1, 0) if self.args[8] else (0, 1)  # the steps are computed one after another
+        every = data.new_empty((data.shape[longest], data.shape[others], directions * hidden[0].shape[-1]))
+        every = every.transpose(0, 1) if self.args[8] else every
         return (every, *[torch.empty_like(tensor) for tensor in hidden])
 
 
