@@ -29,9 +29,9 @@
 # On one core of an AMD EPYC server, `a * b` takes 0.86 ms (measured). If time followed arithmetic, `a @ b` would take 2,048 times as long, or
 # 1.8 s. Would it?
 #
-# This is less of a game than it looks. The layers of a neural network are products such as `a @ b`, and its activations, biases and dropouts are
-# element-wise operations such as `a * b`. If you can predict these two, you can predict most of a training step before you pay for the machine
-# that runs it. The whole course can be written in one line:
+# This is less of a game than it looks. The layers of a neural network are products such as `a @ b`, and its activations and biases are element-wise
+# operations such as `a * b`. If you can predict these two, you can predict most of a training step before you pay for the machine that runs it. The
+# whole course can be written in one line:
 #
 # > time = work / rate
 #
@@ -86,8 +86,8 @@ bet
 # - **Modelled**: it was computed from other numbers
 # - **Measured**: a machine took that time
 #
-# Every experiment of this course shows these three numbers side by side. Two more programs run along, a copy and a product of smaller matrices, and
-# we shall need them in a moment. The four run in turns, many times, and each of them gets the median of its times.
+# Every experiment of this course shows these three numbers. Two more programs run along, a copy and a product of smaller matrices, which we shall
+# need in a moment. The four run in turns, many times, and each of them gets the median of its times.
 
 # %% tags=["run"]
 a, b, c = torch.rand(3, 1024, 1024)
@@ -126,9 +126,9 @@ for name in flops:
     print(f"{name} does {flops[name] / moved_bytes:.3g} FLOP per byte")
 
 # %% [markdown]
-# Using an element often would not help if the core had to fetch it from memory each time. But every core has [caches](glossary.md#cache), which are
-# small, fast memories for copies of recent data. The library cuts the matrices into blocks that fit into a cache. It fetches a block once and uses
-# its elements many times while they are near, so the bytes above are about all that `a @ b` has to wait for. These are your caches:
+# This would not help if the core had to fetch the element from memory each time. But a core has [caches](glossary.md#cache), which are small, fast
+# memories for copies of recent data. The library cuts the matrices into blocks that fit into a cache, and it uses the elements of a block many times
+# while they are near. These are your caches:
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 card = helpers.machine_card()
@@ -141,7 +141,7 @@ print("memory:", units.text(card.ram_bytes, "B", binary=True))
 
 # %% [markdown]
 # So there are two kinds of work, bytes and operations, and each has a rate of its own. If we computed these rates from the two times of the bet, our
-# model would agree with these times whatever happens, and we would learn nothing. Therefore we take them from the two other programs.
+# model would always agree with them, and we would learn nothing. Therefore we take them from the two other programs.
 
 # %% tags=["nbval-ignore-output"]
 bandwidth = 2 * c.nbytes / turns.candidate("copy").median_s  # it reads c and writes a copy
@@ -224,8 +224,8 @@ timing.claim(sentence, miss, at_least=8, evidence=turns)
 # long, and 40 were measured.
 #
 # A right ratio can hide two wrong times. On the EPYC both programs took a third longer than modelled, and on other machines we saw them take a fifth
-# less, because a rate is never quite the same in another program. Part 3 shows how far it can change. But an error of a third seldom changes a
-# decision, whereas the operations alone were wrong by a factor of 51.
+# less, because a rate is never quite the same in another program. But an error of a third seldom changes a decision, whereas the operations alone
+# were wrong by a factor of 51.
 #
 # **To remember.** Count bytes as well as operations, divide each by its own rate, and take the larger time. An operation that uses each float32
 # element once costs 4 bytes per element of each tensor that it reads or writes.
@@ -241,8 +241,7 @@ timing.claim(sentence, miss, at_least=8, evidence=turns)
 # - Activations, biases, dropout, residual additions and optimizers use it once, so they wait
 # - So write one of them in five operations, and in one
 #
-# Our example is the activation function GELU, which is $\frac{x}{2}\,(1 + \mathrm{erf}(x / \sqrt{2}))$. It has five operations if you count erf as
-# one, and you can write them one after another.
+# Our example is the activation function GELU, which is $\frac{x}{2}\,(1 + \mathrm{erf}(x / \sqrt{2}))$. If erf counts as one operation, it has five:
 
 
 # %%
@@ -285,15 +284,15 @@ fusion.claim("five operations take longer than one", "five operations", at_least
 
 # %% [markdown] tags=["explain"]
 # The five lines read six tensors, because the fourth reads two, and they write five. The single operation reads one and writes one. So the model says
-# 11 / 2, or 5.5 times as long, although both do the same arithmetic. Its error has two directions. If your ratio is below 5.5, the erf takes so long
-# on your core that `gelu` does not only wait. If it is above, the five tensors in between need so much cache that they push each other out.
+# 11 / 2, or 5.5 times as long, although both do the same arithmetic. If your ratio is smaller, `gelu` does not only wait, because the erf takes your
+# core some time as well. If it is larger, the tensors in between may need more cache than there is, which we have not tested.
 #
 # ReLU makes the same point from the other side. It only compares each element with zero, and yet it saves little of `gelu`'s time, because it moves
 # the same two tensors. So do not look for a simpler function. Look for fewer bytes.
 #
 # To turn many operations into one that reads and writes once is called [*fusion*](glossary.md#fusion). You get it from PyTorch's own functions, such
 # as `gelu`, or from `torch.compile(gelu_in_five)`, which writes the single operation for you. Elements of 2 bytes instead of 4 halve the bytes once
-# more. How much is there to gain? In a layer of BERT that trains with PyTorch on a V100, element-wise operations and normalisations do 0.2 % of all
+# more. In a layer of BERT that trains with PyTorch on a V100, element-wise operations and normalisations do 0.2 % of all
 # FLOP and take 39 % of the time ([Ivanov and others, 2021](https://arxiv.org/abs/2007.00072), published).
 #
 # **To remember.** Most operations between the matrix products cost their bytes and not their arithmetic. GELU in five operations reads or writes 11
@@ -331,13 +330,13 @@ print("the five calls: " + ", ".join(units.text(time_s, "s") for time_s in times
 
 # %% [markdown] tags=["explain"]
 # The first call is [*cold*](glossary.md#cold-call). It also has to load code of the library and to prepare memory, and a process does most of that
-# only once. On the EPYC it took 1,473 times as long as the median of the other four (measured). If you time a short program by running it once, you
-# have mostly timed its start.
+# only once. On the EPYC it took 1,473 times as long as the median of the other four, and on a Xeon 24 times in one process and 712 in another
+# (measured). If you time a short program by running it once, you have mostly timed its start.
 #
 # The later calls are *warm*, but they are not equal either, because a computer always has other things to do. Look for the slowest of your last
 # four. It pulls their mean up, but it hardly moves their median.
 #
-# **Your turn.** Time a function yourself. The check gives you a clock of its own, and one of the warm calls takes far too long on it.
+# **Your turn.** Time a function yourself. The check brings a clock on which one of the warm calls takes far too long.
 
 
 # %% tags=["yours"] yours="cold_and_warm" takes=5
@@ -411,7 +410,12 @@ def cold_and_warm(function, clock, runs=9):
 
 
 # %% tags=["hide-input", "nbval-ignore-output"]
-first_s, later_s = cold_and_warm(lambda: half_a @ half_b, time.perf_counter)
+def times_of_a_product():
+    x = torch.rand(64, 64)
+    return cold_and_warm(lambda: x @ x, time.perf_counter)
+
+
+first_s, later_s = helpers.run_limited(times_of_a_product, timeout_s=60).unwrap()
 print(f"by your function: first {units.text(first_s, 's')}, later {units.text(later_s, 's')}")
 
 
@@ -426,12 +430,10 @@ sentence = "the first product of a process takes longer than a later one"
 timing.claim(sentence, fresh.cold_s / fresh.median_s, at_least=1, evidence=fresh)
 
 # %% [markdown]
-# In this process the product above was warm already, so its first call is no longer special. `helpers.measure` times a program in this way from now
-# on. To compare programs, `helpers.compare` runs them *in turns*, because a busy moment then makes all of them slower, and the ratio of their times
-# survives.
+# In Part 1 the programs ran *in turns*, because a busy moment then makes all of them slower, and the ratio of their times survives.
 #
 # Does a warm median always give the same rate? Suppose that you copy matrices of three sizes, each of them alone and again and again. The copy goes
-# to a matrix that exists already, so no call has to ask for new memory. In our model all three have the same rate, because it is the same program.
+# to a matrix that exists already, so no call asks for new memory. Our model gives all three the same rate, because it is the same program.
 
 # %% tags=["hide-input", "predict", "slide", "slide-output"] minutes=1 axis=[0.1, 1000]
 size_ratio = helpers.predict(
@@ -442,7 +444,7 @@ size_ratio = helpers.predict(
 size_ratio
 
 
-# %% tags=["run"]
+# %% tags=["hide-input", "run"]
 def measure_copy(n):
     source, target = torch.rand(2, n, n)
     return helpers.measure(lambda: target.copy_(source), budget_s=0.5)
@@ -479,13 +481,12 @@ timing.claim(sentence, ratio, at_least=1.2, evidence=list(copies.values()))
 #
 # Here is the one insight of this lesson. A rate is not a property of a machine, as its weight is. It belongs to a machine *and* to what the machine
 # was doing when you measured it. So whenever you read a rate, in a data sheet or in your own notebook, ask what was running, on how much data, and
-# what had run before. A benchmark that repeats one small operation flatters it, because in a network each operation runs between others.
+# what had run before.
 #
 # **To remember.** Time warm calls and take the median, because a cold call can take 1,000 times as long. A rate holds under the conditions of its
 # measurement. The same copy on the same core moved 19.7 GB/s in turns and 71.4 GB/s alone.
 #
-# This sounds like bad news for predictions. But it also tells you how to make a good one, because you can measure the rate on the same kind of work.
-# How far does that carry?
+# But you can make a good prediction if you measure the rate on the same kind of work. How far does that carry?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A long run from a short one"
 # ## Part 4: the time of a training run
@@ -628,8 +629,8 @@ miss = 6 * taken_s[1] / taken_s[6] if usable else None
 timing.claim(sentence, miss, at_least=1.2, evidence=evidence)
 
 # %% [markdown] tags=["explain"]
-# On the EPYC one epoch took 0.62 s and the start 1.9 s, so six epochs should take 1.9 + 6 × 0.62, or 5.6 s (modelled). They took 5.35 s (measured),
-# because all epochs do the same kind of work, under the same conditions.
+# On the EPYC six epochs should take 1.9 + 6 × 0.62, or 5.6 s (modelled). They took 5.35 s (measured), because all epochs do the same kind of work,
+# under the same conditions.
 #
 # Now a large run. The authors of LLaMA trained a model with 7 billion parameters on 1.0 trillion tokens in 82,432 GPU hours
 # ([Touvron and others, 2023a](https://arxiv.org/abs/2302.13971), Tables 2 and 15, published). Later they trained Llama 2 70B on 2.0 trillion tokens,
@@ -637,8 +638,7 @@ timing.claim(sentence, miss, at_least=1.2, evidence=evidence)
 # the work and the rate.
 #
 # The work is a count. In the forward pass each parameter costs two operations per token, a multiplication and an addition. The backward pass
-# computes two products of the same size, one for the gradient of the weights and one for the gradient of the layer's input, and that makes four
-# more.
+# computes two products of the same size, for the gradients of the weights and of the layer's input, which makes four more.
 
 # %%
 # parameters, from the published shapes of the matrices, which LLaMA 7B and Llama 2 7B share
@@ -659,7 +659,7 @@ large_hours = helpers.predict(
 )
 large_hours
 
-# %% tags=["run"]
+# %% tags=["hide-input", "run"]
 hours = 6 * large * 2e12 / rate / 3600
 source = "Touvron and others, 2023b, Table 2"
 
@@ -669,12 +669,12 @@ large_hours.reveal(modelled=hours, published=1_720_320, source=source)
 # %% [markdown] tags=["explain"]
 # The large model needs 6 × 69 billion × 2 trillion, or 8.3·10²³ operations. Divided by the rate of the small run, this is 6.1·10⁹ seconds, or 1.69
 # million GPU hours, 2 % less than published. Such an error is luck, since for the six other models of the two papers the same division misses by
-# 5 to 21 %. Notice also that the 6 cancels here, because both runs have it. You need it as soon as the rate comes from a data sheet.
+# 5 to 21 %. The 6 cancels here, because both runs have it, but you need it as soon as the rate comes from a data sheet.
 #
 # In Part 1 it was wrong by a factor of 51 to count only operations. It is right here, because both runs spend their time in the same kind of large
 # matrix products, so neither of them waits for data.
 #
-# Turn it yourself. The figure begins with a third run, LLaMA with 65 billion parameters on 2,048 A100s. It says 22.4 days, and its authors report
+# Turn it yourself. The figure begins with a third run, LLaMA with 65 billion parameters on 2,048 A100s. It says 22.5 days, and its authors report
 # about 21 (published). How many A100s train Llama 2 70B, with its 69 billion parameters, within a month? What can you train in a week on eight?
 
 # %% tags=["hide-input"]
