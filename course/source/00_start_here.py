@@ -477,7 +477,7 @@ timing.claim(sentence, ratio, at_least=1.2, evidence=list(copies.values()))
 # The rate also depends on the programs that ran before. In turns with the products, the copy of Part 1 moved 19.7 GB/s on the EPYC. Alone, the same
 # copy moved 71.4 GB/s (measured). So even the answer to the bet has two values there, since `a @ b` took 40 times as long as `a * b` in turns, and
 # 176 times as long when each of them ran alone. On a machine that does nothing else, the two values may be close.
-# [The appendix](appendix/00_start_here.ipynb) finds out who takes the copy's place in the cache.
+# [The appendix](appendix/00_start_here.ipynb) asks who takes the place of the copy in the cache.
 #
 # Here is the one insight of this lesson. A rate is not a property of a machine, as its weight is. It belongs to a machine *and* to what the machine
 # was doing when you measured it. So whenever you read a rate, in a data sheet or in your own notebook, ask what was running, on how much data, and
