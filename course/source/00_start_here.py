@@ -36,8 +36,8 @@
 # > time = work / rate
 #
 # So far it has given us 1.8 s. At the end of this lesson you will give it the published bill of a language model with 7 billion parameters, and it
-# will tell you what a model of ten times the size cost, which read twice as much text. You need a little PyTorch, and no GPU, because everything
-# here runs on one core of your processor.
+# will predict the bill of a model that has ten times as many and was trained on twice as much text. You need a little PyTorch, and no GPU, because
+# everything here runs on one core of your processor.
 
 # %% tags=["hide-input"]
 import statistics
@@ -100,7 +100,7 @@ programs = {
 }
 turns = helpers.compare(programs, precision=0.1, budget_s=5)
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Operations are wrong by a wide margin"
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Operations are wrong by a wide margin"
 bet.reveal(modelled=2048, measured=turns.candidate("a @ b").time_ratio)
 for name in ("a * b", "a @ b"):
     print(name, "takes", units.text(turns.candidate(name).median_s, "s"))
@@ -273,10 +273,10 @@ activations = {
 }
 fusion = helpers.compare(activations, precision=0.1, budget_s=4)
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="One pass over the data is faster than five"
+# %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="One pass over the data is faster than five"
 fusion_ratio.reveal(modelled=11 / 2, measured=fusion.candidate("five operations").time_ratio)
 for row in fusion.candidates:
-    print(row.name, "takes", units.text(row.median_s, "s"))
+    print(f"{row.name}: {units.text(row.median_s, 's')}")
 
 # %% tags=["hide-input"]
 assert torch.allclose(gelu(x), gelu_in_five(x), atol=1e-5)
@@ -341,9 +341,9 @@ print("the five calls: " + ", ".join(units.text(time_s, "s") for time_s in times
 
 # %% tags=["yours"] yours="cold_and_warm" takes=5
 def cold_and_warm(function, clock, runs=9):
-    """Return two times in seconds, that of the first call and the median of ``runs`` later ones.
+    """Return the seconds of the first call, and then the median of ``runs`` later ones.
 
-    Call ``function()`` and time each call alone. ``clock()`` returns the time now, in seconds.
+    Call ``function()`` and time each call alone. ``clock()`` returns the time in seconds.
     """
     times_s = []
     for _ in range(runs + 1):
@@ -668,7 +668,7 @@ large_hours.reveal(modelled=hours, published=1_720_320, source=source)
 
 # %% [markdown] tags=["explain"]
 # The large model needs 6 × 69 billion × 2 trillion, or 8.3·10²³ operations. Divided by the rate of the small run, this is 6.1·10⁹ seconds, or 1.69
-# million GPU hours, 2 % less than published. Such an error is luck, since for the six other models of the two papers the same division misses by
+# million GPU hours, 2 % less than published. So small an error is luck, since for the six other models of the two papers the same division misses by
 # 5 to 21 %. The 6 cancels here, because both runs have it, but you need it as soon as the rate comes from a data sheet.
 #
 # In Part 1 it was wrong by a factor of 51 to count only operations. It is right here, because both runs spend their time in the same kind of large
@@ -683,8 +683,8 @@ start_here.explore_training()
 # %% [markdown]
 # About 2,400 A100s train Llama 2 70B within a month. In a week eight of them train 1 billion parameters on 0.1 trillion tokens.
 #
-# **To remember.** A training run takes about 6 × parameters × tokens operations. With a rate from a smaller run of the same kind, such a prediction
-# of GPU hours was wrong by 2 to 21 %.
+# **To remember.** A training run takes about 6 × parameters × tokens operations. With the rate of a smaller run of the same kind, our predictions of
+# GPU hours were wrong by 2 to 21 %.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## Back to the bet
