@@ -37,7 +37,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from helpers import units
-from helpers._checks import one_of
+from helpers.checks import one_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -53,7 +53,7 @@ if "machine_card" not in dir(helpers):
 from torch.nn.functional import gelu
 
 from helpers import exercises, plotting, timing, units
-from helpers.studies import decoding, start_here
+from helpers.studies import decoding, matrix_product, start_here
 
 check = exercises.checks_of("start_here")
 torch.set_num_threads(1)  # one core
@@ -117,7 +117,7 @@ for name in ("a * b", "a @ b"):
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="The product uses each element many times"
 alt = "An element of a makes one result of a * b, and a row of results of a @ b."
-plotting.show(plotting.draw_products(4, title="Uses of one element, at n = 4"), alt=alt)
+plotting.show(matrix_product.draw_products(4, title="Uses of one element, at n = 4"), alt=alt)
 
 # %% tags=["slide", "slide-output"] minutes=2 numbers=[["a \\* b does ([\\d.]+ FLOP)", "for every byte in a * b"], ["a @ b does ([\\d.]+ FLOP)", "for every byte in a @ b"]] headline="A program that does little per byte waits for bytes"
 moved_bytes = 3 * 4 * 1024**2  # three matrices of float32

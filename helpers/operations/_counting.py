@@ -25,10 +25,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from helpers import steps
 from helpers.operations import _backward as backward, _tally as tally
 from helpers.operations._known import OnShapes
-from helpers.operations._optimizer import StepRecorder, one_by_one, owners_of_storages
+from helpers.operations._optimizer import OptimizerRecorder, one_by_one, owners_of_storages
 from helpers.operations._report import OperationProfile
 from helpers.operations._specs import NOTHING, Call, Operator, mapped, operator_of, spec_of, storage_of
-from helpers.operations._trace import FunctionRecorder, Trace, is_recurrence
+from helpers.operations._trace import FunctionRecorder, OperatorTrace, is_recurrence
 
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
@@ -39,7 +39,7 @@ class OperationCounter:
     """The operations of what runs inside ``with helpers.count_ops() as ops``, up to now. Lesson 07."""
 
     def __init__(self) -> None:
-        self._run = Running()
+        self._run = RunningTrace()
         self._open = ExitStack()
 
     def __enter__(self) -> OperationCounter:
@@ -53,7 +53,7 @@ class OperationCounter:
         """Return the sums as a profile: the models that ran are rows, and what ran outside of them is its own."""
         run = self._run
         for (name, owner), calls in run.free.items():
-            run.tally.cells[tally.Cell(owner, name, "forward", "free")] = calls, NOTHING
+            run.tally.cells[tally.CallGroup(owner, name, "forward", "free")] = calls, NOTHING
         return tally.profile(run, run.tally, "", run.optimizer)
 
     def table(self, by: str = "layer") -> pd.DataFrame:
@@ -111,7 +111,7 @@ class _Everything(nn.Module):
 _Everything.__name__ = "count_ops"
 
 
-class Running(Trace):
+class RunningTrace(OperatorTrace):
     """The sums over what runs, made while it runs."""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class Running(Trace):
         self.tally = tally.Tally()
         self.optimizer: str | None = None
         self._phase: str | None = "forward"
-        self._step: StepRecorder | None = None
+        self._step: OptimizerRecorder | None = None
         self._is_muted = False
         self._inside: dict[Any, tally.Tally] = {}
         # What is known of the nodes of autograd's graph, by their numbers: a chain of (the one before, what, owner).
@@ -162,7 +162,7 @@ class Running(Trace):
 
     def _begin_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.optimizer = type(optimizer).__name__
-        self._step = StepRecorder(owners_of_storages(optimizer, self.parameter_owner))
+        self._step = OptimizerRecorder(owners_of_storages(optimizer, self.parameter_owner))
 
     def _end_step(self, *_: Any) -> None:
         self._step = None

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from helpers.operations._shapes import batch_sizes, everywhere, result_of
 from helpers.operations._specs import META, Operator, mapped, not_dense, shape_only, tensors_in, written
-from helpers.operations._trace import Trace, is_recurrence
+from helpers.operations._trace import OperatorTrace, is_recurrence
 from helpers.steps import ForwardError
 
 # Values are kept of so many elements at most: the masks of 512 sequences of 512, and 2 MB.
@@ -37,7 +37,7 @@ _IGNORING = frozenset({"zeros_like", "ones_like", "full_like", "empty_like", "ra
 """Operators that use the shape and type of their operand, and not its values."""
 
 
-class OnShapes(Trace):
+class OnShapes(OperatorTrace):
     """The record of one forward pass on shapes: nothing is computed but values that are known."""
 
     _has_memory = False

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from helpers import steps
-from helpers._checks import boolean, one_of
+from helpers.checks import boolean, one_of
 from helpers.operations import _backward as backward, _tally as tally
 from helpers.operations._known import OnShapes
 from helpers.operations._optimizer import optimizer_calls
 from helpers.operations._report import OperationProfile
 from helpers.operations._specs import META
-from helpers.operations._trace import Trace
+from helpers.operations._trace import OperatorTrace
 from helpers.steps import ForwardError as ForwardError, ModelError as ModelError
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -76,11 +76,15 @@ def profile_ops(
     if values:
         _check_values(model)
     with torch.inference_mode(False), nullcontext() if values else steps.nothing_left(model), steps.preserved(model):
-        return _counted(model, given, Trace(model) if values else OnShapes(model), optimizer, inputs_need_grad)
+        return _counted(model, given, OperatorTrace(model) if values else OnShapes(model), optimizer, inputs_need_grad)
 
 
 def _counted(
-    model: nn.Module, given: steps.Arguments, trace: Trace, optimizer: steps.OptimizerFactory | None, need_grad: bool
+    model: nn.Module,
+    given: steps.Arguments,
+    trace: OperatorTrace,
+    optimizer: steps.OptimizerFactory | None,
+    need_grad: bool,
 ) -> OperationProfile:
     arguments = _stand_ins(model, given, trace, need_grad=need_grad)
     try:
@@ -117,9 +121,9 @@ def _check_values(model: nn.Module) -> None:
                          "make the model on the CPU, or count it without values=True")  # fmt: skip
 
 
-def _stand_ins(model: nn.Module, given: steps.Arguments, trace: Trace, *, need_grad: bool) -> steps.Arguments:
+def _stand_ins(model: nn.Module, given: steps.Arguments, trace: OperatorTrace, *, need_grad: bool) -> steps.Arguments:
     """Return what computes in place of what the caller gave; shapes become tensors of the model's type."""
-    is_real = type(trace) is Trace
+    is_real = type(trace) is OperatorTrace
 
     def stand_in(leaf: Any) -> torch.Tensor:
         if isinstance(leaf, steps.Shape) and is_real:
@@ -140,7 +144,7 @@ def _name_of(optimizer: Any) -> str | None:
 
 
 def _explained(
-    error: Exception, model: nn.Module, trace: Trace, arguments: steps.Arguments, is_from_shape: bool
+    error: Exception, model: nn.Module, trace: OperatorTrace, arguments: steps.Arguments, is_from_shape: bool
 ) -> steps.ForwardError:
     """Return the error to raise: which layer failed, on what input, and what to do."""
     while isinstance(error.__cause__, steps.ForwardError):
@@ -165,7 +169,9 @@ def _explained(
     return steps.ForwardError(message)
 
 
-def _place(error: Exception, model: nn.Module, trace: Trace, arguments: steps.Arguments) -> tuple[str, nn.Module, str]:
+def _place(
+    error: Exception, model: nn.Module, trace: OperatorTrace, arguments: steps.Arguments
+) -> tuple[str, nn.Module, str]:
     """Return the innermost module whose forward raised, with its path, and what it was given."""
     place, traceback = ("", model, steps.described((*arguments.positional, arguments.named))), error.__traceback__
     while traceback is not None:

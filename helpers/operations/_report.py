@@ -6,14 +6,14 @@ from dataclasses import field, replace
 
 import pandas as pd
 
-from helpers import _trees as trees, results
-from helpers._checks import whole_number
+from helpers import results, trees
+from helpers.checks import whole_number
 from helpers.results import Record
 
 _SHAPE_LETTERS = 24
 _COLUMNS = {"forward MAC": "forward_macs", "forward FLOP": "forward_flops", "backward MAC": "backward_macs",
             "forward B": "forward_traffic_bytes", "FLOP/B": "forward_flops_per_byte"}  # fmt: skip
-_LAYOUT = trees.Layout(
+_LAYOUT = trees.ColumnLayout(
     columns=(trees.Column("output"), trees.Column("calls", 5), *(trees.Column(title, 12) for title in _COLUMNS)),
     bar_title="share of FLOP",
     share_of="the forward FLOPs",

@@ -3,7 +3,7 @@
 Two interception layers of torch work together. A function mode sees the functions of torch, above autograd; a
 dispatch mode below autograd sees every operator that is left, inside modules and outside, and notes its shapes.
 
-:class:`Trace` runs the forward on real tensors and puts back what it writes;
+:class:`OperatorTrace` runs the forward on real tensors and puts back what it writes;
 :class:`~helpers.operations._known.OnShapes` runs it on shapes alone.
 """
 
@@ -46,7 +46,7 @@ _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_fo
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
-class Trace:
+class OperatorTrace:
     """The record of one forward pass on real tensors: calls, free calls, and the modules that made them."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -189,8 +189,8 @@ class Trace:
     def _recurrence(self, func: Any, args: tuple) -> Any:
         record = Recurrence(func, args, self._stack[-1])
 
-        def short(shortened: tuple) -> tuple[Trace, Any]:
-            trace = Trace(nn.Module())
+        def short(shortened: tuple) -> tuple[OperatorTrace, Any]:
+            trace = OperatorTrace(nn.Module())
             pairs = zip(tensors_in(args), tensors_in(shortened), strict=True)
             trace._weights = {storage_of(new) for old, new in pairs if storage_of(old) in self._weights}
             with trace._operators_recorded():
@@ -322,7 +322,7 @@ def _is_composite(func: Any) -> bool:
 class _DispatchRecorder(TorchDispatchMode):
     supports_higher_order_operators = True
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: OperatorTrace) -> None:
         super().__init__()
         self._trace = trace
 
@@ -340,7 +340,7 @@ class _DispatchRecorder(TorchDispatchMode):
 
 
 class FunctionRecorder(TorchFunctionMode):
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: OperatorTrace) -> None:
         super().__init__()
         self._trace = trace
 
@@ -362,7 +362,7 @@ _FUNCTIONS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 _FEW = 2  # from here on a further step adds the same; the first and the last differ from those between them
 
 
-class Share(NamedTuple):
+class ShortSequence(NamedTuple):
     """The record of a short sequence, and how many times it counts in the whole."""
 
     times: int
@@ -383,7 +383,7 @@ class Recurrence:
 
     def __init__(self, func: Callable[..., Any], args: tuple, owner: int) -> None:
         self.func, self.args, self.owner = func, args, owner
-        self.shares: list[Share] = []
+        self.shares: list[ShortSequence] = []
 
     def follow(self, record: Callable[[tuple], tuple[Any, Any]]) -> None:
         """Let ``record(arguments)`` run the short sequences."""
@@ -392,7 +392,7 @@ class Recurrence:
         for times, steps in ((1 - further, min(length, _FEW)), (further, _FEW + 1)):
             if times:
                 trace, outputs = record(self._of_length(steps))
-                self.shares.append(Share(times, trace, tuple(outputs)))
+                self.shares.append(ShortSequence(times, trace, tuple(outputs)))
 
     def _of_length(self, steps: int) -> tuple:
         """Return the arguments on shapes for so many steps, each tensor a leaf of its own graph."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import nbformat
 
-from helpers.widgets._answers import NO_PREDICTION
+from helpers.widgets import NO_PREDICTION
 from tools.authoring import minutes
 from tools.authoring.lesson import Lesson
 from tools.authoring.problem import Problem
