@@ -64,14 +64,15 @@ def draw_runs(taken_s: Mapping[int, float], *, modelled_s: Mapping[int, float]) 
     axes.plot(list(modelled_s), list(modelled_s.values()), color=MODELLED, label="modelled")
     axes.plot(known, [taken_s[epochs] for epochs in known], "o", color=MEASURED, markersize=9, label="measured")
     axes.plot(longest, taken_s[longest], "*", color=_LATER, markersize=18, label="measured, after the model")
-    axes.plot(min(modelled_s), start_s, "x", color=MODELLED, markersize=10)
+    axes.plot(min(modelled_s), start_s, "x", color=MODELLED, markersize=10, markeredgewidth=2)
     axes.annotate(
         f"the start, {units.text(start_s, 's')} (modelled)",
         (min(modelled_s), start_s),
-        xytext=(14, -6),
+        xytext=(10, -22),  # below the line, which rises
         textcoords="offset points",
     )
-    axes.set(xlabel="epochs", ylabel="time of the run", xlim=(-0.1, 1.05 * longest), ylim=(0, None))
+    highest = 1.15 * max(*taken_s.values(), *modelled_s.values())
+    axes.set(xlabel="epochs", ylabel="time of the run", xlim=(-0.3, 1.05 * longest), ylim=(0, highest))
     plotting.unit_axis(axes, "y", "s")
     axes.legend(loc="lower right")
     return drawn
@@ -80,17 +81,18 @@ def draw_runs(taken_s: Mapping[int, float], *, modelled_s: Mapping[int, float]) 
 def explore_training() -> None:
     """Display the days of a training run as a figure to turn: parameters, tokens, GPUs and what they reach.
 
-    The work is six operations per parameter and token, and a GPU's peak is that of its data sheet. Lesson 00.
+    The work is six operations per parameter and token, and a GPU's peak is that of its data sheet. It begins with
+    LLaMA 65B, which took about 21 days on 2,048 A100s (Touvron and others, 2023, section 2.4). Lesson 00.
     """
     plotting.explore(
         title="How many days does a training run take?",
         alt="A bar of the days of a training run, above a week, a month and a quarter of a year.",
         inputs=[
-            Slider("billions", "billion parameters", [0.1, 1, 3, 7, 13, 34, 69, 180, 405], 69),
-            Slider("tokens", "trillion tokens", [0.02, 0.1, 0.5, 1, 2, 5, 15], 2),
+            Slider("billions", "parameters (billions)", [0.1, 1, 3, 7, 13, 34, 65, 69, 180, 405], 65),
+            Slider("tokens", "tokens (trillions)", [0.02, 0.1, 0.5, 1, 1.4, 2, 5, 15], 1.4),
             Menu("gpu", "GPU", {name: {"P": peak} for name, peak in _PEAKS.items()}, "A100"),
-            Slider("gpus", "GPUs", [1, 8, 64, 512, 1024, 2048, 4096, 16384], 2048),
-            Slider("reached", "% of the peak", [10, 20, 30, 39, 50, 60], 39),
+            Slider("gpus", "number of GPUs", [1, 8, 64, 512, 1024, 2048, 2400, 4096, 16384], 2048),
+            Slider("reached", "reached of the peak (%)", [10, 20, 30, 40, 44, 50, 60], 44),
         ],
         formulas={
             "operations": "6 * billions * 1e9 * tokens * 1e12",
