@@ -14,6 +14,7 @@ from ._steps import (
     gelu as gelu,
     load_pixels as load_pixels,
     load_tensor as load_tensor,
+    plant_fault as plant_fault,
     product_shapes as product_shapes,
 )
 from ._tracing import (

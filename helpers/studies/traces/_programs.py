@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from helpers import native
 from helpers.results import Record
 
 _KERNEL = re.compile(r"(\w+) = async_compile\.cpp_pybinding\(\[.*?\], r?'''\n(.*?)'''\)", re.DOTALL)
+_SHORT = {r"at::vec::Vectorized<float>": "Vector", r"static_cast<int64_t>\((\w+?)L?\)": r"\1"}
 _BUFFER = re.compile(r"= empty_strided_cpu\(")
 _PRODUCT = re.compile(r"extern_kernels\.\w+\(|torch\.ops\.mkldnn\.")
 
@@ -22,7 +24,7 @@ class Program(Record):
     """What Inductor wrote: its C++ kernels, their loops, the buffers that it makes and the library's products.
 
     ``kernels`` are the names, ``source`` the C++ of the first kernel from its function on, without the preamble.
-    Lesson 13.
+    ``loop`` is the body of its first loop, with short names for types. Lesson 13.
     """
 
     kernels: tuple[str, ...]
@@ -30,6 +32,17 @@ class Program(Record):
     buffers: int
     products: int
     source: str
+
+    @property
+    def loop(self) -> str:
+        """The first loop, from its head to its last store, without casts of integers and long names of types."""
+        lines = self.source.splitlines()
+        first = next(place for place, line in enumerate(lines) if "for(" in line)
+        last = max(place for place, line in enumerate(lines) if ".store(" in line or "] = " in line)
+        text = textwrap.dedent("\n".join(lines[first : last + 1]))
+        for pattern, short in _SHORT.items():
+            text = re.sub(pattern, short, text)
+        return text
 
 
 class Passes(Record):

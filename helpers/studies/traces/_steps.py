@@ -156,3 +156,15 @@ class TrainingStep:
         with record_function("optimizer"):
             self.optimizer.step()
         return loss
+
+
+def plant_fault(step: TrainingStep) -> TrainingStep:
+    """Plant in ``step`` a fault that lesson 13 does not show, and return it. Its exercises look for it in a trace."""
+    for parameter in step.network.parameters():
+        parameter.register_hook(_refuse_nan)
+    return step
+
+
+def _refuse_nan(gradient: torch.Tensor) -> None:
+    if torch.isnan(gradient).any().item():
+        raise FloatingPointError("a gradient holds NaN; take a smaller learning rate")

@@ -192,3 +192,12 @@ def test_inductor_writes_one_loop_for_gelu():
 def test_a_function_without_a_kernel_is_refused():
     with pytest.raises(RuntimeError, match="wrote no C"):
         traces.write_program(lambda a: a @ a, torch.ones(64, 64))
+
+
+def test_the_exercises_fault_is_a_hook_on_each_gradient():
+    step = traces.plant_fault(traces.TrainingStep(**REPAIRED))
+    calls = Counter(call["name"] for call in traces.trace_step(step))
+    assert (calls["aten::isnan"], calls["aten::item"]) == (28, 56)
+    next(step.network.parameters()).data.fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="holds NaN"):
+        step(0)
