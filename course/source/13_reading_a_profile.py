@@ -15,7 +15,7 @@
 #     objectives:
 #       - draw|drew a training step as a timeline, and found where no operator runs
 #       - name|named a fault from operator counts, which repeat exactly
-#       - predict|predicted how long a GPU waits for launches, and what a wait costs it
+#       - predict|predicted how long a GPU is idle while its CPU sets the pace
 #       - count|counted the graphs that a compiler makes of a network
 #       - say|said when compiling pays, and when it comes too early
 # ---
@@ -263,8 +263,7 @@ def gaps(bars, least):
 
 # %% right="gaps" style=2
 def gaps(bars, least):
-    neighbours = zip(bars[:-1], bars[1:], strict=True)
-    every = [[before["ts"] + before["dur"], after["ts"]] for before, after in neighbours]
+    every = [[before["ts"] + before["dur"], after["ts"]] for before, after in pairwise(bars)]
     return list(filter(lambda gap: gap[1] - gap[0] >= least, every))
 
 
@@ -485,7 +484,8 @@ repairs.claim(
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 100]
 idle = helpers.predict(
-    "If each launch takes 5 µs and each kernel 2 µs, what percentage of the time is the GPU idle?",
+    "If each launch takes 5 µs and each kernel 2 µs, "
+    "what percentage of the time is the GPU idle?",
     "%",
 )
 idle
@@ -510,7 +510,7 @@ plotting.show(
 # %% [markdown] tags=["explain"]
 # The GPU finishes after 2 µs and waits 3 µs for the next launch, so it is idle for 60 % of the time. A faster GPU would only wait longer, because the CPU
 # sets the pace. In the figure, the CPU may also wait for the GPU after some kernels. How long must kernels be before a GPU is busy nine tenths of the
-# time, if the CPU waits after every ten of them?
+# time, if the CPU waits after each of them?
 
 # %% tags=["hide-input"]
 traces.explore_launches()
@@ -530,9 +530,8 @@ traces.explore_launches()
 kernels = [20.0] * 158 + [2.0] * 252
 for waits in ([], [158]):  # the CPU waits before it launches this kernel
     queue = traces.run_queue(kernels, launch_us=5, waits=waits)
-    print(
-        f"{len(waits)} waits: {queue.kernels_us[-1][1]:,.0f} µs, idle {queue.idle_share:.1%}"
-    )
+    end_us = queue.kernels_us[-1][1]
+    print(f"waits: {len(waits)}, a step of {end_us:,.0f} µs, idle {queue.idle_share:.1%}")
 
 # %% [markdown] tags=["explain"]
 # The CPU has launched the 158 after 0.8 ms, while the GPU needs 3.2 ms for them. In the meantime the CPU launches all of Adam, so the GPU is never idle.
@@ -543,7 +542,7 @@ for waits in ([], [158]):  # the CPU waits before it launches this kernel
 # This is not only a matter of small networks. The authors of gpt-fast began with a plain program for Llama 2 7B on an A100, which wrote 25.5 tokens per
 # second (published). Reading the weights at the data sheet's [bandwidth](glossary.md#bandwidth) would allow 154, as you will compute in
 # [lesson 22](22_decoding.ipynb). They looked at a trace and saw that the CPU could not launch the kernels fast enough. They compiled the model, gave its
-# cache a fixed size, and reached 107.0 tokens per second with the same GPU and the same weights
+# [KV cache](glossary.md#kv-cache) a fixed size, and reached 107.0 tokens per second with the same GPU and the same weights
 # ([PyTorch blog](https://pytorch.org/blog/accelerating-generative-ai-2/), 2023).
 #
 # **To remember.** With launches of 5 µs, a GPU is idle for a part of the time if its kernels take less than 5 µs on average. Read results back
@@ -645,7 +644,7 @@ def cautious(images):
 
 
 broken = []
-torch.compile(cautious, backend=make_backend(broken))(images)
+logits = torch.compile(cautious, backend=make_backend(broken))(images)
 
 # %% tags=["hide-input"]
 print(f"graphs: {len(broken)}")
@@ -681,7 +680,8 @@ epoch_graphs.reveal(counted=len(epoch))
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 30]
 fusing = helpers.predict(
-    "By what factor does fusing GELU's eight operators reduce the bytes that they read and write?",
+    "By what factor does fusing GELU's eight operators "
+    "reduce the bytes that they read and write?",
     "x",
 )
 fusing
@@ -735,8 +735,9 @@ if not missing:
             )
 
 # %% tags=["hide-input", "look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Fewer bytes help where bytes were the limit"
+sizes = {128: "256 KB", 8192: "16 MB"}
 rows = {
-    f"{name} on {'256 KB' if size == 128 else '16 MB'}": f"{fusion.candidate('operators').time_ratio:.1f}"
+    f"{name} on {sizes[size]}": f"{fusion.candidate('operators').time_ratio:.1f}"
     for (name, size), fusion in fusions.items()
 }
 pd.DataFrame({"times as fast when fused": rows})
@@ -822,20 +823,21 @@ timing.claim(
     evidence=steps,
 )
 
+# %% [markdown] tags=["explain"]
+# How close was your bet? On our core four small repairs made the step 3.8 times as fast, and the compiler made it 4.6 times as fast in all. The network
+# still computes the same, since after 31 steps the losses with and without the four faults differ by less than one millionth. The compiler alone brought
+# only 1.15, because three fifths of the step were not the network at all.
+#
+# And look at the time that is left. At the beginning the products were a tenth of the step, so a processor that multiplied matrices in no time would have
+# made it only 1.1 times as fast. Now they are two fifths of it, and the same processor would make it 1.7 times as fast. Only after the repairs is
+# hardware that multiplies matrices faster worth its money.
+
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home
 #
 # 1. A table has no row for time without an operator.
 # 2. Counts and types repeat exactly, so compare them first.
 # 3. A compiler comes after the repairs, and not before.
-#
-# On our core four small repairs made the step 3.8 times as fast, and the compiler made it 4.6 times as fast in all. The network still computes the
-# same, since after 31 steps the losses with and without the four faults differ by less than one millionth. The compiler alone brought only 1.15, because
-# three fifths of the step were not the network at all.
-#
-# And look at the time that is left. At the beginning the products were a tenth of the step, so a processor that multiplied matrices in no time would have
-# made it only 1.1 times as fast. Now they are two fifths of it, and the same processor would make it 1.7 times as fast. Only after the repairs is
-# hardware that multiplies matrices faster worth its money.
 #
 # Is your own training slow? [My training is slow. Where do I look?](my_training_is_slow.md) has a row for each symptom. In the
 # [exercises](exercises/13_reading_a_profile_exercises.ipynb) you meet a step with a fault that you have not seen.

@@ -56,9 +56,9 @@ def explore_launches() -> None:
         title="How long is a GPU idle?",
         alt="Two curves of a GPU's idle share over the time of a kernel: without waits, and with a wait now and then.",
         inputs=[
-            Slider("kernel", "a kernel takes, µs", [1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200], 2),
-            Slider("launch", "a launch takes, µs", [0.5, 1, 2, 3, 4, 5, 6, 8, 10], 5),
-            Slider("kernels", "kernels between two waits", [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], 10),
+            Slider("kernel", "µs per kernel", [1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200], 2),
+            Slider("launch", "µs per launch", [0.5, 1, 2, 3, 4, 5, 6, 8, 10], 5),
+            Slider("kernels", "kernels between waits", [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], 10),
         ],
         formulas={
             "never": "100 * max(0, 1 - kernel / launch)",
