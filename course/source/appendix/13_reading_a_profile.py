@@ -112,7 +112,7 @@ def count_graphs(sizes, dynamic):
 
 
 for dynamic in (None, False, True):
-    print(f"dynamic={dynamic}: {count_graphs(range(128, 96, -1), dynamic)} graphs")
+    print(f"dynamic={dynamic}: {count_graphs(range(127, 95, -1), dynamic)} graphs")
 
 # %% [markdown]
 # By default, the first shape makes a graph for this shape alone. The second one makes PyTorch expect more of them, so it makes a graph in which the size of the
