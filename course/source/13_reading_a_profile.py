@@ -474,7 +474,7 @@ repairs.claim(
 # - The GPU runs them in their order
 # - Either of the two can be the slower one
 #
-# With a GPU the trace has two lines of bars. On the first one the CPU *launches* kernels. A [launch](glossary.md#kernel-launch) only puts the
+# With a GPU the trace has two lines of bars. On the first one the CPU issues [kernel launches](glossary.md#kernel-launch). A launch only puts the
 # [kernel](glossary.md#gpu-kernel) into a queue, so the CPU goes on to the next operator at once and runs ahead. On the second line the GPU runs the
 # kernels, each as soon as it has been launched and the one before it has ended. We had no GPU for this lesson, so the numbers of this part are modelled or
 # published.

@@ -75,7 +75,8 @@ inside, across, again = "bars inside a label", "bars across the border of labels
 
 
 def pairs(function, labels, bars):
-    return sorted(dict(function(labels, bars)).items())
+    times = function(labels, bars)
+    return times if isinstance(times, exercises.NotYet) else sorted(times.items())
 
 
 slips = {(("load", 7),): "Return the time without a bar, and not the time of the bars"}
@@ -205,7 +206,8 @@ def call_of(name, start, end):
 
 
 def counted(function, calls, name):
-    return sorted(dict(function(calls, name)).items())
+    counts = function(calls, name)
+    return counts if isinstance(counts, exercises.NotYet) else sorted(counts.items())
 
 
 linear = [call_of("linear", 0, 10), call_of("copy", 2, 3), call_of("copy", 4, 5)]
