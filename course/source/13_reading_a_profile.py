@@ -360,7 +360,7 @@ def what_changed(before, after):
     return {name: (before[name], after[name]) for name in before | after}
 
 
-# %% wrong="what_changed" says="the cells below need dict"
+# %% wrong="what_changed" says="need a dictionary"
 def what_changed(before, after):
     before, after = (Counter(call["name"] for call in calls) for calls in (before, after))
     changed = (name for name in before | after if before[name] != after[name])

@@ -101,14 +101,28 @@ def what_changed(checks: Checks) -> None:
     checks.returns(
         "the result is a dictionary from names to pairs",
         (before[:3], after[:2]),
+        call=_with_tuples,
         expected={"b": (2, 1)},
         kind=dict,
+        mistakes={
+            (("b", (2, 1)),): "The cells below need a dictionary, and not a list of pairs."
+        },
     )
 
 
 def _sorted(function, before, after):
     changed = function(before, after)
     return sorted((name, *counts) for name, counts in dict(changed).items())
+
+
+def _with_tuples(function, before, after):
+    """Return the changes with their counts as tuples, because lists serve the cells below as well."""
+    changed = function(before, after)
+    return (
+        {name: tuple(counts) for name, counts in changed.items()}
+        if isinstance(changed, dict)
+        else changed
+    )
 
 
 def make_backend(checks: Checks) -> None:
