@@ -268,8 +268,8 @@ MUTATIONS = (
     Mutation(
         "13",
         "helpers/studies/traces/_tracing.py",
-        'if kind == "double" and shape',
-        'if kind == "double"',
+        'kind == "double" and shape for',
+        'kind == "double" for',
         "a Python number taken for a float64 tensor",
         "calls take a float64 tensor",
     ),
