@@ -705,7 +705,9 @@ else:
     print(program.loop)
 
 # %% tags=["hide-input"]
-if not missing:
+if missing:
+    print("kernels: not counted, because there is no C++ compiler")
+else:
     counts = len(program.kernels), program.loops, program.buffers
     print("kernels: {}, loops: {}, buffers: {}".format(*counts))
 
