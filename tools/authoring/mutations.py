@@ -266,6 +266,22 @@ MUTATIONS = (
         "leaked.reveal(",
     ),
     Mutation(
+        "13",
+        "helpers/studies/traces/_tracing.py",
+        'kind == "double" and shape for',
+        'kind == "double" for',
+        "a Python number taken for a float64 tensor",
+        "calls take a float64 tensor",
+    ),
+    Mutation(
+        "13",
+        "helpers/studies/traces/_queue.py",
+        "start = max(cpu, gpu)",
+        "start = max(begin, gpu)",
+        "a kernel that starts before its launch has ended",
+        "for waits in ([], [158])",
+    ),
+    Mutation(
         "22",
         "helpers/models.py",
         "shape = len(self.blocks), 2, whole_number",

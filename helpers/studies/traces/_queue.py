@@ -1,0 +1,48 @@
+"""A CPU that launches kernels into a queue and a GPU that runs them: a model without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from helpers.checks import numbers, real
+from helpers.results import Record
+
+
+class Queue(Record):
+    """When the CPU launched each kernel and when the GPU ran it: (start, end) in microseconds each.
+
+    ``idle_share`` is the part of the time, from the first launch to the end of the last kernel, in which no kernel
+    runs. Lesson 13.
+    """
+
+    launches_us: tuple[tuple[float, float], ...]
+    kernels_us: tuple[tuple[float, float], ...]
+    idle_share: float
+
+
+def run_queue(kernels_us: Sequence[float], *, launch_us: float, waits: Collection[int] = ()) -> Queue:
+    """Return the :class:`Queue` of kernels that take ``kernels_us`` each, launched one after the other.
+
+    A kernel starts when it is launched and the kernel before it has ended. Before it launches a kernel whose number is
+    in ``waits``, the CPU waits until the GPU has run all earlier ones, as ``.item()`` does. Handing the value to Python
+    takes no time here. Raises ValueError for no kernels and for a time that is not above 0. Lesson 13.
+
+    >>> round(run_queue([2.0] * 100, launch_us=5).idle_share, 2)
+    0.6
+    """
+    lengths = numbers("kernels_us", kernels_us, above=0)
+    if not lengths:
+        raise ValueError("no kernels; give the microseconds of at least one")
+    launch = real("launch_us", launch_us)
+    if not launch > 0:
+        raise ValueError(f"launch_us={launch_us!r} must be above 0, because a launch takes time")
+    cpu = gpu = 0.0
+    launches, kernels = [], []
+    for place, length in enumerate(lengths):
+        begin = max(cpu, gpu) if place in waits else cpu
+        cpu = begin + launch
+        start = max(cpu, gpu)
+        gpu = start + length
+        launches.append((begin, cpu))
+        kernels.append((start, gpu))
+    return Queue(tuple(launches), tuple(kernels), 1 - sum(lengths) / gpu)
