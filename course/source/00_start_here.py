@@ -14,7 +14,7 @@
 #     needs: []
 #     objectives:
 #       - model|modelled the time of a program from its bytes, its operations and two rates
-#       - tell|told which operations of PyTorch wait for data, and made them wait less
+#       - tell|told which operations of PyTorch wait for data, and what fusing them saves
 #       - time|timed an operation so that the time means something
 #       - estimate|estimated a training run from a smaller one, your own and that of Llama 2 70B
 # ---
@@ -106,8 +106,8 @@ for name in ("a * b", "a @ b"):
     print(name, "takes", units.text(turns.candidate(name).median_s, "s"))
 
 # %% [markdown] tags=["explain"]
-# The operations were wrong by a wide margin. On the EPYC `a @ b` took 33.6 ms, 40 times as long as `a * b` (measured), and the two lines above are
-# your machine's. To see why, turn the formula around and compute a rate, which is work divided by time. On the EPYC `a * b` did 1.05 million
+# The operations were wrong by a wide margin. On the EPYC `a @ b` took 33.6 ms, 40 times as long as `a * b` in the median round (measured), and the two lines
+# above are your machine's. To see why, turn the formula around and compute a rate, which is work divided by time. On the EPYC `a * b` did 1.05 million
 # [FLOP](glossary.md#flop), or floating-point operations, in 0.86 ms, which is 1.2 billion per second. In 33.6 ms `a @ b` did 2.15 billion, which is
 # 64 billion per second. So the product is not surprisingly quick. It is `a * b` that is surprisingly slow, as if the core were waiting for something.
 #
@@ -474,10 +474,10 @@ timing.claim(sentence, ratio, at_least=1.2, evidence=list(copies.values()))
 # your core from one call to the next. The largest takes 134 MB, and in most machines this has to come from memory. (A server's largest cache may
 # be larger than that, but a virtual machine shares it with others, and we do not know how much of it each of them gets.)
 #
-# The rate also depends on the programs that ran before. In turns with the products, the copy of Part 1 moved 19.7 GB/s on the EPYC. Alone, the same
-# copy moved 71.4 GB/s (measured). So even the answer to the bet has two values there, since `a @ b` took 40 times as long as `a * b` in turns, and
-# 176 times as long when each of them ran alone. On a machine that does nothing else, the two values may be close.
-# [The appendix](appendix/00_start_here.ipynb) asks who takes the place of the copy in the cache.
+# The rate also depends on what ran before. Alone, a copy finds its matrices in a cache, where its own last call has left them. In turns, something else
+# has used the cache meanwhile, and [the appendix](appendix/00_start_here.ipynb) finds out what. On the EPYC the copy of Part 1 moved 71.4 GB/s alone and
+# 19.7 GB/s in turns (measured). So even the bet has two answers there, 176 times alone and 40 times in turns. On a quiet machine they lie closer, as the
+# last line above may show.
 #
 # Here is the one insight of this lesson. A rate is not a property of a machine, as its weight is. It belongs to a machine *and* to what the machine
 # was doing when you measured it. So whenever you read a rate, in a data sheet or in your own notebook, ask what was running, on how much data, and
@@ -669,8 +669,8 @@ large_hours.reveal(modelled=hours, published=1_720_320, source=source)
 # million GPU hours, 2 % less than published. So small an error is luck, since for the six other models of the two papers the same division misses by
 # 5 to 21 %. The 6 cancels here, because both runs have it, but you need it as soon as the rate comes from a data sheet.
 #
-# In Part 1 it was wrong by a factor of 51 to count only operations. It is right here, because both runs spend their time in the same kind of large
-# matrix products, so neither of them waits for data.
+# In Part 1 it was wrong by a factor of 51 to count only operations, because the two programs did not wait for the same thing. Here both runs consist of
+# the same kind of large matrix products. Whatever keeps them below the data sheet keeps both of them there, so the rate of one holds for the other.
 #
 # Turn it yourself. The figure begins with a third run, LLaMA with 65 billion parameters on 2,048 A100s. It says 22.5 days, and its authors report
 # about 21 (published). How many A100s train Llama 2 70B, with its 69 billion parameters, within a month? What can you train in a week on eight?
@@ -679,7 +679,8 @@ large_hours.reveal(modelled=hours, published=1_720_320, source=source)
 start_here.explore_training()
 
 # %% [markdown]
-# About 2,400 A100s train Llama 2 70B within a month. In a week eight of them train 1 billion parameters on 0.1 trillion tokens.
+# By the model, Llama 2 70B takes 1.69 million GPU hours, and a month has 720, so about 2,340 A100s would train it within a month. In a week eight A100s do
+# 8 × 604,800 × 1.36·10¹⁴, or 6.6·10²⁰ operations. Divided by 6, these are enough for 1 billion parameters and 0.1 trillion tokens, for example.
 #
 # **To remember.** A training run takes about 6 × parameters × tokens operations. With the rate of a smaller run of the same kind, our predictions of
 # GPU hours were wrong by 2 to 21 %.

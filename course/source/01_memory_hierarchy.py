@@ -697,7 +697,8 @@ print(f"the bet: {core_lines:.1f} lines x {walk_wait} / {wait} = {factor:.1f} ti
 # %% [markdown] tags=["explain"]
 # For the wait we take that of main memory without a translation, because a loop in order needs a new page only once in 64 lines. The waits get longer when many lines
 # are on their way, so your core keeps at least as many in flight. The random walk has a single line in flight, and each of its waits includes
-# a translation. The last line multiplies these two causes, the lines in flight and the ratio of the two waits, and their product is the bet.
+# a translation. The last printed row multiplies these two causes, the lines in flight and the ratio of the two waits. Their product must be the bet, because
+# all come from the same times. It tests nothing, but it divides the bet into its causes.
 #
 # **To remember.** Bytes in flight are bandwidth times latency. A core has 1 line in flight if each address comes from the load before. One of the Golden Cove family has
 # up to 16 if it knows the addresses, and up to 48 if the prefetcher can guess them.

@@ -110,7 +110,7 @@ per_parameter.reveal(modelled=2 + 2 + 4 + 4 + 4, counted=counted)
 # parameter vanishes when the result is rounded. Fine-tuning makes such updates all the time, since at a learning rate of 10⁻⁵ Adam moves a
 # parameter of 0.02 by about 1/2,000 of its value. The optimizer therefore keeps a float32 copy of every parameter and adds the updates there. With
 # the two averages, which stay in float32 as well, the sum is 2 + 2 + 4 + 4 + 4 bytes. With `torch.autocast` all four values stay in float32, so it is
-# 4 × 4, the same number. Mixed precision makes a step faster and its tokens cheaper, but not its parameters.
+# 4 × 4, the same number, and during the forward and the backward pass a copy of the weights in 16 bits comes on top. Mixed precision makes a step faster and its tokens cheaper, but not its parameters.
 #
 # For Llama 2 7B this first line of the ledger is 6.74·10⁹ × 16 bytes, or 107.8 GB. The GPU would be full four times over before we have counted a
 # single token.
@@ -260,10 +260,11 @@ modelled = 64 * image_bytes / weight_bytes
 times_weights.reveal(modelled=modelled, counted=saved_bytes(lenet, images) / weight_bytes)
 
 # %% [markdown] tags=["explain"]
-# The hook counts 2.05 million bytes, 12.4 times the weights (counted). Each image leaves 7,708 values behind, and max pooling also saves the index of each
-# maximum, an integer of 8 bytes. The batch multiplies all of it by 64.
+# The hook counts 2.05 million bytes, 12.4 times the weights (counted). Each image leaves 5,780 values of 4 bytes behind, and max pooling also saves the index
+# of each of its 1,120 maxima, an integer of 8 bytes. Together these are 32,080 bytes. The batch multiplies all of it by 64.
 #
-# Now count a block of Llama 2. This is the block, with the attention of [lesson 22](22_decoding.ipynb) inside.
+# Now count a block of Llama 2. This is the block, with the attention of [lesson 22](22_decoding.ipynb) inside. Its norms are PyTorch's LayerNorm, where Llama
+# has RMSNorm, because both save their input and hardly anything else.
 
 
 # %% tags=["slide", "slide-code"] minutes=1 headline="A gated block: attention, then three linear layers"
@@ -636,10 +637,12 @@ modelled = [max(14 * parameters + 5.3e6 * tokens, 16 * parameters) for tokens in
 fall.reveal(modelled=modelled[0] - modelled[1], counted=peaks[2048] - peaks[1024])
 
 # %% [markdown] tags=["explain"]
-# It falls by 8,192 bytes, which are the 1,024 token ids that are no longer there, and otherwise not at all. For both lengths we counted 108.3 GB, because the end of the backward pass sets the peak, and no saved activation is left by then. (The 0.5 GB
-# above 107.8 GB is a float32 copy of one large gradient inside the optimizer.) Until that moment the activations use the space that the gradients will need
-# later, which is 2 bytes per parameter, and that of the copy, together 14.0 GB. Divided by 5.3 MB, about 2,600 tokens fit into them. If a step has fewer, a
-# shorter sequence saves no memory at all.
+# It falls by 8,192 bytes, which are the 1,024 token ids that are no longer there, and otherwise not at all. For both lengths we counted 108.3 GB, because the end of the
+# backward pass sets the peak, and no saved activation is left by then.
+#
+# The end needs 14.0 GB more than the beginning has without activations. Of these, 13.5 GB are the gradients, 2 bytes per parameter, and 0.5 GB is a float32 copy of one
+# large gradient inside the optimizer, which our line above leaves out. Until the end comes, this space is free for activations. At 5.3 MB per token, about 2,600
+# tokens fit into it. If a step has fewer, a shorter sequence saves no memory at all.
 #
 # **To remember.** The peak is a moment and not a sum. For a 7B in mixed precision, tokens raise it only above about 2,600 per step.
 #
@@ -802,7 +805,7 @@ working_set.explore_memory()
 # %% [markdown]
 # So the parameters are the problem, and one division tells how large it is. In 24 GB, each of 6.74 billion parameters may take 3.6 bytes. Adam's averages shrink from 8 to
 # 2 bytes if they are stored in 8 bits (Dettmers and others, 2022), but a parameter then still takes 10. Plain SGD in bfloat16 has neither averages nor a copy, and takes 4, which is
-# still too much. To train every parameter here, a step must never hold all the gradients at once. GaLore (Zhao and others, 2024) keeps gradients and averages small by projecting them, and
+# still too much. To train every parameter here, a step must never hold all the gradients at once, or a memory outside of the GPU must hold a part. GaLore (Zhao and others, 2024) keeps gradients and averages small by projecting them, and
 # its authors pre-trained a 7B on a GPU with 24 GB (published).
 #
 # The other way is to let only a few parameters learn. A frozen parameter needs no gradient, no averages and no copy, so it takes 2 bytes. LoRA (Hu and others, 2021) freezes the

@@ -14,10 +14,10 @@
 #     needs: ["02", "11"]
 #     objectives:
 #       - write|wrote attention that keeps its keys and values, and in which query heads share them
-#       - predict|predicted the time of a decoding step from its bytes, and found where your machine needs longer
+#       - predict|predicted the time of a decoding step from its bytes
 #       - say|said how many users bring the owner of a GPU half of all that a batch can bring
 #       - explain|explained why half the bytes do not double the tokens per second
-#       - apply|applied the rule that accepts draft tokens without changing the text
+#       - apply|applied the rule that accepts draft tokens and keeps the model's distribution
 # ---
 
 # %% [markdown] tags=["objectives"]
@@ -478,7 +478,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("users")
 # is thirty times the 64th part, and it is still faster than anybody reads. The last row of the table looks poor. Three times as many users bring the
 # owner not even half as much again, because most of the bytes are now caches, which are not shared. The weights are 15.0 GB and a cache is
 # 0.26 GB, so the two weigh the same at 57 users. At that number the owner sells half of what even an endless batch
-# could bring, because half of the time goes to the weights. Beyond it, the batch mostly adds bytes that serve one user each. At about 240 users the
+# could bring, because half of the time goes to the weights. Beyond it, most of each step goes to the caches. At about 240 users the
 # GPU is full, since 80 GB less 16 GB for the whole model leaves no more room.
 #
 # Turn it yourself. Where do the caches outweigh the weights if each text has 8,000 tokens? Which batch still gives everybody 50 tokens per second?
@@ -837,7 +837,7 @@ timing.claim(sentence, five, at_most=4, evidence=passes)
 # token cost time.
 #
 # **To remember.** Four draft tokens, each accepted with probability 0.7, give 2.77 tokens per pass. On an H100 checking them is nearly free while all
-# users together have fewer than about 295 tokens in a pass.
+# users together have fewer than about 295 tokens in a pass, by the arithmetic of the data sheet.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## Back to the bet
@@ -847,9 +847,9 @@ timing.claim(sentence, five, at_most=4, evidence=passes)
 # 3. Drafts keep the text and save passes.
 #
 # Each of the 64 users gets 105 tokens per second, because they share 15.0 GB of weights but not the 16.8 GB of their caches. A single user keeps the
-# GPU's arithmetic 0.3 % busy and 64 users 10 %, and beyond 57 users a larger batch mostly adds bytes that are not shared. Grouped heads have divided
+# GPU's arithmetic 0.3 % busy and 64 users 10 %, and beyond 57 users most of each step goes to the caches. Grouped heads have divided
 # the caches by four, 8-bit weights and caches would double each user's speed to 211, and drafts that are accepted with probability 0.7 give a single user
-# about 2.3 times as many tokens. All of these came from one line, and you have measured its terms on your own machine.
+# about 2.3 times as many tokens. Nearly all of this came from one line, whose first term you have measured on your own machine.
 #
 # The [exercises](exercises/22_decoding_exercises.ipynb) cut the cache into pages, fill a server's places, choose how far to draft, and judge a web
 # page's tokens per second. How fewer bits change what a model writes, and how several GPUs divide the weights, is in
