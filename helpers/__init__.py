@@ -6,4 +6,14 @@
 from helpers import _faces as faces
 
 __version__ = "1.0.0"
-__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)
+_MOVED = {
+    "access": "helpers.studies.data_movement",
+    "feeding": "helpers.studies.input_pipeline",
+    "layouts": "helpers.studies.parallel_plans",
+    "numbers": "helpers.studies.numbers",
+    "simulators": "helpers.studies.simulators",
+    "sources": "helpers.studies.sgd_parallelism",
+    "sparse": "helpers.studies.sparsity",
+    "stack": "helpers.studies.stack",
+}
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__, moved=_MOVED)

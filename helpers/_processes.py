@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from helpers._checks import short
+from helpers.checks import short
 
 KEPT_OUTPUT_BYTES = 50_000  # at the beginning, and as much at the end
 

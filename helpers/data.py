@@ -26,8 +26,8 @@ import pandas as pd
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from helpers import _console as console, storage
-from helpers._checks import choice, whole_number
+from helpers import console, storage
+from helpers.checks import choice, whole_number
 
 SOURCES = ("packaged", "torchvision")
 SPLITS = ("train", "test")

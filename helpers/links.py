@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from helpers._checks import short
+from helpers.checks import short
 from helpers.results import Record
 
 
@@ -54,7 +54,7 @@ class PublishedLink(Record):
 def checked_link(name: str, value: object) -> Link:
     """Return ``value``. Raises TypeError unless it is a :class:`Link`."""
     if not isinstance(value, Link):
-        raise TypeError(f"{name} is a helpers.parallel.Link(bandwidth_bytes_per_s, latency_s), not {short(value)}")
+        raise TypeError(f"{name} is a helpers.links.Link(bandwidth_bytes_per_s, latency_s), not {short(value)}")
     return value
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from helpers._checks import choice, whole_number
+from helpers.checks import choice, whole_number
 
 VARIANTS = ("standard", "lecture")
 

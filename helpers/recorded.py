@@ -25,17 +25,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from helpers import _console as console, hardware, results, storage, units
-from helpers._checks import one_of, short
+from helpers import console, hardware, results, storage, units
+from helpers.checks import one_of, short
 
 # What each lesson records: a name, and the function without arguments that measures it. To register a
 # measurement, add its line here; the function returns a results.Result.
 RECORDERS: dict[str, dict[str, str]] = {
     "00": {"products": "helpers.recorded:measure_products", "first calls": "helpers.recorded:measure_first_call"},
-    "01": {"limits": "helpers.hardware:probe", "links": "helpers.access:measure_links"},
+    "01": {"limits": "helpers.hardware:probe", "links": "helpers.studies.data_movement:measure_links"},
     "02": {"matrix products": "helpers.studies.matrix_product:measure_products"},
-    "10": {"copying": "helpers.feeding:measure_copying"},
-    "11": {"peers": "helpers.operations:count_with_peers"},
+    "10": {"copying": "helpers.studies.input_pipeline:measure_copying"},
+    "11": {"peers": "helpers.studies.peers:count_with_peers"},
     "18": {"story": "helpers.studies.fused_bias:measure_story"},
     "18-cpu": {"compilers": "helpers.studies.fused_bias:measure_compilers"},
     "17": {

@@ -28,6 +28,7 @@ Lesson 00.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 import json
 import math
@@ -37,7 +38,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from helpers import units
-from helpers._checks import one_of
+from helpers.checks import one_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,9 +146,19 @@ def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> Resul
 
 def derived(result_type: type[ResultType], *sources: Any, **own: Any) -> ResultType:
     """Return a ``result_type`` with fields ``own``; another field is that of the first of ``sources`` that has it."""
-    names = [field.name for field in dataclasses.fields(result_type) if field.name not in own]
-    found = {name: getattr(source, name) for source in reversed(sources) for name in names if hasattr(source, name)}
-    return result_type(**found, **own)
+    for name in _names(result_type):
+        if name not in own:
+            for source in sources:
+                value = getattr(source, name, dataclasses.MISSING)
+                if value is not dataclasses.MISSING:
+                    own[name] = value
+                    break
+    return result_type(**own)
+
+
+@functools.cache
+def _names(result_type: type[Result]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(result_type))
 
 
 def row_of(rows: Sequence[ResultType], what: str, **wanted: Any) -> ResultType:

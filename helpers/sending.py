@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from helpers import recorded, results, storage
-from helpers._checks import one_of, short
+from helpers.checks import one_of, short
 
 # What is recorded for each lesson, and the result that it is.
 RESULTS: dict[str, dict[str, str]] = {
     "00": {"products": "helpers.timing:Comparison", "first calls": "helpers.timing:CudaTiming"},
-    "01": {"limits": "helpers.hardware:MachineLimits", "links": "helpers.access._copies:SystemLinks"},
+    "01": {"limits": "helpers.hardware:MachineLimits", "links": "helpers.studies.data_movement._copies:SystemLinks"},
     "02": {"matrix products": "helpers.studies.matrix_product:ProductTimes"},
-    "10": {"copying": "helpers.feeding._starvation:CopyingTable"},
+    "10": {"copying": "helpers.studies.input_pipeline._starvation:CopyingTable"},
     "17": {
         "placements on CUDA": "helpers.studies.constant_weights:CudaTimes",
         "growing networks on CUDA": "helpers.studies.constant_weights:CudaTimes",

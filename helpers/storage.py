@@ -25,7 +25,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from helpers import _console as console, results
+from helpers import console, results
 
 _COURSE = "deep-learning-hardware-course"
 _OF_A_COURSE = Path("recorded", "00.json")  # by this file a folder is known to be the course's

@@ -14,7 +14,7 @@ import math
 import re
 from decimal import Decimal
 
-from helpers._checks import boolean, real, whole_number
+from helpers.checks import boolean, real, whole_number
 
 DECIMAL_PREFIXES = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "": 1, "k": 10**3, "K": 10**3, "M": 10**6,
                     "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}  # fmt: skip

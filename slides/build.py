@@ -55,7 +55,7 @@ class BuiltDeck(Result):
 
 
 @dataclass(frozen=True)
-class Frame(Result):
+class DeckFrame(Result):
     """What stands around the slides of a deck, as text.
 
     ``page`` is the browser's title, ``eyebrow`` and ``lead`` stand above the title slide's heading and list, ``notes``
@@ -95,7 +95,7 @@ def render(notebook: NotebookNode, *, name: str, folder: Path = COURSE) -> str:
     return render_deck(deck, notebook, frame=_lesson_frame(deck))
 
 
-def render_deck(deck: Deck, notebook: NotebookNode, *, frame: Frame) -> str:
+def render_deck(deck: Deck, notebook: NotebookNode, *, frame: DeckFrame) -> str:
     """Return the HTML of ``deck``, whose parts are cells of ``notebook``; nothing is written.
 
     Raises AssetError when reveal.js or MathJax is not installed.
@@ -131,8 +131,8 @@ def where(path: Path) -> str:
     return path.relative_to(SLIDES.parent).as_posix() if path.is_relative_to(SLIDES.parent) else str(path)
 
 
-def _lesson_frame(deck: Deck) -> Frame:
-    return Frame(
+def _lesson_frame(deck: Deck) -> DeckFrame:
+    return DeckFrame(
         page=f"{deck.number} {deck.title}",
         eyebrow=f"Lesson {deck.number} · {deck.facts}",
         lead="You will be able to",
@@ -140,7 +140,7 @@ def _lesson_frame(deck: Deck) -> Frame:
     )
 
 
-def _resources(deck: Deck, frame: Frame) -> dict[str, object]:
+def _resources(deck: Deck, frame: DeckFrame) -> dict[str, object]:
     return {
         "page": frame.page,
         "eyebrow": frame.eyebrow,
@@ -158,7 +158,7 @@ def _resources(deck: Deck, frame: Frame) -> dict[str, object]:
     }
 
 
-def _deck_notebook(notebook: NotebookNode, deck: Deck, frame: Frame) -> NotebookNode:
+def _deck_notebook(notebook: NotebookNode, deck: Deck, frame: DeckFrame) -> NotebookNode:
     """Return a notebook of the cells on slides alone, each with what the template needs in ``metadata.deck``."""
     cells = []
     spoken = 0.0

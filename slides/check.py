@@ -41,7 +41,7 @@ _SCRIPT = Path(__file__).with_name("check.js")
 
 
 @dataclass(frozen=True)
-class Problem(Result):
+class SlideProblem(Result):
     """One thing that is wrong; ``slide`` counts from 1, and 0 stands for the whole deck."""
 
     slide: int
@@ -62,7 +62,7 @@ class Examination(Result):
     lowest_contrast: float
     smallest_text_px: float
     least_filled: float
-    problems: tuple[Problem, ...]
+    problems: tuple[SlideProblem, ...]
 
 
 def examine(browser: Browser, deck: Path, *, mode: str = "light") -> Examination:
@@ -106,11 +106,13 @@ def look(opened_deck: OpenDeck, deck: Path, mode: str, pictures: Path | None = N
         slides.append(page.evaluate(script, [index, LIMITS]))
         if pictures:
             page.screenshot(path=pictures / f"{deck.stem}_{index + 1:02}_{mode}.png")
-    whole = [Problem(slide=0, kind="page", detail=complaint) for complaint in dict.fromkeys(opened_deck.complaints)]
+    whole = [
+        SlideProblem(slide=0, kind="page", detail=complaint) for complaint in dict.fromkeys(opened_deck.complaints)
+    ]
     beyond = [url for url in dict.fromkeys(opened_deck.requested) if url != address]
-    whole += [Problem(slide=0, kind="request", detail=url[:200]) for url in beyond]
+    whole += [SlideProblem(slide=0, kind="request", detail=url[:200]) for url in beyond]
     on_slides = [
-        Problem(slide=number, kind=kind, detail=detail)
+        SlideProblem(slide=number, kind=kind, detail=detail)
         for number, slide in enumerate(slides, start=1)
         for kind, detail in slide["problems"]
     ]
@@ -128,16 +130,18 @@ def look(opened_deck: OpenDeck, deck: Path, mode: str, pictures: Path | None = N
     )
 
 
-def _of_the_deck(slides: Sequence[dict[str, Any]]) -> Iterator[Problem]:
+def _of_the_deck(slides: Sequence[dict[str, Any]]) -> Iterator[SlideProblem]:
     """What is wrong with the row of slides: its bet, its titles, its end."""
     if slides[1]["layout"] != "question" and slides[1]["title"] != "The bet":
-        yield Problem(slide=2, kind="opening", detail="the deck does not open with its bet, a question")
+        yield SlideProblem(slide=2, kind="opening", detail="the deck does not open with its bet, a question")
     titles = [slide["title"] for slide in slides]
     for number, title in enumerate(titles, start=1):
         if title in titles[: number - 1]:
-            yield Problem(slide=number, kind="title", detail=f"{title!r} is said twice; state what this slide shows")
+            yield SlideProblem(
+                slide=number, kind="title", detail=f"{title!r} is said twice; state what this slide shows"
+            )
     if slides[-1]["layout"] != "close":
-        yield Problem(slide=len(slides), kind="close", detail="the deck does not end with what to take home")
+        yield SlideProblem(slide=len(slides), kind="close", detail="the deck does not end with what to take home")
 
 
 def main(arguments: Sequence[str]) -> int:

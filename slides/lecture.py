@@ -22,7 +22,7 @@ from nbformat.v4 import new_markdown_cell, new_notebook
 from helpers import hardware, storage, units
 from slides import evidence
 from slides.browser import BrowserError, running
-from slides.build import BUILD, COURSE, BuiltDeck, Frame, find_lessons, read_notebook, render_deck, where
+from slides.build import BUILD, COURSE, BuiltDeck, DeckFrame, find_lessons, read_notebook, render_deck, where
 from slides.cells import KEYS, Deck, SlideError, read_slides
 from slides.pdf import print_deck
 
@@ -56,7 +56,7 @@ def plan(path: Path = _PLAN, *, short: bool = False) -> list[Slide]:
     return [slide for slide in slides if slide.get("short") or not short]
 
 
-def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) -> tuple[Deck, NotebookNode, Frame]:
+def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) -> tuple[Deck, NotebookNode, DeckFrame]:
     """Return the deck of ``slides``, a notebook of the cells on it, and what stands around them.
 
     ``course`` holds the lessons' notebooks and, in its folder appendix, those of appendices. Raises SlideError for a
@@ -79,7 +79,7 @@ def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) 
         slides=read_slides(cells, title=TITLE, name=_PLAN.name, folder=course),
     )
     footers = [", ".join(dict.fromkeys(number for number, *_ in slide.get("cells", ()))) for slide in slides]
-    frame = Frame(
+    frame = DeckFrame(
         page=TITLE,
         eyebrow=f"Lecture · {deck.facts}",
         lead="Why does training take a data centre, and what would you build?",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from helpers.plotting.player._play import BEGINS, SCRIPT
+from helpers.plotting.player import BEGINS, SCRIPT
 
 # On a slide a frame takes the theme's colours, through the shadow tree: white becomes the page.
 _ON_A_SLIDE = SCRIPT.replace("background: white", "background: var(--figure-page, white)").replace(

@@ -17,7 +17,7 @@ from typing import Any
 from bs4 import BeautifulSoup
 
 from helpers.results import Result
-from helpers.widgets._answers import NO_PREDICTION, read_number
+from helpers.widgets import NO_PREDICTION, read_number
 from slides.markdown import plain_text
 
 

@@ -289,11 +289,11 @@ def install() -> None:
 
 def shorten() -> None:
     """Let the recorders take the same path on little: few candidates, small matrices, no time to spend."""
-    from helpers import access, feeding, hardware, recorded
-    from helpers.feeding import _starvation as starvation
+    from helpers import hardware, recorded
     from helpers.hardware.limits import _cuda as limits, _library as library
-    from helpers.studies import constant_weights, fused_bias, matrix_product
+    from helpers.studies import constant_weights, data_movement, fused_bias, input_pipeline, matrix_product
     from helpers.studies.constant_weights import _cuda_timing as cuda_timing
+    from helpers.studies.input_pipeline import _starvation as starvation
 
     plan = replace(limits.cuda_plan(), latency_s=0.2, whole_s=0.4, kernel_s=1e-4, most_bytes=2**22,
                    types=("float32",), products=library.Budget())  # fmt: skip
@@ -304,9 +304,9 @@ def shorten() -> None:
     starvation._RECORDED_STEPS = 6
     short = {
         "probe": lambda: hardware.probe(refresh=True),
-        "links": lambda: access.measure_links(file_bytes=2**20, budget_s=0.01),
+        "links": lambda: data_movement.measure_links(file_bytes=2**20, budget_s=0.01),
         "products": lambda: matrix_product.measure_products(32, budget_s=0.01),
-        "copying": feeding.measure_copying,
+        "copying": input_pipeline.measure_copying,
         "story": lambda: fused_bias.measure_story(batches=(2, 4), budget_s=0.01),
         "placements": lambda: constant_weights.measure_cuda(candidates=256, budget_s=0.01),
         "growth": lambda: constant_weights.measure_growth(candidates=256, budget_s=0.01),

@@ -18,16 +18,14 @@ BY_LESSON = {"tests/course/test_copies_run.py", "tests/course/test_lessons.py", 
 # Files that use what takes a process seconds to start, and then all tests in it share.
 TOGETHER = {
     "the ranks of conftest.py": (
-        "tests/helpers/feeding/test_feeding_fairness.py",
-        "tests/helpers/layouts/test_choosing.py",
-        "tests/helpers/layouts/test_footprint.py",
-        "tests/helpers/layouts/test_strategy_costs.py",
+        "tests/helpers/studies/input_pipeline/test_feeding_fairness.py",
+        "tests/helpers/studies/parallel_plans/test_choosing.py",
+        "tests/helpers/studies/parallel_plans/test_footprint.py",
+        "tests/helpers/studies/parallel_plans/test_strategy_costs.py",
         "tests/helpers/parallel/test_collectives.py",
         "tests/helpers/parallel/test_costs_on_ranks.py",
-        "tests/helpers/parallel/test_equal.py",
-        "tests/helpers/parallel/test_schedules.py",
-        "tests/helpers/parallel/test_sleeping_devices.py",
-        "tests/helpers/sources/test_ensembles.py",
+        "tests/helpers/studies/data_parallel/test_sleeping_devices.py",
+        "tests/helpers/studies/sgd_parallelism/test_ensembles.py",
     ),
     "the process from which those that mark are forked": (
         "tests/course/test_grading_class.py",

@@ -89,7 +89,7 @@ def test_a_file_that_the_notice_does_not_name_is_seen():
 
 
 def test_a_table_under_a_licence_of_others_names_it_in_the_notice():
-    sources = tomllib.loads((ROOT / "helpers/hardware/history.toml").read_text())["sources"]
+    sources = tomllib.loads((ROOT / "helpers/studies/history/history.toml").read_text())["sources"]
     assert "CC BY 4.0" in sources["rupp"][0]
     assert [words for words in (sources["rupp"][1], "Karl Rupp", "BY 4.0", "Epoch AI") if words not in NOTICE] == []
 

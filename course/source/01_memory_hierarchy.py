@@ -23,17 +23,17 @@
 # # Memory hierarchy
 #
 # A buffer of 512 MiB consists of 8.4 million pieces of 64 bytes, which are called [cache lines](glossary.md#cache-line). A core reads one number from each
-# line, from the first line to the last. Then it reads the same lines again, each exactly once, but in random order. The bytes are the same, the number of
-# loads is the same, and the core is the same. Only this is different. Each line contains the number of the next one, as in a linked list, so the core
-# learns where to look only when the line before has arrived.
+# line, from the first line to the last. Then it reads the same lines again, each exactly once, on a random walk. The bytes are the same, the number of
+# loads is the same, and the core is the same. But two things are different. The order is random, and each line contains the number of the next one, as in
+# a linked list, so the core learns where to look only when the line before has arrived.
 #
 # [Lesson 00](00_start_here.ipynb) would divide the bytes by a rate and find no difference at all. At the 51.2 GB/s that the memory of a Ryzen 9
 # 5950X delivers by its data sheet, either walk takes 10.5 ms. But this leaves out the wait. The [latency](glossary.md#latency) of a load is the
 # time from asking for a byte until it arrives, and [bandwidth](glossary.md#bandwidth) is the rate at which bytes arrive once they flow. You pay for
-# the latency each time you follow a pointer, look up an embedding, or walk through a tensor along the wrong axis.
+# the latency each time a program follows a pointer, for example in a linked list, a hash table or a graph.
 #
 # We first measure a single wait, and find out whether a [cache](glossary.md#cache) or main memory has answered. Then we ask how much data arrives with it
-# and how many waits can overlap, and at the end how a GPU lives with a wait that is even longer.
+# and how many waits can overlap, until we can say which of the two differences costs more. At the end we ask how a GPU lives with a wait that is even longer.
 
 # %% tags=["hide-input"]
 import mmap
@@ -51,14 +51,14 @@ torch.set_num_threads(1)  # the memory as one core sees it
 allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 MIB = 2**20
 
-# %% [markdown] tags=["slide"] minutes=1 headline="Does the order of the loads matter?"
+# %% [markdown] tags=["slide"] minutes=1 headline="How much slower is a linked list?"
 # ## The bet
 #
-# Does the order of the loads matter, if each line is read exactly once?
+# How much slower is a linked list than an array, if both have the same lines?
 #
 # - 512 MiB in 8.4 million lines of 64 bytes
 # - Once in the order of their addresses
-# - Is it slower at random, each line naming the next?
+# - Once at random, and each line names the next
 #
 # Nothing on this page so far decides it, so write down what you believe.
 
@@ -71,14 +71,14 @@ bet
 # %% [markdown] tags=["slide"] minutes=2 headline="A chase makes every load wait"
 # ## Part 1: the wait for one load
 #
-# How long does a core wait for one load? This comes first, because without a wait there would be nothing to hide.
+# How long does a core wait for one load? The random walk can tell us, because each of its loads has to wait for the one before.
 #
 # - Near the core are small memories, the caches
 # - A cache keeps copies of what was used last
 # - In a chase, each load waits for the one before
 #
-# An ordinary loop cannot tell how long a load waits, because a core sees the next addresses coming and asks for them early. The random walk
-# prevents this. It is called a *pointer chase*, and since each load has to wait for the one before, the time per load is the latency.
+# An ordinary loop cannot tell how long a load waits, because a core sees the next addresses coming and asks for them early. In the random
+# walk it does not see them. Such a walk is called a *pointer chase*, and its time per load is the latency.
 #
 # **Your turn.** The buffer has a row of eight integers for each line. Join all lines into one random cycle, so that `buffer[line, 0]` is the number
 # of the line that comes next. The largest buffer has 8.4 million lines, so write it with NumPy and without a loop.
@@ -217,13 +217,6 @@ caches = {
 stated = (f"{name} {units.text(size, 'B', binary=True)}" for name, size in caches.items())
 print("stated by the system:", ", ".join(stated) or "no caches")
 
-# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 1000]
-held = helpers.predict(
-    "Up to how many MiB can the buffer grow before the chase has to wait for main memory?",
-    "MiB",
-)
-held
-
 # %% [markdown]
 # How do we know that main memory answered? A processor has an instruction that throws a line out of all caches, and after it the next load must
 # go to main memory. So we chase twice, once round and round, and once directly after all lines of the buffer were thrown out. If the second
@@ -237,11 +230,6 @@ chased = memory_hierarchy.measure_waits(
 )
 waits = chased["large pages"]
 
-# %% tags=["look", "nbval-ignore-output"]
-last_cache = max(caches.values(), default=32 * MIB)  # a usual size, if none is stated
-held_bytes = waits.held_bytes
-held.reveal(modelled=last_cache / MIB, measured=held_bytes and held_bytes / MIB)
-
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Where the curves meet, main memory answers"
 alt = (
     "Over the size of the buffer the chase rises in steps to the time of a load after a flush."
@@ -249,12 +237,25 @@ alt = (
 plotting.show(memory_hierarchy.draw_waits(waits, caches=caches), alt=alt)
 
 # %% tags=["hide-input", "look", "nbval-ignore-output"]
+held_bytes = waits.held_bytes
 for power in (15, 18, 27):
     at = sizes.index(2**power)
     flushed = f", after a flush {units.text(waits.flushed_s[at], 's')}" if held_bytes else ""
     size = units.text(2**power, "B", binary=True)
     print(f"{size}: a load waits {units.text(waits.chase_s[at], 's')}{flushed}")
-if not held_bytes:
+if held_bytes:
+    held = units.text(held_bytes, "B", binary=True)
+    print(f"up to {held}, a load after a flush takes at least 1.5 times as long")
+    [apart] = memory_hierarchy.measure_waits(
+        walk,
+        one_cycle,
+        {"every eighth line": large.reshape(-1, 64)},
+        sizes_bytes=[32 * 1024],
+        flush=hardware.flush_caches,
+    ).values()
+    wait = units.text(apart.flushed_s[0], "s")
+    print(f"32.0 KiB, but only every eighth line of 256 KiB: after a flush {wait}")
+else:
     print(
         "Here no line could be thrown out of the caches, so only the steps of the curve tell."
     )
@@ -266,14 +267,20 @@ timing.claim(sentence, ratio, at_least=8, evidence=waits)
 
 # %% [markdown] tags=["explain"]
 # Follow the solid curve from the left. While the buffer fits into L1, a load takes a few nanoseconds, part of which is the arithmetic that turns the
-# number of a line into its address. Each further cache answers later, because a large memory takes room and signals need time to cross it. Wherever
-# the dashed curve is far above the solid one, a cache had the lines. Where the two meet, throwing the lines out changes nothing, so they
-# had not been there, and main memory had answered. The shape of the solid curve alone could not tell you this, because main memory is flat just as a cache is.
+# number of a line into its address. Each further cache answers later, because a large memory takes room and signals need time to cross it. If
+# the dashed curve is far above the solid one, a cache had the lines. Where the two meet, throwing the lines out changes nothing, so
+# main memory had answered before. The shape of the solid curve alone could not tell you this, because main memory is flat just as a cache is.
+#
+# Between a cache and main memory, the solid curve is a mixture. For example, at most half of a buffer of twice the size of L2 can be in L2. If L2 answers in 7 ns and main memory
+# in 120 ns, an average load takes at least (7 + 120) / 2, or 64 ns. The arrow marks the largest buffer in which a load takes 1.5 times as long or longer after the flush.
+#
+# In the smallest buffers the dashed curve can be lower, although all lines were thrown out. Their loads are so close to each other that the core takes them for a pattern
+# and fetches some lines early, by a prefetcher (Part 4). If we chase only through every eighth line, as for the last line above, a load takes about as long as in the large buffers.
 #
 # Do the curves meet at the size of your last cache, the last dotted line? On a laptop of your own they usually do. On a rented server they may meet much
-# earlier. The cache that the system states exists, but the whole server shares it, and most likely its other users have filled it. The server on which this
-# lesson was written states an L3 of 300 MiB. When its neighbours were busy, the curves met beyond L2, as if there were no L3 at all. In a quieter
-# quarter of an hour a load in 4 MiB took 36 ns (measured), far too short for main memory, so then the L3 had room for us.
+# earlier, because the whole server shares the stated cache, and most likely its other users have filled it. The server on which this lesson was written states an L3 of 300 MiB.
+# When its neighbours were busy, the curves met soon after L2, as if there were no L3 at all. In a quieter hour, a load in 4 MiB, twice the size of L2, took 46 ns (measured).
+# This is less than 64 ns, so then the L3 had some of our lines.
 #
 # **To remember.** A load takes a few nanoseconds in L1 and about 100 in main memory. The only caches that you can count on are those of your own core,
 # usually 0.5 to 2 MiB.
@@ -283,13 +290,13 @@ timing.claim(sentence, ratio, at_least=8, evidence=waits)
 # %% [markdown] tags=["slide"] minutes=2 headline="Every address has to be translated"
 # ## Part 2: the cost of a page
 #
-# What does a load wait for besides its data? We ask this now, because the bet has ordinary pages, and so far we had large ones.
+# What does a load wait for besides its data? So far we had large pages, whereas the buffer of the bet has ordinary ones.
 #
 # - Memory is handed out in pages, usually of 4 KiB
 # - A table says where each page really is
 # - The [TLB](glossary.md#tlb) keeps the translations that were used last
 #
-# A program never sees the real addresses of main memory. The system hands out memory in *pages*, and the core has to translate every address before it
+# The system hands out memory in *pages*, and the core has to translate every address of a program into the real one before it
 # can load anything. It keeps recent translations in a small cache of their own, the TLB. An Intel core of the Golden Cove family has
 # room for 2,048 of them (Bakhvalov, [Performance Analysis and Tuning on Modern CPUs](https://github.com/dendibakh/perf-book), 2024, published), and
 # 2,048 pages of 4 KiB cover 8 MiB. If a translation is not there, the core must read it from the table first, and the table is in memory like
@@ -308,8 +315,8 @@ if not has_large:
 
 # %% [markdown]
 # If the second number above is not 2 MiB, as on macOS and in some containers, your two curves will be alike, but you can still predict.
-# The 512 MiB are 131,072 pages of 4 KiB, of which a TLB of 2,048 entries holds 1.6 %. Almost every load then waits twice, once for
-# the translation and once for the data.
+# The 512 MiB are 131,072 pages of 4 KiB, of which a TLB of 2,048 entries holds 1.6 %. So almost every load has to read an entry of the table first.
+# The table has 8 bytes per page, which makes 1 MiB. If its entries come from main memory, each load waits twice, and if they are in L2, hardly longer than once.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 8]
 pages = helpers.predict(
@@ -330,32 +337,34 @@ slower = paged[page].chase_s[-1] / paged[other].chase_s[-1]
 pages.reveal(modelled=2, measured=slower if has_large else None)
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="Beyond the TLB the two kinds of pages part"
-alt = "Two curves over the size of the buffer: one up to the reach of the TLB, apart beyond."
+alt = (
+    "Two curves over the size of the buffer: close within the reach of the TLB, apart beyond."
+)
 covered_bytes = 2048 * mmap.PAGESIZE
 plotting.show(memory_hierarchy.draw_pages(paged, covered_bytes=covered_bytes), alt=alt)
 
 # %% tags=["hide-input", "look"]
 sentence = "in 512 MiB, a load takes longer with small pages than with large ones"
 evidence = list(paged.values()) if has_large else ()
-timing.claim(sentence, slower if has_large else None, at_least=1, evidence=evidence)
+timing.claim(sentence, slower if has_large else None, at_least=1.1, evidence=evidence)
 
 # %% [markdown] tags=["explain"]
-# As long as the pages fit into the TLB, the curves are one. Beyond it the small pages cost more, because the core needs a second wait to find out where
-# the data are, although the data are no farther away. The factor is usually less than 2, since a part of the table is still in the caches.
+# As long as the pages fit into the TLB, neither curve is clearly above the other. Far beyond it the small pages cost more, because the core first has to find out where
+# the data are, although the data are no farther away. The factor is less than 2 if a part of the table is still in the caches.
 #
 # The curve of the large pages may rise as well, although a TLB can translate 2 GiB of them. On a server in the cloud, which is a virtual
 # machine, the host translates every address a second time, and a look-up in both tables takes many more loads
 # ([Bhargava and others](https://doi.org/10.1145/1346281.1346286), 2008). This is a known cause of such a rise, but we have not tested whether it is the one here.
 #
-# **To remember.** With pages of 4 KiB, a TLB of 2,048 entries covers 8 MiB, and far beyond it a random load takes up to twice as long. On Linux, NumPy
+# **To remember.** With pages of 4 KiB, a TLB of 2,048 entries covers 8 MiB, and far beyond it a random load also waits for its translation. On Linux, NumPy
 # asks for large pages from 4 MiB on.
 #
 # And your bet? The random walk makes 8.4 million loads, and each takes as long as the last point of the upper curve. Reading in order is the loop that
-# numba compiled above, on the same pages. Do as many loads from the same memory take as long?
+# numba compiled above, on the same pages. Counted in bytes, both walks would take equally long.
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The same loads in another order take many times as long"
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The linked list takes many times as long"
 ordinary = paged[page]
-bet.reveal(modelled=1, measured=ordinary.chase_s[-1] / ordinary.in_order_s[-1])
+bet.reveal(measured=ordinary.chase_s[-1] / ordinary.in_order_s[-1])
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="In order, a load hardly waits at all"
 alt = "The chase is above the loop at every size, and far above it beyond the near caches."
@@ -374,14 +383,14 @@ print(f"at random: 8.4 million loads of {waited[0]} make {times[0]}")
 print(f"in order: 8.4 million loads of {waited[1]} make {times[1]}")
 
 # %% [markdown] tags=["explain"]
-# The slow side is explained. Each of its loads waits for main memory and for a translation, and nothing else happens meanwhile. But now the fast side is a
+# The slow side is explained. Each of its loads waits for main memory and for a translation. But now the fast side is a
 # riddle. In order, a load takes only a few nanoseconds, although its data come from the same far memory. Does a wait perhaps bring more than one
 # asks for?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="Memory moves whole lines"
 # ## Part 3: what a wait brings
 #
-# How much data comes with each wait? It comes next, because the cost of a wait depends on how much of it you use.
+# How much data comes with each wait? If one wait served several loads of the loop, that would explain its speed.
 #
 # - Memory moves lines of 64 bytes, 16 float32 values
 # - A load of one value moves its whole line
@@ -413,8 +422,7 @@ sentence = "a sixteenth of the additions takes more than a quarter of the time"
 timing.claim(sentence, ratio, at_least=1 / 4, evidence=sums)
 
 # %% [markdown] tags=["explain"]
-# Fifteen sixteenths of the additions are gone, and the time hardly changes, because the core still fetches every line. The additions were never what
-# took the time. It is the same with a table, which PyTorch stores row by row:
+# Fifteen sixteenths of the additions are gone, and the time hardly changes, because the core still fetches every line. It is the same with a table, which PyTorch stores row by row:
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="A column uses one value of each line"
 alt = "Two tables of 16 lines: a row uses all of one line, a column one value of each line."
@@ -528,19 +536,18 @@ for order in ("columns", "rows"):
 # %% tags=["hide-input", "look"]
 ratio = added.candidate("columns").time_ratio / by_lines
 sentence = "columns over rows, measured over counted"
-timing.claim(sentence, ratio, at_least=1 / 4, at_most=4, evidence=added)
+timing.claim(sentence, ratio, at_least=1 / 3, at_most=3, evidence=added)
 sentence = "the columns take much longer than as many values in L1"
 ratio = added.candidate("columns").time_ratio / added.candidate("columns in L1").time_ratio
 timing.claim(sentence, ratio, at_least=2, evidence=added)
 
 # %% [markdown] tags=["explain"]
-# The columns touch 16 times as many lines (counted), and they take about as many times as long. But be careful, because a second effect works in the same
+# The columns touch 16 times as many lines (counted), and they take about as many times as long. A second effect works in the same
 # direction. A processor can load neighbouring values together into one vector [register](glossary.md#register), and the values of a column are not neighbours. This is
 # why the columns take longer also in L1, where no line has to travel. But there they take only a small part of the time that the whole table
 # takes, as the last lines show. The rest is the wait for lines.
 #
-# You can see this in your own program, because `x.stride()` says how many values apart two neighbours are along each axis. In our table the stride
-# is 1 along a row and 16 along a column.
+# You can see this in your own program, because `x.stride()` says how many values apart two neighbours are along each axis.
 #
 # **To remember.** Memory moves lines of 64 bytes, which are 16 float32 values. Walk along the axis with stride 1, because from stride 16 on each value costs
 # a line of its own.
@@ -551,7 +558,7 @@ timing.claim(sentence, ratio, at_least=2, evidence=added)
 # %% [markdown] tags=["slide"] minutes=2 headline="Loads that do not depend on each other wait together"
 # ## Part 4: many waits at the same time
 #
-# How many waits fit into one? We ask this last about the core, because it is the difference between the two walks of the bet.
+# How many waits fit into one? Both walks of the bet move the same lines, so the loop can be faster only if many of its waits happen at the same time.
 #
 # - A core does not stop at a load
 # - It starts the next load if it knows the address
@@ -619,63 +626,78 @@ timing.claim(sentence, ratios[3], at_most=2, evidence=steps)
 # Eight loads take hardly longer than one, because all of them wait at the same time. From some number on the dots rise in proportion, since then all buffers are
 # occupied. The second line of the answer divides the loads by the waits that they took, which is about the number of buffers of your core.
 #
+# Now we can take the two differences of the bet apart. The random walk has a random order, and each of its addresses comes from the load before. The next function
+# reads the same lines, also in a random order, but this order is given beforehand. An embedding is read like this, because the batch contains
+# the numbers of all its rows.
+
+
+# %%
+@numba.njit("u8(u8[:, ::1], i8[::1])")
+def gather(buffer, order):
+    total = np.uint64(0)
+    for line in order:
+        total += buffer[line, 0]
+    return total
+
+
+# %% [markdown]
+# For an estimate you need only the number of loads for which a core can wait at the same time.
+
+# %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 64]
+known = helpers.predict(
+    "If both read the 512 MiB of the bet in random order, how many times as long as "
+    "`gather` does the chase take?",
+    "x",
+)
+known
+
+# %% tags=["run"]
+control = memory_hierarchy.measure_waits(
+    walk, one_cycle, {page: small}, sizes_bytes=[512 * MIB], in_order=in_order, gather=gather
+)[page]
+
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The order costs less than the dependence"
+[chase_s], [gather_s], [loop_s] = control.chase_s, control.gathered_s, control.in_order_s
+known.reveal(modelled=16, measured=chase_s / gather_s)
+print(f"random and each address from the load before: {units.text(chase_s, 's')} per load")
+print(f"random, all addresses known: {units.text(gather_s, 's')} per load")
+print(f"in order, all addresses known: {units.text(loop_s, 's')} per load")
+
+# %% tags=["hide-input", "look"]
+sentence = "unknown addresses cost a larger factor than the random order"
+ratio = (chase_s / gather_s) / (gather_s / loop_s)
+timing.claim(sentence, ratio, at_least=1.2, evidence=control)
+
+# %% [markdown] tags=["explain"]
+# In the same random order, known addresses make the loads many times as fast, because as many of them wait together as the core has buffers, or fewer if their translations take long.
+# So the linked list is slow above all because each address comes from the load before. The random order alone costs only the factor between the last two lines.
+#
 # Reading in order does even better. A [hardware prefetcher](glossary.md#hardware-prefetcher) notices the pattern and fetches lines before the program
 # asks for them. It brings them into L2 and not into L1, so they need no line fill buffer. They are noted in another queue, behind L2, which has 48 places in
 # the same family (Bakhvalov, 2024, published).
 #
 # How many lines are in flight at any moment? Suppose that lines arrive at a bandwidth $B$, in bytes per second, and that each is on its way for the
-# latency $\alpha$. Then [Little's law](glossary.md#littles-law) says that $B\,\alpha$ bytes are in flight.
-#
-# **Your turn.** Write it as a function.
-
-
-# %% tags=["yours"] yours="in_flight_bytes" takes=5
-def in_flight_bytes(bandwidth, latency):
-    """Return the bytes in flight at a bandwidth in bytes per second, a latency in seconds."""
-    return bandwidth * latency
-
-
-# %% checks="in_flight_bytes"
-in_flight_bytes = check(in_flight_bytes)
-
-
-# %% wrong="in_flight_bytes" says="multiply by the latency"
-def in_flight_bytes(bandwidth, latency):
-    return bandwidth / latency
-
-
-# %% wrong="in_flight_bytes" says="Return bytes, not lines"
-def in_flight_bytes(bandwidth, latency):
-    return bandwidth * latency / 64
-
-
-# %% wrong="in_flight_bytes" says="the cells below need int or float"
-def in_flight_bytes(bandwidth, latency):
-    return torch.tensor(bandwidth * latency, dtype=torch.float64)
-
-
-# %% right="in_flight_bytes" style=1
-def in_flight_bytes(bandwidth, latency):
-    seconds_per_byte = 1 / bandwidth
-    return latency / seconds_per_byte
-
-
-# %% right="in_flight_bytes" style=2
-def in_flight_bytes(bandwidth, latency):
-    return float(np.prod([bandwidth, latency]))
-
+# latency $\alpha$. Then [Little's law](glossary.md#littles-law) says that $B\,\alpha$ bytes are in flight. For example, at 16 GB/s and 120 ns they are
+# 16·10⁹ × 120·10⁻⁹, or 1,920 bytes, which are 30 lines. For your core it gives:
 
 # %% tags=["hide-input", "look", "nbval-ignore-output"]
 bandwidth, latency = 64 / ordinary.in_order_s[-1], waits.memory_s
-core_bytes = in_flight_bytes(bandwidth, latency)
-rate, wait = units.text(bandwidth, "B/s"), units.text(latency, "s")
+core_bytes = bandwidth * latency
+core_lines = core_bytes / 64
+rate, wait, walk_wait = (
+    units.text(bandwidth, "B/s"),
+    units.text(latency, "s"),
+    units.text(ordinary.chase_s[-1], "s"),
+)
 print(f"in order: {rate}, each line on its way for {wait} or longer (both measured)")
-print(f"so {core_bytes:,.0f} bytes are in flight, or {core_bytes / 64:.0f} lines (modelled)")
+print(f"so {core_bytes:,.0f} bytes are in flight, or {core_lines:.1f} lines (modelled)")
+factor = core_lines * ordinary.chase_s[-1] / latency
+print(f"the bet: {core_lines:.1f} lines x {walk_wait} / {wait} = {factor:.1f} times")
 
 # %% [markdown] tags=["explain"]
 # For the wait we take that of main memory without a translation, because a loop in order needs a new page only once in 64 lines. The waits get longer when many lines
-# are on their way, so your core keeps at least as many in flight as the last line says. For example, 13 GB/s × 126 ns are 1.6 kB, or 26 lines. The random walk has
-# a single line in flight, and that is most of the difference.
+# are on their way, so your core keeps at least as many in flight. The random walk has a single line in flight, and each of its waits includes
+# a translation. The last line multiplies these two causes, the lines in flight and the ratio of the two waits, and their product is the bet.
 #
 # **To remember.** Bytes in flight are bandwidth times latency. A core has 1 line in flight if each address comes from the load before. One of the Golden Cove family has
 # up to 16 if it knows the addresses, and up to 48 if the prefetcher can guess them.
@@ -685,15 +707,17 @@ print(f"so {core_bytes:,.0f} bytes are in flight, or {core_bytes / 64:.0f} lines
 # %% [markdown] tags=["slide"] minutes=2 headline="A GPU waits longer, and has more that wait"
 # ## Part 5: how a GPU hides the wait
 #
-# How does a GPU reach its bandwidth? We can now answer this with Little's law, because its latency is known.
+# How does a GPU reach its bandwidth? Little's law can tell us, because its latency has been measured.
 #
 # - A GPU's memory answers later than a processor's
 # - Its bandwidth is many times larger
 # - So far more bytes must be in flight
 #
-# A chase runs on a GPU as well, in a single thread. On the chip of an RTX 3090 it waits 33 cycles for L1, 250 for L2 and 556 for the memory of the GPU (RRZE,
-# [gpu-benches](https://github.com/RRZE-HPC/gpu-benches), measured on an A40, which has the same chip, published). At the clock of 1,740 MHz these 556 cycles are 320 ns.
-# Here it is beside your core, together with your own GPU, if you have one, and with GPUs that readers have sent in:
+# A chase runs on a GPU as well, in a single thread. On an A40 at 1,740 MHz, a load took 19 ns from L1, 144 ns from L2 and 320 ns from the memory of the GPU (RRZE,
+# [gpu-benches](https://github.com/RRZE-HPC/gpu-benches), published as 33, 250 and 556 cycles). An RTX 3090 has the same chip, but other memory, whose wait is not in this source. Below we
+# suppose that it also answers in 320 ns.
+#
+# Here is the chase of the A40 beside that of your core, together with your own GPU, if you have one, and with GPUs that readers have sent in:
 
 # %% tags=["hide-input"]
 alt = "The chase of the core and that of a GPU: each rises in steps, and the GPU's is higher."
@@ -702,8 +726,9 @@ plotting.show(memory_hierarchy.draw_gpus(paged[other], gpus), alt=alt)
 
 # %% [markdown]
 # Yet the RTX 3090 has a bandwidth of 936 GB/s (published). By Little's law, 936 GB/s × 320 ns, or 300 kB, have to be in flight at every moment. Who waits for all these bytes?
-# The GPU has 82 [multiprocessors](glossary.md#multiprocessor), which correspond to the cores of a CPU. Each of them holds up to 1,536 *threads*, walks through the program with
-# registers of their own, and that makes 125,952 threads. Suppose that each waiting thread waits for one float32, which is 4 bytes.
+# The GPU has 82 [multiprocessors](glossary.md#multiprocessor), which correspond to the cores of a CPU. A multiprocessor holds up to 1,536 *threads*, which all run the same program,
+# each with registers of its own. That makes 125,952 threads. The GPU starts them in groups of 32, called warps, but here it is enough to count threads. Suppose that each waiting thread waits for
+# one float32, which is 4 bytes.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100]
 waiting = helpers.predict(
@@ -716,7 +741,7 @@ waiting
 # %% tags=["run"]
 rtx_3090 = hardware.device("GeForce RTX 3090")
 chip = memory_hierarchy.gpu_wait("GA102")
-gpu_bytes = in_flight_bytes(rtx_3090.memory_bandwidth_bytes_per_s, chip.memory_s)
+gpu_bytes = rtx_3090.memory_bandwidth_bytes_per_s * chip.memory_s
 gpu_threads = gpu_bytes / 4
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="More than half of its threads must wait"
@@ -737,24 +762,24 @@ registers = rtx_3090.cores * rtx_3090.core_register_bytes
 print(f"RTX 3090: {registers:,} bytes of registers, {rtx_3090.l2_bytes:,} of L2 (published)")
 
 # %% [markdown] tags=["explain"]
-# A single multiprocessor has 3.7 kB in flight, only about twice as much as a core that reads in order. But there are 82 of them. And whereas a core finds its loads by looking ahead,
+# A single multiprocessor has 3.7 kB in flight, only about twice as much as a core that reads in order, but there are 82 of them. Whereas a core finds its loads by looking ahead,
 # a GPU needs a programmer who brings enough threads.
 #
-# We have supposed that each thread waits for one float32. A thread can also wait for several. Turn the figure, and find the GPU that cannot reach its bandwidth with one float32
+# So far each thread waits for one float32, but it can also wait for several. In the next figure, choose a GPU, and find the one that cannot reach its bandwidth with one float32
 # per thread, even if all of its threads wait.
 
 # %% tags=["hide-input"]
 memory_hierarchy.explore_threads()
 
 # %% [markdown] tags=["explain"]
-# It is the H100. Its memory delivers 3,350 GB/s, and its chip waits 347 ns (RRZE, on a GH200, published), so 1.16 MB must be in flight, which are 291,000 float32 values. But an H100
+# It is the H100. Its memory delivers 3,350 GB/s, and the same chip in a GH200 waits 347 ns (RRZE, published), so 1.16 MB must be in flight, which are 291,000 float32 values. But an H100
 # holds only 270,336 threads. If each thread loads four neighbouring values at once, 27 % of them suffice (modelled). Bandwidth has grown faster than the number
 # of threads. PyTorch's element-wise kernels load several values per thread, for example the one that a profile calls `vectorized_elementwise_kernel<4, ...>`.
 #
-# **To remember.** An RTX 3090 needs 300 kB in flight, for example 75,000 threads that wait for one float32 each. An operation on fewer values ends before its memory
+# **To remember.** With a wait of 320 ns, an RTX 3090 needs 300 kB in flight, for example 75,000 threads that wait for one float32 each. An operation on fewer values ends before its memory
 # has ever reached full speed.
 #
-# The [appendix](appendix/01_memory_hierarchy.ipynb) has more, for example the energy of a load, the time of moving a network, channels last and embeddings, the
+# The [appendix](appendix/01_memory_hierarchy.ipynb) has more, for example the energy of a load, channels last and embeddings, the
 # [ways](glossary.md#ways) of a cache, [memory channels](glossary.md#memory-channel), [page faults](glossary.md#page-fault) and the
 # [page cache](glossary.md#page-cache). In the [exercises](exercises/01_memory_hierarchy_exercises.ipynb) you write a cache that drops the
 # [least recently used](glossary.md#least-recently-used) line, and you read a latency curve.
@@ -766,8 +791,9 @@ memory_hierarchy.explore_threads()
 # 2. Keep data next to each other, because memory moves lines.
 # 3. Keep addresses known, because loads that are known wait together.
 #
-# The random walk takes many times as long as reading in order, because it has 1 line in flight, and pays about 100 ns of main memory and a translation for each. In order, the prefetcher
-# keeps up to 48 lines in flight, so a line arrives every few nanoseconds. An RTX 3090 waits 320 ns and keeps 300 kB in flight, with some 75,000 threads that wait.
+# The random walk takes many times as long as reading in order, because it has 1 line in flight, and for each it waits about 100 ns for main memory, and for a translation as well. In order, the prefetcher
+# keeps dozens of lines in flight, so a line arrives every few nanoseconds. The bet is the number of these lines times the ratio of the two waits. An RTX 3090 that waits 320 ns needs 300 kB in flight,
+# so that some 75,000 of its threads wait.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
@@ -778,4 +804,4 @@ memory_hierarchy.explore_threads()
 # |---|---|
 # | bytes in flight | $B\,\alpha$ |
 # | bandwidth of a core with $m$ lines in flight | $\frac{m\,\ell}{\alpha}$ |
-# | lines moved per element, at most | $\min(1, s\,e/\ell)$ |
+# | lines moved per element of a long walk, about | $\min(1, s\,e/\ell)$ |

@@ -39,7 +39,8 @@ import pandas as pd
 import torch
 
 import helpers
-from helpers import exercises, hardware, native, plotting, roofline, simulators, timing, units
+from helpers import exercises, hardware, native, plotting, roofline, timing, units
+from helpers.studies import history, matrix_product, simulators
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 allocator = helpers.steady_allocator()
@@ -73,7 +74,7 @@ alone = helpers.predict("GPT-4's training on one H100 at its peak: how many year
 alone
 
 # %% tags=["run"]
-models, year_s = hardware.training_compute(), 365.25 * 24 * 3600
+models, year_s = history.training_compute(), 365.25 * 24 * 3600
 demand = models.between(2010, 2030)
 cards = ("GTX 580", "V100 SXM2", "A100 SXM 40 GB", "H100 SXM 80 GB", "B200 SXM")
 rates = {}
@@ -111,8 +112,8 @@ plotting.show(drawn, alt="A training's time on one GPU grows from minutes to cen
 
 # %% tags=["look"]
 fits = {
-    "training, from 2010": hardware.doubling_time(demand),
-    "transistors of a processor": hardware.doubling_time(hardware.processors("transistors")),
+    "training, from 2010": history.doubling_time(demand),
+    "transistors of a processor": history.doubling_time(history.processors("transistors")),
 }
 for name, fit in fits.items():
     low, high = 12 * fit.shortest_doubling_years, 12 * fit.longest_doubling_years
@@ -140,7 +141,7 @@ print(f"a GPU's peak, 2010 to 2024: {12 * 14 / doublings:.1f} months")
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="The clock stopped; transistors did not"
 quantities = ("transistors", "clock_hz", "single_thread", "cores")
 title = "The clock stopped in 2005, transistors did not"
-drawn = plotting.draw_trends([*map(hardware.processors, quantities)], title=title, mark=2005)
+drawn = history.draw_trends([*map(history.processors, quantities)], title=title, mark=2005)
 alt = "Transistors rise throughout; the clock stops about 2005, cores begin."
 plotting.show(drawn, alt=alt)
 
@@ -422,7 +423,7 @@ fewer
 
 # %% tags=["slide", "slide-output"] minutes=2 headline="A tile is read once and used many times"
 shown = {"m": 12, "n": 16, "k": 12, "tile": 4, "block": (1, 2)}
-frames = [plotting.draw_tiles(**shown, step=step) for step in (None, 0, 1, 2)]
+frames = [matrix_product.draw_tiles(**shown, step=step) for step in (None, 0, 1, 2)]
 plotting.play(
     frames,
     title="12 blocks of 16 threads: who reads what",

@@ -39,7 +39,8 @@ import torch
 from torch import nn
 
 import helpers
-from helpers import exercises, hardware, operations, plotting, results, sources, timing, units
+from helpers import exercises, hardware, operations, plotting, results, timing, units
+from helpers.studies import sgd_parallelism
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## The bet
@@ -66,7 +67,7 @@ bet
 
 # %% tags=["slide", "slide-output"] minutes=2 headline="Workers wait between layers, once an update, or never" layout="steps" frames=[1, 3, 5, 7]
 plotting.play(
-    [plotting.draw_sources(until=until, title="") for until in range(1, 9)],
+    [sgd_parallelism.draw_sources(until=until, title="") for until in range(1, 9)],
     title="Two workers share a training, four ways",
     stills=(7,),
     alt="Four schedules of two workers, with waits in the first two and none in the others.",
@@ -185,12 +186,12 @@ inner_cut = a[:, :3] @ b[:3] + a[:, 3:] @ b[3:]
 assert all(torch.equal(cut, a @ b) for cut in (rows_cut, columns_cut, inner_cut))
 
 # %%
-drawn = plotting.draw_split(sources.model_split(4, 6, 8, by="columns", parts=2))
+drawn = sgd_parallelism.draw_split(sgd_parallelism.model_split(4, 6, 8, by="columns", parts=2))
 alt = "By columns: b and the output are cut in halves; both parts need all of a."
 plotting.show(drawn, alt=alt)
 
 # %% tags=["slide", "slide-output"] minutes=1 headline="Only the cut along the inner side needs a sum"
-drawn = plotting.draw_split(sources.model_split(4, 6, 8, by="inner", parts=2))
+drawn = sgd_parallelism.draw_split(sgd_parallelism.model_split(4, 6, 8, by="inner", parts=2))
 alt = "Inner: a is cut by columns, b by rows; each part has a term of the output."
 plotting.show(drawn, alt=alt)
 
@@ -198,7 +199,10 @@ plotting.show(drawn, alt=alt)
 # Take LeNet's first dense layer on 64 digits, $(64, 256) \cdot (256, 120)$. Four workers share it, and one of them needs the output:
 
 # %% tags=["look"]
-splits = {by: sources.model_split(64, 256, 120, by=by, parts=4) for by in sources.WAYS}
+splits = {
+    by: sgd_parallelism.model_split(64, 256, 120, by=by, parts=4)
+    for by in sgd_parallelism.WAYS
+}
 table = pd.DataFrame([split.to_dict() for split in splits.values()]).set_index("by")
 results.printed(table.rename_axis(None)[["received_bytes", "additions", "copied_bytes"]])
 
@@ -514,7 +518,7 @@ one_old
 # %% tags=["run", "slide", "slide-output"] minutes=1 headline="The same rate grows when gradients are one update old"
 paths = {delay: delayed(lambda w: w, 1.0, 1.5, delay, 100) for delay in (0, 1)}
 curves = {f"delay {delay}": [w**2 / 2 for w in path[:16]] for delay, path in paths.items()}
-drawn = plotting.draw_losses(curves, title="A parabola, rate times curvature 1.5")
+drawn = sgd_parallelism.draw_losses(curves, title="A parabola, rate times curvature 1.5")
 alt = "Without delay the loss falls in a straight line; with delay 1 it grows in waves."
 plotting.show(drawn, alt=alt)
 
@@ -556,7 +560,7 @@ assert np.allclose(found, list(limits.values()), rtol=0.01)
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="The largest stable rate shrinks with the delay"
 alt = "Rate times curvature at the limit: 2 without delay, 0.1 at delay 16; both agree."
-plotting.show(plotting.draw_limits(delays, list(limits.values()), found), alt=alt)
+plotting.show(sgd_parallelism.draw_limits(delays, list(limits.values()), found), alt=alt)
 
 # %% [markdown] tags=["explain"]
 # One old update halves the largest stable rate. Near its minimum a loss of many weights is nearly a sum of parabolas, and the
@@ -569,7 +573,7 @@ plotting.show(plotting.draw_limits(delays, list(limits.values()), found), alt=al
 
 # %% tags=["nbval-ignore-output"]
 digits = images, labels
-curvature = sources.largest_curvature(net, digits)
+curvature = sgd_parallelism.largest_curvature(net, digits)
 print(f"curvature at the first weights: {curvature:.2f}")
 print(f"largest stable rate for a parabola, delay 4: {limits[4] / curvature:.3f}")
 
@@ -581,7 +585,9 @@ fails
 
 # %% tags=["run"]
 rates = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-sweep = sources.sweep_stale(net, digits, delays=(0, 1, 2, 4, 8), rates=rates, steps=120)
+sweep = sgd_parallelism.sweep_stale(
+    net, digits, delays=(0, 1, 2, 4, 8), rates=rates, steps=120
+)
 
 # %% tags=["look", "nbval-ignore-output"]
 above = [rate for rate in rates if rate > limits[4] / curvature]
@@ -590,7 +596,7 @@ fails.reveal(modelled=min(above), measured=min(ended, default=None))
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="The limit at the first weights is a guide"
 alt = "A map of the final loss by delay and rate; the modelled limit falls with the delay."
-plotting.show(plotting.draw_stale(sweep), alt=alt)
+plotting.show(sgd_parallelism.draw_stale(sweep), alt=alt)
 
 # %% [markdown] tags=["explain"]
 # (*Blew up*: ended above the first loss, or had a batch with three times that.) In the run printed here the
@@ -613,7 +619,7 @@ path = delayed(gradients_of(64), start, 0.1, 4, 120)
 on_the_way = {}
 for step in range(0, 121, 20):
     nn.utils.vector_to_parameters(path[step], net.parameters())
-    over = 0.1 * sources.largest_curvature(net, digits, iterations=15) / limits[4]
+    over = 0.1 * sgd_parallelism.largest_curvature(net, digits, iterations=15) / limits[4]
     on_the_way[step] = [f"{over:.1f}", f"{loss(path[step], *digits):.2f}"]
 nn.utils.vector_to_parameters(start, net.parameters())
 pd.DataFrame(on_the_way, index=["rate x curvature / limit", "loss"]).rename_axis(
@@ -621,7 +627,7 @@ pd.DataFrame(on_the_way, index=["rate x curvature / limit", "loss"]).rename_axis
 )
 
 # %% tags=["explain"]
-growth = sources.growth_factor(1.5 * limits[4], delay=4)
+growth = sgd_parallelism.growth_factor(1.5 * limits[4], delay=4)
 print(f"a parabola at 1.5 times the limit: w grows {growth**20:.1f} times in 20 steps")
 
 # %% [markdown] tags=["explain"]
@@ -763,8 +769,8 @@ plotting.show(drawn, alt=alt)
 
 # %%
 wide = helpers.BasicFCModel(784, 4096, 10, 3)
-four = sources.sources_of_parallelism(helpers.LeNet(), (64, 1, 28, 28))
-exchanged = {"LeNet": four, "wide": sources.sources_of_parallelism(wide, (64, 784))}
+four = sgd_parallelism.sources_of_parallelism(helpers.LeNet(), (64, 1, 28, 28))
+exchanged = {"LeNet": four, "wide": sgd_parallelism.sources_of_parallelism(wide, (64, 784))}
 columns = {}
 for name, counted in exchanged.items():
     columns[f"{name}: exchanges"] = [row.synchronisations for row in counted.rows]
@@ -849,7 +855,7 @@ shared
 # %% tags=["run"]
 def gains(workers, batch, flops_per_s, latency_s, bytes_per_s):
     alone_s, found = flops(batch) / flops_per_s, {}
-    for row in sources.sources_of_parallelism(wide, (batch, 784)).rows:
+    for row in sgd_parallelism.sources_of_parallelism(wide, (batch, 784)).rows:
         received = row.received_bytes(workers)
         step = workers, alone_s, row.synchronisations, received, latency_s, bytes_per_s
         hidden = workers * alone_s / max(alone_s, received / bytes_per_s)  # updates

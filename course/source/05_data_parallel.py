@@ -47,8 +47,11 @@ from torch import nn
 
 import helpers
 from helpers import exercises, parallel, plotting, units
+from helpers.links import PUBLISHED_LINKS, Link, Recorder, joined
+from helpers.ranks import RankError, Ranks, torchrun
+from helpers.studies import data_parallel, parallel_plans
 
-ranks = parallel.Ranks(4)
+ranks = Ranks(4)
 device = ranks.device
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 8]
@@ -88,7 +91,7 @@ def rank_2_forgets(rank, _world_size):
 
 try:
     ranks.run(rank_2_forgets, timeout_s=3)
-except parallel.RankError as error:
+except RankError as error:
     print("ended", "at the limit of 3 seconds" if error.timed_out else "before the limit")
     print({f"rank {state.rank}": state.status for state in error.states})
 
@@ -111,7 +114,7 @@ frames = parallel.ring_frames(4)
 said = [f"step {step}: the sums grow" for step in range(3)]
 said += [f"step {step}: the sums are handed out" for step in range(3, 6)]
 plotting.play(
-    [plotting.draw_ring(frame.chunks, moves=frame.moves) for frame in frames],
+    [parallel_plans.draw_ring(frame.chunks, moves=frame.moves) for frame in frames],
     title="A ring all-reduce on 4 ranks",
     captions=[*said, "after step 5: all ranks hold all sums"],
     stills=(0, 1, 3, 6),
@@ -254,7 +257,7 @@ def ring_s(size_bytes, world_size, link):
     return 2 * (world_size - 1) * message_s
 
 
-slow = parallel.Link(bandwidth_bytes_per_s=10e6, latency_s=5e-3)
+slow = Link(bandwidth_bytes_per_s=10e6, latency_s=5e-3)
 
 
 # %% [markdown]
@@ -264,7 +267,7 @@ slow = parallel.Link(bandwidth_bytes_per_s=10e6, latency_s=5e-3)
 
 # %% tags=["nbval-ignore-output"]
 def all_reduce_over(_rank, _world_size, planned, link):
-    parallel.execute(planned, torch.ones(planned.length, device=device), link=link)
+    data_parallel.execute(planned, torch.ones(planned.length, device=device), link=link)
 
 
 planned = {
@@ -528,7 +531,7 @@ step_in_buckets
 
 
 # %% tags=["run"]
-near = parallel.Link(bandwidth_bytes_per_s=10e6, latency_s=2e-3)
+near = Link(bandwidth_bytes_per_s=10e6, latency_s=2e-3)
 buckets = {
     4: ([0.08, 0.12, 0.16, 0.2], 100_000),
     2: ([0.12, 0.2], 200_000),
@@ -547,31 +550,31 @@ modelled = {
 
 # %% tags=["run"]
 def ddp_steps(rank, _world_size, bucket_bytes, link):
-    recorder = parallel.Recorder()
+    recorder = Recorder()
     how = {"parameters": 25_000, "recorder": recorder, "lane": f"rank {rank} device"}
-    layers = (parallel.SleepingLayer(10e-3, 40e-3, **how) for _ in range(4))
+    layers = (data_parallel.SleepingLayer(10e-3, 40e-3, **how) for _ in range(4))
     model = nn.Sequential(*layers).to(device)
     ddp = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket_bytes / 2**20)
-    parallel.slow_link(ddp, link, recorder=recorder, lane=f"rank {rank} link")
+    data_parallel.slow_link(ddp, link, recorder=recorder, lane=f"rank {rank} link")
 
     def step():
         recorder.activities.clear()
         ddp(torch.ones(2, device=device)).sum().backward()
 
-    return parallel.step_times(step, repeats=2, warm_ups=1), recorder.activities
+    return data_parallel.step_times(step, repeats=2, warm_ups=1), recorder.activities
 
 
 # %% tags=["run"]
 slept, simulated = {}, {}
 for count, (_, size_bytes) in buckets.items():
     slept[count] = ranks.run(ddp_steps, size_bytes, near)
-    simulated[count] = parallel.fastest_step_s([times for times, _ in slept[count]])
+    simulated[count] = data_parallel.fastest_step_s([times for times, _ in slept[count]])
 
 # %% tags=["look", "nbval-ignore-output"]
 step_in_buckets.reveal(modelled=modelled[4], simulated=simulated[4])
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="Only the last bucket is exposed"
-timeline = parallel.joined(each for _, activities in slept[4][:2] for each in activities)
+timeline = joined(each for _, activities in slept[4][:2] for each in activities)
 drawn = plotting.gantt(
     timeline.activities, title="Two of the four ranks: only the last bucket is exposed"
 )
@@ -604,7 +607,7 @@ plotting.show(drawn, alt=alt)
 
 # %%
 def draw_step(bucket_kb, latency_ms):
-    link = parallel.Link(10e6, latency_ms / 1000)
+    link = Link(10e6, latency_ms / 1000)
     layers = [parallel.LayerCost(10e-3, 40e-3, 100_000)] * 4
     step = parallel.ddp_step(layers, world_size=4, link=link, bucket_bytes=bucket_kb * 1000)
     ended = units.text(step.step_s, "s")
@@ -723,7 +726,7 @@ def step_of(parameters, tokens, link, gradient_bytes=2, **how):
     return parallel.ddp_step([layer] * 32, world_size=8, link=link, bucket_bytes=1, **how)
 
 
-ethernet = parallel.PUBLISHED_LINKS["Ethernet, 100 Gbit/s"].link
+ethernet = PUBLISHED_LINKS["Ethernet, 100 Gbit/s"].link
 tokens = round(tokens_to_match(8, 400e12, ethernet.bandwidth_bytes_per_s))
 shares = [
     step.link_s / step.compute_s
@@ -753,7 +756,7 @@ bet.reveal(modelled=times_one(8192, ethernet))
 
 # %%
 rows = {}
-for name, published in parallel.PUBLISHED_LINKS.items():
+for name, published in PUBLISHED_LINKS.items():
     bytes_per_s = published.link.bandwidth_bytes_per_s
     rows[name] = {
         "GB/s": f"{bytes_per_s / 1e9:.1f}",
@@ -775,7 +778,7 @@ print(f"the bet with gradients of 4 bytes: {in_float32:.2f} times")
 # %% tags=["slide", "slide-output"] minutes=2 headline="The link decides, until the batch is large enough"
 drawn, axes = plotting.figure(title="Eight H100, 7 billion parameters: the link decides")
 for name in ("NVLink 4 (of an H100)", "PCI Express 4.0 x16", "Ethernet, 100 Gbit/s"):
-    link = parallel.PUBLISHED_LINKS[name].link
+    link = PUBLISHED_LINKS[name].link
     axes.plot(tokens, [times_one(count, link) for count in tokens], label=name)
 in_passes = [times_one(count, ethernet, passes=count // 8192) for count in tokens[4:]]
 colour = axes.lines[-1].get_color()
@@ -863,7 +866,7 @@ def half_ring_s(world_size, size_bytes, link):
     return ring_s(size_bytes, world_size, link) / 2
 
 
-for name, published in parallel.PUBLISHED_LINKS.items():
+for name, published in PUBLISHED_LINKS.items():
     scatter = step_of(7e9, 8192, published.link, all_reduce_s=half_ring_s)
     step_s = scatter.step_s + half_ring_s(8, 14e9, published.link)
     ddp, zero = times_one(8192, published.link), 8 * scatter.compute_s / step_s
@@ -917,10 +920,10 @@ for name, published in parallel.PUBLISHED_LINKS.items():
 # %%
 script = Path("scripts/train_data_parallel.py")
 with tempfile.TemporaryDirectory() as folder:
-    whole = parallel.torchrun(
+    whole = torchrun(
         script, nproc_per_node=2, args=["--checkpoint", f"{folder}/whole.pt"], timeout_s=110
     )
-    killed = parallel.torchrun(
+    killed = torchrun(
         script,
         nproc_per_node=2,
         max_restarts=1,

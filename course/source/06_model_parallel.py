@@ -46,9 +46,12 @@ import torch.distributed as dist
 from torch import nn
 
 import helpers
-from helpers import exercises, layouts, parallel, plotting, units
+from helpers import exercises, parallel, plotting, units
+from helpers.links import PUBLISHED_LINKS
+from helpers.ranks import Ranks
+from helpers.studies import data_parallel, parallel_plans
 
-ranks = parallel.Ranks(4)
+ranks = Ranks(4)
 
 
 def on_ranks(function, *arguments):
@@ -83,7 +86,7 @@ whole_net
 # %% tags=["run", "slide", "slide-output"] minutes=1 headline="AlexNet in one piece fits into a card of 3 GB"
 with torch.device("meta"):  # shapes, and no values
     alexnet = helpers.AlexNet()
-towers = parallel.model_towers(alexnet, batch=128)
+towers = parallel_plans.model_towers(alexnet, batch=128)
 whole_net.reveal(counted=towers.whole_bytes)
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="The second card bought room for twice the images" mark="images in a card"
@@ -113,7 +116,7 @@ pd.DataFrame(table, index=["one card", "each of two"]).T
 
 # %% tags=["slide", "slide-output"] minutes=2 headline="Columns first, then rows: nothing is sent between"
 plotting.show(
-    plotting.draw_column_row(2, title="Column, then row"),
+    parallel_plans.draw_column_row(2, title="Column, then row"),
     alt="X times two blocks of A's columns, each times its rows of B; two terms are added.",
 )
 
@@ -449,7 +452,7 @@ def timed(rank, world_size, function, *arguments):
 
 
 def simulated_s(microbatches):
-    layer = parallel.SleepingLayer(0.1 / microbatches, 0.2 / microbatches)
+    layer = data_parallel.SleepingLayer(0.1 / microbatches, 0.2 / microbatches)
     given = (all_back, [layer] * 4, [torch.ones(1)] * microbatches)
     return min(max(ranks.run(timed, gpipe, *given)) for _ in range(2))
 
@@ -611,7 +614,7 @@ plotting.play(
 # %% [markdown] tags=["explain"]
 # And a *zero-bubble* schedule (Qi and others, 2024) fills the gaps with the gradients of the weights, which
 # nobody waits for, as you did in Part 2. PyTorch has all of them in
-# `torch.distributed.pipelining`; `parallel.execute_schedule` runs them on ranks.
+# `torch.distributed.pipelining`.
 
 # %% [markdown] tags=["slide"] minutes=1 headline="All cuts divide the state; activations differ"
 # ## Part 5: what each rank keeps
@@ -638,11 +641,13 @@ fuller
 
 # %% tags=["run"]
 adam = torch.optim.Adam
-given = {"inputs": (4096, 4096), "plan": layouts.tensor_plan(large), "optimizer": adam}
+given = {"inputs": (4096, 4096), "plan": parallel_plans.tensor_plan(large), "optimizer": adam}
 
 
 def estimated(**layout):
-    return layouts.estimate_footprint(large, parallel.Layout(**layout), **given).ranks
+    return parallel_plans.estimate_footprint(
+        large, parallel_plans.Layout(**layout), **given
+    ).ranks
 
 
 [fsdp], [tensor] = estimated(data=8, sharded="parameters"), estimated(tensor=8)
@@ -671,14 +676,14 @@ pd.DataFrame(table, index=["weights", "gradients", "Adam", "activations", "all"]
 
 # %% tags=["run"]
 small = make_blocks(4, 256, 1024)
-given = {"inputs": (64, 256), "plan": layouts.tensor_plan(small), "optimizer": adam}
+given = {"inputs": (64, 256), "plan": parallel_plans.tensor_plan(small), "optimizer": adam}
 both = {}
 for name, layout in {
-    "tensor 4": parallel.Layout(tensor=4),
-    "pipeline 4": parallel.Layout(pipeline=4),
+    "tensor 4": parallel_plans.Layout(tensor=4),
+    "pipeline 4": parallel_plans.Layout(pipeline=4),
 }.items():
-    estimate = layouts.estimate_footprint(small, layout, ranks=range(4), **given)
-    allocated = layouts.measure_footprint(ranks, small, layout, **given)
+    estimate = parallel_plans.estimate_footprint(small, layout, ranks=range(4), **given)
+    allocated = parallel_plans.measure_footprint(ranks, small, layout, **given)
     pairs = zip(estimate.ranks, allocated.ranks, strict=True)
     both[name] = [(each.total_bytes, found.total_bytes) for each, found in pairs]
 
@@ -797,7 +802,7 @@ compute_s = 6 * 7e9 * in_step / 8 / 400e12
 bubble_s = compute_s * 7 / sequences
 steps, times = {}, {}
 for wire in ("NVLink 4 (of an H100)", "InfiniBand NDR"):
-    rate = parallel.PUBLISHED_LINKS[wire].link.bandwidth_bytes_per_s
+    rate = PUBLISHED_LINKS[wire].link.bandwidth_bytes_per_s
     link = wire.split()[0]
     steps[f"on {link}"] = {"computing": 0.0}  # a lane for the words
     sending_s = {name: sent_bytes / rate for name, (_, sent_bytes) in rows.items()}

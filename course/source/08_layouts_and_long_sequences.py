@@ -44,9 +44,12 @@ import torch.distributed as dist
 from torch import nn
 
 import helpers
-from helpers import exercises, layouts, parallel, plotting, units
+from helpers import exercises, parallel, plotting, units
+from helpers.links import PUBLISHED_LINKS, Link
+from helpers.ranks import Ranks
+from helpers.studies import data_parallel, parallel_plans
 
-ranks = parallel.Ranks(4)
+ranks = Ranks(4)
 
 
 # %%
@@ -340,7 +343,7 @@ def ring_attention(rank, world_size, queries, keys, values):
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="Each step computes another block of every row" layout="steps"
 plotting.play(
-    [plotting.draw_blocks(4, step) for step in range(4)],
+    [parallel_plans.draw_blocks(4, step) for step in range(4)],
     title="Ring attention on 4 ranks",
     captions=[f"Step {step}: rank r has the keys of (r - {step}) mod 4." for step in range(4)],
     alt="4 by 4 blocks of scores; in each step every rank computes another block of its row.",
@@ -358,7 +361,7 @@ enough
 # %% tags=["run"]
 names = ("NVLink 4 (of an H100)", "InfiniBand NDR", "Ethernet, 100 Gbit/s")
 one_way = {
-    name.split()[0].strip(","): parallel.PUBLISHED_LINKS[name].link.bandwidth_bytes_per_s
+    name.split()[0].strip(","): PUBLISHED_LINKS[name].link.bandwidth_bytes_per_s
     for name in names
 }
 h100_flops_per_s = 400e12
@@ -380,7 +383,7 @@ print("; ".join(f"{name}: {tokens:,.0f} tokens" for name, tokens in hidden_from.
 working = ["4 of 4 ranks work, each on half a block"]
 working += [f"{4 - step} of 4 ranks work" for step in range(1, 4)]
 plotting.play(
-    [plotting.draw_blocks(4, step, causal=True) for step in range(4)],
+    [parallel_plans.draw_blocks(4, step, causal=True) for step in range(4)],
     title="Ring attention with a causal mask",
     captions=[f"Step {step}: {who}." for step, who in enumerate(working)],
     alt="Blocks right of the diagonal are masked; in the last step only rank 3 works.",
@@ -400,7 +403,7 @@ print(f"blocks of each rank: {work}; with pieces r and 7 - r of eight: {balanced
 
 # %% tags=["slide", "slide-output"] minutes=1 headline="An early piece and a late one balance the ring" layout="steps"
 plotting.play(
-    [plotting.draw_blocks(4, step, balanced=True) for step in range(4)],
+    [parallel_plans.draw_blocks(4, step, balanced=True) for step in range(4)],
     title="The same ring with pieces r and 7 - r",
     captions=[f"Step {step}: 4 of 4 ranks work, each on 2 small blocks." for step in range(4)],
     alt="8 by 8 blocks below the diagonal; in each step every rank computes as much.",
@@ -424,7 +427,9 @@ given, weights = torch.randn(4, 16, 8), torch.randn(4, 8, 8)
 chosen = torch.randint(4, (4, 16)).tolist()  # each rank's tokens choose by chance
 counts = [[each.count(expert) for expert in range(4)] for each in chosen]
 plotting.show(
-    plotting.draw_all_to_all(counts, title="64 tokens, each to the expert that it chose"),
+    parallel_plans.draw_all_to_all(
+        counts, title="64 tokens, each to the expert that it chose"
+    ),
     alt="Four ranks on the left, four experts on the right, an arrow from each to each.",
 )
 
@@ -538,9 +543,9 @@ pd.DataFrame(rows, index=["dropped", "bytes a rank sends"]).T.rename_axis("place
 # data ranks speak twice a step. (Below all eight share one link.)
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="Three cuts multiply to eight devices"
-mesh = parallel.Layout(data=2, tensor=2, pipeline=2)
+mesh = parallel_plans.Layout(data=2, tensor=2, pipeline=2)
 plotting.show(
-    plotting.draw_mesh(mesh, along="tensor", title="data 2 x tensor 2 x pipeline 2"),
+    parallel_plans.draw_mesh(mesh, along="tensor", title="data 2 x tensor 2 x pipeline 2"),
     alt="Two stages of four ranks; rows are data ranks, and a row has one colour.",
 )
 
@@ -774,7 +779,7 @@ pd.DataFrame(rows, index=kinds).T
 # Four devices sleep, one alone 1.2 s for the batch of 32 rows; a link has 2 MB/s and 5 ms. (All is slow on purpose, so that this
 # machine's own messages do not decide the order.)
 #
-# `layouts.choose` goes through all layouts of one to four devices. It models the step of each, with latency and with what is sent
+# `parallel_plans.choose` goes through all layouts of one to four devices. It models the step of each, with latency and with what is sent
 # while a device computes; it leaves out what does not fit into a device's memory, and sorts the rest. Here 2 MiB are enough for any
 # layout, because one device alone, without Adam, needs 1.2 MB, so time decides.
 
@@ -787,8 +792,8 @@ def block():
 
 torch.manual_seed(4)
 net = nn.Sequential(*(block() for _ in range(4)))
-plan, link = layouts.tensor_plan(net), parallel.Link(2e6, 5e-3)
-at_one = layouts.layer_work(net, (32, 64), flops_per_s=1.0)
+plan, link = parallel_plans.tensor_plan(net), Link(2e6, 5e-3)
+at_one = parallel_plans.layer_work(net, (32, 64), flops_per_s=1.0)
 flops_per_s = sum(each.forward_s + each.backward_s for each in at_one) / 1.2
 how = {"inputs": (32, 64), "flops_per_s": flops_per_s}
 pieces = {"bucket_bytes": 1}  # a bucket is full with the first layer in it
@@ -799,12 +804,14 @@ faster = helpers.predict("4 devices: how many times faster than one is the best 
 faster
 
 # %% tags=["run"]
-choice = layouts.choose(net, 4, link, "2 MiB", **how, **pieces)
+choice = parallel_plans.choose(net, 4, link, "2 MiB", **how, **pieces)
 cuts = (4, 1, 1), (1, 4, 1), (1, 1, 4), (2, 1, 2), (2, 2, 1)
-tried = [row for row in choice.rows if row.layout in [parallel.Layout(*cut) for cut in cuts]]
+tried = [
+    row for row in choice.rows if row.layout in [parallel_plans.Layout(*cut) for cut in cuts]
+]
 values = torch.randn(32, 64)
-work = layouts.layer_work(net, (32, 64), flops_per_s=flops_per_s, plan=plan)
-runs = layouts.execute_strategies(
+work = parallel_plans.layer_work(net, (32, 64), flops_per_s=flops_per_s, plan=plan)
+runs = parallel_plans.execute_strategies(
     ranks,
     net,
     [(row.layout, row.microbatches) for row in tried],
@@ -832,7 +839,9 @@ for row, run in zip(tried, runs, strict=True):
     )  # float32; two all-reduces a block, not five a layer
     sent = run.data_bytes + run.tensor_bytes + run.pipeline_bytes
     print(f"{row.strategy}: your function {counted[-1]:,.0f} bytes, rank 0 sent {sent:,}")
-    same = layouts.strategy_traffic(work, row.layout, microbatches=row.microbatches, **pieces)
+    same = parallel_plans.strategy_traffic(
+        work, row.layout, microbatches=row.microbatches, **pieces
+    )
     assert same.sent_bytes == sent
 
 # %% [markdown] tags=["explain"]
@@ -844,12 +853,12 @@ for row, run in zip(tried, runs, strict=True):
 # third column adds what the fastest message costs this machine, measured:
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Four processes take about what the model says" mark="tensor 4"
-real = parallel.measure_message_overhead(ranks).added_to(link)
+real = data_parallel.measure_message_overhead(ranks).added_to(link)
 shown = {}
 for row, run, sent in zip(tried, runs, counted, strict=True):
     formula_s = 0.3 * (1 + (row.layout.pipeline - 1) / row.microbatches) + sent / 2e6
     same = {"link": real, "microbatches": row.microbatches, **pieces}
-    with_s = layouts.strategy_step(work, row.layout, **same).step_s
+    with_s = parallel_plans.strategy_step(work, row.layout, **same).step_s
     times = [f"{1000 * each:.0f} ms" for each in (formula_s, row.step_s, with_s, run.step_s)]
     shown[row.strategy] = times
 columns = ["Part 4", "choose", "messages", "simulated"]

@@ -53,7 +53,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
 
 import helpers
-from helpers import exercises, feeding, plotting, timing, units
+from helpers import exercises, plotting, timing, units
+from helpers.studies import input_pipeline
 
 # %%
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -201,7 +202,7 @@ print(f"depth 8: {units.text(ahead_s[8], 's')} (simulated)")
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="In turn is a sum, ahead a maximum"
 spans = []
 for way, workers in {"in turn": 0, "ahead": 1}.items():
-    for each in feeding.simulate_feeding(
+    for each in input_pipeline.simulate_feeding(
         0.030, 0.020, steps=6, workers=workers
     ).timeline.activities:
         spans.append(dataclasses.replace(each, lane=f"{way}: {each.lane}"))
@@ -226,7 +227,7 @@ plotting.show(drawn, alt="In turn takes the sum of both times; ahead takes the l
 # each has a Python of its own.
 
 # %% tags=["slide", "slide-output"] minutes=1 headline="Batches wait in a queue of bounded length"
-drawn = plotting.draw_loader(
+drawn = input_pipeline.draw_loader(
     [4, 5], [2, 3], 1, places=4, title="Two workers, prefetch factor 2"
 )
 plotting.show(
@@ -374,7 +375,7 @@ def load(dataset, batch_size, workers, prefetch=2):
 # An item waits 15 ms, four are a batch, and a step takes 20 ms. Beside yours stands PyTorch's.
 
 # %% tags=["nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Three workers suffice, and a fourth buys nothing"
-waiting = feeding.WaitingItems(84, wait_s=0.015)  # 21 batches, 12 steps are timed
+waiting = input_pipeline.WaitingItems(84, wait_s=0.015)  # 21 batches, 12 steps are timed
 rows = {}
 for workers in (1, 2, 3, 4):
     theirs = DataLoader(waiting, batch_size=4, num_workers=workers)
@@ -405,14 +406,14 @@ pd.DataFrame(shown).rename_axis("workers")
 # without a clock. `DataLoader` runs by the clock.
 
 # %% tags=["run"]
-late = feeding.WaitingItems(60, wait_s=0.010, late_every=7, late_s=0.100)
+late = input_pipeline.WaitingItems(60, wait_s=0.010, late_every=7, late_s=0.100)
 times_s = [late.cost_s(index) for index in range(36)]
 how = {"batch_size": 1, "num_workers": 2}
 
 
 def played(prefetch):
     more = {"workers": 2, "prefetch_factor": prefetch, "warm_up": 7}
-    return feeding.simulate_feeding(times_s, 0.020, **more)
+    return input_pipeline.simulate_feeding(times_s, 0.020, **more)
 
 
 def busy_percent(**more):
@@ -442,7 +443,7 @@ states = [played(1).at(moment_ms / 1000) for moment_ms in moments_ms]
 captions = [f"{moment_ms} ms" for moment_ms in moments_ms]
 captions[5:8] = [f"{each}: batch 7 is ready, and waits for 6" for each in captions[5:8]]
 plotting.play(
-    [plotting.draw_loader(*state, places=2) for state in states],
+    [input_pipeline.draw_loader(*state, places=2) for state in states],
     title="The queue while batch 6 is late (modelled)",
     captions=captions,
     stills=(2, 4, 6, 9),
@@ -499,11 +500,13 @@ any_order.reveal(modelled=100, simulated=any_order_percent)
 
 
 # %% tags=["nbval-ignore-output"]
-nothing, how = feeding.FreeItems(8), {"batch_size": 4, "num_workers": 2}
+nothing, how = input_pipeline.FreeItems(8), {"batch_size": 4, "num_workers": 2}
 for kept in (True, False):
     loader = DataLoader(nothing, persistent_workers=kept, **how)
-    fed = feeding.feed(loader, feeding.SleepingAccelerator(0), epochs=4, warm_up=0)
-    feeding.end_workers(loader)
+    fed = input_pipeline.feed(
+        loader, input_pipeline.SleepingAccelerator(0), epochs=4, warm_up=0
+    )
+    input_pipeline.end_workers(loader)
     first_s = min(epoch.first_batch_s for epoch in fed.epochs[1:])
     print(
         f"persistent_workers={kept}: {units.text(first_s, 's')} to the first batch (measured)"
@@ -624,14 +627,14 @@ def workers_for(batch_s, step_s, hands):
 
 # %% tags=["nbval-ignore-output"]
 folder = tempfile.TemporaryDirectory()
-files = feeding.write_images(folder.name, images=10, side=384)
+files = input_pipeline.write_images(folder.name, images=10, side=384)
 cores = max(1, math.floor(helpers.machine_card().usable_cores or 1))
 kinds = {
-    "waits": (feeding.WaitingItems(80, wait_s=0.008), math.inf),
-    "computes": (feeding.DecodedImages(files, crop=224, repeats=8), cores),
-    "in memory": (feeding.FreeItems(80), math.inf),
+    "waits": (input_pipeline.WaitingItems(80, wait_s=0.008), math.inf),
+    "computes": (input_pipeline.DecodedImages(files, crop=224, repeats=8), cores),
+    "in memory": (input_pipeline.FreeItems(80), math.inf),
 }
-costs = {name: feeding.item_cost(items, items=10) for name, (items, _) in kinds.items()}
+costs = {name: input_pipeline.item_cost(items, items=10) for name, (items, _) in kinds.items()}
 for name, (_, hands) in kinds.items():
     cost = costs[name]
     needed = workers_for(8 * cost.median_s, 0.005, hands)
@@ -650,16 +653,18 @@ for name, (_, hands) in kinds.items():
 
 # %% tags=["nbval-ignore-output"]
 def trained(workers):
-    step = feeding.training_step(helpers.LeNet().to(device))
+    step = input_pipeline.training_step(helpers.LeNet().to(device))
     loader = helpers.make_MNIST_loader(batch_size=64, num_workers=workers)
-    with feeding.workers_end(loader):
-        train = feeding.TrainingAccelerator(step, device=device)
-        found = feeding.feed(loader, train, steps=50, warm_up=8).last
+    with input_pipeline.workers_end(loader):
+        train = input_pipeline.TrainingAccelerator(step, device=device)
+        found = input_pipeline.feed(loader, train, steps=50, warm_up=8).last
     return found.step_s, found.busy_share * found.step_s
 
 
 alone_s, alone_busy_s = trained(0)
-handover_s = feeding.measure_handover(64 * 28 * 28 * 4, feeding.LoaderSettings(64, workers=2))
+handover_s = input_pipeline.measure_handover(
+    64 * 28 * 28 * 4, input_pipeline.LoaderSettings(64, workers=2)
+)
 print(f"no workers: {units.text(alone_s, 's')} from step to step", end=", ")
 print(f"busy for {units.text(alone_busy_s, 's')}, {100 * alone_busy_s / alone_s:.0f} %")
 print(f"hand-over of a batch: {units.text(handover_s, 's')}")
@@ -885,7 +890,7 @@ for name, each in places.items():
 
 # %%
 def play(copies, pinned):
-    cuda = feeding.PlayedCuda(copy_s=0.015, pageable_s=0.030, step_s=0.020)
+    cuda = input_pipeline.PlayedCuda(copy_s=0.015, pageable_s=0.030, step_s=0.020)
     for there in copies(cuda.batches(6, pinned=pinned), cuda):
         cuda.step(there)
         cuda.synchronize()  # loss.item()

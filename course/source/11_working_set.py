@@ -118,13 +118,13 @@ per_parameter.reveal(modelled=2 + 2 + 4 + 4 + 4, counted=counted)
 # **To remember.** Training with Adam keeps 16 bytes per parameter, eight times as many as running the model in bfloat16. The parameters of a 1.5B
 # model alone fill a GPU of 24 GB.
 #
-# The gradients among these bytes do not exist before the backward pass. Yet many runs stop with their error in the forward pass already. Which bytes
-# pile up there?
+# The gradients among these bytes do not exist before the backward pass. Yet a run can stop with its error before any gradient exists. Which bytes
+# pile up in the forward pass?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="The backward pass needs every layer's input again"
 # ## Part 2: the bytes of a token
 #
-# What does a step save for each token? This comes next, because these bytes appear in the forward pass, where many runs fail.
+# What does a step save for each token? These bytes appear in the forward pass, before any gradient does.
 #
 # - When a model only runs, a layer's input can be freed at once
 # - When it trains, the backward pass needs it again
@@ -134,7 +134,8 @@ per_parameter.reveal(modelled=2 + 2 + 4 + 4 + 4, counted=counted)
 # backward pass needs $x$ again, long after the forward pass has moved on. Autograd therefore saves $x$, and it does the same in every layer until the
 # backward pass has come back there. Such a tensor is called [saved for backward](glossary.md#saved-for-backward).
 #
-# **Your turn.** PyTorch calls a hook of yours for every tensor that autograd saves. Count the bytes. Tensors that share memory have the same
+# **Your turn.** Inside `with torch.autograd.graph.saved_tensors_hooks(note, unpack):` PyTorch calls `note(tensor)` for every tensor that autograd
+# saves, and `unpack` when the backward pass asks for it again. Both may return what they are given. Count the bytes. Tensors that share memory have the same
 # `tensor.untyped_storage()`, which has `nbytes()` and can be put into a set. Leave out the parameters and the input, which are in memory anyway.
 
 
@@ -335,8 +336,9 @@ def saved_per_token(width, hidden):
 
 
 # %% [markdown]
-# Does your hook agree? We need no GPU and not even the memory for the block, because a tensor on the device *meta* has a shape and no data. A second
-# block adds exactly what one block saves, its input included.
+# Does your hook agree? We need no GPU and not even the memory for the block, because a tensor on the device *meta* has a shape and no data. The attention
+# is a fused one, an operator that computes all of it without saving the scores in between. Two blocks in a row save what one block saves, and then
+# the same again with the input of the second block. This difference is what we count.
 
 
 # %%
@@ -347,21 +349,18 @@ def counted_per_token(width, hidden, heads, tokens, attend):
     return (saved_bytes(nn.Sequential(*blocks), x) - saved_bytes(blocks[0], x)) / tokens
 
 
-def fused(queries, keys, values):
-    return scaled_dot_product_attention(queries, keys, values, is_causal=True)
+def fused(queries, keys, values):  # by name, because on meta PyTorch would not choose it
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return attend(queries, keys, values, is_causal=True)[0]
 
 
-by_hand, by_hook = (
-    saved_per_token(4096, 11_008),
-    counted_per_token(4096, 11_008, 32, 512, fused),
-)
-print(
-    f"your count: {by_hand:,} bytes per token (modelled), your hook: {by_hook:,.0f} (counted)"
-)
+by_hand = saved_per_token(4096, 11_008)
+by_hook = counted_per_token(4096, 11_008, 32, 512, fused)
+print(f"your count {by_hand:,} (modelled), your hook {by_hook:,.0f} bytes per token (counted)")
 
 # %% [markdown] tags=["explain"]
-# Together these are 8 × 4,096 + 4 × 11,008, or 76,800 values, which take 153,600 bytes. The hook finds a few bytes more, mainly two numbers per token that each norm saves and one
-# that the attention saves in each head. A token passes through 32 such blocks and leaves 4.9 MB behind. For 4,096 tokens that makes 20.1 GB, the second line of the ledger.
+# Together these are 8 × 4,096 + 4 × 11,008, or 76,800 values, which take 153,600 bytes. The hook finds 144 bytes more, because each of the two norms saves two numbers of 4 bytes
+# per token, and the attention saves one in each of its 32 heads. A token passes through 32 such blocks and leaves 4.9 MB behind. For 4,096 tokens that makes 20.1 GB, the second line of the ledger.
 #
 # A batch multiplies this line, because eight sequences save eight times 20.1 GB. This is what halving the batch shrinks. [Gradient accumulation](glossary.md#gradient-accumulation) shrinks it too, because it
 # runs one sequence after the other and adds up their gradients.
@@ -373,7 +372,7 @@ print(
 # %% [markdown] tags=["slide"] minutes=2 headline="Attention computes a score for every pair"
 # ## Part 3: the bytes of a pair
 #
-# What does a step save for each pair of tokens? The count so far used an attention that saves no scores, and older code does not.
+# What does a step save for each pair of tokens? The attention that we have just counted saves no scores. Attention as older code computes it saves them.
 #
 # - Attention compares each token with each other
 # - The softmax turns the scores into attention weights
@@ -594,7 +593,9 @@ def recipe_peak(tokens, optimizer=working_set.MixedAdam, *, checkpointing=False,
 def llama(layers, *, checkpointing=False, lora=False):
     with torch.device("meta"):
         model = working_set.LanguageModel(
-            lambda: Block(4096, 11_008, 32, fused),
+            lambda: Block(
+                4096, 11_008, 32, partial(scaled_dot_product_attention, is_causal=True)
+            ),
             layers=layers,
             width=4096,
             vocabulary=32_000,
@@ -635,9 +636,10 @@ modelled = [max(14 * parameters + 5.3e6 * tokens, 16 * parameters) for tokens in
 fall.reveal(modelled=modelled[0] - modelled[1], counted=peaks[2048] - peaks[1024])
 
 # %% [markdown] tags=["explain"]
-# It does not fall at all. For both lengths we counted 108.3 GB, because the end of the backward pass sets the peak, and no saved activation is left by then. (The 0.5 GB
+# It falls by 8,192 bytes, which are the 1,024 token ids that are no longer there, and otherwise not at all. For both lengths we counted 108.3 GB, because the end of the backward pass sets the peak, and no saved activation is left by then. (The 0.5 GB
 # above 107.8 GB is a float32 copy of one large gradient inside the optimizer.) Until that moment the activations use the space that the gradients will need
-# later, which is 2 bytes per parameter, or 13.5 GB. About 2,600 tokens fit into it. If a step has fewer, a shorter sequence saves no memory at all.
+# later, which is 2 bytes per parameter, and that of the copy, together 14.0 GB. Divided by 5.3 MB, about 2,600 tokens fit into them. If a step has fewer, a
+# shorter sequence saves no memory at all.
 #
 # **To remember.** The peak is a moment and not a sum. For a 7B in mixed precision, tokens raise it only above about 2,600 per step.
 #
@@ -738,8 +740,9 @@ def backward_by_blocks(blocks, x, loss):
 
 
 # %% [markdown]
-# The price is one more forward pass. Since a backward pass costs about two of them, a step costs four instead of three, 1.33 times as much arithmetic. We let the small model
-# take steps with and without checkpointing, in turns.
+# The price is one more forward pass. Since a backward pass costs about two of them, a step costs four instead of three, 1.33 times as much arithmetic. The time grows
+# by more in a model as small as ours, because its operators are short and every block is called once more. We let the small model take steps with and without
+# checkpointing, in turns.
 
 # %% tags=["hide-input", "run"]
 checkpointed = working_set.LanguageModel(
@@ -817,8 +820,8 @@ columns = ["bytes per parameter", "peak (counted)", "fits into 24 GB"]
 pd.DataFrame(rows, index=columns).T.rename_axis("recipe, 4,096 tokens")
 
 # %% [markdown] tags=["explain"]
-# LoRA alone does not fit, because the gradient must still travel back through the frozen layers, and autograd saves their activations for it. With checkpointing it fits, and now
-# checkpointing takes its whole 19.1 GB off the peak, since the gradients of 7 billion parameters no longer set it.
+# LoRA alone does not fit. A frozen layer does not need its input for a gradient of its weights, but the adapter beside it has the same input and learns, so it is saved all the
+# same. The norms, the attention and the gate save theirs as well, because the gradient passes through them on its way. With checkpointing it fits, and now checkpointing takes its whole 19.1 GB off the peak, since the gradients of 7 billion parameters no longer set it.
 #
 # **To remember.** Divide the memory by the number of parameters first. A 7B has 3.6 bytes per parameter in 24 GB, and any recipe that holds all parameters and all
 # gradients in 16 bits needs 4.

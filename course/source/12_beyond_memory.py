@@ -43,7 +43,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import helpers
-from helpers import access, exercises, memory, operations, plotting, timing, units
+from helpers import exercises, memory, operations, plotting, timing, units
+from helpers.studies import data_movement, input_pipeline
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 allocator = helpers.steady_allocator()
@@ -564,7 +565,7 @@ misses = [sum(read for *_, read in around[begin : begin + 9]) for begin in (0, 9
 mapped, megabytes = None, (32, 36, 64)
 try:
     sizes = [n * MIB for n in megabytes]
-    mapped = access.measure_mapped_weights(sizes, limit_bytes=32 * MIB, passes=2)
+    mapped = data_movement.measure_mapped_weights(sizes, limit_bytes=32 * MIB, passes=2)
 except (MemoryError, OSError, RuntimeError, ValueError) as why:
     print(f"not measured here: {why}")
 
@@ -575,7 +576,7 @@ bet.reveal(modelled=misses[1], counted=counted.get(36))
 
 # %% tags=["look", "slide", "slide-output"] minutes=3 layout="steps" frames=[1, 2, 3, 4, 5, 11] headline="Each layer was thrown out just before its turn"
 shown = around[6:18]
-frames = [plotting.draw_window(9, kept, used=n, read=read) for n, kept, read in shown]
+frames = [data_movement.draw_window(9, kept, used=n, read=read) for n, kept, read in shown]
 said = [f"layer {n} {'comes from the disk' if read else 'is there'}" for n, _, read in shown]
 alt = "Each layer was thrown out just before its turn, so each is read from the disk again."
 look = {"title": "Nine layers, room for eight", "captions": said, "stills": (1, 2, 3, 11)}
@@ -740,7 +741,7 @@ print(helpers.run_limited(touch_what_is_not_there).message)
 # holds one.
 
 # %% tags=["slide", "slide-output"] minutes=1 headline="Batches wait in shared memory, which is a small file system"
-drawn = plotting.draw_loader([None], [2, 3], 1, places=2, title="One worker, ahead")
+drawn = input_pipeline.draw_loader([None], [2, 3], 1, places=2, title="One worker, ahead")
 plotting.show(drawn, alt="A worker writes batches into shared memory; a trainer takes them.")
 
 # %% tags=["predict"]
@@ -863,9 +864,6 @@ for workers in (1, 2, 8, 16):
 # 1. Divide by the work before you blame a memory.
 # 2. A loop in one direction that outgrows a least-recently-used memory misses every time.
 # 3. "Out of memory" can be a small file system; count what it holds.
-#
-# So far you have computed how long work should take, and how much memory it needs. But where does the time of a program go that
-# is slow for none of these reasons? [Lesson 13](13_reading_a_profile.ipynb) looks it up in a profile.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

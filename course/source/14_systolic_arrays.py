@@ -41,7 +41,8 @@ from torch import nn
 
 import helpers
 from helpers import exercises, hardware, plotting, units
-from helpers.simulators import systolic
+from helpers.studies import history
+from helpers.studies.simulators import systolic
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## The bet
@@ -161,7 +162,7 @@ captions = {
     "drain": "The sums leave, one row a cycle.",
 }
 plotting.play(
-    [plotting.draw_array(run, cycle) for cycle in range(run.cycles)],
+    [systolic.draw_array(run, cycle) for cycle in range(run.cycles)],
     title="a @ b on 4 x 4 elements: sums stay",
     captions=[captions[frame.phase] for frame in run.frames],
     alt="A diagonal wave of working elements crosses the array; then the sums leave.",
@@ -251,7 +252,7 @@ captions = {
     "compute": "Inputs pass to the right; each sum grows on its way down.",
 }
 plotting.play(
-    [plotting.draw_array(run, cycle) for cycle in range(run.cycles)],
+    [systolic.draw_array(run, cycle) for cycle in range(run.cycles)],
     title="a @ b on 4 x 4 elements: filters stay",
     captions=[captions[frame.phase] for frame in run.frames],
     alt="Four cycles load the filters; then inputs pass and sums leave at the bottom.",
@@ -573,7 +574,7 @@ def tile_shares(batch, rows, tile_cycles):
 
 # %% tags=["run"]
 rows, of_all = {}, {}
-for app in hardware.tpu_applications().applications[:4]:
+for app in systolic.tpu_applications().applications[:4]:
     counted = [app.active_share, app.shift_share, app.stall_share]
     matrix = [share / sum(counted) for share in counted]
     of_all[app.name] = f"{app.shift_share:.1%}"
@@ -605,7 +606,7 @@ pd.DataFrame(rows, index=["active", "shift", "stall"]).T.rename_axis(
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="The paper's own figure needs another unit"
 peak = 2 * tpu.array_rows * tpu.array_columns * tpu.clock_hz / 1e12
-apps = hardware.tpu_applications().applications
+apps = systolic.tpu_applications().applications
 intensity = np.geomspace(20, 4000, 50)
 drawn, axes = plotting.figure(title="TPU v1: measured by Google, under two roofs")
 for each, name in {1: "operations", 2: "MACs"}.items():
@@ -669,9 +670,9 @@ moved = helpers.predict(
 moved
 
 # %% tags=["run"]
-relative = {cost.name: cost.mac_ratio for cost in hardware.relative_energy_costs().costs}
-pj = {name: hardware.energy_cost(name).least_pj for name in ("int8 multiply", "int32 add")}
-access = {name: hardware.energy_cost(name).least_pj / 8 for name in ("cache of 1 MB", "DRAM")}
+relative = {cost.name: cost.mac_ratio for cost in history.relative_energy_costs().costs}
+pj = {name: history.energy_cost(name).least_pj for name in ("int8 multiply", "int32 add")}
+access = {name: history.energy_cost(name).least_pj / 8 for name in ("cache of 1 MB", "DRAM")}
 mac_pj = sum(pj.values())
 tables = {
     "Eyeriss": (relative["buffer"], relative["DRAM"]),

@@ -44,8 +44,9 @@ import torch
 from torch import nn
 
 import helpers
-from helpers import exercises, plotting, results, sparse, stack, timing, training
-from helpers.simulators import systolic
+from helpers import exercises, plotting, results, timing, training
+from helpers.studies import sparsity, stack
+from helpers.studies.simulators import systolic
 
 warnings.filterwarnings("ignore", "Sparse CSR")  # PyTorch calls its CSR tensors beta
 
@@ -124,7 +125,7 @@ levels = {
     "instructions": multiply_adds(call)[:3] or ["not followed on this machine"],
 }
 plotting.show(
-    plotting.draw_levels(levels, title="One line of Python, and what it becomes here"),
+    stack.draw_levels(levels, title="One line of Python, and what it becomes here"),
     alt="Four levels: a call in Python, its operators, a library's primitives, instructions.",
 )
 
@@ -318,7 +319,7 @@ inputs = list(dict.fromkeys(each[1] for each in tile[:12]))
 rows = [[held for held, name, _ in tile[:12] if name == each] for each in inputs]
 columns = [f"{tile[3 * vector][2]} ({vector + 1})" for vector in range(4)]
 plotting.show(
-    plotting.draw_tile(rows, inputs, columns, title="64 filters: ymm15 is loaded 4 times"),
+    stack.draw_tile(rows, inputs, columns, title="64 filters: ymm15 is loaded 4 times"),
     alt="Three inputs meet four vectors of filters; twelve sums stay in ymm0 to ymm11.",
 )
 
@@ -460,7 +461,7 @@ def csr_product(values, columns, starts, x):
 
 # %% tags=["look", "slide-more", "slide-output"]
 matrix = torch.tensor([[0.0, 5, 0, 0], [0, 0, 0, 0], [6, 0, 0, 7]])
-csr = sparse.to_csr(matrix)
+csr = sparsity.to_csr(matrix)
 arrays = [each.numpy() for each in (csr.values, csr.column_indices, csr.row_starts)]
 for name, array in zip(("values", "columns", "starts"), arrays, strict=True):
     print(f"{name:8}{array}")
@@ -486,7 +487,7 @@ slips = {
     44: "Each value needs its column",
 }
 small = torch.tensor([[0.0, 5, 0, 0], [0, 0, 0, 0], [6, 0, 0, 7]])
-stored = sparse.to_csr(small).stored_bytes
+stored = sparsity.to_csr(small).stored_bytes
 asked.returns("3 rows, 3 values", (3, 3), expected=stored, mistakes=slips)
 asked.returns("half precision, short indices", (3, 3, 2, 4), expected=34)
 csr_bytes = asked.settle()
@@ -511,7 +512,7 @@ even
 def stored_bytes(kept, side=200):
     numbers = torch.zeros(side * side)
     numbers[:kept] = 1
-    return sparse.to_csr(numbers.view(side, side)).stored_bytes
+    return sparsity.to_csr(numbers.view(side, side)).stored_bytes
 
 
 kept = bisect.bisect_right(range(200**2), 4 * 200**2, key=stored_bytes) - 1
@@ -617,7 +618,7 @@ def two_of_four(weights):
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="A pattern stores its places in a few bits" mark="2:4"
 halves = weights.half()
-packed = sparse.pack_2_4(halves * two_of_four(halves))
+packed = sparsity.pack_2_4(halves * two_of_four(halves))
 forms = {
     "dense": halves.nbytes,
     "2:4": packed.stored_bytes,
@@ -626,7 +627,7 @@ forms = {
 for share in (50, 90):
     smallest = halves.abs().float().quantile(share / 100, dim=1, keepdim=True)
     kept = halves * (halves.abs() > smallest)
-    forms[f"CSR, {share} % zeros"] = sparse.to_csr(kept).stored_bytes
+    forms[f"CSR, {share} % zeros"] = sparsity.to_csr(kept).stored_bytes
 cells = {
     name: [f"{each:,}", f"{100 * each / halves.nbytes:.1f} %"] for name, each in forms.items()
 }
@@ -655,7 +656,7 @@ cases |= {"50 %, neurons": (0.5, "neurons"), "90 %, single": (0.9, "unstructured
 cases["90 %, neurons"] = 0.9, "neurons"
 accuracies = {}
 for name, (share, pattern) in cases.items():
-    pruned, _ = sparse.prune(trained, share, pattern=pattern, layers=("fc1", "fc2"))
+    pruned, _ = sparsity.prune(trained, share, pattern=pattern, layers=("fc1", "fc2"))
     before = training.accuracy(pruned, unseen)
     helpers.train(pruned, digits, epochs=1)
     accuracies[name] = before, training.accuracy(pruned, unseen)

@@ -41,7 +41,8 @@ import torch
 from torch import nn
 
 import helpers
-from helpers import exercises, numbers, plotting
+from helpers import exercises, plotting
+from helpers.studies import numbers
 
 # %% [markdown] tags=["slide"] minutes=1
 # ## The bet
@@ -79,7 +80,7 @@ names = ["fp32", "bf16", "fp16", "e5m2", "e4m3", "int8"]
 alt = (
     "A box a bit: fp32 has 8 bits of exponent and 23 of mantissa, bf16 8 and 7, fp16 5 and 10."
 )
-plotting.show(plotting.draw_bits([numbers.FORMATS[name] for name in names[:-1]]), alt=alt)
+plotting.show(numbers.draw_bits([numbers.FORMATS[name] for name in names[:-1]]), alt=alt)
 
 # %% tags=["predict"]
 inside = helpers.predict("Of all numbers in e4m3 (-448 to 448), how many lie in -1 to 1?", "%")
@@ -213,7 +214,7 @@ tensors = {"weights": weights, "activations": activations, "gradients": gradient
 
 # %% tags=["look", "slide", "slide-output"] minutes=2 headline="A format's steps grow with its numbers"
 def explore(name):
-    return plotting.draw_format(numbers.FORMATS[name], tensors)
+    return numbers.draw_format(numbers.FORMATS[name], tensors)
 
 
 def described(name):

@@ -82,11 +82,11 @@ bet
 
 # %% tags=["slide", "slide-output"] minutes=2 headline="One kernel moves a third of the bytes"
 x_bytes, y_bytes = (1000 * 4 * channels * 28 * 28 for channels in (1, 16))
-convolution = plotting.Kernel("convolution", {"x": x_bytes}, {"y": y_bytes})
-bias_and_relu = plotting.Kernel("bias, ReLU", {"y": y_bytes}, {"out": y_bytes})
-all_three = plotting.Kernel("all three", {"x": x_bytes}, {"out": y_bytes})
+convolution = fused_bias.Kernel("convolution", {"x": x_bytes}, {"y": y_bytes})
+bias_and_relu = fused_bias.Kernel("bias, ReLU", {"y": y_bytes}, {"out": y_bytes})
+all_three = fused_bias.Kernel("all three", {"x": x_bytes}, {"out": y_bytes})
 plotting.show(
-    plotting.draw_kernels(
+    fused_bias.draw_kernels(
         {"two kernels": [convolution, bias_and_relu], "one kernel": [all_three]}
     ),
     alt="Two kernels write y and read it back; one kernel reads x and writes the output.",

@@ -41,8 +41,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import helpers
-from helpers import exercises, plotting, sources, timing
-from helpers.studies import replicas
+from helpers import exercises, plotting, timing
+from helpers.studies import replicas, sgd_parallelism
 
 torch.set_num_threads(1)
 allocator = helpers.steady_allocator()
@@ -73,7 +73,7 @@ bet
 # %%
 stages = ["layer 1", "tanh", "layer 2", "tanh", "layer 3"]
 plotting.show(
-    plotting.draw_replicas(stages, title="Four nets: every box is a call"),
+    replicas.draw_replicas(stages, title="Four nets: every box is a call"),
     alt="In a loop four nets make 20 calls in turn; in a stack 5 calls span all four.",
 )
 
@@ -194,7 +194,7 @@ def loop_gradients(count):
 
 
 def stack_gradients(count):
-    stacked = sources.stack_weights(nets[:count])
+    stacked = sgd_parallelism.stack_weights(nets[:count])
     weights = [each.requires_grad_() for each in stacked.values()]
     losses = (outputs_of(weights, points) - targets[:count]).square().mean((1, 2))
     return torch.autograd.grad(losses.sum(), weights)
@@ -613,7 +613,7 @@ print(f"with validation at 30 % of a step the run takes {9 + 10 / (1 - 0.3):.0f}
 # %% tags=["slide", "slide-output"] minutes=1 headline="Three stages can couple them"
 stages = ["data", "net", "chi2", "loss", "gradient", "update"]
 bars = {"chi2": "one covariance", "loss": "a mean", "gradient": "one norm"}
-drawn = plotting.draw_couplings(stages, bars, title="Three places that see all replicas")
+drawn = replicas.draw_couplings(stages, bars, title="Three places that see all replicas")
 plotting.show(
     drawn, alt="Four lanes of six stages; bars across at chi2, at the loss, at the gradient."
 )
@@ -745,7 +745,7 @@ def inverse_of(mask):  # of the covariance among the data of the mask; zeros els
 inverses = torch.stack([inverse_of(torch.randperm(30) < 22) for _ in range(4)])
 
 # %%
-stacked = sources.stack_weights([make_net(seed).double() for seed in range(4)])
+stacked = sgd_parallelism.stack_weights([make_net(seed).double() for seed in range(4)])
 padded = [each.clone() for each in stacked.values()]
 for place, size in enumerate((12, 12, 10, 10)):  # weights and biases of two layers
     padded[place][2, size:] = 0
@@ -869,7 +869,9 @@ for name, steps in {"masked": 20 * int(taken.max()), "compacted": int(taken.sum(
 # %%
 def curve(clip, wild, steps=100):
     torch.manual_seed(1)
-    weights = [each.clone().requires_grad_() for each in sources.stack_weights(nets).values()]
+    weights = [
+        each.clone().requires_grad_() for each in sgd_parallelism.stack_weights(nets).values()
+    ]
     noisy = make_net(1000)(points).detach() + 0.1 * torch.randn(100, 30, 8)
     noisy[0] *= 100 if wild else 1
     descent, history = torch.optim.NAdam(weights, lr=2.621e-3, eps=1e-7), []

@@ -377,7 +377,7 @@ def by_tiles(query, key, value, rows, columns):
 order = attention.tiles_of(4, rows=1, columns=1)
 frames, captions = [], []
 for at, (row, _) in enumerate(order):
-    frames.append(plotting.draw_score_tiles(order, at))
+    frames.append(attention.draw_score_tiles(order, at))
     count = f"Blocks read so far: {row + 1} of Q, {at + 1} of K, {at + 1} of V"
     captions.append(f"{count}; finished of O: {(at + 1) // 4}.")
 plotting.play(
@@ -791,7 +791,7 @@ share.reveal(modelled=100 * 9 / 16, counted=100 * work[0] / work[1])
 
 # %% tags=["look", "slide", "slide-output"] minutes=1 headline="Tiles of later keys are never made"
 plotting.show(
-    plotting.draw_score_tiles(
+    attention.draw_score_tiles(
         order, 35, title="Causal: 36 of 64 tiles, each of 64 x 64 scores"
     ),
     alt="Tiles up to the diagonal are done. Early keys are read up to 7 times, the last once.",

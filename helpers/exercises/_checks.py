@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from helpers._checks import boolean, one_of
+from helpers.checks import boolean, one_of
 from helpers.exercises import _worked as worked
 from helpers.exercises._agreement import agree, apart, name, short
 from helpers.exercises._copies import copy_data

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from helpers import _console as console
+from helpers import console
 
 _MARK = "_is_the_courses_version"
 

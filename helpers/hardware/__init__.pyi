@@ -7,30 +7,15 @@ from ._devices import (
     published_errors as published_errors,
     ridge_flops_per_byte as ridge_flops_per_byte,
 )
-from ._history import (
-    doubling_time as doubling_time,
-    energy_cost as energy_cost,
-    energy_costs as energy_costs,
-    inference_energy as inference_energy,
-    multiplier_exponent as multiplier_exponent,
-    processors as processors,
-    relative_energy_costs as relative_energy_costs,
-    training_compute as training_compute,
-)
 from ._machine import machine_card as machine_card
-from ._tpu import (
-    TpuApplication as TpuApplication,
-    TpuApplications as TpuApplications,
-    tpu_applications as tpu_applications,
-)
 from .limits._bandwidth import compiled_triad as compiled_triad
 from .limits._chase import chase_buffer as chase_buffer, flush_caches as flush_caches, huge_pages as huge_pages
 from .limits._levels import find_change_points as find_change_points
 from .limits._multiply_adds import vector_flops as vector_flops
+from .limits._probe import probe as probe
 from .limits._results import (
     BandwidthPoint as BandwidthPoint,
     LatencyPoint as LatencyPoint,
     MachineLimits as MachineLimits,
     MemoryLevel as MemoryLevel,
-    probe as probe,
 )

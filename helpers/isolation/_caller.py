@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from helpers import _processes as processes, results
-from helpers._checks import members, named, number, one_of, short
+from helpers.checks import members, named, number, one_of, short
 from helpers.isolation import _child as child
 
 Status = Literal["returned", "raised", "out_of_memory", "timed_out", "died"]

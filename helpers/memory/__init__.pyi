@@ -20,6 +20,10 @@ from ._peak import (
     fits as fits,
     max_batch_size as max_batch_size,
     measure_peak_memory as measure_peak_memory,
-    sum_of_outputs as sum_of_outputs,
 )
-from ._timeline import CATEGORIES as CATEGORIES, Event as Event, LiveTensor as LiveTensor, Timeline as Timeline
+from ._timeline import (
+    CATEGORIES as CATEGORIES,
+    Event as Event,
+    LiveTensor as LiveTensor,
+    MemoryTimeline as MemoryTimeline,
+)

@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from helpers import steps
 from helpers.memory import _attribution as attribution, _probing as probing, _timeline as timeline, _tracing as tracing
 from helpers.memory._peak import estimate_peak_memory
-from helpers.memory._trace import Operator, Trace
+from helpers.memory._trace import StepTrace, TracedOperator
 from helpers.results import Record, derived
 
 ALEXNET_INPUT = (1, 3, 224, 224)
@@ -255,7 +255,7 @@ def _tensor_bytes(values: Any) -> int:
     return sum(distinct.values())
 
 
-def _saved_by_layer(seen: _Seen, trace: Trace, probes: list[probing.Probe | None]) -> Counter[str]:
+def _saved_by_layer(seen: _Seen, trace: StepTrace, probes: list[probing.Probe | None]) -> Counter[str]:
     """Return the bytes that each layer was the first to save, without what is alive anyway.
 
     Added is what C++ keeps for backward and no hook sees: numbers, and the generator's states of checkpointing.
@@ -263,7 +263,7 @@ def _saved_by_layer(seen: _Seen, trace: Trace, probes: list[probing.Probe | None
     sizes = dict(trace.storage_bytes)
     saved: Counter[str] = Counter()
     for event, probe in zip(trace.events[trace.start :], probes, strict=True):
-        if isinstance(event, Operator):
+        if isinstance(event, TracedOperator):
             sizes.update((storage, made) for (storage, _, _), made in zip(event.made, probe.made_bytes, strict=True))
             if event.function is None and event.phase in ("forward", "loss"):
                 saved[event.layer] += sum(probe.made_bytes)
@@ -272,7 +272,7 @@ def _saved_by_layer(seen: _Seen, trace: Trace, probes: list[probing.Probe | None
     return saved
 
 
-def _bytes_by_category(line: timeline.Timeline) -> dict[str, Counter[str]]:
+def _bytes_by_category(line: timeline.MemoryTimeline) -> dict[str, Counter[str]]:
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for tensor in line.tensors:
         category = tensor.category
@@ -282,7 +282,7 @@ def _bytes_by_category(line: timeline.Timeline) -> dict[str, Counter[str]]:
     return found
 
 
-def _workspace(line: timeline.Timeline) -> dict[str, int]:
+def _workspace(line: timeline.MemoryTimeline) -> dict[str, int]:
     most: dict[str, int] = defaultdict(int)
     for tensor in line.tensors:
         if tensor.category == "workspace":
@@ -290,9 +290,11 @@ def _workspace(line: timeline.Timeline) -> dict[str, int]:
     return most
 
 
-def _layers_to_show(seen: _Seen, trace: Trace, found: dict[str, Counter[str]], extra: set[str]) -> list[str]:
+def _layers_to_show(seen: _Seen, trace: StepTrace, found: dict[str, Counter[str]], extra: set[str]) -> list[str]:
     """Return the layers of the table: those that ran an operator, in order, then those that only own something."""
-    ran = [event for event in trace.events[trace.start :] if isinstance(event, Operator) and event.phase == "forward"]
+    ran = [
+        event for event in trace.events[trace.start :] if isinstance(event, TracedOperator) and event.phase == "forward"
+    ]
     with_views, without_views = {event.layer for event in ran}, {event.layer for event in ran if not event.only_views}
     owners = set(found["parameter"]) | set(found["buffer"])
     called = [
@@ -303,7 +305,7 @@ def _layers_to_show(seen: _Seen, trace: Trace, found: dict[str, Counter[str]], e
     return called + [layer for layer in sorted(owners | extra) if layer not in called]
 
 
-def _most_bytes(line: timeline.Timeline) -> dict[str, int]:
+def _most_bytes(line: timeline.MemoryTimeline) -> dict[str, int]:
     """Return the most bytes that each category has alive at any one event."""
     by_category: dict[str, list[timeline.LiveTensor]] = defaultdict(list)
     for tensor in line.tensors:

@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 from helpers import steps
-from helpers._checks import boolean, number, whole_number
+from helpers.checks import boolean, number, whole_number
 from helpers.memory import _probing as probing, _timeline as timeline, _trace as records
 from helpers.results import Record, derived
-from helpers.steps import ModelError as ModelError, sum_of_outputs as sum_of_outputs
+from helpers.steps import ModelError as ModelError
 
 _LARGEST_GROUPS = 20
 LEFT_OUT = {
@@ -66,7 +66,7 @@ class PeakEstimate(Record):
     uncertain: tuple[str, ...]
     left_out: str
     alive: tuple[AliveGroup, ...]
-    timeline: timeline.Timeline = field(repr=False)
+    timeline: timeline.MemoryTimeline = field(repr=False)
 
 
 class PeakMeasurement(Record):
@@ -122,7 +122,7 @@ def estimate_peak_memory(
     return _estimate(timeline.built(trace, probes, work.device), tuple(sorted(trace.uncertain)), work.device)
 
 
-def _estimate(line: timeline.Timeline, uncertain: tuple[str, ...], device: torch.device) -> PeakEstimate:
+def _estimate(line: timeline.MemoryTimeline, uncertain: tuple[str, ...], device: torch.device) -> PeakEstimate:
     if not line.events:
         raise steps.ModelError("the model ran no operator, so there is nothing to estimate")
     peak_event = max(range(len(line.events)), key=lambda event: line.events[event].live_bytes)

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from helpers import steps
 from helpers.memory import _trace as records, _tracing as tracing
-from helpers.memory._trace import Operator, TensorSpec, Trace, as_without_mode, strides_of
+from helpers.memory._trace import StepTrace, TensorSpec, TracedOperator, as_without_mode, strides_of
 
 _FREE = (torch.ops.aten.lift_fresh.default, torch.ops.aten._local_scalar_dense.default)
 
@@ -50,7 +50,7 @@ class _Run:
     kept: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
-def followed(work: steps.Step, observe: tracing.Observe = tracing.UNOBSERVED) -> tuple[Trace, list[Probe | None]]:
+def followed(work: steps.Step, observe: tracing.Observe = tracing.UNOBSERVED) -> tuple[StepTrace, list[Probe | None]]:
     """Return the trace of ``work`` as autograd writes it without fake tensors, and a probe for each of its events.
 
     Some of PyTorch's fake results lie otherwise in memory than the real ones (a layer norm's of a permuted operand),
@@ -66,7 +66,7 @@ def followed(work: steps.Step, observe: tracing.Observe = tracing.UNOBSERVED) ->
         layouts |= found
 
 
-def probed(trace: Trace, work: steps.Step) -> tuple[list[Probe | None], tracing.Layouts]:
+def probed(trace: StepTrace, work: steps.Step) -> tuple[list[Probe | None], tracing.Layouts]:
     """Return a probe for every event of the second step, None for a release, and the layouts that are not the trace's.
 
     Each distinct operator is run once on its device.
@@ -90,8 +90,8 @@ def probed(trace: Trace, work: steps.Step) -> tuple[list[Probe | None], tracing.
     return [_probe(event, run, trace, record) for event, run in zip(events, runs, strict=True)], runner.layouts
 
 
-def _probe(event: Any, run: _Run | None, trace: Trace, record: records.Record | None) -> Probe | None:
-    if not isinstance(event, Operator):
+def _probe(event: Any, run: _Run | None, trace: StepTrace, record: records.AllocatorLog | None) -> Probe | None:
+    if not isinstance(event, TracedOperator):
         return None
     fake_bytes = tuple(trace.storage_bytes[made.storage] for made in event.made)
     if run is None:
@@ -101,15 +101,15 @@ def _probe(event: Any, run: _Run | None, trace: Trace, record: records.Record | 
 
 
 class _Runner:
-    def __init__(self, trace: Trace, device: torch.device, inside_bytes: dict[Any, int] | None = None) -> None:
-        self.record: records.Record | None = None
+    def __init__(self, trace: StepTrace, device: torch.device, inside_bytes: dict[Any, int] | None = None) -> None:
+        self.record: records.AllocatorLog | None = None
         self.layouts: tracing.Layouts = {}
         self._trace, self._device, self._inside_bytes = trace, device, inside_bytes or {}
         self._runs: dict[Any, _Run | None] = {}
         self._opaque: dict[int, tuple[str, int, torch.Tensor]] = {}
 
     def run(self, event: Any) -> _Run | None:
-        if not isinstance(event, Operator) or event.only_views or event.function in (None, *_FREE):
+        if not isinstance(event, TracedOperator) or event.only_views or event.function in (None, *_FREE):
             return None
         key = self._key(event)
         if key not in self._runs:
@@ -123,12 +123,12 @@ class _Runner:
                 self.layouts.setdefault(event.key, {})[made.position] = strides
         return run
 
-    def _key(self, event: Operator) -> Any:
+    def _key(self, event: TracedOperator) -> Any:
         """Return the operator's key, and which of its operands hold what another operator has made."""
         specs = (leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec))
         return event.key, tuple(self._opaque.get(spec.storage, ())[:2] for spec in specs)
 
-    def _run_alone(self, event: Operator, mark: str) -> _Run | None:
+    def _run_alone(self, event: TracedOperator, mark: str) -> _Run | None:
         inside_bytes = self._inside_bytes.get(event.key)
         if inside_bytes is not None:
             made_bytes = {made.position: self._trace.storage_bytes[made.storage] for made in event.made}
@@ -158,7 +158,7 @@ class _Runner:
             return self._not_run(event)
         return self._finished(event, mark, usage, pytree.tree_leaves(outputs))
 
-    def _lacks_workspace(self, event: Operator) -> bool:
+    def _lacks_workspace(self, event: TracedOperator) -> bool:
         """Return whether an operand is a workspace whose maker could not be run: without it a kernel may crash."""
         return any(
             isinstance(leaf, TensorSpec)
@@ -170,10 +170,10 @@ class _Runner:
             for leaf in pytree.tree_leaves(event.arguments)
         )
 
-    def _not_run(self, event: Operator) -> None:
+    def _not_run(self, event: TracedOperator) -> None:
         self._trace.uncertain.add(f"{event.function} cannot be run alone here: what it takes inside is not counted")
 
-    def _finished(self, event: Operator, mark: str, usage: records.Usage | None, outputs: list[Any]) -> _Run:
+    def _finished(self, event: TracedOperator, mark: str, usage: records.Usage | None, outputs: list[Any]) -> _Run:
         """Note the real sizes, and keep an output whose size only the operator knows: another may need its content."""
         run = _Run(mark, usage, {position: self._bytes_of(output) for position, output in enumerate(outputs)})
         for storage, position, _ in event.made:
@@ -201,7 +201,7 @@ class _Runner:
         return torch._neg_view(made) if spec.is_neg else made
 
 
-def _needed_bytes(event: Operator, trace: Trace) -> int:
+def _needed_bytes(event: TracedOperator, trace: StepTrace) -> int:
     """Return the bytes of the operator's own tensors, its operands' and its results'."""
     specs = [leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec)]
     given = sum(math.prod(spec.sizes) * spec.dtype.itemsize for spec in specs)
@@ -229,9 +229,9 @@ _BY_ROWS = frozenset({
 })  # fmt: skip
 
 
-def inside_bytes(events: Iterable[Any], trace: Trace) -> dict[Any, int]:
+def inside_bytes(events: Iterable[Any], trace: StepTrace) -> dict[Any, int]:
     """Return, by key, what the large operators take inside, of those where the small sizes tell it."""
-    waiting = {event.key: event for event in events if isinstance(event, Operator) and _is_large(event, trace)}
+    waiting = {event.key: event for event in events if isinstance(event, TracedOperator) and _is_large(event, trace)}
     tried: dict[Any, list[_SmallRun | None]] = {}
     if not waiting:
         return {}
@@ -242,7 +242,7 @@ def inside_bytes(events: Iterable[Any], trace: Trace) -> dict[Any, int]:
     return {key: inside for key, inside in found.items() if inside is not None}
 
 
-def _at_full_size(event: Operator, runs: list[_SmallRun], record: records.Record) -> int | None:
+def _at_full_size(event: TracedOperator, runs: list[_SmallRun], record: records.AllocatorLog) -> int | None:
     """Return what the operator takes inside at its own size, None where the small sizes leave it open."""
     usages = [records.usage(record.window(run.mark)) for run in runs]
     inside = [usage.peak_bytes - usage.kept_bytes for usage in usages]
@@ -271,7 +271,7 @@ def _operand_bytes(arguments: Any) -> list[int]:
     return [math.prod(shape) * operand.dtype.itemsize for shape, operand in zip(shapes, operands, strict=True)]
 
 
-def _is_large(event: Operator, trace: Trace) -> bool:
+def _is_large(event: TracedOperator, trace: StepTrace) -> bool:
     if event.function is None or event.only_views:
         return False
     elementwise = torch.Tag.pointwise in event.function.tags
@@ -287,7 +287,7 @@ def _is_large(event: Operator, trace: Trace) -> bool:
     return made + written > _LARGE_BYTES
 
 
-def _run_small(event: Operator, most: int, record: records.Record) -> _SmallRun | None:
+def _run_small(event: TracedOperator, most: int, record: records.AllocatorLog) -> _SmallRun | None:
     """Run the operator with its large sizes about ``most``; return None where it cannot be run so."""
     mark = str(record.marks)
     smaller = _smaller_sizes(event.arguments, most)

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from helpers.memory._probing import Probe
-from helpers.memory._trace import Operator, Release, Trace
+from helpers.memory._trace import Release, StepTrace, TracedOperator
 from helpers.results import Record, derived
 
 CATEGORIES = (
@@ -52,7 +52,7 @@ class Event(Record):
     live_bytes: int
 
 
-class Timeline(Record):
+class MemoryTimeline(Record):
     """Every tensor of a step with its life, in order of birth, and every event; ``table()`` is the tensors'.
 
     Lesson 11.
@@ -81,7 +81,7 @@ class _Life:
     end: int | None = None
 
 
-def built(trace: Trace, probes: list[Probe | None], device: torch.device) -> Timeline:
+def built(trace: StepTrace, probes: list[Probe | None], device: torch.device) -> MemoryTimeline:
     """Return the timeline of the trace's second step."""
     replay = _Replay(trace, device)
     events = trace.events[trace.start :]
@@ -96,11 +96,11 @@ def built(trace: Trace, probes: list[Probe | None], device: torch.device) -> Tim
 class _Replay:
     """Play a step's operators and releases, and keep the life of each storage."""
 
-    def __init__(self, trace: Trace, device: torch.device) -> None:
+    def __init__(self, trace: StepTrace, device: torch.device) -> None:
         self._trace = trace
         self._block_bytes = _CUDA_BLOCK_BYTES if device.type == "cuda" else 1
         self._lives: list[_Life] = []
-        self._operators: list[Operator] = []
+        self._operators: list[TracedOperator] = []
         self._by_storage: dict[int, _Life] = {}
         for storage in trace.carried:
             category, layer, name = trace.names.get(storage, ("other", "", "kept by the model"))
@@ -118,7 +118,7 @@ class _Replay:
             self._by_storage[storage] = life
         return life
 
-    def run(self, operator: Operator, probe: Probe) -> None:
+    def run(self, operator: TracedOperator, probe: Probe) -> None:
         self._operators.append(operator)
         made_bytes = 0
         for (storage, _, _), size_bytes in zip(operator.made, probe.made_bytes, strict=True):
@@ -140,7 +140,7 @@ class _Replay:
         if life.category == "activation" and phase not in ("forward", "loss"):
             life.category = "saved activation"
 
-    def timeline(self) -> Timeline:
+    def timeline(self) -> MemoryTimeline:
         last = self._now
         tensors = tuple(
             derived(LiveTensor, life, start_event=life.start, end_event=last if life.end is None else life.end)
@@ -151,7 +151,7 @@ class _Replay:
             Event(operator.name, operator.layer, operator.phase, level)
             for operator, level in zip(self._operators, live_bytes(tensors, len(self._operators)), strict=True)
         )
-        return Timeline(tensors, events)
+        return MemoryTimeline(tensors, events)
 
 
 _CATEGORY_OF_PHASE = {

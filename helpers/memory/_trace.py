@@ -1,6 +1,6 @@
 """Two records of a step: its operators and releases on fake tensors, and the CPU allocator's own on real ones.
 
-A :class:`Trace` has every operator with what it was given and made, and every release, in order.
+A :class:`StepTrace` has every operator with what it was given and made, and every release, in order.
 
 Autograd writes into a tensor that nobody else holds, except when a dispatch mode is on, as it is while tracing. There
 are two such places, and in both the operand that is written into ends with the operator in the trace:
@@ -58,7 +58,7 @@ class Made(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Operator:
+class TracedOperator:
     """One operator that ran: its arguments with tensors as :class:`TensorSpec`, and the storages it made."""
 
     function: torch._ops.OpOverload | None  # None for an allocation outside PyTorch's operators
@@ -96,10 +96,10 @@ class Release:
 
 
 @dataclass
-class Trace:
+class StepTrace:
     """Two steps, the second from ``start`` in ``events``; bytes and names by a storage's number."""
 
-    events: list[Operator | Release] = field(default_factory=list)
+    events: list[TracedOperator | Release] = field(default_factory=list)
     storage_bytes: dict[int, int] = field(default_factory=dict)
     carried: list[int] = field(default_factory=list)  # alive when the second step starts
     names: dict[int, tuple[str, str, str]] = field(default_factory=dict)  # carried: category, layer, name
@@ -121,14 +121,14 @@ _WRITES_INTO_ZEROS = {
 _ZEROS = ("zeros", "zeros_like", "new_zeros")
 
 
-def as_without_mode(trace: Trace) -> Trace:
+def as_without_mode(trace: StepTrace) -> StepTrace:
     """Return the trace of the second step with the operators that really write in place as such.
 
     The operator then makes nothing: its result is the storage of its first operand, which lives on.
     """
     makers = {storage: event for event in _operators(trace.events) for storage, _, _ in event.made}
     same: dict[int, int] = {}  # a result's storage: the one that it really is
-    events: list[Operator | Release] = list(trace.events[: trace.start])
+    events: list[TracedOperator | Release] = list(trace.events[: trace.start])
     second_step = trace.events[trace.start :]
     continued: set[int] = set()
     for position, event in enumerate(second_step):
@@ -150,24 +150,24 @@ def as_without_mode(trace: Trace) -> Trace:
     return replace(trace, events=events, gradients=gradients)
 
 
-def _operators(events: list[Operator | Release]) -> Iterator[Operator]:
-    return (event for event in events if isinstance(event, Operator))
+def _operators(events: list[TracedOperator | Release]) -> Iterator[TracedOperator]:
+    return (event for event in events if isinstance(event, TracedOperator))
 
 
-def _ends_with(event: Operator, events: list[Operator | Release], position: int) -> bool:
+def _ends_with(event: TracedOperator, events: list[TracedOperator | Release], position: int) -> bool:
     """Return whether the first operand is released before the next operator."""
     following = itertools.takewhile(lambda later: isinstance(later, Release), events[position + 1 :])
     first = _first(event)
     return first is not None and any(release.storage == first.storage for release in following)
 
 
-def _first(event: Operator) -> TensorSpec | None:
+def _first(event: TracedOperator) -> TensorSpec | None:
     operand = event.arguments[0][0] if event.arguments[0] else None
     return operand if isinstance(operand, TensorSpec) and operand.storage is not None else None
 
 
 def _in_place(
-    event: Operator, makers: dict[int, Operator], trace: Trace
+    event: TracedOperator, makers: dict[int, TracedOperator], trace: StepTrace
 ) -> torch._ops.OpOverload | None:  # fmt: skip
     """Return the operator that really ran, None where it is the one in the trace."""
     first = _first(event)
@@ -183,7 +183,7 @@ def _in_place(
     return None
 
 
-def _is_accumulation(event: Operator, maker: Operator) -> bool:
+def _is_accumulation(event: TracedOperator, maker: TracedOperator) -> bool:
     """Return whether the engine adds a second gradient to a first that waits at the same place.
 
     It does so in place if nobody else holds the first (``can_accumulate_inplace`` in PyTorch's
@@ -205,7 +205,7 @@ _QUIET_KINETO = {"KINETO_LOG_LEVEL": "6"}
 
 
 @dataclass
-class Record:
+class AllocatorLog:
     """Allocations (positive) and releases (negative) in bytes, in order, cut into windows by marks."""
 
     marks: int = 0
@@ -237,7 +237,7 @@ def usage(changes: list[int]) -> Usage:
 
 
 @contextmanager
-def recorded() -> Iterator[Record]:
+def recorded() -> Iterator[AllocatorLog]:
     """Record this thread's CPU allocations; the record is filled when the context closes.
 
     Raises RuntimeError when a PyTorch profiler is already running, since there can be only one.
@@ -246,7 +246,7 @@ def recorded() -> Iterator[Record]:
         raise RuntimeError("a PyTorch profiler is running, and there can be only one: leave it before measuring memory")
     for name, value in _QUIET_KINETO.items():
         os.environ.setdefault(name, value)
-    record = Record()
+    record = AllocatorLog()
     with profiler.profile(use_kineto=True, profile_memory=True) as profile:
         yield record
     record._windows.update(_cut(_ordered(profile.kineto_results.experimental_event_tree())))

@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from helpers import steps
 from helpers.memory import _attribution as attribution
-from helpers.memory._trace import Made, Operator, Release, TensorSpec, Trace, key_of, strides_of
+from helpers.memory._trace import Made, Release, StepTrace, TensorSpec, TracedOperator, key_of, strides_of
 from helpers.memory._values import KnownValues
 from helpers.operations._shapes import MATRIX_PRODUCTS, batch_sizes, check_positions, check_types
 
@@ -50,7 +50,7 @@ UNOBSERVED: Observe = lambda _tracer, _layers: nullcontext()  # noqa: E731
 Layouts = dict[Any, dict[int, tuple[int, ...]]]  # by an operator's key: position of a result, its strides
 
 
-def traced(work: steps.Step, observe: Observe = UNOBSERVED, layouts: Layouts | None = None) -> Trace:
+def traced(work: steps.Step, observe: Observe = UNOBSERVED, layouts: Layouts | None = None) -> StepTrace:
     """Run two steps of ``work`` on fake copies and return the life of every tensor.
 
     ``observe(tracer, layers)`` is a context around the second step, for those who want to see more of it.
@@ -62,7 +62,7 @@ def traced(work: steps.Step, observe: Observe = UNOBSERVED, layouts: Layouts | N
         return _traced(work, observe, layouts or {})
 
 
-def _traced(work: steps.Step, observe: Observe, layouts: Layouts) -> Trace:
+def _traced(work: steps.Step, observe: Observe, layouts: Layouts) -> StepTrace:
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     values = KnownValues()
     copying = _Copying(fake_mode, work.runs_on, values)
@@ -124,7 +124,7 @@ class Tracer(TorchDispatchMode):
         layouts: Layouts,
     ) -> None:
         super().__init__()
-        self.trace = Trace()
+        self.trace = StepTrace()
         self.phase = "preparation"
         self.makes_lengths = False  # PyTorch writes them in memory, without an operator
         self._fake_mode, self._layers, self._values, self._layouts = fake_mode, layers, values, layouts
@@ -242,7 +242,7 @@ class Tracer(TorchDispatchMode):
     def write(self, function: Any, made: tuple[Made, ...], arguments: Any = ((), {})) -> None:
         """Write down that ``function`` ran now and made these storages; None for what is no operator."""
         self.trace.events.append(
-            Operator(
+            TracedOperator(
                 function=function,
                 arguments=arguments,
                 made=made,
@@ -376,7 +376,7 @@ def _is_known(args: tuple[Any, ...]) -> bool:
     return bool(args) and isinstance(args[0], FakeTensor) and args[0].constant is not None
 
 
-def _two_steps(fake: steps.Step, tracer: Tracer, second: AbstractContextManager) -> Trace:
+def _two_steps(fake: steps.Step, tracer: Tracer, second: AbstractContextManager) -> StepTrace:
     trace = tracer.trace
     _name_carried(fake, tracer)
     fake = steps.with_optimizer(fake)

@@ -1,5 +1,5 @@
 from ._cpp import CPP_FLAGS as CPP_FLAGS, Library as Library, compile_cpp as compile_cpp
-from ._driver import Kernel as Kernel, Module as Module, gpu_architecture as gpu_architecture
+from ._driver import LoadedKernel as LoadedKernel, Module as Module, gpu_architecture as gpu_architecture
 from ._machine_code import (
     AccessCount as AccessCount,
     Census as Census,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import storage
-from helpers._checks import members, one_of
+from helpers.checks import members, one_of
 from helpers.native import _tools as tools
 from helpers.native._signatures import Signature, parse_signature, to_c
 from helpers.native._tools import CompilationError, MissingToolError, NativeError, find_compiler, refused_line, run_tool

@@ -142,7 +142,7 @@ def _items(info: bytes) -> list[tuple[int, int, bytes]]:
 
 
 @dataclass(frozen=True)
-class Instruction:
+class GpuInstruction:
     """One instruction: where it stands, its predicate (or ""), its opcode with modifiers, its operands."""
 
     offset: int
@@ -186,11 +186,11 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Function:
+class GpuFunction:
     """A kernel's section: its instructions, called functions that stand in it included, and its labels' places."""
 
     name: str
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[GpuInstruction, ...]
     labels: tuple[tuple[str, int], ...]
 
     @property
@@ -219,28 +219,28 @@ class Function:
         return "\n".join(lines)
 
 
-def parse(listing: str) -> dict[str, Function]:
+def parse(listing: str) -> dict[str, GpuFunction]:
     """Return every function in what ``nvdisasm -c`` printed, by its name."""
-    functions: dict[str, Function] = {}
+    functions: dict[str, GpuFunction] = {}
     name, instructions, labels, waiting = "", [], [], []
     for line in [*listing.splitlines(), "\t.section\t.text.,"]:
         section, found, label = _SECTION.match(line), _INSTRUCTION.match(line), _LABEL.match(line)
         if section or _OTHER_SECTION.match(line):
             if name:
-                functions[name] = Function(name, tuple(instructions), tuple(labels))
+                functions[name] = GpuFunction(name, tuple(instructions), tuple(labels))
             name, instructions, labels, waiting = section[1] if section else "", [], [], []
         elif found and name:
             offset = int(found[1], 16)
             labels += [(text, offset) for text in waiting]
             operands = tuple(part.strip() for part in _COMMENT.sub("", found[4]).split(",") if part.strip())
-            instructions.append(Instruction(offset, (found[2] or "").strip(), found[3], operands))
+            instructions.append(GpuInstruction(offset, (found[2] or "").strip(), found[3], operands))
             waiting = []
         elif label and name and label[1] not in (name, f".text.{name}"):
             waiting.append(label[1])
     return functions
 
 
-def _sources(instruction: Instruction) -> tuple[str, ...]:
+def _sources(instruction: GpuInstruction) -> tuple[str, ...]:
     """Return the operands that are read: without the first where that is a register or predicate written to."""
     operands = instruction.operands
     first = operands[0] if operands else ""

@@ -70,7 +70,7 @@ class Module:
     context: int = field(repr=False)
     stream: Callable[[], int] = field(repr=False)
 
-    def function(self, declaration: str) -> Kernel:
+    def function(self, declaration: str) -> LoadedKernel:
         """Return the kernel of a declaration, ``"void add(const float* x, float* y, int n)"``, ready to launch.
 
         Raises ValueError for a declaration that cannot be read or whose parameters are not as large as the kernel's,
@@ -91,7 +91,7 @@ class Module:
         _check_size(signature, cubin.resources(file, found[0]).parameter_bytes)
         kernel = ctypes.c_void_p()
         self._call("cuModuleGetFunction", ctypes.byref(kernel), self.handle, found[0].encode())
-        return Kernel(signature, self, kernel.value or 0)
+        return LoadedKernel(signature, self, kernel.value or 0)
 
     def write(self, name: str, tensor: Any) -> None:
         """Write a contiguous tensor of this device to the ``__device__`` or ``__constant__`` variable ``name``.
@@ -120,7 +120,7 @@ class Module:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class LoadedKernel:
     """A kernel on a GPU: call it with its arguments, ``kernel(x, y, n, grid=8, block=256)``. Lesson 17."""
 
     signature: Signature

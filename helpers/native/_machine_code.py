@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers import storage
-from helpers._checks import one_of
+from helpers.checks import one_of
 from helpers.native import _cubin as cubin, _nvrtc as nvrtc, _x86 as x86
 from helpers.native._cpp import Library
 from helpers.native._nvrtc import Cubin
@@ -133,7 +133,7 @@ class Program:
     it names.
     """
 
-    functions: dict[str, cubin.Function] | dict[str, x86.Function]
+    functions: dict[str, cubin.GpuFunction] | dict[str, x86.HostFunction]
     image: bytes = b""
     listing: str = ""
 
@@ -142,7 +142,7 @@ class Program:
         match = re.search(r"file format (\S.*)", self.listing)
         return match[1] if match else ""
 
-    def function(self, name: str | None) -> cubin.Function | x86.Function:
+    def function(self, name: str | None) -> cubin.GpuFunction | x86.HostFunction:
         """Return the function ``name`` (the plain name of a C++ function will do), or the only one there is.
 
         Raises ValueError, naming the functions, when there is none of this name, several, or several to choose from.
@@ -217,7 +217,7 @@ def read_program(program: Compiled) -> Program:
     return Program(x86.parse(listing), listing=listing)
 
 
-def host_function(library: Library, name: str) -> x86.Function:
+def host_function(library: Library, name: str) -> x86.HostFunction:
     """Return a function of an x86-64 library. Raises as :func:`census` does."""
     return _counted_form(read_program(library)).function(name)
 
@@ -286,7 +286,7 @@ def _content(program: bytes | str | os.PathLike[str]) -> bytes:
         raise NativeError(problem, "give a Cubin, a Library, or the path of a compiled file") from error
 
 
-def _counts(function: cubin.Function) -> dict[str, int | tuple[KindCount, ...] | tuple[AccessCount, ...]]:
+def _counts(function: cubin.GpuFunction) -> dict[str, int | tuple[KindCount, ...] | tuple[AccessCount, ...]]:
     fed = Counter(instruction.operand_kind for instruction in function.instructions if instruction.multiplies_and_adds)
     accesses = Counter(access for instruction in function.instructions for access in instruction.accesses)
     spaces = Counter((access, space) for (access, space, _), count in accesses.items() for _ in range(count))
@@ -303,7 +303,7 @@ def _counts(function: cubin.Function) -> dict[str, int | tuple[KindCount, ...] |
     }
 
 
-def _kinds(instructions: Iterable[cubin.Instruction]) -> tuple[KindCount, ...]:
+def _kinds(instructions: Iterable[cubin.GpuInstruction]) -> tuple[KindCount, ...]:
     operands: dict[str, Counter[str | None]] = {}
     for instruction in instructions:
         operands.setdefault(instruction.kind, Counter())[instruction.operand_kind] += 1
@@ -318,7 +318,7 @@ def _by_space(item: tuple[tuple[str, str, int | None], int]) -> tuple[str, str, 
     return access, space, width or 0
 
 
-def host_census(function: x86.Function) -> HostCensus:
+def host_census(function: x86.HostFunction) -> HostCensus:
     """Return the census of an x86-64 function that was read. Lesson 17."""
     instructions = function.instructions
     forms = Counter(form for instruction in instructions if (form := instruction.form))

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from helpers import _console as console, storage
+from helpers import console, storage
 
 _PLATFORM = "darwin" if sys.platform == "darwin" else "win32" if sys.platform == "win32" else "linux"
 _COMPILER_REMEDY = {

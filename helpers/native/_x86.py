@@ -33,7 +33,7 @@ _VECTOR_BITS = {"x": 128, "y": 256, "z": 512}
 
 
 @dataclass(frozen=True)
-class Instruction:
+class HostInstruction:
     """One instruction: where it stands, its mnemonic without prefixes, its operands."""
 
     offset: int
@@ -96,11 +96,11 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Function:
+class HostFunction:
     """A function: its instructions, the filler behind its last one included."""
 
     name: str
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[HostInstruction, ...]
 
     @property
     def padding(self) -> int:
@@ -110,7 +110,7 @@ class Function:
             end -= 1
         return len(self.instructions) - end
 
-    def without_data(self) -> Function:
+    def without_data(self) -> HostFunction:
         """Return the function up to the last instruction that its jumps reach from the first one.
 
         Behind it stand constants, which a listing shows as instructions. A jump to an address that is computed may
@@ -131,7 +131,7 @@ class Function:
                 waiting.append(places[target])
             if not instruction.ends:
                 waiting.append(place + 1)
-        return Function(self.name, self.instructions[: max(reached, default=-1) + 1])
+        return HostFunction(self.name, self.instructions[: max(reached, default=-1) + 1])
 
     def text(self) -> str:
         """Return the listing: a line an instruction with its offset from the function's start."""
@@ -143,9 +143,9 @@ class Function:
         return "\n".join([f"{self.name}:", *lines])
 
 
-def parse(listing: str) -> dict[str, Function]:
+def parse(listing: str) -> dict[str, HostFunction]:
     """Return the functions in what ``objdump -d --no-show-raw-insn -M intel`` printed, the C runtime's own left out."""
-    found: dict[str, list[Instruction]] = {}
+    found: dict[str, list[HostInstruction]] = {}
     name, in_text = "", True
     for line in listing.splitlines():
         section, label, instruction = _SECTION.match(line), _LABEL.match(line), _INSTRUCTION.match(line)
@@ -157,17 +157,17 @@ def parse(listing: str) -> dict[str, Function]:
                 found[name] = []
         elif instruction and name:
             found[name].append(_instruction(int(instruction[1], 16), instruction[2]))
-    return {name: Function(name, tuple(instructions)) for name, instructions in found.items()}
+    return {name: HostFunction(name, tuple(instructions)) for name, instructions in found.items()}
 
 
-def _instruction(offset: int, text: str) -> Instruction:
+def _instruction(offset: int, text: str) -> HostInstruction:
     text = re.split(r"\s+[#<]", text, maxsplit=1)[0]
     text = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
     mnemonic, *rest = text.split(maxsplit=1)
     operands = tuple(part.strip() for part in "".join(rest).split(",") if part.strip())
-    return Instruction(offset, mnemonic, operands)
+    return HostInstruction(offset, mnemonic, operands)
 
 
-def _is_filler(instruction: Instruction) -> bool:
+def _is_filler(instruction: HostInstruction) -> bool:
     same = instruction.mnemonic == "xchg" and len(set(instruction.operands)) == 1
     return instruction.mnemonic in ("nop", "nopw", "nopl", "int3") or same

@@ -1,7 +1,6 @@
 from ._conventions import convention_table as convention_table
 from ._counting import OperationCounter as OperationCounter, count_ops as count_ops
 from ._formulas import register as register, work as work
-from ._peers import PeerTable as PeerTable, count_with_peers as count_with_peers
 from ._profile import ForwardError as ForwardError, ModelError as ModelError, profile_ops as profile_ops
 from ._report import (
     LayerOperations as LayerOperations,

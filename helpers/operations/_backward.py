@@ -12,7 +12,7 @@ from torch import Tensor
 
 from helpers import steps
 from helpers.operations._specs import Call
-from helpers.operations._trace import Trace
+from helpers.operations._trace import OperatorTrace
 
 # Its node is joined to the inputs of the segment alone: the parameters inside are met only when it runs again.
 _REENTRANT = "CheckpointFunctionBackward"
@@ -50,7 +50,7 @@ class Reached(NamedTuple):
         return bool(self.parameters & {id(parameter), id(stand_in)})
 
 
-def reached(outputs: Any, trace: Trace) -> Reached:
+def reached(outputs: Any, trace: OperatorTrace) -> Reached:
     """Walk autograd's graph from ``outputs`` to the parameters.
 
     ``sequences`` are the numbers autograd gave the operators' nodes, ``parameters`` the ids of the tensors that
@@ -88,7 +88,7 @@ def reached(outputs: Any, trace: Trace) -> Reached:
     return Reached(frozenset(sequences), frozenset(leaves), custom, list(_accumulations(uses, trace)), used)
 
 
-def _followed(node: Any, uses: Counter, trace: Trace) -> list[Call] | None:
+def _followed(node: Any, uses: Counter, trace: OperatorTrace) -> list[Call] | None:
     """Run a backward that is code, on gradients of zeros; return its operators, None where it raises.
 
     A result that nothing uses has no gradient, or one of zeros where the code has not asked to be told.
@@ -110,7 +110,7 @@ def _followed(node: Any, uses: Counter, trace: Trace) -> list[Call] | None:
     return None
 
 
-def _accumulations(uses: Counter, trace: Trace) -> Iterator[Accumulation]:
+def _accumulations(uses: Counter, trace: OperatorTrace) -> Iterator[Accumulation]:
     for (node, place), count in uses.items():
         if count < 2:
             continue

@@ -25,10 +25,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from helpers import steps
 from helpers.operations import _backward as backward, _tally as tally
 from helpers.operations._known import OnShapes
-from helpers.operations._optimizer import StepRecorder, one_by_one, owners_of_storages
+from helpers.operations._optimizer import OptimizerRecorder, one_by_one, owners_of_storages
 from helpers.operations._report import OperationProfile
 from helpers.operations._specs import NOTHING, Call, Operator, mapped, operator_of, spec_of, storage_of
-from helpers.operations._trace import FunctionRecorder, Trace, is_recurrence
+from helpers.operations._trace import FunctionRecorder, OperatorTrace, is_recurrence
 
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
@@ -36,10 +36,10 @@ _FREE = "free"  # what is known of a node whose operator costs nothing
 
 
 class OperationCounter:
-    """The operations of what runs inside ``with helpers.count_ops() as ops``, up to now. Lesson 07."""
+    """The operations of what runs inside ``with helpers.count_ops() as ops``, up to now."""
 
     def __init__(self) -> None:
-        self._run = Running()
+        self._run = RunningTrace()
         self._open = ExitStack()
 
     def __enter__(self) -> OperationCounter:
@@ -53,7 +53,7 @@ class OperationCounter:
         """Return the sums as a profile: the models that ran are rows, and what ran outside of them is its own."""
         run = self._run
         for (name, owner), calls in run.free.items():
-            run.tally.cells[tally.Cell(owner, name, "forward", "free")] = calls, NOTHING
+            run.tally.cells[tally.CallGroup(owner, name, "forward", "free")] = calls, NOTHING
         return tally.profile(run, run.tally, "", run.optimizer)
 
     def table(self, by: str = "layer") -> pd.DataFrame:
@@ -97,9 +97,10 @@ def count_ops() -> OperationCounter:
     what torch.compile has made runs as it was written, and attention of modules in evaluation mode takes its plain
     path: their operators could not be seen. What is computed again (a checkpoint) is counted again, in "backward".
     Gradients that are only views move no bytes here, which is where the bytes of a backward pass differ from those of
-    :func:`profile_ops`.
+    :func:`profile_ops`; and what ``torch.autograd.grad`` computes for some inputs counts as for all that need a
+    gradient.
 
-    Seen is the thread of the block, and autograd's. Lesson 07.
+    Seen is the thread of the block, and autograd's.
     """
     return OperationCounter()
 
@@ -111,7 +112,7 @@ class _Everything(nn.Module):
 _Everything.__name__ = "count_ops"
 
 
-class Running(Trace):
+class RunningTrace(OperatorTrace):
     """The sums over what runs, made while it runs."""
 
     def __init__(self) -> None:
@@ -119,7 +120,7 @@ class Running(Trace):
         self.tally = tally.Tally()
         self.optimizer: str | None = None
         self._phase: str | None = "forward"
-        self._step: StepRecorder | None = None
+        self._step: OptimizerRecorder | None = None
         self._is_muted = False
         self._inside: dict[Any, tally.Tally] = {}
         # What is known of the nodes of autograd's graph, by their numbers: a chain of (the one before, what, owner).
@@ -162,7 +163,7 @@ class Running(Trace):
 
     def _begin_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.optimizer = type(optimizer).__name__
-        self._step = StepRecorder(owners_of_storages(optimizer, self.parameter_owner))
+        self._step = OptimizerRecorder(owners_of_storages(optimizer, self.parameter_owner))
 
     def _end_step(self, *_: Any) -> None:
         self._step = None
@@ -308,7 +309,7 @@ class Running(Trace):
         caller, node = sys._getframe(2).f_back, torch._C._current_autograd_node()
         is_engine = caller is None or caller.f_code is _ENGINE
         if is_engine and _is_accumulation(operator_of(func).name, args, kwargs):
-            self.tally.add_accumulation(self._target(node, args[0]), 1, args[0].numel(), args[0].dtype.itemsize)
+            self._add_meeting(node, args[0])
             return func(*args, **kwargs)
         if is_engine and (node is None or hasattr(node, "variable")):  # what storing a gradient does
             return func(*args, **kwargs)
@@ -329,14 +330,22 @@ class Running(Trace):
             self._phase = before
             del self._stack[1 if is_outside else len(self._stack) :]
 
-    def _target(self, node: Any, gradient: Tensor) -> int:
-        """Return whose the gradient is that ``node`` sends, and that meets another."""
+    def _add_meeting(self, node: Any, gradient: Tensor) -> None:
+        """Add a gradient that ``node`` sends and that meets another, but for two within a function that is followed."""
+        inside = {id(what) for what, _ in self._chain(node) if type(what) is tuple}
+        owner = self.parameter_owner.get(id(node.variable), 0) if hasattr(node, "variable") else 0
         for target, place in node.next_functions if node is not None else ():
             if hasattr(target, "variable") and target.variable.shape == gradient.shape:
-                return self.parameter_owner.get(id(target.variable), 0)
-            if target is not None and tuple(target._input_metadata[place].shape) == gradient.shape:
-                return next((owner for _, owner in self._chain(target)), 0)
-        return self.parameter_owner.get(id(node.variable), 0) if hasattr(node, "variable") else 0
+                owner, chain = self.parameter_owner.get(id(target.variable), 0), self._chain(node)
+            elif target is not None and tuple(target._input_metadata[place].shape) == gradient.shape:
+                chain = self._chain(target)
+                owner = next((owner for _, owner in chain), 0)
+            else:
+                continue
+            if inside & {id(what) for what, _ in chain}:
+                return
+            break
+        self.tally.add_accumulation(owner, 1, gradient.numel(), gradient.dtype.itemsize)
 
     def _add_gradients(self, sequence: int, chain: list[tuple[Any, int]]) -> None:
         task = torch._C._current_graph_task_id()

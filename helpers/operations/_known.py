@@ -12,17 +12,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from helpers.operations._shapes import batch_sizes, everywhere, result_of
 from helpers.operations._specs import META, Operator, mapped, not_dense, shape_only, tensors_in, written
-from helpers.operations._trace import Trace, is_recurrence
+from helpers.operations._trace import OperatorTrace, is_recurrence
 from helpers.steps import ForwardError
 
 # Values are kept of so many elements at most: the masks of 512 sequences of 512, and 2 MB.
 LIMIT = 2**18
-_SMALL = 2**12  # of a model's own floating-point tensors: a constant, a table, the scale of a loss
+_SMALL = 2**12  # of a model's own floating-point tensors: a constant, a table
+_FEW = 2**9  # of a parameter: the scale of a loss, the weights of a choice; what a larger one makes is an activation
 
 _HERE = torch.device("cpu")
 _ANSWERS = {torch.Tensor.device.__get__: _HERE, torch.Tensor.is_meta.__get__: False,
@@ -37,7 +38,7 @@ _IGNORING = frozenset({"zeros_like", "ones_like", "full_like", "empty_like", "ra
 """Operators that use the shape and type of their operand, and not its values."""
 
 
-class OnShapes(Trace):
+class OnShapes(OperatorTrace):
     """The record of one forward pass on shapes: nothing is computed but values that are known."""
 
     _has_memory = False
@@ -45,7 +46,7 @@ class OnShapes(Trace):
     def _stand_in_of_weight(self, tensor: Tensor) -> Tensor:
         _check_dense(tensor)
         stand_in = shape_only(tensor, requires_grad=tensor.requires_grad)
-        return _lend(stand_in, tensor, _SMALL)
+        return _lend(stand_in, tensor, _FEW if isinstance(tensor, nn.Parameter) else _SMALL)
 
     def stand_in_of_input(self, tensor: Tensor, *, needs_grad: bool) -> Tensor:
         """Return the shape of a tensor that the caller passes, with its values if it is small and of integers."""
@@ -56,8 +57,11 @@ class OnShapes(Trace):
 
     def function(self, func: Any, name: str, args: tuple, kwargs: dict) -> Any:
         """Call ``func`` with stand-ins for the tensors, and on one device."""
-        if name == "__get__" and func in _ANSWERS:
-            return _ANSWERS[func]
+        if name == "__get__":
+            if func in _ANSWERS:
+                return _ANSWERS[func]
+            result = func(self._here(args[0]))
+            return self._here(result) if isinstance(result, Tensor) else result
         args = tuple([self._here(value) for value in args])
         if kwargs:
             kwargs = {key: self._here(value) for key, value in kwargs.items()}

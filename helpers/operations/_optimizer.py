@@ -31,7 +31,7 @@ def optimizer_calls(
         for _ in range(2):
             for copy in copies:
                 copy.grad = shape_only(copy)
-            recorder = StepRecorder(owners_of_storages(built, owner_of))
+            recorder = OptimizerRecorder(owners_of_storages(built, owner_of))
             with recorder:
                 built.step()
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
@@ -58,7 +58,7 @@ def owners_of_storages(optimizer: torch.optim.Optimizer, owner_of: Mapping[int, 
     return owners
 
 
-class StepRecorder(TorchDispatchMode):
+class OptimizerRecorder(TorchDispatchMode):
     """Note the operators of a step; a result belongs to the parameter of the first tensor it was made from.
 
     What is made of no parameter, gradient or state is not noted: the count of steps, the profiler's marks. A number

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from helpers import steps
-from helpers._checks import boolean, one_of
+from helpers.checks import boolean
 from helpers.operations import _backward as backward, _tally as tally
 from helpers.operations._known import OnShapes
 from helpers.operations._optimizer import optimizer_calls
 from helpers.operations._report import OperationProfile
 from helpers.operations._specs import META
-from helpers.operations._trace import Trace
+from helpers.operations._trace import OperatorTrace
 from helpers.steps import ForwardError as ForwardError, ModelError as ModelError
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -39,8 +39,8 @@ def profile_ops(
     Nothing is computed: the forward runs on shapes (torch's meta device), with the model's own mode, and the model
     comes back as it was. Integer and boolean inputs of up to 262,144 elements keep their values, and so does what
     follows from them alone: a mask can be asked whether it masks anything, a length can end a loop; an activation that
-    is asked whether it is a finite number says yes. Where the forward
-    needs other values (detection, routed experts), ``values=True`` runs it once on real tensors, on the model's
+    is asked whether it is a finite number says yes. Parameters of more than 512 elements have no values. Where the
+    forward needs other values (detection, routed experts), ``values=True`` runs it once on real tensors, on the model's
     device and under the same rules; from a ``shape`` it draws them from a normal distribution, always the same.
 
     Two columns, never mixed:
@@ -71,23 +71,35 @@ def profile_ops(
     steps.check_model(model, compiled=True)
     given = steps.arguments_of(model, inputs, shape)
     steps.check_optimizer(optimizer)
-    for name, flag in (("values", values), ("inputs_need_grad", inputs_need_grad)):
-        one_of(name, flag, bool, "True or False")
     if values:
         _check_values(model)
     with torch.inference_mode(False), nullcontext() if values else steps.nothing_left(model), steps.preserved(model):
-        return _counted(model, given, Trace(model) if values else OnShapes(model), optimizer, inputs_need_grad)
+        return _counted(model, given, OperatorTrace(model) if values else OnShapes(model), optimizer, inputs_need_grad)
 
 
 def _counted(
-    model: nn.Module, given: steps.Arguments, trace: Trace, optimizer: steps.OptimizerFactory | None, need_grad: bool
+    model: nn.Module,
+    given: steps.Arguments,
+    trace: OperatorTrace,
+    optimizer: steps.OptimizerFactory | None,
+    need_grad: bool,
 ) -> OperationProfile:
     arguments = _stand_ins(model, given, trace, need_grad=need_grad)
+    try:
+        return _followed(model, arguments, trace, optimizer, is_from_shape=given.is_from_shape)
+    finally:
+        trace.release(arguments)
+
+
+def _followed(
+    model: nn.Module, arguments: steps.Arguments, trace: OperatorTrace, optimizer: steps.OptimizerFactory | None, *,
+    is_from_shape: bool,
+) -> OperationProfile:  # fmt: skip
     try:
         with steps.in_one_thread(model), trace.recording():
             outputs = model(*arguments.positional, **arguments.named)
     except Exception as error:
-        raise _explained(error, model, trace, arguments, given.is_from_shape) from error
+        raise _explained(error, model, trace, arguments, is_from_shape) from error
     if not steps.tensors_of(outputs):
         raise steps.ModelError(
             f"the model returned {type(outputs).__name__} without a tensor, so that nothing is known of its backward; "
@@ -117,9 +129,9 @@ def _check_values(model: nn.Module) -> None:
                          "make the model on the CPU, or count it without values=True")  # fmt: skip
 
 
-def _stand_ins(model: nn.Module, given: steps.Arguments, trace: Trace, *, need_grad: bool) -> steps.Arguments:
+def _stand_ins(model: nn.Module, given: steps.Arguments, trace: OperatorTrace, *, need_grad: bool) -> steps.Arguments:
     """Return what computes in place of what the caller gave; shapes become tensors of the model's type."""
-    is_real = type(trace) is Trace
+    is_real = type(trace) is OperatorTrace
 
     def stand_in(leaf: Any) -> torch.Tensor:
         if isinstance(leaf, steps.Shape) and is_real:
@@ -140,7 +152,7 @@ def _name_of(optimizer: Any) -> str | None:
 
 
 def _explained(
-    error: Exception, model: nn.Module, trace: Trace, arguments: steps.Arguments, is_from_shape: bool
+    error: Exception, model: nn.Module, trace: OperatorTrace, arguments: steps.Arguments, is_from_shape: bool
 ) -> steps.ForwardError:
     """Return the error to raise: which layer failed, on what input, and what to do."""
     while isinstance(error.__cause__, steps.ForwardError):
@@ -165,7 +177,9 @@ def _explained(
     return steps.ForwardError(message)
 
 
-def _place(error: Exception, model: nn.Module, trace: Trace, arguments: steps.Arguments) -> tuple[str, nn.Module, str]:
+def _place(
+    error: Exception, model: nn.Module, trace: OperatorTrace, arguments: steps.Arguments
+) -> tuple[str, nn.Module, str]:
     """Return the innermost module whose forward raised, with its path, and what it was given."""
     place, traceback = ("", model, steps.described((*arguments.positional, arguments.named))), error.__traceback__
     while traceback is not None:

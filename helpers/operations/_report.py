@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 
 import pandas as pd
 
-from helpers import _trees as trees, results
-from helpers._checks import whole_number
+from helpers import results, trees
+from helpers.checks import whole_number
 from helpers.results import Record
 
 _SHAPE_LETTERS = 24
 _COLUMNS = {"forward MAC": "forward_macs", "forward FLOP": "forward_flops", "backward MAC": "backward_macs",
             "forward B": "forward_traffic_bytes", "FLOP/B": "forward_flops_per_byte"}  # fmt: skip
-_LAYOUT = trees.Layout(
+_LAYOUT = trees.ColumnLayout(
     columns=(trees.Column("output"), trees.Column("calls", 5), *(trees.Column(title, 12) for title in _COLUMNS)),
     bar_title="share of FLOP",
     share_of="the forward FLOPs",
@@ -132,8 +132,9 @@ class LectureTable(Record):
 class OperationProfile(trees.LayerProfile):
     """Operations of one forward, one backward and one optimizer step of a model, for one input.
 
-    A notebook shows it as a tree that opens and closes, with a bar a layer; ``print`` gives the tree as text
-    (``print(profile.to_depth(2))`` a part of it), :meth:`table` a DataFrame, ``to_json`` everything.
+    A notebook shows it as a tree that opens and closes, with a bar a layer; ``print`` gives the tree as text, each with
+    equal blocks once ("0-79 x 80": its numbers are those of one block). ``print(profile.to_depth(2))`` shows all blocks
+    to that depth, :meth:`table` is a DataFrame, ``to_json`` everything.
 
     ``not_counted`` names the operators that have no rule: their FLOPs and bytes are missing. Of these
     ``may_hold_products`` may hold multiply-accumulates too; where it is empty every MAC is counted.
@@ -169,10 +170,13 @@ class OperationProfile(trees.LayerProfile):
     layer_operators: tuple[LayerOperator, ...]
 
     def __str__(self) -> str:
-        return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._rows())])
+        return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._shown_rows())])
 
     def _repr_html_(self) -> str:
-        return trees.html_tree(_LAYOUT, self._rows(), _summary(self))
+        return trees.html_tree(_LAYOUT, self._shown_rows(), _summary(self))
+
+    def _shown_rows(self) -> list[trees.Row]:
+        return trees.folded(self._rows())
 
     def _rows(self) -> list[trees.Row]:
         total = max((row.forward_flops for row in self.layers), default=0)
@@ -214,10 +218,12 @@ class OperationProfile(trees.LayerProfile):
     def to_depth(self, depth: int) -> OperationProfile:
         """Return the profile without the rows deeper than ``depth`` (the model is 0); every row still holds all inside.
 
+        Printed or shown, it has every block by itself.
         Raises TypeError for what is no whole number, ValueError for a negative one. Lesson 11.
         """
         whole_number("depth", depth, at_least=0)
-        return replace(self, layers=tuple(row for row in self.layers if row.depth <= depth))
+        layers = tuple(row for row in self.layers if row.depth <= depth)
+        return results.derived(_UnfoldedProfile, self, layers=layers)
 
     def lecture_table(self) -> LectureTable:
         """Return the lecture's table for this model: 295,700 for ``LeNet(variant="lecture")`` at (1, 1, 28, 28).
@@ -233,6 +239,13 @@ class OperationProfile(trees.LayerProfile):
             not_covered=tuple(missing),
             layers=tuple(LectureLayer(row.layer, row.kind, row.lecture_operations) for row in known),
         )
+
+
+class _UnfoldedProfile(OperationProfile):
+    """A part of a profile that is shown with every block by itself."""
+
+    def _shown_rows(self) -> list[trees.Row]:
+        return self._rows()
 
 
 def _summary(profile: OperationProfile) -> list[str]:

@@ -18,33 +18,184 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from helpers.operations._specs import META
+
 _UNARY = frozenset({"relu", "sigmoid", "tanh", "silu", "gelu", "exp", "neg", "sqrt", "rsqrt", "hardswish",
                     "hardsigmoid", "hardtanh", "elu", "leaky_relu", "abs", "log", "sin", "cos", "erf"})  # fmt: skip
 MATRIX_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"})
 _BINARY = frozenset({"add", "sub", "mul", "div"})
+_ELEMENTWISE = _UNARY | _BINARY
 
 
 def result_of(name: str, args: tuple, kwargs: dict, *, in_place: bool) -> Any:
     """Return the result of the operator ``name`` on shapes, or None where torch's own rule is needed."""
-    if "out" in kwargs or not args or not isinstance(args[0], Tensor):
+    rule = _RULES.get(name)
+    if rule is None or "out" in kwargs or not args:
         return None
     data = args[0]
-    if name == "native_batch_norm":
-        kept = data.shape[1] if args[5] else 0
-        return torch.empty_like(data), data.new_empty(kept), data.new_empty(kept)
-    if name == "native_layer_norm":
-        kept = (*data.shape[: data.dim() - len(args[1])], *[1] * len(args[1]))
-        return torch.empty_like(data, memory_format=torch.contiguous_format), data.new_empty(kept), data.new_empty(kept)
-    if name == "convolution":
-        return _convolved(*args)
-    if name == "_grouped_mm":
-        return _grouped(*args, **kwargs)
-    if name == "addmm" and _multiplies(*args[:3]):
-        return args[1].new_empty((args[1].shape[0], args[2].shape[1]))
-    is_plain = (name in _UNARY or (name in _BINARY and _fits(data, args[1]))) and data.is_floating_point()
-    if not is_plain:
+    if name in _WITH_OPTIONS:
+        return rule(*args, **kwargs)
+    if not (isinstance(data, Tensor) and data.is_floating_point()):
         return None
-    return data if in_place else torch.empty_like(data)
+    result = rule(*args)
+    if in_place and result is not None:
+        return data if name in _ELEMENTWISE and result.shape == data.shape else None
+    return result
+
+
+def _empty(shape: Sequence[int], like: Tensor) -> Tensor:
+    return torch.empty(shape, dtype=like.dtype, device=META)
+
+
+def _like(data: Tensor, *_: Any) -> Tensor:
+    """Return the result of an operator on single elements: in the memory format of its operand."""
+    shape = data.size()  # torch.empty_like goes a long way round
+    strides = data.stride() if data.is_contiguous() else _strides(shape, [data])
+    return torch.empty_strided(shape, strides, dtype=data.dtype, device=META)
+
+
+def _dense(data: Tensor, *_: Any) -> Tensor | None:
+    return _empty(data.shape, data) if data.is_contiguous() else None
+
+
+def _broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the shape that these broadcast to, None where they do not fit."""
+    whole = list(max(shapes, key=len))
+    for shape in shapes:
+        for place in range(-len(shape), 0):
+            if whole[place] == 1:
+                whole[place] = shape[place]
+            elif shape[place] not in (1, whole[place]):
+                return None
+    return tuple(whole)
+
+
+def _together(*operands: Any) -> Tensor | None:
+    """Return the result of an operator on the elements of several tensors of one type, or of one and numbers."""
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    data = tensors[-1]
+    if len(tensors) == 1 and all(isinstance(other, int | float) for other in operands[1:]):
+        return _like(data)
+    if len(tensors) < len(operands) or any(tensor.dtype != data.dtype for tensor in tensors[-2:]):
+        return None
+    if all(tensor.shape == data.shape and tensor.is_contiguous() for tensor in tensors):
+        return _empty(data.shape, data)
+    shape = _broadcast(*[tensor.shape for tensor in tensors])
+    if shape is None or 0 in shape:
+        return None
+    return torch.empty_strided(shape, _strides(shape, tensors), dtype=data.dtype, device=META)
+
+
+def _strides(shape: tuple[int, ...], tensors: list[Tensor]) -> tuple[int, ...]:
+    """Return the strides of a result as torch's TensorIterator orders its dimensions: as the operands have theirs.
+
+    Source: ``compute_elementwise_output_logical_to_physical_perm`` in PyTorch's torch/_prims_common.
+    """
+    dimensions = len(shape)
+    steps = [_expanded(tensor, shape) for tensor in tensors]
+
+    def is_before(first: int, second: int) -> bool | None:
+        """Tell whether a dimension lies inside of another, None where nothing says so."""
+        for step in steps:
+            inner, outer = step[first], step[second]
+            if inner and outer and inner != outer:
+                return inner < outer
+            if inner and outer and shape[first] > shape[second]:
+                return False
+        return None
+
+    order = list(range(dimensions - 1, -1, -1))
+    for place in range(1, dimensions):
+        for before in range(place - 1, -1, -1):
+            is_inner = is_before(order[before], order[place])
+            if is_inner is False:
+                order[before], order[place] = order[place], order[before]
+                place = before
+            elif is_inner:
+                break
+    strides, size = [0] * dimensions, 1
+    for dimension in order:
+        strides[dimension] = size
+        size *= max(1, shape[dimension])
+    return tuple(strides)
+
+
+def _expanded(tensor: Tensor, shape: tuple[int, ...]) -> list[int]:
+    """Return the strides of ``tensor`` expanded to ``shape``: 0 where it is spread, so that they say no order."""
+    lacking = len(shape) - tensor.dim()
+    own = tensor.size()
+    steps = [0 if own[at] == 1 != shape[lacking + at] else step for at, step in enumerate(tensor.stride())]
+    for at in range(lacking - 1, -1, -1):
+        steps.insert(0, shape[at + 1] * steps[0] if own and shape[at] == 1 else 0)
+    return steps
+
+
+def _power(data: Tensor, exponent: Any) -> Tensor | None:
+    return _like(data) if isinstance(exponent, int | float) else None
+
+
+def _mean(data: Tensor, dims: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor | None:
+    dimensions = data.dim()
+    is_plain = data.is_contiguous() and data.is_floating_point() and dtype in (None, data.dtype) and dims
+    if not is_plain or not all(-dimensions <= dim < dimensions for dim in dims):
+        return None
+    reduced = {dim % dimensions for dim in dims}
+    if len(reduced) < len(dims):
+        return None
+    sizes = [1 if at in reduced else size for at, size in enumerate(data.shape) if keepdim or at not in reduced]
+    return _empty(sizes, data)
+
+
+def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
+    """Return the result of ``cat`` where it is contiguous: in the first tensor no channels lie inside."""
+    tensors = [tensor for tensor in tensors if tensor.shape != (0,)] or tensors[:1]  # one without elements fits all
+    first = tensors[0]
+    dimensions = first.dim()
+    has_inner_channels = dimensions > 3 and first.stride(-1) >= first.stride(1)
+    if not dimensions or has_inner_channels or not -dimensions <= dim < dimensions:
+        return None
+    place, size = dim % dimensions, 0
+    around = first.shape[:place], first.shape[place + 1 :]
+    for tensor in tensors:
+        if tensor.dtype != first.dtype or (tensor.shape[:place], tensor.shape[place + 1 :]) != around:
+            return None
+        size += tensor.shape[place]
+    return _empty((*around[0], size, *around[1]), first)
+
+
+def _chosen(condition: Tensor, first: Any = None, second: Any = None) -> Tensor | None:
+    is_plain = isinstance(first, Tensor) and isinstance(second, Tensor) and condition.dtype == torch.bool
+    return _together(condition, first, second) if is_plain else None
+
+
+def _safe_softmax(data: Tensor, _dim: int, dtype: torch.dtype | None = None) -> Tensor | None:
+    return _dense(data) if dtype in (None, data.dtype) and data.is_floating_point() else None
+
+
+def _matrix_product(left: Tensor, right: Tensor, *options: Any) -> Tensor | None:
+    is_plain = not options and left.dim() == right.dim() == 2 and left.dtype == right.dtype
+    return _empty((left.shape[0], right.shape[1]), left) if is_plain and left.shape[1] == right.shape[0] else None
+
+
+def _matrix_products(left: Tensor, right: Tensor, *options: Any) -> Tensor | None:
+    is_plain = not options and left.dim() == right.dim() == 3 and left.dtype == right.dtype
+    fits = is_plain and left.shape[0] == right.shape[0] and left.shape[2] == right.shape[1]
+    return _empty((*left.shape[:2], right.shape[2]), left) if fits else None
+
+
+def _batch_norm(data: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    kept = [data.shape[1] if others[4] else 0]
+    return _like(data), _empty(kept, data), _empty(kept, data)
+
+
+def _layer_norm(data: Tensor, normalised: Sequence[int], *_: Any) -> tuple[Tensor, ...]:
+    kept = (*data.shape[: data.dim() - len(normalised)], *[1] * len(normalised))
+    return _empty(data.shape, data), _empty(kept, data), _empty(kept, data)
+
+
+def _linear(bias: Tensor, left: Tensor, right: Tensor, *options: Any) -> Tensor | None:
+    is_plain = not options and _multiplies(bias, left, right)
+    return _empty((left.shape[0], right.shape[1]), left) if is_plain else None
 
 
 def _convolved(data: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int],
@@ -66,7 +217,7 @@ def _convolved(data: Tensor, weight: Tensor, bias: Tensor | None, stride: list[i
             sizes.append((size - 1) * stride[place] - 2 * padding[place] + reach + added[place] + 1)
         else:
             sizes.append((size + 2 * padding[place] - reach - 1) // stride[place] + 1)
-    return data.new_empty((data.shape[0], channels, *sizes)) if min(sizes) > 0 else None
+    return _empty((data.shape[0], channels, *sizes), data) if min(sizes) > 0 else None
 
 
 def _grouped(
@@ -110,12 +261,24 @@ def _multiplies(bias: Tensor, left: Tensor, right: Tensor) -> bool:
             and bias.shape[0] == right.shape[1] and bias.dtype == left.dtype == right.dtype)  # fmt: skip
 
 
-def _fits(data: Tensor, other: Any) -> bool:
-    """Tell whether the result has the shape, strides and type of the first operand."""
-    if isinstance(other, Tensor):
-        return (other.dtype == data.dtype and other.shape == data.shape and other.stride() == data.stride()
-                and other.dim() > 0)  # fmt: skip
-    return isinstance(other, int | float)
+_RULES: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(_UNARY, _like),
+    **dict.fromkeys(_BINARY, _together),
+    **dict.fromkeys(("tril", "triu", "roll"), _dense),
+    "pow": _power,
+    "mean": _mean,
+    "cat": _joined,
+    "where": _chosen,
+    "_safe_softmax": _safe_softmax,
+    "mm": _matrix_product,
+    "bmm": _matrix_products,
+    "addmm": _linear,
+    "_grouped_mm": _grouped,
+    "convolution": _convolved,
+    "native_batch_norm": _batch_norm,
+    "native_layer_norm": _layer_norm,
+}
+_WITH_OPTIONS = frozenset({"mean", "cat", "where", "tril", "triu", "roll", "_safe_softmax", "_grouped_mm"})
 
 
 _BOTH = frozenset({"mul", "logical_and", "bitwise_and", "__and__"})

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from helpers import _trees as trees
+from helpers import trees
 from helpers.operations import _backward as backward, _conventions as conventions, _formulas as formulas
 from helpers.operations._report import LayerOperations, LayerOperator, OperationProfile, OperatorOperations
 from helpers.operations._specs import NOTHING, Call, Work
-from helpers.operations._trace import Trace
+from helpers.operations._trace import OperatorTrace
 from helpers.results import derived
 
 _PHASES = ("forward", "backward", "optimizer")
 _AMOUNTS = ("macs", "useful_macs", "flops", "read_bytes", "written_bytes", "flops_per_byte")
 # How torch.library names the function that it makes of the backward of an operator of one's own.
 _OF_LIBRARY = "GeneratedBackwardFor_"
-Cells = dict["Cell", tuple[int, Work]]
+Cells = dict["CallGroup", tuple[int, Work]]
 
 
 @dataclass
@@ -43,7 +43,7 @@ class _Costs:
         self.lecture = None if self.lecture is None or other.lecture is None else self.lecture + other.lecture
 
 
-class Cell(NamedTuple):
+class CallGroup(NamedTuple):
     """What is summed up by itself: the calls of one operator by one module, in one phase."""
 
     owner: int
@@ -100,7 +100,7 @@ class Tally:
         """Add gradients that meet."""
         moved = additions * elements * itemsize
         work = Work(flops=additions * elements, input_bytes=2 * moved, output_bytes=moved)
-        self.note(Cell(owner, "gradient accumulation", "backward", "counted"), work, additions)
+        self.note(CallGroup(owner, "gradient accumulation", "backward", "counted"), work, additions)
 
     def add_function(self, inside: Tally, owner: int, times: int = 1, phases: tuple[str, ...] = _PHASES) -> None:
         """Add the sums over a function that ``owner`` calls so many times, as if it did it all itself."""
@@ -114,13 +114,13 @@ class Tally:
     def _add(self, call: Priced, owner: int, phase: str, work: Work | None) -> None:
         if work is None and call.may_multiply:
             self.may_hold_products.add(call.operator)
-        self.note(Cell(owner, call.operator, phase, "not counted" if work is None else "counted"), work or NOTHING)
+        self.note(CallGroup(owner, call.operator, phase, "not counted" if work is None else "counted"), work or NOTHING)
 
     def _add_lecture(self, owner: int, operations: int | None) -> None:
         before = self.lecture[owner]
         self.lecture[owner] = None if before is None or operations is None else before + operations
 
-    def note(self, cell: Cell, work: Work, calls: int = 1) -> None:
+    def note(self, cell: CallGroup, work: Work, calls: int = 1) -> None:
         """Add calls and work to a cell."""
         before, total = self.cells.get(cell, (0, NOTHING))
         self.cells[cell] = before + calls, total + work if work is not NOTHING else total
@@ -157,11 +157,11 @@ class Tally:
         ]
 
 
-def of(trace: Trace, reached: backward.Reached) -> Tally:
+def of(trace: OperatorTrace, reached: backward.Reached) -> Tally:
     """Return the sums over a forward pass, and over the backward pass that visits ``reached``."""
     tally, custom = Tally(), dict(reached.custom)
     for (name, owner), calls in trace.free.items():
-        tally.note(Cell(owner, name, "forward", "free"), NOTHING, calls)
+        tally.note(CallGroup(owner, name, "forward", "free"), NOTHING, calls)
     for call in trace.calls:
         priced = tally.priced(call)
         tally.add_forward(priced, call.owner)
@@ -179,7 +179,7 @@ def of(trace: Trace, reached: backward.Reached) -> Tally:
         for call in calls or ():
             tally.add_executed(tally.priced(call), owner, "backward")
         if calls is None:
-            tally.note(Cell(owner, name, "backward", "not counted"), NOTHING)
+            tally.note(CallGroup(owner, name, "backward", "not counted"), NOTHING)
         if calls is None and (sequence not in harmless or not name.startswith(_OF_LIBRARY)):
             tally.may_hold_products.add(name)
     for recurrence in trace.recurrences:
@@ -204,7 +204,7 @@ def _lecture_operations(call: Call) -> int | None:
     return 0 if is_only_moved or all(spec.kind == "i" for spec in call.outputs) else None
 
 
-def profile(trace: Trace, tally: Tally, given: str, optimizer: str | None) -> OperationProfile:
+def profile(trace: OperatorTrace, tally: Tally, given: str, optimizer: str | None) -> OperationProfile:
     """Return the profile of what a trace and its sums hold, for inputs that are described as ``given``."""
     layers, names = _layers(trace, tally.costs())
     operators = tally.operators()
@@ -224,7 +224,7 @@ def profile(trace: Trace, tally: Tally, given: str, optimizer: str | None) -> Op
     )
 
 
-def _layers(trace: Trace, costs: Mapping[int, _Costs]) -> tuple[tuple[LayerOperations, ...], dict[int, str]]:
+def _layers(trace: OperatorTrace, costs: Mapping[int, _Costs]) -> tuple[tuple[LayerOperations, ...], dict[int, str]]:
     """Return the rows in the order of the modules, each followed by its children, and where each module's own stand."""
     children = trees.children_of(trace.paths)
     rows = {path: row for row, path in enumerate(trace.paths)}

@@ -3,7 +3,7 @@
 Two interception layers of torch work together. A function mode sees the functions of torch, above autograd; a
 dispatch mode below autograd sees every operator that is left, inside modules and outside, and notes its shapes.
 
-:class:`Trace` runs the forward on real tensors and puts back what it writes;
+:class:`OperatorTrace` runs the forward on real tensors and puts back what it writes;
 :class:`~helpers.operations._known.OnShapes` runs it on shapes alone.
 """
 
@@ -40,13 +40,13 @@ from helpers.operations._specs import (
     tensors_in,
     written,
 )
-from helpers.steps import uncompiled
+from helpers.steps import tensors_of, uncompiled
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward"})
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
-class Trace:
+class OperatorTrace:
     """The record of one forward pass on real tensors: calls, free calls, and the modules that made them."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -66,7 +66,9 @@ class Trace:
         self._thread = threading.get_ident()
         self._stand_ins: dict[int, Tensor] = {}
         self._kept: list[Any] = []
+        self._leaves: list[Tensor] = []
         self._weights: set[int] = set()
+        self._cloned = -1
         self._recorder: _DispatchRecorder | None = None
         self._restoring = ExitStack()
         self._made: set[int] = set()
@@ -90,6 +92,8 @@ class Trace:
     def _add_weight(self, tensor: Tensor, row: int) -> None:
         stand_in = self._stand_ins[id(tensor)] = self._stand_in_of_weight(tensor)
         self._kept.append(tensor)
+        if stand_in.grad_fn is None:
+            self._leaves.append(stand_in)
         self._weights.add(storage_of(stand_in))
         self.parameter_owner[id(stand_in)] = self.parameter_owner[id(tensor)] = row
 
@@ -104,6 +108,13 @@ class Trace:
         """Return what computes in place of a tensor that the caller passes."""
         stand_in = tensor.detach()
         return stand_in.requires_grad_() if needs_grad and stand_in.is_floating_point() else stand_in
+
+    def release(self, arguments: Any) -> None:
+        """Take what was written in place out of autograd's graph, which has saved it: the two would keep each other."""
+        for tensor in (*self._leaves, *tensors_of(arguments)):
+            written = tensor._base if tensor._is_view() else tensor
+            if written.grad_fn is not None:
+                written.detach_()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -189,8 +200,8 @@ class Trace:
     def _recurrence(self, func: Any, args: tuple) -> Any:
         record = Recurrence(func, args, self._stack[-1])
 
-        def short(shortened: tuple) -> tuple[Trace, Any]:
-            trace = Trace(nn.Module())
+        def short(shortened: tuple) -> tuple[OperatorTrace, Any]:
+            trace = OperatorTrace(nn.Module())
             pairs = zip(tensors_in(args), tensors_in(shortened), strict=True)
             trace._weights = {storage_of(new) for old, new in pairs if storage_of(old) in self._weights}
             with trace._operators_recorded():
@@ -231,6 +242,10 @@ class Trace:
         sequence = torch._C._autograd._get_sequence_nr() - 1
         grad = torch.is_grad_enabled()
         owner = self._stack[-1]
+        if operator.name == "clone":
+            self._cloned = sequence
+        elif 0 in operator.writes and sequence == self._cloned and grad and getattr(args[0], "requires_grad", False):
+            sequence -= 1  # autograd has cloned what is overwritten and its gradient reads, after making the node
         self._own(sequence, owner)
         if operator.is_free:
             self._note_free(operator, owner, sequence)
@@ -322,7 +337,7 @@ def _is_composite(func: Any) -> bool:
 class _DispatchRecorder(TorchDispatchMode):
     supports_higher_order_operators = True
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: OperatorTrace) -> None:
         super().__init__()
         self._trace = trace
 
@@ -340,7 +355,7 @@ class _DispatchRecorder(TorchDispatchMode):
 
 
 class FunctionRecorder(TorchFunctionMode):
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: OperatorTrace) -> None:
         super().__init__()
         self._trace = trace
 
@@ -362,7 +377,7 @@ _FUNCTIONS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 _FEW = 2  # from here on a further step adds the same; the first and the last differ from those between them
 
 
-class Share(NamedTuple):
+class ShortSequence(NamedTuple):
     """The record of a short sequence, and how many times it counts in the whole."""
 
     times: int
@@ -383,7 +398,7 @@ class Recurrence:
 
     def __init__(self, func: Callable[..., Any], args: tuple, owner: int) -> None:
         self.func, self.args, self.owner = func, args, owner
-        self.shares: list[Share] = []
+        self.shares: list[ShortSequence] = []
 
     def follow(self, record: Callable[[tuple], tuple[Any, Any]]) -> None:
         """Let ``record(arguments)`` run the short sequences."""
@@ -392,7 +407,7 @@ class Recurrence:
         for times, steps in ((1 - further, min(length, _FEW)), (further, _FEW + 1)):
             if times:
                 trace, outputs = record(self._of_length(steps))
-                self.shares.append(Share(times, trace, tuple(outputs)))
+                self.shares.append(ShortSequence(times, trace, tuple(outputs)))
 
     def _of_length(self, steps: int) -> tuple:
         """Return the arguments on shapes for so many steps, each tensor a leaf of its own graph."""
@@ -415,7 +430,9 @@ class Recurrence:
         """Return the results on shapes: what comes out at every step, and the last hidden state (and cell)."""
         data, hidden = self.args[0], list(tensors_in((self.args[1],)))
         directions = 2 if self.args[7] else 1
-        every = data.new_empty((*data.shape[:-1], directions * hidden[0].shape[-1]))
+        longest, others = (1, 0) if self.args[8] else (0, 1)  # the steps are computed one after another
+        every = data.new_empty((data.shape[longest], data.shape[others], directions * hidden[0].shape[-1]))
+        every = every.transpose(0, 1) if self.args[8] else every
         return (every, *[torch.empty_like(tensor) for tensor in hidden])
 
 

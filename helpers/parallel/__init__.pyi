@@ -1,36 +1,7 @@
 from ._collectives import collective as collective, ring_frames as ring_frames
 from ._comparing import count_collectives as count_collectives
 from ._costs import LayerCost as LayerCost, ddp_step as ddp_step, schedule as schedule
-from ._data_parallel import (
-    average_gradients as average_gradients,
-    equal_to_single_process as equal_to_single_process,
-    shard as shard,
-)
-from ._devices import (
-    SleepingLayer as SleepingLayer,
-    fastest_step_s as fastest_step_s,
-    slow_link as slow_link,
-    step_times as step_times,
-)
-from ._execution import execute as execute, measure_message_overhead as measure_message_overhead
-from ._footprint import Layout as Layout, count_footprint as count_footprint
-from ._runtime import (
-    FIRST_MACHINE as FIRST_MACHINE,
-    PUBLISHED_LINKS as PUBLISHED_LINKS,
-    Link as Link,
-    RankError as RankError,
-    RankOutput as RankOutput,
-    Ranks as Ranks,
-    RankState as RankState,
-    Recorder as Recorder,
-    ScriptRun as ScriptRun,
-    TorchrunError as TorchrunError,
-    available_links as available_links,
-    joined as joined,
-    on_two_machines as on_two_machines,
-    torchrun as torchrun,
-)
-from ._towers import model_towers as model_towers
+from ._data_parallel import shard as shard
 from .pipeline._schedules import (
     PipelineAction as PipelineAction,
     PipelineSchedule as PipelineSchedule,
@@ -38,9 +9,4 @@ from .pipeline._schedules import (
     bubble_share as bubble_share,
     live_activations as live_activations,
     pipeline_schedule as pipeline_schedule,
-)
-from .pipeline._stages import (
-    compare_with_one_process as compare_with_one_process,
-    execute_schedule as execute_schedule,
-    sleeping_net as sleeping_net,
 )

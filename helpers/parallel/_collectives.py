@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-from helpers._checks import choice, whole_number
+from helpers.checks import choice, whole_number
 from helpers.links import Activity
 from helpers.results import Record
 
@@ -142,7 +142,7 @@ class RingFrame(Record):
 
 
 def ring_frames(world_size: int) -> tuple[RingFrame, ...]:
-    """Return a ring all-reduce of a chunk a rank, step by step, as ``plotting.draw_ring`` draws it.
+    """Return a ring all-reduce of a chunk a rank, step by step, as ``parallel_plans.draw_ring`` draws it.
 
     It follows the messages of ``collective("all_reduce", "ring", ...)``, which :func:`execute` sends. Lesson 05.
     """

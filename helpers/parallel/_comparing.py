@@ -1,67 +1,16 @@
-"""What ranks did, beside one process: how far outputs and gradients are apart, and which collectives were called."""
+"""Which collectives were called, how often, and the bytes of their buffers."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.results import Record
-
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class RankPass:
-    """What a rank brings back of a pass: outputs and gradients on the CPU, and what was counted on the way, by name."""
-
-    outputs: torch.Tensor | None
-    gradients: dict[str, torch.Tensor]
-    counted: dict[str, Any]
-
-
-def relative_difference(one: torch.Tensor | None, other: torch.Tensor) -> float:
-    """Return the largest difference of any element over the largest magnitude in ``other``.
-
-    Where both are 0 it is the difference itself; infinite without a value, and where either holds NaN or an infinity.
-    """
-    if one is None or one.shape != other.shape or not (one.isfinite().all() and other.isfinite().all()):
-        return math.inf
-    if not other.numel():
-        return 0.0
-    one, other = one.detach().cpu(), other.detach().cpu()
-    apart = _largest(one - other)
-    return apart / (_largest(other) or 1.0)
-
-
-def _largest(tensor: torch.Tensor) -> float:
-    return tensor.detach().abs().max().item() if tensor.numel() else 0.0
-
-
-def gradients_of(
-    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, loss: Loss
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the outputs and the gradient of each parameter that learns, by name; ``.grad`` stays as it is.
-
-    A parameter that the loss does not depend on has a gradient of zeros.
-    """
-    learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    if not learning:
-        raise ValueError("no parameter of this model requires a gradient: there is nothing to compare")
-    outputs = model(inputs)
-    found = torch.autograd.grad(loss(outputs, targets), list(learning.values()), allow_unused=True)
-    return outputs.detach(), {
-        name: torch.zeros_like(parameter) if grad is None else grad.detach()
-        for (name, parameter), grad in zip(learning.items(), found, strict=True)
-    }
-
 
 # How PyTorch's operators begin, of torch.distributed (c10d) and its functional form, where the field has another name.
 _BEGINNINGS = {"allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",

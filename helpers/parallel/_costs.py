@@ -8,10 +8,9 @@ into the link that the models are given.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 
-from helpers._checks import boolean, number, whole_number
+from helpers.checks import boolean, number, whole_number
 from helpers.links import Activity, Link, Timeline, joined
 from helpers.parallel._collectives import Collective
 from helpers.results import Record
@@ -49,43 +48,6 @@ def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> floa
     Thakur, Rabenseifner and Gropp (2005). Lesson 05.
     """
     return (whole_number("world_size", world_size) - 1) * link.transfer_s(size_bytes / world_size)
-
-
-def tree_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> float:
-    """Return 2 ceil(log2 p) (alpha + n beta) seconds: up a binomial tree and down again, the whole buffer each time.
-
-    Thakur, Rabenseifner and Gropp (2005). Lesson 05.
-    """
-    return 2 * _tree_depth(world_size) * link.transfer_s(size_bytes)
-
-
-def halving_doubling_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> float:
-    """Return 2 log2 p alpha + 2 (p - 1) / p n beta seconds: the bytes of the ring in the steps of the tree.
-
-    Rabenseifner's algorithm: Thakur, Rabenseifner and Gropp (2005). Raises ValueError for a number of
-    ranks that is not a power of 2: there the folding adds steps that :func:`schedule` counts. Lesson 05.
-    """
-    if whole_number("world_size", world_size) & (world_size - 1):
-        raise ValueError(f"{world_size} ranks are not a power of 2, for which this formula holds; "
-                         "use schedule(collective('all_reduce', 'halving_doubling', ...), link)")  # fmt: skip
-    moved_s = 2 * (world_size - 1) / world_size * size_bytes / link.bandwidth_bytes_per_s
-    return 2 * _tree_depth(world_size) * link.latency_s + moved_s
-
-
-def gather_broadcast_all_reduce_s(world_size: int, size_bytes: float, *, link: Link) -> float:
-    """Return 2 (p - 1) (alpha + n beta) seconds: rank 0's port carries every rank's whole buffer, in and out.
-
-    The star that a parameter server on one port makes: one message after the other at rank 0. Lesson 05.
-    """
-    return 2 * (whole_number("world_size", world_size) - 1) * link.transfer_s(size_bytes)
-
-
-ALL_REDUCE_MODELS: dict[str, CollectiveModel] = {
-    "ring": ring_all_reduce_s,
-    "tree": tree_all_reduce_s,
-    "halving_doubling": halving_doubling_all_reduce_s,
-    "gather_broadcast": gather_broadcast_all_reduce_s,
-}
 
 
 def schedule(planned: Collective, link: Link) -> Timeline:
@@ -241,7 +203,3 @@ def ddp_step(
         buckets.append(BucketCost(inside, size_bytes, ready, start_s, free_s))
     step_s = max(compute_s, free_s)
     return DdpStep(step_s, compute_s, link_s, step_s - compute_s, tuple(buckets))
-
-
-def _tree_depth(world_size: int) -> int:
-    return math.ceil(math.log2(whole_number("world_size", world_size)))

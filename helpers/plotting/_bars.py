@@ -11,7 +11,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import NullFormatter
 
 from helpers import units
-from helpers._checks import boolean, members, named, number
+from helpers.checks import boolean, members, named, number
 from helpers.plotting._style import FOUND, MEASURED, MODELLED, PREDICTED, figure, unit_axis
 
 _COLOURS = {"predicted": PREDICTED, "modelled": MODELLED, **dict.fromkeys(FOUND, MEASURED)}

@@ -15,7 +15,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch
 from matplotlib.textpath import TextPath
 
-from helpers._checks import members, named, number
+from helpers.checks import members, named, number
 from helpers.plotting._style import COLOURS, OTHERS, STYLE_FILE, figure, ink_on, mixed, unit_axis
 from helpers.results import Record
 

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from helpers import units
-from helpers._checks import boolean, members, named, number, numbers
+from helpers.checks import boolean, members, named, number, numbers
 from helpers.memory import LayerMemoryProfile, MemoryProfile, WorkingSets
 from helpers.operations import LayerOperations, OperationProfile
 from helpers.plotting._curves import draw_curves

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
 from helpers import units
-from helpers._checks import boolean, one_of
+from helpers.checks import boolean, one_of
 
 STYLE_FILE = Path(__file__).with_name("course.mplstyle")
 

@@ -22,8 +22,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from helpers import _trees as trees, results, steps
-from helpers._checks import boolean, number
+from helpers import results, steps, trees
+from helpers.checks import boolean, number
 from helpers.results import Record
 from helpers.timing._runs import Clock, rounds, run, watch_waiting, why_disturbed
 
@@ -171,7 +171,7 @@ def estimate_step_time(
 
 
 @dataclass(frozen=True)
-class Call:
+class TimedCall:
     """An operator as it was first called, with the tensors themselves."""
 
     function: Any
@@ -189,7 +189,7 @@ class StepRecorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[Call] = []
+        self.calls: list[TimedCall] = []
         self.counts: Counter[tuple[int, str]] = Counter()
         self.phase = "forward"
         self._places: dict[Any, int] = {}
@@ -221,7 +221,7 @@ def record_step(work: steps.Step) -> StepRecorder:
     return recorder
 
 
-def _kept(function: Any, args: tuple, kwargs: dict) -> Call:
+def _kept(function: Any, args: tuple, kwargs: dict) -> TimedCall:
     """Return the call; one that writes gets whole numbers of its own, which may be another's index."""
 
     def own(tensor: torch.Tensor) -> torch.Tensor:
@@ -229,7 +229,7 @@ def _kept(function: Any, args: tuple, kwargs: dict) -> Call:
 
     if function._schema.is_mutable:
         args, kwargs = pytree.tree_map_only(torch.Tensor, own, (args, kwargs))
-    return Call(function, args, kwargs)
+    return TimedCall(function, args, kwargs)
 
 
 def _key(function: Any, args: tuple, kwargs: dict) -> Any:
@@ -245,7 +245,7 @@ def _leaf_key(leaf: Any) -> Any:
     return tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device
 
 
-def _alone(call: Call) -> Callable[[], Any] | None:
+def _alone(call: TimedCall) -> Callable[[], Any] | None:
     """Return a function that makes the call without autograd, or None where it raises by itself."""
 
     def again() -> Any:

@@ -15,8 +15,8 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from helpers import _trees as trees, results
-from helpers._checks import whole_number
+from helpers import results, trees
+from helpers.checks import whole_number
 from helpers.results import Record
 from helpers.timing._runs import check_function, chosen_device, device_in_use
 

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from helpers import _trees as trees, results, steps
-from helpers._checks import boolean, number
+from helpers import results, steps, trees
+from helpers.checks import boolean, number
 from helpers.profiling import _kernels as kernels
 from helpers.results import Record
 from helpers.steps import ModelError as ModelError
@@ -82,7 +82,7 @@ class Stamps:
         return [first.elapsed_time(stamp) / 1e3 for stamp in stamps]
 
 
-class Marks:
+class StepMarks:
     """Collects the marks of one step; ``modules`` are the owners, by their place in the list."""
 
     def __init__(self, modules: Sequence[nn.Module], stamps: Stamps) -> None:
@@ -191,7 +191,7 @@ OUTSIDE_KIND = "loss, Python, autograd"
 _PROFILED_STEPS = 5
 
 _TIMES = {"forward": "forward_s", "backward": "backward_s", "total": "total_s", "share": "share"}
-_LAYOUT = trees.Layout(
+_LAYOUT = trees.ColumnLayout(
     columns=(trees.Column("calls", 5), *(trees.Column(title, 9) for title in _TIMES)),
     bar_title="of the step",
     share_of="the whole",
@@ -409,7 +409,7 @@ def _plain_step(work: steps.Step, stamps: Stamps) -> float:
 
 
 def _hooked_step(work: steps.Step, modules: Sequence[nn.Module], stamps: Stamps) -> StepTimes:
-    marks = Marks(modules, stamps)
+    marks = StepMarks(modules, stamps)
     made: list[torch.Tensor] = []
 
     def seen_loss(outputs: Any) -> torch.Tensor:

@@ -18,7 +18,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from helpers import _console as console, _processes as processes, storage, units
+from helpers import _processes as processes, console, storage, units
 from helpers.hardware._machine import read_memory_limit
 from helpers.ranks import _keeper as keeper, _wire as wire, _worker as worker
 
@@ -40,7 +40,7 @@ def may_fork() -> bool:
 
 
 class Pool:
-    """The processes of a :class:`helpers.parallel.Ranks`: at most one keeper, and one start of its ranks.
+    """The processes of a :class:`helpers.ranks.Ranks`: at most one keeper, and one start of its ranks.
 
     ``ranks`` maps a rank to its connection while the ranks run.
     """

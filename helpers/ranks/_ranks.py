@@ -8,8 +8,8 @@ defined in a cell, and everything that it needs goes with it, by value: what it 
 and what it returns comes back by value, tensors as copies on the CPU.
 
 Ranks are made for a time: they end with the pool, and with the notebook's kernel, whatever ends that. A rank that
-raises, dies or hangs surfaces as one :class:`helpers.parallel.RankError`, and the next run starts all ranks afresh.
-For several machines, and for a script, see :func:`helpers.parallel.torchrun`.
+raises, dies or hangs surfaces as one :class:`helpers.ranks.RankError`, and the next run starts all ranks afresh.
+For several machines, and for a script, see :func:`helpers.ranks.torchrun`.
 
 Lesson 05.
 """
@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any
 
 from helpers import _processes as processes
-from helpers._checks import number, whole_number
+from helpers.checks import number, whole_number
 from helpers.ranks import _failures as failures, _wire as wire, _worker as worker
 from helpers.ranks._pool import Pool
 
@@ -84,7 +84,7 @@ class Ranks:
         kept in ``output``. ``timeout_s`` limits the function, not the start of the ranks (ten minutes).
         What a function needs of a module is imported in the ranks once: after a change to the module, make new ranks.
 
-        Raises :class:`helpers.parallel.RankError` when a rank raises, dies, or has not returned at the limit; TypeError
+        Raises :class:`helpers.ranks.RankError` when a rank raises, dies, or has not returned at the limit; TypeError
         for what is no function or cannot be sent; ValueError for a limit that is not above 0; MemoryError when the
         ranks would not fit into the free memory; RuntimeError when they are closed, or do not start. Lesson 05.
         """

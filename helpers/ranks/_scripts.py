@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import _processes as processes, results
-from helpers._checks import number, whole_number
+from helpers.checks import number, whole_number
 from helpers.ranks import _failures as failures, _wire as wire
 
 # The kernel sends a signal for each thread of the parent that ends, and until the last has ended the parent is still
@@ -89,7 +89,7 @@ class ScriptRun(results.Record):
 
 
 class TorchrunError(failures.RankError):
-    """A script failed, or met its limit: see :class:`helpers.parallel.RankError`; ``run`` is its ScriptRun. Lesson 05.
+    """A script failed, or met its limit: see :class:`helpers.ranks.RankError`; ``run`` is its ScriptRun. Lesson 05.
 
     ``rank`` is None where the engine failed before any rank ran.
     """

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 
-from helpers._checks import boolean, one_of, short
+from helpers.checks import boolean, one_of, short
 from helpers.steps._objects import duplicate, reachable, tensors_of
 
 Inputs = Any  # a shape, several, a tensor, a tuple of positional arguments, a dict of keyword arguments or of shapes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
-import itertools
+import operator
 import random
 import sys
 import types
@@ -20,9 +20,11 @@ from torch.nn.utils.rnn import PackedSequence
 
 # OrderedDict stands before dict: the methods of dict would lose the order that it keeps beside.
 CONTAINERS = (list, OrderedDict, dict, set, deque)
+_HOLDERS, _ORDERED = (tuple, frozenset, *CONTAINERS), (list, tuple)
 _PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, torch.Size})
 # Code is no state of an object, and of what stands in these packages some changes on other threads.
 CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+_ENDS = (Tensor, *CODE)
 _CLOSED = frozenset({"torch", "threading", "logging", "weakref", "_weakrefset", "concurrent", "multiprocessing"})
 _OPEN = ("torch.nn.", "torch.distributions.")
 _TRUSTED = frozenset({*sys.stdlib_module_names, "numpy", "torch"})
@@ -44,12 +46,17 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
             continue
         seen.add(id(value))
         yield value
-        if isinstance(value, (Tensor, *CODE)):
+        if isinstance(value, _ENDS):
             continue
-        if isinstance(value, (tuple, frozenset, *CONTAINERS)) or not is_closed(type(value)):
-            ordered = [base.__iter__(value) for base in (list, tuple) if isinstance(value, base)]
+        if isinstance(value, _HOLDERS) or not is_closed(type(value)):
+            held = gc.get_referents(value)
             own = getattr(value, "__dict__", None)
-            waiting += reversed([*itertools.chain(*ordered), *gc.get_referents(value), *[own] * isinstance(own, dict)])
+            if isinstance(own, dict):
+                held.append(own)
+            if isinstance(value, _ORDERED):
+                base = list if isinstance(value, list) else tuple
+                held = [*base.__iter__(value), *held]
+            waiting += reversed(held)
 
 
 def is_closed(kind: type) -> bool:
@@ -116,13 +123,14 @@ class State:
         self, *roots: Any, originals: Mapping[Tensor, Tensor], refill: Callable[..., Any] = Tensor.copy_
     ) -> None:
         self._undo: list[Callable[[], Any]] = []
+        self._containers: list[tuple[Any, Any]] = []
         self._refill, self.originals = refill, dict(originals)
         self._versions = {tensor: tensor._version for tensor in originals}
         for value in reachable(*roots):
             if type(value) in _GENERATORS:
                 self._undo.append(_GENERATORS[type(value)](value))
             elif isinstance(value, CONTAINERS):
-                self._undo.append(functools.partial(put_back, value, contents(value)))
+                self._containers.append((value, contents(value)))
             names = _slots(type(value))
             if names:
                 held = {name: getattr(value, name) for name in names if hasattr(value, name)}
@@ -132,6 +140,8 @@ class State:
         """Put everything back."""
         for undo in self._undo:
             undo()
+        for container, before in self._containers:
+            put_back(container, before)
         for tensor, version in self._versions.items():
             if tensor._version != version:
                 with torch.no_grad():
@@ -182,8 +192,8 @@ def _same(now: Any, before: Any) -> bool:
     if len(now) != len(before):
         return False
     if isinstance(now, dict):
-        pairs = zip(now.items(), before.items(), strict=True)
-        return all(key is old_key and value is old for (key, value), (old_key, old) in pairs)
+        now = contents(now)
+        return all(map(operator.is_, now, before)) and all(map(operator.is_, now.values(), before.values()))
     if isinstance(now, set):
-        return {id(value) for value in now} == {id(value) for value in before}
-    return all(value is old for value, old in zip(now, before, strict=True))
+        return set(map(id, now)) == set(map(id, before))
+    return all(map(operator.is_, now, before))

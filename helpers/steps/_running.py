@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._python_dispatch import _disable_current_modes
 
-from helpers._checks import boolean, kind_of
+from helpers.checks import boolean, kind_of
 from helpers.steps._inputs import (
     Arguments,
     ForwardError,

@@ -1,1 +1,8 @@
-"""Studies: one question each about a piece of hardware, modelled, measured and drawn. Lesson 02."""
+"""A room for each subject that one or two lessons need, with its drawings; what stands here may move at any time.
+
+No module of the library imports a study.
+"""
+
+from helpers import _faces as faces
+
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from helpers._checks import boolean, number, whole_number
+from helpers.checks import boolean, number, whole_number
 from helpers.results import Record, Result, cell, row_of
 from helpers.timing import _runs as runs
 

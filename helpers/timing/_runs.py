@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from helpers._checks import number, real, whole_number
+from helpers.checks import number, real, whole_number
 from helpers.results import Record, cell
 
 Function = Callable[[], object]

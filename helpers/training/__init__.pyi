@@ -1,5 +1,4 @@
 from ._estimate import (
-    HIDDEN_SIZES as HIDDEN_SIZES,
     SizeEstimate as SizeEstimate,
     TrainingEstimate as TrainingEstimate,
     estimate_training_for as estimate_training_for,

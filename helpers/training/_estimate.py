@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from helpers import _console as console
-from helpers._checks import whole_number
+from helpers import console
+from helpers.checks import whole_number
 from helpers.data import make_MNIST_loader
 from helpers.results import Record, derived
 from helpers.training import _loop as loop

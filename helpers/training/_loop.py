@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from helpers import _console as console
-from helpers._checks import number, whole_number
+from helpers import console
+from helpers.checks import number, whole_number
 from helpers.results import Record
 from helpers.timing._runs import watch_waiting, why_disturbed
 

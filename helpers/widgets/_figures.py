@@ -7,8 +7,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from helpers import _console as console, plotting
-from helpers._checks import members, named, one_of
+from helpers import console, plotting
+from helpers.checks import members, named, one_of
 
 
 def interactive_figure(

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from helpers import _console as console
-from helpers._checks import one_of
+from helpers import console
+from helpers.checks import one_of
 from helpers.widgets import _store as store
 from helpers.widgets._answers import NO_PREDICTION, Answer, quantity, read_number
 

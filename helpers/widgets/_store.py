@@ -13,15 +13,15 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from helpers import _console as console, results, storage
-from helpers._checks import one_of
+from helpers import console, results, storage
+from helpers.checks import one_of
 
-FILE_NAME = "my_predictions.json"
+PREDICTIONS_FILE = "my_predictions.json"
 _LESSON = re.compile(r"\d\d_[a-z0-9_]+")  # not a copy beside it, such as 05_data_parallel.new or 05_data_parallel-Copy1
-_outside: dict[str, Entry] = {}  # predictions made outside a course
+_outside: dict[str, StoredPrediction] = {}  # predictions made outside a course
 
 
-class Entry(results.Record):
+class StoredPrediction(results.Record):
     """One question as the reader left it. ``value`` is in the question's unit, None while there is no prediction."""
 
     question: str
@@ -56,10 +56,10 @@ def path() -> Path | None:
     if os.environ.get("HELPERS_PREDICTIONS"):
         return Path(os.environ["HELPERS_PREDICTIONS"])
     course = storage.course_folder()
-    return course / FILE_NAME if course else None
+    return course / PREDICTIONS_FILE if course else None
 
 
-def read() -> dict[str, Entry]:
+def read() -> dict[str, StoredPrediction]:
     """Return the entries by question; none while headless, so that a build or a test does not depend on its reader.
 
     Raises ValueError when the file cannot be read, and leaves it as it is.
@@ -72,7 +72,7 @@ def read() -> dict[str, Entry]:
     if not file.exists() or file.stat().st_size == 0:
         return {}
     try:
-        entries = [results.from_dict(Entry, item) for item in json.loads(file.read_text(encoding="utf-8"))]
+        entries = [results.from_dict(StoredPrediction, item) for item in json.loads(file.read_text(encoding="utf-8"))]
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
             f"the file of your predictions, {file.name}, is damaged ({error}); move it away, and the lessons ask again"
@@ -80,10 +80,10 @@ def read() -> dict[str, Entry]:
     return {entry.question: entry for entry in entries}
 
 
-def lock_in(question: str, unit: str, value: float) -> Entry:
+def lock_in(question: str, unit: str, value: float) -> StoredPrediction:
     """Keep ``value`` as the prediction for ``question`` unless one is kept already; return the one that stands."""
 
-    def update(entry: Entry) -> Entry:
+    def update(entry: StoredPrediction) -> StoredPrediction:
         if entry.value is not None:
             return entry
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -92,19 +92,19 @@ def lock_in(question: str, unit: str, value: float) -> Entry:
     return _change(question, unit, update)
 
 
-def mark_seen(question: str, unit: str) -> Entry:
+def mark_seen(question: str, unit: str) -> StoredPrediction:
     """Remember that the answer to ``question`` was shown; a prediction made later is marked as such."""
     return _change(question, unit, lambda entry: replace(entry, answer_seen=True))
 
 
-def _change(question: str, unit: str, update: Callable[[Entry], Entry]) -> Entry:
+def _change(question: str, unit: str, update: Callable[[StoredPrediction], StoredPrediction]) -> StoredPrediction:
     file = path()
     if file is None:
-        _outside[question] = update(_outside.get(question, Entry(question, unit)))
+        _outside[question] = update(_outside.get(question, StoredPrediction(question, unit)))
         return _outside[question]
-    with FileLock(storage.cache_folder() / f"{FILE_NAME}.lock"):
+    with FileLock(storage.cache_folder() / f"{PREDICTIONS_FILE}.lock"):
         entries = read()
-        entries[question] = update(entries.get(question, Entry(question, unit)))
+        entries[question] = update(entries.get(question, StoredPrediction(question, unit)))
         file.touch(mode=0o600)
         storage.write_atomically(file, json.dumps([entry.to_dict() for entry in entries.values()], indent=1) + "\n")
     return entries[question]
@@ -123,7 +123,7 @@ def progress(*, course: Path | None = None) -> Progress:
     return Progress(tuple(_of_lesson(path, entries) for path in notebooks))
 
 
-def _of_lesson(path: Path, entries: dict[str, Entry]) -> LessonProgress:
+def _of_lesson(path: Path, entries: dict[str, StoredPrediction]) -> LessonProgress:
     notebook = json.loads(path.read_text(encoding="utf-8"))
     asked = [question for cell in notebook["cells"] if cell["cell_type"] == "code" for question in _questions(cell)]
     known = [entries[question] for question in asked if question in entries]

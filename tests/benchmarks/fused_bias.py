@@ -23,10 +23,11 @@ import torch
 from helpers import hardware, profiling, results, timing
 from helpers.data import make_MNIST_loader
 from helpers.studies import fused_bias
-from helpers.studies.fused_bias import _convnet as convnet, _measuring as measuring
+from helpers.studies.fused_bias import _convnet as convnet, _measuring as measuring, _variants as variants
 
 LARGE = (1000, 16, 28, 28)  # 50 MB of float32: the first layer's activation at batch 1,000
 BEYOND_L2 = (100, 16, 28, 28)  # 5 MB
+VARIANTS = ("separate", "broadcast", "in-place", "native", "post-op", "one-pass")
 LAYOUTS = {"NCHW": torch.contiguous_format, "channels-last": torch.channels_last}
 
 
@@ -110,6 +111,46 @@ def _backward(grad: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.threshold_backward(grad, mask, 0).sum((0, 2, 3))
 
 
+@dataclass(frozen=True)
+class LayerTimes(results.Result):
+    """A layer of the convnet, forward: ``separate_per_fused_ratio`` is of "separate" over "post-op", in turns.
+
+    ``bias_share`` is the part of the separate layer that is not convolution: the bias and the ReLU.
+    """
+
+    layer: str
+    batch: int
+    convolution_s: float
+    separate_per_fused_ratio: float
+    bias_share: float
+    stable: bool
+    reason: str
+    variants: tuple[timing.Candidate, ...]
+
+
+def layer_times(index: int, batch: int, seconds: float, clock: Callable[[], float]) -> LayerTimes:
+    """Return the forward times of layer ``index`` by the variants that can run here, the bare convolution first."""
+    x, weight, bias = measuring._layer_inputs(index, batch, torch.device("cpu"))
+    names = [name for name in VARIANTS if not variants.missing(name, x.device)]
+    runs = {"convolution": functools.partial(torch.conv2d, x, weight, padding=1)}
+    runs |= {name: functools.partial(fused_bias.layer(name), x, weight, bias) for name in names}
+    with torch.no_grad():
+        found = timing.compare(runs, device="cpu", budget_s=seconds, clock=clock)
+        pair = timing.compare({name: runs[name] for name in ("post-op", "separate")}, device="cpu",
+                              budget_s=seconds / 2, clock=clock)  # fmt: skip
+    separate = found.candidate("separate")
+    return LayerTimes(
+        layer=f"{convnet.CHANNELS[index]} to {convnet.CHANNELS[index + 1]}, {x.shape[2]} x {x.shape[3]}",
+        batch=batch,
+        convolution_s=found.candidate("convolution").median_s,
+        separate_per_fused_ratio=pair.candidate("separate").time_ratio,
+        bias_share=1 - 1 / separate.time_ratio,
+        stable=found.stable and pair.stable,
+        reason=found.reason or pair.reason,
+        variants=tuple(row for row in found.candidates if row.name != "convolution"),
+    )
+
+
 def ladders(seconds: float, clock: Callable[[], float], *, compiled: bool) -> Iterator[fused_bias.Ladder]:
     """Yield the convnet's rungs at batch 100 on real digits, forward and a training step."""
     images, labels = next(iter(make_MNIST_loader(100)))
@@ -140,8 +181,7 @@ def main() -> None:
         show("Kernels", list(kernels(arguments.seconds, clock)))
     for batch in measuring.STORY_BATCHES:
         for index in range(3):
-            times = fused_bias.measure_layer(index, batch=batch, device="cpu", budget_s=arguments.seconds, clock=clock)
-            print(f"\n{times}", flush=True)
+            print(f"\n{layer_times(index, batch, arguments.seconds, clock)}", flush=True)
     for shape in (BEYOND_L2, LARGE):
         measured = fused_bias.measure_kernels(shape, limits, device="cpu", budget_s=arguments.seconds, clock=clock)
         show(f"Model and measurement, {shape}: {measured.reason or 'stable'}", list(measured.rows))

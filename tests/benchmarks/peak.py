@@ -18,7 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from helpers import _console as console, results
+from helpers import console, results
 from helpers.memory import estimate_peak_memory, measure_peak_memory
 from tests.helpers.memory.memory_models import CONFIGURATIONS, Adam, Configuration
 

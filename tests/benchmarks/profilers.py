@@ -3,6 +3,8 @@
 The truth is worked out by hand (multiply-accumulates of convolutions and matrix products). The peers are thop, fvcore,
 torchinfo and torch's ``FlopCounterMode``, each used as its manual says, on the CPU and on a copy of the model, since
 some of them change it. A peer that fails shows its error instead of a number.
+
+Then what counting costs: ``profile_ops`` over the bare forward on shapes, and ``count_ops`` over the step that runs.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from helpers import results
 from helpers.models import LeNet
-from helpers.operations import profile_ops
+from helpers.operations import count_ops, profile_ops
+from tests.helpers.model_zoo import tokens
 
 ROUNDS = 3
 
@@ -145,11 +148,79 @@ def _row(model: str, profiler: str, macs: int | Exception, truth: int, fastest: 
     return Row(model, profiler, macs, error, fastest[profiler], fastest[profiler] / fastest["helpers"])
 
 
+@dataclass(frozen=True)
+class Cost(results.Result):
+    """What counting one model takes, over what the model takes itself, both the least of several processor times."""
+
+    model: str
+    profile_ops_ratio: float
+    count_ops_ratio: float
+
+
+def _encoder(layers: int) -> tuple[nn.Module, dict[str, Any]]:
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False), {"src": torch.zeros(2, 16, 64)}
+
+
+def _language_model(name: str, **sizes: int) -> tuple[nn.Module, dict[str, Any]]:
+    import transformers
+
+    config = getattr(transformers, f"{name}Config")(vocab_size=100, **sizes)
+    return transformers.AutoModelForCausalLM.from_config(config), {"input_ids": tokens()["input_ids"]}
+
+
+def _timm(name: str, **options: Any) -> tuple[nn.Module, dict[str, Any]]:
+    import timm
+
+    return timm.create_model(name, img_size=32, **options), {"x": torch.zeros(2, 3, 32, 32)}
+
+
+_SMALL = {"hidden_size": 32, "num_hidden_layers": 12, "num_attention_heads": 4, "intermediate_size": 64}
+SMALL_OPERATORS: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
+    **{f"encoder of {layers}": lambda layers=layers: _encoder(layers) for layers in (12, 48, 192)},
+    "BERT of 12": lambda: _language_model("Bert", is_decoder=True, **_SMALL),
+    "GPT-2 of 12": lambda: _language_model("GPT2", n_embd=32, n_layer=12, n_head=4, bos_token_id=0, eos_token_id=0),
+    "Llama of 12": lambda: _language_model("Llama", **_SMALL),
+    "ViT-tiny": lambda: _timm("vit_tiny_patch16_224"),
+    "Swin-tiny": lambda: _timm("swin_tiny_patch4_window7_224", window_size=2),
+    "ResNet-50": lambda: (torchvision.models.resnet50(), {"x": torch.zeros(2, 3, 64, 64)}),
+}
+
+
+def measure_costs() -> list[Cost]:
+    """Measure what counting costs for transformers of small operators, and for one network of large ones."""
+    return [_cost(name, *make()) for name, make in SMALL_OPERATORS.items()]
+
+
+def _cost(name: str, model: nn.Module, given: dict[str, Any]) -> Cost:
+    bare = copy.deepcopy(model).to("meta")
+    shapes = {key: value.to("meta") for key, value in given.items()}
+
+    def run() -> None:
+        outputs = model(**given)
+        (outputs if isinstance(outputs, torch.Tensor) else outputs[0]).sum().backward()
+
+    def counted() -> None:
+        with count_ops():
+            run()
+
+    programs = [lambda: bare(**shapes), lambda: profile_ops(model, given), run, counted]
+    fastest = [float("inf")] * len(programs)
+    for _ in range(ROUNDS + 1):
+        for place, program in enumerate(programs):
+            begin = time.process_time()
+            program()
+            fastest[place] = min(fastest[place], time.process_time() - begin)
+    return Cost(name, fastest[1] / fastest[0], fastest[3] / fastest[2])
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     frame = pd.DataFrame([row.to_dict() for row in measure()])
     print(results.printed(frame).to_string(index=False))
-    print("\nMobileNetV2, backward over the truth:", backward_errors())
+    print("\nMobileNetV2, backward over the truth:", backward_errors(), "\n")
+    torch.set_num_threads(1)  # waiting threads would count as time of the processor
+    print(pd.DataFrame([cost.to_dict() for cost in measure_costs()]).round(2).to_string(index=False))
 
 
 if __name__ == "__main__":

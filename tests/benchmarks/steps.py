@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from helpers import _console as console, results, steps, units
+from helpers import console, results, steps, units
 from helpers.models import LeNet
 from helpers.operations import profile_ops
 from helpers.profiling import estimate_step_time

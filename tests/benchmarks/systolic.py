@@ -36,7 +36,7 @@ import pandas as pd
 from helpers.results import Record, printed
 from helpers.storage import write_atomically
 
-RECORDED = Path(__file__).parents[1] / "helpers" / "simulators" / "systolic_ports.json"
+RECORDED = Path(__file__).parents[1] / "helpers" / "studies" / "simulators" / "systolic_ports.json"
 ARRAYS = ((4, 4), (8, 4), (4, 8))  # rows, columns
 PRODUCTS = (  # m, n, k
     (1, 1, 1), (1, 1, 3), (1, 4, 4), (4, 4, 4), (4, 4, 9), (4, 1, 4), (4, 8, 4), (8, 4, 4), (8, 8, 8), (3, 5, 7),

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from helpers import access, feeding, simulators
 from helpers.links import Link
 from helpers.parallel import _collectives as collectives, _costs as costs
 from helpers.parallel.pipeline import _schedules as schedules
-from helpers.sources import _updates as updates
+from helpers.studies import data_movement, input_pipeline, simulators
+from helpers.studies.sgd_parallelism import _updates as updates
 from tools.authoring import lesson
 from tools.authoring.course import HERE
 from tools.authoring.rules import formulas, symbols
@@ -107,7 +107,7 @@ def test_the_reader_of_formulas_sees_a_wrong_one():
 def late_wait_s(late_s, workers, prefetch, device_s):
     """Return the longest wait between two steps where batch 6 of 12 is late, in the exact simulation."""
     times_s = [late_s if batch == 6 else device_s / 2 for batch in range(12)]
-    played = feeding.simulate_feeding(times_s, device_s, workers=workers, prefetch_factor=prefetch)
+    played = input_pipeline.simulate_feeding(times_s, device_s, workers=workers, prefetch_factor=prefetch)
     steps = [each for each in played.timeline.activities if each.lane == "device"]
     return max(after.start_s - before.end_s for before, after in itertools.pairwise(steps))
 
@@ -120,7 +120,7 @@ RING = {"p": 8, "n": 1_000_000, "alpha": 3e-5, "W": 2e9}
     ("number", "formula", "values", "truth"),
     [
         ("01", r"\min(1, s\,e/\ell)", {"s": 3, "e": 4, "ell": 64},
-         lambda: access.lines_touched(16_000, stride=3, element_bytes=4, line_bytes=64) / 16_000),
+         lambda: data_movement.lines_touched(16_000, stride=3, element_bytes=4, line_bytes=64) / 16_000),
         ("02", r"2\,m\,n\,k", {"m": 10, "n": 7, "k": 5},
          lambda: simulators.naive_traffic(10, 7, 5, tile=2).global_reads),
         ("02", r"2\,m\,n\,k / t", {"m": 8, "n": 12, "k": 5, "t": 4},
@@ -129,8 +129,8 @@ RING = {"p": 8, "n": 1_000_000, "alpha": 3e-5, "W": 2e9}
         ("05", r"2(p-1)\,\alpha + 2\,\frac{p-1}{p}\,\frac{n}{W}", RING,
          lambda: costs.ring_all_reduce_s(8, 1_000_000, link=LINK)),
         ("05", r"2(p-1)(\alpha + \frac{n}{W})", RING,
-         lambda: costs.gather_broadcast_all_reduce_s(8, 1_000_000, link=LINK)),
-        ("05", r"\sqrt{2CM}", {"C": 30, "M": 9000}, lambda: feeding.young_interval_s(save_s=30, mtbf_s=9000)),
+         lambda: 2 * 7 * LINK.transfer_s(1_000_000)),
+        ("05", r"\sqrt{2CM}", {"C": 30, "M": 9000}, lambda: input_pipeline.young_interval_s(save_s=30, mtbf_s=9000)),
         ("06", r"\frac{p-1}{m}", {"p": 4, "m": 8}, lambda: schedules.bubble_ratio("gpipe", ranks=4, microbatches=8)),
         ("06", r"\frac{p-1}{v\,m}", {"p": 4, "v": 2, "m": 8},
          lambda: schedules.bubble_ratio("interleaved", ranks=4, microbatches=8, chunks=2)),

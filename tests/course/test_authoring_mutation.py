@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ from tools.authoring import mutation
 from tools.authoring.lesson import AuthoringError
 from tools.authoring.mutation import Mutation
 
-SANITIZE = Path(__file__).parent / "sanitize.cfg"
+SANITIZE = mutation.SANITIZE
 MODULE = "toy/counting.py"
 PAIRS = Mutation("90", MODULE, "number - 1", "number + 1", "a pair with itself")
 UNSEEN = Mutation("90", MODULE, "return number + 1", "return number + 2", "a number that no lesson shows")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from tools.authoring import audit
+from tools.authoring import audit, mutation
 from tools.authoring.course import HERE
 from tools.authoring.rules import origins, shares
 
-SANITIZE = Path(__file__).parent / "sanitize.cfg"
+SANITIZE = mutation.SANITIZE
 RULES = shares.patterns(SANITIZE)
 PACKAGE = {
     "__init__.py": "from .models import fit\nfrom . import clocks, counting",

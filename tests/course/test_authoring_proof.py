@@ -54,7 +54,7 @@ def twice(n):
     return n * n
 
 # %%
-ranks = parallel.Ranks(4, device="cpu", threads=1)
+ranks = ranks.Ranks(4, device="cpu", threads=1)
 
 # %% tags=["yours"] yours="total"
 def total(rank, world_size, values):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from tools.authoring import mutation
 from tools.authoring.notebook import WIDGET_VIEW
 from tools.authoring.rules import shares
 
-RULES = shares.patterns(Path(__file__).parent / "sanitize.cfg")
+RULES = shares.patterns(mutation.SANITIZE)
 
 
 def stream(text):
@@ -51,9 +50,9 @@ def test_a_cell_is_compared_when_nbval_would_notice_a_change(one, compared):
 def test_cells_are_counted():
     cells = [new_markdown_cell("text"), cell(), cell(stream("a")), cell(stream("b")), cell(stream("3 ms"))]
     counted = shares.share("00", new_notebook(cells=cells), RULES)
-    assert counted == shares.Share("00", 4, 3, 2, 2 / 3)
+    assert counted == shares.ComparedShare("00", 4, 3, 2, 2 / 3)
     quiet = shares.share("01", new_notebook(cells=[cell()]), RULES)
-    assert quiet == shares.Share("01", 1, 0, 0, None)
+    assert quiet == shares.ComparedShare("01", 1, 0, 0, None)
     assert shares.shares([counted, quiet]).total_share == 2 / 3
     assert shares.shares([]).total_share is None
     assert "66.7 %" in str(shares.shares([counted, quiet]))

@@ -17,11 +17,11 @@ LESSONS = {lesson.slug: lesson for lesson in HERE.lessons()}
 PLANS = {plan.title: plan for plan in syllabus.PLANS}
 
 
-def minutes(plan: syllabus.Plan) -> list[int]:
+def minutes(plan: syllabus.TeachingPlan) -> list[int]:
     return [sum(syllabus.minutes_of(item, LESSONS) for item in session.items) for session in plan.sessions]
 
 
-def taught(plan: syllabus.Plan) -> list[str]:
+def taught(plan: syllabus.TeachingPlan) -> list[str]:
     return [item.what for session in plan.sessions for item in session.items if item.what in LESSONS]
 
 

@@ -74,6 +74,20 @@ def test_what_was_renamed_away_is_brought_up_to_date_again(made, capsys):
     assert read(made, LESSON).cells[0].source.startswith("Text")
 
 
+def test_a_file_that_may_not_be_read_is_named_and_takes_its_lessons_new_number(made, monkeypatch, capsys):
+    """Root may read all, so that it may not is played."""
+    allowed, unread = os.access, [made / COPY / LESSON, made / COPY / "05_ring.ipynb"]
+    monkeypatch.setattr(os, "access", lambda path, mode: path not in unread and allowed(path, mode))
+    mine = (made / COPY / LESSON).read_bytes()
+    (line,) = again(made, capsys)
+    assert line.startswith(f"{LESSON} is not brought up to date, because it may not be read; allow that: chmod u+r ")
+    (made / "course" / LESSON).rename(made / "course" / "05_ring.ipynb")
+    said = again(made, capsys)
+    assert said[0] == f"{LESSON} is 05_ring.ipynb now: its lesson has another number"
+    assert said[1].startswith("05_ring.ipynb is not brought up to date, because it may not be read")
+    assert (made / COPY / "05_ring.ipynb").read_bytes() == mine
+
+
 def test_a_folder_in_the_place_of_a_new_version_is_passed_over(made, capsys):
     change(made, LESSON, 0, source="My note")
     (made / COPY / "04_ring.new.ipynb").mkdir()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from helpers import parallel
-from helpers.simulators import systolic
+from helpers.studies.simulators import systolic
 from tools.authoring.course import HERE
 from tools.authoring.rules import links
 

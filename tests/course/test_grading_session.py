@@ -165,10 +165,10 @@ def test_a_function_may_call_what_it_is_given_and_nothing_else_of_it(session):
 
 
 def test_of_a_matrix_only_counted_reads_are_allowed(session):
-    from helpers.simulators import _tiling as tiling
+    from helpers.studies.simulators import _tiling as tiling
 
-    tally = tiling.Tally()
-    matrix = tiling.Matrix("A", np.ones((2, 2)), tally, tiling.Running())
+    tally = tiling.AccessTally()
+    matrix = tiling.Matrix("A", np.ones((2, 2)), tally, tiling.RunningThread())
     session.run("def f(a):\n    return a.shape, a[1, 1]\n")
     assert session.function("f")(matrix) == ((2, 2), 1.0)
     assert tally.reads == 1

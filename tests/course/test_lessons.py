@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from tests.ci import one_in_test
-from tests.course.mutations import MUTATIONS
 from tools.authoring import audit, mutation
 from tools.authoring.course import HERE
+from tools.authoring.mutations import MUTATIONS
 
-SANITIZE = Path(__file__).parent / "sanitize.cfg"
+SANITIZE = mutation.SANITIZE
 LESSONS = HERE.lessons()
 each_lesson = pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 

@@ -11,13 +11,13 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from tools.authoring import rehearsal
+from tools.authoring import mutation, rehearsal
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError
 from tools.authoring.rehearsal import Change, Effect, Rehearsal, cpuid, settings
 from tools.authoring.rehearsal.settings import MIB, Setting
 
-SANITIZE = Path(__file__).parent / "sanitize.cfg"
+SANITIZE = mutation.SANITIZE
 CPUINFO = """processor\t: 0
 vendor_id\t: GenuineIntel
 model name\t: Some Xeon

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from nbval.plugin import get_sanitize_patterns
 
 from helpers import units
+from tools.authoring import mutation
 from tools.authoring.rules import shares
 
-FILE = Path(__file__).parent / "sanitize.cfg"
+FILE = mutation.SANITIZE
 RULES = shares.patterns(FILE)
 
 MASKED = {

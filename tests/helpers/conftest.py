@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from rank_imports import import_what_ddp_and_fsdp_import
 
-from helpers.parallel import Ranks
+from helpers.ranks import Ranks
 
 
 class NetworkUsed(OSError):

@@ -6,10 +6,15 @@ Each entry makes a model and the keyword arguments of one call, with masks, labe
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from helpers.steps import tensors_of
 
 Case = tuple[nn.Module, dict[str, Any]]
 
@@ -88,3 +93,22 @@ CASES: dict[str, Callable[[], Case]] = {
     "vit": _timm("vit_tiny_patch16_224", img_size=32, depth=2),
     "swin": _timm("swin_tiny_patch4_window7_224", img_size=32, window_size=2, depths=(2, 2), num_heads=(3, 6)),
 }  # fmt: skip
+
+
+def _flops_of_convolution_backward(
+    grad: Any, x: Any, w: Any, _bias: Any, _stride: Any, _padding: Any, _dilation: Any, transposed: bool, _added: Any,
+    _groups: int, wanted: Any, out_shape: Any = None,
+) -> int:  # fmt: skip
+    """Torch's own rule takes no heed of groups; one product of the forward's size for each gradient is right."""
+    return 2 * prod(x if transposed else grad) * prod(w[1:]) * sum(map(bool, wanted[:2]))
+
+
+def counted_by_torch(model: nn.Module, inputs: dict[str, Any], *, backward: bool = True) -> tuple[int, int]:
+    """Return the FLOPs of products, forward and backward, of a real step with attention taken apart."""
+    rules = {torch.ops.aten.convolution_backward: _flops_of_convolution_backward}
+    with FlopCounterMode(display=False, custom_mapping=rules) as counter, sdpa_kernel(SDPBackend.MATH):
+        outputs = model(**inputs)
+        forward = counter.get_total_flops()
+        if backward:
+            sum(tensor.float().sum() for tensor in tensors_of(outputs) if tensor.requires_grad).backward()
+    return forward, counter.get_total_flops() - forward

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import helpers
-from helpers import _checks as checks
+from helpers import checks
 
 
 def public() -> Iterator[tuple[object, str, inspect.Parameter]]:

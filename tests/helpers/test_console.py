@@ -9,7 +9,7 @@ import pytest
 import tqdm.auto
 import tqdm.std
 
-from helpers import _console as console
+from helpers import console
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import pytest
 import torch
 import torch.multiprocessing
 
-from helpers import _console as console, data
-from helpers._checks import whole_number
+from helpers import console, data
+from helpers.checks import whole_number
 from helpers.data import make_MNIST_loader
 
 FOUR_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from helpers import native, sending
-from helpers.feeding._starvation import COPYING
 from helpers.native import _nvrtc as nvrtc
+from helpers.studies.input_pipeline._starvation import COPYING
 
 ROOT = Path(__file__).parents[2]
 

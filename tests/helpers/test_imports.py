@@ -163,7 +163,7 @@ def test_import_helpers_takes_a_moment():
     assert spent_s < 0.2
 
 
-@pytest.mark.parametrize("module", ["units", "_console", "storage", "isolation"])
+@pytest.mark.parametrize("module", ["units", "console", "storage", "isolation"])
 def test_the_ground_floor_loads_neither_torch_nor_pandas(module):
     program = (
         f"import helpers.{module}; print(json.dumps(sorted({{'torch', 'pandas', 'matplotlib'}} & set(sys.modules))))"
@@ -182,6 +182,38 @@ def test_a_wrong_name_is_told_the_right_ones():
         helpers.mesure  # noqa: B018
     with pytest.raises(ImportError):
         from helpers import mesure  # noqa: F401
+
+
+MOVED = {
+    "parallel.Ranks": "ranks.Ranks",
+    "parallel.Link": "links.Link",
+    "parallel.execute": "studies.data_parallel.execute",
+    "operations.count_with_peers": "studies.peers.count_with_peers",
+    "memory.sum_of_outputs": "steps.sum_of_outputs",
+    "sources": "studies.sgd_parallelism",
+    "access": "studies.data_movement",
+}
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_a_name_that_has_moved_is_found_and_says_so_once(old):
+    program = f"""
+        import json, operator, warnings
+        import helpers, helpers.links, helpers.ranks, helpers.studies
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = [operator.attrgetter({old!r})(helpers) for _ in range(2)]
+        same = all(one is operator.attrgetter({MOVED[old]!r})(helpers) for one in found)
+        print(json.dumps([same, [str(one.message) for one in said]]))
+    """
+    same, said = run(program, bare=False)
+    assert same
+    assert said == [f"helpers.{old} is helpers.{MOVED[old]} now; write helpers.{MOVED[old]}"]
+
+
+def test_what_has_moved_is_on_no_face():
+    assert {"sources", "access"}.isdisjoint(dir(helpers))
+    assert {"Ranks", "execute"}.isdisjoint(dir(helpers.parallel))
 
 
 @pytest.fixture(scope="module")

@@ -394,6 +394,28 @@ def test_a_peak_has_the_bytes_of_a_cache(kind):
     assert estimate.uncertain == ()
 
 
+class Recurs(nn.Module):
+    """Writes a state that it was given, and its own, from what it computes of them: such a graph keeps itself alive."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.decay = nn.Linear(8, 8), nn.Parameter(torch.ones(8))
+        self.register_buffer("last", torch.zeros(4, 8))
+
+    def forward(self, x, held):
+        held.x.copy_(held.x * self.decay + self.layer(x))
+        self.last.copy_(self.last * self.decay + held.x)
+        return self.last.sum()
+
+
+@each_function
+def test_a_state_that_is_written_in_place_holds_nothing(name):
+    model, state = Recurs(), torch.zeros(4, 8)
+    how = {} if name.startswith("profile_ops") else {"training": False}
+    FUNCTIONS[name](model, {"x": torch.ones(4, 8), "held": Plain(state, [])}, **how)
+    assert (state.grad_fn, model.last.grad_fn, float(state.sum()), float(model.last.sum())) == (None, None, 0, 0)
+
+
 def test_every_repetition_of_a_timing_starts_from_the_same_state():
     x, seen = torch.ones(8, 256), []
     model = Grows()

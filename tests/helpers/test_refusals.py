@@ -15,24 +15,23 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import helpers
-from helpers import (
-    exercises,
-    memory,
-    native,
+from helpers import exercises, memory, native, plotting, profiling, recorded, results, steps, timing, units, widgets
+from helpers.studies import (
+    attention,
+    constant_weights,
+    convolution_time,
+    data_movement,
+    decoding,
+    fused_bias,
+    history,
+    input_pipeline,
+    matrix_product,
     numbers,
-    parallel,
-    plotting,
-    profiling,
-    recorded,
-    results,
+    parallel_plans,
+    sgd_parallelism,
     simulators,
-    sparse,
-    steps,
-    timing,
-    units,
-    widgets,
+    sparsity,
 )
-from helpers.studies import attention, constant_weights, convolution_time, decoding
 from helpers.studies.matrix_product import error_share
 
 HUGE = 10**400
@@ -109,7 +108,7 @@ def three(settings, numbers):
 
 
 def losses(values, **options):
-    return plotting.draw_losses(values, title="t", **options)
+    return sgd_parallelism.draw_losses(values, title="t", **options)
 
 
 @table(
@@ -147,8 +146,8 @@ def losses(values, **options):
     (lambda: plotting.draw_shares(None, title="t"), TypeError, "wholes=None is None; give a dictionary"),
     (lambda: plotting.draw_shares({"a": [1]}, title="t"), TypeError, "wholes['a']=[1] is a list"),
     (lambda: plotting.draw_shares({"a": {"x": -1}}, title="t"), ValueError, "wholes['a']['x']=-1"),
-    (lambda: plotting.draw_limits([0], [math.nan], [1]), ValueError, "modelled[0]=nan"),
-    (lambda: plotting.draw_limits([-1], [1], [1]), ValueError, "delays[0]=-1; give a finite number, 0 or more"),
+    (lambda: sgd_parallelism.draw_limits([0], [math.nan], [1]), ValueError, "modelled[0]=nan"),
+    (lambda: sgd_parallelism.draw_limits([-1], [1], [1]), ValueError, "delays[0]=-1; give a finite number, 0 or more"),
     (lambda: plotting.spans_in_a_row([1]), TypeError, "give a dictionary from names to dictionaries from kinds"),
     (lambda: plotting.spans_in_a_row({"a": {"k": -1}}), ValueError, "lanes['a']['k']=-1"),
     (lambda: plotting.gantt([5], title="t"), TypeError, "spans holds 5, which has no"),
@@ -158,41 +157,42 @@ def losses(values, **options):
     (lambda: plotting.show(None, alt="a curve"), TypeError, "drawn=None is None; give a figure"),
     (lambda: plotting.show(Figure(), alt=None), TypeError, "alt=None is None; give a sentence"),
     (lambda: plotting.show(Figure(), alt=5), TypeError, "alt=5 is an int"),
-    *((lambda name=name: getattr(plotting, name)([5]), TypeError, "[0]=5 is an int; give a list of")
-      for name in ("draw_hierarchy", "draw_links", "draw_inversion", "draw_latencies", "draw_bandwidths", "draw_energy",
-                   "draw_speedup", "draw_dies", "draw_memory_spaces")),
-    *((lambda name=name: getattr(plotting, name)(None), TypeError, "=None is None; give")
-      for name in ("draw_inversion", "draw_memory_spaces", "draw_crossover", "draw_split", "draw_stale",
-                   "draw_roofline")),
-    (lambda: plotting.draw_trends([5], title="t"), TypeError, "all_series[0]=5 is an int"),
-    (lambda: plotting.draw_ring([]), ValueError, "the same number of chunks, at least one"),
-    (lambda: plotting.draw_ring([[{0}]] * 9), ValueError, "9 ranks are too many to read; draw at most 8"),
-    (lambda: plotting.draw_ring([[{0}, {2}]] * 2), ValueError, "chunks[0][1]=2 is too large"),
-    (lambda: plotting.draw_ring([[{0}]] * 2, moves=[(0, 1)]), ValueError, "such as (0, 1, 3)"),
-    (lambda: plotting.draw_ring([[{0}]] * 2, moves=[(0, 2, 0)]), ValueError, "moves[0], target=2 is too large"),
-    (lambda: plotting.draw_mesh(8), TypeError, "layout=8 is an int; give a layout"),
-    (lambda: plotting.draw_mesh(parallel.Layout(data=2), along="rows"), ValueError, "along='rows'"),
-    (lambda: plotting.draw_mesh(parallel.Layout(data=65)), ValueError, "65 ranks are too many to read"),
-    (lambda: plotting.draw_column_row(5), ValueError, "parts=5 is too large"),
-    (lambda: plotting.draw_blocks(4, 4), ValueError, "step=4 is too large"),
-    (lambda: plotting.draw_all_to_all([[1, 2, 3]] * 2), ValueError, "3 experts on 2 ranks cannot be drawn"),
-    (lambda: plotting.draw_all_to_all([[0, 0]] * 2), ValueError, "and a token"),
-    (lambda: plotting.draw_products(1), ValueError, "n=1 is too small"),
-    (lambda: plotting.draw_tiles(6, 8, 8, tile=4), ValueError, "m=6 is cut into no whole tiles of 4"),
-    (lambda: plotting.draw_tiles(8, 8, 28, tile=4), ValueError, "k=28 is too large"),
-    (lambda: plotting.draw_tiles(8, 8, 8, tile=4, block=(2, 0)), ValueError, "block[0]=2 is too large"),
-    (lambda: plotting.draw_tiles(8, 8, 8, tile=4, step=2), ValueError, "step=2 is too large"),
-    (lambda: plotting.draw_kernels({}), ValueError, "at least one program, and each at least one Kernel"),
-    (lambda: plotting.draw_kernels({"a": [5]}), TypeError, "programs['a'][0]=5 is an int; give a list of Kernels"),
-    (lambda: plotting.draw_loader([], [], 0, places=2), ValueError, "0 workers cannot be drawn"),
-    (lambda: plotting.draw_loader([1], [1, 2, 3], 0, places=2), ValueError, "3 batches are ready in 2 places"),
-    (lambda: plotting.draw_window(3, [3], used=3, read=True), ValueError, "kept[0]=3 is too large"),
-    (lambda: plotting.draw_window(3, [0, 0], used=0, read=True), ValueError, "kept is [0, 0] and used is 0"),
-    (lambda: plotting.draw_window(3, [0], used=1, read=True), ValueError, "kept is [0] and used is 1"),
-    (lambda: plotting.draw_score_tiles([], 0), ValueError, "order is tiles"),
-    (lambda: plotting.draw_score_tiles([(0, 0), (0, 0)], 0), ValueError, "each once and as (row, column)"),
-    (lambda: plotting.draw_score_tiles([(0, 12)], 0), ValueError, "order[0]=12 is too large"),
-    (lambda: plotting.draw_score_tiles([(0, 0)], 1), ValueError, "step=1 is too large"),
+    *((lambda draw=draw: draw([5]), TypeError, "[0]=5 is an int; give a list of")
+      for draw in (data_movement.draw_hierarchy, data_movement.draw_links, data_movement.draw_inversion,
+                   data_movement.draw_latencies, data_movement.draw_bandwidths, history.draw_energy,
+                   sgd_parallelism.draw_speedup, data_movement.draw_dies, data_movement.draw_memory_spaces)),
+    *((lambda draw=draw: draw(None), TypeError, "=None is None; give")
+      for draw in (data_movement.draw_inversion, data_movement.draw_memory_spaces, sgd_parallelism.draw_crossover,
+                   sgd_parallelism.draw_split, sgd_parallelism.draw_stale)),
+    (lambda: history.draw_trends([5], title="t"), TypeError, "all_series[0]=5 is an int"),
+    (lambda: parallel_plans.draw_ring([]), ValueError, "the same number of chunks, at least one"),
+    (lambda: parallel_plans.draw_ring([[{0}]] * 9), ValueError, "9 ranks are too many to read; draw at most 8"),
+    (lambda: parallel_plans.draw_ring([[{0}, {2}]] * 2), ValueError, "chunks[0][1]=2 is too large"),
+    (lambda: parallel_plans.draw_ring([[{0}]] * 2, moves=[(0, 1)]), ValueError, "such as (0, 1, 3)"),
+    (lambda: parallel_plans.draw_ring([[{0}]] * 2, moves=[(0, 2, 0)]), ValueError, "moves[0], target=2 is too large"),
+    (lambda: parallel_plans.draw_mesh(8), TypeError, "layout=8 is an int; give a layout"),
+    (lambda: parallel_plans.draw_mesh(parallel_plans.Layout(data=2), along="rows"), ValueError, "along='rows'"),
+    (lambda: parallel_plans.draw_mesh(parallel_plans.Layout(data=65)), ValueError, "65 ranks are too many to read"),
+    (lambda: parallel_plans.draw_column_row(5), ValueError, "parts=5 is too large"),
+    (lambda: parallel_plans.draw_blocks(4, 4), ValueError, "step=4 is too large"),
+    (lambda: parallel_plans.draw_all_to_all([[1, 2, 3]] * 2), ValueError, "3 experts on 2 ranks cannot be drawn"),
+    (lambda: parallel_plans.draw_all_to_all([[0, 0]] * 2), ValueError, "and a token"),
+    (lambda: matrix_product.draw_products(1), ValueError, "n=1 is too small"),
+    (lambda: matrix_product.draw_tiles(6, 8, 8, tile=4), ValueError, "m=6 is cut into no whole tiles of 4"),
+    (lambda: matrix_product.draw_tiles(8, 8, 28, tile=4), ValueError, "k=28 is too large"),
+    (lambda: matrix_product.draw_tiles(8, 8, 8, tile=4, block=(2, 0)), ValueError, "block[0]=2 is too large"),
+    (lambda: matrix_product.draw_tiles(8, 8, 8, tile=4, step=2), ValueError, "step=2 is too large"),
+    (lambda: fused_bias.draw_kernels({}), ValueError, "at least one program, and each at least one Kernel"),
+    (lambda: fused_bias.draw_kernels({"a": [5]}), TypeError, "programs['a'][0]=5 is an int; give a list of Kernels"),
+    (lambda: input_pipeline.draw_loader([], [], 0, places=2), ValueError, "0 workers cannot be drawn"),
+    (lambda: input_pipeline.draw_loader([1], [1, 2, 3], 0, places=2), ValueError, "3 batches are ready in 2 places"),
+    (lambda: data_movement.draw_window(3, [3], used=3, read=True), ValueError, "kept[0]=3 is too large"),
+    (lambda: data_movement.draw_window(3, [0, 0], used=0, read=True), ValueError, "kept is [0, 0] and used is 0"),
+    (lambda: data_movement.draw_window(3, [0], used=1, read=True), ValueError, "kept is [0] and used is 1"),
+    (lambda: attention.draw_score_tiles([], 0), ValueError, "order is tiles"),
+    (lambda: attention.draw_score_tiles([(0, 0), (0, 0)], 0), ValueError, "each once and as (row, column)"),
+    (lambda: attention.draw_score_tiles([(0, 12)], 0), ValueError, "order[0]=12 is too large"),
+    (lambda: attention.draw_score_tiles([(0, 0)], 1), ValueError, "step=1 is too large"),
 )  # fmt: skip
 def test_plotting(call, kind, words):
     refused(call, kind, words)
@@ -380,11 +380,11 @@ def test_numbers(call, kind, words):
 
 
 def pruning(share=0.5, model=None, **how):
-    return lambda: sparse.prune(model or helpers.LeNet(), share, **how)
+    return lambda: sparsity.prune(model or helpers.LeNet(), share, **how)
 
 
 def product(right):
-    return lambda: sparse.to_csr(torch.ones(2, 3)) @ right
+    return lambda: sparsity.to_csr(torch.ones(2, 3)) @ right
 
 
 @table(
@@ -415,24 +415,32 @@ def product(right):
     (pruning(model=nn.Linear(3, 3, device="meta")), steps.ModelError, "the weight of Linear has no values ((3, 3) on"),
     (pruning(model=nn.Linear), TypeError, "Linear is a class; give a model made of it"),
     (pruning(model="LeNet"), TypeError, "model='LeNet' is text, as str; give a torch.nn.Module"),
-    (lambda: sparse.weight_matrix(nn.ReLU()), TypeError, "a ReLU has no matrix of weights; give a convolution or"),
-    (lambda: sparse.to_csr([[1, 2]]), TypeError, "matrix=[[1, 2]] is a list; give a matrix as a torch.Tensor"),
-    (lambda: sparse.to_csr(torch.ones(2, 1, 3, 3)), TypeError, "of 4 dimensions (torch.float32, torch.strided,"),
-    (lambda: sparse.to_csr(torch.eye(2).to_sparse()), TypeError, "torch.sparse_coo, on cpu); give a dense one of 2"),
-    (lambda: sparse.to_csr(torch.eye(2) > 0), TypeError, "(torch.bool, torch.strided, on cpu); give a dense one"),
-    (lambda: sparse.to_csr(torch.eye(6), block=(2, 4)), ValueError, "blocks of 2 x 4 do not divide a matrix of 6 x 6"),
-    (lambda: sparse.to_csr(torch.eye(2), index_dtype=torch.int8), TypeError, "give torch.int32 or torch.int64"),
+    (lambda: sparsity.weight_matrix(nn.ReLU()), TypeError, "a ReLU has no matrix of weights; give a convolution or"),
+    (lambda: sparsity.to_csr([[1, 2]]), TypeError, "matrix=[[1, 2]] is a list; give a matrix as a torch.Tensor"),
+    (lambda: sparsity.to_csr(torch.ones(2, 1, 3, 3)), TypeError, "of 4 dimensions (torch.float32, torch.strided,"),
+    (lambda: sparsity.to_csr(torch.eye(2).to_sparse()), TypeError, "torch.sparse_coo, on cpu); give a dense one of 2"),
+    (lambda: sparsity.to_csr(torch.eye(2) > 0), TypeError, "(torch.bool, torch.strided, on cpu); give a dense one"),
+    (
+        lambda: sparsity.to_csr(torch.eye(6), block=(2, 4)),
+        ValueError,
+        "blocks of 2 x 4 do not divide a matrix of 6 x 6",
+    ),
+    (lambda: sparsity.to_csr(torch.eye(2), index_dtype=torch.int8), TypeError, "give torch.int32 or torch.int64"),
     (product([1, 2, 3]), TypeError, "the right side=[1, 2, 3] is a list"),
     (product(torch.ones(2)), ValueError, "has the shape (2,); give (3,) or (3, n), because the matrix is 2 x 3"),
     (product(torch.ones(3).double()), TypeError, "is torch.float64 on cpu; give torch.float32 on cpu"),
-    (lambda: sparse.pack_2_4(torch.ones(2, 6)), ValueError, "the matrix is 2 x 6; 2:4 needs a number of columns"),
-    (lambda: sparse.pack_2_4(torch.eye(4) + torch.eye(4).flip(0) + 1), ValueError, "4 of the four numbers from [0, 0]"),
-    (lambda: sparse.model_bytes("coo", 2, 2), ValueError, "storage='coo' is not known; give one of 'dense', 'csr'"),
-    (lambda: sparse.model_bytes("csr", 2, 2), TypeError, "kept=None is None; give a whole number, 0 to 4"),
-    (lambda: sparse.model_bytes("csr", 2, 2, kept=5), ValueError, "kept=5 is too large; give a whole number, 0 to 4"),
-    (lambda: sparse.model_bytes("csr", 2, 2, kept=5, block=(2, 3)), ValueError, "blocks of 2 x 3 do not divide"),
-    (lambda: sparse.model_bytes("2:4", 2, 6), ValueError, "the matrix is 2 x 6; 2:4 needs"),
-    (lambda: sparse.model_bytes("dense", 2.5, 6), TypeError, "rows=2.5 is a float"),
+    (lambda: sparsity.pack_2_4(torch.ones(2, 6)), ValueError, "the matrix is 2 x 6; 2:4 needs a number of columns"),
+    (
+        lambda: sparsity.pack_2_4(torch.eye(4) + torch.eye(4).flip(0) + 1),
+        ValueError,
+        "4 of the four numbers from [0, 0]",
+    ),
+    (lambda: sparsity.model_bytes("coo", 2, 2), ValueError, "storage='coo' is not known; give one of 'dense', 'csr'"),
+    (lambda: sparsity.model_bytes("csr", 2, 2), TypeError, "kept=None is None; give a whole number, 0 to 4"),
+    (lambda: sparsity.model_bytes("csr", 2, 2, kept=5), ValueError, "kept=5 is too large; give a whole number, 0 to 4"),
+    (lambda: sparsity.model_bytes("csr", 2, 2, kept=5, block=(2, 3)), ValueError, "blocks of 2 x 3 do not divide"),
+    (lambda: sparsity.model_bytes("2:4", 2, 6), ValueError, "the matrix is 2 x 6; 2:4 needs"),
+    (lambda: sparsity.model_bytes("dense", 2.5, 6), TypeError, "rows=2.5 is a float"),
 )
 def test_sparse(call, kind, words):
     refused(call, kind, words)
@@ -453,6 +461,8 @@ def heads(*shape, dtype=torch.float32):
 
 
 SHAPE = convolution_time.ConvolutionShape(2, 3, 6, 5, 4, kernel=3, stride=1, padding=1)
+
+
 NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
 
 
@@ -461,13 +471,12 @@ NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
     (on_array([[2**31, 2**31]], [[2**31], [2**31]], rows=1, columns=1), ValueError, "give floats, or smaller numbers"),
     (on_array(np.ones((2000, 2000)), np.ones((2000, 2000)), rows=1, columns=1), ValueError, "would take minutes"),
     (on_array(np.ones((9000, 9000)), np.ones((9000, 1000)), rows=256, columns=256), ValueError, "or a larger array"),
-    (lambda: attention.plain(*[heads(2, 4, dtype=torch.int64)] * 3), TypeError, "these are int64, int64, int64"),
+    (lambda: attention.in_tiles(*[heads(2, 4, dtype=torch.int64)] * 3), TypeError, "these are int64, int64, int64"),
     (
         lambda: attention.in_tiles(heads(2, 4), heads(2, 4, dtype=torch.float64), heads(2, 4)),
         TypeError,
         "query, key and value hold floats of one type; these are float32, float64, float32: convert them",
     ),
-    (lambda: attention.attend_in_tiles(*[heads(2, 4)] * 3, causal="no"), TypeError, "causal='no' is text, as str"),
     (lambda: constant_weights.error_bound(NET, heads(2, 99)), ValueError, "shape (2, 99); the network takes (N, 23)"),
     (lambda: constant_weights.error_bound(NET, [1.0]), TypeError, "inputs=[1.0] is a list; give a tensor"),
     (lambda: constant_weights.exact_outputs(NET, heads(23)), ValueError, "the network takes (N, 23)"),
@@ -478,6 +487,20 @@ NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
     (lambda: error_share(None, None, None), TypeError, "c=None is None; give a matrix, as a tensor"),
     (lambda: decoding.verify(None, heads(2)), TypeError, "target=None is None; give a tensor"),
     (lambda: attention.tiles_of(10**9, rows=1, columns=1), ValueError, "give fewer tokens or larger tiles"),
+    (lambda: attention.tiles_of(HUGE, rows=1, columns=1), ValueError, "give fewer tokens or larger tiles"),
+    (lambda: attention.saved_bytes(None), TypeError, "function=None is None; give a function of tensors"),
+    (lambda: constant_weights.error_bound(None, heads(2, 23)), TypeError, "network=None is None; give a network"),
+    (lambda: constant_weights.random_network((3, "a"), ("relu",)), TypeError, "widths[1]='a' is text"),
+    (lambda: constant_weights.random_network(3, ("relu",)), TypeError, "give a list of whole numbers"),
+    (lambda: constant_weights.random_network((3, 1), "relu"), TypeError, "give a list of identity, relu, tanh"),
+    (lambda: constant_weights.random_network((3, 1), ("relu",), seed=-1), ValueError, "seed=-1"),
+    (lambda: decoding.read_bytes(None), TypeError, "config=None is None; give the shapes of a model"),
+    (lambda: decoding.count_step(None), TypeError, "config=None is None; give the shapes of a model"),
+    (lambda: decoding.count_pages(None, 16), TypeError, "lengths=None is None; give a list of whole numbers"),
+    (lambda: decoding.schedule([1], places=HUGE, policy="static"), ValueError, "1 to 1,000,000"),
+    (lambda: fused_bias.bandwidth_at(None, 1.0, by="read"), TypeError, "limits=None is None; give a machine's limits"),
+    (lambda: parallel_plans.layer_work(None, (4, 8)), TypeError, "model=None is None; give an nn.Sequential"),
+    (lambda: parallel_plans.tensor_plan("net"), TypeError, "model='net' is text, as str; give an nn.Sequential"),
     (lambda: convolution_time.hold_out_networks([SHAPE], {}), ValueError, "networks is empty"),
     (lambda: exercises.Checks("a", print).returns("b", 5, expected=1), TypeError, "arguments=5 is an int; give"),
 )  # fmt: skip

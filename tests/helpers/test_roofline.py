@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 
 import pytest
 import torch
@@ -16,9 +15,8 @@ from helpers.models import LeNet
 from helpers.operations import profile_ops
 from helpers.profiling import LayerTime, TimeProfile
 from helpers.results import from_dict
-from helpers.roofline import DatasheetRoof, RooflinePoint, Workload, datasheet_roof, model, place, roofline, workload_of
+from helpers.roofline import DatasheetRoof, RooflinePoint, Workload, datasheet_roof, model, roofline, workload_of
 from helpers.roofline._modelling import count, join
-from helpers.timing import fixed_threads, measure
 
 SOURCE = Source("made up for a test", "", "reference", "2026-01-01")
 KIB, MIB = 2**10, 2**20
@@ -192,49 +190,12 @@ def test_a_whole_profile_has_the_calls_of_its_operators():
 # ---- measured points -------------------------------------------------------------------------------------------
 
 
-def test_a_function_of_known_time_is_placed_at_its_ratio():
-    clock = Clock()
-
-    def takes_a_millisecond():
-        clock.now_s += 1e-3
-
-    placed = place("sleep", takes_a_millisecond, 1e6, 1e4, limits(call_overhead_s=0.0), clock=clock)
-    assert placed.measured_s == pytest.approx(1e-3)
-    assert placed.modelled_s == pytest.approx(1e-5)
-    assert placed.time_ratio == pytest.approx(100)
-    assert placed.measured_flops_per_s == pytest.approx(1e9)
-    assert placed.point.regime == "compute-bound"
-
-
-@pytest.mark.timed
-def test_the_lectures_product_that_is_none_is_found_out():
-    """``a * b`` claimed to be a matrix product runs far above this machine's peak; ``a @ b`` does not.
-
-    Timed by this thread's processor time, which other programs do not lengthen.
-    """
-    a, b = torch.rand(384, 384), torch.rand(384, 384)
-    flops, moved = 2 * 384**3, 3 * 4 * 384**2
-    how = {"budget_s": 0.3, "clock": time.thread_time}
-    with fixed_threads(1):
-        here = limits(peak_flops={"float32": flops / measure(lambda: a @ b, **how).minimum_s}, call_overhead_s=0.0)
-        right = place("a @ b", lambda: a @ b, flops, moved, here, **how)
-        wrong = place("a * b", lambda: a * b, flops, moved, here, **how)
-    assert 1 / 3 < right.time_ratio < 3
-    assert wrong.time_ratio < right.time_ratio / 5
-    assert wrong.measured_flops_per_s > 2 * wrong.attainable_flops_per_s
-
-
 def test_limits_of_another_device_or_thread_count_are_refused():
     other = limits(threads=torch.get_num_threads() + 1)
     with pytest.raises(ValueError, match=r"measured with \d+ threads, and PyTorch now uses \d+; call probe\(\) again"):
-        place("w", lambda: None, 1, 1, other)
-    with pytest.raises(ValueError, match=r"measured with \d+ threads"):
         roofline(LeNet(), (1, 1, 28, 28), other)
     with pytest.raises(ValueError, match="measured on cuda:0, and this runs on cpu; measure the limits of cpu first"):
         roofline(LeNet(), (1, 1, 28, 28), limits(device="cuda:0"))
-    if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="there is none here; give the limits of the CPU"):
-            place("w", lambda: None, 1, 1, limits(device="cuda"))
     assert model(Workload("w", 1, 1), other).modelled_s > 0  # modelling another machine is what limits are for
 
 
@@ -289,11 +250,7 @@ def test_what_cannot_be_placed_is_refused_before_anything_is_timed(monkeypatch):
     monkeypatch.setattr("helpers.profiling.profile_time", never)
     with pytest.raises(ValueError, match="no peak was measured for 'float16' on this machine; there is one for float3"):
         roofline(nn.Linear(8, 8).half(), torch.rand(4, 8).half(), limits())
-    for call in (
-        lambda: roofline(nn.Linear(8, 8), (4, 8), None),
-        lambda: place("w", lambda: None, 1, 1, limits),
-        lambda: model(Workload("w", 1, 1), limits),
-    ):
+    for call in (lambda: roofline(nn.Linear(8, 8), (4, 8), None), lambda: model(Workload("w", 1, 1), limits)):
         with pytest.raises(TypeError, match=r"limits are what helpers\.probe\(\) returns, not (NoneType|function)"):
             call()
     with pytest.raises(TypeError, match=r"a device of the table, such as .* not 'H200'"):

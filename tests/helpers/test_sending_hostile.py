@@ -133,6 +133,7 @@ def require_harmless(runs) -> None:
     assert len(list(tree.findall(nodes.raw))) == 1 + len(runs)
 
 
+CARD = ("recordings", 0, "card")
 RUNS = sending.check(json.dumps(SENT)).recordings
 ELEMENTS = Elements(page(RUNS)).elements
 
@@ -237,6 +238,30 @@ def test_a_file_of_the_form_is_refused_in_a_sentence_or_its_page_is_harmless(val
         assert sending.check(result.to_json()) == result
 
 
+def texts_of(name: str) -> st.SearchStrategy:
+    """Return all texts that the schema takes as a ``name``."""
+    form = json.loads(sending._SCHEMA.read_text(encoding="utf-8"))["$defs"][name]
+    pattern = form["pattern"].removeprefix("^").removesuffix(r"(?![\s\S])")
+    drawn = st.from_regex(pattern, fullmatch=True)
+    return drawn.filter(lambda text: form.get("minLength", 0) <= len(text) <= form["maxLength"])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None,
+          suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
+@given(texts_of("text"), texts_of("text"), texts_of("name"))
+def test_a_text_that_the_schema_takes_is_that_text_on_the_page_or_tells_too_much(text, note, version):
+    values = changed(("recordings", 0, "versions", version), "1")
+    values["recordings"][0]["entries"]["first calls"]["values"]["reason"] = note
+    values["recordings"][1]["card"] |= {"extensions": [text], "notes": [note], "model": note}  # the last is shown
+    result = judged(json.dumps(values))
+    if isinstance(result, str):
+        assert "which tells where it was recorded or by whom" in result
+    else:
+        require_harmless(result.recordings)
+        assert text in Elements(page(result.recordings)).text or not text
+        assert results.from_dict(sending.GpuRecords, json.loads(result.to_json())) == result
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """A clone's folder of files that were sent."""
@@ -265,6 +290,15 @@ def test_what_cannot_be_shown_is_not_called_sound(tmp_path, folder, monkeypatch,
     monkeypatch.setattr(recorded, "results_html", fail)
     assert sending.main(["take", given_in(tmp_path, SENT)]) == 1
     assert capsys.readouterr().err == "error: no page can be made of it\n"
+    assert not folder.exists()
+
+
+def test_what_is_not_sound_as_it_is_kept_is_not_taken(tmp_path, folder, monkeypatch, capsys):
+    """It is what is written that is read from then on, and not what was sent."""
+    kept = json.dumps(changed((*CARD, "physical_cores"), "Infinity"))
+    monkeypatch.setattr(sending.GpuRecords, "to_json", lambda records: kept)
+    assert sending.main(["take", given_in(tmp_path, SENT)]) == 1
+    assert "physical_cores" in capsys.readouterr().err
     assert not folder.exists()
 
 

@@ -21,7 +21,7 @@ SHOWN = ("index.html", "02_compute_and_roofline.html", "14_systolic_arrays.html"
          "exercises/14_systolic_arrays_exercises.html", "appendix/02_compute_and_roofline.html", "decks.html",
          "recorded_machines.html", "licences.html",
          "index_of_functions.html", "genindex.html", "api/index.html", "api/helpers.memory.html",
-         "api/helpers.simulators.systolic.html")  # fmt: skip
+         "api/helpers.studies.simulators.systolic.html")  # fmt: skip
 BUILD = """
 import sys, pathlib
 from tools.site.__main__ import main

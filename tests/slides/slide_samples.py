@@ -10,8 +10,7 @@ import pandas as pd
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from helpers.widgets import Answer
-from helpers.widgets._answers import NO_PREDICTION
+from helpers.widgets import NO_PREDICTION, Answer
 
 LESSON = {
     "number": "98",

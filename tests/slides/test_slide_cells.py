@@ -7,7 +7,7 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_output, new_raw_cell
 from slide_samples import LESSON, code_cell, displayed, figure_output, notebook_of, printed, sample_notebook, text_cell
 
-from helpers.widgets._answers import NO_PREDICTION
+from helpers.widgets import NO_PREDICTION
 from slides.cells import MOST_WORDS, Deck, SlideError, read_deck
 from slides.markdown import plain_text
 

@@ -14,9 +14,10 @@ from matplotlib.text import Text
 from PIL import Image
 from slide_samples import code_cell, displayed, figure_output, notebook_of, printed, text_cell
 
-from helpers import hardware, plotting, sources
+from helpers import hardware, plotting
 from helpers.hardware.limits._results import LatencyPoint, MachineLimits, MemoryLevel
 from helpers.plotting._style import png
+from helpers.studies import data_movement, history, parallel_plans, sgd_parallelism
 from slides import browser, build, check, pdf
 from slides.cells import SlideError
 from tests.ci import one_in_test
@@ -157,7 +158,7 @@ def played() -> list:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("IPython.display.display", lambda data, **_: outputs.append(data))
         for title in ("First", "Second"):
-            frames = [plotting.draw_blocks(4, step, causal=True) for step in range(4)]
+            frames = [parallel_plans.draw_blocks(4, step, causal=True) for step in range(4)]
             plotting.play(frames, title=title, alt=f"{title}: blocks meet.", captions=["Blocks meet."] * 4)
     return outputs
 
@@ -329,11 +330,11 @@ def faulty_deck(sample_html: str, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="module")
-def faults(chromium, faulty_deck: Path) -> list[check.Problem]:
+def faults(chromium, faulty_deck: Path) -> list[check.SlideProblem]:
     return list(check.examine(chromium, faulty_deck).problems)
 
 
-def _of(faults: list[check.Problem], slide: int, kind: str) -> str:
+def _of(faults: list[check.SlideProblem], slide: int, kind: str) -> str:
     return "; ".join(problem.detail for problem in faults if (problem.slide, problem.kind) == (slide, kind))
 
 
@@ -354,11 +355,11 @@ def _of(faults: list[check.Problem], slide: int, kind: str) -> str:
         (0, "page", "Content Security Policy"),
     ],
 )
-def test_a_planted_fault_is_found(faults: list[check.Problem], slide: int, kind: str, said: str):
+def test_a_planted_fault_is_found(faults: list[check.SlideProblem], slide: int, kind: str, said: str):
     assert said in _of(faults, slide, kind)
 
 
-def test_a_contrast_just_above_the_limit_is_none(faults: list[check.Problem]):
+def test_a_contrast_just_above_the_limit_is_none(faults: list[check.SlideProblem]):
     assert _of(faults, 6, "contrast") == ""
 
 
@@ -503,18 +504,17 @@ LIMITS = MachineLimits(
         lambda: plotting.draw_layers(LAYERS, {"in": [1.0] * 12, "out": [2.0] * 12}, unit="B", title="t"),
         lambda: plotting.draw_curves([1, 2, 4], {"modelled": [1, 2, 3], "measured": [1, 2, 4]}, unit="s", title="t",
                                      xlabel="batch", ylabel="time"),
-        lambda: plotting.draw_hierarchy(LEVELS),
-        lambda: plotting.draw_inversion(hardware.memory_inversion(["GeForce RTX 3090", "A100 SXM 40 GB"]).devices),
-        plotting.draw_dies,
-        plotting.draw_memory_spaces,
-        lambda: plotting.draw_energy(hardware.energy_costs().costs),
-        lambda: plotting.draw_trends([hardware.training_compute()], title="t"),
-        lambda: plotting.draw_split(sources.model_split(4, 6, 8, by="inner", parts=2)),
-        lambda: plotting.draw_roofline(LIMITS),
-        lambda: plotting.draw_latencies(LIMITS.latencies),
+        lambda: data_movement.draw_hierarchy(LEVELS),
+        lambda: data_movement.draw_inversion(hardware.memory_inversion(["GeForce RTX 3090", "A100 SXM 40 GB"]).devices),
+        data_movement.draw_dies,
+        data_movement.draw_memory_spaces,
+        lambda: history.draw_energy(history.energy_costs().costs),
+        lambda: history.draw_trends([history.training_compute()], title="t"),
+        lambda: sgd_parallelism.draw_split(sgd_parallelism.model_split(4, 6, 8, by="inner", parts=2)),
+        lambda: data_movement.draw_latencies(LIMITS.latencies),
     ],
     ids=["three", "bars", "layers", "curves", "hierarchy", "inversion", "dies", "spaces", "energy", "growth", "split",
-         "roofline", "latencies"],
+         "latencies"],
 )  # fmt: skip
 def test_the_text_in_the_fullest_figures_can_be_read_from_the_back_row(draw):
     sizes = _text_px(draw())

@@ -20,8 +20,7 @@ from slide_samples import (
     text_cell,
 )  # fmt: skip
 
-from helpers.widgets import Answer
-from helpers.widgets._answers import NO_PREDICTION
+from helpers.widgets import NO_PREDICTION, Answer
 from slides import build, evidence, questions
 from slides.cells import Deck, SlideError, read_deck
 from slides.markdown import plain_text

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.authoring import audit, mutation, pages, renumber, warm
+from tools.authoring import audit, mutation, mutations, pages, renumber, warm
 from tools.authoring.build import build, keep, refresh
 from tools.authoring.course import HERE
 from tools.authoring.lesson import AuthoringError
 from tools.authoring.problem import Problem
 from tools.authoring.rules import shares
-
-SANITIZE = HERE.root / "tests" / "course" / "sanitize.cfg"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +32,7 @@ def _options() -> argparse.ArgumentParser:
         ("build", _build, "run the sources and write the notebooks, the README's table and the index of functions"),
         ("check", _check, "say what in the notebooks breaks a rule, without running them"),
         ("table", _table, "show for each lesson which share of what it shows is compared"),
-        ("mutate", _mutate, "plant the bugs of tests/course/mutations.py and say which cell catches each"),
+        ("mutate", _mutate, "plant the bugs of tools/authoring/mutations.py and say which cell catches each"),
         ("rehearse", _rehearse, "run the notebooks as on other processors, and say which output changes"),
         ("renumber", _renumber, "give the lessons the numbers of course/order.toml, in names of files and in texts"),
         ("student", _student, "build course/exercises, and a clean tree for students in _build/student"),
@@ -79,7 +76,7 @@ def _check(options: argparse.Namespace) -> int:
 def _report(problems: Sequence[Problem], lessons: Sequence[str]) -> int:
     for problem in problems:
         print(problem)
-    for one in audit.origins_of(HERE, lessons, SANITIZE):
+    for one in audit.origins_of(HERE, lessons, mutation.SANITIZE):
         if one.cells:
             print(one)
     print(f"{len(problems)} problem(s)")
@@ -92,7 +89,7 @@ def _table(options: argparse.Namespace) -> int:
     if options.readme or options.write:
         print(pages.table(HERE.lessons(options.lessons), address=HERE.address))
         return 0
-    rules = shares.patterns(SANITIZE)
+    rules = shares.patterns(mutation.SANITIZE)
     chosen = (*HERE.lessons(options.lessons), *HERE.appendices(options.lessons))
     counted = [shares.share(lesson.name, HERE.built(lesson), rules) for lesson in chosen]
     print(shares.shares(counted))
@@ -101,10 +98,9 @@ def _table(options: argparse.Namespace) -> int:
 
 def _mutate(options: argparse.Namespace) -> int:
     HERE.lessons(options.lessons)
-    planned = importlib.import_module("tests.course.mutations").MUTATIONS
-    chosen = [one for one in planned if not options.lessons or one.lesson in options.lessons]
+    chosen = [one for one in mutations.MUTATIONS if not options.lessons or one.lesson in options.lessons]
     with warm.kernels() as kernels:
-        table = mutation.attempt_all(HERE, chosen, sanitize=SANITIZE, kernels=kernels)
+        table = mutation.attempt_all(HERE, chosen, sanitize=mutation.SANITIZE, kernels=kernels)
     print(table)
     return 1 if any(one.cell is None for one in table.mutations) else 0
 
@@ -114,7 +110,7 @@ def _rehearse(options: argparse.Namespace) -> int:
 
     names = [options.setting] if options.setting else settings.WHOLE
     chosen = [settings.chosen(name) for name in names]
-    found = rehearse(HERE, chosen, notebooks(HERE, options.lessons), sanitize=SANITIZE)
+    found = rehearse(HERE, chosen, notebooks(HERE, options.lessons), sanitize=mutation.SANITIZE)
     print(found)
     return 0 if found.is_clean else 1
 

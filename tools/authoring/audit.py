@@ -39,7 +39,7 @@ def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
     for lesson in course.lessons(numbers):
         built = course.built(lesson)
         page = course.notebook(lesson)
-        in_page = lesson.way is not None
+        in_page = course.story(lesson).is_file()
         form_rules = page_rules if in_page else form
         found += symbols.check(lesson, symbols.read(course.symbols)) if in_page else []
         found += checks.check(lesson, built, everything) + form_rules.check(lesson, built)
@@ -59,16 +59,6 @@ def origins_of(course: Course, numbers: Sequence[str], sanitize: Path) -> list[o
     rules = shares.patterns(sanitize)
     chosen = (*course.lessons(numbers), *course.appendices(numbers))
     return [origins.resting(one.label, course.built(one), course.package, rules) for one in chosen]
-
-
-def stories(course: Course) -> list[Problem]:
-    """Return a problem for each lesson with a way through the course and without a story."""
-    what = "course/order.toml states its way, and it has no story; write course/source/stories/{}.md first"
-    return [
-        Problem(lesson.notebook_name, None, what.format(lesson.name))
-        for lesson in course.lessons()
-        if lesson.way and not course.story(lesson).is_file()
-    ]
 
 
 def linked(course: Course, appendix: Lesson) -> list[Problem]:

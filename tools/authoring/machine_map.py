@@ -18,7 +18,7 @@ _CARDS_A_ROW, _CARD_WIDTH, _CARD_HEIGHT, _CARD_GAP, _LETTERS = 3, 276, 84, 12, 3
 
 
 @dataclass(frozen=True)
-class Place:
+class MapPlace:
     """A part of the machine: what the map writes into it, and its box (left, top, width, height)."""
 
     label: str
@@ -26,24 +26,24 @@ class Place:
     is_inside: bool = True  # whether the label is in the middle of the box, or at its upper edge
 
 
-PLACES: Mapping[str, Place] = {
-    "cluster": Place("cluster", (4, 4, 852, 228), False),
-    "node": Place("node", (16, 26, 650, 196), False),
-    "processor": Place("processor", (30, 50, 226, 160), False),
-    "core": Place("arithmetic", (44, 76, 92, 40)),
-    "registers": Place("registers", (44, 124, 92, 32)),
-    "caches": Place("caches", (44, 164, 92, 34)),
-    "memory": Place("memory", (150, 76, 92, 76)),
-    "disk": Place("disk", (150, 164, 92, 34)),
-    "bus": Place("bus", (264, 112, 56, 34)),
-    "gpu": Place("GPU", (328, 50, 146, 160), False),
-    "multiprocessors": Place("multiprocessors", (340, 76, 122, 40)),
-    "gpu_caches": Place("caches", (340, 124, 122, 32)),
-    "gpu_memory": Place("memory", (340, 164, 122, 34)),
-    "link": Place("link", (482, 112, 56, 34)),
-    "gpus": Place("other GPUs", (546, 50, 108, 160)),
-    "network": Place("network", (676, 112, 74, 34)),
-    "nodes": Place("other nodes", (760, 50, 86, 160)),
+PLACES: Mapping[str, MapPlace] = {
+    "cluster": MapPlace("cluster", (4, 4, 852, 228), False),
+    "node": MapPlace("node", (16, 26, 650, 196), False),
+    "processor": MapPlace("processor", (30, 50, 226, 160), False),
+    "core": MapPlace("arithmetic", (44, 76, 92, 40)),
+    "registers": MapPlace("registers", (44, 124, 92, 32)),
+    "caches": MapPlace("caches", (44, 164, 92, 34)),
+    "memory": MapPlace("memory", (150, 76, 92, 76)),
+    "disk": MapPlace("disk", (150, 164, 92, 34)),
+    "bus": MapPlace("bus", (264, 112, 56, 34)),
+    "gpu": MapPlace("GPU", (328, 50, 146, 160), False),
+    "multiprocessors": MapPlace("multiprocessors", (340, 76, 122, 40)),
+    "gpu_caches": MapPlace("caches", (340, 124, 122, 32)),
+    "gpu_memory": MapPlace("memory", (340, 164, 122, 34)),
+    "link": MapPlace("link", (482, 112, 56, 34)),
+    "gpus": MapPlace("other GPUs", (546, 50, 108, 160)),
+    "network": MapPlace("network", (676, 112, 74, 34)),
+    "nodes": MapPlace("other nodes", (760, 50, 86, 160)),
 }
 
 
@@ -123,7 +123,7 @@ def _card(act: Act, place: int, colour: str) -> Iterator[str]:
         yield f'<text x="{left + 12}" y="{top + 52 + 17 * line}" font-size="12" fill="{GREY}">{text}</text>'
 
 
-def _drawn(place: Place, marked: str | None, *, is_bold: bool = False) -> list[str]:
+def _drawn(place: MapPlace, marked: str | None, *, is_bold: bool = False) -> list[str]:
     """Return the lines of a place, in the colour that marks it if one does."""
     left, top, width, height = place.box
     is_here, colour = marked is not None, marked or GREY

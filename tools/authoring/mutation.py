@@ -22,6 +22,7 @@ from tools.authoring.course import Course
 from tools.authoring.lesson import AuthoringError, Lesson
 
 LEAST_PER_LESSON = 2
+SANITIZE = Path(__file__).with_name("sanitize.cfg")  # what of an output is not compared, for nbval as well
 
 
 @dataclass(frozen=True)

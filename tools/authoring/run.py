@@ -14,7 +14,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-from helpers import _console as console
+from helpers import console
 from tools.authoring.environment import headless
 from tools.authoring.lesson import AuthoringError, Lesson
 

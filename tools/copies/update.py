@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path, PurePosixPath
 
 from helpers.storage import write_atomically
-from helpers.widgets._store import FILE_NAME as PREDICTIONS
+from helpers.widgets import PREDICTIONS_FILE as PREDICTIONS
 from tools.copies.form import OF_THE_KERNEL
 
 MANIFEST = ".course.json"
@@ -82,7 +82,7 @@ def _take_new_numbers(copy: Path, files: Mapping[str, bytes], known: dict[str, _
             found = _NUMBERED.fullmatch(path.name)
             number = numbers.get((folder, found["title"])) if found else None
             new = path.with_name(f"{number}{path.name[2:]}")
-            if number is None or new.exists():
+            if number is None or os.path.lexists(new):
                 continue
             old_name, new_name = (one.relative_to(copy).as_posix() for one in (path, new))
             if _is_the_readers(path, known.get(old_name, _Known()).contents):
@@ -160,7 +160,9 @@ def _hand_over(copy: Path, name: str, content: bytes, known: _Known) -> list[str
 
 
 def _is_the_readers(path: Path, ours: Sequence[str]) -> bool:
-    return os.path.lexists(path) and not (path.is_file() and _content(path.name, path.read_bytes()) in ours)
+    if not path.is_file() or not os.access(path, os.R_OK):
+        return os.path.lexists(path)
+    return _content(path.name, path.read_bytes()) not in ours
 
 
 def _content(name: str, data: bytes) -> str:

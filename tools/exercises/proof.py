@@ -18,7 +18,7 @@ _RELEASED: dict[tuple[str, ...], dict[str, str]] = {}  # the texts of released c
 
 
 @dataclass(frozen=True)
-class Attempt(Result):
+class ExerciseAttempt(Result):
     """What one answer to ``exercise`` got of ``points``, hidden checks included, and what the visible ones said."""
 
     exercise: str
@@ -37,7 +37,7 @@ def public_checks(sheet: Sheet, exercise: str) -> str:
     return _released(sheet, exercise, grade=True)
 
 
-def attempt(sheet: Sheet, exercise: str, answer: str) -> Attempt:
+def attempt(sheet: Sheet, exercise: str, answer: str) -> ExerciseAttempt:
     """Return what the text ``answer``, in the place of the exercise's answer, gets.
 
     Runs the given cells of the notebook's beginning and of the exercise, then the visible checks; then the same again
@@ -50,7 +50,7 @@ def attempt(sheet: Sheet, exercise: str, answer: str) -> Attempt:
         run_cell(public_checks(sheet, exercise), "checks", answered(sheet, exercise, answer))
     with redirect_stdout(io.StringIO()):
         score = run_cell(checks.source, "checks", answered(sheet, exercise, answer))
-    return Attempt(exercise, score, points, said.getvalue())
+    return ExerciseAttempt(exercise, score, points, said.getvalue())
 
 
 def answered(sheet: Sheet, exercise: str, answer: str) -> dict[str, Any]:

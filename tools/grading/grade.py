@@ -30,7 +30,7 @@ import nbformat
 from nbgrader.utils import parse_utc
 from sqlalchemy.exc import OperationalError
 
-from helpers import _console as console, storage
+from helpers import console, storage
 from helpers.results import Result
 from tools.authoring.course import HERE
 from tools.authoring.environment import headless

@@ -244,7 +244,7 @@ def _changed(
     notes = [f"the checks of {checks[one]} were" if one in checks else "a cell that was given was" for one in changed]
     others = sum(one not in checks for one in deleted)
     gone = [f"the checks of {checks[one]}" for one in deleted if one in checks]
-    gone += [f"{others} other {'cell' if others == 1 else 'cells'} that you gave"] if others else []
+    gone += [f"{others} {'cell that was' if others == 1 else 'cells that were'} given"] if others else []
     return [*dict.fromkeys(f"{one} changed; the original counted" for one in notes),
             *([f"deleted: {', '.join(gone)}; the originals counted"] if gone else [])]  # fmt: skip
 

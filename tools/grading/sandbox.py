@@ -226,9 +226,13 @@ def visible() -> list[Path]:
 
 @functools.cache
 def _folders() -> re.Pattern[str]:
-    """Return what matches, also in JSON, the folders of Python and the course, whose names are this machine's."""
-    named = {Path(sys.prefix), Path(sys.base_prefix), HERE.root}
-    own = {str(one) for one in named | {one.resolve() for one in named} if not one.is_relative_to("/usr")}
+    """Return what matches, also in JSON, the folders a sandbox sees and those above, whose names are this machine's.
+
+    A folder right below the root, such as /home, tells nothing.
+    """
+    named = {Path(sys.prefix), Path(sys.base_prefix), HERE.root, _fonts()}
+    named |= {one.resolve() for one in named}
+    own = {str(up) for one in named if not one.is_relative_to("/usr") for up in (one, *one.parents[:-2])}
     own |= {json.dumps(one)[1:-1] for one in own}
     return re.compile(rf"(?:{'|'.join(map(re.escape, sorted(own, key=len, reverse=True)))})(?![\w.-])")
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from helpers import exercises
-from helpers.simulators import _tiling as tiling
+from helpers.studies import simulators
 from tools.grading import outputs, sandbox
 from tools.grading.sandbox import PATIENCE, Limits, Sandbox
 from tools.grading.student import wire
@@ -26,12 +26,12 @@ YOUR_LINE = "in your line: "
 # The type, what is sent with it (it does not change), what may be called, and whether it has elements.
 _ALLOWED: tuple[tuple[type, tuple[str, ...], tuple[str, ...], bool], ...] = (
     (
-        tiling.Thread,
+        simulators.Thread,
         ("block_row", "block_column", "thread_row", "thread_column", "tile", "row", "column"),
         ("shared",),
         False,
     ),
-    (tiling.Matrix, ("shape",), (), True),
+    (simulators.Matrix, ("shape",), (), True),
 )
 
 
@@ -117,7 +117,7 @@ class Session:
 
     def _keep(self, value: Any) -> Any:
         """Return the JSON of an argument that is no data. Raises TypeError for one that no exercise has handed out."""
-        if dataclasses.is_dataclass(value) and not isinstance(value, tiling.Thread | type):
+        if dataclasses.is_dataclass(value) and not isinstance(value, simulators.Thread | type):
             fields = {one.name: wire.encode(getattr(value, one.name), self._keep) for one in dataclasses.fields(value)}
             return {"c": [type(value).__module__, type(value).__qualname__, fields]}
         sent = next((names for kind, names, _, _ in _ALLOWED if isinstance(value, kind)), None)

@@ -38,7 +38,7 @@ def of(course: Course, lessons: Sequence[Lesson]) -> Reference:
     return Reference({f"{FOLDER}/index.md": _index(sorted(by_face)), **pages}, paths)
 
 
-def _entry(path: str, entry: functions.Entry, used: Sequence[str], files: Mapping[str, str]) -> str:
+def _entry(path: str, entry: functions.FunctionEntry, used: Sequence[str], files: Mapping[str, str]) -> str:
     links = ", ".join(f"[{number}]({files[number]})" for number in used)
     directive = "autofunction" if entry.is_function else "autoclass"
     members = "" if entry.is_function else "\n   :members:"

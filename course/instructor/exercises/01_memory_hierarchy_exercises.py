@@ -25,7 +25,8 @@ import itertools
 
 import pandas as pd
 
-from helpers import access, exercises, plotting, simulators
+from helpers import exercises, plotting
+from helpers.studies import data_movement, simulators
 
 # %% [markdown]
 # ## Exercise 1: how many lines move?
@@ -93,14 +94,16 @@ for _ in range(6):
     ):
         if goal == late:  # as many as fill whole lines, so that beginning late costs exactly one more
             count = places * draw.randint(2, 5)
-        lines = access.lines_touched(count, stride=stride, element_bytes=size, line_bytes=line, offset_bytes=offset)
+        lines = data_movement.lines_touched(
+            count, stride=stride, element_bytes=size, line_bytes=line, offset_bytes=offset
+        )
         check.returns(goal, (count, stride, size, line, offset), expected=lines)
-    lines = access.lines_touched(count, element_bytes=size, line_bytes=line)
+    lines = data_movement.lines_touched(count, element_bytes=size, line_bytes=line)
     check.returns(beyond, (count, 1, size, line, 0), expected=lines)  # not each element a line, whatever the stride
     split = 8 * draw.randint(1, 3) - draw.randint(1, 7)
-    lines = access.lines_touched(count, stride=line, element_bytes=8, line_bytes=line, offset_bytes=line - 4)
+    lines = data_movement.lines_touched(count, stride=line, element_bytes=8, line_bytes=line, offset_bytes=line - 4)
     check.returns(across, (count, line, 8, line, line - 4), expected=lines)
-    lines = access.lines_touched(1, element_bytes=line, line_bytes=line, offset_bytes=split)
+    lines = data_movement.lines_touched(1, element_bytes=line, line_bytes=line, offset_bytes=split)
     check.returns(across, (1, 1, line, line, split), expected=lines)
 check.score()
 ### END HIDDEN TESTS
@@ -279,7 +282,7 @@ caches = [simulators.CacheLevel(8 * 1024, ways=2), simulators.CacheLevel(64 * 10
 sizes = [2048 * 2**step for step in range(9)]
 simulated = simulators.simulate_latency(caches, [1e-9, 4e-9, 40e-9], sizes)
 curve = [(point.working_set_bytes, point.latency_s) for point in simulated.points]
-drawn = plotting.draw_latencies(simulated.points, origin="simulated", title="Two caches")
+drawn = data_movement.draw_latencies(simulated.points, origin="simulated", title="Two caches")
 plotting.show(
     drawn, alt="The time of a load by working set: flat up to 8 KiB, a step, flat up to 64 KiB, another step."
 )
@@ -461,5 +464,5 @@ def cache_sizes(curve):
 # ## What you have practised
 #
 # Counting what memory moves instead of what a program reads, following a cache by its rule, and reading its size off a
-# curve. `access.lines_touched`, `simulators.simulate_caches` and `hardware.find_change_points` do the same; now you
-# know what they count, and what noise makes harder.
+# curve. `data_movement.lines_touched`, `simulators.simulate_caches` and `hardware.find_change_points` do the same; now
+# you know what they count, and what noise makes harder.

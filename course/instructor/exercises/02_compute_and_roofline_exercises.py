@@ -21,7 +21,8 @@
 # function is right for the inputs that you see here.
 
 # %%
-from helpers import exercises, simulators
+from helpers import exercises
+from helpers.studies import simulators
 
 # %% [markdown]
 # ## Exercise 1: under the roof

@@ -24,7 +24,8 @@
 # %%
 import torch
 
-from helpers import exercises, plotting, sources
+from helpers import exercises, plotting
+from helpers.studies import sgd_parallelism
 
 # %% [markdown]
 # ## Exercise 1: a product that needs a sum
@@ -34,7 +35,7 @@ from helpers import exercises, plotting, sources
 # the product.
 
 # %%
-drawn = plotting.draw_split(sources.model_split(4, 6, 8, by="inner", parts=3))
+drawn = sgd_parallelism.draw_split(sgd_parallelism.model_split(4, 6, 8, by="inner", parts=3))
 alt = "A 4 x 6 matrix cut into three pairs of columns, a 6 x 8 one into pairs of rows; three terms of 4 x 8."
 plotting.show(drawn, alt=alt)
 

@@ -25,7 +25,8 @@
 import torch
 import torch.distributed as dist
 
-from helpers import exercises, parallel
+from helpers import exercises
+from helpers.ranks import Ranks
 
 # %% [markdown]
 # ## Exercise 1: the bytes of a ring
@@ -447,7 +448,7 @@ def all_parts(part):
 
 
 if "sharded_update" in dir():
-    with parallel.Ranks(4, device="cpu") as ranks:
+    with Ranks(4, device="cpu") as ranks:
         for rank, ended in enumerate(ranks.run(ten_steps, sharded_update, timeout_s=60)):
             print(f"rank {rank}: {ended}")
 

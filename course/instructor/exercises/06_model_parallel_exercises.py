@@ -26,9 +26,10 @@
 import torch
 import torch.distributed as dist
 
-from helpers import exercises, parallel, plotting
+from helpers import exercises, plotting
+from helpers.ranks import Ranks
 
-ranks = parallel.Ranks(4)
+ranks = Ranks(4)
 
 # %% [markdown]
 # ## Exercise 1: what a stage keeps

@@ -26,9 +26,11 @@
 import torch
 import torch.distributed as dist
 
-from helpers import exercises, parallel, plotting
+from helpers import exercises, plotting
+from helpers.ranks import Ranks
+from helpers.studies import parallel_plans
 
-ranks = parallel.Ranks(4)
+ranks = Ranks(4)
 
 # %% [markdown]
 # ## Exercise 1: neighbours in a mesh
@@ -88,7 +90,7 @@ draw = random.Random(5002)
 
 def truth(rank, kind, pipeline, data, tensor):
     """All ranks whose places differ from this one's in one number alone, or in none."""
-    layout = parallel.Layout(data=data, tensor=tensor, pipeline=pipeline)
+    layout = parallel_plans.Layout(data=data, tensor=tensor, pipeline=pipeline)
     here, varied = layout.place(rank), ("pipeline", "data", "tensor").index(kind)
     fixed = [axis for axis in range(3) if axis != varied]
     return [each for each in range(layout.ranks) if all(layout.place(each)[axis] == here[axis] for axis in fixed)]

@@ -474,5 +474,5 @@ def mixed(items, room, draws):
 # ## What you have practised
 #
 # Playing a bounded queue batch by batch, dealing a stream to the workers of several ranks, mixing what is read in
-# order, and predicting a pipeline of your own. `feeding.simulate_feeding` does the first in the library; now you know
-# what it counts.
+# order, and predicting a pipeline of your own. `input_pipeline.simulate_feeding` does the first in the library; now
+# you know what it counts.

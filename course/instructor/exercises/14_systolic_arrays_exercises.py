@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from helpers import exercises, hardware, plotting
-from helpers.simulators import systolic
+from helpers.studies.simulators import systolic
 
 # %% [markdown]
 # ## Exercise 1: which dataflow is fastest?
@@ -217,7 +217,7 @@ def best_dataflow(m, n, k, rows, columns):
 # %%
 small = systolic.simulate([[1, 2, 3], [4, 5, 6]], [[1, 0], [2, 3], [0, 4]], rows=3, columns=2, frames=True)
 for cycle, what in {1: "two rows of filters have come down", 5: "inputs pass to the right, sums down"}.items():
-    plotting.show(plotting.draw_array(small, cycle), alt=f"3 x 2 elements in cycle {cycle}: {what}.")
+    plotting.show(systolic.draw_array(small, cycle), alt=f"3 x 2 elements in cycle {cycle}: {what}.")
 
 # %% [markdown]
 # An element keeps one filter. In each cycle it takes what its left and its upper neighbour passed in the cycle before,
@@ -723,7 +723,7 @@ def smallest_batch(percent, k, n, rows, columns):
 # 3):
 
 # %%
-counted = hardware.tpu_applications().applications
+counted = systolic.tpu_applications().applications
 columns = {"active": "active_share", "shift": "shift_share", "stall": "stall_share", "other": "non_matrix_share"}
 rows = {app.name: [getattr(app, share) for share in columns.values()] for app in counted}
 pd.DataFrame(rows, index=list(columns)).T.map("{:.1%}".format)

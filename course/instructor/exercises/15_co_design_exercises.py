@@ -27,8 +27,9 @@ import pandas as pd
 import torch
 
 import helpers
-from helpers import exercises, sparse
-from helpers.simulators import systolic
+from helpers import exercises
+from helpers.studies import sparsity
+from helpers.studies.simulators import systolic
 
 # %% [markdown]
 # ## Exercise 1: a product by CSR
@@ -201,7 +202,7 @@ def reader(name, numbers, reads):
 
 def on_readers(function, matrix, x):
     """Return what the function gives, and how often it read each value, each column and each number of x."""
-    csr = sparse.to_csr(torch.tensor(matrix))
+    csr = sparsity.to_csr(torch.tensor(matrix))
     lists = {"starts": csr.row_starts, "columns": csr.column_indices, "values": csr.values, "x": torch.tensor(x)}
     reads = {name: [0] * len(numbers) for name, numbers in lists.items()}
     readers = [reader(name, numbers.tolist(), reads[name]) for name, numbers in lists.items()]
@@ -864,7 +865,7 @@ draw = random.Random(10005)
 def by_counting(rows, columns, value_bytes, index_bytes):
     """Return where the line through two counts of CSR's bytes meets the dense matrix's."""
     empty, one = (
-        sparse.model_bytes("csr", rows, columns, kept=kept, value_bytes=value_bytes, index_bytes=index_bytes)
+        sparsity.model_bytes("csr", rows, columns, kept=kept, value_bytes=value_bytes, index_bytes=index_bytes)
         for kept in (0, 1)
     )
     kept = (rows * columns * value_bytes - empty) / (one - empty)
@@ -1292,7 +1293,7 @@ pd.DataFrame(table).loc[list(ideas)] if table else print("not yet")
 # The first linear layer of LeNet, packed by your `pack`, in parts of its dense bytes:
 
 # %%
-pruned, _ = helpers.sparse.prune(helpers.LeNet(), 0.5, pattern="2:4", layers=["fc1"])
+pruned, _ = helpers.studies.sparsity.prune(helpers.LeNet(), 0.5, pattern="2:4", layers=["fc1"])
 dense = pruned.fc1.weight.tolist()
 if "pack" in dir() and pack(dense[0]) is not exercises.not_yet:
     packed = [pack(row) for row in dense]

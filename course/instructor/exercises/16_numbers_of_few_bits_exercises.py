@@ -28,7 +28,8 @@ import math
 import pandas as pd
 import torch
 
-from helpers import exercises, numbers, run_limited
+from helpers import exercises, run_limited
+from helpers.studies import numbers
 
 # %% [markdown]
 # ## Exercise 1: decode a byte

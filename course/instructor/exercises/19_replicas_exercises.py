@@ -573,9 +573,9 @@ else:
 #
 # Take many small models that you could train at once: a search over learning rates, an ensemble, a cross-validation.
 # Predict from three times (one model; a stack of one; a stack of ten) how long the whole takes as a stack, and how
-# many times as fast that is as a loop. Then run it (`helpers.sources.train_together` stacks any model without
-# buffers), and compare. Explain what is left between prediction and measurement where it is more than a factor of
-# two.
+# many times as fast that is as a loop. Then run it (`helpers.studies.sgd_parallelism.stack_weights` makes the stack,
+# and `torch.func.functional_call` in `torch.func.vmap` computes with it), and compare. Explain what is left between
+# prediction and measurement where it is more than a factor of two.
 #
 # Four to eight sentences with your numbers; a person reads them.
 

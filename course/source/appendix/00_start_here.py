@@ -81,3 +81,8 @@ plotting.show(start_here.draw_pauses(rates, product=after_product), alt=alt)
 #
 # So a rate in turns depends on the machine's other users, and it changes with the time of day on a server that you share. If you need a rate for a
 # decision, measure it in turns with the work between which your program will run, and measure it again.
+#
+# ## More of the course's tools
+#
+# Your predictions stay in one private file beside the lessons, and `helpers.progress()` shows how far you are. `helpers.gpu_train` trains LeNet on a
+# GPU, if you have one. `helpers.doctor.examine` examines this machine, as `python -m helpers` does in a terminal, and says what to try.

@@ -30,18 +30,8 @@ import torch
 from torch import nn
 
 import helpers
-from helpers import (
-    access,
-    hardware,
-    native,
-    operations,
-    plotting,
-    results,
-    simulators,
-    timing,
-    units,
-)
-from helpers.studies import memory_hierarchy
+from helpers import hardware, native, operations, plotting, results, timing, units
+from helpers.studies import data_movement, history, memory_hierarchy, simulators
 
 torch.set_num_threads(1)
 KIB, MIB = 2**10, 2**20
@@ -87,7 +77,7 @@ towers["GPU: RTX 3090, 82 multiprocessors"] = [
     ("device memory", f"{size(rtx_3090.memory_bytes)}, {device_rate}"),
     None,
 ]
-drawn = plotting.draw_towers(
+drawn = data_movement.draw_towers(
     towers,
     on_chip=4,
     bus=(4, "PCIe"),
@@ -103,7 +93,7 @@ plotting.show(drawn, alt=alt)
 # %%
 chosen = ["Ryzen 9 5950X", "GeForce RTX 3090", "A100 SXM 40 GB", "H100 SXM 80 GB"]
 on_chip = hardware.memory_inversion(chosen).devices
-drawn = plotting.draw_inversion(on_chip)
+drawn = data_movement.draw_inversion(on_chip)
 alt = "Bytes by level: the CPU's line rises, the RTX 3090's falls, the A100's rises at L2."
 plotting.show(drawn, alt=alt)
 
@@ -138,7 +128,7 @@ pd.DataFrame(spaces, index=["RTX 3090", "seen by", "filled by", "cycles (publish
 # cache for neighbours in two dimensions. CUDA has a name for each of these places:
 
 # %%
-drawn = plotting.draw_memory_spaces()
+drawn = data_movement.draw_memory_spaces()
 alt = "Six rows: register and local per thread, shared per block, the others for all threads."
 plotting.show(drawn, alt=alt)
 
@@ -146,7 +136,7 @@ plotting.show(drawn, alt=alt)
 # A CPU spends its area on making one thread fast, a GPU on arithmetic. No processor has exactly the shares of this drawing.
 
 # %%
-drawn = plotting.draw_dies()
+drawn = data_movement.draw_dies()
 alt = "Two squares: the CPU's is mostly caches and control, the GPU's mostly arithmetic."
 plotting.show(drawn, alt=alt)
 
@@ -158,7 +148,7 @@ plotting.show(drawn, alt=alt)
 
 # %%
 title = "Energy of one operation (45 nm, 2014)"
-drawn = plotting.draw_energy(hardware.energy_costs().costs, title=title)
+drawn = history.draw_energy(history.energy_costs().costs, title=title)
 alt = (
     "Energies: additions and products below 4 picojoules, caches 10 to 100, DRAM above 1,000."
 )
@@ -176,7 +166,7 @@ cache_bytes = counted.forward_read_bytes + counted.forward_written_bytes
 print(f"{counted.forward_macs:,} multiply-adds; {weight_bytes:,} bytes of weights,", end=" ")
 print(f"{image_bytes:,} of an image, {cache_bytes:,} to and from the cache")
 names = ("float32 multiply", "float32 add", "cache of 1 MB", "DRAM")
-cost_j = {name: hardware.energy_cost(name).middle_j for name in names}
+cost_j = {name: history.energy_cost(name).middle_j for name in names}
 for name, joules in cost_j.items():
     print(f"{name}: {1e12 * joules:,.4g} pJ")
 share = helpers.predict(
@@ -196,7 +186,7 @@ def energies_j(images):
 
 assert weight_bytes + cache_bytes < 10**6  # all of it fits
 single, many = energies_j(1), energies_j(64) / 64
-dram = hardware.energy_cost("DRAM")
+dram = history.energy_cost("DRAM")
 ends_j = [single[2] * end_j / dram.middle_j for end_j in (dram.least_j, dram.most_j)]
 
 # %% tags=["look"]
@@ -215,7 +205,6 @@ frame.round(2).rename_axis("microjoules per image", axis=1)
 
 # %% [markdown] tags=["explain"]
 # A single image pays for fetching all weights. When 64 images share them, an image takes about an eighth of the energy (modelled), so it pays to batch what uses the same weights. Nobody measured
-# this energy. It is counts times published costs, and it leaves out instructions and clocks. `hardware.inference_energy` has other formats.
 #
 # ## The time of moving a network
 #
@@ -384,7 +373,7 @@ ways = {
     "memory used again": lambda: torch.mul(x, 2, out=kept),
     "new memory": lambda: x * 2,
 }
-faults = {name: access.count_faults(way).minor for name, way in ways.items()}
+faults = {name: data_movement.count_faults(way).minor for name, way in ways.items()}
 before = helpers.compare(ways, budget_s=2, device="cpu", precision=0.05)
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -418,7 +407,7 @@ assert used_again is None or used_again < pages / 10
 setting = helpers.steady_allocator()
 for _ in range(12):  # the heap finds its shape
     ways["new memory"]()
-faults_after = {name: access.count_faults(way).minor for name, way in ways.items()}
+faults_after = {name: data_movement.count_faults(way).minor for name, way in ways.items()}
 after = helpers.compare(ways, budget_s=2, device="cpu", precision=0.05)
 setting
 
@@ -442,8 +431,7 @@ timing.claim(
 # The same operation, the same bytes, and another time: a measurement that did not know of the pages would have called it slow
 # arithmetic. PyTorch's allocator on a GPU keeps freed memory because new memory is slow to get there as well. The price: the
 # process keeps its peak. From here on this process keeps its memory, so the first measurement of this part, run again, shows no
-# faults any more. To see both halves again call `access.measure_fresh_pages()`: it starts a new process for each, and takes
-# about ten seconds.
+# faults any more. To see both halves again, restart the kernel.
 
 # %% [markdown]
 # ## The levels and links of a machine
@@ -453,7 +441,7 @@ timing.claim(
 
 # %%
 limits = helpers.probe(device="cpu")
-drawn = plotting.draw_hierarchy(limits.memory_levels)
+drawn = data_movement.draw_hierarchy(limits.memory_levels)
 alt = "A pyramid of the memory levels, with size, latency and bandwidth of each."
 plotting.show(drawn, alt=alt)
 
@@ -464,7 +452,7 @@ plotting.show(drawn, alt=alt)
 triad = hardware.compiled_triad(1)  # a text where nothing can be compiled
 working_sets = [KIB * 4**power for power in range(2, 9)]
 compiled = {} if isinstance(triad, str) else {size: triad(size) for size in working_sets}
-drawn = plotting.draw_bandwidths(
+drawn = data_movement.draw_bandwidths(
     limits.bandwidths, kernels=["read", "triad"], compiled=compiled
 )
 alt = "Bytes a second by working set: the compiled triad is fastest in the smallest arrays."
@@ -482,8 +470,8 @@ loads_in_read = helpers.predict(
 loads_in_read
 
 # %% tags=["run"]
-system = access.measure_links(file_bytes=32 * MIB, limits=limits, budget_s=0.1)
-drawn = plotting.draw_links([link for link in system.links if link.bandwidth_bytes_per_s])
+system = data_movement.measure_links(file_bytes=32 * MIB, limits=limits, budget_s=0.1)
+drawn = data_movement.draw_links([link for link in system.links if link.bandwidth_bytes_per_s])
 alt = "Bandwidth and latency of disk, page cache, memory and caches, a point a link."
 plotting.show(drawn, alt=alt)
 
@@ -530,7 +518,7 @@ system
 machine = [simulators.CacheLevel(size, ways=8) for size in (8 * KIB, 64 * KIB, 512 * KIB)]
 working_sets = [round(4 * KIB * 2 ** (step / 2) / 64) * 64 for step in range(17)]
 simulated = simulators.simulate_latency(machine, [1e-9, 4e-9, 16e-9, 80e-9], working_sets)
-drawn = plotting.draw_latencies(
+drawn = data_movement.draw_latencies(
     simulated.points, origin="simulated", title="A simulated machine"
 )
 plotting.show(
@@ -564,7 +552,7 @@ def own_machine(first_KiB, second_KiB, ways):
     caches = [simulators.CacheLevel(size, ways=ways) for size in own.values()]
     curve = simulators.simulate_latency(caches, [1e-9, 4e-9, 80e-9], working_sets[:-2]).points
     found = hardware.find_change_points(curve)
-    return plotting.draw_latencies(
+    return data_movement.draw_latencies(
         curve, caches=own, change_points=found, origin="simulated", title="A machine of my own"
     )
 
@@ -606,8 +594,8 @@ order_ratio
 engine = (
     "native" if limits.latencies else "torch"
 )  # compiled loops, or PyTorch's where nothing can be compiled
-order = access.compare_order(engine=engine, buffer_bytes=64 * MIB, budget_s=3)
-lines_ratio = 2**24 / access.lines_touched(2**24, line_bytes=system.line_bytes)
+order = data_movement.compare_order(engine=engine, buffer_bytes=64 * MIB, budget_s=3)
+lines_ratio = 2**24 / data_movement.lines_touched(2**24, line_bytes=system.line_bytes)
 
 # %% tags=["look", "nbval-ignore-output"]
 print(f"at most {lines_ratio:.0f} times the lines")
@@ -634,11 +622,14 @@ stride_ratio = helpers.predict(
 stride_ratio
 
 # %% tags=["run"]
-sweep = access.sweep_stride((1, 4, 16, 32), engine=engine, buffer_bytes=64 * MIB, budget_s=0.8)
+sweep = data_movement.sweep_stride(
+    (1, 4, 16, 32), engine=engine, buffer_bytes=64 * MIB, budget_s=0.8
+)
 counted = pd.DataFrame(
     {
         "lines": {
-            row.stride: access.lines_touched(2**20, stride=row.stride) for row in sweep.rows
+            row.stride: data_movement.lines_touched(2**20, stride=row.stride)
+            for row in sweep.rows
         }
     }
 )
@@ -691,8 +682,8 @@ backward_ratio = helpers.predict(
 backward_ratio
 
 # %% tags=["run"]
-direction = access.compare_direction(engine=engine, buffer_bytes=64 * MIB, budget_s=0.5)
-forwards, backwards = (access.lines_touched(2**20, stride=stride) for stride in (1, -1))
+direction = data_movement.compare_direction(engine=engine, buffer_bytes=64 * MIB, budget_s=0.5)
+forwards, backwards = (data_movement.lines_touched(2**20, stride=stride) for stride in (1, -1))
 print(f"lines forwards {forwards:,}, backwards {backwards:,}")
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -726,19 +717,19 @@ split_ratio
 # %% tags=["run"]
 places = {"aligned": 0, "misaligned, in one line": 4, "across two lines": 60}
 touched = {
-    name: access.lines_touched(1, element_bytes=8, offset_bytes=offset)
+    name: data_movement.lines_touched(1, element_bytes=8, offset_bytes=offset)
     for name, offset in places.items()
 }
 print(touched)
-every = access.lines_touched(2**12, stride=1, element_bytes=8, offset_bytes=4)
+every = data_movement.lines_touched(2**12, stride=1, element_bytes=8, offset_bytes=4)
 print(
     f"an array of 4,096 that starts 4 bytes late: {every} lines "
-    f"in place of {access.lines_touched(2**12, element_bytes=8)}"
+    f"in place of {data_movement.lines_touched(2**12, element_bytes=8)}"
 )
 
 # %% tags=["look", "nbval-ignore-output"]
 try:
-    alignment = access.compare_alignment(budget_s=0.6)
+    alignment = data_movement.compare_alignment(budget_s=0.6)
     split_ratio.reveal(modelled=2, measured=alignment.candidate("across lines").time_ratio)
 except native.MissingToolError as error:
     alignment = None
@@ -777,11 +768,15 @@ one_thread_share
 
 # %% tags=["run"]
 four = {"channels": 4, "units_in_flight": 4}
-turns = access.model_channels([0], bytes_each=64 * KIB, interleave_bytes=64, **four)
-alone = access.model_channels([0], bytes_each=64 * KIB, interleave_bytes=64 * KIB, **four)
+turns = data_movement.model_channels([0], bytes_each=64 * KIB, interleave_bytes=64, **four)
+alone = data_movement.model_channels(
+    [0], bytes_each=64 * KIB, interleave_bytes=64 * KIB, **four
+)
 starts = [thread * 64 * KIB for thread in range(4)]
-own = access.model_channels(starts, bytes_each=64 * KIB, interleave_bytes=64 * KIB, **four)
-shared = access.model_channels(starts, bytes_each=64 * KIB, interleave_bytes=64, **four)
+own = data_movement.model_channels(
+    starts, bytes_each=64 * KIB, interleave_bytes=64 * KIB, **four
+)
+shared = data_movement.model_channels(starts, bytes_each=64 * KIB, interleave_bytes=64, **four)
 shares = {
     "1 thread": [turns.used_share, alone.used_share],
     "4 threads": [shared.used_share, own.used_share],
@@ -801,7 +796,7 @@ latencies_s = [
     point.latency_s for point in limits.latencies if point.working_set_bytes >= 64 * MIB
 ]
 try:
-    threads = access.sweep_threads(
+    threads = data_movement.sweep_threads(
         latency_s=latencies_s[0] if latencies_s else None, buffer_bytes=64 * MIB, budget_s=1.2
     )
 except native.MissingToolError as error:
@@ -838,11 +833,11 @@ energy_ratio = helpers.predict(
 energy_ratio
 
 # %% tags=["run"]
-dram = hardware.energy_cost("DRAM").middle_j
+dram = history.energy_cost("DRAM").middle_j
 adds = {"float32": "float32 add", "int8": "int32 add"}
 mac_j = {
-    dtype: hardware.energy_cost(f"{dtype} multiply").middle_j
-    + hardware.energy_cost(add).middle_j
+    dtype: history.energy_cost(f"{dtype} multiply").middle_j
+    + history.energy_cost(add).middle_j
     for dtype, add in adds.items()
 }
 
@@ -876,7 +871,7 @@ disk_wait = helpers.predict(
 disk_wait
 
 # %% tags=["run"]
-turn_s = access.revolution_s(10_000)
+turn_s = data_movement.revolution_s(10_000)
 
 # %% tags=["look"]
 disk_wait.reveal(modelled=turn_s)
@@ -898,7 +893,7 @@ ring_ratio
 
 # %% tags=["run"]
 rings = {
-    density: [access.ring_bytes(radius_m, density) for radius_m in (0.015, 0.03)]
+    density: [data_movement.ring_bytes(radius_m, density) for radius_m in (0.015, 0.03)]
     for density in (1e12, 5e12)
 }
 
@@ -927,7 +922,7 @@ twice = helpers.predict(
 twice
 
 # %% tags=["run"]
-kept_by_disk = access.sweep_disk_cache(
+kept_by_disk = data_movement.sweep_disk_cache(
     file_bytes=16 * MIB, region_bytes=(1 * MIB, 4 * MIB, 8 * MIB), repeats=3
 )
 print(f"regions read: {[row.region_bytes // MIB for row in kept_by_disk.rows]} MiB")
@@ -952,13 +947,13 @@ payload_share = helpers.predict(
 payload_share
 
 # %% tags=["run"]
-trips = access.measure_loopback((1, 1400), budget_s=0.3)
-one_byte = access.packet_overhead(1, "UDP").payload_share
+trips = data_movement.measure_loopback((1, 1400), budget_s=0.3)
+one_byte = data_movement.packet_overhead(1, "UDP").payload_share
 
 # %% tags=["look"]
 payload_share.reveal(modelled=100 * one_byte)
 for size in (1, 100, 1400, 65_507):
-    by_protocol = {name: access.packet_overhead(size, name) for name in ("UDP", "TCP")}
+    by_protocol = {name: data_movement.packet_overhead(size, name) for name in ("UDP", "TCP")}
     print(
         f"{size:6,} B:",
         ", ".join(
@@ -987,7 +982,7 @@ core_share = helpers.predict(
 core_share
 
 # %% tags=["run"]
-costs = access.measure_copy_costs(moved_bytes=32 * MIB, passes=3)
+costs = data_movement.measure_copy_costs(moved_bytes=32 * MIB, passes=3)
 assert len(costs.rows) >= 2
 
 # %% tags=["look", "nbval-ignore-output"]
@@ -1009,10 +1004,10 @@ round_trip = helpers.predict(
 round_trip
 
 # %% tags=["run"]
-from helpers.access import FIBRE_REFRACTIVE_INDEX
+from helpers.studies.data_movement import FIBRE_REFRACTIVE_INDEX
 
 in_vacuum, in_fibre = (
-    access.shortest_round_trip_s(10_000e3, refractive_index=n)
+    data_movement.shortest_round_trip_s(10_000e3, refractive_index=n)
     for n in (1, FIBRE_REFRACTIVE_INDEX)
 )
 

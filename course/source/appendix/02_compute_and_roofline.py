@@ -30,8 +30,8 @@ import pandas as pd
 import torch
 
 import helpers
-from helpers import hardware, native, results, simulators, units
-from helpers.studies import matrix_product
+from helpers import hardware, native, results, units
+from helpers.studies import history, matrix_product, simulators
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 allocator = helpers.steady_allocator()
@@ -51,13 +51,13 @@ def doubling_years(years, values):
 
 
 # %%
-landmarks = hardware.training_compute().between(2010, 2030)
+landmarks = history.training_compute().between(2010, 2030)
 trained = (
     [point.year for point in landmarks.points],
     [point.value for point in landmarks.points],
 )
 print(f"training, from 2010: {12 * doubling_years(*trained):.1f} months")
-fit = hardware.doubling_time(landmarks)
+fit = history.doubling_time(landmarks)
 low, high = 12 * fit.shortest_doubling_years, 12 * fit.longest_doubling_years
 print(f"with 95 % confidence: {low:.1f} to {high:.1f} months")
 
@@ -73,7 +73,7 @@ quantities = ("transistors", "clock_hz", "power_w", "single_thread", "cores")
 trends = {}
 for period, span in {"before 2005": (1970, 2005), "since 2005": (2005, 2030)}.items():
     for quantity in quantities:
-        fit = hardware.doubling_time(hardware.processors(quantity).between(*span))
+        fit = history.doubling_time(history.processors(quantity).between(*span))
         years = f"{fit.doubling_years:.1f} years"
         seen = years if fit.shortest_doubling_years else "none seen"
         trends.setdefault(period, {})[quantity] = seen
@@ -191,7 +191,7 @@ wide_energy
 # %% tags=["run"]
 kinds = [f"{dtype} {what}" for what in ("multiply", "add") for dtype in ("int8", "int32")]
 kinds += [f"{dtype} multiply" for dtype in ("float16", "float32")]
-joules = {name: hardware.energy_cost(name).middle_j for name in kinds}
+joules = {name: history.energy_cost(name).middle_j for name in kinds}
 
 # %% tags=["look"]
 ratio = joules["int32 multiply"] / joules["int8 multiply"]
@@ -201,7 +201,7 @@ wide_energy.reveal(modelled=gates[32] / gates[8], published=ratio, source=source
 # %% tags=["look"]
 for name, energy in joules.items():
     print(f"{name:<17} {energy * 1e12:>4.2f} pJ")
-print(f"energy grows as bits to the power {hardware.multiplier_exponent():.2f}")
+print(f"energy grows as bits to the power {history.multiplier_exponent():.2f}")
 ratio = joules["float32 multiply"] / joules["float16 multiply"]
 print(f"float16 to float32: {ratio:.2f} times; significands say {24**2 / 11**2:.2f}")
 

@@ -27,7 +27,8 @@ import pandas as pd
 import torch
 
 import helpers
-from helpers import hardware, native, operations, plotting, results, sources, timing
+from helpers import hardware, native, operations, plotting, results, timing
+from helpers.studies import sgd_parallelism
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 loader = helpers.make_MNIST_loader(batch_size=64)
@@ -45,9 +46,9 @@ net = helpers.BasicFCModel(784, 32, 10, 2).to(device)
 # %%
 torch.manual_seed(0)
 a, b = torch.randint(-9, 10, (4, 6)).float(), torch.randint(-9, 10, (6, 8)).float()
-for by in sources.WAYS:
-    pieces = sources.partial_products(a, b, by=by, parts=2)
-    early = sources.combine([piece.relu() for piece in pieces], by=by)
+for by in sgd_parallelism.WAYS:
+    pieces = sgd_parallelism.partial_products(a, b, by=by, parts=2)
+    early = sgd_parallelism.combine([piece.relu() for piece in pieces], by=by)
     wrong = (early != (a @ b).relu()).sum()
     print(f"{by}: {wrong} of the layer's {early.numel()} numbers are wrong")
 
@@ -62,7 +63,7 @@ for by in sources.WAYS:
 
 # %% tags=["nbval-ignore-output"]
 try:
-    census = sources.count_lanes()
+    census = sgd_parallelism.count_lanes()
     shown = pd.DataFrame([row.to_dict() for row in census.rows]).set_index("function")
     columns = ["variant", "one_lane", "packed", "lanes"]
     shown = results.printed(shown.rename_axis(None)[columns])
@@ -93,7 +94,7 @@ summing = None
 if census is None:
     print("there is nothing to time: the loops could not be compiled or counted")
 else:
-    summing = timing.compare(sources.lane_calls("total"), budget_s=1, precision=0.05)
+    summing = timing.compare(sgd_parallelism.lane_calls("total"), budget_s=1, precision=0.05)
     many_lanes = census.row("total", "vectors, sums reordered").lanes
     reordered = summing.candidate("vectors, sums reordered")
     lane_speedup.reveal(modelled=many_lanes, measured=1 / reordered.time_ratio)
@@ -109,7 +110,7 @@ timing.claim(
 
 # %% [markdown]
 # The model is the number of lanes. The call from Python does not shrink with them: time it alone, on one number, with
-# `timing.compare(sources.lane_calls("total", 1), budget_s=0.5)`.
+# `timing.compare(sgd_parallelism.lane_calls("total", 1), budget_s=0.5)`.
 #
 # ## Many cores
 #
@@ -118,11 +119,11 @@ timing.claim(
 # %%
 small, large = torch.rand(64, 64), torch.rand(512, 512)
 sweeps = [
-    sources.sweep_threads(lambda: small @ small, name="64 x 64", budget_s=0.3),
-    sources.sweep_threads(lambda: large @ large, name="512 x 512", budget_s=0.3),
+    sgd_parallelism.sweep_threads(lambda: small @ small, name="64 x 64", budget_s=0.3),
+    sgd_parallelism.sweep_threads(lambda: large @ large, name="512 x 512", budget_s=0.3),
 ]
 alt = "Speedup against threads, two products, beside the line of a perfect one."
-plotting.show(plotting.draw_speedup(sweeps), alt=alt)
+plotting.show(sgd_parallelism.draw_speedup(sweeps), alt=alt)
 
 # %% [markdown]
 # A point below 1 says that threads lost: to wake them took longer than the work that they took over, or the cores were not free. No
@@ -134,10 +135,10 @@ plotting.show(plotting.draw_speedup(sweeps), alt=alt)
 
 # %%
 for delay in (1, 4, 8):
-    rate = 1.1 * sources.stability_limit(delay)
-    path = sources.descend_quadratic(1, rate=rate, delay=delay, steps=400)
+    rate = 1.1 * sgd_parallelism.stability_limit(delay)
+    path = sgd_parallelism.descend_quadratic(1, rate=rate, delay=delay, steps=400)
     early, late = (max(abs(w) for w in path[first : first + 40]) for first in (160, 360))
-    growth = sources.growth_factor(rate, delay=delay)
+    growth = sgd_parallelism.growth_factor(rate, delay=delay)
     print(
         f"delay {delay}: {growth:.4f} a step by the root, {(late / early) ** (1 / 200):.4f} run"
     )
@@ -147,12 +148,14 @@ for delay in (1, 4, 8):
 # lesson, and just above it.
 
 # %%
-problem = sources.least_squares()
+problem = sgd_parallelism.least_squares()
 for delay in (0, 4):
     for part in (0.9, 1.1):
-        rate = part * sources.stability_limit(delay)
+        rate = part * sgd_parallelism.stability_limit(delay)
         settings = {"delay": delay, "rate": rate, "steps": 400, "batch_size": None}
-        losses = sources.train_stale(problem.model(), problem.examples, **settings).losses
+        losses = sgd_parallelism.train_stale(
+            problem.model(), problem.examples, **settings
+        ).losses
         after, before = max(losses[300:]), max(losses[200:300])
         print(
             f"delay {delay}, {part:.0%} of the limit: the loss {'grows' if after > before else 'falls'}"
@@ -167,8 +170,10 @@ for delay in (0, 4):
 # real, the clock is simulated.
 
 # %%
-server = sources.simulate_server(net, digits, compute_s=(1, 1, 1, 1), rate=0.05, updates=100)
-queue = sources.train_stale(net, digits, delay=3, rate=0.05, steps=103)
+server = sgd_parallelism.simulate_server(
+    net, digits, compute_s=(1, 1, 1, 1), rate=0.05, updates=100
+)
+queue = sgd_parallelism.train_stale(net, digits, delay=3, rate=0.05, steps=103)
 for staleness, count in server.staleness_counts.items():
     print(f"staleness {staleness}: {count:>2} of {server.updates} updates")
 assert server.weights == queue.weights  # bit for bit
@@ -184,7 +189,9 @@ slow_age = helpers.predict(
 slow_age
 
 # %%
-server = sources.simulate_server(net, digits, compute_s=(1, 1, 3), rate=0.05, updates=70)
+server = sgd_parallelism.simulate_server(
+    net, digits, compute_s=(1, 1, 3), rate=0.05, updates=70
+)
 slow_age.reveal(modelled=2 * 3, simulated=server.shares[2].mean_staleness)
 for share in server.shares:
     print(f"worker {share.worker}: {share.updates} updates, {share.mean_staleness:.2f} old")
@@ -201,7 +208,7 @@ for share in server.shares:
 # %% tags=["nbval-ignore-output"]
 threaded = [
     run(net, digits, workers=workers, rate=0.05, updates=100)
-    for run in (sources.run_server, sources.run_hogwild)
+    for run in (sgd_parallelism.run_server, sgd_parallelism.run_hogwild)
     for workers in (1, 2, 4)
 ]
 shown = pd.DataFrame([run.to_dict() for run in threaded])
@@ -220,7 +227,7 @@ assert all(run.final_loss < run.first_loss for run in threaded)
 
 # %%
 for workers in (2, 3, 4):
-    orders = sources.interleave_additions(workers)
+    orders = sgd_parallelism.interleave_additions(workers)
     print(
         f"{workers} threads: {orders.interleavings:,} orders, nothing lost in {orders.lossless_share:.1%}"
     )
@@ -231,9 +238,9 @@ for workers in (2, 3, 4):
 
 # %% tags=["nbval-ignore-output"]
 lost = [
-    sources.count_lost_updates(4, how="read, then write"),
-    sources.count_lost_updates(4, how="in place"),
-    sources.count_lost_updates(4, how="in place", with_lock=True),
+    sgd_parallelism.count_lost_updates(4, how="read, then write"),
+    sgd_parallelism.count_lost_updates(4, how="in place"),
+    sgd_parallelism.count_lost_updates(4, how="in place", with_lock=True),
 ]
 shown = pd.DataFrame([count.to_dict() for count in lost])
 results.printed(shown[["how", "with_lock", "additions", "lost_additions"]])
@@ -258,7 +265,9 @@ sent = helpers.predict(
 sent
 
 # %%
-local = sources.sweep_local(net, digits, workers=4, every=(1, 10, 50), rate=0.1, steps=150)
+local = sgd_parallelism.sweep_local(
+    net, digits, workers=4, every=(1, 10, 50), rate=0.1, steps=150
+)
 weight_bytes = sum(weight.nbytes for weight in net.parameters())
 sent.reveal(modelled=150 / 10 * 2 * 3 / 4 * weight_bytes)
 for run in local.runs:
@@ -286,14 +295,14 @@ assert cheapest.largest_distance > dearest.largest_distance
 # learning rates is an ensemble as well:
 
 # %%
-nets = sources.make_ensemble(8, hidden=16, device=device)
-looped = sources.train_in_loop(nets, digits, rate=0.1, steps=20)
-stacked = sources.train_stacked(nets, digits, rate=0.1, steps=20)
-assert sources.largest_difference(looped, stacked) < 1e-4
+nets = sgd_parallelism.make_ensemble(8, hidden=16, device=device)
+looped = sgd_parallelism.train_in_loop(nets, digits, rate=0.1, steps=20)
+stacked = sgd_parallelism.train_stacked(nets, digits, rate=0.1, steps=20)
+assert sgd_parallelism.largest_difference(looped, stacked) < 1e-4
 
 # %% tags=["nbval-ignore-output"]
 tried = [0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8]
-searched = sources.train_stacked(nets, digits, rate=tried, steps=60)
+searched = sgd_parallelism.train_stacked(nets, digits, rate=tried, steps=60)
 with torch.no_grad():
     found = [
         torch.nn.functional.cross_entropy(each(images), labels).item() for each in searched
@@ -305,9 +314,9 @@ pd.DataFrame({"loss after 60 steps": found}, index=tried).rename_axis("rate").ro
 # then $w$ follows from the time of the loop.
 
 # %% tags=["nbval-ignore-output"]
-overheads = sources.measure_overheads(device=device)
+overheads = sgd_parallelism.measure_overheads(device=device)
 with helpers.Ranks(2) as pool:
-    crossover = sources.sweep_crossover(
+    crossover = sgd_parallelism.sweep_crossover(
         digits,
         nets=16,
         sizes=((16, 32), (64, 64), (256, 128)),
@@ -330,7 +339,7 @@ points = [
     dataclasses.replace(point, modelled_ratio=modelled_ratio(point))
     for point in crossover.points
 ]
-drawn = plotting.draw_crossover(dataclasses.replace(crossover, points=tuple(points)))
+drawn = sgd_parallelism.draw_crossover(dataclasses.replace(crossover, points=tuple(points)))
 alt = (
     "Time over the loop's for three sizes: a stack, modelled and measured, and two processes."
 )
@@ -359,8 +368,8 @@ timing.claim(
 # %%
 a100 = hardware.device("A100 SXM 40 GB")
 work = operations.profile_ops(helpers.LeNet(), (64, 1, 28, 28))
-costs = sources.cost_on_link(
-    sources.sources_of_parallelism(helpers.LeNet(), (64, 1, 28, 28)),
+costs = sgd_parallelism.cost_on_link(
+    sgd_parallelism.sources_of_parallelism(helpers.LeNet(), (64, 1, 28, 28)),
     link="memory of one A100",
     compute_s=(work.forward_flops + work.backward_flops)
     / a100.peak("float32").dense_flops_per_s,

@@ -35,7 +35,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 import helpers
-from helpers import feeding, parallel, plotting, results, units
+from helpers import plotting, results, units
+from helpers.links import Link
+from helpers.studies import input_pipeline
 
 # %% [markdown]
 # ## A slow run with two causes
@@ -46,24 +48,26 @@ from helpers import feeding, parallel, plotting, results, units
 # 20 ms and half a millisecond for each example in it.
 
 # %%
-near_items = feeding.WaitingItems(400, wait_s=0.002)
-fast = feeding.LoaderSettings(batch_size=16, workers=4)
-slow = feeding.LoaderSettings(batch_size=4, workers=1)
+near_items = input_pipeline.WaitingItems(400, wait_s=0.002)
+fast = input_pipeline.LoaderSettings(batch_size=16, workers=4)
+slow = input_pipeline.LoaderSettings(batch_size=4, workers=1)
 
 
 def step_of(settings):
-    return feeding.SleepingAccelerator(step_s=0.020 + 0.0005 * settings.batch_size)
+    return input_pipeline.SleepingAccelerator(step_s=0.020 + 0.0005 * settings.batch_size)
 
 
 def fed(settings):
-    with feeding.workers_end(feeding.make_loader(near_items, settings)) as loader:
-        found = feeding.feed(loader, step_of(settings), steps=20).last
+    with input_pipeline.workers_end(
+        input_pipeline.make_loader(near_items, settings)
+    ) as loader:
+        found = input_pipeline.feed(loader, step_of(settings), steps=20).last
     return settings.batch_size / found.step_s, found.busy_share
 
 
-print("changed:", ", ".join(feeding.changed(fast, slow)))
+print("changed:", ", ".join(input_pipeline.changed(fast, slow)))
 try:
-    feeding.vary(fast, workers=(1, 4), batch_size=(4, 16))
+    input_pipeline.vary(fast, workers=(1, 4), batch_size=(4, 16))
 except ValueError as error:
     print(str(error).partition(";")[0])
 
@@ -73,8 +77,8 @@ except ValueError as error:
 # %% tags=["nbval-ignore-output"]
 four = {
     "fast": fast,
-    "fewer workers": feeding.vary(fast, workers=(1,))[0],
-    "smaller batches": feeding.vary(fast, batch_size=(4,))[0],
+    "fewer workers": input_pipeline.vary(fast, workers=(1,))[0],
+    "smaller batches": input_pipeline.vary(fast, batch_size=(4,))[0],
     "both, the slow run": slow,
 }
 found = {name: fed(each) for name, each in four.items()}
@@ -86,7 +90,7 @@ for name, (per_s, busy_share) in found.items():
 rows = {}
 for name, each in four.items():
     made_s = each.batch_size * near_items.wait_s
-    model = feeding.model_feeding(made_s, step_of(each).step_s, workers=each.workers)
+    model = input_pipeline.model_feeding(made_s, step_of(each).step_s, workers=each.workers)
     rows[name] = {
         "modelled ms a step": 1000 * model.step_s,
         "ms an example": 1000 * model.step_s / each.batch_size,
@@ -108,19 +112,19 @@ pd.DataFrame(rows).T
 
 # %%
 folder = tempfile.TemporaryDirectory()
-files = feeding.write_images(folder.name, images=10, side=384)
+files = input_pipeline.write_images(folder.name, images=10, side=384)
 mean_bytes = sum(path.stat().st_size for path in files) / len(files)
-disk = parallel.Link(bandwidth_bytes_per_s=mean_bytes / 0.008)
-items = feeding.FilesOnOneDisk(files * 8, disk)
-device = feeding.SleepingAccelerator(0.020)
-settings = feeding.LoaderSettings(batch_size=4)
+disk = Link(bandwidth_bytes_per_s=mean_bytes / 0.008)
+items = input_pipeline.FilesOnOneDisk(files * 8, disk)
+device = input_pipeline.SleepingAccelerator(0.020)
+settings = input_pipeline.LoaderSettings(batch_size=4)
 
 # %% tags=["nbval-ignore-output"]
-sweep = feeding.sweep_feeding(
-    items, feeding.vary(settings, workers=(0, 1, 2)), device, steps=13
+sweep = input_pipeline.sweep_feeding(
+    items, input_pipeline.vary(settings, workers=(0, 1, 2)), device, steps=13
 )
 for workers, row in enumerate(sweep.rows):
-    model = feeding.model_feeding(4 * 0.008, 0.020, workers=workers, cores=1)
+    model = input_pipeline.model_feeding(4 * 0.008, 0.020, workers=workers, cores=1)
     shares = (
         f"busy {100 * model.busy_share:.0f} % modelled, {100 * row.busy_share:.0f} % simulated"
     )
@@ -167,7 +171,7 @@ for divided in (False, True):
 
 # %%
 columns = ["device", "devices", "batch_size", "updates", "elapsed_s", "changed", "fair"]
-lecture = feeding.compare_setups(feeding.LECTURE_SETUPS)
+lecture = input_pipeline.compare_setups(input_pipeline.LECTURE_SETUPS)
 results.printed(lecture.table()[columns])
 
 # %% [markdown]
@@ -183,16 +187,20 @@ cable = {
     "link_latency_s": 1e-4,
 }
 costs = {
-    "CPU": feeding.SetupCosts(step_s=0, example_s=1e-3, load_example_s=0.2e-3),
-    "GPU": feeding.SetupCosts(step_s=0.010, example_s=40e-6, load_example_s=0.2e-3, **cable),
+    "CPU": input_pipeline.SetupCosts(step_s=0, example_s=1e-3, load_example_s=0.2e-3),
+    "GPU": input_pipeline.SetupCosts(
+        step_s=0.010, example_s=40e-6, load_example_s=0.2e-3, **cable
+    ),
 }
-base = feeding.Setup("CPU", devices=1, batch_size=128, examples=512, epochs=1)
+base = input_pipeline.Setup("CPU", devices=1, batch_size=128, examples=512, epochs=1)
 
 # %%
-on_cpu, on_gpu = feeding.vary(base, device=("CPU", "GPU"))
-outside = [feeding.vary(each, loading_in_clock=(False,))[0] for each in (on_cpu, on_gpu)]
-two = feeding.vary(outside[1], devices=(2,))[0]
-large = [feeding.vary(each, batch_size=(512,))[0] for each in (outside[1], two)]
+on_cpu, on_gpu = input_pipeline.vary(base, device=("CPU", "GPU"))
+outside = [
+    input_pipeline.vary(each, loading_in_clock=(False,))[0] for each in (on_cpu, on_gpu)
+]
+two = input_pipeline.vary(outside[1], devices=(2,))[0]
+large = [input_pipeline.vary(each, batch_size=(512,))[0] for each in (outside[1], two)]
 chains = {
     "GPU, loading in the clock": [on_cpu, on_gpu],
     "GPU, loading outside": outside,
@@ -202,9 +210,9 @@ chains = {
 rows = {}
 for name, (first, second) in chains.items():
     first_s, second_s = (
-        feeding.model_setup(each, costs[each.device]) for each in (first, second)
+        input_pipeline.model_setup(each, costs[each.device]) for each in (first, second)
     )
-    changed = ", ".join(feeding.changed(first, second))
+    changed = ", ".join(input_pipeline.changed(first, second))
     gain = f"{first_s / second_s:.2f}"
     rows[name] = {"changed": changed, "updates": second.updates, "times as fast": gain}
 pd.DataFrame(rows).T
@@ -218,7 +226,7 @@ setups = dict.fromkeys(each for pair in chains.values() for each in pair)
 with helpers.Ranks(2, device="cpu") as ranks:
     run_s = {
         each: min(
-            feeding.run_sleeping_setup(each, costs[each.device], ranks=ranks)
+            input_pipeline.run_sleeping_setup(each, costs[each.device], ranks=ranks)
             for _ in range(3 if each.device == "GPU" else 1)
         )
         for each in setups
@@ -236,25 +244,29 @@ for name, (first, second) in chains.items():
 
 # %% tags=["nbval-ignore-output"]
 images, labels = next(iter(helpers.make_MNIST_loader(batch_size=1024)))
-own = feeding.Setup(
+own = input_pipeline.Setup(
     "GPU" if torch.cuda.is_available() else "CPU", batch_size=128, examples=1024, epochs=1
 )
-for clock in feeding.vary(own, loading_in_clock=(False, True)):
-    best_s = min(feeding.run_setup(clock, helpers.LeNet, images, labels) for _ in range(2))
+for clock in input_pipeline.vary(own, loading_in_clock=(False, True)):
+    best_s = min(
+        input_pipeline.run_setup(clock, helpers.LeNet, images, labels) for _ in range(2)
+    )
     loading = "with" if clock.loading_in_clock else "without"
     print(f"LeNet, 1,024 digits, {loading} loading: {units.text(best_s, 's')} (measured)")
 
 # %% [markdown]
 # ## Copies ahead, of any loader
 #
-# The lesson's `copied_ahead` takes tensors. `feeding.copy_ahead` takes whatever a loader gives, and a thread of its own asks the loader, so
+# The lesson's `copied_ahead` takes tensors. `input_pipeline.copy_ahead` takes whatever a loader gives, and a thread of its own asks the loader, so
 # that a slow batch does not hold up the copy before it. On a CPU batches pass as they are.
 
 # %% tags=["nbval-ignore-output"]
 there = "cuda" if torch.cuda.is_available() else "cpu"
-pinned = feeding.LoaderSettings(batch_size=16, workers=1, pin_memory=there == "cuda")
-with feeding.workers_end(feeding.make_loader(feeding.FreeItems(64), pinned)) as loader:
-    shapes = {tuple(images.shape) for images, _ in feeding.copy_ahead(loader, there)}
+pinned = input_pipeline.LoaderSettings(batch_size=16, workers=1, pin_memory=there == "cuda")
+with input_pipeline.workers_end(
+    input_pipeline.make_loader(input_pipeline.FreeItems(64), pinned)
+) as loader:
+    shapes = {tuple(images.shape) for images, _ in input_pipeline.copy_ahead(loader, there)}
 print(f"batches of {shapes} on {there}")
 
 # %% [markdown]
@@ -273,14 +285,14 @@ model = make_model()
 optimizer = torch.optim.Adam(model.parameters())
 model(torch.zeros(1, 1, 28, 28)).sum().backward()
 optimizer.step()
-state = feeding.training_state(model, optimizer, step=1)
+state = input_pipeline.training_state(model, optimizer, step=1)
 weight_bytes = sum(weight.nbytes for weight in model.parameters())
-state_bytes = feeding.state_bytes(state)
+state_bytes = input_pipeline.state_bytes(state)
 print(f"weights: {weight_bytes:,} bytes, state: {state_bytes:,} bytes")
 print(f"{state_bytes / weight_bytes:.3f} times")
 
 # %%
-cost = feeding.measure_save(state)
+cost = input_pipeline.measure_save(state)
 parts = {
     "snapshot": cost.snapshot_s,
     "serialise": cost.serialise_s,
@@ -298,9 +310,9 @@ plotting.show(
 # save.
 
 # %% tags=["nbval-ignore-output"]
-disk = parallel.Link(cost.state_bytes / 0.100)
+disk = Link(cost.state_bytes / 0.100)
 ways = ("synchronous", "asynchronous")
-stalls = feeding.measure_stalls(
+stalls = input_pipeline.measure_stalls(
     make_model, ways=ways, saves=3, every=10, step_s=0.020, disk=disk, device="cpu"
 )
 times = {
@@ -309,7 +321,7 @@ times = {
     "interval_s": stalls.interval_s,
 }
 for way in ways:
-    modelled_s = feeding.modelled_stall_s(way, **times)
+    modelled_s = input_pipeline.modelled_stall_s(way, **times)
     print(
         f"{way}: stalls {units.text(modelled_s, 's')} (modelled),",
         f"{units.text(stalls.row(way).stall_s, 's')} (simulated)",
@@ -327,12 +339,12 @@ for way in ways:
 
 # %%
 def save_and_go_on(takes_snapshot):
-    busy = parallel.Link(math.inf, latency_s=0.5)
+    busy = Link(math.inf, latency_s=0.5)
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     weights = [model.weight.detach().clone()]
     with tempfile.TemporaryDirectory() as place:
-        with feeding.Checkpointer(
+        with input_pipeline.Checkpointer(
             place, takes_snapshot=takes_snapshot, disk=busy
         ) as checkpointer:
             for step in (1, 2):
@@ -340,7 +352,7 @@ def save_and_go_on(takes_snapshot):
                 optimizer.step()
                 weights.append(model.weight.detach().clone())
                 if step == 1:
-                    now = feeding.training_state(model, optimizer, step=step)
+                    now = input_pipeline.training_state(model, optimizer, step=step)
                     checkpointer.save(now, step)
         saved = checkpointer.load()
     held = [s for s, each in enumerate(weights) if torch.equal(each, saved["model"]["weight"])]
@@ -373,9 +385,10 @@ minutes = [6.75, 13.5, 27, 54, 108, 216, 432]
 week_s, prices = 7 * day_s, {"save_s": minute_s, "mtbf_s": day_s}
 expected, simulated = [], []
 for each in minutes:
-    expected.append(feeding.expected_run_s(week_s, 60 * each, **prices) / week_s - 1)
+    expected.append(input_pipeline.expected_run_s(week_s, 60 * each, **prices) / week_s - 1)
     runs = [
-        feeding.simulate_run_s(week_s, 60 * each, **prices, seed=seed) for seed in range(60)
+        input_pipeline.simulate_run_s(week_s, 60 * each, **prices, seed=seed)
+        for seed in range(60)
     ]
     simulated.append(sum(runs) / 60 / week_s - 1)
 drawn = plotting.draw_curves(
@@ -399,15 +412,18 @@ plotting.show(drawn, alt=alt)
 
 # %%
 found_s = {
-    "Young 1974": feeding.young_interval_s(minute_s, day_s),
-    "Daly 2006": feeding.daly_interval_s(minute_s, day_s),
-    "exact": feeding.optimal_interval_s(minute_s, day_s),
+    "Young 1974": input_pipeline.young_interval_s(minute_s, day_s),
+    "Daly 2006": input_pipeline.daly_interval_s(minute_s, day_s),
+    "exact": input_pipeline.optimal_interval_s(minute_s, day_s),
 }
 for name, each_s in found_s.items():
     print(f"{name}: {each_s / 60:.1f} minutes")
 for stall_s in (minute_s, minute_s / 100):
-    best_s = feeding.optimal_interval_s(stall_s, day_s)
-    lost = feeding.expected_run_s(week_s, best_s, save_s=stall_s, mtbf_s=day_s) / week_s - 1
+    best_s = input_pipeline.optimal_interval_s(stall_s, day_s)
+    lost = (
+        input_pipeline.expected_run_s(week_s, best_s, save_s=stall_s, mtbf_s=day_s) / week_s
+        - 1
+    )
     print(
         f"a stall of {units.text(stall_s, 's')}: save every {best_s / 60:.1f} minutes,",
         f"and lose {100 * lost:.2f} %",

@@ -87,6 +87,31 @@ for variant in ("lecture", "standard"):
 # %% [markdown]
 # With the ReLU on its logits such a network can never learn again.
 #
+# ## What a step computes in each layer
+#
+# Training also goes backward. For a layer $y = Wx$ the gradient of the weights is one product, $\partial y\,x^T$, and the gradient of the input is
+# another one, $W^T \partial y$, for which the layer before waits. Each of them has as many multiply-accumulates as the forward pass. The first layer has
+# only two products, because nobody asks for the gradient of the digits.
+
+# %%
+step = operations.profile_ops(helpers.LeNet(), (64, 1, 28, 28))
+layers = [row for row in step.layers if row.forward_macs]
+forward = [row.forward_macs for row in layers]
+parts = {
+    "forward: all of inference": forward,
+    "gradient of the weights": forward,
+    "gradient of the input": [row.backward_macs - row.forward_macs for row in layers],
+}
+drawn = plotting.draw_layers(
+    [row.layer for row in layers],
+    parts,
+    unit="MAC",
+    title="Inference is at least a third of training",
+)
+alt = "A bar a layer in three equal parts; conv1 has no gradient of its input."
+plotting.show(drawn, alt=alt)
+
+# %% [markdown]
 # ## What profilers leave behind, and miss
 #
 # A profiler should leave a model as it found it. thop counts LeNet to the last MAC. Look at the model afterwards:

@@ -123,18 +123,3 @@ def lines_touched(checks: Checks) -> None:
     checks.returns(
         "every 16th of 1,024 float16 values", (square.half()[:, ::16],), expected=32, kind=int
     )
-
-
-def in_flight_bytes(checks: Checks) -> None:
-    """Little's law"""
-    checks.returns(
-        "10 GB/s and 100 ns",
-        (10e9, 100e-9),
-        expected=1000.0,
-        kind=(int, float),
-        mistakes={
-            1e17: "If each byte waits longer, more bytes are on their way, so multiply by the latency.",
-            1e-17: "Bytes per second times seconds are bytes, so multiply the two.",
-            15.625: "Return bytes, not lines of 64 bytes.",
-        },
-    )

@@ -35,7 +35,7 @@ _FLAGS = (*native.CPP_FLAGS, "-falign-loops=64", *_WIDEST)
 
 
 @dataclass(frozen=True)
-class Operator:
+class BandwidthKernel:
     """One kernel ready to be called: ``fn`` runs it once and moves ``moved_bytes``. Lesson 01."""
 
     fn: Callable[[], object]
@@ -59,7 +59,7 @@ def arrays(pool: torch.Tensor, working_set_bytes: int, count: int) -> list[torch
     return [pool[index * length : (index + 1) * length] for index in range(count)]
 
 
-def operators(pool: torch.Tensor, working_set_bytes: int) -> dict[str, Operator]:
+def operators(pool: torch.Tensor, working_set_bytes: int) -> dict[str, BandwidthKernel]:
     """Return the kernels of :data:`KERNELS` as PyTorch operators whose arrays together hold ``working_set_bytes``.
 
     Read is a sum (n bytes of one array), write a fill (n), copy 2 n of two arrays, triad ``a = b + 1 c`` 3 n of
@@ -72,11 +72,11 @@ def operators(pool: torch.Tensor, working_set_bytes: int) -> dict[str, Operator]
         return times * _FLOAT_BYTES * len(tensor)
 
     return {
-        "read": Operator(lambda: torch.sum(one, 0, out=total), moves(one, 1)),
-        "write": Operator(lambda: one.fill_(1.0), moves(one, 1)),
-        "copy": Operator(lambda: into.copy_(source), moves(into, 2)),
-        "triad": Operator(lambda: torch.add(b, c, alpha=1.0, out=a), moves(a, 3)),
-        "scale": Operator(lambda: one.mul_(1.0), moves(one, 2)),
+        "read": BandwidthKernel(lambda: torch.sum(one, 0, out=total), moves(one, 1)),
+        "write": BandwidthKernel(lambda: one.fill_(1.0), moves(one, 1)),
+        "copy": BandwidthKernel(lambda: into.copy_(source), moves(into, 2)),
+        "triad": BandwidthKernel(lambda: torch.add(b, c, alpha=1.0, out=a), moves(a, 3)),
+        "scale": BandwidthKernel(lambda: one.mul_(1.0), moves(one, 2)),
     }
 
 

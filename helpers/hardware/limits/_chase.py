@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers import native
+from helpers.checks import boolean, whole_number
 
 LINE_BYTES = 64
 
@@ -102,6 +103,8 @@ def chase_buffer(size_bytes: int, *, huge: bool = True) -> np.ndarray:
     >>> chase_buffer(2**20, huge=False).nbytes
     1048576
     """
+    boolean("huge", huge)
+    whole_number("size_bytes", size_bytes)
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         buffer = np.empty(size_bytes // _ELEMENT_BYTES, dtype=np.uint64)
     else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from helpers import _console as console, native
+from helpers import console, native
 from helpers.hardware._card import MachineCard
 from helpers.hardware._machine import machine_card
 from helpers.hardware.limits import (
@@ -23,7 +23,7 @@ from helpers.hardware.limits import (
     _multiply_adds as multiply_adds,
 )
 from helpers.hardware.limits._bandwidth import KERNELS
-from helpers.hardware.limits._levels import CacheLevel, latency_point
+from helpers.hardware.limits._levels import ProbedCache, latency_point
 from helpers.hardware.limits._passes import TOLERANCE, Key, Stage, agree, fastest_s, in_passes
 from helpers.hardware.limits._results import BandwidthPoint, LatencyPoint, MachineLimits, MemoryLevel
 from helpers.results import cell
@@ -35,7 +35,7 @@ _CONVOLVED = ("float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProbePlan:
     """What a probe may cost: seconds until the last pass begins, the points of its curves, seconds a kernel.
 
     ``products`` is the budget of the matrix products, ``types`` what they are of, ``most_bytes`` the largest buffer.
@@ -51,7 +51,7 @@ class Plan:
     types: Sequence[str] = library.CPU_TYPES
 
 
-def measure_cpu(plan: Plan) -> MachineLimits:
+def measure_cpu(plan: ProbePlan) -> MachineLimits:
     """Return the limits of this processor with as many threads as PyTorch has now; some 7 seconds on 2 cores.
 
     What cannot be measured is None, with a note.
@@ -103,14 +103,14 @@ def track(what: str) -> functools.partial:
     return functools.partial(console.track, description=f"probe: {what}", unit="stage")
 
 
-def _where_from(levels: Sequence[CacheLevel]) -> str:
+def _where_from(levels: Sequence[ProbedCache]) -> str:
     if not levels:
         return "the system lists no caches and the latency curve shows none: main memory is the only level"
     return "the system lists no caches: their sizes are read off the latency curve, good to a factor of two"
 
 
 def _latencies(
-    walker: chase.Walker, plan: Plan, named: Sequence[CacheLevel], sizes_bytes: tuple[int, int], end_s: float
+    walker: chase.Walker, plan: ProbePlan, named: Sequence[ProbedCache], sizes_bytes: tuple[int, int], end_s: float
 ) -> tuple[dict[Key, list[float]], list[str]]:
     """Return the seconds of a load by working set, and notes; ``sizes_bytes`` are the largest one and a line."""
     notes, (most, line_bytes) = [], sizes_bytes
@@ -136,7 +136,7 @@ def _latency_stage(walk: chase.Walk, buffer: np.ndarray, size_bytes: int, line_b
 
 
 def _bandwidth_stages(
-    plan: Plan, levels: Sequence[CacheLevel], most: int, threads: int, notes: list[str]
+    plan: ProbePlan, levels: Sequence[ProbedCache], most: int, threads: int, notes: list[str]
 ) -> list[Stage]:
     """Return a stage for each point of the curves and for each cache; note whose triad it is, or why there is none."""
     pool = bandwidth.pool(most, _CPU)
@@ -192,7 +192,7 @@ def _forms() -> tuple[Mapping[str, multiply_adds.Function], str]:
 
 
 def _compute_stages(
-    plan: Plan, forms: Mapping[str, multiply_adds.Function], threads: int, reasons: dict[str, str]
+    plan: ProbePlan, forms: Mapping[str, multiply_adds.Function], threads: int, reasons: dict[str, str]
 ) -> list[Stage]:
     """Return the stages of the products, of the peaks and of the call's overhead.
 
@@ -294,7 +294,7 @@ def peak_notes(values: Values, compiler_reason: str) -> tuple[str, ...]:
 
 
 def assembled(
-    measured: Measured, *, levels: Sequence[CacheLevel], memory: Memory, notes: Iterable[str]
+    measured: Measured, *, levels: Sequence[ProbedCache], memory: Memory, notes: Iterable[str]
 ) -> MachineLimits:
     """Return the limits: of every quantity the fastest pass; ``unstable`` names what did not repeat within a tenth.
 

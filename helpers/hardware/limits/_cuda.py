@@ -19,7 +19,7 @@ from helpers.hardware.limits import (
     _levels as levels_of,
     _library as library,
 )
-from helpers.hardware.limits._levels import CacheLevel
+from helpers.hardware.limits._levels import ProbedCache
 from helpers.hardware.limits._passes import Key, Stage, in_passes
 from helpers.hardware.limits._results import MachineLimits
 from helpers.timing._runs import run
@@ -29,16 +29,16 @@ _LEAST_BYTES, _LEAST_CURVE_BYTES = 2**14, 2**20
 _OVERHEAD_SHARE = 0.2
 
 
-def cuda_plan() -> cpu.Plan:
+def cuda_plan() -> cpu.ProbePlan:
     """Return the default plan with the types of numbers that a GPU multiplies."""
-    return replace(cpu.Plan(), per_octave=2, least_bytes=_LEAST_BYTES, types=library.CUDA_TYPES)
+    return replace(cpu.ProbePlan(), per_octave=2, least_bytes=_LEAST_BYTES, types=library.CUDA_TYPES)
 
 
-def measure_cuda(device: torch.device, plan: cpu.Plan) -> MachineLimits:
+def measure_cuda(device: torch.device, plan: cpu.ProbePlan) -> MachineLimits:
     """Return the limits of the CUDA ``device``; what is not measured is None, with a note."""
     begin_s, gpus = time.perf_counter(), machine_card().gpus or ()
     gpu = gpus[device.index] if device.index is not None and device.index < len(gpus) else Gpu(str(device), "CUDA")
-    named = (CacheLevel("L2", gpu.l2_bytes, 1),) if gpu.l2_bytes else ()
+    named = (ProbedCache("L2", gpu.l2_bytes, 1),) if gpu.l2_bytes else ()
     free_bytes, _ = torch.cuda.mem_get_info(device)
     most = min(plan.most_bytes, levels_of.largest_bytes(named, 1, free_bytes))
     notes: list[str] = []
@@ -57,13 +57,13 @@ def measure_cuda(device: torch.device, plan: cpu.Plan) -> MachineLimits:
     return cpu.assembled(measured, levels=levels, memory=memory, notes=[*notes, *reasons.values()])
 
 
-def _first_level(found: Sequence[CacheLevel], named: Sequence[CacheLevel]) -> tuple[CacheLevel, ...]:
+def _first_level(found: Sequence[ProbedCache], named: Sequence[ProbedCache]) -> tuple[ProbedCache, ...]:
     """Return the L1 that the curve shows well below the L2 that the driver names; () where it shows none."""
     return tuple(level for level in found[:1] if level.size_bytes < named[0].size_bytes / 8)
 
 
 def _latencies(
-    device: torch.device, plan: cpu.Plan, most: int, end_s: float, notes: list[str]
+    device: torch.device, plan: cpu.ProbePlan, most: int, end_s: float, notes: list[str]
 ) -> tuple[dict[Key, list[float]], dict[str, str]]:
     try:
         walk_s, compiler = cuda_walk(device)
@@ -81,7 +81,7 @@ def _latencies(
 
 
 def _bandwidth_stages(
-    device: torch.device, plan: cpu.Plan, levels: Sequence[CacheLevel], most: int, notes: list[str]
+    device: torch.device, plan: cpu.ProbePlan, levels: Sequence[ProbedCache], most: int, notes: list[str]
 ) -> list[Stage]:
     pool = bandwidth.pool(most, device)
     sizes = levels_of.grid(_LEAST_CURVE_BYTES, most, per_octave=1, dense_until_bytes=0)
@@ -99,7 +99,7 @@ def _bandwidth_stages(
     return stages
 
 
-def _compute_stages(device: torch.device, plan: cpu.Plan, reasons: dict[str, str]) -> list[Stage]:
+def _compute_stages(device: torch.device, plan: cpu.ProbePlan, reasons: dict[str, str]) -> list[Stage]:
     products = [functools.partial(cpu.product_stage, name, device, plan.products, reasons) for name in plan.types]
     return [
         *products,  # of tensor cores, where there are any: they are the peaks, too

@@ -21,7 +21,7 @@ _TOLD_APART = 1.5
 
 
 @dataclass(frozen=True)
-class CacheLevel:
+class ProbedCache:
     """A cache that the probe looks into: what one core reaches, and how many logical processors share it.
 
     ``holds_bytes`` is what the bandwidth shows of that, where it is less than half.
@@ -33,25 +33,25 @@ class CacheLevel:
     holds_bytes: int | None = None
 
 
-def card_levels(card: MachineCard) -> tuple[CacheLevel, ...]:
+def card_levels(card: MachineCard) -> tuple[ProbedCache, ...]:
     """Return the caches for data of ``card``, smallest first: of each level the first sort listed; () if unknown."""
-    levels: dict[int, CacheLevel] = {}
+    levels: dict[int, ProbedCache] = {}
     for cache in card.caches or ():
         if cache.kind != "instruction" and cache.size_bytes and cache.level not in levels:
-            levels[cache.level] = CacheLevel(f"L{cache.level}", cache.size_bytes, cache.shared_by or 1)
+            levels[cache.level] = ProbedCache(f"L{cache.level}", cache.size_bytes, cache.shared_by or 1)
     return tuple(levels[number] for number in sorted(levels))
 
 
-def curve_levels(latencies: Sequence[LatencyPoint], threads: int) -> tuple[CacheLevel, ...]:
+def curve_levels(latencies: Sequence[LatencyPoint], threads: int) -> tuple[ProbedCache, ...]:
     """Return the caches that the latency curve shows, named in order; the last of three or more taken as shared."""
     sizes = find_change_points(latencies) if len(latencies) >= 3 else ()
     return tuple(
-        CacheLevel(f"L{number}", size, threads if number == len(sizes) >= 3 else 1)
+        ProbedCache(f"L{number}", size, threads if number == len(sizes) >= 3 else 1)
         for number, size in enumerate(sizes, start=1)
     )
 
 
-def largest_bytes(levels: Sequence[CacheLevel], threads: int, free_bytes: int | None) -> int:
+def largest_bytes(levels: Sequence[ProbedCache], threads: int, free_bytes: int | None) -> int:
     """Return the largest working set: four times the last cache, at most an eighth of memory and 512 MiB.
 
     The last cache is taken for 32 MiB at least, since a system may list its smaller ones alone. The result is a power
@@ -62,7 +62,7 @@ def largest_bytes(levels: Sequence[CacheLevel], threads: int, free_bytes: int | 
     return 2 ** min(math.ceil(math.log2(_BEYOND_CACHES * last)), int(math.log2(max(2**20, limit))))
 
 
-def too_small(levels: Sequence[CacheLevel], most_bytes: int, threads: int) -> tuple[str, ...]:
+def too_small(levels: Sequence[ProbedCache], most_bytes: int, threads: int) -> tuple[str, ...]:
     """Return a note where the largest working set is under four times what the last cache is known to hold."""
     if not levels:
         return ()
@@ -73,7 +73,7 @@ def too_small(levels: Sequence[CacheLevel], most_bytes: int, threads: int) -> tu
             "figures hold hits in the cache",)  # fmt: skip
 
 
-def total_bytes(level: CacheLevel, threads: int) -> int:
+def total_bytes(level: ProbedCache, threads: int) -> int:
     """Return what ``threads`` threads reach together of a cache, each on a processor of its own."""
     return level.size_bytes * math.ceil(threads / min(threads, level.shared_by))
 
@@ -88,7 +88,7 @@ def grid(least_bytes: int, most_bytes: int, *, per_octave: int, dense_until_byte
     return tuple(round(size) // 64 * 64 for size, within in every.items() if within == 0 or size <= dense_until_bytes)
 
 
-def triad_bytes(levels: Sequence[CacheLevel], index: int, threads: int) -> int:
+def triad_bytes(levels: Sequence[ProbedCache], index: int, threads: int) -> int:
     """Return a working set well inside a cache and well outside the one below: the geometric mean of their sizes.
 
     Both sizes are what all threads reach together; for the first cache it is half of its size.
@@ -99,8 +99,8 @@ def triad_bytes(levels: Sequence[CacheLevel], index: int, threads: int) -> int:
 
 
 def narrowed(
-    levels: Sequence[CacheLevel], inside_bytes_per_s: float, triads: Mapping[int, float], threads: int
-) -> tuple[tuple[CacheLevel, ...], tuple[str, ...]]:
+    levels: Sequence[ProbedCache], inside_bytes_per_s: float, triads: Mapping[int, float], threads: int
+) -> tuple[tuple[ProbedCache, ...], tuple[str, ...]]:
     """Return the levels, the last with what the bandwidth shows that it holds if that is under half, and a note of it.
 
     ``inside_bytes_per_s`` is the triad's rate well inside the last cache, ``triads`` its rate by working set, the
@@ -141,7 +141,7 @@ def latency_point(latencies: Sequence[LatencyPoint], inside: tuple[int, int | No
     return None
 
 
-def disagreements(levels: Sequence[CacheLevel], latencies: Sequence[LatencyPoint]) -> tuple[str, ...]:
+def disagreements(levels: Sequence[ProbedCache], latencies: Sequence[LatencyPoint]) -> tuple[str, ...]:
     """Return a note for each cache at whose size, within a factor of two, the latency does not rise."""
     if len(latencies) < 3:
         return ()

@@ -17,7 +17,7 @@ from dataclasses import field, replace
 from itertools import chain, zip_longest
 from numbers import Real
 
-from helpers._checks import choice, number, numbers, whole_number
+from helpers.checks import choice, number, numbers, whole_number
 from helpers.links import Activity, Timeline
 from helpers.results import Record
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from helpers._checks import members, one_of
+from helpers.checks import members, one_of
 from helpers.plotting._style import CSS_PIXELS_PER_INCH, STYLE_FILE, png
 from helpers.plotting.explorer._formulas import Value, check_formula, evaluate
 

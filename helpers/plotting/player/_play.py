@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from helpers._checks import members, one_of, whole_number
+from helpers.checks import members, one_of, whole_number
 from helpers.plotting._style import CSS_PIXELS_PER_INCH, STYLE_FILE, png
 
 _FOLDER = Path(__file__).parent

@@ -1,10 +1,4 @@
-from ._computing import (
-    attend_in_tiles as attend_in_tiles,
-    gradients_in_tiles as gradients_in_tiles,
-    in_tiles as in_tiles,
-    plain as plain,
-    saved_bytes as saved_bytes,
-)
+from ._computing import in_tiles as in_tiles, saved_bytes as saved_bytes
 from ._kernel import interpret as interpret, kernel_source as kernel_source
 from ._published import (
     FLASH_2_SOURCE as FLASH_2_SOURCE,
@@ -22,3 +16,4 @@ from ._streams import (
     stream as stream,
     tiles_of as tiles_of,
 )
+from .figures import draw_score_tiles as draw_score_tiles

@@ -1,31 +1,16 @@
-"""Attention in plain torch: with its table of scores, and in tiles, forward and backward. Lesson 21."""
+"""Attention in plain torch, in tiles of its table of scores. Lesson 21."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from helpers._checks import boolean, whole_number
+from helpers.checks import boolean, one_of, whole_number
 
 _FORBIDDEN = -math.inf
-
-
-def plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool = False) -> torch.Tensor:
-    """Return attention with its whole table of scores; all are (..., tokens, width).
-
-    The tensors are ``query``, ``key`` and ``value``. With ``causal`` token i looks at the tokens up to i.
-    """
-    boolean("causal", causal)
-    _check(query, key, value, causal)
-    scores = query @ key.mT
-    scores = scores * query.shape[-1] ** -0.5
-    if causal:
-        scores = scores.masked_fill(_later(scores, 0, 0), _FORBIDDEN)
-    return scores.softmax(dim=-1) @ value
 
 
 def in_tiles(
@@ -59,62 +44,9 @@ def in_tiles(
     return torch.cat(outputs, dim=-2), torch.cat(log_sums, dim=-2)
 
 
-def gradients_in_tiles(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, output: torch.Tensor, log_sum: torch.Tensor,
-    gradient: torch.Tensor, *, rows: int = 64, columns: int = 64, causal: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Return the gradients of ``query``, ``key`` and ``value``, from what :func:`in_tiles` returned and the output's.
-
-    It returned ``output`` and ``log_sum`` with the same ``rows``, ``columns`` and ``causal``; ``gradient`` is the
-    output's, in its shape. Every score is computed again (Dao and others, FlashAttention, 2022, algorithm 4).
-    """
-    boolean("causal", causal)
-    rows, columns = _check(query, key, value, causal, rows, columns)
-    scale = query.shape[-1] ** -0.5
-    to_query, to_key, to_value = map(torch.zeros_like, (query, key, value))
-    shared = (gradient * output).sum(dim=-1, keepdim=True)
-    for top in range(0, query.shape[-2], rows):
-        own = (..., slice(top, top + rows), slice(None))
-        for left in _lefts(key, columns, top + rows if causal else None):
-            other = (..., slice(left, left + columns), slice(None))
-            scores = scale * query[own] @ key[other].mT
-            if causal:
-                scores = scores.masked_fill(_later(scores, top, left), _FORBIDDEN)
-            weights = (scores - log_sum[own]).exp()
-            to_value[other] += weights.mT @ gradient[own]
-            to_scores = scale * weights * (gradient[own] @ value[other].mT - shared[own])
-            to_query[own] += to_scores @ key[other]
-            to_key[other] += to_scores.mT @ query[own]
-    return to_query, to_key, to_value
-
-
-class _InTiles(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, how: dict) -> torch.Tensor:
-        output, log_sum = in_tiles(query, key, value, **how)
-        ctx.save_for_backward(query, key, value, output, log_sum)
-        ctx.how = how
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return *gradients_in_tiles(*ctx.saved_tensors, gradient, **ctx.how), None
-
-
-def attend_in_tiles(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, rows: int = 64, columns: int = 64,
-    causal: bool = False,
-) -> torch.Tensor:  # fmt: skip
-    """Return attention as :func:`in_tiles`, for autograd: it keeps inputs, output and one number a token.
-
-    ``query``, ``key``, ``value``, ``rows``, ``columns`` and ``causal`` are those of :func:`in_tiles`.
-    """
-    boolean("causal", causal)
-    return _InTiles.apply(query, key, value, {"rows": rows, "columns": columns, "causal": causal})
-
-
 def saved_bytes(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> int:
     """Return the bytes that autograd keeps for backward of ``function(*tensors)``, each storage once. Lesson 21."""
+    one_of("function", function, Callable, "a function of tensors, such as nn.functional.scaled_dot_product_attention")
     kept = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import os
 
 import torch
 
-from helpers._checks import boolean, whole_number
+from helpers.checks import boolean, whole_number
 from helpers.isolation import run_limited
 from helpers.studies import _triton
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from helpers._checks import boolean, choice, whole_number
+from helpers.checks import boolean, choice, short, whole_number
 from helpers.results import Record
-from helpers.simulators import AddressStream, CacheLevel, join_streams, simulate_caches
+from helpers.studies.simulators import AddressStream, CacheLevel, join_streams, simulate_caches
 
 ORDERS = ("row by row", "products in tiles", "queries outside", "keys outside")
 _NUMBER, _LINE = 4, 64  # bytes of a float32, and of a cache line
@@ -37,10 +37,11 @@ def tiles_of(
     boolean("causal", causal)
     order = choice("order", order, ORDERS[2:])
     tokens, rows, columns = _checked(tokens, rows, columns)
-    own, other = range(tokens // rows), range(tokens // columns)
-    if len(own) * len(other) > _MOST_TILES:
-        raise ValueError(f"{tokens:,} tokens have {len(own) * len(other):,} tiles of {rows} x {columns}, above "
+    count = (tokens // rows) * (tokens // columns)
+    if count > _MOST_TILES:
+        raise ValueError(f"{short(tokens)} tokens have {short(count)} tiles of {rows} x {columns}, above "
                          f"{_MOST_TILES:,}; give fewer tokens or larger tiles")  # fmt: skip
+    own, other = range(tokens // rows), range(tokens // columns)
     found = [(i, j) for i in own for j in other] if order == ORDERS[2] else [(i, j) for j in other for i in own]
     return tuple((i, j) for i, j in found if not causal or j * columns < (i + 1) * rows)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from helpers import _console as console, native, storage
-from helpers._checks import boolean
+from helpers import console, native, storage
+from helpers.checks import boolean
 from helpers.native import _machine_code as machine_code
 from helpers.results import Record, derived, from_dict
 from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, candidates_per_thread, cuda_source

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from helpers import _console as console, hardware, timing
+from helpers import console, hardware, timing
 from helpers.results import Record, row_of
 from helpers.studies.constant_weights._counting import INSTRUCTION_BYTES, WeightCensus, census
 from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, candidates_per_thread

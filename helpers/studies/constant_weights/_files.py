@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers import _console as console, native, storage, units
+from helpers import console, native, storage, units
 from helpers.results import Record
 from helpers.studies.constant_weights._cpp_sources import check_tensors, cpp_source
 from helpers.studies.constant_weights._cuda_sources import THREADS, cuda_declaration, cuda_source, packed_weights
@@ -310,7 +310,7 @@ class _CudaProgram:
     network: Network
     device: torch.device
     placement: str
-    kernel: native.Kernel
+    kernel: native.LoadedKernel
     weights: tuple[torch.Tensor, ...]
 
     def quick(self, x: object, out: object) -> None:

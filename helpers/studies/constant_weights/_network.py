@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers._checks import one_of
+from helpers.checks import members, one_of, whole_number
 
 ACTIVATIONS = ("identity", "relu", "tanh", "sigmoid", "softmax")
 
@@ -317,11 +316,14 @@ def random_network(widths: tuple[int, ...], activations: tuple[str, ...], *, see
     Weights and biases are drawn with ``seed``, uniform within 1 / sqrt(inputs) of zero, as nn.Linear's are at first.
     Raises ValueError for widths and activations that do not fit together. Lesson 17.
     """
-    if len(widths) != len(activations) + 1 or not all(operator.index(width) > 0 for width in widths):
+    members("activations", activations, f"{', '.join(ACTIVATIONS)}", kind=str)
+    for place, width in enumerate(members("widths", widths, "whole numbers")):
+        whole_number(f"widths[{place}]", width)
+    if len(widths) != len(activations) + 1:
         raise ValueError(
             f"{len(activations)} activations need {len(activations) + 1} widths of at least 1, not {widths}"
         )
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(whole_number("seed", seed, at_least=0))
     layers = []
     for (inputs, outputs), activation in zip(itertools.pairwise(widths), activations, strict=True):
         bound = inputs**-0.5
@@ -362,6 +364,7 @@ def error_bound(network: Network, inputs: torch.Tensor, *, precision: str = "fp3
 
 
 def _require_rows(network: Network, inputs: torch.Tensor) -> None:
+    one_of("network", network, Network, "a network of constants, such as standard_network()")
     one_of("inputs", inputs, torch.Tensor, "a tensor of shape (N, inputs)")
     expected = network.layers[0].inputs
     if inputs.dim() != 2 or inputs.shape[1] != expected:

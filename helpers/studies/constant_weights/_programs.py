@@ -150,7 +150,7 @@ class CudaFunction:
     layout: str
     device: torch.device
     program: CudaProgram = field(repr=False)
-    kernel: native.Kernel = field(repr=False)
+    kernel: native.LoadedKernel = field(repr=False)
     weights: Any = field(repr=False)
 
     def __call__(self, inputs: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""How long a convolution takes on one thread, from its shape alone; and which of eight programs to choose for it.
+"""How long a convolution takes on one thread, from its shape alone, by each of eight programs.
 
 ``network_shapes`` and ``random_shapes`` say what is computed, ``ALGORITHMS`` are the programs, ``collect`` times them,
-``fit`` predicts, ``choose`` decides, ``errors`` and ``judge_choices`` judge; ``count_waves`` is a GPU's part of the
-story. The story: SEER (PACT 2021), which does this for cuDNN.
+``fit`` predicts, ``errors`` judges; ``count_waves`` is a GPU's part of the story. The
+story: SEER (PACT 2021), which does this for cuDNN.
 
 A name is imported from its module when it is first used. Lesson 20.
 """

@@ -1,7 +1,7 @@
 from ._algorithms import (
     ALGORITHMS as ALGORITHMS,
     WINOGRAD as WINOGRAD,
-    Work as Work,
+    AlgorithmWork as AlgorithmWork,
     count_work as count_work,
     serving as serving,
     why_not as why_not,
@@ -14,24 +14,18 @@ from ._collecting import (
     recorded_shapes as recorded_shapes,
 )
 from ._judging import (
-    ChoiceQuality as ChoiceQuality,
     PredictionErrors as PredictionErrors,
     Split as Split,
     errors as errors,
     hold_out_networks as hold_out_networks,
-    judge_choices as judge_choices,
     random_split as random_split,
 )
 from ._models import (
     MODELS as MODELS,
     TERMS as TERMS,
-    Choice as Choice,
     Model as Model,
-    NetworkTime as NetworkTime,
     ProgramFit as ProgramFit,
-    choose as choose,
     fit as fit,
-    predict_network as predict_network,
     program_of as program_of,
 )
 from ._shapes import (
@@ -44,7 +38,7 @@ from ._shapes import (
 )
 from ._waves import (
     TITAN_XP as TITAN_XP,
-    Gpu as Gpu,
+    BlockCapacity as BlockCapacity,
     Waves as Waves,
     count_blocks as count_blocks,
     count_waves as count_waves,

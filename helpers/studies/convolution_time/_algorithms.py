@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from helpers._checks import choice, one_of
+from helpers.checks import choice, one_of
 from helpers.operations import profile_ops
 from helpers.results import Record
 from helpers.studies.convolution_time._shapes import ConvolutionShape, one_shape
@@ -41,7 +41,7 @@ _COMPLEX_BYTES, _COMPLEX_PRODUCTS = 8, 4
 _NNPACK_LARGEST_KERNEL = 16
 
 
-class Work(Record):
+class AlgorithmWork(Record):
     """What one program computes and moves for one shape.
 
     ``products`` multiply a number made of the input alone with one made of the weights alone (a complex product is
@@ -191,7 +191,7 @@ class _Program(nn.Module):
         return self.algorithm(x, self.weight, self.shape)
 
 
-def count_work(algorithm: str, shape: ConvolutionShape) -> Work:
+def count_work(algorithm: str, shape: ConvolutionShape) -> AlgorithmWork:
     """Return the products of ``algorithm`` for ``shape``, and what its operators multiply and move, run on meta.
 
     What a library does inside one operator (reordering, packing) is not seen. Raises ValueError for an unknown
@@ -199,12 +199,12 @@ def count_work(algorithm: str, shape: ConvolutionShape) -> Work:
     """
     why = why_not(algorithm, shape)
     if algorithm == "nnpack":
-        return Work(algorithm, None, None, None)
+        return AlgorithmWork(algorithm, None, None, None)
     if why:
         raise ValueError(f"{algorithm} does not serve this shape: {why}; take one of {', '.join(serving(shape))}")
     run = "direct" if algorithm == "channels_last" else algorithm  # its operands are stored so, and not copied
     counted = profile_ops(_Program(run, shape), shape.input_size)
-    return Work(
+    return AlgorithmWork(
         algorithm=algorithm,
         products=_products(algorithm, shape),
         macs=counted.forward_macs,

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from helpers import _console as console, isolation, native, stack, timing
-from helpers._checks import choice, members, named, number
+from helpers import console, isolation, native, timing
+from helpers.checks import choice, members, named, number
 from helpers.hardware.limits import _multiply_adds as multiply_adds
 from helpers.results import Record
+from helpers.studies import stack
 from helpers.studies.convolution_time._algorithms import ALGORITHMS, why_not
 from helpers.studies.convolution_time._judging import PredictionErrors, errors
 from helpers.studies.convolution_time._models import own_program_of

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
 
-from helpers._checks import members, named, number, numbers, short
+from helpers.checks import named, number, numbers
 from helpers.results import Record
 from helpers.studies.convolution_time._shapes import ConvolutionShape, shapes_of
-
-_WRONG_SHARE = 0.10  # SEER's rule: a choice is wrong that is more than 10 % slower than the best measured
 
 
 class PredictionErrors(Record):
@@ -28,21 +25,6 @@ class PredictionErrors(Record):
     rmspe_share: float
     worst_share: float
     total_share: float
-
-
-class ChoiceQuality(Record):
-    """How good chosen algorithms are by their measured times.
-
-    ``hits_share`` of the shapes are within the allowed share of the fastest; ``regret_ratio`` is the total time of the
-    chosen over that of the fastest, ``worst_ratio`` the same of the worst shape. Lesson 20.
-    """
-
-    shapes: int
-    hits_share: float
-    regret_ratio: float
-    worst_ratio: float
-    chosen_s: float
-    fastest_s: float
 
 
 class Split(Record):
@@ -70,38 +52,6 @@ def errors(predicted_s: Sequence[float], measured_s: Sequence[float]) -> Predict
         rmspe_share=float(np.sqrt((relative**2).mean())),
         worst_share=float(relative[np.abs(relative).argmax()]),
         total_share=float(predicted.sum() / measured.sum() - 1),
-    )
-
-
-def judge_choices(
-    chosen: Sequence[str], times_s: Mapping[str, Sequence[float]], *, within_share: float = _WRONG_SHARE
-) -> ChoiceQuality:
-    """Return hits and regret of ``chosen``, an algorithm a shape, by ``times_s``: each algorithm's times, one a shape.
-
-    A choice hits when it takes at most ``within_share`` longer than the fastest: 0.1, SEER's rule, unless given. A time
-    that was not measured is NaN. Judge by times other than those that chose: the least of noisy times is too small.
-    Raises TypeError or ValueError for two lengths, or a choice that was not measured.
-    """
-    names = members("chosen", chosen, "names", kind=str)
-    within = number("within_share", within_share, at_least=0)
-    rows = {name: np.asarray(row, dtype=float) for name, row in named("times_s", times_s, "times").items()}
-    wrong = next((name for name, row in rows.items() if row.shape != (len(names),)), None)
-    if wrong is not None or not names:
-        raise ValueError(f"{len(names)} shapes are chosen for, and times_s[{short(wrong)}] has "
-                         f"{'no shape' if wrong is None else len(rows[wrong])}; give each algorithm one time a shape, "
-                         "NaN where it was not measured")  # fmt: skip
-    taken = np.array([rows[name][place] if name in rows else math.nan for place, name in enumerate(names)])
-    if np.isnan(taken).any():
-        place = int(np.isnan(taken).argmax())
-        raise ValueError(f"chosen[{place}]={names[place]!r} was not measured; choose among the algorithms that were")
-    fastest = np.nanmin(np.array(list(rows.values())), axis=0)
-    return ChoiceQuality(
-        shapes=len(names),
-        hits_share=float((taken <= (1 + within) * fastest).mean()),
-        regret_ratio=float(taken.sum() / fastest.sum()),
-        worst_ratio=float((taken / fastest).max()),
-        chosen_s=float(taken.sum()),
-        fastest_s=float(fastest.sum()),
     )
 
 

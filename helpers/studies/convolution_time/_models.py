@@ -13,13 +13,10 @@ from dataclasses import field
 from typing import Any
 
 import numpy as np
-from torch import nn
 
-from helpers import steps
-from helpers._checks import choice, members, named, numbers, short
+from helpers.checks import choice, members, numbers
 from helpers.results import Record
-from helpers.studies.convolution_time._algorithms import ALGORITHMS, why_not
-from helpers.studies.convolution_time._shapes import FLOAT_BYTES, ConvolutionShape, network_shapes, one_shape, shapes_of
+from helpers.studies.convolution_time._shapes import FLOAT_BYTES, ConvolutionShape, one_shape, shapes_of
 
 MODELS = ("flops", "roofline", "log_linear", "physical", "boosting", "physical_boosting")
 # What a program may do a number of times, each time at the same cost: no cost is negative.
@@ -277,104 +274,6 @@ _FITS: dict[str, Callable[..., tuple[Predict, tuple[ProgramFit, ...]]]] = {
 
 
 # What is decided by it.
-
-
-class Choice(Record):
-    """The algorithm with the shortest predicted time; ``all_predicted_s`` has those that serve. Lesson 20."""
-
-    algorithm: str
-    predicted_s: float
-    all_predicted_s: Mapping[str, float]
-
-
-class LayerTime(Record):
-    """One convolution of a network: its chosen algorithm and time; None where nothing was measured. Lesson 20."""
-
-    layer: str
-    algorithm: str
-    predicted_s: float
-    measured_s: float | None
-    error_share: float | None
-
-
-class NetworkTime(Record):
-    """The convolutions of a network, one after another; ``error_share`` is predicted over measured, less one.
-
-    The sum's error is smaller than its layers': they err in both directions. ``left_out`` is not in it. Lesson 20.
-    """
-
-    network: str
-    predicted_s: float
-    measured_s: float | None
-    error_share: float | None
-    left_out: tuple[str, ...]
-    layers: tuple[LayerTime, ...]
-
-
-def choose(shape: ConvolutionShape, models: Mapping[str, Model]) -> Choice:
-    """Return the algorithm that is predicted fastest for ``shape``; ``models`` maps names to fitted models.
-
-    An algorithm of :data:`ALGORITHMS` that does not serve the shape is left out. Raises TypeError or ValueError for
-    what is no such mapping, and where none serves.
-    """
-    (found,) = _choices([one_shape(shape)], models)
-    return found
-
-
-def _choices(shapes: Sequence[ConvolutionShape], models: Mapping[str, Model]) -> list[Choice]:
-    """Choose for each shape; a model predicts all of its shapes at once."""
-    for name, model in named("models", models, "fitted models").items():
-        if not isinstance(model, Model):
-            raise TypeError(f"models[{name!r}] is {short(model)}; give what fit(...) returned")
-    predicted: list[dict[str, float]] = [{} for _ in shapes]
-    for name, model in models.items():
-        served = [place for place, shape in enumerate(shapes) if name not in ALGORITHMS or not why_not(name, shape)]
-        if served:
-            for place, seconds in zip(served, model.predict([shapes[place] for place in served]), strict=True):
-                predicted[place][name] = float(seconds)
-    if not all(predicted):
-        unserved = shapes[predicted.index({})]
-        known = ", ".join(models) or "no models"
-        raise ValueError(f"none of {known} serves {short(unserved)}; give a model of 'direct' too")
-    fastest = [min(times_s, key=times_s.__getitem__) for times_s in predicted]
-    return [Choice(name, times_s[name], times_s) for name, times_s in zip(fastest, predicted, strict=True)]
-
-
-def predict_network(
-    model: nn.Module,
-    shape: steps.Inputs,
-    *,
-    models: Mapping[str, Model] | Model,
-    measured_s: Sequence[float] | None = None,
-) -> NetworkTime:
-    """Return the predicted time of a network's convolutions, one by one and in sum; the network does not run.
-
-    ``model`` and ``shape`` are as for :func:`network_shapes`; ``models`` as for :func:`choose`, or one fitted model.
-    ``measured_s`` are the times of its convolutions in the order of their calls, to give the errors.
-
-    Raises as :func:`network_shapes` and :func:`choose`, and ValueError for another number of times.
-    """
-    network = network_shapes(model, shape)
-    found = _choices(network.shapes, {models.name: models} if isinstance(models, Model) else models)
-    times_s: list[float | None] = [None] * len(found)
-    if measured_s is not None:
-        times_s = [*numbers("measured_s", measured_s, above=0)]
-        if len(times_s) != len(found):
-            raise ValueError(f"{network.network} calls {len(found)} convolutions that are predicted, and measured_s "
-                             f"has {len(times_s)} times; give one a call, in the order of network_shapes")  # fmt: skip
-    total_s = None if measured_s is None else sum(times_s)
-    predicted_s = sum(chosen.predicted_s for chosen in found)
-    return NetworkTime(
-        network=network.network,
-        predicted_s=predicted_s,
-        measured_s=total_s,
-        error_share=_error(predicted_s, total_s),
-        left_out=network.left_out,
-        layers=tuple(
-            LayerTime(layer.layer, chosen.algorithm, chosen.predicted_s, time_s, _error(chosen.predicted_s, time_s))
-            for layer, chosen, time_s in zip(network.layers, found, times_s, strict=True)
-        ),
-    )
 
 
 def _error(predicted_s: float, measured_s: float | None) -> float | None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from helpers import steps
-from helpers._checks import members, one_of, whole_number
+from helpers.checks import members, one_of, whole_number
 from helpers.results import Record
 from helpers.units import flops_from_macs
 

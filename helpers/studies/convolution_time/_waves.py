@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from helpers._checks import one_of, whole_number
+from helpers.checks import one_of, whole_number
 from helpers.results import Record
 from helpers.studies.convolution_time._shapes import ConvolutionShape, one_shape
 
@@ -16,7 +16,7 @@ WARP_THREADS = 32
 _REGISTERS_AT_ONCE = 256  # a warp is given registers in such units
 
 
-class Gpu(Record):
+class BlockCapacity(Record):
     """What a GPU has for the blocks of a kernel; all but ``multiprocessors`` is what one of these has. Lesson 20."""
 
     name: str
@@ -27,7 +27,7 @@ class Gpu(Record):
     blocks: int
 
 
-TITAN_XP = Gpu("TITAN Xp", 30, registers=65_536, shared_bytes=98_304, threads=2_048, blocks=32)
+TITAN_XP = BlockCapacity("TITAN Xp", 30, registers=65_536, shared_bytes=98_304, threads=2_048, blocks=32)
 
 
 class Waves(Record):
@@ -62,7 +62,7 @@ def count_waves(
     threads: int,
     registers: int,
     shared_bytes: int,
-    gpu: Gpu = TITAN_XP,
+    gpu: BlockCapacity = TITAN_XP,
     tile_positions: int = 128,
     tile_channels: int = 32,
 ) -> Waves:
@@ -76,7 +76,7 @@ def count_waves(
     Raises TypeError or ValueError for no whole numbers, and for a block that does not fit on a multiprocessor.
     Lesson 20.
     """
-    one_of("gpu", gpu, Gpu, "a Gpu")
+    one_of("gpu", gpu, BlockCapacity, "a Gpu")
     warps = math.ceil(whole_number("threads", threads) / WARP_THREADS)
     warp_registers = WARP_THREADS * whole_number("registers", registers)
     block_registers = warps * math.ceil(warp_registers / _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE

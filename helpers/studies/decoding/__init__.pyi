@@ -7,13 +7,6 @@ from ._counting import (
     read_bytes as read_bytes,
     stored_bytes as stored_bytes,
 )
-from ._figures import (
-    cache_frames as cache_frames,
-    draw_acceptance as draw_acceptance,
-    draw_batches as draw_batches,
-    draw_rows as draw_rows,
-    explore_step as explore_step,
-)
 from ._generating import (
     Draft as Draft,
     Generated as Generated,
@@ -31,3 +24,10 @@ from ._published import (
     DecodingRate as DecodingRate,
 )
 from ._serving import Pages as Pages, Schedule as Schedule, count_pages as count_pages, schedule as schedule
+from .figures import (
+    cache_frames as cache_frames,
+    draw_acceptance as draw_acceptance,
+    draw_batches as draw_batches,
+    draw_rows as draw_rows,
+    explore_step as explore_step,
+)

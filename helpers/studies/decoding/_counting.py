@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from helpers._checks import choice, whole_number
+from helpers.checks import choice, one_of, whole_number
 from helpers.models import Decoder
 from helpers.results import Record
 from helpers.units import flops_from_macs
 
 _GROUP = 32  # weights of 4 bits that share a scale and a zero
 _BITS = (32, 16, 8, 4)
+_A_CONFIG = "the shapes of a model, as a Config, such as config_of(model)"
 
 
 class Config(Record):
@@ -116,6 +117,7 @@ def read_bytes(config: Config, *, bits: int = 16, gpus: int = 1) -> int:
     Of that table a step reads one row for each text, which is left out. ``bits`` and ``gpus`` as in
     :func:`stored_bytes`. Lesson 22.
     """
+    one_of("config", config, Config, _A_CONFIG)
     bits, gpus = choice("bits", bits, _BITS), whole_number("gpus", gpus)
     matrices = [(config.vocabulary, config.width, 1)]
     for outputs, inputs, by_outputs in config.products:
@@ -141,6 +143,7 @@ def count_step(
     ``cache_number_bytes``, by default 4 with weights of 32 bits and otherwise 2. FLOPs are those of the matrices and of
     attention's two products. Lesson 22.
     """
+    one_of("config", config, Config, _A_CONFIG)
     batch, tokens = whole_number("batch", batch), whole_number("tokens", tokens, at_least=0)
     number_bytes = max(2, bits // 8) if cache_number_bytes is None else whole_number("bytes", cache_number_bytes)
     macs = config.layers * config.block_weights + config.table_weights + 2 * config.layers * config.width * tokens

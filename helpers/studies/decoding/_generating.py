@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from helpers._checks import boolean, number, one_of, whole_number
+from helpers.checks import boolean, number, one_of, whole_number
 from helpers.models import Decoder
 from helpers.results import Record
 

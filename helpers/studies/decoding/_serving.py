@@ -5,10 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from helpers._checks import choice, whole_number
+from helpers.checks import choice, members, whole_number
 from helpers.results import Record
 
 POLICIES = ("static", "continuous")
+_MOST_PLACES = 10**6
 
 
 class Pages(Record):
@@ -49,7 +50,7 @@ def schedule(lengths: Sequence[int], *, places: int, policy: str) -> Schedule:
     With "continuous" a text starts in a place as soon as one is free (Yu and others, Orca, OSDI 2022). Prompts cost no
     step.
     """
-    places, lengths = whole_number("places", places), _lengths(lengths)
+    places, lengths = whole_number("places", places, at_most=_MOST_PLACES), _lengths(lengths)
     policy = choice("policy", policy, POLICIES)
     spans, free, start = [], [(0, place) for place in range(places)], 0
     for number, length in enumerate(lengths):
@@ -65,7 +66,8 @@ def schedule(lengths: Sequence[int], *, places: int, policy: str) -> Schedule:
 
 
 def _lengths(lengths: Sequence[int]) -> list[int]:
-    found = [whole_number("length", length) for length in lengths]
+    given = members("lengths", lengths, "whole numbers")
+    found = [whole_number(f"lengths[{place}]", length) for place, length in enumerate(given)]
     if not found:
         raise ValueError("lengths is empty; give the tokens of at least one text")
     return found

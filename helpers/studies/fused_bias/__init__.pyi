@@ -14,8 +14,8 @@ from ._convnet import (
 from ._counting import (
     KernelModel as KernelModel,
     KernelTraffic as KernelTraffic,
-    Traffic as Traffic,
     TrafficModel as TrafficModel,
+    VariantTraffic as VariantTraffic,
     bandwidth_at as bandwidth_at,
     model_time as model_time,
     traffic as traffic,
@@ -23,12 +23,9 @@ from ._counting import (
 from ._measuring import (
     KernelComparison as KernelComparison,
     KernelComparisons as KernelComparisons,
-    LayerTime as LayerTime,
-    LayerTimes as LayerTimes,
     StoryFigures as StoryFigures,
     StoryRow as StoryRow,
     measure_kernels as measure_kernels,
-    measure_layer as measure_layer,
     measure_reductions as measure_reductions,
     measure_story as measure_story,
 )
@@ -50,3 +47,4 @@ from ._variants import (
     missing as missing,
     reduction as reduction,
 )
+from .figures import Kernel as Kernel, draw_kernels as draw_kernels

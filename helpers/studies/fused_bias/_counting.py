@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from helpers.checks import one_of
 from helpers.hardware.limits._results import MachineLimits
 from helpers.results import Record
 from helpers.studies.fused_bias._variants import VARIANTS
@@ -60,7 +61,7 @@ class KernelTraffic(Record):
         return self.read_bytes + self.written_bytes
 
 
-class Traffic(Record):
+class VariantTraffic(Record):
     """The kernels of a variant beside its convolution, in their order, for an activation of ``shape``. Lesson 18."""
 
     variant: str
@@ -117,7 +118,7 @@ class TrafficModel(Record):
 
 def traffic(
     variant: str, shape: Sequence[int], dtype: torch.dtype = torch.float32, *, phase: str = "forward"
-) -> Traffic:
+) -> VariantTraffic:
     """Return what the bias and the ReLU of ``variant`` read and write for an activation of ``shape`` (N, C, ...).
 
     Counted is what the program names: each kernel reads its operands once and writes its result once; the line that a
@@ -141,7 +142,7 @@ def traffic(
         raise TypeError(f"dtype is one of torch's, such as torch.float32; got {dtype!r}")
     whole, bias = math.prod(sizes) * dtype.itemsize, sizes[1] * dtype.itemsize
     kernels = tuple(_counted(step, whole, bias) for step in _STEPS[variant, phase])
-    return Traffic(variant, phase, sizes, str(dtype).removeprefix("torch."), kernels)
+    return VariantTraffic(variant, phase, sizes, str(dtype).removeprefix("torch."), kernels)
 
 
 def _counted(step: _Step, whole: int, bias: int) -> KernelTraffic:
@@ -149,7 +150,7 @@ def _counted(step: _Step, whole: int, bias: int) -> KernelTraffic:
     return KernelTraffic(step.kernel, read, written, read if step.in_place else read + written)
 
 
-def model_time(counted: Traffic, limits: MachineLimits) -> TrafficModel:
+def model_time(counted: VariantTraffic, limits: MachineLimits) -> TrafficModel:
     """Return the time that the counted bytes take within the measured ``limits`` of a machine.
 
     Each kernel moves its bytes at the bandwidth of the probe's kernel that moves bytes in the same way (a sum for
@@ -198,6 +199,7 @@ def bandwidth_at(limits: MachineLimits, working_set_bytes: float, *, by: str) ->
 
     ``by`` is "read", "write", "copy", "triad" or "scale"; outside the measured sizes the nearest one counts. Lesson 18.
     """
+    one_of("limits", limits, MachineLimits, "a machine's limits, such as helpers.hardware.probe()")
     points = sorted(limits.bandwidths, key=lambda point: point.working_set_bytes)
     sizes = np.log([point.working_set_bytes for point in points])
     rates = np.log([getattr(point, f"{by}_bytes_per_s") for point in points])

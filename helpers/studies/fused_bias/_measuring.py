@@ -8,53 +8,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch.nn import functional
 
 from helpers import profiling, timing
-from helpers._checks import boolean
+from helpers.checks import boolean
 from helpers.hardware.limits._results import MachineLimits
 from helpers.results import Record, row_of
 from helpers.studies.fused_bias import _convnet as convnet, _operators as operators, _variants as variants
 from helpers.studies.fused_bias._counting import model_time, traffic
 
 STORY_BATCHES = (100, 1000)
-_TIMED = ("separate", "broadcast", "in-place", "native", "post-op", "one-pass")
 _FLOAT_BYTES = 4
 _PRECISION = 0.1  # as well as a ratio of the kernels must be known beside a model of their bytes
 _BIAS = 1e-3  # so small that a value which it is added to many thousand times stays finite
-
-
-class LayerTime(Record):
-    """One layer by one variant. ``convolution_ratio`` is its time over the bare convolution's, with its interval.
-
-    Lesson 18.
-    """
-
-    layer: str
-    batch: int
-    variant: str
-    median_s: float
-    convolution_ratio: float
-    low_ratio: float
-    high_ratio: float
-
-
-class LayerTimes(Record):
-    """A layer of :class:`Convnet`, forward: ``separate_per_fused_ratio`` is of "separate" over "post-op", in turns.
-
-    ``bias_share`` is the part of the separate layer that is not convolution: the bias and the ReLU. Lesson 18.
-    """
-
-    layer: str
-    batch: int
-    device: str
-    threads: int
-    convolution_s: float
-    separate_per_fused_ratio: float
-    bias_share: float
-    stable: bool
-    reason: str
-    variants: tuple[LayerTime, ...]
 
 
 class KernelComparison(Record):
@@ -112,48 +77,6 @@ class StoryFigures(Record):
     threads: int
     rows: tuple[StoryRow, ...]
     profile: profiling.KernelTable
-
-
-def measure_layer(
-    index: int,
-    *,
-    batch: int,
-    device: str | torch.device | None = None,
-    budget_s: float = 3.0,
-    clock: Callable[[], float] = time.perf_counter,
-) -> LayerTimes:
-    """Return the forward times of layer ``index`` (0 to 2) of :class:`Convnet` by every variant that can run.
-
-    ``batch`` random images on ``device`` (by default CUDA if there is one) go through all in turns for ``budget_s``
-    seconds, with the bare convolution as the baseline, then through "post-op" and "separate" for half as long;
-    "compiled" is left out. "Fused" is "post-op". Call ``steady_allocator()`` first on a CPU; ``clock`` as in
-    :func:`timing.compare`, here and below. Raises ValueError for an unknown layer or batch, RuntimeError where
-    "post-op" cannot run, whose ratio is the point.
-    """
-    if index not in range(3):
-        raise ValueError(f"the net has the layers 0, 1 and 2, not {index!r}")
-    chosen = _device(device)
-    x, weight, bias = _layer_inputs(index, batch, chosen)
-    reason = variants.missing("post-op", chosen)
-    if reason:
-        raise RuntimeError(f"{reason}, so there is no fused convolution to compare with")
-    names = [name for name in _TIMED if not variants.missing(name, chosen)]
-    runs = {"convolution": functools.partial(functional.conv2d, x, weight, padding=1)}
-    runs |= {name: functools.partial(variants.layer(name), x, weight, bias) for name in names}
-    with torch.no_grad():
-        found = timing.compare(runs, device=chosen.type, budget_s=budget_s, clock=clock)
-        pair = timing.compare({name: runs[name] for name in ("post-op", "separate")}, device=chosen.type,
-                              budget_s=budget_s / 2, clock=clock)  # fmt: skip
-    layer = f"{convnet.CHANNELS[index]} to {convnet.CHANNELS[index + 1]}, {x.shape[2]} x {x.shape[3]}"
-    rows = tuple(LayerTime(layer, batch, row.name, row.median_s, row.time_ratio, row.low_ratio, row.high_ratio)
-                 for row in found.candidates if row.name != "convolution")  # fmt: skip
-    return LayerTimes(
-        layer=layer, batch=batch, device=found.device, threads=found.threads,
-        convolution_s=found.candidate("convolution").median_s,
-        separate_per_fused_ratio=pair.candidate("separate").time_ratio,
-        bias_share=1 - 1 / found.candidate("separate").time_ratio, stable=found.stable and pair.stable,
-        reason=found.reason or pair.reason, variants=rows,
-    )  # fmt: skip
 
 
 def measure_kernels(

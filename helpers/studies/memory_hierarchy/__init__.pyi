@@ -1,4 +1,12 @@
-from ._figures import (
+from ._gpus import (
+    GPU_WAITS as GPU_WAITS,
+    GPU_WAITS_SOURCE as GPU_WAITS_SOURCE,
+    GpuWait as GpuWait,
+    gpu_limits as gpu_limits,
+    gpu_wait as gpu_wait,
+)
+from ._measuring import Waits as Waits, measure_waits as measure_waits
+from .figures import (
     draw_chases as draw_chases,
     draw_gpus as draw_gpus,
     draw_lines as draw_lines,
@@ -8,11 +16,3 @@ from ._figures import (
     draw_waits as draw_waits,
     explore_threads as explore_threads,
 )
-from ._gpus import (
-    GPU_WAITS as GPU_WAITS,
-    GPU_WAITS_SOURCE as GPU_WAITS_SOURCE,
-    GpuWait as GpuWait,
-    gpu_limits as gpu_limits,
-    gpu_wait as gpu_wait,
-)
-from ._measuring import Waits as Waits, measure_waits as measure_waits

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from helpers import _console as console, native
+from helpers import console, native
 from helpers.results import Record
 
 LINE_BYTES = 64
 
 _LOADS = 4_000  # of a run, so short that many runs end before another program gets the core
 _RUNS = 25
+_GATHERED = 100_000  # lines of a run, so many that the first waits, which overlap with none before them, do not count
 _MOST_WARMING = 2**20
 _HELD_RATIO = 1.5  # a flushed load takes so many times as long where a cache held the line before
 _REPEATS_RATIO = 1.25
@@ -21,6 +22,7 @@ _REPEATS_RATIO = 1.25
 Walk = Callable[[np.ndarray, int, int], int]
 Link = Callable[[np.ndarray, np.random.Generator], object]
 InOrder = Callable[[np.ndarray, int], object]
+Gather = Callable[[np.ndarray, np.ndarray], object]
 Flush = Callable[[np.ndarray], object]
 
 
@@ -28,8 +30,9 @@ class Waits(Record):
     """The seconds of one load by the size of its buffer, in ``sizes_bytes``: the fastest run of each.
 
     ``chase_s`` is a load of a chase that goes round and round, ``flushed_s`` one directly after the whole buffer was
-    thrown out of every cache, ``in_order_s`` one of a loop over all lines in the order of their addresses. A tuple is
-    empty where it was not measured. ``stable`` says that the passes agree within a quarter in the smallest and in the
+    thrown out of every cache, ``in_order_s`` one of a loop over all lines in the order of their addresses, and
+    ``gathered_s`` one of a loop over lines in a random order that is given beforehand. A tuple is empty where it was
+    not measured. ``stable`` says that the passes agree within a quarter in the smallest and in the
     largest buffer, which the claims of lesson 01 compare. Lesson 01.
     """
 
@@ -37,6 +40,7 @@ class Waits(Record):
     chase_s: tuple[float, ...]
     flushed_s: tuple[float, ...] = ()
     in_order_s: tuple[float, ...] = ()
+    gathered_s: tuple[float, ...] = ()
     stable: bool = False
 
     @property
@@ -66,14 +70,16 @@ def measure_waits(
     sizes_bytes: Sequence[int],
     flush: Flush | None = None,
     in_order: InOrder | None = None,
+    gather: Gather | None = None,
     passes: int = 2,
 ) -> dict[str, Waits]:
     """Return the waits in each of ``buffers`` (lines, 8), measured in turns at each size, in ``passes`` passes.
 
     ``link(lines, generator)`` joins the first lines of a buffer into one cycle, and ``walk(lines, line, loads)``
     follows it and returns where it has come to; ``in_order(lines, times)`` reads one element from each line, so many
-    times over. With ``flush``, such as :func:`helpers.hardware.flush_caches`, the chase is repeated on lines that it has
-    thrown out of every cache; where it raises NativeError, ``flushed_s`` is empty. Lesson 01.
+    times over; ``gather(lines, order)`` reads one from each of the lines whose numbers ``order`` holds. With ``flush``,
+    such as :func:`helpers.hardware.flush_caches`, the chase is repeated on lines that it has thrown out of every cache;
+    where it raises NativeError, ``flushed_s`` is empty. Lesson 01.
     """
     can_flush = flush is not None and _can(flush)
     found_s: dict[tuple[str, str, int], list[float]] = {}
@@ -86,6 +92,8 @@ def measure_waits(
                 measured["flushed"] = _flushed_s(walk, lines, flush)
             if in_order is not None:
                 measured["in order"] = _in_order_s(in_order, lines)
+            if gather is not None:
+                measured["gathered"] = _gathered_s(gather, lines, np.random.default_rng(size_bytes + 1))
             for what, seconds in measured.items():
                 found_s.setdefault((name, what, size_bytes), []).append(seconds)
     return {name: _waits(name, sizes_bytes, found_s) for name in buffers}
@@ -94,7 +102,7 @@ def measure_waits(
 def _waits(name: str, sizes_bytes: Sequence[int], found_s: Mapping[tuple[str, str, int], Sequence[float]]) -> Waits:
     curves = [
         tuple(min(found_s[name, what, size]) for size in sizes_bytes if (name, what, size) in found_s)
-        for what in ("chase", "flushed", "in order")
+        for what in ("chase", "flushed", "in order", "gathered")
     ]
     compared = (
         passes for key, passes in found_s.items() if key[0] == name and key[2] in (min(sizes_bytes), max(sizes_bytes))
@@ -143,4 +151,16 @@ def _in_order_s(in_order: InOrder, lines: np.ndarray) -> float:
         begin_s = time.perf_counter()
         in_order(lines, times)
         fastest_s = min(fastest_s, (time.perf_counter() - begin_s) / (times * len(lines)))
+    return fastest_s
+
+
+def _gathered_s(gather: Gather, lines: np.ndarray, random: np.random.Generator) -> float:
+    """Return the seconds of a load from lines in a known random order, none of which an earlier run has read."""
+    order = random.permutation(len(lines))
+    begins = range(0, len(order) - _GATHERED + 1, _GATHERED)[:_RUNS]
+    fastest_s = np.inf
+    for piece in [order[begin : begin + _GATHERED] for begin in begins] or [order]:
+        begin_s = time.perf_counter()
+        gather(lines, piece)
+        fastest_s = min(fastest_s, (time.perf_counter() - begin_s) / len(piece))
     return fastest_s

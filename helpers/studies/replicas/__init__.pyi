@@ -10,5 +10,6 @@ from ._measuring import (
     measure_ladder as measure_ladder,
     measure_small_nets as measure_small_nets,
 )
-from ._problem import Observable as Observable, Problem as Problem, make_problem as make_problem
+from ._problem import FitProblem as FitProblem, Observable as Observable, make_problem as make_problem
 from ._training import WAYS as WAYS, ReplicaRun as ReplicaRun, train as train
+from .figures import draw_couplings as draw_couplings, draw_replicas as draw_replicas

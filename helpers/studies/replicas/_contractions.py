@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from helpers._checks import whole_number
+from helpers.checks import whole_number
 from helpers.results import Record, row_of
 from helpers.studies.replicas._problem import FLAVOURS, Observable
 

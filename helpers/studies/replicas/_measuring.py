@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from helpers import native, timing
-from helpers._checks import choice, members, whole_number
+from helpers.checks import choice, members, whole_number
 from helpers.results import Record, row_of
-from helpers.sources import _stacking as stacking
 from helpers.studies import _ladders as ladders
 from helpers.studies._ladders import RungTime
 from helpers.studies.replicas import _problem as problems, _programs as programs, _training as training
-from helpers.studies.replicas._problem import Problem
+from helpers.studies.replicas._problem import FitProblem
+from helpers.studies.sgd_parallelism import _stacking as stacking
 
 _STEPS, _AGREE = 3, 1e-4  # of the programs that are timed, in float32; the tests have 30 steps in float64
 _RATE = 2e-3
@@ -60,7 +60,7 @@ def _has_compiler() -> bool:
 
 
 def measure_ladder(
-    problem: Problem, *, replicas: int = 100, ways: Sequence[str] | None = None, budget_s: float = 30.0,
+    problem: FitProblem, *, replicas: int = 100, ways: Sequence[str] | None = None, budget_s: float = 30.0,
     device: str | torch.device = "cpu", clock: Callable[[], float] = time.perf_counter,
 ) -> ReplicaLadder:  # fmt: skip
     """Return the time of a step of ``replicas`` of ``problem`` in float32 in each of ``ways``, the first the base.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from helpers._checks import whole_number
+from helpers.checks import whole_number
 
 WIDTHS = (2, 25, 20, 8)
 FLAVOURS = 14
@@ -45,7 +45,7 @@ class Observable:
 
 
 @dataclass(frozen=True)
-class Problem:
+class FitProblem:
     """What all replicas share: x-points, observables, positivity conditions, central data and their covariance.
 
     ``points`` (x,) and the net's ``inputs`` (x, 2), x and log x scaled to -1 to 1. The net's 8 outputs are multiplied
@@ -80,7 +80,7 @@ class Start:
 def make_problem(
     seed: int = 0, *, points: int = 30, single_sets: int = 12, single_data: int = 25, single_channels: int = 6,
     pair_sets: int = 4, pair_data: int = 10, pair_channels: int = 24, positivity_sets: int = 2,
-) -> Problem:  # fmt: skip
+) -> FitProblem:  # fmt: skip
     """Return a fit of 340 data on 30 x-points, by default: 12 sets of one flavour and 4 of two.
 
     There are ``single_sets`` of ``single_data`` data from ``single_channels`` flavours, ``pair_sets`` of ``pair_data``
@@ -101,7 +101,7 @@ def make_problem(
     quadrature = torch.gradient(x)[0]
     rises, falls = (_uniform(generator, (8,), *bounds) for bounds in ((0.1, 0.6), (1.0, 3.0)))
     bump = x**0.5 * (1 - x) ** 3
-    made = Problem(
+    made = FitProblem(
         seed=seed,
         points=x,
         inputs=torch.stack([2 * x - 1, 1 + 2 * x.log() / math.log(1e3)], dim=1),
@@ -131,7 +131,7 @@ def make_problem(
         signs = exact_values(drawn, truth).sign()
         positivity.append(Observable(drawn.name, drawn.table * signs[:, None, None], drawn.channels))
     given = {name: getattr(made, name) for name in made.__dataclass_fields__}
-    return Problem(**given | {"positivity": tuple(positivity), "data": data,
+    return FitProblem(**given | {"positivity": tuple(positivity), "data": data,
                               "covariance": shared @ shared.T + own.square().diag()})  # fmt: skip
 
 
@@ -177,7 +177,7 @@ def net_of(seed: int) -> nn.Sequential:
     return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), last)
 
 
-def start_of(problem: Problem, seed: int) -> Start:
+def start_of(problem: FitProblem, seed: int) -> Start:
     """Return how the replica of ``seed`` starts: the same whichever replicas are trained beside it."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(len(problem.data), generator=generator, dtype=torch.float64)
@@ -198,7 +198,7 @@ def inverse_of(covariance: Tensor, mask: Tensor) -> Tensor:
     return torch.zeros_like(covariance).index_put((places[:, None], places[None, :]), inverse)
 
 
-def flavours(problem: Problem, outputs: Tensor) -> Tensor:
+def flavours(problem: FitProblem, outputs: Tensor) -> Tensor:
     """Return the 14 flavours (..., x, 14) of the net's outputs (..., x, 8), with the sum rule kept.
 
     The tensors of ``problem`` must be of the type and on the device of ``outputs``.

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
-from helpers.sources import _stacking as stacking
 from helpers.studies.replicas import _contractions as contractions, _problem as problems
-from helpers.studies.replicas._problem import Observable, Problem
+from helpers.studies.replicas._problem import FitProblem, Observable
+from helpers.studies.sgd_parallelism import _stacking as stacking
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Prepared:
     ``training`` and ``validation`` (R, n, n) are the inverses of each replica's masked covariances.
     """
 
-    problem: Problem
+    problem: FitProblem
     weights: dict[str, Tensor]
     data: Tensor
     masks: Tensor
@@ -51,7 +51,7 @@ class Prepared:
 
 
 def prepare(
-    problem: Problem, seeds: Sequence[int], masks: Tensor | None, settings: stacking.Settings, *, dtype: torch.dtype,
+    problem: FitProblem, seeds: Sequence[int], masks: Tensor | None, settings: stacking.Settings, *, dtype: torch.dtype,
     device: torch.device,
 ) -> Prepared:  # fmt: skip
     """Return the starts of the replicas with these seeds: computed in float64, then cast."""
@@ -74,7 +74,7 @@ def prepare(
     )  # fmt: skip
 
 
-def cast(problem: Problem, *, dtype: torch.dtype, device: torch.device) -> Problem:
+def cast(problem: FitProblem, *, dtype: torch.dtype, device: torch.device) -> FitProblem:
     """Return the problem with its numbers in another type, on another device."""
 
     def moved(value: Any) -> Any:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from helpers._checks import choice, members, one_of, whole_number
-from helpers.sources import _stacking as stacking
+from helpers.checks import choice, members, one_of, whole_number
 from helpers.studies.replicas import _own_step as own_step, _programs as programs
-from helpers.studies.replicas._problem import Problem
+from helpers.studies.replicas._problem import FitProblem
+from helpers.studies.sgd_parallelism import _stacking as stacking
 
 PROGRAMS: dict[str, Callable[[programs.Prepared], Any]] = {
     "sequential": programs.Sequential,
@@ -49,7 +49,7 @@ class ReplicaRun:
 
 
 def train(
-    problem: Problem, *, replicas: int, steps: int, way: str = "fused_optimizer", dtype: torch.dtype = torch.float32,
+    problem: FitProblem, *, replicas: int, steps: int, way: str = "fused_optimizer", dtype: torch.dtype = torch.float32,
     seeds: Sequence[int] | None = None, rate: float | Sequence[float] = 2e-3, optimizer: str | Sequence[str] = "adam",
     masks: Tensor | None = None, clip_norm: float | Sequence[float] | None = None,
     patience: int | Sequence[int] | None = None, device: str | torch.device | None = None,
@@ -89,12 +89,12 @@ def train(
 
 
 def prepared_for(
-    problem: Problem, *, replicas: int, dtype: torch.dtype = torch.float32, seeds: Sequence[int] | None = None,
+    problem: FitProblem, *, replicas: int, dtype: torch.dtype = torch.float32, seeds: Sequence[int] | None = None,
     rate: Any = 2e-3, optimizer: Any = "adam", masks: Tensor | None = None, clip_norm: Any = None, patience: Any = None,
     device: str | torch.device = "cpu",
 ) -> tuple[programs.Prepared, tuple[int, ...]]:  # fmt: skip
     """Return the starts of the replicas, from which every program begins, and their seeds."""
-    one_of("problem", problem, Problem, "what make_problem returns")
+    one_of("problem", problem, FitProblem, "what make_problem returns")
     replicas = whole_number("replicas", replicas, at_least=1)
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype={dtype} is not accepted; give torch.float32 or torch.float64")

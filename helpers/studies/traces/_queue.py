@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from helpers._checks import numbers, real
+from helpers.checks import numbers, real
 from helpers.results import Record
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.profiler import record_function
 
 from helpers import data
-from helpers._checks import boolean, whole_number
+from helpers.checks import boolean, whole_number
 
 BATCH = 128
 _PIXELS, _WIDTH, _HIDDEN, _BLOCKS, _CLASSES = 784, 128, 512, 4, 10

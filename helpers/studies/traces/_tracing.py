@@ -13,7 +13,7 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile
 
 from helpers import storage
-from helpers._checks import whole_number
+from helpers.checks import whole_number
 
 Call = dict[str, Any]  # as in the file: "name", "ts", "dur" and "args"; and "label"
 _WARM_STEPS = 2

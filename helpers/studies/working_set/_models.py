@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
+from helpers.checks import boolean
+
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -49,7 +51,7 @@ class LanguageModel(nn.Module):
         checkpointing: bool = False,
     ) -> None:
         super().__init__()
-        self.checkpointing = checkpointing
+        self.checkpointing = boolean("checkpointing", checkpointing)
         self.embedding = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(make_block() for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width, bias=False), nn.Linear(width, vocabulary, bias=False)

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.hardware import LatencyPoint, find_change_points, machine_card
 from helpers.hardware.limits import _chase as chase, _levels as changepoints, _levels as probe_levels
-from helpers.simulators import CacheLevel, simulate_latency
+from helpers.studies.simulators import CacheLevel, simulate_latency
 
 KIB, MIB = 2**10, 2**20
 HIERARCHIES = {  # size in bytes and seconds of a load; the last is main memory's

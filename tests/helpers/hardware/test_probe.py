@@ -21,7 +21,7 @@ from helpers.hardware.limits import (
     _passes as probe_repeats,
 )
 from helpers.hardware.limits._cpu import Measured, Memory, assembled
-from helpers.hardware.limits._levels import CacheLevel
+from helpers.hardware.limits._levels import ProbedCache
 from helpers.results import from_dict
 from helpers.timing import fixed_threads
 from helpers.timing._runs import MOST_WAITING, watch_waiting
@@ -30,7 +30,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU = torch.device("cpu")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
-SMALL = probe_cpu.Plan(latency_s=0, whole_s=0, per_octave=2, kernel_s=0, most_bytes=4 * MIB, types=("float32",),
+SMALL = probe_cpu.ProbePlan(latency_s=0, whole_s=0, per_octave=2, kernel_s=0, most_bytes=4 * MIB, types=("float32",),
                        products=library.Budget(size_s=0, call_s=0.001))  # fmt: skip
 LIMITS = MachineLimits(
     device="cpu", threads=1, date="2026-01-02", versions={"torch": "2"}, chase="C++",
@@ -305,14 +305,14 @@ def test_two_smallest_times_within_a_tenth_repeat(times, repeats):
 # --- levels and working sets
 
 
-DESKTOP = (CacheLevel("L1", 32 * KIB, 1), CacheLevel("L2", 512 * KIB, 1), CacheLevel("L3", 32 * MIB, 16))
+DESKTOP = (ProbedCache("L1", 32 * KIB, 1), ProbedCache("L2", 512 * KIB, 1), ProbedCache("L3", 32 * MIB, 16))
 
 
 def test_a_card_gives_its_data_caches_in_order():
     caches = (Cache(3, "unified", 32 * MIB, shared_by=16), Cache(1, "instruction", 64 * KIB), Cache(2, "unified", None),
               Cache(1, "data", 48 * KIB, shared_by=2), Cache(1, "data", 32 * KIB))  # fmt: skip
     found = probe_levels.card_levels(MachineCard(caches=caches))
-    assert found == (CacheLevel("L1", 48 * KIB, 2), CacheLevel("L3", 32 * MIB, 16))
+    assert found == (ProbedCache("L1", 48 * KIB, 2), ProbedCache("L3", 32 * MIB, 16))
     assert probe_levels.card_levels(MachineCard()) == ()
 
 
@@ -377,14 +377,14 @@ def test_a_cache_that_the_curve_does_not_show_is_noted():
 
 # What the probe of a guest gave: an Intel Xeon (Sapphire Rapids) whose system names an L3 of 260 MiB, one thread. A
 # product of a matrix and a vector ran there at 27 to 29 GB/s up to 48 MiB, and at half of that and less from 64 MiB on.
-GUEST = (CacheLevel("L1", 48 * KIB, 1), CacheLevel("L2", 2 * MIB, 1), CacheLevel("L3", 260 * MIB, 2))
+GUEST = (ProbedCache("L1", 48 * KIB, 1), ProbedCache("L2", 2 * MIB, 1), ProbedCache("L3", 260 * MIB, 2))
 GUEST_TRIADS = {MIB: 88.6e9, 2 * MIB: 44.1e9, 4 * MIB: 27.1e9, 8 * MIB: 26.6e9, 16 * MIB: 27.1e9, 32 * MIB: 27.5e9,
                 64 * MIB: 24.1e9, 128 * MIB: 18.1e9, 256 * MIB: 14.4e9, 512 * MIB: 14.0e9, GIB: 13.9e9}  # fmt: skip
 
 
 def test_the_last_cache_holds_what_its_bandwidth_shows_where_that_is_less_than_half():
     levels, (note,) = probe_levels.narrowed(GUEST, 28e9, GUEST_TRIADS, 1)
-    assert levels == (*GUEST[:2], CacheLevel("L3", 260 * MIB, 2, holds_bytes=64 * MIB))
+    assert levels == (*GUEST[:2], ProbedCache("L3", 260 * MIB, 2, holds_bytes=64 * MIB))
     assert note == ("the system names an L3 of 260 MiB, and the bandwidth falls after 64 MiB: the models take it to "
                     "hold that")  # fmt: skip
 

@@ -24,7 +24,7 @@ from helpers.native._tools import MissingToolError
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU = torch.device("cpu")
-SMALL = probe_cpu.Plan(latency_s=0, whole_s=0, per_octave=2, kernel_s=0, most_bytes=4 * MIB, types=("float32",),
+SMALL = probe_cpu.ProbePlan(latency_s=0, whole_s=0, per_octave=2, kernel_s=0, most_bytes=4 * MIB, types=("float32",),
                        products=library.Budget(size_s=0, call_s=0.001))  # fmt: skip
 
 

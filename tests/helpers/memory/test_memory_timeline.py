@@ -7,7 +7,7 @@ import torch
 from memory_models import Adam
 from torch import nn
 
-from helpers.memory import CATEGORIES, LiveTensor, PeakEstimate, Timeline, estimate_peak_memory
+from helpers.memory import CATEGORIES, LiveTensor, MemoryTimeline, PeakEstimate, estimate_peak_memory
 from helpers.memory._trace import recorded, usage
 from helpers.models import LeNet
 from helpers.results import from_dict
@@ -74,7 +74,7 @@ def test_a_model_that_is_one_module_in_inference():
 
 def test_results_survive_json_and_print(estimate):
     assert from_dict(PeakEstimate, estimate.to_dict()) == estimate
-    assert isinstance(estimate.timeline, Timeline)
+    assert isinstance(estimate.timeline, MemoryTimeline)
     text = str(estimate)
     assert "peak" in text
     assert "workspace" in text

@@ -303,7 +303,7 @@ def test_what_an_instruction_does_to_memory(text, accesses):
     assert list(instruction(text).accesses) == accesses
 
 
-def instruction(text: str) -> cubin_file.Instruction:
+def instruction(text: str) -> cubin_file.GpuInstruction:
     listing = f'\t.section\t.text.k,"ax",@progbits\nk:\n.text.k:\n        /*0000*/              @!P0 {text} ;\n'
     (one,) = cubin_file.parse(listing)["k"].instructions
     assert one.predicate == "@!P0"

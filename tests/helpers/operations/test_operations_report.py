@@ -12,7 +12,7 @@ from operation_samples import Functional, weight
 from torch import nn
 
 from helpers.operations import OperationProfile, profile_ops
-from helpers.results import from_dict
+from helpers.results import cell, from_dict
 
 
 class _Inner(nn.Module):
@@ -144,3 +144,64 @@ def test_nothing_is_kept_between_calls():
     assert profile_ops(model, (1, 4)).forward_macs == 32
     model[0].requires_grad_(False)
     assert profile_ops(model, (1, 4)).backward_macs == 0
+
+
+class Block(nn.Module):
+    """Two layers and a sum."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, width), nn.Linear(width, 8)
+
+    def forward(self, x):
+        return x + self.down(self.up(x))
+
+
+def _shown(profile):
+    """Return the names of the rows that the text has, with their indents."""
+    lines = str(profile).splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith("layer "))
+    width = lines[start].index("output")
+    return [line[:width].rstrip() for line in lines[start + 1 :]]
+
+
+def _shown_below(profile):
+    """Return the names of the rows right below the model's, but for its own operators."""
+    names = [name[2:] for name in _shown(profile)[1:]]
+    return [name for name in names if not name.startswith((" ", "(functional)"))]
+
+
+def test_equal_blocks_are_shown_once():
+    blocks = nn.Sequential(*(Block(16) for _ in range(80)))
+    profile = profile_ops(nn.Sequential(nn.Linear(8, 8), blocks), (2, 8))
+    inside = ["      up", "      down", "      (functional)"]
+    assert _shown(profile) == ["Sequential", "  0", "  1", "    0-79 x 80", *inside]
+    assert "0-79 x 80" in profile._repr_html_()
+    assert profile._repr_html_().count("<details") == 3
+    assert len(profile.table()) == len(profile.layers) == 3 + 80 * 4
+    assert len(_shown(profile.to_depth(2))) == 3 + 80
+    assert len(_shown(profile.to_depth(3))) == 3 + 80 * 4
+    assert profile.to_depth(2)._repr_html_().count("<div style='padding-left:1.2em'><span") == 81
+    row = next(line for line in str(profile).splitlines() if "x 80" in line)
+    assert cell("forward_macs", 2 * 2 * 8 * 16) in row
+
+
+@pytest.mark.parametrize(("layers", "shown"), [
+    ([Block(16) for _ in range(2)], ["0", "1"]),
+    ([Block(16), Block(32), Block(16), Block(32), Block(16)], ["0, 2, ... x 3", "1", "3"]),
+    ([Block(16), Block(16), Block(16), Block(32), Block(16)], ["0-2, 4 x 4", "3"]),
+    ([nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)], ["0", "1", "2"]),
+    ([nn.Linear(8, 8) for _ in range(4)], ["0", "1-3 x 3"]),
+    ([layer for _ in range(3) for layer in (nn.Linear(8, 8), nn.ReLU())], ["0", "1", "2", "3", "4", "5"]),
+])  # fmt: skip
+def test_which_blocks_are_equal(layers, shown):
+    inputs_need_grad = isinstance(layers[0], Block)
+    profile = profile_ops(nn.Sequential(*layers), (2, 8), inputs_need_grad=inputs_need_grad)
+    assert _shown_below(profile) == shown
+
+
+def test_blocks_whose_names_have_no_number_are_shown_each():
+    model = nn.Sequential()
+    for name in ("left", "right", "middle"):
+        model.add_module(name, Block(16))
+    assert _shown_below(profile_ops(model, (2, 8), inputs_need_grad=True)) == ["left", "right", "middle"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import time
 
 import pytest
 import torch
+from torch import nn
 
 from helpers.operations import profile_ops
 
@@ -44,3 +46,32 @@ def test_at_most_1_3_times_a_forward_on_shapes(training):
 
     assert _fastest_ratio(counted, lambda: bare(image), rounds=10, enough=1.3) <= 1.3
     assert _fastest_ratio(doubled, lambda: bare(image), rounds=3, enough=0) > 1.3  # a slow one would be seen
+
+
+def _encoder():
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    return nn.TransformerEncoder(layer, 12, enable_nested_tensor=False), {"src": torch.zeros(2, 16, 64)}
+
+
+def _bert():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 12, "num_attention_heads": 4, "intermediate_size": 64}
+    model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=100, **sizes))
+    return model, {"input_ids": torch.ones(2, 16, dtype=torch.long)}
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("make", [_encoder, _bert])
+def test_a_transformer_of_small_operators_costs_no_more(make):
+    model, given = make()
+    bare = copy.deepcopy(model).to("meta")
+    shapes = {name: tensor.to("meta") for name, tensor in given.items()}
+
+    def counted():
+        profile_ops(model, given)
+
+    def doubled():
+        counted(), counted()
+
+    assert _fastest_ratio(counted, lambda: bare(**shapes), rounds=10, enough=1.3) <= 1.3
+    assert _fastest_ratio(doubled, lambda: bare(**shapes), rounds=3, enough=0) > 1.3  # a slow one would be seen

@@ -242,6 +242,20 @@ def test_frozen_layers():
     assert profile_ops(model, (2, 4), optimizer=torch.optim.SGD).backward_flops == 0
 
 
+IN_PLACE = [nn.ReLU, nn.ReLU6, nn.SiLU, nn.Hardswish, nn.ELU, nn.LeakyReLU, nn.Mish, nn.Hardsigmoid, nn.CELU, nn.SELU]
+
+
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("kind", IN_PLACE)
+def test_an_activation_in_place_has_the_gradient_of_the_plain_one(kind, values):
+    plain, in_place = (
+        profile_ops(nn.Sequential(nn.Linear(8, 8), kind(inplace=inplace), nn.Linear(8, 2)), (5, 8), values=values)
+        for inplace in (False, True)
+    )
+    assert in_place.layer("1").backward_flops == plain.layer("1").backward_flops > 0
+    assert in_place.backward_flops == plain.backward_flops
+
+
 @pytest.mark.parametrize("values", [False, True])
 def test_a_gradient_that_is_code_is_followed(values):
     custom = Functional(lambda m, x: OwnGradient.apply(m.a(x), m.w).relu(), a=nn.Linear(3, 3), w=weight(3, 3))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -238,9 +240,70 @@ def test_shape_rules_of_convolution_against_torch(dimensions, transposed, stride
     assert _like(result_of("convolution", args, {}, in_place=False)) == _like(torch.ops.aten.convolution(*args))
 
 
+def _laid_out(draw, shape, dtype=torch.float32):
+    """Return a tensor whose dimensions lie in memory in any order, one of them cut, or spread over the first."""
+    order = draw.sample(range(len(shape)), len(shape))
+    sizes = [shape[place] + draw.choice((0, 0, 0, 2)) for place in order]
+    whole = torch.empty(sizes, dtype=dtype, device="meta").permute([order.index(place) for place in range(len(shape))])
+    whole = whole[tuple(slice(size) for size in shape)]
+    return whole[:1].expand(shape) if draw.random() < 0.1 else whole
+
+
+def _strides_that_matter(result):
+    return [step for size, step in zip(result.shape, result.stride(), strict=True) if size != 1]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_shape_rules_of_operands_in_any_layout_against_torch(seed):
+    draw, aten = random.Random(seed), torch.ops.aten
+    shape = [draw.choice((1, 2, 3, 4)) for _ in range(draw.randint(1, 4))]
+    first, second = (
+        _laid_out(draw, [1 if draw.random() < 0.25 else size for size in shape][draw.choice((0, 0, len(shape) // 2)) :])
+        for _ in range(2)
+    )
+    mask = _laid_out(draw, [1 if draw.random() < 0.25 else size for size in shape], torch.bool)
+    dim = draw.randrange(-first.dim(), first.dim())
+    more = _laid_out(draw, [3 if place == dim % first.dim() else size for place, size in enumerate(first.shape)])
+    calls = {
+        "mul.Tensor": (first, second), "add.Tensor": (second, first), "where.self": (mask, first, second),
+        "sub.Tensor": (second, 2.5), "pow.Tensor_Scalar": (first, 2), "mean.dim": (first, [dim], draw.random() < 0.5),
+        "cat.default": ([first, more, first], dim), "_safe_softmax.default": (first, dim), "tril.default": (more, 0),
+        "roll.default": (first, [1], [dim]), "neg.default": (second,),
+    }  # fmt: skip
+    covered = 0
+    for name, args in calls.items():
+        plain, _, overload = name.partition(".")
+        if plain == "tril" and more.dim() < 2:
+            continue
+        ours, theirs = result_of(plain, args, {}, in_place=False), getattr(getattr(aten, plain), overload)(*args)
+        if ours is not None:
+            covered += 1
+            assert (ours.shape, ours.dtype, ours.device) == (theirs.shape, theirs.dtype, theirs.device), name
+            assert _strides_that_matter(ours) == _strides_that_matter(theirs), name
+    assert covered >= 5
+
+
+def test_shape_rules_of_matrix_products_against_torch():
+    left, right = torch.empty(2, 3, 4, device="meta").transpose(0, 1), torch.empty(3, 4, 5, device="meta")
+    for name, args in (
+        ("bmm", (left, right)),
+        ("mm", (left[0], right[0])),
+        ("addmm", (right[0, 0], left[0], right[0])),
+    ):
+        assert _like(result_of(name, args, {}, in_place=False)) == _like(getattr(torch.ops.aten, name)(*args))
+        assert result_of(name, (args[1], *args), {}, in_place=False) is None
+
+
 def test_shape_rules_leave_what_is_not_plain_to_torch():
     data, whole = torch.empty(2, 3, device="meta"), torch.empty(2, 3, device="meta", dtype=torch.long)
     assert result_of("mul", (whole, 2.5), {}, in_place=False) is None
-    assert result_of("add", (data, torch.empty(3, device="meta")), {}, in_place=False) is None
+    assert result_of("add", (data, data.double()), {}, in_place=False) is None
+    assert result_of("add", (data, torch.empty(4, device="meta")), {}, in_place=False) is None
+    assert result_of("add", (data[:1], data), {}, in_place=True) is None
+    assert result_of("add", (data, data[:1]), {}, in_place=True) is data
     assert result_of("addmm", (torch.empty(2, 3), data, data), {}, in_place=False) is None
+    assert result_of("mm", (data, data), {}, in_place=False) is None
+    assert result_of("cat", ([data, data.double()],), {}, in_place=False) is None
+    assert result_of("mean", (data, [0, 0]), {}, in_place=False) is None
+    assert result_of("mean", (data, [0]), {"dtype": torch.float64}, in_place=False) is None
     assert result_of("relu", (data,), {"out": data}, in_place=False) is None

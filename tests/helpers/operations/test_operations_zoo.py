@@ -2,32 +2,10 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import model_zoo
 import pytest
-import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from helpers.operations import profile_ops
-from helpers.steps import tensors_of
-
-
-def _flops_of_convolution_backward(grad, x, w, _bias, _stride, _padding, _dilation, transposed, _output_padding,
-                                   _groups, wanted, out_shape=None):  # fmt: skip
-    """Torch's own rule takes no heed of groups; one product of the forward's size for each gradient is right."""
-    return 2 * prod(x if transposed else grad) * prod(w[1:]) * sum(map(bool, wanted[:2]))
-
-
-def counted_by_torch(model, inputs):
-    """Return the FLOPs of products, forward and backward, of a real step with attention taken apart."""
-    rules = {torch.ops.aten.convolution_backward: _flops_of_convolution_backward}
-    with FlopCounterMode(display=False, custom_mapping=rules) as counter, sdpa_kernel(SDPBackend.MATH):
-        outputs = model(**inputs)
-        forward = counter.get_total_flops()
-        sum(tensor.float().sum() for tensor in tensors_of(outputs) if tensor.requires_grad).backward()
-    return forward, counter.get_total_flops() - forward
 
 
 @pytest.mark.parametrize("name", model_zoo.CASES)
@@ -37,7 +15,7 @@ def test_counted_as_a_real_run_is(name):
     profile = profile_ops(model, inputs=inputs, values=name == "switch")  # which expert takes whom hangs on values
     if hasattr(model, "set_experts_implementation"):  # torch counts no grouped product, and every other one
         model.set_experts_implementation("eager")
-    assert (2 * profile.forward_macs, 2 * profile.backward_macs) == counted_by_torch(model, inputs)
+    assert (2 * profile.forward_macs, 2 * profile.backward_macs) == model_zoo.counted_by_torch(model, inputs)
     assert (profile.may_hold_products, profile.random_draws) == ((), ())
 
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from helpers.parallel import _collectives as collectives, _execution as execution
+from helpers.parallel import _collectives as collectives
 from helpers.parallel._collectives import ALGORITHMS, OPERATIONS, Collective, collective
 from helpers.plotting import gantt
+from helpers.studies.data_parallel import _execution as execution
 
 LENGTHS = (1, 3, 7, 8, 25)
 

@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 
 from helpers.links import Link, Recorder, Timeline, joined
-from helpers.parallel import _costs as costs, _execution as execution
+from helpers.parallel import _costs as costs
 from helpers.parallel._collectives import collective
-from helpers.parallel._devices import fastest_step_s
+from helpers.studies.data_parallel import _execution as execution
+from helpers.studies.data_parallel._devices import fastest_step_s
 
 # A link slow enough that the machine's own time is small beside it, even with both cores busy elsewhere.
 SLOW = Link(bandwidth_bytes_per_s=10e6, latency_s=10e-3)
@@ -66,7 +67,8 @@ def test_a_message_costs_something_and_little_beside_the_slow_link(overhead) -> 
 def test_ring_and_gather_broadcast_take_what_their_models_say(four_ranks, overhead, ranks) -> None:
     link = overhead.added_to(SLOW)
     models = {
-        name: costs.ALL_REDUCE_MODELS[name](ranks, SIZE_BYTES, link=link) for name in ("ring", "gather_broadcast")
+        "ring": costs.ring_all_reduce_s(ranks, SIZE_BYTES, link=link),
+        "gather_broadcast": 2 * (ranks - 1) * link.transfer_s(SIZE_BYTES),
     }
     taken = {name: measured(four_ranks, ranks, name, model_s=models[name]) for name in models}
     for name, model_s in models.items():

@@ -1,4 +1,4 @@
-"""Pipeline schedules: as data against closed forms and PyTorch's own orders, and on real ranks against both."""
+"""Pipeline schedules: as data against closed forms and PyTorch's own orders; and the stages of a network."""
 
 from __future__ import annotations
 
@@ -9,21 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import mse_loss
 
-from helpers.parallel import Ranks
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.parallel.pipeline._schedules import bubble_ratio, bubble_share, live_activations, pipeline_schedule
-from helpers.parallel.pipeline._stages import (
-    SplitSleepingLayer,
-    compare_with_one_process,
-    execute_schedule,
-    sleeping_net,
-    split_stages,
-)
+from helpers.parallel.pipeline._stages import split_stages
 from helpers.plotting import gantt
 
-CLOSE = 0.25
 NAMES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 # Forward, backward and weight seconds for which the formulas hold; binary fractions, so that sums are exact.
 TIMES = ((1.0, 2.0, 1.0), (1.0, 2.0, 0.5), (3.0, 5.0, 1.0), (2.0, 3.0, 1.5))
@@ -157,7 +148,7 @@ def test_formulas_are_refused_where_they_do_not_hold() -> None:
     assert pipeline_schedule("gpipe", ranks=3, microbatches=1).duration_s == 9  # fewer microbatches than ranks: naive
 
 
-# On real ranks.
+# Stages.
 
 
 def net_of(layers: int) -> nn.Sequential:
@@ -165,105 +156,17 @@ def net_of(layers: int) -> nn.Sequential:
     return nn.Sequential(*(nn.Sequential(nn.Linear(12, 12), nn.Tanh()) for _ in range(layers)))
 
 
-@pytest.mark.parametrize(("name", "chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1)])
-def test_a_pipeline_of_real_layers_computes_what_one_process_computes_in_the_schedules_order(
-    four_ranks: Ranks, name: str, chunks: int
-) -> None:
-    net, inputs, targets = net_of(8), torch.randn(16, 12), torch.randn(16, 12)
-    given = {"inputs": inputs, "targets": targets, "loss": mse_loss}
-    run = execute_schedule(four_ranks, name, net=net, microbatches=8, chunks=chunks, timeout_s=240, **given)
-    same = compare_with_one_process(run, net, tolerance=1e-5, **given)
-    assert same.equal, same
-    modelled = pipeline_schedule(name, ranks=4, microbatches=8, chunks=chunks)
-    assert [run.schedule.order(rank) for rank in range(4)] == [modelled.order(rank) for rank in range(4)]
-    assert [a.live_activations for a in run.schedule.loads] == [a.live_activations for a in modelled.loads]
-    assert all(each.grad is None for each in net.parameters())
-    other = net_of(8)
-    other[3][0].weight.data[0, 0] += 0.01  # planted: one weight of another net
-    assert not compare_with_one_process(run, other, tolerance=1e-5, **given).equal
-
-
 LONGER = (1, 1, 1, 2, 2, 2, 4, 4, 4)  # what a busy machine adds to a sleep does not grow with the sleep
 
 
-def fastest(ranks: Ranks, name: str, *, microbatches: int, until: float, **times: float) -> tuple:
-    """Return the schedule of the run with the smallest bubble, and how many times ``times`` its layers slept.
-
-    Tried until the bubble is ``until`` or smaller, up to nine times: what else the machine does only makes it larger.
-    """
-    rows, best = torch.zeros(microbatches, 1), None
-    for longer in LONGER:
-        net = sleeping_net(4, **{kind: longer * each for kind, each in times.items()})
-        run = execute_schedule(ranks, name, net=net, inputs=rows, targets=rows, loss=mse_loss,
-                               microbatches=microbatches)  # fmt: skip
-        if best is None or run.schedule.bubble_ratio < best[0].bubble_ratio:
-            best = run.schedule, longer
-        if best[0].bubble_ratio <= until:
-            break
-    return best
-
-
-@pytest.mark.timed
-@pytest.mark.parametrize("microbatches", [4, 8, 16])
-@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
-def test_the_measured_bubble_is_within_a_quarter_of_theory(four_ranks: Ranks, name: str, microbatches: int) -> None:
-    theory = bubble_ratio(name, ranks=4, microbatches=microbatches)
-    # A message takes a millisecond or two: of the smallest bubble, that is to be a small part as well.
-    forward_s = 0.04 if microbatches == 16 else 0.02
-    measured, _ = fastest(four_ranks, name, microbatches=microbatches, forward_s=forward_s, backward_s=2 * forward_s,
-                          until=(1 + CLOSE) * theory)  # fmt: skip
-    assert measured.bubble_ratio == pytest.approx(theory, rel=CLOSE)
-
-
-@pytest.mark.timed
-def test_zero_bubble_is_measured_as_modelled_and_below_one_forward_one_backward(four_ranks: Ranks) -> None:
-    # PyTorch puts off the whole backward pass of stage 0, so there it has no part for the input.
-    modelled = pipeline_schedule("zero_bubble", ranks=4, microbatches=8, forward_s=0.02, backward_s=0.04,
-                                 weight_s=[0.04, 0.02, 0.02, 0.02])  # fmt: skip
-    below = bubble_ratio("1f1b", ranks=4, microbatches=8)
-    measured, longer = fastest(four_ranks, "zero_bubble", microbatches=8, forward_s=0.02, backward_s=0.04,
-                               weight_s=0.02, until=0.5 * below)  # fmt: skip
-    assert measured.bubble_ratio < 0.8 * below
-    assert 1 <= measured.duration_s / (longer * modelled.duration_s) < 1 + CLOSE
-
-
-@pytest.mark.timed
-def test_a_slow_stage_is_seen_in_the_bubble(four_ranks: Ranks) -> None:
-    """Planted: with one stage three times as slow the bubble is far from the formula for equal stages."""
-    net = nn.Sequential(
-        *sleeping_net(3, forward_s=0.01, backward_s=0.02), *sleeping_net(1, forward_s=0.03, backward_s=0.06)
-    )
-    rows = torch.zeros(4, 1)
-    run = execute_schedule(four_ranks, "gpipe", net=net, inputs=rows, targets=rows, loss=mse_loss, microbatches=4)
-    assert run.schedule.bubble_ratio > 1.5 * bubble_ratio("gpipe", ranks=4, microbatches=4)
-
-
-def test_what_a_pipeline_cannot_carry_is_refused(four_ranks: Ranks) -> None:
-    rows = torch.zeros(8, 12)
-    given = {"inputs": rows, "targets": rows, "loss": mse_loss, "microbatches": 4}
+def test_a_pipeline_is_cut_into_equally_many_layers_and_what_cannot_be_cut_is_refused() -> None:
+    stages = split_stages(net_of(8), 4)
+    assert [list(stage._modules) for stage in stages] == [["0", "1"], ["2", "3"], ["4", "5"], ["6", "7"]]
     with pytest.raises(ValueError, match="7 layers do not divide into 4 stages"):
-        execute_schedule(four_ranks, "gpipe", net=net_of(7), **given)
-    with pytest.raises(ValueError, match="got 2 microbatches for 4 ranks"):
-        execute_schedule(four_ranks, "1f1b", net=net_of(4), **(given | {"microbatches": 2}))
-    with pytest.raises(ValueError, match="8 rows does not divide into 3 equal microbatches"):
-        execute_schedule(four_ranks, "gpipe", net=net_of(4), **(given | {"microbatches": 3}))
-    with pytest.raises(ValueError, match="equally long; got 8 and 4"):
-        execute_schedule(four_ranks, "gpipe", net=net_of(4), **(given | {"targets": rows[:4]}))
+        split_stages(net_of(7), 4)
     with pytest.raises(TypeError, match=r"cut out of an nn\.Sequential; got a Linear"):
-        execute_schedule(four_ranks, "gpipe", net=nn.Linear(1, 1), **given)
+        split_stages(nn.Linear(1, 1), 1)
     tied = net_of(4)
     tied[3][0].weight = tied[0][0].weight
     with pytest.raises(ValueError, match=r"stages 0 and 3 share the parameter '3\.0\.weight'"):
         split_stages(tied, 4)
-
-
-def test_a_split_sleeping_layer_has_exact_gradients_and_two_naps() -> None:
-    layer = SplitSleepingLayer(0.0, 0.0, 0.0).double()
-    inputs = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(layer, inputs)
-    (layer(inputs) ** 2).sum().backward()
-    assert layer.weight.grad.item() == pytest.approx(2 * inputs.sum().item())
-    with pytest.raises(ValueError, match="give a finite number, 0 or more"):
-        SplitSleepingLayer(0, -1, 0)
-    with pytest.raises(ValueError, match="cannot be more"):
-        sleeping_net(4, forward_s=1, backward_s=1, weight_s=2)

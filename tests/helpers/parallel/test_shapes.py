@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from helpers.parallel._footprint import handed_on, number_type, without_values
+from helpers.studies.parallel_plans._footprint import handed_on, number_type, without_values
 
 
 def test_a_copy_has_everything_but_the_values() -> None:

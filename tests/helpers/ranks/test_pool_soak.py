@@ -20,8 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers.parallel import RankError, Ranks, torchrun
-from helpers.ranks import _wire as wire
+from helpers.ranks import RankError, Ranks, _wire as wire, torchrun
 
 CALLS = 100
 KILLS = int(os.environ.get("COURSE_SOAK_KILLS", "3"))

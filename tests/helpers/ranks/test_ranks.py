@@ -23,8 +23,7 @@ import pytest
 import torch
 from process_watch import is_running, wait_until
 
-from helpers.parallel import RankError, Ranks
-from helpers.ranks import _failures as failures, _pool as pool, _wire as wire, _worker as worker
+from helpers.ranks import RankError, Ranks, _failures as failures, _pool as pool, _wire as wire, _worker as worker
 
 ROOT = Path(__file__).parents[3]
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")

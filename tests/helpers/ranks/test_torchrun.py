@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 from process_watch import is_running, wait_until
 
-from helpers.parallel import TorchrunError, torchrun
-from helpers.ranks import _scripts as scripts
+from helpers.ranks import TorchrunError, _scripts as scripts, torchrun
 
 ROOT = Path(__file__).parents[3]
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")

@@ -177,7 +177,7 @@ def test_bytes_that_are_moved_are_the_operators_own():
     assert count_work("channels_last", shape).moved_bytes == shape.least_bytes
     # The input is read, its patches are written and read, and the product reads the weights too.
     assert count_work("im2col", shape).moved_bytes == shape.least_bytes + 2 * shape.patch_bytes
-    assert count_work("nnpack", shape) == convolution_time.Work("nnpack", None, None, None)
+    assert count_work("nnpack", shape) == convolution_time.AlgorithmWork("nnpack", None, None, None)
 
 
 # Which serve, and what is refused.

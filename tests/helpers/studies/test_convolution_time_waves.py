@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from helpers.studies.convolution_time import TITAN_XP, ConvolutionShape, Gpu, count_blocks, count_waves
+from helpers.studies.convolution_time import TITAN_XP, BlockCapacity, ConvolutionShape, count_blocks, count_waves
 
-SMALL = Gpu("a small one", multiprocessors=3, registers=4_096, shared_bytes=1_000, threads=256, blocks=4)
+SMALL = BlockCapacity("a small one", multiprocessors=3, registers=4_096, shared_bytes=1_000, threads=256, blocks=4)
 
 
 def wide(width, channels=128, batch=128):
@@ -62,7 +62,7 @@ def test_waves_are_those_of_a_scheduler(threads, registers, shared_bytes):
 
 def test_seers_blocks_on_a_titan_xp():
     """Capability 6.1 in CUDA's guide. SEER's script has 150 resident blocks; width 28 instead of 27 is a wave more."""
-    assert Gpu("TITAN Xp", 30, registers=65_536, shared_bytes=96 * 1024, threads=2_048, blocks=32) == TITAN_XP
+    assert BlockCapacity("TITAN Xp", 30, registers=65_536, shared_bytes=96 * 1024, threads=2_048, blocks=32) == TITAN_XP
     kernel = {"threads": 128, "registers": 96, "shared_bytes": 16_384}
     narrow, wider = (count_waves(wide(width), **kernel) for width in (27, 28))
     assert (narrow.blocks_per_multiprocessor, narrow.resident_blocks, narrow.limited_by) == (5, 150, "registers")

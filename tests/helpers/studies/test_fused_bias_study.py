@@ -31,7 +31,6 @@ from helpers.studies.fused_bias import (
     layer,
     measure_kernels,
     measure_ladder,
-    measure_layer,
     measure_reductions,
     measure_story,
     model_time,
@@ -186,7 +185,7 @@ def test_the_bytes_of_the_story_are_a_formula():
     assert traffic("one-pass", (100, 16, 28, 28), torch.bfloat16).moved_bytes == 2 * (2 * whole + 16)
     assert traffic("post-op", (100, 16, 28, 28)).kernels == ()
     assert traffic("separate", (0, 16, 28, 28)).read_bytes == 64
-    assert results.from_dict(fused_bias.Traffic, separate.to_dict()) == separate
+    assert results.from_dict(fused_bias.VariantTraffic, separate.to_dict()) == separate
 
 
 def test_the_working_set_of_a_loop_is_what_is_read_first_and_what_is_new():
@@ -283,13 +282,9 @@ def test_a_wrong_rung_is_not_timed(change, monkeypatch):
 @needs_compiler
 def test_the_measurements_hold_together():
     with timing.fixed_threads(1):
-        times = measure_layer(0, batch=2, device="cpu", budget_s=0.1)
         kernels = measure_kernels((2, 4, 8, 8), limits(), device="cpu", budget_s=0.1)
         sums = measure_reductions((2, 4, 8, 8), channels_last=True, device="cpu", budget_s=0.1)
         story = measure_story(batches=(4,), device="cpu", budget_s=0.1)
-    separate = next(row for row in times.variants if row.variant == "separate")
-    assert times.bias_share == pytest.approx(1 - 1 / separate.convolution_ratio)
-    assert (times.layer, times.batch, times.threads) == ("1 to 16, 28 x 28", 2, 1)
     row, scale = kernels.row("one-pass"), kernels.comparison.candidate("one-pass, forward")
     assert row.moved_bytes == traffic("one-pass", (2, 4, 8, 8)).moved_bytes
     assert row.model_ratio * row.measured_s == pytest.approx(row.modelled_s)
@@ -297,7 +292,7 @@ def test_the_measurements_hold_together():
     assert [candidate.name for candidate in sums.candidates] == list(REDUCTIONS)
     assert 0 < story.rows[0].bias_gradient_share < 1
     assert "aten::max_pool2d_with_indices" in [kernel.name for kernel in story.profile.kernels]
-    for result in (times, kernels, story):
+    for result in (kernels, story):
         assert results.from_dict(type(result), result.to_dict()) == result
 
 
@@ -395,8 +390,7 @@ def test_what_is_missing_is_said(monkeypatch):
     (lambda: measure_ladder(torch.ones(2, 1, 28, 28), torch.zeros(2), phase="sleep"), ValueError,
      "'forward' or 'training'"),
     (lambda: measure_kernels((2, 3), limits(), device="cpu"), ValueError, r"shape is \(N, C, H, W\), not \(2, 3\)"),
-    (lambda: measure_layer(3, batch=1, device="cpu"), ValueError, "layers 0, 1 and 2"),
-    (lambda: measure_layer(0, batch=0, device="cpu"), ValueError, "at least 1, not 0"),
+    (lambda: measure_story(batches=(0,), device="cpu"), ValueError, "at least 1, not 0"),
 ])  # fmt: skip
 def test_wrong_arguments_are_told_what_is_accepted(call, error, words):
     with pytest.raises(error, match=words):

@@ -23,6 +23,7 @@ class Machine:
 
     def __init__(self, monkeypatch, *, held_bytes=MIB, slow=None):
         self.now_s, self.held_bytes, self.slow, self.links = 0.0, held_bytes, slow, []
+        self.orders = []
         self.out_of_caches = 0  # lines that were flushed and not walked since
         monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: self.now_s))
 
@@ -43,6 +44,10 @@ class Machine:
     def in_order(self, lines, times):
         self.now_s += 2e-9 * len(lines) * times
 
+    def gather(self, lines, order):
+        self.orders.append(order)
+        self.now_s += 7e-9 * len(order)
+
 
 def measured(machine, **options) -> Waits:
     buffers = {"only": np.zeros((4 * MIB // 64, 8), np.uint64)}
@@ -58,6 +63,26 @@ def test_the_waits_are_those_of_the_machine(monkeypatch):
     assert waits.in_order_s == pytest.approx((2e-9,) * 3)
     assert (waits.held_bytes, waits.memory_s, waits.stable) == (MIB, pytest.approx(100e-9), True)
     assert machine.links == 2 * SIZES
+
+
+def test_a_known_random_order_reads_every_line_once_a_pass(monkeypatch):
+    machine = Machine(monkeypatch)
+    waits = measured(machine, gather=machine.gather)
+    assert waits.gathered_s == pytest.approx((7e-9,) * 3)
+    assert [len(order) for order in machine.orders] == 2 * [size // 64 for size in SIZES]
+    for order in machine.orders:
+        assert sorted(order.tolist()) == list(range(len(order)))
+        assert abs(np.diff(order)).mean() == pytest.approx(len(order) / 3, rel=0.1)  # two random places
+
+
+def test_a_long_known_order_is_read_in_pieces_that_share_no_line(monkeypatch):
+    machine = Machine(monkeypatch)
+    monkeypatch.setattr(measuring, "_GATHERED", 1000)
+    waits = measured(machine, gather=machine.gather, passes=1)
+    assert waits.gathered_s == pytest.approx((7e-9,) * 3)
+    assert {len(order) for order in machine.orders} == {1000}
+    assert len(machine.orders) == 4 + 16 + 25
+    assert len(set(np.concatenate(machine.orders[-25:]).tolist())) == 25_000
 
 
 def test_without_a_flush_nothing_is_said_of_caches(monkeypatch):
@@ -152,7 +177,7 @@ def labels(drawn):
 def test_the_chase_is_drawn_with_the_flush_and_the_stated_caches():
     drawn = memory_hierarchy.draw_waits(WAITS, caches={"L1": 48 * KIB, "L2": 2 * MIB})
     assert len(labels(drawn)) == 2
-    assert {"L1", "L2"} <= {text.get_text() for text in drawn.axes[0].texts}
+    assert {"L1", "L2", " 16.0 times "} <= {text.get_text() for text in drawn.axes[0].texts}  # 80 over 5 in 1 MiB
     alone = Waits(WAITS.sizes_bytes, WAITS.chase_s)
     assert labels(memory_hierarchy.draw_waits(alone, caches={})) == ["round and round (measured)"]
 

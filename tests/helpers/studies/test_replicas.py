@@ -16,7 +16,6 @@ from torch import nn
 from torch._inductor.utils import fresh_cache
 
 from helpers import native, results, timing
-from helpers.sources import _stacking as stacking
 from helpers.studies import replicas
 from helpers.studies.replicas import (
     _contractions as contractions,
@@ -25,6 +24,7 @@ from helpers.studies.replicas import (
     _programs as programs,
     _training as training,
 )
+from helpers.studies.sgd_parallelism import _stacking as stacking
 
 EAGER = tuple(way for way in replicas.WAYS if way != "compiled" and (way != "own_step" or shutil.which("g++")))
 TOLERANCE = 1e-11

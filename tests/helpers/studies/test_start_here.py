@@ -48,10 +48,14 @@ def test_the_longest_run_is_apart_from_those_that_the_model_knows():
     assert (list(longest.get_xdata()), list(longest.get_ydata())) == ([6], [5.4])
     assert list(start.get_ydata()) == [1.9]
     assert labels(axes) == ["the start, 1.90 s (modelled)"]
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    assert left < 0 < 6 < right  # no marker is cut by the frame
+    assert bottom == 0
+    assert top > 5.5
 
 
-def test_the_calculator_has_the_days_of_a_published_run(monkeypatch):
-    """Llama 3 405B: 3.8e25 operations on up to 16,384 H100s at 400 TFLOP/s (Grattafiori and others, 2024, table 4)."""
+def calculator(monkeypatch) -> tuple[list[Menu | Slider], dict[str, str]]:
+    """Return the inputs and the formulas of the calculator as a page holds them."""
     displayed = []
     monkeypatch.setattr("IPython.display.display", lambda data, **_: displayed.append(data))
     start_here.explore_training()
@@ -64,8 +68,25 @@ def test_the_calculator_has_the_days_of_a_published_run(monkeypatch):
         else Slider(one["name"], one["label"], one["values"], one["values"][one["place"]])
         for one in data["inputs"]
     ]
-    setting = {"billions": 405, "tokens": 15, "gpu": "H100", "gpus": 16384, "reached": 39}
-    values = at(inputs, data["formulas"], **setting)
+    return inputs, data["formulas"]
+
+
+def test_the_calculator_has_the_days_of_a_published_run(monkeypatch):
+    """Llama 3 405B: 3.8e25 operations on up to 16,384 H100s at 400 TFLOP/s (Grattafiori and others, 2024, table 4)."""
+    inputs, formulas = calculator(monkeypatch)
+    setting = {"billions": 405, "tokens": 15, "gpu": "H100", "gpus": 16384, "reached": 40}
+    values = at(inputs, formulas, **setting)
     assert values["operations"] == pytest.approx(3.8e25, rel=0.05)
     assert values["days"] == pytest.approx(3.8e25 / (16384 * 400e12) / 86400, rel=0.1)
     assert values["days"] == pytest.approx(67, rel=0.05)
+
+
+def test_the_calculator_begins_with_another_published_run_and_has_the_answers_of_the_lesson(monkeypatch):
+    """LLaMA 65B: 1.4 trillion tokens, about 21 days on 2,048 A100s (Touvron and others, 2023, section 2.4)."""
+    inputs, formulas = calculator(monkeypatch)
+    assert at(inputs, formulas)["days"] == pytest.approx(21, rel=0.08)
+    assert at(inputs, formulas)["days"] == pytest.approx(22.5, abs=0.05)
+    assert at(inputs, formulas, billions=69, tokens=2)["days"] > 30
+    assert at(inputs, formulas, billions=69, tokens=2, gpus=2400)["days"] < 30
+    assert at(inputs, formulas, billions=1, tokens=0.1, gpus=8)["days"] < 7
+    assert at(inputs, formulas, billions=1, tokens=0.5, gpus=8)["days"] > 7

@@ -10,9 +10,14 @@ import torch
 
 from helpers import native, recorded, results, timing
 from helpers.native import _nvrtc as nvrtc, _tools as tools
-from helpers.simulators import naive_traffic, tiled_traffic
-from helpers.studies import matrix_product
-from helpers.studies.matrix_product import count_instructions, error_share, make_product, measure_products
+from helpers.studies.matrix_product import (
+    _programs as matrix_product,
+    count_instructions,
+    error_share,
+    make_product,
+    measure_products,
+)
+from helpers.studies.simulators import naive_traffic, tiled_traffic
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 SHAPES = [(1, 1, 1), (4, 16, 8), (5, 7, 3), (17, 33, 20), (64, 48, 80), (3, 100, 130), (70, 1, 65)]

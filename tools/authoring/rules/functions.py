@@ -28,7 +28,7 @@ _MENTIONED = re.compile(r"`([A-Za-z_][\w.]*)(?:\(.*?\))?`")
 
 
 @dataclass(frozen=True)
-class Entry:
+class FunctionEntry:
     """A public function or class: how a notebook calls it, where it stands, what it does, which lesson teaches it.
 
     ``taught`` is the lesson that its docstring names, or that of its module; ``own`` says that it is its docstring's.
@@ -67,17 +67,17 @@ def uses(course: Course, lessons: Sequence[Lesson]) -> Uses:
     return Uses(found, exercises)
 
 
-def entries(course: Course, used: Iterable[tuple[str, str]] = ()) -> tuple[Entry, ...]:
+def entries(course: Course, used: Iterable[tuple[str, str]] = ()) -> tuple[FunctionEntry, ...]:
     """Return every public function and class of the course's package, in the order of their names.
 
     Public is what a module of the package defines, and what a package within it hands on, without an underscore. Of
     ``used``, by module and name, that is listed as well which stands deeper.
     """
     package = _package(course)
-    found: dict[tuple[str, str], Entry] = {}
+    found: dict[tuple[str, str], FunctionEntry] = {}
     for module in (package, *_modules(package)):
         for thing in _public(module):
-            known = getattr(package, thing.__name__, None) is thing
+            known = thing.__name__ in dir(package) and getattr(package, thing.__name__) is thing
             call = f"{(package if known else module).__name__.rpartition('.')[2]}.{thing.__name__}"
             found[thing.__module__, thing.__name__] = _entry(course, call, thing)
     for module, name in set(used) - set(found):
@@ -125,13 +125,13 @@ def _is_named(thing: object) -> TypeGuard[Callable]:
     return callable(thing) and getattr(thing, "__qualname__", None) == getattr(thing, "__name__", "") != ""
 
 
-def _entry(course: Course, call: str, thing: Callable) -> Entry:
+def _entry(course: Course, call: str, thing: Callable) -> FunctionEntry:
     module = importlib.import_module(thing.__module__)
     text, module_text = inspect.getdoc(thing) or "", inspect.getdoc(module) or ""
     own = _TAUGHT.search(text)
     taught = own or _TAUGHT.search(module_text)
     sentence = re.split(r"(?<=[.:;])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(":;")
-    return Entry(
+    return FunctionEntry(
         call=call,
         key=(module.__name__, thing.__name__),
         file=Path(module.__file__ or "").resolve().relative_to(course.root.resolve()).as_posix(),

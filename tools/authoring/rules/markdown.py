@@ -16,7 +16,7 @@ _MARKS = ("emphasis", "strong", "strikethrough")
 
 
 @dataclass(frozen=True)
-class Span:
+class MarkdownSpan:
     """A stretch of a text. ``kind`` is text, heading, link or image; ``target`` is where a link or image points."""
 
     kind: str
@@ -29,7 +29,7 @@ def _parser() -> MarkdownWithMath:
     return MarkdownWithMath(renderer=None)
 
 
-def spans(source: str) -> list[Span]:
+def spans(source: str) -> list[MarkdownSpan]:
     """Return the spans of a Markdown text in reading order; code and formulas are left out, but for headings."""
     return list(_spans(_tokens(source)))
 
@@ -44,7 +44,7 @@ def _tokens(source: str) -> list[dict[str, Any]]:
     return _parser().parse(source)[0]
 
 
-def _spans(tokens: Iterable[dict[str, Any]]) -> Iterator[Span]:
+def _spans(tokens: Iterable[dict[str, Any]]) -> Iterator[MarkdownSpan]:
     """Yield the spans of a row of tokens; words run on until a link, a picture, HTML or a block ends them."""
     words = ""
     for token in _unmarked(tokens):
@@ -56,14 +56,14 @@ def _spans(tokens: Iterable[dict[str, Any]]) -> Iterator[Span]:
         words = ""
         if kind == "link":
             label = "".join(_WORDS.get(part["type"]) or part.get("raw", "") for part in _unmarked(children))
-            yield Span("link", label, token["attrs"]["url"])
+            yield MarkdownSpan("link", label, token["attrs"]["url"])
             yield from (span for span in _spans(children) if span.kind == "image")
         elif kind == "image":
-            yield Span("image", _content(token), token["attrs"]["url"])
+            yield MarkdownSpan("image", _content(token), token["attrs"]["url"])
         elif kind in ("inline_html", "block_html"):
             yield from _html(token["raw"])
         elif kind == "heading":
-            yield Span("heading", _content(token))
+            yield MarkdownSpan("heading", _content(token))
             yield from (span for span in _spans(children) if span.kind != "text")
         else:
             yield from _spans(children)
@@ -83,12 +83,12 @@ def _content(token: dict[str, Any]) -> str:
     return token.get("raw", "") + "".join(map(_content, token.get("children", ())))
 
 
-def _text(words: str) -> Iterator[Span]:
+def _text(words: str) -> Iterator[MarkdownSpan]:
     if words.replace(_GAP, "").strip():
-        yield Span("text", words)
+        yield MarkdownSpan("text", words)
 
 
-def _html(source: str) -> list[Span]:
+def _html(source: str) -> list[MarkdownSpan]:
     reader = _HtmlReader()
     reader.feed(source)
     reader.close()
@@ -100,20 +100,20 @@ class _HtmlReader(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[Span] = []
+        self.found: list[MarkdownSpan] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
         if tag == "a" and values.get("href"):
-            self.found.append(Span("link", "", values["href"] or ""))
+            self.found.append(MarkdownSpan("link", "", values["href"] or ""))
         if tag == "img":
-            self.found.append(Span("image", values.get("alt") or "", values.get("src") or ""))
+            self.found.append(MarkdownSpan("image", values.get("alt") or "", values.get("src") or ""))
 
     def handle_data(self, data: str) -> None:
         if data.strip():
-            self.found.append(Span("text", data))
+            self.found.append(MarkdownSpan("text", data))
 
 
-def pictures(html: str) -> list[Span]:
+def pictures(html: str) -> list[MarkdownSpan]:
     """Return the pictures in a piece of HTML; ``text`` is the alt text, empty where there is none."""
     return [span for span in _html(html) if span.kind == "image"]

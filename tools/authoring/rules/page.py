@@ -1,7 +1,7 @@
 """The page: a lesson that begins as a story, shows the code that is the idea, and asks in whole sentences.
 
-It holds for each lesson whose way ``course/order.toml`` states. Such a lesson has a story too, which is
-``course/source/stories/NN_title.md``. Each rule is a function that returns what breaks it.
+It holds for each lesson that has a story, ``course/source/stories/NN_title.md``. Each rule is a function that returns
+what breaks it.
 """
 
 from __future__ import annotations

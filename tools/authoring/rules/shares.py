@@ -21,7 +21,7 @@ _MASK = re.compile(r"(?m)<(?:rate|time|times)>|^here: <verdict>$")
 
 
 @dataclass(frozen=True)
-class Share(Result):
+class ComparedShare(Result):
     """Of a lesson's code cells: how many show something, how many of those are compared, and the share."""
 
     lesson: str
@@ -36,7 +36,7 @@ class Shares(Result):
     """The share of every lesson, and of all together."""
 
     total_share: float | None
-    lessons: tuple[Share, ...]
+    lessons: tuple[ComparedShare, ...]
 
 
 Patterns = Sequence[tuple[str, str]]
@@ -54,15 +54,15 @@ def sanitized(text: str, rules: Patterns) -> str:
     return text
 
 
-def share(name: str, notebook: nbformat.NotebookNode, rules: Patterns) -> Share:
+def share(name: str, notebook: nbformat.NotebookNode, rules: Patterns) -> ComparedShare:
     """Count the code cells of one notebook; the share is None when no cell shows anything."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     shown = [cell for cell in code if cell.outputs]
     compared = [cell for cell in shown if is_compared(cell, rules)]
-    return Share(name, len(code), len(shown), len(compared), len(compared) / len(shown) if shown else None)
+    return ComparedShare(name, len(code), len(shown), len(compared), len(compared) / len(shown) if shown else None)
 
 
-def shares(counted: Sequence[Share]) -> Shares:
+def shares(counted: Sequence[ComparedShare]) -> Shares:
     """Put the shares of all lessons together."""
     shown = sum(one.shown for one in counted)
     return Shares(sum(one.compared for one in counted) / shown if shown else None, tuple(counted))

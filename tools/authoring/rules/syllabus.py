@@ -21,7 +21,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Session:
+class TeachingSession:
     """What is done in one go. The exercises of its lessons follow it, at home."""
 
     title: str
@@ -29,50 +29,50 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TeachingPlan:
     """A way to teach the course: its sessions in order, and for whom."""
 
     title: str
     text: str
-    sessions: tuple[Session, ...]
+    sessions: tuple[TeachingSession, ...]
 
 
 PLANS = (
-    Plan(
+    TeachingPlan(
         "Two hours",
         "A guest lecture with a laboratory: who has the course installed runs lesson 00.",
         (
-            Session(
+            TeachingSession(
                 "Two hours",
                 (Item(LECTURE), Item("break", 10), Item("start_here"), Item("questions, and where to go on", 15)),
             ),
         ),
     ),
-    Plan(
+    TeachingPlan(
         "One day",
         "After the start: where the memory goes, where parallelism comes from, and what many devices gain.\n"
         "None of these lessons needs another than lesson 00.",
         (
-            Session("Morning", (Item("start_here"), Item("break", 15), Item("working_set"))),
-            Session("Afternoon", (Item("sources_of_parallelism"), Item("break", 20), Item("data_parallel"))),
+            TeachingSession("Morning", (Item("start_here"), Item("break", 15), Item("working_set"))),
+            TeachingSession("Afternoon", (Item("sources_of_parallelism"), Item("break", 20), Item("data_parallel"))),
         ),
     ),
-    Plan(
+    TeachingPlan(
         "A term",
         "All lessons in the order of their acts, one session a week, exercises at home. Where a session must be\n"
         "shorter, hold a lesson's talk (the table at the end) and leave its notebook for home.",
         (
-            Session("Week 1: measuring, and the whole picture", (Item("start_here"), Item(LECTURE))),
-            Session("Week 2: one machine", (Item("memory_hierarchy"), Item("compute_and_roofline"))),
-            Session("Week 3: where parallelism is", (Item("sources_of_parallelism"), Item("data_parallel"))),
-            Session("Week 4: parts of a model", (Item("model_parallel"), Item("layouts_and_long_sequences"))),
-            Session("Week 5: data in time, and what fits", (Item("feeding_the_accelerator"), Item("working_set"))),
-            Session("Week 6: full memory, and a profile", (Item("beyond_memory"), Item("reading_a_profile"))),
-            Session("Week 7: an array, and networks for it", (Item("systolic_arrays"), Item("co_design"))),
-            Session("Week 8: fewer bits, constants", (Item("numbers_of_few_bits"), Item("constant_weights"))),
-            Session("Week 9: one kernel, a hundred fits", (Item("fused_bias"), Item("replicas"))),
-            Session("Week 10: predicted times", (Item("convolution_time"),)),
-            Session("Week 11: language models", (Item("attention_without_the_matrix"), Item("decoding"))),
+            TeachingSession("Week 1: measuring, and the whole picture", (Item("start_here"), Item(LECTURE))),
+            TeachingSession("Week 2: one machine", (Item("memory_hierarchy"), Item("compute_and_roofline"))),
+            TeachingSession("Week 3: where parallelism is", (Item("sources_of_parallelism"), Item("data_parallel"))),
+            TeachingSession("Week 4: parts of a model", (Item("model_parallel"), Item("layouts_and_long_sequences"))),
+            TeachingSession("Week 5: data in time, what fits", (Item("feeding_the_accelerator"), Item("working_set"))),
+            TeachingSession("Week 6: full memory, and a profile", (Item("beyond_memory"), Item("reading_a_profile"))),
+            TeachingSession("Week 7: an array, and networks for it", (Item("systolic_arrays"), Item("co_design"))),
+            TeachingSession("Week 8: fewer bits, constants", (Item("numbers_of_few_bits"), Item("constant_weights"))),
+            TeachingSession("Week 9: one kernel, a hundred fits", (Item("fused_bias"), Item("replicas"))),
+            TeachingSession("Week 10: predicted times", (Item("convolution_time"),)),
+            TeachingSession("Week 11: language models", (Item("attention_without_the_matrix"), Item("decoding"))),
         ),
     ),
 )
@@ -131,7 +131,7 @@ def page(lessons: Sequence[Lesson], exercises: Mapping[str, int]) -> str:
     return "\n".join([*lines, f"| all | {total} | {sum(exercises.values())} | {talk:g} | |"]) + "\n"
 
 
-def _session(session: Session, lessons: Mapping[str, Lesson], *, alone: bool) -> list[str]:
+def _session(session: TeachingSession, lessons: Mapping[str, Lesson], *, alone: bool) -> list[str]:
     lines = [] if alone else [f"### {session.title}", ""]
     lines += ["| from | minutes | what |", "|--:|--:|---|"]
     clock = 0

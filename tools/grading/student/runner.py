@@ -28,7 +28,7 @@ _MOST_PARTS, _MOST_PRINTED, _MOST_SHOWN = 8, 6_000, 600_000  # of what a cell pu
 class Remote:
     """An object that the other side keeps; what it allows is done there, one request each."""
 
-    def __init__(self, link: Link, number: int, name: str, names: dict[str, Any]) -> None:
+    def __init__(self, link: GraderLink, number: int, name: str, names: dict[str, Any]) -> None:
         object.__setattr__(self, "_link", link)
         object.__setattr__(self, "_number", number)
         object.__setattr__(self, "_values", names)
@@ -100,7 +100,7 @@ class Shown(io.TextIOBase):
             self.parts.append(part)
 
 
-class Link:
+class GraderLink:
     """The socket to the other side, and the names that the cells define."""
 
     def __init__(self, channel: socket.socket) -> None:
@@ -197,7 +197,7 @@ class Link:
 def _exception(name: str) -> type[Exception]:
     import builtins
 
-    from helpers import simulators
+    from helpers.studies import simulators
 
     found = getattr(builtins, name, None) or getattr(simulators, name, None)
     return found if isinstance(found, type) and issubclass(found, Exception) else type(name, (Exception,), {})
@@ -225,6 +225,6 @@ def main() -> None:
     shutil.copytree("/fonts", os.environ["MPLCONFIGDIR"], ignore=shutil.ignore_patterns("tex.cache"))
     channel = socket.socket(fileno=descriptor)
     try:
-        Link(channel).serve()
+        GraderLink(channel).serve()
     except wire.Broken:
         sys.exit(3)

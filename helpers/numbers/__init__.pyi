@@ -1,3 +1,0 @@
-from ._blocks import Blocks as Blocks, encode_blocks as encode_blocks
-from ._formats import FORMATS as FORMATS, Format as Format
-from ._integers import Quantised as Quantised, quantise as quantise, saturating_product as saturating_product

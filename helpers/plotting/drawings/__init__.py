@@ -1,1 +1,0 @@
-"""Drawings of the thing itself: ranks and what moves between them, kernels and memory, a loader."""

@@ -1,0 +1,1 @@
+from ._play import BEGINS as BEGINS, SCRIPT as SCRIPT

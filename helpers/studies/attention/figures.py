@@ -1,0 +1,89 @@
+"""Attention in tiles: the table of scores that nobody stores, and the blocks of Q, K, V and O that a tile needs."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from helpers.checks import members, whole_number
+from helpers.studies._paper import COMPUTING, DATA, EMPTY, INK, keys, paper, tint, write
+
+_CELL_IN, _SMALL_IN, _BAR_IN, _GAP_IN, _LEFT_IN, _TOP_IN, _MOST = 0.46, 0.32, 0.34, 0.12, 1.0, 0.42, 12
+_EDGE = "#AAAAAA"
+
+
+def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str = "") -> Figure:
+    """Return the table of scores at tile number ``step`` of ``order``: a row a block of queries, a column one of keys.
+
+    ``order`` has each tile as its row and column, from 0; tiles that are not in it are never made. Beside the table
+    stand Q and O, above it K and V; what the tile needs is marked, and so is the block of O that it adds to. A number
+    says how often a block was read so far, by a cache with room for one block of each, and in O how often it was
+    written. ``title`` stands above the drawing. Raises ValueError for no tiles, a tile twice, more than 12 rows or
+    columns, and a step that is not there. Lesson 21.
+    """
+    tiles = [
+        tuple(whole_number(f"order[{place}]", side, at_least=0, at_most=_MOST - 1) for side in tile)
+        for place, tile in enumerate(members("order", order, "tiles, each its row and column"))
+    ]
+    if not tiles or len(set(tiles)) < len(tiles) or any(len(tile) != 2 for tile in tiles):
+        raise ValueError("order is tiles, each once and as (row, column), such as [(0, 0), (0, 1)]")
+    step = whole_number("step", step, at_least=0, at_most=len(tiles) - 1)
+    rows, columns = (max(sides) + 1 for sides in zip(*tiles, strict=True))
+    cell_in = _CELL_IN if max(rows, columns) <= 6 else _SMALL_IN
+    now, made = tiles[step], set(tiles[:step])
+    downwards, across = zip(*tiles, strict=True)
+    q_reads, k_reads = (_runs([*side[: step + 1], None]) for side in (downwards, across))
+    o_writes = _runs([*downwards, None][: step + 2])
+    named = {"in the cache": (DATA, INK), "left the cache": (tint(DATA, 0.65), _EDGE), "computed": (COMPUTING, INK)}
+    named |= {"done": (tint(COMPUTING, 0.65), _EDGE), "to come": (EMPTY, _EDGE)}
+    if len(tiles) < rows * columns:
+        named["never"] = ("white", _EDGE)
+    top, left = _TOP_IN + _BAR_IN + _GAP_IN, _LEFT_IN + _BAR_IN + _GAP_IN
+    right, low = left + columns * cell_in, top + rows * cell_in
+    drawn, axes = paper(right + _GAP_IN + _BAR_IN + 2.5, max(low, top + 0.34 * len(named) + 0.25) + 0.15, title=title)
+
+    def cell(
+        x: float, y: float, wide: float, high: float, colour: str, *, marked: bool = False, times: int = 0
+    ) -> None:
+        edge, thick = (INK, 2.2) if marked else (_EDGE, 0.8)
+        axes.add_patch(Rectangle((x, y), wide, high, facecolor=colour, edgecolor=edge, linewidth=thick,
+                                 zorder=3 if marked else 1))  # fmt: skip
+        if times:
+            write(axes, x + wide / 2, y + high / 2, str(times), size=10)
+
+    write(axes, _LEFT_IN - 0.1, (top + low) / 2, "queries Q", ha="right", bold=True)
+    write(axes, (left + right) / 2, _TOP_IN - 0.2, "keys K and values V", bold=True)
+    write(axes, right + _GAP_IN + _BAR_IN / 2, _TOP_IN + _BAR_IN - 0.12, "O", bold=True)
+    for row, y in enumerate(top + row * cell_in for row in range(rows)):
+        cell(_LEFT_IN, y, _BAR_IN, cell_in, _held(row, now[0], q_reads), marked=row == now[0], times=q_reads[row])
+        own = [tile for tile in tiles if tile[0] == row]
+        begun = COMPUTING if row == now[0] else tint(COMPUTING, 0.65) if made.issuperset(own) else EMPTY
+        if begun == EMPTY and made.intersection(own):
+            begun = tint(COMPUTING, 0.88)
+        cell(right + _GAP_IN, y, _BAR_IN, cell_in, begun, marked=row == now[0], times=o_writes[row])
+        for column in range(columns):
+            tile = (row, column)
+            colour = COMPUTING if tile == now else tint(COMPUTING, 0.65) if tile in made else EMPTY
+            cell(left + column * cell_in, y, cell_in, cell_in, colour if tile in tiles else "white",
+                 marked=tile == now)  # fmt: skip
+    for column in range(columns):
+        cell(left + column * cell_in, _TOP_IN, cell_in, _BAR_IN, _held(column, now[1], k_reads),
+             marked=column == now[1], times=k_reads[column])  # fmt: skip
+    key = right + _GAP_IN + _BAR_IN + 0.4
+    for place, (name, colours) in enumerate(named.items()):
+        keys(axes, key, top + 0.34 * place, {name: colours})
+    write(axes, key, top + 0.34 * len(named) + 0.12, "2  times read (O: written)", size=10, ha="left")
+    return drawn
+
+
+def _runs(side: Sequence[int | None]) -> Counter[int]:
+    """Return how many runs of each number have ended."""
+    return Counter(one for one, after in itertools.pairwise(side) if one != after)
+
+
+def _held(block: int, now: int, reads: Counter[int]) -> str:
+    return DATA if block == now else tint(DATA, 0.65) if reads[block] else EMPTY

@@ -1,0 +1,142 @@
+"""Record the census of the placements: by the compiler that is here, or by the last one for sm_60 and sm_70.
+
+Neither NVRTC nor nvdisasm of CUDA 13 knows sm_60 and sm_70, where the rule changed. Two wheels bring the last that do;
+unpacked into a folder of their own they touch nothing that is installed::
+
+    python -m helpers.studies.constant_weights._recording
+    uv pip install --target old --no-deps nvidia-cuda-nvrtc-cu12==12.8.93 triton==3.3.1
+    python -m helpers.studies.constant_weights._recording old
+
+Each writes one of the two files that :func:`counting.recorded_counts` reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import dataclasses
+import datetime
+import re
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from helpers import storage
+from helpers.native import _cubin as cubin, _nvrtc as nvrtc, _tools as tools
+from helpers.studies.constant_weights._counting import (
+    CURRENT_ARCHITECTURES,
+    OLD_ARCHITECTURES,
+    PlacementCount,
+    PlacementCounts,
+    count_placements,
+    recorded_file,
+)
+from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, cuda_source
+from helpers.studies.constant_weights._network import Network, standard_network
+
+_BYTES = {"sm_60": 32 / 3, "sm_70": 16}  # an instruction: on sm_60 three, and what schedules them, take 32
+_PARAMETER_FROM = "sm_70"  # __grid_constant__ needs it
+_LIMIT_S = 60
+
+
+def count_old(folder: Path, *, network: Network | None = None) -> PlacementCounts:
+    """Return the census of ``network`` (the standard one) for every placement, by the compiler in ``folder``.
+
+    ``folder`` holds the wheels nvidia-cuda-nvrtc-cu12 and triton, unpacked. Raises FileNotFoundError, with the command
+    that fetches them, where it does not, and NativeError for a source that the compiler refuses.
+    """
+    network = standard_network() if network is None else network
+    library = nvrtc._library(_found(folder, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"))
+    nvdisasm = str(_found(folder, "triton/backends/nvidia/bin/nvdisasm"))
+    rows = []
+    for architecture in OLD_ARCHITECTURES:
+        for placement in CUDA_PLACEMENTS:
+            if placement == "parameter" and architecture < _PARAMETER_FROM:
+                continue
+            source = cuda_source(network, placement=placement)
+            image, _ = nvrtc._compiled(library, source, (f"--gpu-architecture={architecture}",))
+            rows.append(_counted(_kernel(image, nvdisasm, architecture), placement, architecture))
+    note = (f"Recorded on {datetime.date.today()} by python -m helpers.studies.constant_weights._recording, "
+            f"with {_version(nvdisasm)}. CUDA 13 no longer compiles for these architectures. On sm_60 an FFMA32I "
+            "counts as an FFMA with an immediate; __grid_constant__ parameters begin with sm_70.")  # fmt: skip
+    compiler = f"NVRTC {_nvrtc_version(library)}"
+    return PlacementCounts(compiler, network.widths, network.macs, network.nonzero_weights, tuple(rows), note=note)
+
+
+def _found(folder: Path, name: str) -> Path:
+    path = folder / name
+    if not path.exists():
+        raise FileNotFoundError(f"{name} is not in {folder.name}; fetch it with: uv pip install --target {folder.name} "
+                                "--no-deps nvidia-cuda-nvrtc-cu12==12.8.93 triton==3.3.1")  # fmt: skip
+    return path
+
+
+def _nvrtc_version(library: ctypes.CDLL) -> str:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    nvrtc._call(library, "nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+    return f"{major.value}.{minor.value}"
+
+
+def _version(nvdisasm: str) -> str:
+    printed = tools.run_tool([nvdisasm, "--version"], limit_s=_LIMIT_S).stdout
+    match = re.search(r"V(\d[\d.]*)", printed)
+    return f"nvdisasm {match[1]}" if match else "an nvdisasm that does not say its version"
+
+
+def _kernel(image: bytes, nvdisasm: str, architecture: str) -> cubin.GpuFunction:
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place, "program.cubin")
+        path.write_bytes(image)
+        done = tools.run_tool([nvdisasm, "-c", str(path)], limit_s=_LIMIT_S)
+    if done.returncode != 0:
+        raise tools.NativeError(f"nvdisasm cannot read the program: {done.stderr.strip():.200}", "take triton==3.3.1")
+    kernel = cubin.parse(as_of_today(done.stdout))["evaluate"]
+    size, listed = len(cubin.read(image).sections[".text.evaluate"]), len(kernel.instructions)
+    if listed * _BYTES[architecture] != size:
+        raise tools.NativeError(f"of {size:,} bytes of code the listing shows {listed:,} instructions",
+                                "take triton==3.3.1, whose nvdisasm was read here")  # fmt: skip
+    return kernel
+
+
+def as_of_today(listing: str) -> str:
+    """Return a listing of sm_60 in the words that :func:`helpers.native._cubin.parse` reads.
+
+    Two instructions that are issued together stand in braces there, the second without its semicolon, and a
+    multiply-add with an immediate of 32 bits is named FFMA32I.
+    """
+    plain = re.sub(r"(\*/\s+)\{", r"\1 ", listing)
+    plain = re.sub(r"\}\s*$", ";", plain, flags=re.M)
+    return re.sub(r"\bFFMA32I\b", "FFMA", plain)
+
+
+def _counted(kernel: cubin.GpuFunction, placement: str, architecture: str) -> PlacementCount:
+    fed = Counter(one.operand_kind for one in kernel.instructions if one.multiplies_and_adds)
+    loads = Counter(space for one in kernel.instructions for access, space, _ in one.accesses if access == "load")
+    return PlacementCount(
+        placement, "fp32", architecture, 1, total=len(kernel.instructions) - kernel.padding, multiply_adds=fed.total(),
+        **{kind: fed[kind] for kind in cubin.OPERAND_KINDS}, global_loads=loads["global"],
+        shared_loads=loads["shared"], constant_loads=loads["constant"],
+    )  # fmt: skip
+
+
+def count_current() -> PlacementCounts:
+    """Return the census of the standard network for :data:`CURRENT_ARCHITECTURES`, in both precisions."""
+    single, half = (count_placements(standard_network(), architectures=CURRENT_ARCHITECTURES, precision=precision)
+                    for precision in ("fp32", "fp16"))  # fmt: skip
+    note = f"{single.compiler}, {datetime.datetime.now(datetime.UTC).date().isoformat()}"
+    return dataclasses.replace(single, counts=single.counts + half.counts, note=note)
+
+
+def main() -> None:
+    """Count with the compiler that is here, or in the folder that is named, and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?", help="where the two wheels are unpacked")
+    folder = parser.parse_args().folder
+    found = count_old(folder) if folder else count_current()
+    path = recorded_file(OLD_ARCHITECTURES if folder else CURRENT_ARCHITECTURES)
+    storage.write_atomically(path, found.to_json() + "\n")
+    print(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""Weights mapped from a file that is larger than the memory they may take: the cliff. Lesson 12.
+
+A forward pass reads each layer's weights once, in order, and begins again. While all of them stay in memory a layer
+takes as long as its bytes take from memory; once they do not, the layer that is needed next is the one that was thrown
+out longest ago, and under the usual order of eviction (least recently used) *every* layer comes from the disk again,
+not only the bytes over the limit.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import statistics
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from helpers.isolation import run_limited
+from helpers.results import Record, derived
+from helpers.studies.data_movement import _disk as disk
+from helpers.studies.data_movement._pages import count_faults
+from helpers.timing import fixed_threads
+
+METHOD = "evicted by the program, least recently used first (madvise, posix_fadvise DONTNEED)"
+WIDTH = 1024
+LAYER_BYTES = 4 * WIDTH * WIDTH
+
+_ROOM_BYTES = 512 * 2**20
+_LIMIT_S = 240.0
+
+
+class MappedRow(Record):
+    """A forward pass over weights of ``file_bytes``: per layer the time, per pass what was counted.
+
+    ``missed_share`` is the part of the layers that had to be brought back, as the window counted; ``read_bytes`` what
+    the system read from the disk for a pass (None where it does not tell), ``major_faults`` how often the program stood
+    still for it: fewer than pages, since the system reads ahead. ``layer_s`` is the median over the passes of the mean
+    layer; ``modelled_layer_s`` is from the rates alone. No order of eviction reads less than ``over_limit_bytes``.
+    Lesson 12.
+    """
+
+    file_bytes: int
+    over_limit_bytes: int
+    layers: int
+    missed_share: float
+    layer_s: float
+    modelled_layer_s: float
+    major_faults: float | None
+    read_bytes: float | None
+
+
+class MappedWeights(Record):
+    """Layers whose weights are mapped from a file, under a limit of ``limit_bytes`` on what of it is in memory.
+
+    ``method`` says who holds the limit. ``resident_layer_s`` is a layer with weights in ordinary memory, and
+    ``disk_bytes_per_s`` the file read in sequence past the page cache: the two numbers of the model. Lesson 12.
+    """
+
+    method: str
+    limit_bytes: int
+    layer_bytes: int
+    resident_layer_s: float
+    disk_bytes_per_s: float
+    rows: tuple[MappedRow, ...]
+
+    def row(self, file_bytes: int) -> MappedRow:
+        """Return the row of a file's size; ValueError, with the sizes there are, for another."""
+        for row in self.rows:
+            if row.file_bytes == file_bytes:
+                return row
+        raise ValueError(f"there is no row of {file_bytes:,} bytes; there are "
+                         f"{', '.join(f'{row.file_bytes:,}' for row in self.rows)}")  # fmt: skip
+
+
+def model_layer_s(*, resident_s: float, layer_bytes: int, missed_share: float, disk_bytes_per_s: float) -> float:
+    """Return the modelled seconds of a layer: from memory, and the missed share of its bytes from the disk before.
+
+    The system's reading ahead of what is computed is left out: it lets the two overlap. Lesson 12.
+    """
+    return resident_s + missed_share * layer_bytes / disk_bytes_per_s
+
+
+def measure_mapped_weights(
+    file_bytes: Sequence[int] = (32 * 2**20, 60 * 2**20, 64 * 2**20, 68 * 2**20, 96 * 2**20),
+    *,
+    limit_bytes: int = 64 * 2**20,
+    folder: str | os.PathLike[str] | None = None,
+    passes: int = 3,
+) -> MappedWeights:
+    """Return what a layer of 1024 x 1024 float32 weights (4 MiB) takes, by the size of the mapped file and the limit.
+
+    The sizes are ``file_bytes``; the file is in ``folder``, by default that for temporary files. A process of its own,
+    limited in memory and time, maps it and multiplies a vector by layer after layer. The program itself holds the limit
+    of ``limit_bytes``: before a layer is read that is not in memory, the least recently used ones are unmapped and
+    dropped from the page cache until it fits, so no privilege is needed, and what this costs is not timed. A control
+    group's limit does the same inside the system, with its own order of eviction. ``passes`` passes over each size are
+    counted, after one that is not; one thread. Takes some ten seconds; the file is removed.
+
+    Raises ValueError for sizes that are no multiples of 4 MiB or over 256 MiB, for a limit below one layer, or a folder
+    that is itself in memory; RuntimeError outside Linux; OSError without room; what
+    :meth:`helpers.isolation.Outcome.unwrap` raises when the process did not get through. Lesson 12.
+    """
+    sizes = sorted(set(file_bytes))
+    if not sizes or any(size < LAYER_BYTES or size > disk.MOST_FILE_BYTES or size % LAYER_BYTES for size in sizes):
+        raise ValueError(f"file_bytes are {tuple(file_bytes)}; give multiples of {LAYER_BYTES:,} up to "
+                         f"{disk.MOST_FILE_BYTES:,}")  # fmt: skip
+    if limit_bytes < LAYER_BYTES or passes < 1:
+        raise ValueError(f"limit_bytes={limit_bytes}, passes={passes}: give at least one layer of {LAYER_BYTES:,} "
+                         "bytes and one pass")  # fmt: skip
+    if not hasattr(os, "posix_fadvise") or not hasattr(mmap, "MADV_DONTNEED"):
+        raise RuntimeError("this system cannot be told to drop a file from memory (posix_fadvise); the experiment runs "
+                           "on Linux")  # fmt: skip
+    generator = np.random.default_rng()
+    with disk.temporary_file(sizes[-1], folder, content=lambda size: _weights(size, generator)) as path:
+        disk.drop_from_page_cache(path)
+        with disk.opened_past_cache(path) as (descriptor, bypass):
+            if bypass == disk.NOT_BYPASSED or disk.cached_share(path) == 1:
+                raise ValueError("the folder of the temporary file is itself in memory, or keeps its own copy there, "
+                                 "so nothing would come from a disk; give folder=, on a disk")  # fmt: skip
+            disk_bytes_per_s = disk.read_rate(descriptor, sizes[-1])
+        outcome = run_limited(_run_sizes, str(path), tuple(sizes), limit_bytes, passes,
+                              memory_bytes=_ROOM_BYTES + 2 * limit_bytes, timeout_s=_LIMIT_S)  # fmt: skip
+        resident_s, counted = outcome.unwrap()
+    rows = tuple(_row(one, limit_bytes, resident_s, disk_bytes_per_s) for one in counted)
+    return MappedWeights(method=METHOD, limit_bytes=limit_bytes, layer_bytes=LAYER_BYTES, resident_layer_s=resident_s,
+                         disk_bytes_per_s=disk_bytes_per_s, rows=rows)  # fmt: skip
+
+
+class Window:
+    """The layers in memory, at most ``capacity``; ``evict`` is called with each that goes."""
+
+    def __init__(self, capacity: int, evict: Callable[[int], None] | None = None) -> None:
+        self._capacity, self._evict = capacity, evict or (lambda _: None)
+        self._resident: OrderedDict[int, None] = OrderedDict()
+
+    def touch(self, layer: int) -> bool:
+        """Make room for ``layer`` and count it as just used; return whether it was in memory."""
+        present = layer in self._resident
+        if not present:
+            while len(self._resident) >= self._capacity:
+                self._evict(self._resident.popitem(last=False)[0])
+            self._resident[layer] = None
+        self._resident.move_to_end(layer)
+        return present
+
+    def clear(self) -> None:
+        """Let every layer go."""
+        while self._resident:
+            self._evict(self._resident.popitem()[0])
+
+
+@dataclass(frozen=True)
+class _Counted:
+    file_bytes: int
+    layer_s: float
+    missed_share: float
+    major_faults: float | None
+    read_bytes: float | None
+
+
+def _run_sizes(path: str, sizes: tuple[int, ...], limit_bytes: int, passes: int) -> tuple[float, list[_Counted]]:
+    with fixed_threads(1), open(path, "r+b") as file:
+        resident_s = _resident_layer_s(limit_bytes // LAYER_BYTES)
+        with mmap.mmap(file.fileno(), sizes[-1]) as mapped:
+            counted = [_run_size(mapped, file.fileno(), size, limit_bytes, passes) for size in sizes]
+            return resident_s, counted
+
+
+def _run_size(mapped: mmap.mmap, descriptor: int, size: int, limit_bytes: int, passes: int) -> _Counted:
+    # The tensors hold on to the map, which can be closed only when they are gone: they live in this function alone.
+    layers = [torch.frombuffer(mapped, dtype=torch.float32, count=WIDTH * WIDTH, offset=start).view(WIDTH, WIDTH)
+              for start in range(0, size, LAYER_BYTES)]  # fmt: skip
+
+    def evict(layer: int) -> None:
+        mapped.madvise(mmap.MADV_DONTNEED, layer * LAYER_BYTES, LAYER_BYTES)
+        os.posix_fadvise(descriptor, layer * LAYER_BYTES, LAYER_BYTES, os.POSIX_FADV_DONTNEED)
+
+    for layer in range(len(layers)):
+        evict(layer)
+    window = Window(limit_bytes // LAYER_BYTES, evict)
+    _forward(layers, window)
+    seconds: list[float] = []
+    missed = 0
+
+    def run_passes() -> None:
+        nonlocal missed
+        for _ in range(passes):
+            spent_s, misses = _forward(layers, window)
+            seconds.append(spent_s / len(layers))
+            missed += misses
+
+    read_before = _read_bytes()
+    faults = count_faults(run_passes).major
+    read_after = _read_bytes()
+    window.clear()
+    return _Counted(
+        file_bytes=size,
+        layer_s=statistics.median(seconds),
+        missed_share=missed / (passes * len(layers)),
+        major_faults=None if faults is None else faults / passes,
+        read_bytes=None if read_before is None or read_after is None else (read_after - read_before) / passes,
+    )
+
+
+def _forward(layers: Sequence[torch.Tensor], window: Window) -> tuple[float, int]:
+    """Return the seconds of the layers, without those of evicting, and how many were not in memory."""
+    x, spent_s, missed = torch.ones(WIDTH), 0.0, 0
+    for index, weight in enumerate(layers):
+        missed += not window.touch(index)
+        begun_s = time.perf_counter()
+        x = torch.mv(weight, x)
+        spent_s += time.perf_counter() - begun_s
+    if not bool(torch.isfinite(x).all()):
+        raise RuntimeError("the pass over the mapped weights gave no finite number: the file was changed meanwhile")
+    return spent_s, missed
+
+
+def _resident_layer_s(layers: int) -> float:
+    """Return the median seconds of a layer whose weights are in ordinary memory, as many layers as the limit holds."""
+    generator = np.random.default_rng()
+    weights = [torch.frombuffer(bytearray(_weights(LAYER_BYTES, generator)), dtype=torch.float32).view(WIDTH, WIDTH)
+               for _ in range(layers)]  # fmt: skip
+    window = Window(layers)
+    _forward(weights, window)
+    return statistics.median(_forward(weights, window)[0] / layers for _ in range(5))
+
+
+def _weights(size: int, generator: np.random.Generator) -> bytes:
+    """Return ``size`` bytes of float32 weights that keep a vector's length: normal, with variance 1 / width."""
+    values = generator.standard_normal(size // 4, dtype=np.float32)
+    return (values / np.float32(math.sqrt(WIDTH))).tobytes()
+
+
+def _read_bytes() -> int | None:
+    """Return what the system has read from disks for this process (/proc/self/io, proc(5)); None where it tells not."""
+    try:
+        text = Path("/proc/self/io").read_text(encoding="ascii")
+    except (FileNotFoundError, PermissionError):
+        return None
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("read_bytes:")), None)
+
+
+def _row(one: _Counted, limit_bytes: int, resident_s: float, disk_bytes_per_s: float) -> MappedRow:
+    over = max(0, one.file_bytes - limit_bytes)
+    modelled = model_layer_s(resident_s=resident_s, layer_bytes=LAYER_BYTES, missed_share=one.missed_share,
+                             disk_bytes_per_s=disk_bytes_per_s)  # fmt: skip
+    layers = one.file_bytes // LAYER_BYTES
+    return derived(MappedRow, one, over_limit_bytes=over, layers=layers, modelled_layer_s=modelled)

@@ -1,0 +1,1 @@
+"""Drawings of memories, links and processors."""

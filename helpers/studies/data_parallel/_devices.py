@@ -1,0 +1,198 @@
+"""Devices that sleep instead of computing, and a slow link under DistributedDataParallel.
+
+A sleeping rank needs no core, so a few cores carry many ranks with the clock of as many devices. What sleeps is the
+host: forward, backward and link take the stated time on a CPU and on CUDA alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from helpers.checks import number, whole_number
+from helpers.links import Link, Recorder, sleep_until
+from helpers.parallel import _costs as costs
+
+
+class SleepingLayer(nn.Module):
+    """A layer that takes ``forward_s`` and ``backward_s`` seconds by sleeping, and adds the mean of its weight.
+
+    ``weight`` has ``parameters`` float32 elements, so its gradient is 4 x ``parameters`` bytes; it exists when the
+    backward sleep has ended. Inputs and outputs have any shape, and the arithmetic is real: gradients are exact.
+    ``recorder`` notes each pass in the lane ``lane``. Raises ValueError for a negative time or no parameter. Lesson 05.
+    """
+
+    def __init__(
+        self,
+        forward_s: float,
+        backward_s: float,
+        *,
+        parameters: int = 1,
+        name: str = "",
+        recorder: Recorder | None = None,
+        lane: str = "device",
+    ) -> None:
+        super().__init__()
+        self.forward_s = number("forward_s", forward_s, at_least=0)
+        self.backward_s = number("backward_s", backward_s, at_least=0)
+        self.name, self.recorder, self.lane = name, recorder, lane
+        self.weight = nn.Parameter(torch.zeros(whole_number("parameters", parameters)))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Sleep for ``forward_s`` and return ``inputs`` plus the mean of the weight."""
+        self._sleep(self.forward_s, "forward")
+        return Nap.apply(inputs + self.weight.mean(), partial(self._sleep, self.backward_s, "backward"))
+
+    @property
+    def cost(self) -> costs.LayerCost:
+        """What the layer costs, for ``costs.ddp_step``. Lesson 05."""
+        return costs.LayerCost(self.forward_s, self.backward_s, self.weight.numel() * self.weight.element_size())
+
+    def _sleep(self, duration_s: float, kind: str) -> None:
+        start_s = time.perf_counter()
+        sleep_until(start_s + duration_s)
+        if self.recorder is not None:
+            self.recorder.add(self.lane, start_s, time.perf_counter(), kind=kind, label=self.name)
+
+    def extra_repr(self) -> str:
+        """Return what ``print`` shows between the brackets."""
+        return f"forward_s={self.forward_s}, backward_s={self.backward_s}, parameters={self.weight.numel()}"
+
+
+class Nap(torch.autograd.Function):
+    """Hand a value on, and in the backward pass call ``sleep()`` before its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, sleep: Callable[[], None]) -> torch.Tensor:
+        ctx.sleep = sleep
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.sleep()
+        return gradient, None
+
+
+class SlowReducer:
+    """Averages DDP's buckets over a slow link, one after the other, while the backward pass goes on.
+
+    Made by :func:`slow_link`. Each bucket is really reduced by torch.distributed; then a thread of its own sleeps until
+    the link would have finished, and DDP waits for that. ``bucket_bytes`` collects the bytes of each bucket sent.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        wire_dtype: torch.dtype | None,
+        all_reduce_s: costs.CollectiveModel,
+        recorder: Recorder | None,
+        lane: str,
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        self.link, self.wire_dtype, self.all_reduce_s = link, wire_dtype, all_reduce_s
+        self.recorder, self.lane, self.group = recorder, lane, group
+        self.bucket_bytes: list[int] = []
+        self._free_s = float("-inf")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="slow link")
+
+    # DDP compares the annotations with classes, and here they would be text.
+    def reduce(self, _state, bucket):
+        """Start one bucket's all-reduce and return the future of its average: the hook itself. Lesson 05."""
+        buffer = bucket.buffer()
+        sent = buffer if self.wire_dtype in (None, buffer.dtype) else buffer.to(self.wire_dtype)
+        world_size = dist.get_world_size(self.group)
+        sent.div_(world_size)
+        self.bucket_bytes.append(sent.nbytes)
+        work = dist.all_reduce(sent, group=self.group, async_op=True)
+        devices = [buffer.device] if buffer.is_cuda else None
+        done: torch.futures.Future = torch.futures.Future(devices=devices)
+        label = f"bucket {bucket.index()}"
+        self._thread.submit(self._carry, work, sent, buffer, done, label, world_size, time.perf_counter())
+        return done
+
+    def _carry(
+        self,
+        work: dist.Work,
+        sent: torch.Tensor,
+        buffer: torch.Tensor,
+        done: torch.futures.Future,
+        label: str,
+        world_size: int,
+        called_s: float,
+    ) -> None:
+        try:
+            work.wait()
+            if sent.is_cuda:
+                torch.cuda.current_stream(sent.device).synchronize()
+            waiting_s, start_s = max(called_s, self._free_s), max(time.perf_counter(), self._free_s)
+            size_bytes = sent.nbytes
+            self._free_s = start_s + self.all_reduce_s(world_size, size_bytes, link=self.link)
+            sleep_until(self._free_s)
+            if self.recorder is not None:
+                self.recorder.add(self.lane, waiting_s, start_s, kind="waiting")
+                self.recorder.add(self.lane, start_s, self._free_s, kind="all-reduce", label=label)
+            if sent is not buffer:
+                buffer.copy_(sent)
+        except Exception as error:  # DDP waits for the future: it must hear of everything
+            done.set_exception(error)
+        else:
+            done.set_result(buffer)
+
+
+def slow_link(
+    model: nn.parallel.DistributedDataParallel,
+    link: Link,
+    *,
+    wire_dtype: torch.dtype | None = None,
+    all_reduce_s: costs.CollectiveModel = costs.ring_all_reduce_s,
+    recorder: Recorder | None = None,
+    lane: str = "link",
+) -> SlowReducer:
+    """Let ``model`` average its gradients as over ``link``: a communication hook on DDP.
+
+    The link carries one bucket after the other, each for ``all_reduce_s(world_size, bytes, link=link)`` seconds.
+    ``wire_dtype`` (``torch.float16``) is the type in which gradients travel; they come back in their own. ``recorder``
+    notes each bucket in the lane ``lane``, and before it, as "waiting", how long the free link waited for it: for the
+    slowest rank, and for the sum that the processes really make. DDP takes one hook, and refuses a second.
+
+    Raises TypeError for a model that is not a DistributedDataParallel. Lesson 05.
+    """
+    if not isinstance(model, nn.parallel.DistributedDataParallel):
+        raise TypeError(f"slow_link needs a DistributedDataParallel; got a {type(model).__name__}: wrap it first")
+    reducer = SlowReducer(
+        link, wire_dtype=wire_dtype, all_reduce_s=all_reduce_s, recorder=recorder, lane=lane, group=model.process_group
+    )
+    model.register_comm_hook(None, reducer.reduce)
+    return reducer
+
+
+def step_times(step: Callable[[], object], *, repeats: int, warm_ups: int = 2) -> list[float]:
+    """Return the seconds of each of ``repeats`` calls of ``step`` on this rank, all ranks starting together.
+
+    DDP arranges its buckets anew after its first step, so ``warm_ups`` calls come first that are not counted. The
+    slowest rank of a call is its time: see :func:`fastest_step_s`. Raises ValueError for fewer than 1 repeat.
+    Lesson 05.
+    """
+    taken_s = []
+    for _ in range(whole_number("warm_ups", warm_ups, at_least=0) + whole_number("repeats", repeats)):
+        dist.barrier()
+        start_s = time.perf_counter()
+        step()
+        taken_s.append(time.perf_counter() - start_s)
+    return taken_s[warm_ups:]
+
+
+def fastest_step_s(times_s: list[list[float]]) -> float:
+    """Return the fastest step of all ranks together: of each step the slowest rank, of these the minimum.
+
+    ``times_s`` has a list a rank, as ``Ranks.run`` returns it of :func:`step_times`. Lesson 05.
+    """
+    return min(max(together) for together in zip(*times_s, strict=True))

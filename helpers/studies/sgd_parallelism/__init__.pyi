@@ -1,0 +1,47 @@
+from ._ensembles import (
+    largest_difference as largest_difference,
+    make_ensemble as make_ensemble,
+    measure_overheads as measure_overheads,
+    sweep_crossover as sweep_crossover,
+    train_in_loop as train_in_loop,
+    train_in_processes as train_in_processes,
+    train_stacked as train_stacked,
+)
+from ._four import cost_on_link as cost_on_link, sources_of_parallelism as sources_of_parallelism
+from ._problems import least_squares as least_squares
+from ._servers import (
+    count_lost_updates as count_lost_updates,
+    interleave_additions as interleave_additions,
+    run_hogwild as run_hogwild,
+    run_server as run_server,
+    simulate_server as simulate_server,
+)
+from ._stacking import stack_weights as stack_weights
+from ._updates import (
+    descend_quadratic as descend_quadratic,
+    growth_factor as growth_factor,
+    largest_curvature as largest_curvature,
+    stability_limit as stability_limit,
+    sweep_local as sweep_local,
+    sweep_stale as sweep_stale,
+    train_local as train_local,
+    train_stale as train_stale,
+)
+from ._within_layer import (
+    WAYS as WAYS,
+    combine as combine,
+    count_lanes as count_lanes,
+    lane_calls as lane_calls,
+    model_split as model_split,
+    partial_products as partial_products,
+    sweep_threads as sweep_threads,
+)
+from .figures._results import (
+    draw_crossover as draw_crossover,
+    draw_limits as draw_limits,
+    draw_losses as draw_losses,
+    draw_speedup as draw_speedup,
+    draw_split as draw_split,
+    draw_stale as draw_stale,
+)
+from .figures._schedules import draw_sources as draw_sources

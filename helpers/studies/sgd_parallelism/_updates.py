@@ -1,0 +1,357 @@
+"""Parallelism over update iterations: gradients that are applied ``delay`` updates after the weights they belong to.
+
+A stale gradient is what every scheme that does not wait produces: a pipeline without flush, a parameter server, threads
+on shared weights. Here staleness is a plain queue, the same in every run bit for bit, so that delay and rate can be
+told apart from luck. And local SGD, whose workers train alone for some steps and then average their weights. Lesson 04.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from helpers import console
+from helpers.checks import number, numbers, whole_number
+from helpers.parallel._collectives import collective
+from helpers.results import Record, row_of
+from helpers.studies.sgd_parallelism import _problems as problems
+
+
+class StaleRun(Record):
+    """One training with stale gradients: ``losses`` are those of each batch before its update was computed.
+
+    ``first_loss`` and ``final_loss`` are over all examples, ``largest_loss`` is the largest of a batch. ``diverged``
+    is what :func:`problems.has_diverged` says; a loss that is not finite ends the run, so ``steps`` may be smaller than
+    asked. ``weights`` is a hash of the final weights' bytes. Lesson 04.
+    """
+
+    delay: int
+    rate: float
+    steps: int
+    updates: int
+    first_loss: float
+    final_loss: float
+    largest_loss: float
+    diverged: bool
+    weights: str = field(repr=False)
+    losses: tuple[float, ...] = field(repr=False)
+
+
+class StaleSweep(Record):
+    """Trainings over every delay and rate, and beside them the rate that theory allows.
+
+    ``curvature`` is the largest of the loss at the weights of the start; ``limits`` has the largest stable rate for
+    each delay of a quadratic of that curvature. Lesson 04.
+    """
+
+    model: str
+    batch_size: int | None
+    curvature: float
+    limits: tuple[StabilityLimit, ...]
+    runs: tuple[StaleRun, ...]
+
+    def run(self, delay: int, rate: float) -> StaleRun:
+        """Return the training of one ``delay`` and ``rate``; ValueError where there is none."""
+        return row_of(self.runs, "run", delay=delay, rate=rate)
+
+    def grid(self, name: str = "final_loss") -> Any:
+        """Return a DataFrame of a field of the runs: one row a delay, one column a rate."""
+        import pandas as pd
+
+        rows = [{"delay": row.delay, "rate": row.rate, name: getattr(row, name)} for row in self.runs]
+        return pd.DataFrame(rows).pivot(index="delay", columns="rate", values=name)
+
+
+class StabilityLimit(Record):
+    """The largest stable ``rate * curvature`` of delayed descent on a quadratic, and the rate that this allows.
+
+    ``rate`` is None where the curvature is not above 0 and limits nothing. Lesson 04.
+    """
+
+    delay: int
+    rate_times_curvature: float
+    rate: float | None
+
+
+def train_stale(
+    model: nn.Module, data: Any, *, delay: int, rate: float, steps: int, batch_size: int | None = 64, seed: int = 0
+) -> StaleRun:
+    """Train a copy of ``model`` by SGD with gradients that are ``delay`` updates old; return the loss curve.
+
+    Step t computes the gradient of batch t at the weights of now and puts it at the end of a queue; when more than
+    ``delay`` stand in the queue the oldest is applied: ``w[t+1] = w[t] - rate * gradient(w[t-delay], batch[t-delay])``.
+    So the first ``delay`` steps change nothing, ``steps - delay`` updates are made, and delay 0 is plain SGD, bit for
+    bit. ``data`` is a pair of tensors (inputs, targets) or a loader, which is read once; ``batch_size=None`` takes all
+    examples in every step (no noise). The loss is cross-entropy for whole-number targets, else half the squared error.
+    ``seed`` decides the order of the examples (and what the model draws): the same call gives the same bits. ``model``
+    stays as it is.
+
+    Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
+    """
+    delay, steps = whole_number("delay", delay, at_least=0), whole_number("steps", steps)
+    training = problems.Training(model, data, rate=rate, batch_size=batch_size, seed=seed)
+    device = training.examples.inputs.device
+    waiting: deque = deque()
+    updates = 0
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(training.seed)
+        for _ in range(steps):
+            loss, slopes = problems.gradient(training.model, training.next_batch())
+            if not training.note(loss):
+                break
+            waiting.append(slopes)
+            if len(waiting) > delay:
+                problems.descend(training.model, waiting.popleft(), training.rate)
+                updates += 1
+    return StaleRun(delay=delay, steps=len(training.losses), updates=updates, largest_loss=max(training.losses),
+                    **training.summary())  # fmt: skip
+
+
+def sweep_stale(
+    model: nn.Module,
+    data: Any,
+    *,
+    delays: Sequence[int] = (0, 1, 2, 4, 8, 16, 32),
+    rates: Sequence[float] = (0.05, 0.2, 0.8),
+    steps: int = 600,
+    batch_size: int | None = 64,
+    seed: int = 0,
+) -> StaleSweep:
+    """Train as :func:`train_stale` for all ``delays`` and ``rates``, from the same weights and on the same batches.
+
+    ``model``, ``data``, ``steps``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. Beside the runs stands
+    what theory says of a quadratic with the curvature that the loss has at the start (:func:`largest_curvature`): a
+    network's curvature changes while it learns, so there it is a guide and no proof.
+
+    Raises what :func:`train_stale` raises. Lesson 04.
+    """
+    if not delays or not rates:
+        raise ValueError("there is nothing to sweep: give at least one delay and one rate")
+    delays = [whole_number("delays", delay, at_least=0) for delay in delays]
+    rates = numbers("rates", rates, above=0)
+    examples = problems.examples_of(data, problems.device_of(problems.own_copy(model)))
+    curvature = largest_curvature(model, examples)
+    pairs = [(delay, rate) for rate in rates for delay in delays]
+    shared = {"steps": steps, "batch_size": batch_size, "seed": seed}
+    runs = [train_stale(model, examples, delay=delay, rate=rate, **shared)
+            for delay, rate in console.track(pairs, "delays and rates", unit="run")]  # fmt: skip
+    return StaleSweep(
+        model=type(model).__name__,
+        batch_size=batch_size,
+        curvature=curvature,
+        limits=tuple(_limit(delay, curvature) for delay in delays),
+        runs=tuple(runs),
+    )
+
+
+def _limit(delay: int, curvature: float) -> StabilityLimit:
+    limit = stability_limit(delay)
+    return StabilityLimit(delay, limit, limit / curvature if curvature > 0 else None)
+
+
+def stability_limit(delay: int) -> float:
+    """Return the largest ``rate * curvature`` at which delayed gradient descent on a quadratic is stable.
+
+    ``w[t+1] = w[t] - a w[t-delay]`` goes to 0 from every start if and only if ``0 < a < 2 sin(pi / (2 (2 delay + 1)))``
+    (equal to ``2 cos(delay pi / (2 delay + 1))``): 2 without delay, 1 at delay 1, 0.618 at 2, about ``pi / (2 delay +
+    1)`` for a long one. Sources: Levin and May, "A note on difference-delay equations", Theoretical Population Biology
+    9 (1976); for delayed SGD, Yang et al., "PipeMare: Asynchronous Pipeline Parallel DNN Training" (2019), its lemma on
+    fixed delays. Lesson 04.
+    """
+    delay = whole_number("delay", delay, at_least=0)
+    return 2 * math.sin(math.pi / (2 * (2 * delay + 1)))
+
+
+def growth_factor(rate_times_curvature: float, *, delay: int) -> float:
+    """Return by what factor the distance to the optimum of a quadratic changes a step in the long run; above 1: grows.
+
+    The largest modulus of the roots of ``z^(delay+1) - z^delay + rate * curvature``, found numerically: it knows
+    nothing of :func:`stability_limit`, and where it passes 1 is that limit. Lesson 04.
+    """
+    delay = whole_number("delay", delay, at_least=0)
+    coefficients = np.zeros(delay + 2)
+    coefficients[0] = 1.0
+    coefficients[1] -= 1.0
+    coefficients[-1] += number("rate_times_curvature", rate_times_curvature, above=0)
+    return float(np.abs(np.roots(coefficients)).max())
+
+
+def descend_quadratic(curvature: float, *, rate: float, delay: int, steps: int, start: float = 1.0) -> list[float]:
+    """Return w[0] to w[``steps``] of delayed descent at ``rate`` on ``curvature * w^2 / 2``, started at ``start``.
+
+    >>> descend_quadratic(1.0, rate=0.5, delay=1, steps=3)
+    [1.0, 1.0, 0.5, 0.0]
+
+    The queue is that of :func:`train_stale`: nothing is applied in the first ``delay`` steps. Lesson 04.
+    """
+    curvature, rate = number("curvature", curvature, above=0), number("rate", rate, above=0)
+    delay, steps = whole_number("delay", delay, at_least=0), whole_number("steps", steps, at_least=1)
+    path = [float(start)]
+    for step in range(steps):
+        slope = curvature * path[step - delay] if step >= delay else 0.0
+        path.append(path[-1] - rate * slope)
+    return path
+
+
+def largest_curvature(model: nn.Module, data: Any, *, iterations: int = 50, seed: int = 0) -> float:
+    """Return the largest curvature of the loss over ``data`` at the weights of ``model``, in loss over weight squared.
+
+    Power iteration on Hessian-vector products finds the eigenvalue of the Hessian that is largest in size, from below;
+    it begins at random (``seed``) and stops after ``iterations``, or when one changes it by under one part in a
+    million. The model stays as it is. Lesson 04.
+    """
+    copied = problems.own_copy(model)
+    examples = problems.examples_of(data, problems.device_of(copied))
+    weights = problems.trainable(copied)
+    generator = torch.Generator().manual_seed(seed)
+    vector = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
+    curvature = 0.0
+    for _ in range(whole_number("iterations", iterations, at_least=1)):
+        length = math.sqrt(sum(float(part.square().sum()) for part in vector))
+        if length == 0:
+            return 0.0
+        direction = [part / length for part in vector]
+        vector = _hessian_times(copied, examples, direction)
+        before, curvature = curvature, sum(float((a * b).sum()) for a, b in zip(direction, vector, strict=True))
+        if abs(curvature - before) <= 1e-6 * abs(curvature):
+            break
+    return curvature
+
+
+def _hessian_times(model: nn.Module, examples: problems.Examples, direction: list[torch.Tensor]) -> list[torch.Tensor]:
+    weights = problems.trainable(model)
+    with torch.enable_grad():
+        loss = problems.loss_of(model(examples.inputs), examples.targets)
+        slopes = torch.autograd.grad(loss, weights, create_graph=True)
+        along = sum((slope * part).sum() for slope, part in zip(slopes, direction, strict=True))
+        return list(torch.autograd.grad(along, weights, materialize_grads=True))
+
+
+# Local SGD: workers that train alone for some steps and then average their weights.
+
+
+class LocalRun(Record):
+    """A training by local SGD: how often the workers synchronised, what that moved, and how well they learnt.
+
+    ``sent_bytes`` is what the busiest worker sends in all: counted in the messages of a ring all-reduce of the weights,
+    one a synchronisation. They are not carried, because the workers run in one process. ``largest_distance`` is the
+    greatest Euclidean distance of a worker's weights from their mean just before a synchronisation. ``losses`` are the
+    workers' mean batch losses, step by step. Lesson 04.
+    """
+
+    workers: int
+    synchronise_every: int
+    rate: float
+    steps: int
+    synchronisations: int
+    sent_bytes: int
+    first_loss: float
+    final_loss: float
+    diverged: bool
+    largest_distance: float
+    weights: str = field(repr=False)
+    losses: tuple[float, ...] = field(repr=False)
+
+
+class LocalSweep(Record):
+    """Trainings by local SGD that differ in how often they synchronise. Lesson 04."""
+
+    runs: tuple[LocalRun, ...]
+
+
+def train_local(
+    model: nn.Module,
+    data: Any,
+    *,
+    workers: int,
+    synchronise_every: int,
+    rate: float,
+    steps: int,
+    batch_size: int | None = 64,
+    seed: int = 0,
+) -> LocalRun:
+    """Train copies of ``model`` on ``workers`` parts of the data and average them every ``synchronise_every`` steps.
+
+    ``data`` is as in :func:`train_stale`; ``rate`` is that of SGD and ``seed`` orders the batches. Worker i takes
+    examples i, i + W, i + 2 W, ... and batches of ``batch_size`` of them. All take a step, and after each
+    ``synchronise_every`` steps every worker goes on from the mean of their weights; the end synchronises too, so there
+    are ``ceil(steps / synchronise_every)`` synchronisations. Synchronising after every step is data parallelism: the
+    mean of weights that one step changed is one step with the mean gradient. The workers run one after another in this
+    process, so the same call gives the same bits. ``model`` stays as it is. After Stich, "Local SGD Converges Fast and
+    Communicates Little" (2018).
+
+    Raises TypeError or ValueError for an argument that is not accepted.
+    """
+    workers, steps = whole_number("workers", workers), whole_number("steps", steps)
+    every = whole_number("synchronise_every", synchronise_every)
+    training = problems.Training(model, data, rate=rate, batch_size=None, seed=seed)
+    examples = training.examples
+    if len(examples.inputs) < workers:
+        raise ValueError(f"{len(examples.inputs)} examples are fewer than {workers} workers; give each at least one")
+    team = [training.model, *(problems.own_copy(model) for _ in range(workers - 1))]
+    shards = [problems.Examples(*(part[worker::workers] for part in examples)) for worker in range(workers)]
+    streams = [problems.batch_indices(len(shard.inputs), batch_size, seed=seed + worker)
+               for worker, shard in enumerate(shards)]  # fmt: skip
+    synchronisations, largest_distance, is_finite = 0, 0.0, True
+    for step in range(1, steps + 1):
+        loss = 0.0
+        for member, shard, stream in zip(team, shards, streams, strict=True):
+            own_loss, slopes = problems.gradient(member, problems.chosen(shard, next(stream)))
+            problems.descend(member, slopes, training.rate)
+            loss += own_loss / workers
+        is_finite = training.note(loss)
+        if step % every == 0 or step == steps or not is_finite:
+            largest_distance = max(largest_distance, _average(team))
+            synchronisations += 1
+        if not is_finite:
+            break
+    elements = sum(weight.numel() for weight in problems.trainable(training.model))
+    ring = collective("all_reduce", "ring", world_size=workers, length=elements,
+                      element_bytes=problems.parameter_bytes(training.model) // elements)  # fmt: skip
+    return LocalRun(
+        workers=workers,
+        synchronise_every=every,
+        steps=len(training.losses),
+        synchronisations=synchronisations,
+        sent_bytes=synchronisations * max(rank.sent_bytes for rank in ring.ranks()),
+        largest_distance=largest_distance,
+        **training.summary(),
+    )
+
+
+def sweep_local(
+    model: nn.Module, data: Any, *, workers: int, every: Sequence[int], rate: float, steps: int,
+    batch_size: int | None = 64, seed: int = 0,
+) -> LocalSweep:  # fmt: skip
+    """Train as :func:`train_local` once for each interval in ``every``, from the same weights.
+
+    ``model``, ``data``, ``workers``, ``rate``, ``steps``, ``batch_size``, ``seed`` and what is raised are those of
+    :func:`train_local`. Lesson 04.
+    """
+    if not every:
+        raise ValueError("every is empty; give at least one number of steps between synchronisations")
+    examples = problems.examples_of(data, problems.device_of(problems.own_copy(model)))
+    return LocalSweep(tuple(
+        train_local(model, examples, workers=workers, synchronise_every=interval, rate=rate, steps=steps,
+                    batch_size=batch_size, seed=seed)
+        for interval in console.track(list(every), "intervals", unit="run")
+    ))  # fmt: skip
+
+
+def _average(team: Sequence[nn.Module]) -> float:
+    """Give every member the mean of all weights; return the greatest distance that one had from it."""
+    squares = [0.0] * len(team)
+    with torch.no_grad():
+        for weights in zip(*(problems.trainable(member) for member in team), strict=True):
+            mean = torch.stack(list(weights)).mean(0)
+            for member, weight in enumerate(weights):
+                squares[member] += float((weight - mean).square().sum())
+                weight.copy_(mean)
+    return math.sqrt(max(squares))

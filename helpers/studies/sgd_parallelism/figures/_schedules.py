@@ -1,0 +1,131 @@
+"""Two workers and a training of two layers, cut in four ways: who computes what, and who waits for whom."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from helpers.checks import number
+from helpers.plotting._style import COLOURS
+from helpers.studies._paper import COMPUTING, DATA, INK, QUIET, SENDING, arrow, box, keys, paper, tint, write
+
+_LEFT_IN, _PER_UNIT_IN, _WIDE_IN = 0.75, 0.74, 7.3
+_LANE_IN, _HEAD_IN, _PANEL_IN = 0.3, 0.34, 1.2
+_BETWEEN_IN = 0.13  # the two lanes: the weights that both have in common
+UNITS = 8.0  # a worker alone makes two updates
+_LAYERS = (("1", False), ("2", False), ("2", True), ("1", True))  # forward, then backward
+_EXCHANGE = 0.25
+_FORWARD, _BACKWARD = tint(COMPUTING, 0.35), tint(COLOURS["backward"], 0.35)
+
+
+class _Task(NamedTuple):
+    lane: int
+    start: float
+    length: float
+    text: str
+    backward: bool
+
+
+class _Panel(NamedTuple):
+    source: str
+    says: str
+    tasks: list[_Task]
+    exchanges: list[tuple[float, float]]  # in which both wait
+    messages: list[tuple[int, float]]  # a worker adds to the weights and fetches them, and waits for nobody
+
+
+def draw_sources(*, until: float = UNITS, title: str = "Two workers share a training, four ways") -> Figure:
+    """Return the four sources of parallelism as schedules of two workers, up to the time ``until``.
+
+    A unit is one layer, forward or backward, of a whole batch on one worker; the network has two layers, and one worker
+    alone makes two updates in 8 units. Half a layer and half of the images are half a unit. That an exchange takes a
+    quarter of one is made up. Raises ValueError unless ``until`` is above 0 and at most 8. Lesson 04.
+    """
+    until = number("until", until, above=0)
+    if until > UNITS:
+        raise ValueError(f"until={until:g} is behind the end; give at most {UNITS:g} units")
+    drawn, axes = paper(_WIDE_IN, 4 * _PANEL_IN + 0.45, title=title)
+    for place, panel in enumerate((_within(), _examples(), _iterations(), _models())):
+        _draw(axes, panel, 0.06 + place * _PANEL_IN, until)
+    now = _at(until)
+    axes.plot([now, now], [0.1, 4 * _PANEL_IN], color=QUIET, linewidth=1, linestyle=":")
+    named = {"layer, forward": (_FORWARD, "none"), "layer, backward": (_BACKWARD, "none"),
+             "both exchange": (SENDING, "none"), "weights in common": (DATA, "none")}  # fmt: skip
+    keys(axes, 0.12, 4 * _PANEL_IN + 0.1, named)
+    return drawn
+
+
+def _at(unit: float) -> float:
+    return _LEFT_IN + unit * _PER_UNIT_IN
+
+
+def _draw(axes: Axes, panel: _Panel, top: float, until: float) -> None:
+    write(axes, 0.12, top + 0.15, panel.source, size=12, bold=True, ha="left")
+    write(axes, 2.45, top + 0.15, panel.says, size=11, ha="left", colour=INK)
+    tops = [top + _HEAD_IN, top + _HEAD_IN + _LANE_IN + _BETWEEN_IN]
+    for lane, name in enumerate("AB"):
+        write(axes, _LEFT_IN - 0.12, tops[lane] + _LANE_IN / 2, name, ha="right", colour=QUIET)
+    if panel.messages:
+        box(axes, _at(0), tops[0] + _LANE_IN + 0.015, UNITS * _PER_UNIT_IN, _BETWEEN_IN - 0.03, colour=DATA)
+    for task in panel.tasks:
+        end = min(task.start + task.length, until)
+        if task.start < end:
+            left, right = _at(task.start) + 0.01, _at(end) - 0.01
+            axes.add_patch(_rectangle(left, tops[task.lane], right - left, _LANE_IN,
+                                      _BACKWARD if task.backward else _FORWARD))  # fmt: skip
+            if end == task.start + task.length and task.length > 0.4:
+                write(axes, (left + right) / 2, tops[task.lane] + _LANE_IN / 2, task.text, size=10)
+    for start, length in panel.exchanges:
+        end = min(start + length, until)
+        if start < end:
+            axes.add_patch(_rectangle(_at(start), tops[0], _at(end) - _at(start), 2 * _LANE_IN + _BETWEEN_IN, SENDING))
+    for lane, when in panel.messages:
+        if when <= until:
+            edge = tops[0] + _LANE_IN if lane == 0 else tops[1]
+            outward, middle = (-0.22 if lane == 0 else 0.22), tops[0] + _LANE_IN + _BETWEEN_IN / 2
+            arrow(axes, (_at(when), edge + outward), (_at(when), middle), thick=1.8)
+
+
+def _rectangle(left: float, top: float, width: float, height: float, colour: str) -> Rectangle:
+    return Rectangle((left, top), width, height, facecolor=colour, edgecolor="none")
+
+
+def _within() -> _Panel:
+    tasks, exchanges, now = [], [], 0.0
+    while now < UNITS:
+        for place, (layer, backward) in enumerate(_LAYERS):
+            tasks += [_Task(lane, now, 0.5, f"½ {layer}", backward) for lane in (0, 1)]
+            now += 0.5
+            if place < len(_LAYERS) - 1:  # nobody asks for the gradient of the images
+                exchanges.append((now, _EXCHANGE))
+                now += _EXCHANGE
+    return _Panel("within a layer", "half of every layer; exchange between layers", tasks, exchanges, [])
+
+
+def _examples() -> _Panel:
+    tasks, exchanges, now = [], [], 0.0
+    while now < UNITS:
+        for layer, backward in _LAYERS:
+            tasks += [_Task(lane, now, 0.5, layer, backward) for lane in (0, 1)]
+            now += 0.5
+        exchanges.append((now, _EXCHANGE))
+        now += _EXCHANGE
+    return _Panel("over examples", "half of the images; exchange gradients once an update", tasks, exchanges, [])
+
+
+def _whole(lane: int, begun: int) -> list[_Task]:
+    order = [_LAYERS[(place + begun) % 4] for place in range(int(UNITS))]
+    return [_Task(lane, float(place), 1.0, layer, backward) for place, (layer, backward) in enumerate(order)]
+
+
+def _iterations() -> _Panel:
+    messages = [(0, 4.0), (0, 8.0), (1, 2.0), (1, 6.0)]
+    return _Panel("over update iterations", "own images, weights in common; nobody waits",
+                  _whole(0, 0) + _whole(1, 2), [], messages)  # fmt: skip
+
+
+def _models() -> _Panel:
+    return _Panel("over models", "two trainings, which need nothing of each other", _whole(0, 0) + _whole(1, 0), [], [])

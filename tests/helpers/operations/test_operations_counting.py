@@ -1,0 +1,253 @@
+"""count_ops: what really runs is counted as profile_ops counts it, and runs as it would without."""
+
+from __future__ import annotations
+
+import copy
+
+import model_zoo
+import pytest
+import torch
+import torch.nn.functional as F
+from operation_samples import Functional, HiddenGradient, OwnGradient, weight
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import helpers
+from helpers import operations, steps
+from helpers.operations import count_ops, profile_ops
+
+SUMS = ("forward_macs", "forward_flops", "backward_macs", "backward_flops")
+
+
+def _counted(model, given):
+    """Return the profile of one forward and backward pass that really ran, of a loss on all outputs."""
+    with count_ops() as ops:
+        outputs = model(**given) if isinstance(given, dict) else model(given)
+    trained = [tensor for tensor in steps.tensors_of(outputs) if tensor.grad_fn is not None]
+    gradients = [torch.ones_like(tensor) for tensor in trained]
+    if trained:
+        with ops:
+            torch.autograd.backward(trained, gradients)
+    return ops.profile()
+
+
+def _sums(profile):
+    return {name: getattr(profile, name) for name in (*SUMS, "not_counted", "may_hold_products")}
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer and a layer over its outputs."""
+
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.recurrent = kind(6, 5, **options)
+        self.head = nn.LazyLinear(2)
+
+    def forward(self, x):
+        return self.head(self.recurrent(x)[0])
+
+
+def _recurrent(kind, **options):
+    model = Recurrent(kind, **options)
+    model(torch.zeros(7, 3, 6))
+    return model
+
+
+def _attends(is_causal):
+    return Functional(lambda m, x: F.scaled_dot_product_attention(m.q(x), m.k(x), x, is_causal=is_causal),
+                      q=nn.Linear(8, 8), k=nn.Linear(8, 8))  # fmt: skip
+
+
+MODELS = {
+    "layers": (lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), (5, 8)),
+    "convolutions": (helpers.LeNet, (2, 1, 28, 28)),
+    "in place": (lambda: nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.SiLU(True), nn.Linear(16, 4)), (5, 8)),
+    "attention": (lambda: _attends(False), (2, 2, 6, 8)),
+    "causal attention": (lambda: _attends(True), (2, 2, 6, 8)),
+    "an encoder": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (3, 5, 8)),
+    "an encoder, evaluated": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval(), (3, 5, 8)),
+    "LSTM": (lambda: _recurrent(nn.LSTM, num_layers=2, bidirectional=True), (7, 3, 6)),
+    "GRU": (lambda: _recurrent(nn.GRU, batch_first=True), (3, 7, 6)),
+    "RNN": (lambda: _recurrent(nn.RNN, num_layers=2), (7, 3, 6)),
+    "a gradient of its own": (
+        lambda: Functional(lambda m, x: OwnGradient.apply(m.a(x), m.w).relu(), a=nn.Linear(3, 3), w=weight(3, 3)),
+        (2, 3),
+    ),
+    "a shared layer": (lambda: Functional(lambda m, x: m.a(m.a(x)) + x, a=nn.Linear(3, 3)), (2, 3)),
+    "frozen": (lambda: nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 2)), (3, 4)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_that_runs_is_counted_as_on_shapes(name):
+    make, shape = MODELS[name]
+    model, x = make(), torch.ones(shape)
+    counted, known = _counted(model, x), profile_ops(model, x)
+    assert _sums(counted) == _sums(known)
+    assert known.forward_macs > 0
+    inside = {row.layer.partition(".")[2]: row.forward_macs for row in counted.layers if "." in row.layer}
+    expected = {row.layer: row.forward_macs for row in known.layers if row.layer}
+    assert inside == expected or not expected
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "bart", "mixtral", "longformer", "vit", "swin", "resnet, grouped",
+                                  "convnext"])  # fmt: skip
+def test_models_of_transformers_and_timm(name):
+    pytest.importorskip("timm" if name in ("vit", "swin", "resnet, grouped", "convnext") else "transformers")
+    model, given = model_zoo.CASES[name]()
+    assert _sums(_counted(model, given)) == _sums(profile_ops(model, given))
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_training_loop(optimizer, foreach):
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+    def make(parameters):
+        return optimizer(parameters, lr=0.1, foreach=foreach)
+
+    running = make(model.parameters())
+    with count_ops() as ops:
+        for _ in range(3):
+            F.mse_loss(model(torch.ones(5, 8)), torch.zeros(5, 4)).backward()
+            running.step()
+            running.zero_grad()
+    known, counted = profile_ops(model, (5, 8), optimizer=make), ops.profile()
+    assert counted.forward_macs == 3 * known.forward_macs
+    assert counted.backward_macs == 3 * known.backward_macs
+    assert counted.optimizer == optimizer.__name__
+    assert counted.optimizer_flops == 3 * known.optimizer_flops
+    row = counted.layer("Sequential")
+    assert (row.calls, row.forward_flops, row.optimizer_flops) == (3, 3 * known.forward_flops, counted.optimizer_flops)
+    assert row.backward_flops == 3 * known.backward_flops
+    for layer in ("0", "1", "2"):
+        for name in ("forward_flops", "backward_flops", "optimizer_flops"):
+            assert getattr(counted.layer(f"Sequential.{layer}"), name) == 3 * getattr(known.layer(layer), name)
+    assert counted.forward_flops > row.forward_flops  # the loss, outside of the model
+
+
+def test_several_models_and_code_without_any():
+    first, second, third = nn.Linear(4, 8), nn.Linear(8, 2), nn.Sequential(nn.Linear(2, 2))
+    matrix = torch.ones(2, 3, requires_grad=True)
+    with count_ops() as ops:
+        loss = (third(second(first(torch.ones(5, 4)))) @ matrix).sum()
+        loss.backward()
+    profile = ops.profile()
+    assert [row.layer for row in profile.layers] == ["", "Linear", "Linear 2", "Sequential", "Sequential.0",
+                                                     "(functional)"]  # fmt: skip
+    assert [row.forward_macs for row in profile.layers] == [5 * (4 * 8 + 8 * 2 + 2 * 2 + 2 * 3), 160, 80, 20, 20, 30]
+    assert [row.backward_macs for row in profile.layers][1:] == [160, 160, 40, 40, 60]
+    assert ops.macs == profile.forward_macs + profile.backward_macs
+    assert ops.flops == profile.forward_flops + profile.backward_flops
+
+
+def test_what_code_computes_in_a_backward_is_counted():
+    hidden = Functional(lambda m, x: HiddenGradient.apply(m.a(x), m.w), a=nn.Linear(3, 3), w=weight(3, 3))
+    counted = _counted(hidden, torch.ones(2, 3))
+    assert (counted.forward_macs, counted.backward_macs, counted.not_counted) == (36, 18 + 36, ())
+    layers = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    again = Functional(lambda m, x: checkpoint(m.layers, x, use_reentrant=False), layers=layers)
+    counted = _counted(again, torch.ones(2, 3))  # what the second layer makes is not needed, and not made again
+    assert (counted.forward_macs, counted.backward_macs) == (36, 18 + 36 + 18)
+    assert counted.layer("Functional.layers.0").calls == 2
+    assert counted.layer("Functional.layers.0").backward_macs == 18 + 18
+    reentrant = Functional(lambda m, x: checkpoint(m.a, m.first(x), use_reentrant=True), a=nn.Linear(3, 3),
+                           first=nn.Linear(3, 3))  # fmt: skip
+    counted = _counted(reentrant, torch.ones(2, 3))
+    assert (counted.forward_macs, counted.backward_macs) == (36, 18 + 36 + 18)
+
+
+def test_a_hook_and_a_gradient_of_a_gradient_are_counted():
+    layer, x = nn.Linear(3, 3), torch.ones(2, 3, requires_grad=True)
+    with count_ops() as ops:
+        y = layer(x)
+        y.register_hook(lambda gradient: gradient @ torch.ones(3, 3))
+        y.sum().backward()
+    assert (ops.profile().forward_macs, ops.profile().backward_macs) == (18, 18 + 36)
+    with count_ops() as ops:
+        (gradient,) = torch.autograd.grad((x @ torch.ones(3, 3)).square().sum(), x, create_graph=True)
+        assert ops.profile().backward_macs == 18
+        gradient.sum().backward()
+    assert ops.profile().backward_macs == 18 + 2 * 18
+
+
+def test_a_backward_of_what_ran_before():
+    layer = nn.Linear(3, 3)
+    loss = layer(torch.ones(2, 3)).sum()
+    with count_ops() as ops:
+        loss.backward()
+    assert (ops.profile().forward_macs, ops.profile().backward_macs) == (0, 18)
+
+
+def test_a_rule_of_ones_own_counts_here_too():
+    model = nn.Linear(4, 4)
+    with operations.register("aten::addmm", lambda call: operations.work(call, macs=7),
+                             lambda call: operations.work(call, macs=5)):  # fmt: skip
+        counted = _counted(model, torch.ones(2, 4))
+    assert (counted.forward_macs, counted.backward_macs) == (7, 5)
+    assert _counted(model, torch.ones(2, 4)).forward_macs == 32
+
+
+def test_it_answers_at_any_time_and_says_the_total():
+    layer, x = nn.Linear(3, 4), torch.ones(2, 3)
+    with count_ops() as ops:
+        assert ops.macs == 0
+        layer(x)
+        assert ops.macs == 24
+        assert ops.table()["forward_macs"].tolist() == [24, 24]
+        layer(x)
+        assert ops.table()["layer"].tolist() == ["", "Linear"]
+    layer(x)
+    assert (ops.macs, ops.table().loc[1, "calls"]) == (48, 2)
+    with ops:
+        layer(x)
+    assert ops.macs == 72
+    assert ops.table("operator").set_index("operator").loc["aten.addmm.default", "macs"] == 72
+    lines = str(ops).splitlines()
+    assert lines[0] == "count_ops: 16 parameters"
+    assert lines[1] == "  total     72 MAC, 144 FLOP"
+    assert "72 MAC" in ops._repr_html_()
+    with count_ops() as ops:
+        torch.linalg.inv(torch.eye(3))
+    assert "total     at least 0 MAC" in str(ops)
+
+
+def _trained(model, x, how):
+    torch.manual_seed(0)
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.Adam(model.parameters())
+    with how:
+        for _ in range(2):
+            optimizer.zero_grad()
+            out = model(x)
+            out.square().sum().backward()
+            optimizer.step()
+    return [out, *model.parameters(), *(parameter.grad for parameter in model.parameters()), torch.rand(3)]
+
+
+@pytest.mark.parametrize("name", ["convolutions", "in place", "an encoder", "LSTM", "GRU", "a gradient of its own"])
+def test_nothing_else_changes(name):
+    make, shape = MODELS[name]
+    torch.manual_seed(1)
+    model, x = make(), torch.rand(shape)
+    plain = _trained(model, x, torch.enable_grad())
+    assert all(map(torch.equal, plain, _trained(model, x, count_ops())))
+
+
+def test_an_exception_passes_and_counting_ends():
+    layer, hooks = nn.Linear(3, 4), nn.modules.module._global_forward_pre_hooks
+    before, fast = len(hooks), torch.backends.mha.get_fastpath_enabled()
+    ops = count_ops()
+    with pytest.raises(RuntimeError, match="mat1 and mat2"), ops:
+        layer(torch.ones(2, 5))
+    layer(torch.ones(2, 3))
+    assert ops.macs == 0
+    assert (len(hooks), torch.backends.mha.get_fastpath_enabled()) == (before, fast)
+
+
+def test_inference_is_counted_in_every_mode():
+    layer = nn.Linear(3, 4)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode(), count_ops() as ops:
+            layer(torch.ones(2, 3))
+        assert ops.macs == 24
