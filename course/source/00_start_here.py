@@ -540,9 +540,7 @@ runs = fastest_of(rounds)
 for epochs, run in runs.items():
     print(f"epochs: {epochs}, {units.text(run.elapsed_s, 's')}")
 if runs[3].elapsed_s < 1.1 * runs[1].elapsed_s:
-    print(
-        "Three epochs hardly took longer than one, so the machine was busy. Run this cell again."
-    )
+    print("Three epochs took hardly longer than one on this busy machine. Run it again.")
 
 # %% [markdown]
 # On the EPYC a run of one epoch took 2.5 s and one of three epochs 3.75 s (measured). How long does a run of six take? Six times 2.5 s would be

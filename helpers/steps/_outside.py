@@ -92,6 +92,7 @@ def _take_back(tables: dict[int, tuple[Any, Any]]) -> set[str]:
     """Undo what holds a new tensor without data; return the classes of the holders where that cannot be done."""
     if _new_tensors():
         gc.collect()
+    _take_apart(_new_tensors())
     left = _new_tensors()
     new = set(map(id, gc.get_objects())) if left else set()
     gc.unfreeze()
@@ -100,6 +101,13 @@ def _take_back(tables: dict[int, tuple[Any, Any]]) -> set[str]:
     del left
     is_left = any(reference() is not None for reference in references)
     return (places or {"a place that Python does not show"}) if is_left else set()
+
+
+def _take_apart(tensors: list[Tensor]) -> None:
+    """Take tensors out of autograd's graph: one that was written in place and saved keeps the graph that it is in."""
+    for tensor in tensors:
+        if tensor.grad_fn is not None and not tensor._is_view():
+            tensor.detach_()
 
 
 def _new_tensors() -> list[Tensor]:

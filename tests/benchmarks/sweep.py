@@ -117,12 +117,13 @@ def _answer(ours: Any, theirs: Any) -> str:
 
 
 def held(name: str, make: Callable[[], tuple[nn.Module, Given]]) -> Row:
-    """Return the row of one model; a model that cannot be made or does not run is "not made"."""
+    """Return the row of one model; a model that cannot be made or trained without us is "not made"."""
     torch.manual_seed(0)
     try:
         model, given = make()
         model.eval()
         before = _outputs(model, copy.deepcopy(given))
+        _loss(model(**copy.deepcopy(given))).backward()
     except Exception as error:  # whatever a configuration of ours makes a model raise
         return Row(name, refused=f"not made: {type(error).__name__}: {str(error)[:60]}".replace("\n", " "))
     said = ""

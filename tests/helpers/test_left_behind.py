@@ -405,7 +405,9 @@ class Recurs(nn.Module):
     def forward(self, x, held):
         held.x.copy_(held.x * self.decay + self.layer(x))
         self.last.copy_(self.last * self.decay + held.x)
-        return self.last.sum()
+        self.made = torch.zeros_like(x)
+        self.made.copy_(self.made * self.decay + self.last)
+        return self.made.sum()
 
 
 @each_function

@@ -114,10 +114,10 @@ def _bytes(values: object) -> int:
 def count_passes(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Passes:
     """Return the operators that ``function(x)`` calls, and the bytes that they read and write in sizes of ``x``.
 
-    Lesson 13.
-
     >>> count_passes(lambda x: torch.relu(x + 1), torch.ones(8)).reads
     2.0
+
+    Lesson 13.
     """
     with _Counting() as counting:
         function(x)

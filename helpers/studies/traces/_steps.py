@@ -84,7 +84,7 @@ def _rows(index: int) -> range:
 
 
 def load_pixels(index: int) -> Batch:
-    """Return batch ``index``, images (128, 784) and labels (128,), built pixel by pixel in Python. Lesson 13."""
+    """Return batch ``index``, images (128, 784) and labels (128,), built pixel by pixel in Python."""
     pixels, labels = _digit_lists()
     rows = _rows(index)
     images = [[(pixel / 255 - data.MNIST_MEAN) / data.MNIST_STD for pixel in pixels[row]] for row in rows]

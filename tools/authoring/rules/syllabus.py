@@ -66,7 +66,9 @@ PLANS = (
             TeachingSession("Week 2: one machine", (Item("memory_hierarchy"), Item("compute_and_roofline"))),
             TeachingSession("Week 3: where parallelism is", (Item("sources_of_parallelism"), Item("data_parallel"))),
             TeachingSession("Week 4: parts of a model", (Item("model_parallel"), Item("layouts_and_long_sequences"))),
-            TeachingSession("Week 5: data in time, what fits", (Item("feeding_the_accelerator"), Item("working_set"))),
+            TeachingSession(
+                "Week 5: data in time, and what fits", (Item("feeding_the_accelerator"), Item("working_set"))
+            ),
             TeachingSession("Week 6: full memory, and a profile", (Item("beyond_memory"), Item("reading_a_profile"))),
             TeachingSession("Week 7: an array, and networks for it", (Item("systolic_arrays"), Item("co_design"))),
             TeachingSession("Week 8: fewer bits, constants", (Item("numbers_of_few_bits"), Item("constant_weights"))),
