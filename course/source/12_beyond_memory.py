@@ -864,9 +864,6 @@ for workers in (1, 2, 8, 16):
 # 1. Divide by the work before you blame a memory.
 # 2. A loop in one direction that outgrows a least-recently-used memory misses every time.
 # 3. "Out of memory" can be a small file system; count what it holds.
-#
-# So far you have computed how long work should take, and how much memory it needs. But where does the time of a program go that
-# is slow for none of these reasons? [Lesson 13](13_reading_a_profile.ipynb) looks it up in a profile.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

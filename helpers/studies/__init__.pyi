@@ -19,5 +19,6 @@ from . import (
     sparsity as sparsity,
     stack as stack,
     start_here as start_here,
+    traces as traces,
     working_set as working_set,
 )

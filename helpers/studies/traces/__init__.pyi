@@ -1,4 +1,3 @@
-from ._figures import draw_queue as draw_queue, draw_timeline as draw_timeline, explore_launches as explore_launches
 from ._programs import (
     Passes as Passes,
     Program as Program,
@@ -24,3 +23,4 @@ from ._tracing import (
     takes_float64 as takes_float64,
     trace_step as trace_step,
 )
+from .figures import draw_queue as draw_queue, draw_timeline as draw_timeline, explore_launches as explore_launches
