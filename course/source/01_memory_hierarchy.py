@@ -698,7 +698,7 @@ print(f"the bet: {core_lines:.1f} lines x {walk_wait} / {wait} = {factor:.1f} ti
 # For the wait we take that of main memory without a translation, because a loop in order needs a new page only once in 64 lines. The waits get longer when many lines
 # are on their way, so your core keeps at least as many in flight. The random walk has a single line in flight, and each of its waits includes
 # a translation. The last printed row multiplies these two causes, the lines in flight and the ratio of the two waits. Their product must be the bet, because
-# all come from the same times. It tests nothing, but it divides the bet into its causes.
+# all come from the same times, so it tests nothing.
 #
 # **To remember.** Bytes in flight are bandwidth times latency. A core has 1 line in flight if each address comes from the load before. One of the Golden Cove family has
 # up to 16 if it knows the addresses, and up to 48 if the prefetcher can guess them.
@@ -728,7 +728,7 @@ plotting.show(memory_hierarchy.draw_gpus(paged[other], gpus), alt=alt)
 # %% [markdown]
 # Yet the RTX 3090 has a bandwidth of 936 GB/s (published). By Little's law, 936 GB/s × 320 ns, or 300 kB, have to be in flight at every moment. Who waits for all these bytes?
 # The GPU has 82 [multiprocessors](glossary.md#multiprocessor), which correspond to the cores of a CPU. A multiprocessor holds up to 1,536 *threads*, which all run the same program,
-# each with registers of its own. That makes 125,952 threads. The GPU starts them in groups of 32, called warps, but here it is enough to count threads. Suppose that each waiting thread waits for
+# each with registers of its own. That makes 125,952 threads. The GPU starts them in groups of 32, called warps. Suppose that each waiting thread waits for
 # one float32, which is 4 bytes.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100]
