@@ -141,7 +141,8 @@ print("memory:", units.text(card.ram_bytes, "B", binary=True))
 
 # %% [markdown]
 # So there are two kinds of work, bytes and operations, and each has a rate of its own. If we computed these rates from the two times of the bet, our
-# model would always agree with them, and we would learn nothing. Therefore we take them from the two other programs.
+# model would always agree with them, and we would learn nothing. Therefore we take them from two other
+# programs. Each of them makes a new matrix for its result, as the programs of the bet do.
 
 # %% tags=["nbval-ignore-output"]
 bandwidth = 2 * c.nbytes / turns.candidate("copy").median_s  # it reads c and writes a copy
@@ -237,10 +238,11 @@ timing.claim(sentence, miss, at_least=8, evidence=turns)
 #
 # Which operations of PyTorch wait for data, and how do you make them wait less? We ask this now, because you can use the answer tomorrow.
 #
-# - Matrix products and convolutions use each element many times, so they compute
-# - Activations, biases, dropout, residual additions and optimizers use it once, so they wait
-# - So write one of them in five operations, and in one
+# - Products and convolutions use each element many times
+# - Activations, biases, dropout and optimizers use it once
+# - Write one of these in five operations, and in one
 #
+# Those of the second kind wait for data, and so does the addition of a residual.
 # Our example is the activation function GELU, which is $\frac{x}{2}\,(1 + \mathrm{erf}(x / \sqrt{2}))$. If erf counts as one operation, it has five:
 
 
@@ -426,8 +428,8 @@ def in_a_new_process():
 
 
 fresh = helpers.run_limited(in_a_new_process, timeout_s=60).unwrap()
-sentence = "the first product of a process takes longer than a later one"
-timing.claim(sentence, fresh.cold_s / fresh.median_s, at_least=1, evidence=fresh)
+sentence = "in one more new process, the first product takes longer than a later one"
+timing.claim(sentence, fresh.cold_s / fresh.median_s, at_least=2, evidence=fresh)
 
 # %% [markdown]
 # In Part 1 the programs ran *in turns*, because a busy moment then makes all of them slower, and the ratio of their times survives.
@@ -479,7 +481,7 @@ timing.claim(sentence, ratio, at_least=1.2, evidence=list(copies.values()))
 # 19.7 GB/s in turns (measured). So even the bet has two answers there, 176 times alone and 40 times in turns. On a quiet machine they lie closer, as the
 # last line above may show.
 #
-# Here is the one insight of this lesson. A rate is not a property of a machine, as its weight is. It belongs to a machine *and* to what the machine
+# Here is what is most often forgotten about rates. A rate is not a property of a machine, as its weight is. It belongs to a machine *and* to what the machine
 # was doing when you measured it. So whenever you read a rate, in a data sheet or in your own notebook, ask what was running, on how much data, and
 # what had run before.
 #
@@ -627,8 +629,9 @@ miss = 6 * taken_s[1] / taken_s[6] if usable else None
 timing.claim(sentence, miss, at_least=1.2, evidence=evidence)
 
 # %% [markdown] tags=["explain"]
-# On the EPYC six epochs should take 1.9 + 6 × 0.62, or 5.6 s (modelled). They took 5.35 s (measured), because all epochs do the same kind of work,
-# under the same conditions.
+# On the EPYC six epochs should take 1.9 + 6 × 0.62, or 5.6 s (modelled). They took 5.35 s (measured), because all epochs do the same kind of work.
+# The rate was not quite constant, though. The last three epochs took 1.6 s where the line says 1.9, and the start, which is the same in both, hides
+# part of this error.
 #
 # Now a large run. The authors of LLaMA trained a model with 7 billion parameters on 1.0 trillion tokens in 82,432 GPU hours
 # ([Touvron and others, 2023a](https://arxiv.org/abs/2302.13971), Tables 2 and 15, published). Later they trained Llama 2 70B on 2.0 trillion tokens,

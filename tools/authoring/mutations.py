@@ -71,7 +71,7 @@ MUTATIONS = (
         "received_bytes=sum(part.output_bytes for part in work[1:])",
         "received_bytes=sum(part.output_bytes for part in work)",
         "a part receives what it has already",
-        "splits = {by: sgd_parallelism.model_split(",
+        "by: sgd_parallelism.model_split(64, 256, 120, by=by, parts=4)",
     ),
     Mutation(
         "10",
