@@ -326,7 +326,7 @@ def five_calls():
     return times_s
 
 
-# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="The first call does far more than multiply"
+# %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 numbers=[["calls: ([^,]+),", "the first call"], ["calls: [^,]+, ([^,]+),", "the second call"]] headline="The first call does far more than multiply"
 times_s = helpers.run_limited(five_calls, timeout_s=60).unwrap()
 print("the five calls: " + ", ".join(units.text(time_s, "s") for time_s in times_s))
 
@@ -654,8 +654,7 @@ print(f"each GPU did {rate:.3g} FLOP/s, {rate / 312e12:.0%} of the A100's data s
 
 # %% tags=["hide-input", "predict", "slide", "slide-output"] minutes=1 axis=[100000, 10000000]
 large_hours = helpers.predict(
-    "If 7 billion parameters and 1 trillion tokens took 82,432 GPU hours, "
-    "how many did 69 billion parameters and 2 trillion tokens take?",
+    "If the 7B took 82,432 GPU hours, how many did the 70B take with twice as many tokens?",
     "GPU hours",
 )
 large_hours

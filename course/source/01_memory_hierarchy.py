@@ -424,7 +424,7 @@ timing.claim(sentence, ratio, at_least=1 / 4, evidence=sums)
 # %% [markdown] tags=["explain"]
 # Fifteen sixteenths of the additions are gone, and the time hardly changes, because the core still fetches every line. It is the same with a table, which PyTorch stores row by row:
 
-# %% tags=["hide-input", "slide", "slide-output"] minutes=1 headline="A column uses one value of each line"
+# %% tags=["hide-input"]
 alt = "Two tables of 16 lines: a row uses all of one line, a column one value of each line."
 plotting.show(memory_hierarchy.draw_lines(), alt=alt)
 

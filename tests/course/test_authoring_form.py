@@ -127,7 +127,7 @@ MORE = "# %%\n1\n\n"
     ("more", "says"),
     [
         (MORE * 43, "61 code cells, at most 60"),
-        (f"# %% [markdown]\n# {'word ' * 2600}\n", "26.. words, at most 2600"),
+        (f"# %% [markdown]\n# {'word ' * 2600}\n", "250. words, at most 2600"),
         ("# %% [markdown]\n" + "# ## Part 2\n# text\n" * 6, "7 parts, at most 6"),
         (("# %%\n" + "1\n" * 7 + "\n") * 30, "7 lines in the median code cell, at most 6"),
         ("".join(WRITTEN.format(name=f"f{n}") for n in range(4)), "7 functions that the reader writes, 3 to 6"),
