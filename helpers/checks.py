@@ -20,7 +20,8 @@ def short(value: Any) -> str:
 def whole_number(name: str, value: Any, *, at_least: int = 1, at_most: int | None = None) -> int:
     """Return ``value`` as an int; raise TypeError unless it is a whole number, ValueError out of the bounds.
 
-    True and False are refused, and so is 64.0: both are slips more often than numbers.
+    ``name`` is the argument's, for the error; the bounds are ``at_least`` and ``at_most``. True and False are refused,
+    and so is 64.0, because both are slips more often than numbers.
     """
     accepted = f"give a whole number, {at_least:,} " + ("or more" if at_most is None else f"to {at_most:,}")
     try:
@@ -39,7 +40,8 @@ def whole_number(name: str, value: Any, *, at_least: int = 1, at_most: int | Non
 def real(name: str, value: Any, accepted: str = "give a number") -> float:
     """Return ``value`` as a float: one number of Python, NumPy or PyTorch, also NaN or infinite.
 
-    Raises TypeError for what is no number, ValueError for one that a float cannot hold.
+    ``name`` is the argument's, and ``accepted`` what to give instead, for the error. Raises TypeError for what is no
+    number, ValueError for one that a float cannot hold.
     """
     if isinstance(value, str | bytes | bool) or value is None:
         raise TypeError(f"{name}={short(value)} is {kind_of(value)}; {accepted}")
@@ -52,7 +54,10 @@ def real(name: str, value: Any, accepted: str = "give a number") -> float:
 
 
 def number(name: str, value: Any, *, at_least: float = -math.inf, above: float = -math.inf) -> float:
-    """Return ``value`` as :func:`real` does, finite and within the bounds; ValueError otherwise."""
+    """Return ``value`` as :func:`real` does, finite, ``at_least`` so much and ``above`` a bound; ValueError otherwise.
+
+    ``name`` is the argument's, for the error.
+    """
     bound = f", {at_least:g} or more" if at_least > -math.inf else f" above {above:g}" if above > -math.inf else ""
     accepted = f"give a finite number{bound}"
     found = real(name, value, accepted)
@@ -64,7 +69,7 @@ def number(name: str, value: Any, *, at_least: float = -math.inf, above: float =
 def members(name: str, values: Any, what: str, *, kind: type | tuple[type, ...] = object) -> list[Any]:
     """Return ``values`` as a list; raise TypeError for text, a mapping, or what cannot be gone through.
 
-    ``what`` says what its members are; each must be a ``kind``.
+    ``what`` says what its members are; each must be a ``kind``. ``name`` is the argument's, for the error.
     """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise TypeError(f"{name}={short(values)} is {kind_of(values)}; give a list of {what}")
@@ -76,27 +81,30 @@ def members(name: str, values: Any, what: str, *, kind: type | tuple[type, ...] 
 
 
 def numbers(name: str, values: Any, *, at_least: float = -math.inf, above: float = -math.inf) -> list[float]:
-    """Return ``values`` as floats, each as :func:`number` takes it."""
+    """Return ``values`` as floats, each as :func:`number` takes it with ``name``, ``at_least`` and ``above``."""
     given = members(name, values, "numbers")
     return [number(f"{name}[{place}]", value, at_least=at_least, above=above) for place, value in enumerate(given)]
 
 
 def named(name: str, values: Any, what: str) -> Mapping[Any, Any]:
-    """Return ``values``; raise TypeError unless it is a mapping from names to ``what``."""
+    """Return ``values``, an argument of the ``name``; raise TypeError unless it is a mapping from names to ``what``."""
     if not isinstance(values, Mapping):
         raise TypeError(f"{name}={short(values)} is {kind_of(values)}; give a dictionary from names to {what}")
     return values
 
 
 def one_of(name: str, value: Any, kind: type | tuple[type, ...], accepted: str) -> Any:
-    """Return ``value``; raise TypeError unless it is a ``kind``."""
+    """Return ``value``, an argument of the ``name``; raise TypeError, with ``accepted``, unless it is a ``kind``."""
     if not isinstance(value, kind):
         raise TypeError(f"{name}={short(value)} is {kind_of(value)}; give {accepted}")
     return value
 
 
 def boolean(name: str, value: Any, accepted: str = "give True or False") -> bool:
-    """Return ``value`` as a bool; raise TypeError unless it is True or False, as "no" would count as true."""
+    """Return ``value`` as a bool; raise TypeError unless it is True or False, as "no" would count as true.
+
+    ``name`` is the argument's, and ``accepted`` what to give instead, for the error.
+    """
     if type(value).__name__ not in ("bool", "bool_"):  # Python's, and NumPy's of both its versions
         raise TypeError(f"{name}={short(value)} is {kind_of(value)}; {accepted}")
     return bool(value)
@@ -111,7 +119,7 @@ def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
 
 
 def choice(name: str, value: Any, accepted: Iterable[str]) -> Any:
-    """Return ``value``; raise ValueError unless it is one of ``accepted``."""
+    """Return ``value``, an argument of the ``name``; raise ValueError unless it is one of ``accepted``."""
     known = list(accepted)
     if value not in known:
         raise ValueError(f"{name}={short(value)} is not known; give one of {', '.join(map(repr, known))}")

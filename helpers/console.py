@@ -23,7 +23,8 @@ def is_headless() -> bool:
 def track(items: Iterable[Item], description: str, *, total: int | None = None, unit: str = "it") -> Iterator[Item]:
     """Yield ``items`` under a progress bar that is gone when they are; ``total`` where ``len`` does not tell.
 
-    The bar is closed as well when the loop over it breaks off or raises.
+    It shows the ``description`` and counts in ``unit``. The bar is closed as well when the loop over it breaks off or
+    raises.
     """
     if is_headless():
         return iter(items)

@@ -165,7 +165,7 @@ def text_lines(layout: ColumnLayout, rows: Sequence[Row]) -> list[str]:
 
 
 def html_tree(layout: ColumnLayout, rows: Sequence[Row], summary: Iterable[str], below: str = "") -> str:
-    """Return ``summary``, a line each, the rows as nested ``details``, and ``below`` (HTML) under them."""
+    """Return ``summary``, a line each, ``rows`` in a ``layout`` as nested details, and ``below`` (HTML) under them."""
     lines = "".join(f"<div>{html.escape(line)}</div>" for line in summary)
     titles = "".join(
         f"<span style='{_RIGHT}'>{column.title}</span>" if column.width else f"<span>{column.title}</span>"

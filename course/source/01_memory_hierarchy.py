@@ -51,7 +51,7 @@ torch.set_num_threads(1)  # the memory as one core sees it
 allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 MIB = 2**20
 
-# %% [markdown] tags=["slide"] minutes=1 headline="How much slower is a linked list?"
+# %% [markdown] tags=["slide"] minutes=1
 # ## The bet
 #
 # How much slower is a linked list than an array, if both have the same lines?

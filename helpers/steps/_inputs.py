@@ -120,7 +120,7 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 
 def zeros_of(shape: Shape, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """Return the tensor of zeros that a shape stands for; ValueError for one that does not fit into memory."""
+    """Return the zeros of a ``dtype`` on a ``device`` that a ``shape`` stands for; ValueError where memory ends."""
     try:
         return torch.zeros(shape.shape, dtype=dtype, device=device)
     except RuntimeError as error:

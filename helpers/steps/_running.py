@@ -196,7 +196,9 @@ def sum_of_outputs(outputs: Any) -> torch.Tensor:
 def copied_model(
     model: nn.Module, copy_tensor: Callable[[torch.Tensor], torch.Tensor], memo: dict[int, Any] | None = None
 ) -> nn.Module:
-    """Return a copy of the model, without gradients; ``copy_tensor`` copies a tensor that was computed.
+    """Return a copy of ``model``, without gradients; ``copy_tensor`` copies a tensor that was computed.
+
+    ``memo`` has what is copied already, by id, as :func:`copy.deepcopy` takes it.
 
     Raises ModelError when the model cannot be copied.
     """

@@ -38,9 +38,9 @@ def cache_frames(words: Sequence[str], *, prompt: int) -> list[Figure]:
 
 
 def draw_batches(sequences: Sequence[int], *, modelled: Sequence[float], measured: Sequence[float]) -> Figure:
-    """Return a plot of the time of a step over the sequences in it, relative to one sequence, modelled and measured.
+    """Return a plot of the time of a step over the ``sequences`` in it, relative to a step for one sequence.
 
-    Lesson 22.
+    ``modelled`` and ``measured`` have a ratio for each number of sequences. Lesson 22.
     """
     drawn, axes = plotting.figure(title="Time of a step, relative to a step for one sequence")
     axes.plot(sequences, modelled, color=plotting.MODELLED, label="modelled: bytes / bandwidth")

@@ -73,13 +73,14 @@ def measure_waits(
     gather: Gather | None = None,
     passes: int = 2,
 ) -> dict[str, Waits]:
-    """Return the waits in each of ``buffers`` (lines, 8), measured in turns at each size, in ``passes`` passes.
+    """Return the waits in each of ``buffers`` (lines, 8), measured in turns at each of ``sizes_bytes``.
 
-    ``link(lines, generator)`` joins the first lines of a buffer into one cycle, and ``walk(lines, line, loads)``
-    follows it and returns where it has come to; ``in_order(lines, times)`` reads one element from each line, so many
-    times over; ``gather(lines, order)`` reads one from each of the lines whose numbers ``order`` holds. With ``flush``,
-    such as :func:`helpers.hardware.flush_caches`, the chase is repeated on lines that it has thrown out of every cache;
-    where it raises NativeError, ``flushed_s`` is empty. Lesson 01.
+    Each size is measured in ``passes`` passes. ``link``, called as ``link(lines, generator)``, joins the first lines of
+    a buffer into one cycle, and ``walk``, as ``walk(lines, line, loads)``, follows it and returns where it has come to;
+    ``in_order``, as ``in_order(lines, times)``, reads one element from each line, so many times over; ``gather``, as
+    ``gather(lines, order)``, reads one from each of the lines whose numbers ``order`` holds. With ``flush``, such as
+    :func:`helpers.hardware.flush_caches`, the chase is repeated on lines that it has thrown out of every cache; where
+    it raises NativeError, ``flushed_s`` is empty. Lesson 01.
     """
     can_flush = flush is not None and _can(flush)
     found_s: dict[tuple[str, str, int], list[float]] = {}

@@ -126,7 +126,8 @@ def draw_lines() -> Figure:
 def draw_chases(chases: Sequence[int], *, measured: Sequence[float], buffers: int) -> Figure:
     """Return the time of a step of so many ``chases`` at once, relative to one chase, beside the model.
 
-    By the model a step takes once the wait for every full set of ``buffers`` fill buffers. Lesson 01.
+    ``measured`` has a ratio for each. By the model a step takes once the wait for every full set of ``buffers`` fill
+    buffers. Lesson 01.
     """
     modelled = [max(1, count / buffers) for count in chases]
     drawn, axes = plotting.figure(title="Time of a step of several chases, relative to one chase")

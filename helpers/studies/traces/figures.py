@@ -17,8 +17,8 @@ _MERGED = 0.002  # of the figure's time: bars that are nearer to each other are 
 def draw_timeline(bars: Sequence[Call], gaps: Sequence[tuple[float, float]], *, title: str) -> Figure:
     """Return a timeline of ``bars``, calls of which none lies in another, above the ``gaps`` between them.
 
-    A gap is its start and its end in the trace's microseconds. A bar has the colour of the label around its call, and
-    neighbours of one label that are too near to be told apart are drawn as one. Lesson 13.
+    It has the ``title``. A gap is its start and its end in the trace's microseconds. A bar has the colour of the label
+    around its call, and neighbours of one label that are too near to be told apart are drawn as one. Lesson 13.
     """
     begins, ends = bars[0]["ts"], bars[-1]["ts"] + bars[-1]["dur"]
     spans: list[Span] = []
@@ -34,7 +34,7 @@ def draw_timeline(bars: Sequence[Call], gaps: Sequence[tuple[float, float]], *, 
 
 
 def draw_queue(queues: Mapping[str, Queue], *, title: str, until: float | None = None) -> Figure:
-    """Return a timeline of one or several :class:`Queue`, with a lane for the CPU and one for the GPU of each.
+    """Return a timeline of ``queues``, by name, under ``title``, with a lane for the CPU and one for the GPU of each.
 
     The axis ends at ``until`` microseconds, or behind the last kernel. Lesson 13.
     """

@@ -17,7 +17,7 @@ _STACK = ("#332288", "#8C510A", "#999933", COLOURS["data"], COLOURS["waiting"])
 def draw_alive(
     alive_bytes: Mapping[str, Sequence[int]], *, phases: Sequence[str], title: str, plain_sum: float | None = None
 ) -> Figure:
-    """Return a stack of the bytes alive over the operators of a step, a layer for each kind of tensor.
+    """Return a stack of the bytes alive over the operators of a step, a layer for each kind of tensor, under ``title``.
 
     ``alive_bytes`` has, for each kind, the bytes at each operator, and ``phases`` the phase of each operator
     ("forward", "backward", ...). ``plain_sum`` is a level to compare the peak with. Lesson 11.
@@ -41,9 +41,9 @@ def draw_alive(
 
 
 def draw_per_pair(tokens: Sequence[int], *, matrix: Sequence[float], rest: Sequence[float]) -> Figure:
-    """Return two curves over the tokens of a sequence: a block's score matrices, and all else that it saves, in bytes.
+    """Return two curves over the ``tokens`` of a sequence, in bytes that a block saves.
 
-    Lesson 11.
+    ``matrix`` has those of its score matrices, and ``rest`` those of all else. Lesson 11.
     """
     drawn = plotting.draw_curves(
         tokens,
