@@ -25,7 +25,8 @@ def run_queue(kernels_us: Sequence[float], *, launch_us: float, waits: Collectio
 
     A launch takes ``launch_us``. A kernel starts when it is launched and the kernel before it has ended. Before it
     launches a kernel whose number is in ``waits``, the CPU waits until the GPU has run all earlier ones, as ``.item()``
-    does. Handing the value to Python takes no time here. Raises ValueError for no kernels and for a time that is not above 0.
+    does. Handing the value to Python takes no time here. Raises ValueError for no kernels and for a time that is not
+    above 0.
 
     >>> round(run_queue([2.0] * 100, launch_us=5).idle_share, 2)
     0.6
