@@ -25,7 +25,7 @@ SOURCE = '''# ---
 # %%
 import torch.distributed as dist
 
-from helpers import exercises, parallel
+from helpers import exercises, ranks
 
 # %%
 raise RuntimeError("no check needs this cell")
@@ -54,7 +54,7 @@ def twice(n):
     return n * n
 
 # %%
-ranks = ranks.Ranks(4, device="cpu", threads=1)
+team = ranks.Ranks(4, device="cpu", threads=1)
 
 # %% tags=["yours"] yours="total"
 def total(rank, world_size, values):
@@ -68,9 +68,9 @@ def total(rank, world_size, values):
 
 # %% checks="total"
 asked = exercises.Checks("Total", total)
-asked.returns("adds", ([1, 2, 3, 4],), expected=[20] * 4, call=lambda f, *given: ranks.run(f, *given, timeout_s=60))
+asked.returns("adds", ([1, 2, 3, 4],), expected=[20] * 4, call=lambda f, *given: team.run(f, *given, timeout_s=60))
 total = asked.settle()
-assert ranks.run(total, [1, 0, 0, 0]) == [2] * 4
+assert team.run(total, [1, 0, 0, 0]) == [2] * 4
 
 # %% wrong="total" says="ZeroDivisionError"
 def total(rank, world_size, values):
@@ -118,7 +118,7 @@ def test_each_version_hears_what_it_should_also_on_ranks(course):
     assert line.strip() == "in your line: return values[rank] / 0"
 
 
-ALONE = SOURCE[: SOURCE.index("# %%\nranks")]
+ALONE = SOURCE[: SOURCE.index("# %%\nteam")]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,8 @@ def write(course: Course, folder: Path, *, numbers: Sequence[str] = ()) -> None:
     for name, text in made.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
+    if course.course_map.is_file():
+        shutil.copytree(course.course_map.parent, folder / course.course_map.parent.name)
     shutil.copytree(STATIC, folder / OWN)
     (folder / OWN / "mathjax.js").write_text(assets.asset("mathjax.js"), encoding="utf-8")
 
