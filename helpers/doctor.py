@@ -287,7 +287,7 @@ def _check_cuda() -> str:
     return f"a kernel ran on {torch.cuda.get_device_name(0)}"
 
 
-@_check("C++ compiler", "the compiled programs of lessons 01, 17 and 18")
+@_check("C++ compiler", "the compiled programs of lessons 01, 02, 04, 13 and 17 to 19")
 def _check_compiler() -> str:
     """Compile three lines of C++ into a library, load it and call it."""
     native = _imported("helpers.native")
@@ -314,7 +314,7 @@ def _check_nvrtc() -> str:
     )
 
 
-@_check("disassembler", "reading a processor's instructions in lessons 17 and 18")
+@_check("disassembler", "reading a processor's instructions in lessons 02, 04, 15, 17 and 18")
 def _check_disassembler() -> str:
     """Start objdump."""
     tools = _imported("helpers.native._tools")

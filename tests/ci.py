@@ -1,7 +1,7 @@
 """What only CI runs, and whether the tests run in CI, where nobody reads of a test that did not.
 
-What takes long beside what it adds is marked ``ci``: planted bugs, decks and copies of all lessons but one, and what
-needs a browser, a server, a class or the site as Sphinx builds it, but for one of each kind.
+What takes long beside what it adds is marked ``ci``: planted bugs, decks and copies of all lessons but one, and most
+of what needs a browser, a server, a class or the site as Sphinx builds it.
 """
 
 from __future__ import annotations

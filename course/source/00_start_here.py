@@ -86,7 +86,7 @@ bet
 # - **Modelled**: it was computed from other numbers
 # - **Measured**: a machine took that time
 #
-# Every experiment of this course shows these three numbers. Two more programs run along, a copy and a product of smaller matrices, which we shall
+# The whole course uses these three words, and calls other numbers counted, simulated or published. Two more programs run along, a copy and a product of smaller matrices, which we shall
 # need in a moment. The four run in turns, many times, and each of them gets the median of its times.
 
 # %% tags=["run"]
@@ -719,4 +719,4 @@ start_here.explore_training()
 # | bytes moved, at least | $3 \cdot 4\,n^2$ | either, in float32 |
 # | time, about | the larger of bytes$/B$ and FLOP$/P$ | an operation that runs warm |
 # | model of a training run | $t(e) = t_{start} + e\,t_{epoch}$ | $e$ epochs that do the same work |
-# | operations of training a language model, about | $6 \cdot$ parameters $\cdot$ tokens | $N$ parameters |
+# | operations of training a language model, about | $6\,N \cdot$ tokens | $N$ parameters |

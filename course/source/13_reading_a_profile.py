@@ -562,10 +562,10 @@ for waits in ([], [158]):  # the CPU waits before it launches this kernel
     print(f"waits: {len(waits)}, a step of {end_us:,.0f} µs, idle {queue.idle_share:.1%}")
 
 # %% [markdown] tags=["explain"]
-# The CPU has launched the 158 after 0.8 ms, while the GPU needs 3.2 ms for them. In the meantime the CPU launches all of Adam, so the GPU is never idle.
+# The CPU has launched the 158 after 0.8 ms, while the GPU needs 3.2 ms for them. Meanwhile the CPU launches all of Adam, so after the first launch the GPU is never idle.
 # With a single `.item()` before Adam, the queue is empty when Adam begins, and its kernels come one every 5 µs. The GPU is then idle for 17 % of the step
 # (modelled). So the suspect that we acquitted on a CPU is guilty on a GPU, as soon as there is a head start to lose. The cure is to keep the norms on
-# the GPU and to read them once in a hundred steps.
+# the GPU and to read them every hundred steps.
 #
 # Large networks wait for launches as well. The authors of gpt-fast began with a plain program for Llama 2 7B on an A100, which wrote 25.5 tokens per
 # second (published). Reading the weights at the data sheet's [bandwidth](glossary.md#bandwidth) would allow 154, as you will compute in

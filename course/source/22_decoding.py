@@ -377,7 +377,7 @@ def step_s(weight_bytes, cache_bytes, sequences, bandwidth):
 # weights are. For comparison we time one large matrix with just as many weights, multiplied by one vector. It gives the bandwidth with which
 # this machine reads weights, and by the line alone a step should take as long as this one product.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 torch.manual_seed(0)
 sizes = {"width": 4096, "heads": 32} if device == "cuda" else {"width": 512, "heads": 8}
 large = models.Decoder(256, layers=8, context=1024, **sizes).to(device).eval()
@@ -526,8 +526,8 @@ sentence = "16 sequences in one step take less than half of 16 steps"
 timing.claim(sentence, ratios[4], at_most=8, evidence=steps)
 
 # %% [markdown] tags=["explain"]
-# The measured step grows faster than the bytes promise, as the dots above the line show. The next experiment says where it happens. We take one matrix product out of the step and change only the
-# number of rows that it multiplies, one row per sequence, so that nothing else can take the time.
+# The measured step grows faster than the bytes promise, as the dots above the line show. The next experiment says where it happens. We time a single matrix product, without the
+# rest of a step, and change only the number of rows that it multiplies, one row per sequence, so that nothing else can take the time.
 
 # %% tags=["hide-input", "run"]
 rows = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 24, 32)
@@ -647,7 +647,7 @@ timing.claim(sentence, without_copy / copied, at_most=1 / 2, evidence=sharing)
 # %% [markdown] tags=["explain"]
 # The weights can shrink as well. The authors of gpt-fast published how fast their program writes one text with Llama 2 7B on an A100. With weights
 # of 16 bits they measured 104.9 tokens per second, which is 9.5 ms per token. In 8 bits the weights are half as large, and reading them takes half
-# the time. Reading 13.2 GB takes 6.5 ms at the data sheet's 2,039 GB/s, so 3.0 ms of each token are something else.
+# the time. Reading 13.2 GB takes 6.5 ms at the data sheet's 2,039 GB/s, so about 3 ms of each token are something else.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 4]
 int8 = helpers.predict(
@@ -672,7 +672,7 @@ int8.reveal(
 )
 
 # %% [markdown] tags=["explain"]
-# They measured 155.6 tokens per second, which is only 1.48 times as many (published). If the 3.0 ms stay as they are, 8 bits shorten a token from 9.5
+# They measured 155.6 tokens per second, which is only 1.48 times as many (published). If these 3 ms stay as they are, 8 bits shorten a token from 9.5
 # to 6.3 ms and bring a factor of 1.51, close to the published one. Do not trust it too quickly, however. The same authors write that "even just
 # copying memory struggles to break 85%" of the bandwidth ([PyTorch blog](https://pytorch.org/blog/accelerating-generative-ai-2/), 2023). At 85 % the
 # reading takes 7.6 ms, only 1.9 ms stay, and the factor should be 1.67. Then the 8-bit weights must cost something extra, for example their

@@ -156,6 +156,7 @@ class RunningTrace(OperatorTrace):
         kind, top = type(module).__name__, self.modules[0]
         name = kind if kind not in top._modules else f"{kind} {len(top._modules) + 1}"
         top.add_module(name, module)
+        top.training = module.training
         for path, inner in module.named_modules():
             if id(inner) not in self._rows:
                 self._add_module(f"{name}.{path}".rstrip("."), inner)

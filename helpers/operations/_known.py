@@ -199,7 +199,9 @@ class OnShapes(OperatorTrace):
             return func(*args, **kwargs)
         except NotImplementedError as error:
             if "sparse" in operator.name:  # a real run makes a tensor that is not dense
-                raise ForwardError(f"{operator.text} is met; only dense tensors are counted") from error
+                raise ForwardError(
+                    f"{operator.text} is met; only dense tensors are counted, as tensor.to_dense() makes them"
+                ) from error
             raise ForwardError(
                 f"operator {operator.text} has no rule that gives the shape of its result without its data; "
                 "pass values=True to run the forward once on real tensors, or count the model without that part"

@@ -87,6 +87,8 @@ class OptimizerRecorder(TorchDispatchMode):
         specs, keyword_specs = mapped(args, noted), {key: mapped(value, noted) for key, value in kwargs.items()}
         result = func(*args, **kwargs)
         if not owners:
+            for tensor in tensors_in((result,)):  # it may stand where a temporary of a parameter stood
+                self.owner_of.pop(storage_of(tensor), None)
             return result
         results = list(tensors_in((result,)))
         for place, tensor in enumerate(results):

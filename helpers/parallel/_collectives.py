@@ -144,7 +144,8 @@ class RingFrame(Record):
 def ring_frames(world_size: int) -> tuple[RingFrame, ...]:
     """Return a ring all-reduce of a chunk a rank, step by step, as ``parallel_plans.draw_ring`` draws it.
 
-    It follows the messages of ``collective("all_reduce", "ring", ...)``, which :func:`execute` sends. Lesson 05.
+    It follows the messages of ``collective("all_reduce", "ring", ...)``, as
+    :func:`helpers.studies.data_parallel.execute` sends them. Lesson 05.
     """
     planned = collective("all_reduce", "ring", world_size=world_size, length=world_size)
     held = [[frozenset({own})] * world_size for own in range(world_size)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,12 @@ def test_students_get_exercises_and_a_tree(here, capsys, monkeypatch):
     monkeypatch.setattr(handout, "student", lambda course, folder: folder)
     assert commands.main(["student", "90"]) == 0
     assert capsys.readouterr().out.startswith("wrote made-90\nwrote _build/student, which holds no solution")
+
+
+def test_a_new_number_reaches_files_and_notebooks_and_a_second_run_finds_nothing(here, capsys):
+    (here.folder / "order.toml").write_text('[[acts]]\ntitle = "All"\nlessons = ["42_small_counts"]\n')
+    subprocess.run(["git", "init", "--quiet", here.root], check=True)
+    assert commands.main(["renumber"]) == 0
+    assert "course/source/90_small_counts.py -> 42_small_counts.py" in capsys.readouterr().out
+    assert commands.main(["renumber"]) == 0
+    assert capsys.readouterr().out == "every lesson has its number\n"

@@ -157,8 +157,8 @@ def test_a_lesson_as_large_as_may_be_is_not_told(built):
     assert form.sizes(read, notebook.unexecuted(read)) == []
 
 
-def test_too_few_cells_to_write_too_few_predictions_and_a_long_run():
-    read = replace(parse(HEADER + WRITTEN.format(name="one")), run_s=5400)
+def test_too_few_cells_to_write_and_too_few_predictions():
+    read = parse(HEADER + WRITTEN.format(name="one"))
     assert [problem.what for problem in form.sizes(read, notebook.unexecuted(read))] == [
         "1 functions that the reader writes, 3 to 6",
         "0 predictions, 4 to 8",

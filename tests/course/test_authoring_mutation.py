@@ -14,7 +14,6 @@ from tools.authoring.mutation import Mutation
 SANITIZE = mutation.SANITIZE
 MODULE = "toy/counting.py"
 PAIRS = Mutation("90", MODULE, "number - 1", "number + 1", "a pair with itself")
-UNSEEN = Mutation("90", MODULE, "return number + 1", "return number + 2", "a number that no lesson shows")
 TIME = Mutation("90", MODULE, "uniform(1e-3, 2e-3)", "uniform(3e-3, 4e-3)", "another time")
 
 

@@ -124,10 +124,13 @@ def test_an_archive_writes_nothing_outside_and_unpacks_no_more_than_a_notebook(t
 
 
 def test_a_plain_download_keeps_its_assignments_apart_and_when_they_were_handed_in(tmp_path):
-    files = {f"ann/{one}/{name}": one.encode() for one in ("a", "b") for name in (f"{one}.ipynb", "timestamp.txt")}
+    names = ["00_a", "01_b"]
+    files = {
+        f"ann/{one}/{name}": one.encode() for one in ("00_a", "01_b") for name in (f"{one}.ipynb", "timestamp.txt")
+    }
     done = lms.unpacked(packed(tmp_path / "c.zip", {**files, f"jdoe_1_2_{ASSIGNMENT}.ipynb": b""}), tmp_path)
-    found, _ = intake.find(done.folder, ["a", "b"])
-    assert [one.path.with_name("timestamp.txt").read_text() for one in found] == ["a", "b"]
+    found, _ = intake.find(done.folder, names)
+    assert [one.path.with_name("timestamp.txt").read_text() for one in found] == names
 
 
 def _damaged(path, packing):

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("working_sandbox")
 
 SHEETS = sheets.load(HERE)
 STUDENT = Path(sandbox.__file__).with_name("student")
-SERVE = "import runner, socket, sys; runner.Link(socket.socket(fileno=int(sys.argv[1]))).serve()"
+SERVE = "import runner, socket, sys; runner.GraderLink(socket.socket(fileno=int(sys.argv[1]))).serve()"
 LIMITS = Limits(step_s=60, total_s=600)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import importlib.metadata
 import json
 import re
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -248,3 +250,20 @@ def test_the_readmes_lines_run_from_the_wheel_in_an_empty_folder_on_a_bare_machi
     """
     assert run(program, bare=True, folder=tmp_path / "empty") == str(tmp_path / "installed" / "helpers" / "__init__.py")
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+@pytest.mark.parametrize("package", ["helpers", "helpers.memory", "helpers.operations", "helpers.parallel"])
+def test_a_name_that_moved_is_found_and_warns_once_of_the_new_one(package, monkeypatch):
+    face = importlib.import_module(package)
+    assert face._MOVED
+    for name, new in face._MOVED.items():
+        monkeypatch.delitem(vars(face), name, raising=False)
+        with pytest.warns(FutureWarning, match=re.escape(f"{package}.{name} is {new.replace(':', '.')} now")):
+            found = getattr(face, name)
+        module, _, attribute = new.partition(":")
+        there = importlib.import_module(module)
+        assert found is (getattr(there, attribute) if attribute else there)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert getattr(face, name) is found
+        monkeypatch.delitem(vars(face), name)

@@ -41,7 +41,8 @@ def _options() -> argparse.ArgumentParser:
     ):
         one = commands.add_parser(name, help=help_text)
         one.set_defaults(command=command)
-        one.add_argument("lessons", nargs="*", metavar="NN", help="numbers of lessons; all when none is given")
+        if name != "renumber":
+            one.add_argument("lessons", nargs="*", metavar="NN", help="numbers of lessons; all when none is given")
         if name == "build":
             one.add_argument("--appendix", action="store_true", help="the appendices of these lessons instead")
             one.add_argument("--keep", action="store_true", help="run nothing: new texts, the outputs of before")
@@ -134,7 +135,7 @@ def _renumber(_: argparse.Namespace) -> int:
         keep(HERE)
         keep(HERE, appendices=True)
         sheets.keep(HERE)
-    return _report(audit.lessons(HERE) + audit.shared(HERE)) if renamed else 0
+    return _report(audit.lessons(HERE) + audit.shared(HERE), ()) if renamed else 0
 
 
 def _solutions(options: argparse.Namespace) -> int:

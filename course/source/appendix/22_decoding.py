@@ -117,7 +117,7 @@ pd.DataFrame(rows, index=columns).T[:8]
 
 # %% [markdown]
 # So no bandwidth was measured. The column is the product of the other two, as gpt-fast's `generate.py` computes it, and it counts the embedding table
-# as well, which a step does not read. Three rows do not agree to the last digit, perhaps because their two numbers come from different runs.
+# as well, which a step does not read. Three rows differ by 0.17 to 1.17 %, perhaps because their two numbers come from different runs.
 #
 # ## How do several GPUs divide a step?
 #

@@ -58,7 +58,7 @@ def product_flops(name: str, device: torch.device, *, budget: Budget) -> float |
         return lambda: torch.mm(a, b, out=out), flops_of_product(side)
 
     with _precision("high" if name == "tfloat32" else "highest"):
-        return _fastest(product, f"matrix product of {name}", device, budget, always=name == ALWAYS)
+        return _fastest(product, f"matrix product of {name}", device, budget, power=3, always=name == ALWAYS)
 
 
 def convolution_flops(name: str, *, budget: Budget) -> float | str:
@@ -74,18 +74,19 @@ def convolution_flops(name: str, *, budget: Budget) -> float | str:
         weight = torch.ones(channels, channels, 1, 1, dtype=dtype)
         return lambda: torch.conv2d(x, weight), 2 * _IMAGES * _ROWS**2 * channels**2
 
-    return _fastest(convolution, f"convolution of {name}", torch.device("cpu"), budget, always=False)
+    return _fastest(convolution, f"convolution of {name}", torch.device("cpu"), budget, power=2, always=False)
 
 
-def _fastest(work: Work, what: str, device: torch.device, budget: Budget, *, always: bool) -> float | str:
+def _fastest(work: Work, what: str, device: torch.device, budget: Budget, *, power: int, always: bool) -> float | str:
+    """Return the rate of ``work``, whose operations grow with this power of its side, or why there is none."""
     try:
         trial_s, flops = _work_s(work, _TRIAL_SIDE, device)
     except _ABSENT as error:
         return f"there is no {what} here: {str(error).splitlines()[0]}"
-    too_slow = trial_s * (_FIRST_SIDE / _TRIAL_SIDE) ** 3 > 4 * budget.call_s
+    too_slow = trial_s * (_FIRST_SIDE / _TRIAL_SIDE) ** power > 4 * budget.call_s
     if too_slow and not always:
         return f"a {what} reaches {flops / trial_s / 1e9:.2g} GFLOP/s here, too slow to be timed in a probe"
-    return max(_rates(work, device, budget))
+    return max(_rates(work, device, budget, power=power))
 
 
 def _work_s(work: Work, side: int, device: torch.device, *, budget_s: float = 0.005) -> tuple[float, int]:
@@ -95,7 +96,7 @@ def _work_s(work: Work, side: int, device: torch.device, *, budget_s: float = 0.
     return fastest_s(fn, device, budget_s=budget_s), flops
 
 
-def _rates(work: Work, device: torch.device, budget: Budget) -> Iterator[float]:
+def _rates(work: Work, device: torch.device, budget: Budget, *, power: int) -> Iterator[float]:
     side = _FIRST_SIDE
     while True:
         try:
@@ -106,7 +107,7 @@ def _rates(work: Work, device: torch.device, budget: Budget) -> Iterator[float]:
             return
         yield flops / taken_s
         side *= 2
-        if side > _LARGEST_SIDE[device.type] or 8 * taken_s > budget.call_s:
+        if side > _LARGEST_SIDE[device.type] or 2**power * taken_s > budget.call_s:
             return
 
 

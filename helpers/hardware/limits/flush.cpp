@@ -14,6 +14,7 @@ static void wait() { asm volatile("dsb sy" ::: "memory"); }
 #error "this processor has no instruction known here that throws a line out of the caches"
 #endif
 extern "C" void flush(const char* begin, uint64_t bytes, uint64_t line_bytes) {
-    for (uint64_t offset = 0; offset < bytes; offset += line_bytes) flush_line(begin + offset);
+    const char* first = begin - reinterpret_cast<uint64_t>(begin) % line_bytes;
+    for (const char* line = first; line < begin + bytes; line += line_bytes) flush_line(line);
     wait();
 }

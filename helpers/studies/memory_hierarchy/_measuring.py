@@ -108,7 +108,7 @@ def _waits(name: str, sizes_bytes: Sequence[int], found_s: Mapping[tuple[str, st
     compared = (
         passes for key, passes in found_s.items() if key[0] == name and key[2] in (min(sizes_bytes), max(sizes_bytes))
     )
-    stable = all(max(passes) <= _REPEATS_RATIO * min(passes) for passes in compared)
+    stable = all(len(passes) > 1 and max(passes) <= _REPEATS_RATIO * min(passes) for passes in compared)
     return Waits(tuple(sizes_bytes), *curves, stable=stable)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -175,7 +176,7 @@ def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure
     waits = np.repeat([published.l1_s, published.l2_s, published.memory_s], 2)
     label = f"{published.device}, the chip of an RTX 3090 (published, steps at its cache sizes)"
     axes.plot(sizes, waits, color=_GPU_COLOURS[0], label=label)
-    for colour, (name, limits) in zip(_GPU_COLOURS[1:], gpus.items(), strict=False):
+    for colour, (name, limits) in zip(itertools.cycle(_GPU_COLOURS[1:]), gpus.items(), strict=False):
         points = [(point.working_set_bytes, point.latency_s) for point in limits.latencies]
         axes.plot(*zip(*points, strict=True), "D-", ms=4, color=colour, label=f"{name} (measured)")
     axes.plot(core.sizes_bytes, core.chase_s, "o-", ms=5, color=MEASURED, label="this core (measured)")

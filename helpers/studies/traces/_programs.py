@@ -65,7 +65,8 @@ def missing_compiler() -> str:
 def write_program(function: Callable[..., object], *inputs: torch.Tensor) -> Program:
     """Compile ``function`` for ``inputs`` with Inductor, run it once, and return the program that it wrote.
 
-    Raises RuntimeError if Inductor wrote no C++ kernel. Lesson 13.
+    What was compiled before in this process is compiled again at its next call. Raises RuntimeError if Inductor wrote
+    no C++ kernel. Lesson 13.
     """
     from torch._inductor.utils import run_and_get_code
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from helpers.checks import numbers, real
+from helpers.checks import number, numbers
 from helpers.results import Record
 
 
@@ -36,9 +36,7 @@ def run_queue(kernels_us: Sequence[float], *, launch_us: float, waits: Collectio
     lengths = numbers("kernels_us", kernels_us, above=0)
     if not lengths:
         raise ValueError("no kernels; give the microseconds of at least one")
-    launch = real("launch_us", launch_us)
-    if not launch > 0:
-        raise ValueError(f"launch_us={launch_us!r} must be above 0, because a launch takes time")
+    launch = number("launch_us", launch_us, above=0)
     cpu = gpu = 0.0
     launches, kernels = [], []
     for place, length in enumerate(lengths):

@@ -69,7 +69,8 @@ class MixedAdam(torch.optim.Optimizer):
     """Adam for parameters and gradients in bfloat16: a float32 copy of each parameter and two float32 averages.
 
     The update is made on the copy and then rounded into the parameter, because a small update would vanish in bfloat16
-    (Micikevicius and others, Mixed Precision Training, 2018). Lesson 11.
+    (Micikevicius and others, Mixed Precision Training, 2018). Adam's correction of the first averages is left
+    out, since it takes no memory. Lesson 11.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float = 1e-4) -> None:
@@ -105,6 +106,7 @@ class _LowRank(nn.Module):
         self.frozen = frozen.requires_grad_(False)
         kind = {"bias": False, "dtype": frozen.weight.dtype, "device": frozen.weight.device}
         self.down, self.up = nn.Linear(frozen.in_features, rank, **kind), nn.Linear(rank, frozen.out_features, **kind)
+        nn.init.zeros_(self.up.weight)  # at first the layer computes what it did
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.frozen(x) + self.up(self.down(x))

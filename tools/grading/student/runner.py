@@ -20,7 +20,6 @@ from typing import Any
 
 import wire
 
-_CONTAINERS = ("l", "d", "T", "N")
 _MESSAGE_CHARACTERS = 2000
 _MOST_PARTS, _MOST_PRINTED, _MOST_SHOWN = 8, 6_000, 600_000  # of what a cell puts out; the last two in characters
 

@@ -225,9 +225,6 @@ def test_the_timeline_shows_devices_and_links_of_all_ranks(ddp_steps) -> None:
 # Ranks and one process.
 
 
-UNEVEN = (6, 3, 2, 1)
-
-
 def test_shards_make_up_the_batch() -> None:
     batch = torch.arange(10)
     for ranks in range(1, 11):
@@ -274,6 +271,3 @@ def test_collectives_and_their_bytes_are_counted_exactly(four_ranks) -> None:
         assert found["fsdp"].calls("reduce_scatter") == 1
         assert found["fsdp"].size_bytes("reduce_scatter") == size
         assert found["fsdp"].size_bytes("all_gather") == found["fsdp"].calls("all_gather") * size > 0
-
-
-# Real bytes between two network namespaces.
