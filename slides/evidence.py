@@ -20,7 +20,9 @@ from pygments.lexers import get_lexer_by_name
 from slides import players, questions
 
 # What ``claim`` of a comparison prints.
-_CLAIM = re.compile(r"(?P<said>[^\n]+?) \([^()\n]*\)\nhere: (?P<number>[^()\n]+) \((?P<how>\w+)\), holds\n?")
+_CLAIM = re.compile(
+    r"(?P<said>[^\n]+?) \([^()\n]*\)\nHere it is (?P<number>[^()\n]+) \((?P<how>\w+)\), so this holds\.\n?"
+)
 
 
 _VIEW_BOX = re.compile(r'viewBox="\S+ \S+ ([\d.]+) ([\d.]+)"')

@@ -4,6 +4,7 @@ Tensors on it lie in this process's memory and say that they are on ``cuda:0``; 
 compiled for it by NVRTC, and what they compute is computed in NumPy from the addresses that they are launched with.
 Its times are a processor's and mean nothing. It lives in a process of its own: ``python -m tests.fake_cuda FOLDER``
 records it there as a reader records a GPU, and ``python -m tests.fake_cuda FOLDER 02`` for lesson 02 alone.
+:func:`walk` runs the cells of a lesson.
 """
 
 from __future__ import annotations
@@ -319,6 +320,36 @@ def shorten() -> None:
         "18": {"story": "fake_recorders:story"},
         "17": {"placements on CUDA": "fake_recorders:placements", "growing networks on CUDA": "fake_recorders:growth"},
     }
+
+
+def walk(notebook: Path) -> None:
+    """Run the cells of a lesson in this process as on a machine with a GPU, and stop at the first that fails.
+
+    What the processor did counts as what the GPU ran, because the fake has no kernels in a trace. From the first
+    ``torch.compile`` on no GPU is seen, because the compiler asks CUDA itself for random numbers.
+    """
+    import nbformat
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from helpers.studies.traces import _programs, _tracing
+
+    install()
+    _tracing._ON_GPU = ("cpu_op",)
+    lacks, compiled = _programs.missing_compiler, torch.compile
+    from helpers.studies import traces
+
+    traces.missing_compiler = lambda device="cpu": lacks() if _is_cpu(torch.device(device)) else "none for the fake"
+
+    def compile_on_cpu(*given: Any, **how: Any) -> Any:
+        torch.cuda.is_available = lambda: False
+        return compiled(*given, **how)
+
+    torch.compile = compile_on_cpu
+    os.chdir(notebook.parent)
+    shell = InteractiveShell.instance()
+    for cell in nbformat.read(notebook, as_version=4).cells:
+        if cell.cell_type == "code":
+            shell.run_cell(cell.source).raise_error()
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ from itertools import accumulate, pairwise
 
 import pandas as pd
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
 import helpers
 from helpers import exercises, plotting, storage, timing
@@ -108,9 +108,7 @@ bet
 # %%
 step = traces.TrainingStep()
 step(0), step(1)  # the first steps are not like the others
-with profile(
-    activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True
-) as recording:
+with profile(record_shapes=True, acc_events=True) as recording:
     for index in (2, 3, 4):
         step(index)
 recording.export_chrome_trace(str(path))
@@ -500,8 +498,8 @@ repairs.claim(
 #
 # With a GPU the trace has two lines of bars. On the first one the CPU issues [kernel launches](glossary.md#kernel-launch). A launch only puts the
 # [kernel](glossary.md#gpu-kernel) into a queue, so the CPU goes on to the next operator at once and runs ahead. On the second line the GPU runs the
-# kernels, each as soon as it has been launched and the one before it has ended. We had no GPU for this lesson, so the numbers of this part are modelled or
-# published.
+# kernels, each as soon as it has been launched and the one before it has ended. We had no GPU, so the numbers of this part are modelled or published. If
+# you have one, the steps of this lesson run on it, and a line below says what it did.
 #
 # A launch takes some microseconds (published, Modal's GPU glossary). Suppose that it takes 5 µs and that a kernel takes 20. The queue grows, the CPU has a
 # head start, and the GPU always has something to do. Now suppose that the kernels are short.
@@ -548,7 +546,17 @@ traces.explore_launches()
 # 67·10¹² operations per second in float32. So if the CPU launches the kernels one by one, even an infinitely fast GPU would train this network at
 # most 13 times as fast as our single core (modelled). Here the larger batch, your colleague's second idea, would be right, because 100 times as many
 # images need just as many launches.
-#
+
+# %% tags=["hide-input"]
+if step.device.type == "cuda":
+    kernels = traces.trace_step(single, read=traces.read_kernels)
+    print(
+        f"{len(kernels)} kernels and copies, idle {traces.idle_share(kernels):.0%} (measured)"
+    )
+else:
+    print("There is no GPU here, so this step's kernels are not measured.")
+
+# %% [markdown]
 # And the log? `.item()` hands a number to Python, so the CPU must wait until the GPU has computed it, together with everything that was launched before.
 # This wait is a long bar on the CPU's line, and a table calls `item` an expensive operator, although it only waits for the backward pass. For our small
 # network this changes little, because the queue is empty anyway. It changes much for a model whose kernels are long. Suppose that its forward and
@@ -802,10 +810,11 @@ stages = {
     "float64 from numpy": single,
     "the log": traces.TrainingStep(**repaired),
 }
-if not missing:
+if not traces.missing_compiler(step.device):
     torch.compiler.reset()
     stages["operators one by one"] = traces.TrainingStep(**repaired, compiled=True)
-matrices = [(torch.rand(m, k), torch.rand(k, n)) for m, k, n in traces.product_shapes()]
+shapes = [((m, k), (k, n)) for m, k, n in traces.product_shapes()]
+matrices = [[torch.rand(shape, device=step.device) for shape in pair] for pair in shapes]
 for index in (0, 1):
     for stage in stages.values():
         stage(index)
@@ -836,14 +845,9 @@ steps = timing.compare(
 
 # %% tags=["hide-input", "look", "nbval-ignore-output"]
 times = {name: steps.candidate(name).time_ratio for name in stages}
-evidence = [
-    "",
-    "gaps, half of the step",
-    "252 bars for 28 tensors",
-    "172 calls with that type",
-]
-evidence += ["a call of .item() per gradient", "58 operators in one graph"]
-table = {"what gave it away": evidence[: len(times)], "step, in products": times.values()}
+evidence = ["", "gaps, half the step", "252 bars", "172 calls of that type"]
+evidence += ["29 calls of .item()", ""]
+table = {"evidence": evidence[: len(times)], "products": times.values()}
 pd.DataFrame(table, index=list(times)).rename_axis("repaired").round(1)
 
 # %% tags=["look", "nbval-ignore-output", "slide", "slide-output"] minutes=1 headline="Most of the step was waste"
@@ -858,7 +862,7 @@ timing.claim(
 )
 
 # %% [markdown] tags=["explain"]
-# The last row names a graph and not a symptom, because single operators are PyTorch's normal way.
+# The last row has no symptom, because single operators are PyTorch's normal way.
 #
 # How close was your bet? On our core four small repairs made the step 3.8 times as fast, and the compiler made it 4.6 times as fast in all. The network
 # still computes the same, since after 31 steps the losses with and without the four faults differ by less than one millionth. The compiler alone brought

@@ -74,12 +74,12 @@ class Comparison(Record):
         ``comparison.claim("a @ b takes longer than a * b", "a @ b", at_least=4)`` prints ::
 
             a @ b takes longer than a * b (at least 4 times)
-            here: 43 times (measured), holds
+            Here it is 43 times (measured), so this holds.
 
         It holds where the whole interval of the ratio lies within the bounds, and is contradicted where the whole
         interval lies outside; between the two, and where a thread waited for a processor over a tenth of the time (no
-        interval shows a machine that is busy all along), the line is ``here: not decided``. With ``simulated``, for
-        links and devices that sleep, the line says "(simulated)".
+        interval shows a machine that is busy all along), the line is ``Here this was not decided.`` With ``simulated``,
+        for links and devices that sleep, the line says "(simulated)".
 
         Raises ClaimContradicted with what was measured; ValueError for an unknown name, the baseline's name, or
         bounds that are missing, not positive or in the wrong order. Lesson 00.
@@ -254,15 +254,15 @@ def claim(
     ``claim("a step is slower than its roofline", step_s / roofline_s, at_least=2, evidence=timing)`` prints ::
 
         a step is slower than its roofline (at least 2 times)
-        here: 43 times (measured), holds
+        Here it is 43 times (measured), so this holds.
 
     ``ratio`` is one time over another, or several that must all lie within the bounds ``at_least`` and ``at_most``, one
     of which may be left out. ``evidence`` is what the times were taken from: results of :func:`measure` or
     :func:`compare`, or any with a field ``stable``. Where one of them is not stable, the claim holds if the ratio keeps
     a factor of 1.5 from each bound and no comparison had too few rounds for an interval, and is else
-    ``here: not decided``; where nothing could be measured, ``ratio`` is None, without evidence, and it is
-    ``here: not measured``. The strict test of a notebook compares the sentence and the bound, and not what follows
-    ``here:``.
+    ``Here this was not decided.``, and where nothing could be measured, ``ratio`` is None, without evidence, and it is
+    ``Here this was not measured.`` The strict test of a notebook compares the sentence and the bound, and not
+    the line below it.
 
     Raises ClaimContradicted with the evidence; TypeError or ValueError for a ratio that is no number, bounds that are
     missing or in the wrong order, or evidence that is no measurement. Lesson 00.
@@ -274,7 +274,7 @@ def claim(
     if ratio is None:
         if measurements:
             raise ValueError("ratio=None says that nothing was measured, and evidence was given; give the ratio")
-        print(f"{sentence} ({wanted})\nhere: not measured")
+        print(f"{sentence} ({wanted})\nHere this was not measured.")
         return
     ratios = _ratios(ratio)
     if not measurements:
@@ -299,7 +299,8 @@ def settle(
     if holds is False:
         raise ClaimContradicted(f"contradicted: {sentence} ({wanted})\nmeasured: {measured}")
     kind = "simulated" if simulated else "measured"
-    print(f"{sentence} ({wanted})\nhere: {f'{shown} times ({kind}), holds' if holds else 'not decided'}")
+    verdict = f"it is {shown} times ({kind}), so this holds." if holds else "this was not decided."
+    print(f"{sentence} ({wanted})\nHere {verdict}")
 
 
 def bound_text(at_least: float | None, at_most: float | None) -> str:

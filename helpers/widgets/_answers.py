@@ -55,7 +55,8 @@ class Answer(results.Result):
             return self.source
         if value is None or not self.found or value == self.found:
             return ""
-        return f"{value / self.found:.3g} times {self.evidence}"
+        ratio = f"{value / self.found:.3g}"
+        return f"as {self.evidence}" if ratio == "1" else f"{ratio} times what was {self.evidence}"
 
     def __str__(self) -> str:
         rows = self.rows()

@@ -81,7 +81,8 @@ def test_a_claim_that_three_runs_do_not_decide_is_not_shipped(built, tmp_path):
     claims = (
         f"open({str(log)!r}, 'a').write('x')\n"
         f"ran = len(open({str(log)!r}).read())\n"
-        "print('it is slower (at least 2 times)\\nhere:', 'not decided' if ran % 4 else '9 times (measured), holds')\n"
+        "verdict = 'this was not decided.' if ran % 4 else 'it is 9 times (measured), so this holds.'\n"
+        "print('it is slower (at least 2 times)\\nHere', verdict)\n"
     )
     edit(built, "counting.halves(7)", claims + "counting.halves(7)")
     said = refused(built)
@@ -92,7 +93,7 @@ def test_a_claim_that_three_runs_do_not_decide_is_not_shipped(built, tmp_path):
     build(built, draft=True)
     assert log.read_text() == "xxxxx"
     assert "shows a claim that is not decided" in "".join(map(str, audit.lessons(built)))
-    assert "here: not decided" in (built.folder / NOTEBOOK).read_text()
+    assert "Here this was not decided." in (built.folder / NOTEBOOK).read_text()
 
 
 def test_a_cell_that_never_ends_is_ended(built):

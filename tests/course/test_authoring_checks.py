@@ -177,7 +177,9 @@ def unstable_print(built):
 
 
 def undecided_claim(built):
-    code(built, 1).outputs.append(new_output("stream", text="it is slower (at least 2 times)\nhere: not decided\n"))
+    code(built, 1).outputs.append(
+        new_output("stream", text="it is slower (at least 2 times)\nHere this was not decided.\n")
+    )
 
 
 def placeholder(built):

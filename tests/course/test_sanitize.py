@@ -47,8 +47,8 @@ MASKED = {
     "43 times (measured)": "<times>",
     "0.87 to 1,024 times (measured)": "<times>",
     "a @ b: 1.2e+03 times (measured), 5 calls": "a @ b: <times>, 5 calls",
-    "it is so\nhere: 43 times (measured), holds\nmore": "it is so\nhere: <verdict>\nmore",
-    "here: not decided": "here: <verdict>",
+    "it is so\nHere it is 43 times (measured), so this holds.\nmore": "it is so\nHere <verdict>\nmore",
+    "Here this was not decided.": "Here <verdict>",
     '<div class="course-player"><script>3 s\n</div></script></div>': "<player>",
 }
 KEPT = [

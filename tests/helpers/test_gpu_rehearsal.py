@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from helpers import native, sending
 from helpers.native import _nvrtc as nvrtc
 from helpers.studies.input_pipeline._starvation import COPYING
+from tools.authoring.environment import EARLY_END, headless
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +43,19 @@ def test_a_lesson_is_recorded_on_a_gpu_that_is_none(tmp_path):
     _, records = recorded(tmp_path, "02")
     [only] = records.recordings
     assert only.result("matrix products").device.partition(":")[0] == "cuda"
+
+
+@pytest.mark.ci
+@pytest.mark.slow
+def test_a_step_is_profiled_on_a_gpu_that_is_none(tmp_path):
+    environment = {**os.environ, **headless(cache_folder=str(tmp_path)), **EARLY_END}
+    del environment["CUDA_VISIBLE_DEVICES"]
+    walked = "import pathlib, sys; from tests import fake_cuda; fake_cuda.walk(pathlib.Path(sys.argv[1]))"
+    lesson = ROOT / "course" / "13_reading_a_profile.ipynb"
+    done = subprocess.run([sys.executable, "-c", walked, str(lesson)], cwd=ROOT, timeout=250, env=environment,
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(r"\d+ kernels and copies, idle \d+% \(measured\)", done.stdout)
 
 
 @pytest.mark.ci

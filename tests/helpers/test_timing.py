@@ -394,7 +394,7 @@ def test_too_few_rounds_give_no_interval_and_say_what_is_needed(capsys) -> None:
     compared.claim("an interval from zero to infinity decides nothing", "b", at_most=0.1)
     compared.claim("nor does it support anything", "b", at_least=0.1)
     timing.claim("far from the bound or not", row.time_ratio, at_least=0.1, evidence=compared)
-    assert capsys.readouterr().out.count("here: not decided\n") == 3
+    assert capsys.readouterr().out.count("Here this was not decided.\n") == 3
     wanted_s = float(compared.reason.split()[-3].replace(",", ""))
     assert timing.compare(candidates, budget_s=wanted_s, clock=machine.clock).candidate("b").verdict == "slower"
 
@@ -446,12 +446,12 @@ def test_a_claim_prints_its_sentence_its_bound_and_what_it_found(capsys, compare
     timing.claim("it is slower", None, at_least=2)
     timing.claim("both are near", [0.9, np.float64(1.3)], at_least=0.5, at_most=2000, evidence=(stable, compared))
     assert capsys.readouterr().out == (
-        "it is slower (at least 2 times)\nhere: 43.2 times (measured), holds\n"
-        + "it is slower (at least 2 times)\nhere: 3 times (measured), holds\n"
-        + "it is slower (at least 2 times)\nhere: not decided\n" * 2
-        + "it is faster (at most 0.5 times)\nhere: not decided\n"
-        + "it is slower (at least 2 times)\nhere: not measured\n"
-        + "both are near (0.5 to 2,000 times)\nhere: 0.9 to 1.3 times (measured), holds\n"
+        "it is slower (at least 2 times)\nHere it is 43.2 times (measured), so this holds.\n"
+        + "it is slower (at least 2 times)\nHere it is 3 times (measured), so this holds.\n"
+        + "it is slower (at least 2 times)\nHere this was not decided.\n" * 2
+        + "it is faster (at most 0.5 times)\nHere this was not decided.\n"
+        + "it is slower (at least 2 times)\nHere this was not measured.\n"
+        + "both are near (0.5 to 2,000 times)\nHere it is 0.9 to 1.3 times (measured), so this holds.\n"
     )
     for ratio in (1.99, [1.99, 2], [2.1, 3.01]):
         with pytest.raises(timing.ClaimContradicted, match=r"it is so \(2 to 3 times\)\nmeasured: Timing\n  cold"):
@@ -496,13 +496,14 @@ def test_a_ratio_outside_its_bounds_contradicts(capsys, compared, bounds, contra
     else:
         compared.claim("b is slower", "b", **bounds)
         assert re.fullmatch(
-            r"b is slower \([a-z0-9. ]+ times\)\nhere: 2 times \(measured\), holds\n", capsys.readouterr().out
+            r"b is slower \([a-z0-9. ]+ times\)\nHere it is 2 times \(measured\), so this holds.\n",
+            capsys.readouterr().out,
         )
 
 
 def test_a_claim_about_what_sleeps_is_called_simulated(capsys, compared) -> None:
     compared.claim("b is slower", "b", at_least=1, simulated=True)
-    assert capsys.readouterr().out == "b is slower (at least 1 times)\nhere: 2 times (simulated), holds\n"
+    assert capsys.readouterr().out == "b is slower (at least 1 times)\nHere it is 2 times (simulated), so this holds.\n"
 
 
 def test_an_interval_on_both_sides_of_a_bound_decides_nothing(capsys) -> None:
@@ -511,7 +512,7 @@ def test_an_interval_on_both_sides_of_a_bound_decides_nothing(capsys) -> None:
     row = compared.candidate("b")
     assert row.low_ratio < row.high_ratio
     compared.claim("b is slower", "b", at_least=(row.low_ratio + row.high_ratio) / 2)
-    assert capsys.readouterr().out.endswith("here: not decided\n")
+    assert capsys.readouterr().out.endswith("Here this was not decided.\n")
 
 
 def test_a_comparison_is_as_stable_as_it_was_asked_to_be() -> None:
@@ -611,7 +612,7 @@ def test_a_shared_processor_is_noticed_and_contradicts_nothing(capsys: pytest.Ca
         assert "a thread waited for a processor during" in result.reason
     compared.claim("b is faster than a", "b", at_most=0.5)
     timing.claim("it takes an hour", measured.median_s / 3600, at_least=1, evidence=measured)
-    assert capsys.readouterr().out.count("here: not decided\n") == 2
+    assert capsys.readouterr().out.count("Here this was not decided.\n") == 2
 
 
 def test_waiting_is_the_share_of_the_unluckiest_thread(monkeypatch: pytest.MonkeyPatch) -> None:

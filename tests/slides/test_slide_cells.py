@@ -139,7 +139,7 @@ def test_a_widget_is_left_out_beside_its_static_figure():
 
 
 TABLE = displayed({"text/html": "<table><tr><td>1</td></tr><tr><td>2</td></tr></table>"})
-CLAIM = "A row is faster (at least 2 times)\nhere: 3.1 times (measured), holds\n"
+CLAIM = "A row is faster (at least 2 times)\nHere it is 3.1 times (measured), so this holds.\n"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from helpers.links import Activity, Timeline, joined
 from helpers.results import Record
 
 COPYING = ("blocking", "non_blocking", "ahead")
+_MOST_WORKERS = 1_000_000
 
 
 class FeedingModel(Record):
@@ -61,7 +62,7 @@ def model_feeding(
     Raises ValueError for a negative time, an unknown way of copying, no cores. Lesson 10.
     """
     boolean("wait_each_step", wait_each_step)
-    workers = whole_number("workers", workers, at_least=0)
+    workers = whole_number("workers", workers, at_least=0, at_most=_MOST_WORKERS)
     hands = workers if cores is None else min(workers, whole_number("cores", cores, at_least=1))
     _check_times(produce_s=produce_s, device_s=device_s, copy_s=copy_s, start_s=start_s, handover_s=handover_s)
     choice("copying", copying, COPYING)

@@ -18,8 +18,10 @@ from ._steps import (
 )
 from ._tracing import (
     Call as Call,
+    idle_share as idle_share,
     own_times as own_times,
     read_calls as read_calls,
+    read_kernels as read_kernels,
     takes_float64 as takes_float64,
     trace_step as trace_step,
 )

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from helpers import native
 from helpers.results import Record
+from helpers.studies import _triton
 
 _KERNEL = re.compile(r"(\w+) = async_compile\.cpp_pybinding\(\[.*?\], r?'''\n(.*?)'''\)", re.DOTALL)
 _SHORT = {r"at::vec::Vectorized<float>": "Vector", r"static_cast<int64_t>\((\w+?)L?\)": r"\1"}
@@ -53,12 +54,19 @@ class Passes(Record):
     writes: float
 
 
-def missing_compiler() -> str:
-    """Return a sentence on the C++ compiler that is missing here, "" if there is one. Lesson 13."""
-    try:
-        native.find_compiler()
-    except native.MissingToolError as error:
-        return f"No C++ compiler: {error}"
+def missing_compiler(device: str | torch.device = "cpu") -> str:
+    """Return a sentence on what Inductor lacks here for programs on ``device``, "" if it lacks nothing.
+
+    It needs a C++ compiler, and on a CUDA device Triton as well. Lesson 13.
+    """
+    tools: dict[str, Callable[[], object]] = {"C++ compiler": native.find_compiler}
+    if torch.device(device).type == "cuda":
+        tools["Triton"] = _triton.load
+    for name, find in tools.items():
+        try:
+            find()
+        except native.MissingToolError as error:
+            return f"No {name}: {error}"
     return ""
 
 

@@ -118,7 +118,8 @@ class TrainingStep:
     ``load`` makes a batch. Adam updates one tensor after the other unless ``fused``. With ``float64`` the network's
     factors are float64. With ``log`` the step reads the norm of each gradient and the loss into :attr:`log`.
     ``compiled`` hands the network to ``torch.compile``. Weights are those of seed 0, and a call ``step(index)``
-    returns the loss of batch ``index``. Lesson 13.
+    returns the loss of batch ``index``. It runs on :attr:`device`, which is ``device`` or else CUDA where torch sees a
+    GPU; there a batch is made by the CPU and then copied. Lesson 13.
     """
 
     def __init__(
@@ -129,10 +130,12 @@ class TrainingStep:
         float64: bool = True,
         log: bool = True,
         compiled: bool = False,
+        device: str | torch.device | None = None,
     ) -> None:
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            self.network = Network(float64=float64)
+            self.network = Network(float64=float64).to(self.device)
         # foreach=False is the default on a CPU, and written here because it is not the default on CUDA.
         way = {"fused": True} if boolean("fused", fused) else {"foreach": False}
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-3, **way)
@@ -144,6 +147,8 @@ class TrainingStep:
     def __call__(self, index: int) -> torch.Tensor:
         with record_function("load"):
             images, labels = self._load(index)
+            if self.device.type != "cpu":  # where nothing moves, `to` would be two calls more in the trace
+                images, labels = images.to(self.device), labels.to(self.device)
         with record_function("forward"):
             loss = functional.cross_entropy(self._model(images), labels)
         with record_function("backward"):

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.profiler import ProfilerActivity, profile
+import torch
+from torch.profiler import profile
 
 from helpers import storage
-from helpers.checks import whole_number
 
 Call = dict[str, Any]  # as in the file: "name", "ts", "dur" and "args"; and "label"
 _WARM_STEPS = 2
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def read_calls(path: str | os.PathLike[str]) -> list[Call]:
@@ -48,21 +49,51 @@ def _outermost(labels: Iterable[Call]) -> list[Call]:
     return outer
 
 
-def trace_step(step: Callable[[int], object], *, steps: int = 1) -> list[Call]:
-    """Return the calls of ``steps`` steps, one after the other, after two warm ones that are not in the trace.
+def read_kernels(path: str | os.PathLike[str]) -> list[Call]:
+    """Return what a GPU ran, kernels, copies and fills of memory, from a trace file in the order of their beginnings.
+
+    They are dictionaries as in :func:`read_calls`. The list is empty for a trace without a GPU. Lesson 13.
+    """
+    events = json.loads(Path(path).read_text(encoding="utf-8"))["traceEvents"]
+    return sorted((event for event in events if event.get("cat") in _ON_GPU), key=lambda kernel: kernel["ts"])
+
+
+def idle_share(kernels: Sequence[Call]) -> float:
+    """Return the part of the time, from the first kernel to the end of the last, in which no kernel runs.
+
+    Kernels come in the order of their beginnings, and two that run at the same time count once. Raises ValueError for
+    no kernels.
+
+    >>> idle_share([{"ts": 0, "dur": 2}, {"ts": 1, "dur": 2}, {"ts": 8, "dur": 2}])
+    0.5
 
     Lesson 13.
     """
-    whole_number("steps", steps)
+    if not kernels:
+        raise ValueError("no kernels; give a trace of a step that ran on a GPU")
+    end = begin = kernels[0]["ts"]
+    idle_us = 0.0
+    for kernel in kernels:
+        idle_us += max(0.0, kernel["ts"] - end)
+        end = max(end, kernel["ts"] + kernel["dur"])
+    return idle_us / (end - begin)
+
+
+def trace_step(step: Callable[[int], object], *, read: Callable[[Path], list[Call]] = read_calls) -> list[Call]:
+    """Return what ``read`` finds in the trace of one step, after two warm ones that are not in the trace.
+
+    These are the calls of operators, or with :func:`read_kernels` what the GPU ran. Lesson 13.
+    """
     for index in range(_WARM_STEPS):
         step(index)
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # read at its first use: the profiler writes lines of its own else
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as recording:
-        for index in range(_WARM_STEPS, _WARM_STEPS + steps):
-            step(index)
+    with profile(record_shapes=True, acc_events=True) as recording:  # of the CPU, and of a GPU where there is one
+        step(_WARM_STEPS)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the last kernels end within the trace
     with storage.temporary_folder("trace") as folder:
         recording.export_chrome_trace(str(folder / "trace.json"))
-        return read_calls(folder / "trace.json")
+        return read(folder / "trace.json")
 
 
 def own_times(calls: Sequence[Call]) -> dict[str, float]:

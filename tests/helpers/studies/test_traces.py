@@ -40,6 +40,12 @@ def test_repairs_do_not_change_what_is_learnt():
     assert repaired.log is None
 
 
+def test_a_step_on_another_device_has_its_network_and_its_batch_there():
+    step = traces.TrainingStep(load=traces.load_tensor, log=False, device="meta")  # shapes without data
+    assert step(0).device.type == step.device.type == "meta"
+    assert traces.load_tensor(0)[0].device.type == "cpu"
+
+
 def test_a_step_leaves_the_readers_random_numbers_alone():
     state = torch.random.get_rng_state()
     traces.TrainingStep()
@@ -104,6 +110,25 @@ def test_a_python_number_is_no_float64_tensor():
     number = call("mul", 0, 1, args={"Input type": ["float", "double"], "Input Dims": [[8], []]})
     tensor = call("mul", 0, 1, args={"Input type": ["float", "double"], "Input Dims": [[8], [8]]})
     assert [traces.takes_float64(each) for each in (number, tensor, call("empty", 0, 1))] == [False, True, False]
+
+
+def test_what_a_gpu_ran_is_read_in_order_and_what_the_cpu_did_is_not(tmp_path):
+    events = [{"cat": kind, "name": kind, "ts": ts, "dur": 2} for kind, ts in
+              [("gpu_memset", 9), ("kernel", 4), ("cuda_runtime", 1), ("gpu_memcpy", 2), ("cpu_op", 0)]]  # fmt: skip
+    kernels = traces.read_kernels(written(tmp_path, events))
+    assert [kernel["name"] for kernel in kernels] == ["gpu_memcpy", "kernel", "gpu_memset"]
+    assert traces.idle_share(kernels) == pytest.approx(3 / 9)
+
+
+def test_a_kernel_inside_another_ends_no_gap():
+    kernels = [{"ts": 0.0, "dur": 6.0}, {"ts": 1.0, "dur": 2.0}, {"ts": 8.0, "dur": 2.0}]
+    assert traces.idle_share(kernels) == pytest.approx(0.2)
+
+
+def test_no_kernels_have_no_idle_share():
+    assert traces.trace_step(traces.TrainingStep(**REPAIRED, device="cpu"), read=traces.read_kernels) == []
+    with pytest.raises(ValueError, match="no kernels; give a trace of a step that ran on a GPU"):
+        traces.idle_share([])
 
 
 # --- a GPU's queue ---

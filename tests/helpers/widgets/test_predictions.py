@@ -42,8 +42,8 @@ def type_and_lock(form, text):
 
 def test_three_numbers_stand_side_by_side_with_their_ratios():
     assert answer().rows() == [
-        ("predicted", "60x", "3 times measured"),
-        ("modelled", "10x", "0.5 times measured"),
+        ("predicted", "60x", "3 times what was measured"),
+        ("modelled", "10x", "0.5 times what was measured"),
         ("measured", "20x", ""),
     ]
     assert "Your prediction is 3 times too high." in str(answer())
@@ -76,7 +76,7 @@ def test_an_answer_stands_under_the_name_of_what_it_rests_on(displayed, evidence
     [shown] = displayed
     assert shown.rows() == [
         ("predicted", NO_PREDICTION, ""),
-        ("modelled", "10x", f"0.5 times {evidence}"),
+        ("modelled", "10x", f"0.5 times what was {evidence}"),
         (evidence, "20x", ""),
     ]
     assert answer(evidence=evidence, predicted=40).verdict == "Your prediction is 2 times too high."

@@ -34,7 +34,7 @@ _UNDECIDED = {
     "a comparison that is not stable": re.compile(
         r"\A(?!Timing\b)(?s:.*?)(?:\bstable=False\b|(?m:^\s*stable\s+no\s*$))"
     ),
-    "a claim that is not decided": re.compile(r"(?m)^here: not (?:decided|measured)$"),
+    "a claim that is not decided": re.compile(r"(?m)^Here this was not (?:decided|measured)\.$"),
 }
 _PLACEHOLDER = re.compile(r"no run is recorded|python3? -m helpers\.recorded")
 _OBJECT_TEXT = re.compile(r"^<[^>]*>$", re.DOTALL)

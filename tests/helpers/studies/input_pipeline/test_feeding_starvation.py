@@ -147,6 +147,7 @@ def test_no_schedule_breaks_the_queues_rules() -> None:
         (lambda: input_pipeline.model_feeding(1, math.nan), "device_s=nan; give a finite number, 0 or more"),
         (lambda: input_pipeline.model_feeding(1, 1, copying="async"), "'blocking', 'non_blocking', 'ahead'"),
         (lambda: input_pipeline.model_feeding(1, 1, cores=0), "cores=0 is too small"),
+        (lambda: input_pipeline.model_feeding(1, 1, workers=10**400), "workers=1.* is too large"),
         (lambda: SleepingAccelerator(-1), "step_s=-1; give a finite number, 0 or more"),
         (lambda: input_pipeline.feed([], SleepingAccelerator(0.1)), "gave 0 batches"),
         (lambda: input_pipeline.feed([1], SleepingAccelerator(0.1), copying="fast"), "not known"),
