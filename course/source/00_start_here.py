@@ -29,7 +29,8 @@
 # On the core that wrote this page, one of an Intel Xeon server, `a * b` takes 1.3 ms (measured). If time followed arithmetic, `a @ b` would take
 # 2,048 times as long, or 2.6 s. Would it?
 #
-# This is less of a game than it looks. The layers of a neural network are products such as `a @ b`, and its activations and biases are element-wise
+# Perhaps you have rented a faster machine before and got the same speed for more money, and then you have a suspicion. This is less of a game than it
+# looks. The layers of a neural network are products such as `a @ b`, and its activations and biases are element-wise
 # operations such as `a * b`. If you can predict these two, you can predict most of a training step before you pay for the machine that runs it. The
 # whole course can be written in one line:
 #
@@ -62,7 +63,7 @@ allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 # %% [markdown] tags=["slide"] minutes=1 headline="One character, and 2,048 times the arithmetic"
 # ## The bet
 #
-# How many times as long does the second program take?
+# How many times as long does the second program take on your machine?
 #
 # - `a * b` multiplies 1,024 × 1,024 elements
 # - `a @ b` does 2,048 times as many operations
@@ -112,7 +113,7 @@ for name in ("a * b", "a @ b"):
 # 119 billion per second. So the same core was 147 times as fast in one program as in the other. The product is not surprisingly quick. It is `a * b`
 # that is surprisingly slow, as if the core were waiting for something.
 #
-# It waits for data. Each program has to read two matrices and to write a third, and with 4 bytes per element these are 3 × 4 × 1,024², or 12.6
+# It is waiting, and what it waits for is data. Each program has to read two matrices and to write a third, and with 4 bytes per element these are 3 × 4 × 1,024², or 12.6
 # million bytes. `a * b` uses each element once, whereas `a @ b` multiplies each element of `a` with a whole row of `b`, so it uses the element
 # 1,024 times.
 
