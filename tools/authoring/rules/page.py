@@ -224,7 +224,7 @@ CHECKS = (sizes, questions, parts, gates, answers_in_other_styles, form.booleans
 
 
 def check(lesson: Lesson, built: Notebook) -> list[Problem]:
-    """Return every problem of a lesson that is built from its story; none of a notebook that is older than its source."""
+    """Return every problem of a lesson in the page; none of a notebook that is older than its source."""
     if len(lesson.cells) != len(built.cells):  # the rule that compares the two says so
         return []
     return [problem for rule in CHECKS for problem in rule(lesson, built)]
