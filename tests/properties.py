@@ -1,8 +1,9 @@
 """The settings of property tests, so that they repeat: the same examples in every run, and no clock decides.
 
-A test that states a property draws its inputs with hypothesis, and is decorated with ``@repeatable(examples=...)`` above
-``@given(...)``. Take as few examples as a planted fault needs to be seen, since each test has at most two seconds.
-Hypothesis also tries constants of the modules that are imported, so a test may see other examples beside other files.
+A test that states a property draws its inputs with hypothesis, and has ``@repeatable(examples=...)`` above
+``@given(...)``. Take as few examples as a planted fault needs to be seen, because a test has at most two seconds.
+Hypothesis also tries constants of the modules that are imported, so a few examples differ in the company of other
+files. A failure prints the example, and ``@example(...)`` keeps it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from helpers.memory._peak import largest_below
 from helpers.models import LeNet
 from tests.properties import repeatable
 
-
 BATCHES = 300
 GROWTH = st.lists(st.tuples(st.integers(1, 80), st.integers(0, 1000)), min_size=1, max_size=8)
 
