@@ -11,10 +11,11 @@ import sys
 
 import nbformat
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 from tests.course.test_copies import EXERCISE, LESSON, PAGE, again, change, everything, lesson, made, read, root, write
+from tests.properties import repeatable
 from tools.authoring.course import HERE
 from tools.copies import __main__ as command, update
 
@@ -138,7 +139,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@repeatable(examples=60)
 @given(JSON, st.sampled_from([LESSON, update.MANIFEST]))
 def test_whatever_json_lies_in_the_copy_it_is_kept_or_told_and_the_rest_is_written(tmp_path_factory, value, name):
     copy = tmp_path_factory.mktemp("copy")

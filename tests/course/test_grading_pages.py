@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from hypothesis import given, strategies as st
 from nbconvert.exporters import HTMLExporter
 from nbgrader.api import Gradebook
 from nbgrader.server_extensions.formgrader import handlers
@@ -34,6 +36,7 @@ from tests.course.grading_samples import (
     notebook,
     solution,
 )  # fmt: skip
+from tests.properties import repeatable
 from tools.authoring.course import HERE
 from tools.exercises import sheets
 from tools.exercises.sheets import WRITTEN_STUB
@@ -285,6 +288,39 @@ def test_of_outputs_as_much_is_taken_as_somebody_reads():
 ])  # fmt: skip
 def test_of_a_table_its_cells_are_kept(given, shown):
     assert outputs.table(given) == shown
+
+
+PIECES = [
+    "<table>", "</table>", "<tr>", "<td>", "</td>", "<th a=1>", "<tbody>", "<td title='", "'", "<", ">", "</", "<!",
+    "<!--", "-->", "<![", "x[", "]]>", "<?", "<script>", "</script>", "<style>", "&", "&lt;", "&#0;", "x", "\r\n",
+]  # fmt: skip
+
+
+@repeatable(examples=300)
+@given(st.lists(st.sampled_from(PIECES), max_size=20).map("".join))
+def test_of_any_html_whole_elements_without_attributes_are_kept_and_again_the_same(text):
+    shown = outputs.table(text)
+    names, open_names = re.findall(r"<(/?)([a-z]+)>", shown), []
+    for ends, name in names:
+        assert name in ("table", "thead", "tbody", "tr", "th", "td")
+        assert not ends or open_names.pop() == name
+        open_names += [] if ends else [name]
+    assert open_names == []
+    assert not set("<>") & set(re.sub(r"</?[a-z]+>", "", shown))
+    assert outputs.table(shown) == shown
+
+
+def processor_s(unit: str) -> float:
+    """Return the seconds of the processor that the longest HTML takes which is one unit again and again."""
+    began_s = time.process_time()
+    outputs.table((unit * outputs.MOST_OF_A_TABLE)[: outputs.MOST_OF_A_TABLE])
+    return time.process_time() - began_s
+
+
+@pytest.mark.parametrize("unit", ["<a ", "<a/", "<a b=", "<a b='", "<!--", "<![if "])
+def test_html_that_never_ends_takes_no_square_of_its_length(unit):
+    """By the square the first one took a thousand times as long as a table."""
+    assert processor_s(unit) < 20 * processor_s("<table><td>")
 
 
 def test_a_cell_of_any_length_is_shown_in_no_time():

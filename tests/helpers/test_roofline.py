@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch import nn
 
 from helpers.hardware._devices import Device, Peak, Source
@@ -17,6 +18,7 @@ from helpers.profiling import LayerTime, TimeProfile
 from helpers.results import from_dict
 from helpers.roofline import DatasheetRoof, RooflinePoint, Workload, datasheet_roof, model, roofline, workload_of
 from helpers.roofline._modelling import count, join
+from tests.properties import repeatable
 
 SOURCE = Source("made up for a test", "", "reference", "2026-01-01")
 KIB, MIB = 2**10, 2**20
@@ -63,12 +65,23 @@ def test_known_answers_on_both_sides_of_the_ridge():
     assert right.modelled_s == pytest.approx(0.16 + 1e-6, rel=1e-12)
 
 
-@pytest.mark.parametrize("intensity", [2**power / 8 for power in range(10)])
-def test_attainable_is_the_lower_of_the_two_roofs_and_the_time_follows_from_it(intensity):
-    point = model(Workload("w", intensity * 1e9, 1e9), limits(call_overhead_s=0.0))
-    assert point.attainable_flops_per_s == pytest.approx(min(100e9, intensity * 25e9))
-    assert point.modelled_s == pytest.approx(point.flops / point.attainable_flops_per_s)
-    assert point.regime == ("compute-bound" if intensity >= 4 else "memory-bound")
+RATES = st.floats(1e6, 1e15)
+
+
+@repeatable(examples=100)
+@given(st.floats(1, 1e15), st.floats(1, 1e12), RATES, RATES, st.integers(1, 1000), st.floats(0, 1e-3), st.booleans())
+def test_the_time_is_that_under_the_lower_roof_and_the_calls(flops, moved, peak, bandwidth, calls, call_s, on_cuda):
+    machine = limits(
+        peak_flops={"float32": peak}, memory_levels=(MemoryLevel("memory", None, 1e-7, bandwidth),),
+        call_overhead_s=call_s, device="cuda:0" if on_cuda else "cpu",
+    )  # fmt: skip
+    point = model(Workload("w", flops, moved, calls=calls), machine)
+    roof = min(peak, flops / moved * bandwidth)
+    assert point.attainable_flops_per_s == pytest.approx(roof)
+    assert point.modelled_s == pytest.approx((max if on_cuda else float.__add__)(flops / roof, calls * call_s))
+    assert point.ridge_flops_per_byte == pytest.approx(peak / bandwidth)
+    seconds = {"compute-bound": flops / peak, "memory-bound": moved / bandwidth, "overhead-bound": calls * call_s}
+    assert seconds[point.regime] == pytest.approx(max(seconds.values()))
 
 
 def test_overhead_decides_where_it_is_longer_than_both():
@@ -86,9 +99,17 @@ def test_on_cuda_calls_run_ahead_and_on_a_cpu_they_add():
     assert model(even, limits(device="cuda:0")).modelled_s == pytest.approx(1e-6)
 
 
-@pytest.mark.parametrize(("moved", "level"), [(32 * KIB, "L1"), (32 * KIB + 1, "L2"), (MIB, "L2"), (MIB + 1, "memory")])
-def test_the_level_is_the_smallest_that_holds_the_working_set(moved, level):
-    assert model(Workload("w", 1, moved), limits()).level == level
+@repeatable(examples=100)
+@given(st.lists(st.integers(1, 10**6), min_size=0, max_size=4, unique=True), st.data())
+def test_the_level_is_the_smallest_that_holds_the_working_set(sizes, data):
+    caches = [MemoryLevel(f"L{number}", size, 1e-9, 1e9) for number, size in enumerate(sorted(sizes), start=1)]
+    touched = data.draw(st.integers(1, 2 * 10**6) | st.sampled_from([*sizes, *(size + 1 for size in sizes), 1]))
+    holding = [cache.name for cache in caches if cache.size_bytes >= touched]
+    point = model(
+        Workload("w", 1, data.draw(st.integers(touched, 10**7)), working_set_bytes=touched),
+        limits(memory_levels=(*caches, LEVELS[-1])),
+    )
+    assert point.level == [*holding, "memory"][0]
 
 
 def test_a_level_that_holds_less_than_its_size_is_left_where_it_is_full():

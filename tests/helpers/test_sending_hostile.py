@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from docutils import nodes
 from docutils.core import publish_doctree
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 from myst_parser.docutils_ import Parser
 
 from helpers import hardware, recorded, results, sending
+from tests.properties import repeatable
 from tools.authoring.course import HERE, Course
 from tools.authoring.lesson import AuthoringError
 from tools.site import conf, machines
@@ -184,8 +185,7 @@ JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dicti
                     max_leaves=6)  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None,
-          suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
+@repeatable(examples=150)
 @given(st.sampled_from(PATHS), JSON, st.booleans())
 def test_every_file_is_refused_in_a_sentence_or_its_page_is_harmless(path, to, key):
     result = judged(json.dumps(changed(path, to, key=key)))
@@ -226,8 +226,7 @@ def alike(draw) -> dict:
     return values
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None,
-          suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
+@repeatable(examples=100)
 @given(alike())
 def test_a_file_of_the_form_is_refused_in_a_sentence_or_its_page_is_harmless(values):
     result = judged(json.dumps(values))
@@ -246,8 +245,7 @@ def texts_of(name: str) -> st.SearchStrategy:
     return drawn.filter(lambda text: form.get("minLength", 0) <= len(text) <= form["maxLength"])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None,
-          suppress_health_check=[HealthCheck.too_slow])  # fmt: skip
+@repeatable(examples=60)
 @given(texts_of("text"), texts_of("text"), texts_of("name"))
 def test_a_text_that_the_schema_takes_is_that_text_on_the_page_or_tells_too_much(text, note, version):
     values = changed(("recordings", 0, "versions", version), "1")

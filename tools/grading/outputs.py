@@ -29,6 +29,9 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _ROWS = ("table", "thead", "tbody", "tr", "th", "td")
 _OVER = {"tr": ("tr",), "td": ("td", "th"), "th": ("td", "th"), "thead": ("tbody",), "tbody": ("thead", "tbody")}
 _SILENT = ("style", "script", "template", "title")
+# What begins no whole tag is text: of such a thing html.parser raises AssertionError (<![x[), and many that never end
+# take it the square of their number.
+_NO_TAG = re.compile(r"<(?![a-zA-Z/][^<>]*>|!--[^<>]*-->)")
 _UNPRINTABLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 _TURNING = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # of Unicode's bidi algorithm
 _UNPRINTABLE |= dict.fromkeys((*range(0x80, 0xA0), *_TURNING), 0xFFFD)
@@ -124,7 +127,7 @@ def table(text: str) -> str:
     if len(text) > MOST_OF_A_TABLE:
         return ""
     reader = _Table()
-    reader.feed(text)
+    reader.feed(_NO_TAG.sub("&lt;", text))
     reader.close()
     return "".join(reader.parts)
 

@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch import nn
 
 from helpers import isolation
 from helpers.memory import ModelError, estimate_peak_memory, fits, max_batch_size
 from helpers.memory._peak import largest_below
 from helpers.models import LeNet
+from tests.properties import repeatable
+
+BATCHES = 300
+GROWTH = st.lists(st.tuples(st.integers(1, 80), st.integers(0, 1000)), min_size=1, max_size=8)
 
 
-@pytest.mark.parametrize(
-    "peak",
-    [
-        lambda n: 100 + 7 * n,
-        lambda n: 100 + n * n,
-        lambda n: 100 + int(math.sqrt(n)),
-        lambda n: 1000 * (n // 64 + 1),
-        lambda n: 50,
-    ],
-)
-@pytest.mark.parametrize("limit", [0, 49, 50, 107, 108, 1000, 99_999, 10**7])
-def test_the_search_finds_the_last_that_fits(peak, limit):
-    found = largest_below(peak, limit, 5000)
-    assert found == max((n for n in range(1, 5001) if peak(n) <= limit), default=0)
+@repeatable(examples=150)
+@given(st.integers(0, 2000), GROWTH, st.data(), st.integers(1, BATCHES))
+def test_the_search_finds_the_last_that_fits(fixed, growth, data, smallest):
+    """A peak grows by another number of bytes per example in each stretch of batches, by none in some."""
+    steps = [step for length, step in growth for _ in range(length)]
+    peaks = [*itertools.accumulate(itertools.islice(itertools.cycle(steps), BATCHES), initial=fixed)]
+    limit = data.draw(st.integers(0, peaks[-1] + 10) | st.sampled_from(peaks))
+    fitting = [batch for batch in range(smallest, BATCHES + 1) if peaks[batch] <= limit]
+    assert largest_below(peaks.__getitem__, limit, BATCHES, smallest=smallest) == max(fitting, default=0)
 
 
 def test_the_search_takes_few_steps_on_a_straight_line():

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given, strategies as st
 
 from helpers.parallel import _collectives as collectives
 from helpers.parallel._collectives import ALGORITHMS, OPERATIONS, Collective, collective
 from helpers.plotting import gantt
 from helpers.studies.data_parallel import _execution as execution
+from tests.properties import repeatable
 
-LENGTHS = (1, 3, 7, 8, 25)
+PLANS = st.builds(
+    collective, st.sampled_from(sorted(OPERATIONS)), st.sampled_from(sorted(ALGORITHMS)), world_size=st.integers(1, 17),
+    length=st.integers(0, 60), element_bytes=st.sampled_from([1, 4, 8]),
+)  # fmt: skip
 
 
 def brought(planned: Collective) -> list[np.ndarray]:
@@ -46,29 +52,29 @@ def expected(planned: Collective, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return parts if planned.operation == "reduce_scatter" else [whole] * planned.world_size
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_simulated_it_is_the_true_result_for_any_ranks_and_any_length(operation, algorithm) -> None:
-    for world_size, length in itertools.product(range(1, 10), (0, *LENGTHS)):
-        planned = collective(operation, algorithm, world_size=world_size, length=length)
-        arrays = brought(planned)
-        kept = [array.copy() for array in arrays]
-        for result, wanted in zip(simulate(planned, arrays), expected(planned, arrays), strict=True):
-            np.testing.assert_array_equal(result, wanted)
-        for array, copy in zip(arrays, kept, strict=True):
-            np.testing.assert_array_equal(array, copy)
+@repeatable(examples=150)
+@given(PLANS)
+def test_simulated_it_is_the_true_result_for_any_ranks_and_any_length(planned) -> None:
+    arrays = brought(planned)
+    copies = [array.copy() for array in arrays]
+    for result, wanted in zip(simulate(planned, arrays), expected(planned, arrays), strict=True):
+        np.testing.assert_array_equal(result, wanted)
+    for array, copy in zip(arrays, copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_in_a_step_a_rank_sends_once_and_receives_once(operation, algorithm) -> None:
-    for world_size in range(2, 10):
-        planned = collective(operation, algorithm, world_size=world_size, length=3 * world_size + 1)
-        assert {message.step for message in planned.messages} == set(range(planned.steps))
-        for step in range(planned.steps):
-            now = [message for message in planned.messages if message.step == step]
-            for ends in ([m.source for m in now], [m.target for m in now]):
-                assert len(ends) == len(set(ends))
+@repeatable(examples=100)
+@given(PLANS)
+def test_in_a_step_a_rank_sends_once_and_receives_once_and_no_byte_is_lost(planned) -> None:
+    ends = Counter((message.step, way, rank) for message in planned.messages
+                   for way, rank in (("from", message.source), ("to", message.target)))  # fmt: skip
+    assert set(ends.values()) <= {1}
+    assert {message.step for message in planned.messages} <= set(range(planned.steps))
+    for message in planned.messages:
+        assert message.size_bytes == planned.element_bytes * (message.stop - message.start) > 0
+    assert planned.total_bytes == sum(message.size_bytes for message in planned.messages)
+    assert planned.total_bytes == sum(rank.sent_bytes for rank in planned.ranks())
+    assert planned.total_bytes == sum(rank.received_bytes for rank in planned.ranks())
 
 
 @pytest.mark.parametrize("left_out", [0, 5, -1])
@@ -82,12 +88,12 @@ def test_without_any_one_message_the_result_is_wrong(left_out) -> None:
     assert any((result != np.sum(arrays, axis=0)).any() for result in results)
 
 
-def test_chunks_are_those_of_tensor_split() -> None:
-    for length, ranks in itertools.product(range(12), range(1, 8)):
-        wanted = [len(part) for part in torch.arange(length).tensor_split(ranks)]
-        bounds = [collectives.chunk(rank, ranks, length=length) for rank in range(ranks)]
-        assert [stop - start for start, stop in bounds] == wanted
-        assert [start for start, _ in bounds] == [0, *itertools.accumulate(wanted)][:-1]
+@repeatable(examples=100)
+@given(st.integers(0, 200), st.integers(1, 20))
+def test_chunks_are_those_of_tensor_split(length, ranks) -> None:
+    whole = torch.arange(length)
+    for rank, part in enumerate(whole.tensor_split(ranks)):
+        assert torch.equal(whole[slice(*collectives.chunk(rank, ranks, length=length))], part)
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
@@ -109,15 +115,12 @@ def test_bytes_are_exactly_those_of_the_literature(ranks) -> None:
     }
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_odd_lengths_lose_no_byte(algorithm) -> None:
-    planned = collective("all_reduce", algorithm, world_size=5, length=13, element_bytes=8)
-    assert planned.total_bytes == sum(message.size_bytes for message in planned.messages)
-    assert sum(each.sent_bytes for each in planned.ranks()) == planned.total_bytes
-    assert sum(each.received_bytes for each in planned.ranks()) == planned.total_bytes
-    assert all(message.size_bytes == 8 * (message.stop - message.start) > 0 for message in planned.messages)
-    if algorithm != "halving_doubling":  # which for 5 ranks sends a whole buffer more, to fold and to unfold
-        assert planned.total_bytes == 2 * 4 * 13 * 8
+@repeatable(examples=60)
+@given(st.sampled_from(["ring", "tree", "gather_broadcast"]), st.integers(1, 17), st.integers(1, 60))
+def test_an_all_reduce_sends_every_element_twice_to_all_ranks_but_one(algorithm, ranks, length) -> None:
+    """Halving and doubling does where ranks are no power of two: it sends whole buffers more, to fold and unfold."""
+    planned = collective("all_reduce", algorithm, world_size=ranks, length=length, element_bytes=8)
+    assert planned.total_bytes == 2 * (ranks - 1) * length * 8
 
 
 def test_a_table_and_a_drawing_show_every_message() -> None:

@@ -8,14 +8,17 @@ import math
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given, strategies as st
 
 from helpers.links import Activity, Link, Port, joined
 from helpers.parallel import _costs as costs
 from helpers.parallel._collectives import ALGORITHMS, collective
 from helpers.parallel._costs import LayerCost
 from helpers.studies.data_parallel import _execution as execution
+from tests.properties import repeatable
 
 SLOW = Link(bandwidth_bytes_per_s=10e6, latency_s=10e-3)
+LINKS = st.builds(Link, st.floats(1e3, 1e12), st.floats(0, 1))
 
 # The seconds of each algorithm's all-reduce, from Thakur, Rabenseifner and Gropp (2005); p is a power of 2.
 ALL_REDUCE_S = {
@@ -38,21 +41,27 @@ def test_a_message_takes_its_latency_and_its_bytes() -> None:
         Link(1.0).transfer_s(-1)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
-def test_the_formula_is_what_the_messages_take(algorithm, ranks) -> None:
-    planned = collective("all_reduce", algorithm, world_size=ranks, length=64 * ranks)
-    model = ALL_REDUCE_S[algorithm](ranks, 4 * planned.length, SLOW)
-    assert costs.schedule(planned, SLOW).duration_s == pytest.approx(model)
+@repeatable(examples=60)
+@given(st.sampled_from(sorted(ALGORITHMS)), st.sampled_from([2, 4, 8, 16]), st.integers(1, 1000), LINKS)
+def test_the_formula_is_what_the_messages_take(algorithm, ranks, chunk, link) -> None:
+    planned = collective("all_reduce", algorithm, world_size=ranks, length=chunk * ranks)
+    model = ALL_REDUCE_S[algorithm](ranks, 4 * planned.length, link)
+    assert costs.schedule(planned, link).duration_s == pytest.approx(model)
 
 
-def test_the_halves_of_the_ring_are_what_their_messages_take() -> None:
-    for ranks in (2, 3, 5, 8):
-        for operation, model in (
-            ("reduce_scatter", costs.ring_reduce_scatter_s), ("all_gather", costs.ring_all_gather_s),
-        ):  # fmt: skip
-            planned = collective(operation, "ring", world_size=ranks, length=10 * ranks)
-            assert costs.schedule(planned, SLOW).duration_s == pytest.approx(model(ranks, 40 * ranks, link=SLOW))
+RING_S = {
+    "all_reduce": costs.ring_all_reduce_s,
+    "reduce_scatter": costs.ring_reduce_scatter_s,
+    "all_gather": costs.ring_all_gather_s,
+}
+
+
+@repeatable(examples=60)
+@given(st.sampled_from(sorted(RING_S)), st.integers(2, 17), st.integers(1, 1000), LINKS)
+def test_the_ring_and_its_halves_are_what_their_messages_take(operation, ranks, chunk, link) -> None:
+    planned = collective(operation, "ring", world_size=ranks, length=chunk * ranks)
+    model = RING_S[operation](ranks, 4 * planned.length, link=link)
+    assert costs.schedule(planned, link).duration_s == pytest.approx(model)
 
 
 def test_the_models_that_the_facts_were_measured_against() -> None:
@@ -71,25 +80,32 @@ def test_ranks_that_are_no_power_of_two_pay_for_the_folding() -> None:
     assert costs.schedule(planned, SLOW).duration_s > costs.schedule(inner, SLOW).duration_s + 2 * SLOW.latency_s
 
 
-def test_a_schedule_keeps_every_port_to_one_message_at_a_time() -> None:
-    for algorithm, ranks in itertools.product(ALGORITHMS, (3, 6)):
-        timeline = costs.schedule(collective("all_reduce", algorithm, world_size=ranks, length=50), SLOW)
-        for one, two in itertools.pairwise(timeline.activities):
-            assert one.lane != two.lane or two.start_s >= one.end_s
+@repeatable(examples=60)
+@given(st.sampled_from(sorted(ALGORITHMS)), st.integers(2, 17), st.integers(1, 60), LINKS)
+def test_a_schedule_keeps_every_port_to_one_message_at_a_time(algorithm, ranks, length, link) -> None:
+    timeline = costs.schedule(collective("all_reduce", algorithm, world_size=ranks, length=length), link)
+    for earlier, later in itertools.pairwise(timeline.activities):
+        assert earlier.lane != later.lane or later.start_s >= earlier.end_s
+
+
+def test_a_collective_without_messages_has_no_schedule() -> None:
     with pytest.raises(ValueError, match="takes no time"):
         costs.schedule(collective("all_reduce", "ring", world_size=1, length=50), SLOW)
 
 
-def test_buckets_are_the_ones_that_ddp_makes() -> None:
+@repeatable(examples=100)
+@given(st.lists(st.integers(1, 20_000), min_size=1, max_size=30), st.integers(1, 100_000),
+       st.none() | st.integers(1, 10_000))  # fmt: skip
+def test_buckets_are_the_ones_that_ddp_makes(elements, cap, first) -> None:
     """The oracle is the function in PyTorch that DDP calls, given the gradients from the last layer to the first."""
-    generator = torch.Generator().manual_seed(3)
-    for cap, first in itertools.product((1, 4_000, 100_000), (None, 1_000)):
-        elements = torch.randint(1, 20_000, (30,), generator=generator).tolist()
-        gradients = [torch.zeros(count) for count in reversed(elements)]
-        limits = [cap if first is None else first, cap]
-        theirs, _ = dist._compute_bucket_assignment_by_size(gradients, limits, [False] * len(gradients))
-        ours = costs.bucket_layers([4 * each for each in elements], bucket_bytes=cap, first_bucket_bytes=first)
-        assert [[len(elements) - 1 - layer for layer in bucket] for bucket in ours] == theirs
+    gradients = [torch.empty(count) for count in reversed(elements)]
+    limits = [cap if first is None else first, cap]
+    theirs, _ = dist._compute_bucket_assignment_by_size(gradients, limits, [False] * len(gradients))
+    ours = costs.bucket_layers([4 * count for count in elements], bucket_bytes=cap, first_bucket_bytes=first)
+    assert [[len(elements) - 1 - layer for layer in bucket] for bucket in ours] == theirs
+
+
+def test_the_first_bucket_is_ddps_and_layers_without_bytes_are_in_none() -> None:
     assert costs.FIRST_BUCKET_BYTES == dist._DEFAULT_FIRST_BUCKET_BYTES
     assert costs.bucket_layers([4, 0, 4], bucket_bytes=100) == ((2, 0),)
     with pytest.raises(ValueError, match="bucket_bytes=0 is too small"):
@@ -142,6 +158,27 @@ def test_a_port_carries_one_message_after_the_other() -> None:
     assert port.occupy(10, from_s=5.0) == (5.0, 7.0)
     assert port.occupy(20, from_s=6.0) == (7.0, 10.0)
     assert port.occupy(0, from_s=20.0) == (20.0, 21.0)
+
+
+ACTIVITIES = st.builds(
+    lambda lane, start, length, kind: Activity(lane, start / 4, (start + length) / 4, kind),
+    st.sampled_from("ab"), st.integers(0, 60), st.integers(0, 12), st.sampled_from("xy"),
+)  # fmt: skip
+
+
+@repeatable(examples=100)
+@given(st.lists(ACTIVITIES, min_size=1, max_size=12))
+def test_busy_seconds_are_the_quarters_of_a_second_in_which_something_runs(activities) -> None:
+    timeline, first_s = joined(activities), min(each.start_s for each in activities)
+    assert timeline.duration_s == max(each.end_s for each in activities) - first_s
+    for lane, kinds in itertools.product({each.lane for each in activities}, ("x", "y", "xy")):
+        quarters = {
+            quarter
+            for each in activities
+            if each.lane == lane and each.kind in kinds
+            for quarter in range(int(4 * each.start_s), int(4 * each.end_s))
+        }
+        assert timeline.busy_s(lane, kinds if len(kinds) == 1 else None) == len(quarters) / 4
 
 
 def test_an_overhead_goes_into_the_link() -> None:

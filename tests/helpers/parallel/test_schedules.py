@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch import nn
 
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.parallel.pipeline._schedules import bubble_ratio, bubble_share, live_activations, pipeline_schedule
 from helpers.parallel.pipeline._stages import split_stages
 from helpers.plotting import gantt
+from tests.properties import repeatable
 
 NAMES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
-# Forward, backward and weight seconds for which the formulas hold; binary fractions, so that sums are exact.
-TIMES = ((1.0, 2.0, 1.0), (1.0, 2.0, 0.5), (3.0, 5.0, 1.0), (2.0, 3.0, 1.5))
+QUARTERS = st.integers(1, 20).map(lambda quarters: quarters / 4)  # seconds whose sums are exact
 
 # As data.
 
 
-def cases() -> list[tuple]:
-    sizes = [(p, m) for p in (1, 2, 3, 4, 8) for m in (p, p + 1, 2 * p, 4 * p + 1, 16) if m >= p]
-    chunked = [(name, p, m, v) for name in NAMES for p, m in sizes for v in ((2, 3) if name == "interleaved" else (1,))]
-    return [each for each in chunked if each[0] != "interleaved" or each[2] % each[1] == 0]
+@st.composite
+def sizes(draw, name: str) -> dict[str, int]:
+    """Draw ranks, microbatches and chunks that the schedule ``name`` takes."""
+    ranks = draw(st.integers(1, 8))
+    if name == "interleaved":
+        return {"ranks": ranks, "microbatches": ranks * draw(st.integers(1, 3)), "chunks": draw(st.integers(2, 3))}
+    return {"ranks": ranks, "microbatches": ranks + draw(st.integers(0, 17)), "chunks": 1}
 
 
-def test_bubbles_and_live_activations_equal_the_closed_forms_for_any_ranks_microbatches_and_times() -> None:
-    for (name, p, m, v), (forward, backward, weight) in itertools.product(cases(), TIMES):
-        given = {"ranks": p, "microbatches": m, "chunks": v, "forward_s": forward, "backward_s": backward}
-        given |= {"weight_s": weight} if name == "zero_bubble" else {}
-        made = pipeline_schedule(name, **given)
-        assert made.bubble_ratio == pytest.approx(bubble_ratio(name, **given), abs=1e-12), (name, given)
-        assert made.bubble_share == pytest.approx(bubble_share(bubble_ratio(name, **given)), abs=1e-12)
-        assert [each.live_activations for each in made.loads] == [
-            live_activations(name, rank=rank, ranks=p, microbatches=m, chunks=v) for rank in range(p)
-        ], (name, given)
+@pytest.mark.parametrize("name", NAMES)
+@repeatable(examples=30)
+@given(st.data(), QUARTERS, st.tuples(QUARTERS, QUARTERS))
+def test_bubbles_and_live_activations_equal_the_closed_forms(name: str, data, weight_s, longer_s) -> None:
+    size = data.draw(sizes(name))
+    times = {"forward_s": weight_s + longer_s[0], "backward_s": 2 * weight_s + longer_s[1]}
+    times |= {"weight_s": weight_s} if name == "zero_bubble" else {}
+    made = pipeline_schedule(name, **size, **times)
+    ratio = bubble_ratio(name, **size, **times)
+    assert made.bubble_ratio == pytest.approx(ratio, abs=1e-12)
+    assert made.bubble_share == pytest.approx(bubble_share(ratio), abs=1e-12)
+    assert [each.live_activations for each in made.loads] == [
+        live_activations(name, rank=rank, **size) for rank in range(size["ranks"])
+    ]
 
 
 def test_the_figures_of_the_papers() -> None:
@@ -50,53 +57,57 @@ def test_the_figures_of_the_papers() -> None:
     assert {each.live_activations for each in pipeline_schedule("gpipe", ranks=4, microbatches=16).loads} == {16}
 
 
-@pytest.mark.parametrize(("name", "p", "m", "v"), cases())
-def test_every_pass_comes_once_and_after_what_it_needs(name: str, p: int, m: int, v: int) -> None:
-    stages = p * v
-    uneven = [1 + 0.5 * (stage % 3) for stage in range(stages)]
-    made = pipeline_schedule(name, ranks=p, microbatches=m, chunks=v, transfer_s=0.25, forward_s=uneven,
-                             backward_s=[2 * each for each in uneven])  # fmt: skip
-    done = {(each.kind, each.stage, each.microbatch): each for each in made.actions}
-    kinds = ("forward", "backward", *(("backward-weight",) if name == "zero_bubble" else ()))
-    assert len(done) == len(made.actions) == len(kinds) * stages * m
-    for each in made.actions:
-        assert each.rank == each.stage % p
-        takes_s = {
-            "forward": uneven[each.stage],
-            "backward": 2 * uneven[each.stage],
-            "backward-weight": uneven[each.stage],
-        }
-        halved = name == "zero_bubble" and each.kind == "backward"
-        assert each.end_s - each.start_s == takes_s[each.kind] / (1 + halved)
-        delay_s = 0.25 if p > 1 else 0.0
-        if each.kind == "forward" and each.stage:
-            assert each.start_s >= done["forward", each.stage - 1, each.microbatch].end_s + delay_s
-        if each.kind == "backward":
-            assert each.start_s >= done["forward", each.stage, each.microbatch].end_s
-            if each.stage < stages - 1:
-                assert each.start_s >= done["backward", each.stage + 1, each.microbatch].end_s + delay_s
-        if each.kind == "backward-weight":
-            assert each.start_s >= done["backward", each.stage, each.microbatch].end_s
-    for rank in range(p):
-        mine = [each for each in made.actions if each.rank == rank]
-        assert all(one.end_s <= other.start_s for one, other in itertools.pairwise(mine))
+@pytest.mark.parametrize("name", NAMES)
+@repeatable(examples=20)
+@given(st.data())
+def test_every_pass_comes_once_and_starts_when_its_rank_and_its_inputs_are_ready(name: str, data) -> None:
+    size, split = data.draw(sizes(name)), name == "zero_bubble"
+    stages = size["ranks"] * size["chunks"]
+    forward_s, weight_s, input_s = (data.draw(st.lists(QUARTERS, min_size=stages, max_size=stages)) for _ in range(3))
+    delay_s = data.draw(QUARTERS)
+    whole_s = [weight + rest for weight, rest in zip(weight_s, input_s, strict=True)]
+    made = pipeline_schedule(name, **size, forward_s=forward_s, backward_s=whole_s, transfer_s=delay_s,
+                             **({"weight_s": weight_s} if split else {}))  # fmt: skip
+    takes_s = {"forward": forward_s, "backward": input_s if split else whole_s}
+    takes_s |= {"backward-weight": weight_s} if split else {}
+    passes = {(action.kind, action.stage, action.microbatch): action for action in made.actions}
+    assert len(passes) == len(made.actions) == len(takes_s) * stages * size["microbatches"]
+    free_s = [0.0] * size["ranks"]
+    for action in made.actions:
+        rank, stage = action.rank, action.stage
+        assert rank == stage % size["ranks"]
+        inputs = {
+            "forward": [("forward", stage - 1)] if stage else [],
+            "backward": [("forward", stage), *([("backward", stage + 1)] if stage < stages - 1 else [])],
+            "backward-weight": [("backward", stage)],
+        }[action.kind]
+        ready_s = [
+            passes[kind, other, action.microbatch].end_s + delay_s * (other % size["ranks"] != rank)
+            for kind, other in inputs
+        ]
+        assert action.start_s == max(free_s[rank], *ready_s, 0.0)
+        assert action.end_s - action.start_s == takes_s[action.kind][stage]
+        free_s[rank] = action.end_s
 
 
 @pytest.mark.parametrize(("name", "kind"), [("interleaved", "ScheduleInterleaved1F1B"),
                                             ("zero_bubble", "ScheduleInterleavedZeroBubble")])  # fmt: skip
-def test_the_orders_are_those_of_pytorch(name: str, kind: str) -> None:
+@repeatable(examples=40)
+@given(st.integers(1, 8), st.integers(1, 4), st.integers(2, 3))
+def test_the_orders_are_those_of_pytorch(name: str, kind: str, ranks: int, rounds: int, chunks: int) -> None:
     from torch.distributed import pipelining
 
     kinds = {"FORWARD": "forward", "FULL_BACKWARD": "backward", "BACKWARD_INPUT": "backward",
              "BACKWARD_WEIGHT": "backward-weight"}  # fmt: skip
-    for _, p, m, v in (each for each in cases() if each[0] == name and each[2] % each[1] == 0):
-        theirs = SimpleNamespace(n_local_stages=v, microbatches_per_round=p, pp_group_size=p, _n_microbatches=m)
-        for rank in range(p):
-            actions = getattr(pipelining, kind)._calculate_single_rank_operations(theirs, rank)
-            order = [
-                (kinds[a.computation_type.name], a.stage_index, a.microbatch_index) for a in actions if a is not None
-            ]
-            assert schedules.rank_order(name, rank=rank, ranks=p, microbatches=m, chunks=v) == order
+    microbatches, chunks = ranks * rounds, chunks if name == "interleaved" else 1
+    theirs = SimpleNamespace(
+        n_local_stages=chunks, microbatches_per_round=ranks, pp_group_size=ranks, _n_microbatches=microbatches
+    )
+    for rank in range(ranks):
+        actions = getattr(pipelining, kind)._calculate_single_rank_operations(theirs, rank)
+        order = [(kinds[a.computation_type.name], a.stage_index, a.microbatch_index) for a in actions if a is not None]
+        size = {"ranks": ranks, "microbatches": microbatches, "chunks": chunks}
+        assert schedules.rank_order(name, rank=rank, **size) == order
 
 
 def test_a_slow_stage_sets_the_pace_and_a_slow_link_lengthens_the_bubble() -> None:

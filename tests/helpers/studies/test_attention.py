@@ -2,12 +2,14 @@ import itertools
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch.nn import functional
 
 from helpers import native
 from helpers.operations import profile_ops
 from helpers.studies import _triton, attention
 from helpers.studies.simulators import CacheLevel, simulate_caches
+from tests.properties import repeatable
 
 
 def tensors(*lead, tokens=12, keys=None, width=4, dtype=torch.float64, seed=0):
@@ -27,21 +29,24 @@ def plain(query, key, value):
 # --- results ---
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("sides", [(4, 4), (5, 3), (1, 7), (64, 64)])
-def test_plain_and_tiles_are_pytorchs_attention(causal, sides):
-    given = tensors(2, 3)
-    how = {"rows": sides[0], "columns": sides[1], "causal": causal}
-    expected = reference(*given, causal)
-    output, log_sum = attention.in_tiles(*given, **how)
-    torch.testing.assert_close(output, expected)
-    scores = given[0] @ given[1].mT / 2
+SIDES = st.integers(1, 16)
+
+
+@repeatable(examples=40)
+@given(SIDES, st.none() | SIDES, SIDES, SIDES, st.integers(1, 5), st.integers(0, 99))
+def test_tiles_are_pytorchs_attention(tokens, keys, rows, columns, width, seed):
+    """As many keys as queries are causal, which is None here."""
+    causal = keys is None
+    query, key, value = tensors(2, 3, tokens=tokens, keys=keys, width=width, seed=seed)
+    output, log_sum = attention.in_tiles(query, key, value, rows=rows, columns=columns, causal=causal)
+    torch.testing.assert_close(output, reference(query, key, value, causal))
+    scores = query @ key.mT / width**0.5
     if causal:
-        scores = scores.masked_fill(torch.ones(12, 12, dtype=torch.bool).triu(1), -torch.inf)
+        scores = scores.masked_fill(torch.ones(tokens, tokens, dtype=torch.bool).triu(1), -torch.inf)
     torch.testing.assert_close(log_sum[..., 0], scores.logsumexp(dim=-1))
 
 
-def test_large_scores_do_not_overflow_and_other_lengths_fit():
+def test_large_scores_do_not_overflow():
     query, key, value = tensors(tokens=5, keys=9, dtype=torch.float32)
     expected = reference(40 * query, 40 * key, value)
     assert (1600 * (query @ key.mT)).max() > 89  # the exponential of which is infinite in float32
@@ -123,13 +128,19 @@ def test_a_stream_touches_what_its_order_says(order):
     assert everything.memory_read_bytes == 64 * len(touched)
 
 
-def test_tiles_in_their_order():
-    queries = attention.tiles_of(8, rows=4, columns=2)
-    assert queries == tuple(itertools.product(range(2), range(4)))
-    assert attention.tiles_of(8, rows=4, columns=2, order="keys outside") == tuple(
-        (i, j) for j in range(4) for i in range(2)
-    )
+def test_causal_tiles_by_hand():
     assert attention.tiles_of(8, rows=4, columns=2, causal=True) == ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3))
+
+
+@repeatable(examples=60)
+@given(st.integers(1, 40), st.data(), st.booleans(), st.sampled_from(["queries outside", "keys outside"]))
+def test_tiles_hold_every_pair_that_attends_and_come_in_their_order(tokens, data, causal, order):
+    rows, columns = (data.draw(st.sampled_from([side for side in range(1, tokens + 1) if tokens % side == 0]))
+                     for _ in range(2))  # fmt: skip
+    tiles = attention.tiles_of(tokens, rows=rows, columns=columns, order=order, causal=causal)
+    pairs = itertools.product(range(tokens), repeat=2)
+    holding = {(query // rows, key // columns) for query, key in pairs if not causal or key <= query}
+    assert list(tiles) == sorted(holding, key=lambda tile: tile if order == "queries outside" else tile[::-1])
 
 
 # --- the kernel ---

@@ -3,11 +3,13 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 
 from helpers.models import Decoder
 from helpers.operations import profile_ops
 from helpers.studies import decoding
 from helpers.studies.decoding import CONFIGS, GPT_FAST, PAGED_ATTENTION
+from tests.properties import repeatable
 
 VOCABULARY = 7
 
@@ -45,9 +47,17 @@ def test_the_lessons_model_by_hand():
     assert shared.cache_bytes(number_bytes=4) == 8_192
 
 
-@pytest.mark.parametrize(("batch", "tokens", "kv_heads"), [(1, 1, 4), (3, 9, 2)])
-def test_a_step_is_what_profile_ops_counts(batch, tokens, kv_heads):
-    model = make_model(kv_heads=kv_heads)
+@st.composite
+def decoders(draw) -> Decoder:
+    """Draw a small decoder: layers, and groups of heads that share their keys and values."""
+    kv_heads, sharing, head_width = (draw(st.integers(1, 3)) for _ in range(3))
+    heads = kv_heads * sharing
+    return make_model(width=2 * heads * head_width, layers=draw(st.integers(1, 3)), heads=heads, kv_heads=kv_heads)
+
+
+@repeatable(examples=12)
+@given(decoders(), st.integers(1, 4), st.integers(1, 40))
+def test_a_step_is_what_profile_ops_counts(model, batch, tokens):
     cache, new = model.new_cache(batch), torch.zeros(batch, 1, dtype=torch.int64)
     counted = profile_ops(model, (new, cache, tokens - 1))
     step = decoding.count_step(decoding.config_of(model), batch=batch, tokens=tokens, bits=32)
@@ -129,16 +139,19 @@ def test_generate_writes_the_same_with_and_without_a_cache():
     assert drawn.tokens != cached.tokens
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 4, 30])
-@pytest.mark.parametrize("order", [1, 2, 4])
-def test_guesses_leave_the_greedy_text_as_it_is(ahead, order):
+TOKENS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=8)
+
+
+@repeatable(examples=20)
+@given(TOKENS, st.integers(1, 25), st.integers(0, 30), st.integers(1, 4), st.integers(0, 25))
+def test_guesses_leave_the_greedy_text_as_it_is(prompt, count, ahead, order, known):
     model = make_model()
-    expected = decoding.generate(model, [1, 2, 3], 25)
-    draft = decoding.NGram([1, 2, 3, *expected.tokens[:12]], order, vocabulary=VOCABULARY)
-    found = decoding.speculate(model, draft, [1, 2, 3], 25, ahead=ahead)
-    assert found.tokens == expected.tokens
-    assert sum(found.written) == 25
-    assert found.kept == 25 - found.calls
+    expected = decoding.generate(model, prompt, count)
+    draft = decoding.NGram([*prompt, *expected.tokens[:known]], order, vocabulary=VOCABULARY)
+    guessed = decoding.speculate(model, draft, prompt, count, ahead=ahead)
+    assert guessed.tokens == expected.tokens
+    assert sum(guessed.written) == count
+    assert guessed.kept == count - guessed.calls <= guessed.guessed
 
 
 def test_a_draft_that_is_always_right_and_one_that_is_always_wrong():
@@ -231,15 +244,21 @@ def test_ngram_counts_by_hand_and_backs_off():
 # --- serving ---
 
 
-def test_pages_by_hand_and_by_a_loop():
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=30)
+
+
+def test_pages_by_hand():
     assert decoding.count_pages([1, 16, 17], 16) == decoding.Pages(16, 34, 4, 1 - 34 / 64)
-    lengths = [int(length) for length in torch.randint(1, 300, (200,))]
-    for page in (1, 7, 64):
-        pages = 0
-        for length in lengths:
-            while length > 0:
-                pages, length = pages + 1, length - page
-        assert decoding.count_pages(lengths, page).pages == pages
+
+
+@repeatable(examples=100)
+@given(LENGTHS, st.integers(1, 50))
+def test_a_page_has_one_text_and_its_places_are_the_texts_or_empty(lengths, page_tokens):
+    """A token stands in the page of its text to which its position belongs."""
+    pages = {(text, position // page_tokens) for text, length in enumerate(lengths) for position in range(length)}
+    counted = decoding.count_pages(lengths, page_tokens)
+    assert (counted.pages, counted.tokens) == (len(pages), sum(lengths))
+    assert counted.empty_share == pytest.approx(1 - sum(lengths) / (len(pages) * page_tokens))
 
 
 def played(lengths, places, policy):
@@ -254,16 +273,15 @@ def played(lengths, places, policy):
     return steps
 
 
-@pytest.mark.parametrize("policy", ["static", "continuous"])
-@pytest.mark.parametrize("places", [1, 3, 16])
-def test_schedules_take_as_many_steps_as_when_they_are_played(places, policy):
-    torch.manual_seed(places)
-    lengths = [int(length) for length in torch.randint(1, 40, (50,))]
-    found = decoding.schedule(lengths, places=places, policy=policy)
-    assert found.steps == played(lengths, places, policy)
-    assert found.used_share == pytest.approx(sum(lengths) / (places * found.steps))
+@repeatable(examples=100)
+@given(LENGTHS, st.integers(1, 20), st.sampled_from(["static", "continuous"]))
+def test_schedules_take_as_many_steps_as_when_they_are_played(lengths, places, policy):
+    schedule = decoding.schedule(lengths, places=places, policy=policy)
+    assert schedule.steps == played(lengths, places, policy)
+    assert schedule.used_share == pytest.approx(sum(lengths) / (places * schedule.steps))
+    assert [end - start for _, start, end in schedule.spans] == lengths
     for place in range(places):  # one text at a time in a place
-        spans = sorted((start, end) for where, start, end in found.spans if where == place)
+        spans = sorted((start, end) for where, start, end in schedule.spans if where == place)
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 

@@ -3,9 +3,11 @@ from collections import Counter
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 
 from helpers import native, plotting
 from helpers.studies import traces
+from tests.properties import repeatable
 
 REPAIRED = {"load": traces.load_tensor, "fused": True, "float64": False, "log": False}
 
@@ -97,13 +99,24 @@ def test_own_times_leave_out_the_calls_inside():
     assert traces.own_times(calls) == {"a": 6, "b": 4, "c": 1}
 
 
-def test_own_times_add_up_to_the_bars():
-    calls = traces.trace_step(traces.TrainingStep(**REPAIRED))
-    end, bars = 0.0, 0.0
-    for each in calls:
-        if each["ts"] >= end:
-            end, bars = each["ts"] + each["dur"], bars + each["dur"]
-    assert sum(traces.own_times(calls).values()) == pytest.approx(bars)
+@st.composite
+def nested_calls(draw, start=0, end=40, depth=0):
+    """Draw calls one after another between two microseconds, each with calls inside, in the order of their starts."""
+    calls = []
+    while depth < 4 and start < end and draw(st.booleans()):
+        begin = draw(st.integers(start, end - 1))
+        start = draw(st.integers(begin + 1, end))
+        calls += [call(draw(st.sampled_from("abc")), begin, start), *draw(nested_calls(begin, start, depth + 1))]
+    return calls
+
+
+@repeatable(examples=100)
+@given(nested_calls())
+def test_own_times_are_the_microseconds_in_which_no_call_inside_runs(calls):
+    innermost = {time: each["name"] for each in calls for time in range(each["ts"], each["ts"] + each["dur"])}
+    times = traces.own_times(calls)
+    assert {name: time for name, time in times.items() if time} == Counter(innermost.values())
+    assert list(times.values()) == sorted(times.values(), reverse=True)
 
 
 def test_a_python_number_is_no_float64_tensor():
@@ -120,9 +133,12 @@ def test_what_a_gpu_ran_is_read_in_order_and_what_the_cpu_did_is_not(tmp_path):
     assert traces.idle_share(kernels) == pytest.approx(3 / 9)
 
 
-def test_a_kernel_inside_another_ends_no_gap():
-    kernels = [{"ts": 0.0, "dur": 6.0}, {"ts": 1.0, "dur": 2.0}, {"ts": 8.0, "dur": 2.0}]
-    assert traces.idle_share(kernels) == pytest.approx(0.2)
+@repeatable(examples=100)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)), min_size=1, max_size=8).map(sorted))
+def test_the_idle_share_is_that_of_the_microseconds_without_a_kernel(spans):
+    busy = {time for start, length in spans for time in range(start, start + length)}
+    share = 1 - len(busy) / (max(busy) + 1 - min(busy))
+    assert traces.idle_share([{"ts": start, "dur": length} for start, length in spans]) == pytest.approx(share)
 
 
 def test_no_kernels_have_no_idle_share():
@@ -147,13 +163,15 @@ def test_a_wait_spends_the_head_start():
     assert waiting.launches_us[158][0] == waiting.kernels_us[157][1]
 
 
-@pytest.mark.parametrize(("kernel", "launch", "between"), [(2, 5, 10), (20, 5, 10), (5, 5, 1), (1, 0.5, 100)])
-def test_the_figure_to_turn_computes_the_queue(kernel, launch, between, monkeypatch):
-    given = {}
-    monkeypatch.setattr(plotting, "explore", lambda **arguments: given.update(arguments))
-    traces.explore_launches()
+@repeatable(examples=40)
+@given(st.integers(1, 60), st.sampled_from([0.5, 1, 2, 5, 20]), st.integers(1, 100))
+def test_the_figure_to_turn_computes_the_queue(kernel, launch, between):
+    figure = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plotting, "explore", lambda **arguments: figure.update(arguments))
+        traces.explore_launches()
     values = {"kernel": kernel, "launch": launch, "kernels": between, "max": max}
-    for name, formula in given["formulas"].items():
+    for name, formula in figure["formulas"].items():
         values[name] = eval(formula, values)
     waits = range(0, 50 * between, between)
     shown = traces.run_queue([kernel] * 50 * between, launch_us=launch, waits=waits).idle_share

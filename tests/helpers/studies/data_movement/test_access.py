@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import sys
 import time
 import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 from helpers import native
 from helpers.hardware._card import Cache, MachineCard
 from helpers.studies.data_movement import _order as access_kernels, _order as order
 from helpers.timing import compare
+from tests.properties import repeatable
 
 SMALL = 16 * 2**10  # in the first cache of every processor
 
@@ -27,14 +28,14 @@ def loops(request):
     return access_kernels.kernels()
 
 
-def test_lines_are_counted_as_the_set_of_the_bytes_lines():
-    for count, stride, size, line, offset in itertools.product(
-        (1, 2, 7, 33), (1, 2, 3, 16, 17, -1, -5), (1, 4, 8, 96), (16, 64), (0, 4, 60, 63)
-    ):
-        starts = [offset + step * abs(stride) * size for step in range(count)]
-        lines = {place // line for start in starts for place in range(start, start + size)}
-        found = order.lines_touched(count, stride=stride, element_bytes=size, line_bytes=line, offset_bytes=offset)
-        assert found == len(lines), (count, stride, size, line, offset)
+@repeatable(examples=150)
+@given(st.integers(1, 100), st.integers(-40, 40).filter(bool), st.integers(1, 96), st.integers(1, 64),
+       st.integers(0, 200))  # fmt: skip
+def test_lines_are_counted_as_the_set_of_the_bytes_lines(count, stride, size, line, offset):
+    starts = [offset + step * abs(stride) * size for step in range(count)]
+    lines = {place // line for start in starts for place in range(start, start + size)}
+    touched = order.lines_touched(count, stride=stride, element_bytes=size, line_bytes=line, offset_bytes=offset)
+    assert touched == len(lines)
 
 
 def test_lines_of_a_hundred_million_elements_are_counted_without_a_list_of_them():
@@ -54,12 +55,13 @@ def test_what_no_line_can_be_counted_for_is_refused(wrong):
         order.lines_touched(arguments.pop("elements"), **arguments)
 
 
-@pytest.mark.parametrize(("stride", "first"), [(1, 0), (3, 5), (16, 0), (-1, 4095), (-7, 4000)])
-def test_a_walk_sums_what_numpy_slices(loops, stride, first):
-    data = np.random.default_rng(0).integers(0, 2**32, 4096, dtype=np.uint32)
-    wanted = data[first::stride]
-    for count in (1, 4, 6, len(wanted)):
-        assert loops.walk(data, first, stride, count) == int(wanted[:count].sum(dtype=np.uint64)) % 2**32
+@repeatable(examples=60)
+@given(st.integers(-40, 40).filter(bool), st.integers(0, 4095), st.data())
+def test_a_walk_sums_what_numpy_slices(loops, stride, first, data):
+    numbers = np.random.default_rng(0).integers(0, 2**32, 4096, dtype=np.uint32)
+    slice_ = numbers[first::stride]
+    count = data.draw(st.integers(1, 9).filter(lambda count: count <= len(slice_)) | st.just(len(slice_)))
+    assert loops.walk(numbers, first, stride, count) == int(slice_[:count].sum(dtype=np.uint64)) % 2**32
 
 
 @pytest.mark.parametrize("step", [order._IN_SEQUENCE, order._SHUFFLE])

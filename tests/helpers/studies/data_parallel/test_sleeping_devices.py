@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch import nn
 
 from helpers.links import Link, Recorder, joined, sleep_until
@@ -15,6 +16,7 @@ from helpers.parallel import _comparing as comparing, _costs as costs
 from helpers.parallel._data_parallel import shard
 from helpers.plotting import gantt
 from helpers.studies.data_parallel import _devices as devices
+from tests.properties import repeatable
 
 SLOW = Link(bandwidth_bytes_per_s=5e6, latency_s=5e-3)
 CLOSE = 0.25
@@ -225,13 +227,17 @@ def test_the_timeline_shows_devices_and_links_of_all_ranks(ddp_steps) -> None:
 # Ranks and one process.
 
 
-def test_shards_make_up_the_batch() -> None:
+@repeatable(examples=60)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=9))
+def test_shards_make_up_the_batch(sizes) -> None:
+    ranks, batch = len(sizes), torch.arange(2 * sum(sizes)).view(-1, 2)
+    for rank, (even, sized) in enumerate(zip(batch.tensor_split(ranks), batch.split(sizes), strict=True)):
+        assert torch.equal(shard(batch, rank, world_size=ranks), even)
+        assert torch.equal(shard(batch, rank, world_size=ranks, sizes=sizes), sized)
+
+
+def test_what_is_no_shard_is_refused() -> None:
     batch = torch.arange(10)
-    for ranks in range(1, 11):
-        parts = [shard(batch, rank, world_size=ranks) for rank in range(ranks)]
-        assert torch.equal(torch.cat(parts), batch)
-        assert [len(part) for part in parts] == [len(part) for part in batch.tensor_split(ranks)]
-    assert shard(batch, 1, world_size=3, sizes=(2, 5, 3)).tolist() == [2, 3, 4, 5, 6]
     with pytest.raises(ValueError, match="2 rows cannot give each of 3 ranks one"):
         shard(batch[:2], 0, world_size=3)
     with pytest.raises(ValueError, match="rank=3 is too large; give a whole number, 0 to 2"):

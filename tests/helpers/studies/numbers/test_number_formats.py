@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 
 import gfloat
 import ml_dtypes
@@ -10,10 +12,13 @@ import numpy as np
 import pytest
 import torch
 from gfloat import RoundMode
+from hypothesis import given, strategies as st
 from number_samples import DESCRIBED, FLOATING, LISTED, UNITS, bits_of, hard_values
 
 from helpers import results
 from helpers.studies.numbers import FORMATS, Format
+from helpers.studies.numbers._formats import _floating
+from tests.properties import repeatable
 
 # A type of NumPy's with the same codes, and the type of its codes.
 TYPES = {
@@ -234,31 +239,63 @@ def test_what_is_beyond_saturates_or_becomes_what_the_format_has():
     assert FORMATS["e2m1"].encode(beyond).tolist() == [0x7, 0x7, 0xF]
 
 
-@pytest.mark.parametrize("key", [key for key in FLOATING if key != "e2m1"])
-@pytest.mark.parametrize("saturate", [True, False])
-def test_nan_and_the_sign_of_zero_are_kept(key, saturate):
+@st.composite
+def any_format(draw) -> Format:
+    """Draw a floating-point format of 4 to 10 bits that nobody may have built, with or without infinities and NaN."""
+    exponent_bits, mantissa_bits = draw(st.integers(2, 5)), draw(st.integers(1, 4))
+    infinities, nans = draw(st.booleans()), draw(st.integers(0, 2 ** (mantissa_bits - 1)))
+    return _floating("drawn", exponent_bits, mantissa_bits, infinities=infinities, nan_codes=2 * max(nans, infinities))
+
+
+@repeatable(examples=100)
+@given(any_format() | st.sampled_from([FORMATS[key] for key in FLOATING if FORMATS[key].bits <= 16]), st.data())
+def test_a_value_gets_the_nearest_code_and_keeps_its_sign(of, data):
+    """Of two that are equally near the even one; beyond the largest by half a step and more what the format has."""
+    codes = torch.arange(2 ** (of.bits - 1))  # of the sign +; they are as large as their values
+    listed = of.decode(codes)
+    finite = listed[listed.isfinite()]
+    between = st.integers(0, len(finite) - 2).map(lambda code: float(finite[code] + finite[code + 1]) / 2)
+    size = data.draw(between | st.floats(0, 1.2 * of.largest) | st.sampled_from([0.0, of.largest, torch.inf]))
+    negative, saturate = data.draw(st.booleans()), data.draw(st.booleans()) or not of.nan_codes
+    (code,) = of.encode(torch.tensor([-size if negative else size], dtype=torch.float64), saturate=saturate)
+    assert (code >> (of.bits - 1) == 1) == negative
+    value = float(listed[code & (2 ** (of.bits - 1) - 1)])
+    tie = of.largest + float(of.spacing(of.largest)) / 2
+    if not saturate and (size > tie or (size == tie and len(finite) % 2 == 0)):  # the last finite code is odd
+        assert value == torch.inf if of.infinities else math.isnan(value)
+        return
+    above = min(int(torch.searchsorted(finite, size)), len(finite) - 1)  # the first code that is no less
+    distances = {code: abs(Fraction(float(finite[code])) - Fraction(min(size, of.largest)))
+                 for code in (max(0, above - 1), above)}  # fmt: skip
+    assert value == finite[min(distances, key=lambda code: (distances[code], code % 2))]
+
+
+@repeatable(examples=60)
+@given(st.sampled_from([key for key in FLOATING if key != "e2m1"]), st.booleans(), st.floats(0, 0.5))
+def test_nan_and_the_sign_of_what_becomes_zero_are_kept(key, saturate, share):
     of = FORMATS[key]
-    given = torch.tensor([torch.nan, -torch.nan, 0.0, -0.0, -of.smallest_subnormal / 2, of.smallest_subnormal / 2],
-                         dtype=torch.float64)  # fmt: skip
-    values = of.decode(of.encode(given, saturate=saturate))
+    small = share * of.smallest_subnormal
+    values = of.decode(of.encode(torch.tensor([torch.nan, -torch.nan, small, -small], dtype=torch.float64),
+                                 saturate=saturate))  # fmt: skip
     assert values[:2].isnan().all()
-    assert values[2:].tolist() == [0] * 4
-    assert values[2:].signbit().tolist() == [False, True, True, False]
+    assert values[2:].tolist() == [0, 0]
+    assert values[2:].signbit().tolist() == [False, True]
 
 
-INPUTS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
-          torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]  # fmt: skip
+KINDS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
+         torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", INPUTS, ids=str)
-def test_every_type_of_real_numbers_is_taken(kind):
-    given = torch.tensor([[0, 1, 2], [3, 4, 6]]).to(kind)
-    for of in FORMATS.values():
-        codes = of.encode(given)
-        assert codes.dtype == torch.int64
-        assert codes.shape == (2, 3)
-        assert torch.equal(of.decode(codes.to(torch.uint8) if of.bits <= 8 else codes), given.double())
-        assert of.encode(given.T).tolist() == codes.T.tolist()
+@repeatable(examples=100)
+@given(st.sampled_from(sorted(FORMATS)), st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 3), st.data())
+def test_every_type_of_real_numbers_in_any_shape_is_taken(key, kind, rows, columns, data):
+    of, numbers = FORMATS[key], st.sampled_from([0, 1, 2, 3, 4, 6])
+    drawn = data.draw(st.lists(numbers, min_size=rows * columns, max_size=rows * columns))
+    values = torch.tensor(drawn, dtype=torch.float64).view(rows, columns).to(kind)
+    codes = of.encode(values)
+    assert codes.dtype == torch.int64
+    assert torch.equal(of.decode(codes.to(torch.uint8) if of.bits <= 8 else codes), values.double())
+    assert torch.equal(of.encode(values.T), codes.T)
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])

@@ -11,8 +11,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, strategies as st
 
 from helpers.studies.numbers import FORMATS, quantise, saturating_product
+from tests.properties import repeatable
 
 
 def weights(rows=40, columns=50):
@@ -52,19 +54,20 @@ def test_a_scale_for_each_index_along_the_axis_is_torchs(axis):
         assert not torch.equal(quantise(values, 8, other).decode(), theirs.double())
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 5, 7, 8, 12, 16, 32])
-def test_each_number_is_the_nearest_of_whole_multiples(bits):
-    limit = 2 ** (bits - 1) - 1
-    values = torch.randn(3000, generator=torch.Generator().manual_seed(bits), dtype=torch.float64)
-    found = quantise(values, bits)
-    assert found.integers.abs().max() == limit
-    exact = Fraction(values.abs().max().item()) / limit
-    assert abs(found.scale.item() - exact) <= exact * Fraction(2) ** -53
-    nearest = [round(Fraction(value) / Fraction(found.scale.item())) for value in values.tolist()]
-    assert found.integers.tolist() == nearest
-    assert found.integers.tolist() != [int(value / found.scale.item()) for value in values.tolist()]
-    wider = (values / (values.abs().max() / 2 ** (bits - 1))).round()  # a scale for -2**(bits - 1) as well
-    assert found.integers.tolist() != wider.tolist()
+@repeatable(examples=150)
+@given(st.integers(2, 32), st.lists(st.floats(-1e30, 1e30) | st.floats(-8, 8), min_size=1, max_size=12))
+def test_each_number_is_the_nearest_of_whole_multiples(bits, values):
+    limit, largest = 2 ** (bits - 1) - 1, max(map(abs, values))
+    quantised = quantise(torch.tensor(values, dtype=torch.float64), bits)
+    scale, ulp = Fraction(quantised.scale.item()), Fraction(2) ** -53  # of a quotient, relative to it
+    if largest / limit >= np.finfo(np.float64).tiny:
+        assert abs(scale - Fraction(largest) / limit) <= scale * ulp * 2
+        assert quantised.integers.abs().max() == limit
+    for value, integer in zip(values, quantised.integers.tolist(), strict=True):
+        multiple = Fraction(value) / scale
+        assert abs(integer) <= limit
+        assert abs(integer - multiple) <= Fraction(1, 2) + abs(multiple) * ulp
+        assert integer % 2 == 0 or abs(integer - multiple) != Fraction(1, 2)
 
 
 def test_the_noise_is_a_step_over_the_root_of_twelve():
@@ -125,13 +128,25 @@ def pair_by_pair(left, right):
     return rows
 
 
-@pytest.mark.parametrize("shape", SHAPES[:-1], ids=str)
-def test_the_saturating_product_is_that_of_python(shape):
-    left, right = factors(*shape)
-    found = saturating_product(left, right)
-    assert found.dtype == torch.int64
-    assert found.tolist() == pair_by_pair(left, right)
-    assert torch.equal(saturating_product(left.to(torch.uint8), right.to(torch.int8)), found)
+SIDES = st.integers(0, 9)
+
+
+def matrices(rows, columns, lowest, highest):
+    """Draw a matrix in which one number in three is the lowest or the highest."""
+    numbers = st.sampled_from([lowest, highest]) | st.integers(lowest, highest) | st.integers(lowest, highest)
+    size = {"min_size": rows * columns, "max_size": rows * columns}
+    return st.lists(numbers, **size).map(lambda drawn: torch.tensor(drawn, dtype=torch.int64).view(rows, columns))
+
+
+@repeatable(examples=60)
+@given(SIDES, SIDES, SIDES, st.data())
+def test_the_saturating_product_is_that_of_python(m, k, n, data):
+    left, right = data.draw(matrices(m, k, 0, 255)), data.draw(matrices(k, n, -128, 127))
+    product = saturating_product(left, right)
+    assert product.dtype == torch.int64
+    assert product.shape == (m, n)
+    assert product.tolist() == pair_by_pair(left, right)
+    assert torch.equal(saturating_product(left.to(torch.uint8), right.to(torch.int8)), product)
     half = left // 2  # 7 bits: 127 * 128 * 2 is below 2**15
     assert torch.equal(saturating_product(half, right), half @ right)
 
@@ -141,13 +156,6 @@ def test_the_known_example():
     left, right = torch.full((1, 64), 255), torch.full((64, 1), 127)
     assert (left @ right).item() == 32 * 64_770
     assert saturating_product(left, right).item() == 32 * 32_767
-
-
-@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 0, 3), (2, 4, 0), (0, 0, 0)])
-def test_empty_products_are_those_of_matmul(shape):
-    m, k, n = shape
-    left, right = torch.zeros(m, k, dtype=torch.uint8), torch.zeros(k, n, dtype=torch.int8)
-    assert torch.equal(saturating_product(left, right), left.long() @ right.long())
 
 
 def test_a_large_product_goes_through_in_parts(monkeypatch):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch import nn
 
 from helpers.links import Link
@@ -16,7 +18,9 @@ from helpers.studies.parallel_plans import Layout, count_footprint
 from helpers.studies.parallel_plans._choosing import Choice, choose, described, layouts_of
 from helpers.studies.parallel_plans._costs import strategy_step
 from helpers.studies.parallel_plans._execution import execute_strategies
+from helpers.studies.parallel_plans._footprint import SHARDED
 from helpers.studies.parallel_plans._work import activation_bytes, layer_work, tensor_plan
+from tests.properties import repeatable
 
 LINK = Link(10e6, 1e-3)
 CLOSE = 1.10
@@ -37,6 +41,17 @@ def chosen(devices: int = 4, memory: float | str = "1 GiB", **more: object) -> C
 
 
 # What it counts.
+
+
+@repeatable(examples=40)
+@given(st.integers(1, 64))
+def test_the_layouts_are_all_whose_ranks_divide_the_devices(devices) -> None:
+    divisors = [size for size in range(1, devices + 1) if devices % size == 0]
+    sizes = [sizes for sizes in itertools.product(divisors, repeat=3) if devices % math.prod(sizes) == 0]
+    expected = {Layout(*size, sharded) for size in sizes for sharded in (SHARDED if size[0] > 1 else ["nothing"])}
+    layouts = list(layouts_of(devices))
+    assert len(layouts) == len(expected)
+    assert set(layouts) == expected
 
 
 def test_every_product_that_divides_the_devices_is_a_row_and_the_fastest_that_fits_comes_first() -> None:
@@ -212,9 +227,9 @@ def test_bad_questions_are_answered_in_a_sentence() -> None:
         choose(nn.Linear(2, 2), 2, LINK, 1e9, inputs=(4, 2), flops_per_s=1e6)
     with pytest.raises(TypeError, match=r"link is a helpers\.links\.Link"):
         choose(net, 2, 1e6, 1e9, inputs=(8, 16), flops_per_s=1e6)
-    for given in ({}, {"flops_per_s": 1e6, "layer_costs": []}):
+    for costs in ({}, {"flops_per_s": 1e6, "layer_costs": []}):
         with pytest.raises(ValueError, match="give either flops_per_s, or layer_costs"):
-            choose(net, 2, LINK, 1e9, inputs=(8, 16), **given)
+            choose(net, 2, LINK, 1e9, inputs=(8, 16), **costs)
     with pytest.raises(ValueError, match="the model has 2 layers and layer_costs 0"):
         choose(net, 2, LINK, 1e9, inputs=(8, 16), layer_costs=[])
     for memory in (0, -1, math.nan, None, "0 B", "much", "24 GiB/s"):

@@ -8,11 +8,13 @@ from collections import OrderedDict
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given, strategies as st
 from torch import nn
 
 from helpers.ranks import Ranks
 from helpers.studies.parallel_plans import Layout, count_footprint, estimate_footprint, measure_footprint
-from helpers.studies.parallel_plans._footprint import state_bytes
+from helpers.studies.parallel_plans._footprint import SHARDED, state_bytes
+from tests.properties import repeatable
 
 ADAM = torch.optim.Adam
 
@@ -52,22 +54,42 @@ def test_zero_divides_what_the_paper_says_it_divides() -> None:
         assert rank.total_bytes - steps == bytes_, sharded
 
 
-def test_a_column_and_a_row_split_leave_only_the_row_splits_bias_whole() -> None:
-    rank = count_footprint(net_of(64, 256), Layout(tensor=4), plan=plan_of()).ranks[3]
-    assert rank.parameter_bytes == 4 * 4 * (64 * 256 // 4 + 256 // 4 + 256 // 4 * 64 + 64)
-    assert rank.gradient_bytes == rank.parameter_bytes
-    assert rank.optimizer_bytes == 0
-    assert rank.activation_bytes is None
+def momentum(parameters) -> torch.optim.Optimizer:
+    """Return an optimizer that keeps as much as it is given."""
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-def test_a_product_of_all_three_divides_by_all_three() -> None:
-    net = net_of(64, 256)
-    product = count_footprint(net, Layout(2, 2, 2, "parameters"), plan=plan_of())
-    assert len(product.ranks) == 8
-    assert [each.stage for each in product.ranks] == [0] * 4 + [1] * 4
-    assert [each.rank for each in product.ranks] == list(range(8))
-    of_a_layer = 64 * 256 // 2 + 256 // 2 + 256 // 2 * 64 + 64  # on each tensor rank; the row split's bias is whole
-    assert {each.parameter_bytes for each in product.ranks} == {4 * 2 * of_a_layer // 2}
+@st.composite
+def layouts(draw, most_data: int) -> Layout:
+    """Draw a layout whose stages divide four layers."""
+    data, tensor, pipeline = draw(st.integers(1, most_data)), draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 4]))
+    return Layout(data, tensor, pipeline, draw(st.sampled_from(SHARDED)))
+
+
+@repeatable(examples=60)
+@given(layouts(7), st.integers(1, 20), st.integers(1, 20))
+def test_any_layout_divides_what_it_says_and_keeps_the_rest_on_every_rank(layout, width, columns) -> None:
+    net, data = net_of(width, columns * layout.tensor), layout.data
+    shapes = [(columns, width), (columns, 1), (width, columns), (width, 1)]  # the row split's bias is whole everywhere
+    layers = 4 // layout.pipeline
+    elements = layers * sum(rows * inner for rows, inner in shapes)
+    part = -(-elements // data)  # the last one is padded
+    counted = count_footprint(net, layout, plan=plan_of(), optimizer=momentum)
+    assert [each.rank for each in counted.ranks] == list(range(data * layout.tensor * layout.pipeline))
+    for place, rank in enumerate(counted.ranks):
+        assert rank.stage == place // (data * layout.tensor)
+        data_rank = place % (data * layout.tensor) // layout.tensor
+        rows_kept = [(-(-rows // data), inner) for rows, inner in shapes]
+        rows_stepped = [(min(kept, max(0, rows - data_rank * kept)), inner)
+                        for (rows, inner), (kept, _) in zip(shapes, rows_kept, strict=True)]  # fmt: skip
+        padded, stepped = (layers * sum(rows * inner for rows, inner in cut) for cut in (rows_kept, rows_stepped))
+        assert kept(rank) == tuple(4 * count for count in {
+            "nothing": (elements, elements, elements),
+            "optimizer": (elements, elements, part),
+            "gradients": (elements, part, part),
+            "parameters": (padded, padded, stepped),
+        }[layout.sharded])  # fmt: skip
+        assert rank.activation_bytes is None
 
 
 def test_frozen_parameters_have_neither_gradient_nor_state_and_buffers_are_everywhere() -> None:
@@ -100,18 +122,6 @@ def test_an_optimizer_steps_once_on_each_kind_of_parameter() -> None:
     rank = count_footprint(net_of(64, 256, layers=24), Layout(pipeline=4), optimizer=counted).ranks[0]
     assert rank.optimizer_bytes == 2 * rank.parameter_bytes + 4 * 4 * 6
     assert len(made) == 4  # two weights' shapes and two biases'
-
-
-def test_of_rows_that_do_not_divide_each_data_rank_has_its_own() -> None:
-    """5 x 3 weights and 5 biases over 4 ranks: two rows, two, one and none; kept padded to two, stepped on unpadded."""
-    ranks = count_footprint(nn.Sequential(nn.Linear(3, 5)), Layout(4, sharded="parameters"), optimizer=ADAM).ranks
-    assert {each.parameter_bytes for each in ranks} == {4 * 2 * (3 + 1)}
-    assert [each.optimizer_bytes for each in ranks] == [2 * 4 * rows * (3 + 1) + 2 * 4 for rows in (2, 2, 1, 0)]
-    both = count_footprint(nn.Sequential(nn.Linear(4, 5)), Layout(4, 2, sharded="parameters"), plan={"0": "row"},
-                           optimizer=ADAM).ranks  # fmt: skip
-    assert [each.optimizer_bytes for each in both] == [
-        2 * 4 * rows * (2 + 1) + 2 * 4 for rows in (2, 2, 2, 2, 1, 1, 0, 0)
-    ]
 
 
 # On a fake process group.

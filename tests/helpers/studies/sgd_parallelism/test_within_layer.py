@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch import nn
 
 from helpers import native, timing
@@ -13,6 +14,7 @@ from helpers.models import BasicFCModel, LeNet
 from helpers.parallel import collective
 from helpers.results import from_dict
 from helpers.studies.sgd_parallelism import _four as sources, _within_layer as within_layer
+from tests.properties import repeatable
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 needs_census = pytest.mark.skipif(
@@ -26,15 +28,17 @@ def whole_numbers(rows, columns, seed):
     return torch.randint(-8, 9, (rows, columns), generator=torch.Generator().manual_seed(seed)).float()
 
 
-@pytest.mark.parametrize("by", within_layer.WAYS)
-@pytest.mark.parametrize("parts", [1, 2, 3, 7])
-def test_a_split_product_is_the_product_and_its_bytes_are_those_of_its_tensors(by, parts):
-    a, b = whole_numbers(23, 17, 1), whole_numbers(17, 11, 2)
-    split = within_layer.model_split(23, 17, 11, by=by, parts=parts)
+@repeatable(examples=80)
+@given(st.sampled_from(within_layer.WAYS), st.lists(st.integers(1, 24), min_size=3, max_size=3), st.data())
+def test_a_split_product_is_the_product_and_its_bytes_are_those_of_its_tensors(by, sizes, data):
+    m, k, n = sizes
+    parts = data.draw(st.integers(1, {"rows": m, "columns": n, "inner": k}[by]))
+    a, b = whole_numbers(m, k, 1), whole_numbers(k, n, 2)
+    split = within_layer.model_split(m, k, n, by=by, parts=parts)
     pieces = within_layer.partial_products(a, b, by=by, parts=parts)
     assert torch.equal(within_layer.combine(pieces, by=by), torch.from_numpy(a.numpy() @ b.numpy()))
     assert [piece.nbytes for piece in pieces] == [part.output_bytes for part in split.work]
-    assert sum(part.macs for part in split.work) == 23 * 17 * 11
+    assert sum(part.macs for part in split.work) == m * k * n
     assert split.received_bytes == sum(piece.nbytes for piece in pieces[1:])
     read = sum(part.a_bytes + part.b_bytes for part in split.work)
     assert read - a.nbytes - b.nbytes == split.copied_bytes

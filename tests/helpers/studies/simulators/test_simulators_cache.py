@@ -8,10 +8,12 @@ import time
 import numpy as np
 import product_streams
 import pytest
+from hypothesis import given, strategies as st
 
 from helpers import results
 from helpers.studies.simulators import _cache as cache
 from helpers.studies.simulators._cache import AddressStream, CacheLevel, simulate_caches, simulate_latency
+from tests.properties import repeatable
 
 has_numba = importlib.util.find_spec("numba") is not None
 needs_numba = pytest.mark.skipif(not has_numba, reason="no numba")
@@ -61,41 +63,43 @@ class Oracle:
                 self.touch(0, line * line_bytes, write, width)
 
 
-HIERARCHIES = {
-    "direct-mapped": [CacheLevel(256, 32, 1)],
-    "fully associative": [CacheLevel(512, 64)],
-    "three levels": [CacheLevel(256, 32, 2), CacheLevel(1024, 32, 4), CacheLevel(4096, 32, 8)],
-    "three sets": [CacheLevel(3 * 128, 64, 2), CacheLevel(3 * 512, 64, 4)],
-    "longer lines outside": [CacheLevel(256, 32, 2), CacheLevel(1024, 64, 2), CacheLevel(4096, 128)],
-    "a smaller level outside": [CacheLevel(1024, 32, 4), CacheLevel(256, 32, 2)],
-}
+THREE_LEVELS = [CacheLevel(256, 32, 2), CacheLevel(1024, 32, 4), CacheLevel(4096, 32, 8)]
 
 
-def some_streams() -> dict[str, AddressStream]:
-    generator = np.random.default_rng(3)
-    drawn = np.concatenate([generator.integers(0, size, 400) for size in (300, 3000, 30_000)])
-    return {
-        "random": AddressStream(drawn, generator.random(drawn.size) < 0.4, 4),
-        "wide and crossing": AddressStream(drawn, generator.random(drawn.size) < 0.2, 48),
-        "far apart": AddressStream(drawn * (1 << 40), generator.random(drawn.size) < 0.4, 8),
-        "product": product_streams.matrix_product(7, 9, 5, order="ikj", tile=3),
-        "writes": cache.sequential(900, writes=True),
-    }
+@st.composite
+def hierarchies(draw) -> list[CacheLevel]:
+    """Draw one to three levels: lines that grow outwards, any sets and ways, also smaller levels outside."""
+    levels, line_bytes = [], draw(st.sampled_from([16, 32]))
+    for _ in range(draw(st.integers(1, 3))):
+        sets, ways = draw(st.integers(1, 5)), draw(st.integers(1, 8))
+        levels.append(CacheLevel(sets * ways * line_bytes, line_bytes, ways if draw(st.booleans()) else None))
+        line_bytes *= draw(st.sampled_from([1, 1, 2]))
+    return levels
 
 
-@pytest.mark.parametrize("kind", HIERARCHIES)
-@pytest.mark.parametrize("name", some_streams())
+@st.composite
+def streams(draw) -> AddressStream:
+    """Draw reads and writes of a width of their own, in a small or in a large space, some of them far apart."""
+    space, apart = draw(st.sampled_from([(300, 1), (3000, 1), (30, 1 << 40)]))
+    addresses = draw(st.lists(st.integers(0, space), min_size=1, max_size=120))
+    chance = np.random.default_rng(draw(st.integers(0, 99))).random(len(addresses))
+    writes = chance < draw(st.sampled_from([0.0, 0.3, 1.0]))
+    return AddressStream(np.array(addresses) * apart, writes, draw(st.integers(1, 48)))
+
+
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_numba)])
-def test_every_count_is_the_oracles(kind, name, compiled, monkeypatch):
-    monkeypatch.setattr(cache, "_COMPILED_FROM", 0 if compiled else 10**9)
-    levels, stream = HIERARCHIES[kind], some_streams()[name]
+@repeatable(examples=60)
+@given(hierarchies(), streams())
+def test_every_count_is_the_oracles(compiled, levels, stream):
     oracle = Oracle(levels)
     oracle.run(stream)
-    run = simulate_caches(stream, levels)
-    for index, found in enumerate(run.levels):
-        assert {name: getattr(found, name) for name in oracle.counts[index]} == oracle.counts[index]
-        assert (found.read_bytes, found.written_bytes) == (oracle.read[index], oracle.written[index])
-        assert found.dirty_lines == sum(entry[1] for lines in oracle.sets[index] for entry in lines)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache, "_COMPILED_FROM", 0 if compiled else 10**9)
+        run = simulate_caches(stream, levels)
+    for index, level in enumerate(run.levels):
+        assert {name: getattr(level, name) for name in oracle.counts[index]} == oracle.counts[index]
+        assert (level.read_bytes, level.written_bytes) == (oracle.read[index], oracle.written[index])
+        assert level.dirty_lines == sum(entry[1] for lines in oracle.sets[index] for entry in lines)
     assert (run.memory_read_bytes, run.memory_written_bytes) == (oracle.read[-1], oracle.written[-1])
     assert run.accesses == len(stream)
 
@@ -208,7 +212,7 @@ def test_a_million_accesses_take_under_a_second():
 def test_without_numba_the_counts_are_the_same(monkeypatch):
     import sys
 
-    stream, levels = some_streams()["random"], HIERARCHIES["three levels"]
+    stream, levels = product_streams.matrix_product(7, 9, 5, order="ikj", tile=3), THREE_LEVELS
     expected = simulate_caches(stream, levels)
     monkeypatch.setattr(cache, "_COMPILED_FROM", 0)
     monkeypatch.setitem(sys.modules, "numba", None)
@@ -221,7 +225,7 @@ def test_without_numba_the_counts_are_the_same(monkeypatch):
 
 
 def test_an_empty_stream_counts_nothing():
-    run = simulate_caches(AddressStream([]), HIERARCHIES["three levels"])
+    run = simulate_caches(AddressStream([]), THREE_LEVELS)
     assert run.accesses == run.levels[0].misses == run.memory_read_bytes == 0
     assert results.from_dict(cache.CacheRun, run.to_dict()) == run
 

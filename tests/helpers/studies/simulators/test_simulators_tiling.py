@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
 from helpers import results
 from helpers.studies.simulators import _tiling as tiling
 from helpers.studies.simulators._tiling import KernelError, count_traffic, naive_traffic, tiled_traffic
+from tests.properties import repeatable
 
-SIZES = [
-    (4, 4, 4, 2),
-    (6, 9, 12, 3),
-    (8, 8, 8, 4),
-    (1, 1, 1, 4),
-    (5, 7, 3, 4),
-    (9, 4, 10, 4),
-    (3, 10, 1, 2),
-    (4, 6, 8, 1),
-]
+SIDES = st.integers(1, 10)
 
 
 def naive_product(thread, a, b, c):
@@ -50,7 +43,8 @@ def tiled_product(thread, a, b, c):
         c[thread.row, thread.column] = total
 
 
-@pytest.mark.parametrize(("m", "n", "k", "tile"), SIZES)
+@repeatable(examples=15)
+@given(SIDES, SIDES, SIDES, st.integers(1, 5))
 def test_the_formulas_are_what_the_recorders_count(m, n, k, tile):
     assert count_traffic(naive_product, m, n, k, tile=tile) == naive_traffic(m, n, k, tile=tile)
     assert count_traffic(tiled_product, m, n, k, tile=tile) == tiled_traffic(m, n, k, tile=tile)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from hypothesis import given, strategies as st
 from torch import nn
 from torch.sparse import _semi_structured_conversions as conversions
 
 from helpers.studies.sparsity import _formats, model_bytes, pack_2_4, prune, to_csr, weight_matrix
-
-SHAPES = [(1, 1), (1, 9), (7, 1), (12, 16), (40, 24)]
+from tests.properties import repeatable
 
 
 def matrix_of(shape, zeros_share, dtype=torch.float64, seed=0):
@@ -25,52 +25,53 @@ def matrix_of(shape, zeros_share, dtype=torch.float64, seed=0):
     return torch.tensor(values).to(dtype)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("zeros_share", [0.0, 0.5, 0.9, 1.0])
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
-def test_csr_and_its_product_are_those_of_scipy(shape, zeros_share, index_dtype):
-    matrix = matrix_of(shape, zeros_share)
-    csr, theirs = to_csr(matrix, index_dtype=index_dtype), scipy.sparse.csr_matrix(matrix.numpy())
+SIDES, SHARES = st.integers(1, 12), st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])
+
+
+@st.composite
+def matrices(draw, dtypes=(torch.float64,)):
+    """Draw a matrix of whole blocks, a block's shape (half of them are numbers), and an index's type."""
+    block = draw(st.just((1, 1)) | st.tuples(SIDES, SIDES))
+    shape = tuple(draw(SIDES) * side for side in block)
+    matrix = matrix_of(shape, draw(SHARES), draw(st.sampled_from(dtypes)), draw(st.integers(0, 999)))
+    return matrix, block, draw(st.sampled_from([torch.int32, torch.int64]))
+
+
+@repeatable(examples=100)
+@given(matrices(), st.integers(0, 5))
+def test_rows_or_blocks_and_their_product_are_those_of_scipy(drawn, right_columns):
+    require_scipys(*drawn, right_columns)
+
+
+def require_scipys(matrix, block, index_dtype, right_columns=3):
+    csr = to_csr(matrix, block=block, index_dtype=index_dtype)
+    theirs = scipy.sparse.csr_matrix(matrix.numpy())
+    if block != (1, 1):
+        theirs = scipy.sparse.bsr_matrix(matrix.numpy(), blocksize=block)
+        theirs.sort_indices()
     assert np.array_equal(csr.values, theirs.data)
     assert np.array_equal(csr.column_indices, theirs.indices)
     assert np.array_equal(csr.row_starts, theirs.indptr)
     assert csr.column_indices.dtype == csr.row_starts.dtype == index_dtype
     assert torch.equal(csr.dense(), matrix)
-    assert (csr.kept, csr.dense_bytes) == (theirs.nnz, matrix.nbytes)
-    for right in (matrix_of((shape[1],), 0, seed=1), matrix_of((shape[1], 5), 0, seed=2), torch.zeros(shape[1], 0)):
-        right = right.double()
+    assert csr.kept == len(theirs.data)
+    for shape in ((matrix.shape[1],), (matrix.shape[1], right_columns)):
+        right = matrix_of(shape, 0, seed=1)
         assert np.array_equal(csr @ right, theirs @ right.numpy())
 
 
-@pytest.mark.parametrize("block", [(4, 4), (2, 8), (12, 1), (1, 16), (12, 16)])
-@pytest.mark.parametrize("zeros_share", [0.0, 0.9, 0.99, 1.0])
-def test_blocks_and_their_product_are_those_of_scipy(block, zeros_share):
-    matrix = matrix_of((36, 48), zeros_share)
-    bsr, theirs = to_csr(matrix, block=block), scipy.sparse.bsr_matrix(matrix.numpy(), blocksize=block)
-    theirs.sort_indices()
-    assert np.array_equal(bsr.values, theirs.data)
-    assert np.array_equal(bsr.column_indices, theirs.indices)
-    assert np.array_equal(bsr.row_starts, theirs.indptr)
-    assert torch.equal(bsr.dense(), matrix)
-    right = matrix_of((48, 3), 0, seed=1)
-    assert np.array_equal(bsr @ right, theirs @ right.numpy())
-    assert np.array_equal(bsr @ right[:, 0], theirs @ right[:, 0].numpy())
-
-
 @pytest.mark.filterwarnings("ignore:Sparse (CSR|BSR) tensor support:UserWarning")
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int8])
-def test_bytes_are_those_of_pytorch_and_of_the_formulas(dtype):
-    for zeros_share, index_dtype in itertools.product((0, 0.5, 0.9, 1), (torch.int32, torch.int64)):
-        matrix, index_bytes = matrix_of((40, 24), zeros_share, dtype), index_dtype.itemsize
-        sizes = {"value_bytes": matrix.itemsize, "index_bytes": index_bytes}
-        csr, bsr = (to_csr(matrix, block=block, index_dtype=index_dtype) for block in ((1, 1), (4, 8)))
-        assert csr.stored_bytes == model_bytes("csr", 40, 24, kept=csr.kept, **sizes)
-        assert bsr.stored_bytes == model_bytes("csr", 40, 24, kept=bsr.kept, block=(4, 8), **sizes)
-        assert csr.dense_bytes == matrix.nbytes == model_bytes("dense", 40, 24, **sizes)
-        if index_dtype == torch.int64:
-            for mine, theirs in ((csr, matrix.to_sparse_csr()), (bsr, matrix.to_sparse_bsr((4, 8)))):
-                parts = (theirs.values(), theirs.col_indices(), theirs.crow_indices())
-                assert mine.stored_bytes == sum(part.nbytes for part in parts)
+@repeatable(examples=100)
+@given(matrices((torch.float16, torch.float32, torch.int8)))
+def test_bytes_are_those_of_pytorch_and_of_the_formulas(drawn):
+    matrix, block, index_dtype = drawn
+    sizes = {"value_bytes": matrix.itemsize, "index_bytes": index_dtype.itemsize}
+    csr = to_csr(matrix, block=block, index_dtype=index_dtype)
+    assert csr.stored_bytes == model_bytes("csr", *matrix.shape, kept=csr.kept, block=block, **sizes)
+    assert csr.dense_bytes == matrix.nbytes == model_bytes("dense", *matrix.shape, **sizes)
+    theirs = matrix.to_sparse_csr() if block == (1, 1) else matrix.to_sparse_bsr(block)
+    indices = theirs.col_indices().numel() + theirs.crow_indices().numel()
+    assert csr.stored_bytes == theirs.values().nbytes + index_dtype.itemsize * indices
 
 
 def test_half_of_the_weights_in_csr_take_half_as_much_again():
@@ -168,6 +169,16 @@ def test_pytorchs_own_conversion_stores_the_same(dtype):
     assert torch.equal(packed.dense(), conversions.sparse_semi_structured_to_dense_cutlass(values, reordered))
 
 
+@repeatable(examples=60)
+@given(st.integers(1, 9), st.integers(1, 9), st.data())
+def test_any_matrix_of_two_in_four_comes_back(rows, groups, data):
+    lines = data.draw(st.lists(st.sampled_from(fours().tolist()), min_size=rows * groups, max_size=rows * groups))
+    matrix = torch.tensor(lines).view(rows, 4 * groups)
+    packed = pack_2_4(matrix)
+    assert torch.equal(packed.dense(), matrix)
+    assert packed.stored_bytes == packed.values.nbytes + packed.indices.nbytes == model_bytes("2:4", *matrix.shape)
+
+
 @pytest.mark.parametrize(("dtype", "share"), [(torch.float16, 9 / 16), (torch.float32, 17 / 32), (torch.int8, 5 / 8),
                                               (torch.float8_e4m3fn, 5 / 8)])  # fmt: skip
 def test_bytes_of_two_of_four(dtype, share):
@@ -209,9 +220,9 @@ def test_on_cuda_the_same_is_stored_and_computed():
 
 @pytest.mark.parametrize(("owner", "name", "wrong", "seen_by"), [
     (_formats.Csr, "_rows", lambda csr: torch.arange(csr.kept) % (len(csr.row_starts) - 1),
-     lambda: test_csr_and_its_product_are_those_of_scipy((12, 16), 0.5, torch.int64)),
+     lambda: require_scipys(matrix_of((12, 16), 0.5), (1, 1), torch.int64)),
     (_formats, "tiled", lambda matrix, tile: matrix.reshape(-1, matrix.shape[1] // tile[1], *tile),
-     lambda: test_blocks_and_their_product_are_those_of_scipy((4, 4), 0.9)),
+     lambda: require_scipys(matrix_of((36, 48), 0.9), (4, 4), torch.int64)),
     (_formats, "_down", lambda places: places.flip(1),
      test_every_group_of_four_comes_back_and_takes_four_bits),
 ])  # fmt: skip
