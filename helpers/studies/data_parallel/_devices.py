@@ -196,7 +196,7 @@ def fastest_step_s(times_s: list[list[float]]) -> float:
     ``times_s`` has a list a rank, as ``Ranks.run`` returns it of :func:`step_times`. Lesson 05.
     """
     ranks = members("times_s", times_s, "lists of seconds, one a rank")
-    given = [numbers(f"times_s[{rank}]", times, above=0) for rank, times in enumerate(ranks)]
+    given = [numbers(f"times_s[{rank}]", times, at_least=0) for rank, times in enumerate(ranks)]
     if len({len(times) for times in given}) != 1 or not given[0]:
         raise ValueError("times_s has no times, or ranks of unlike many; give one list a rank, all of the same steps")
     return min(max(together) for together in zip(*given, strict=True))
