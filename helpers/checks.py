@@ -13,8 +13,8 @@ _short.maxother = _short.maxstring = 80
 
 
 def short(value: Any) -> str:
-    """Return ``repr(value)``, at most about 80 characters long."""
-    return _short.repr(value)
+    """Return ``repr(value)`` in one line, at most about 80 characters long."""
+    return " ".join(line.strip() for line in _short.repr(value).splitlines())
 
 
 def whole_number(name: str, value: Any, *, at_least: int = 1, at_most: int | None = None) -> int:
@@ -110,6 +110,11 @@ def boolean(name: str, value: Any, accepted: str = "give True or False") -> bool
     return bool(value)
 
 
+def random_seed(value: Any) -> int:
+    """Return ``value``, an argument of the name seed, as a whole number that every generator takes: 0 to 2**63 - 1."""
+    return whole_number("seed", value, at_least=0, at_most=2**63 - 1)
+
+
 def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
     """Return the shape ``inputs`` of a batch; raise TypeError or ValueError unless it is sizes above 0, one or more."""
     if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not inputs:
@@ -121,7 +126,11 @@ def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
 def choice(name: str, value: Any, accepted: Iterable[str]) -> Any:
     """Return ``value``, an argument of the ``name``; raise ValueError unless it is one of ``accepted``."""
     known = list(accepted)
-    if value not in known:
+    try:
+        is_known = value in known
+    except (RuntimeError, ValueError):  # an array, of which == is an array again
+        is_known = False
+    if not is_known:
         raise ValueError(f"{name}={short(value)} is not known; give one of {', '.join(map(repr, known))}")
     return value
 

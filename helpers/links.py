@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from helpers.checks import short
+from helpers.checks import number, short
 from helpers.results import Record
 
 
@@ -37,11 +37,9 @@ class Link(Record):
     def transfer_s(self, size_bytes: float) -> float:
         """Return the seconds of one message of ``size_bytes``: the latency and the bytes over the bandwidth.
 
-        Raises ValueError for a negative size. Lesson 05.
+        Raises TypeError for a size that is no number, ValueError for a negative one. Lesson 05.
         """
-        if size_bytes < 0:
-            raise ValueError(f"size_bytes must be at least 0; got {size_bytes!r}")
-        return self.latency_s + size_bytes / self.bandwidth_bytes_per_s
+        return self.latency_s + number("size_bytes", size_bytes, at_least=0) / self.bandwidth_bytes_per_s
 
 
 class PublishedLink(Record):
@@ -181,7 +179,10 @@ class Port:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)
+    try:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 # One direction each. Of PCI Express 128 of 130 bits are data; NVLink is stated for both directions together.

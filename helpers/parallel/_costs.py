@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from helpers.checks import boolean, number, whole_number
-from helpers.links import Activity, Link, Timeline, joined
+from helpers.checks import boolean, members, number, whole_number
+from helpers.links import Activity, Link, Timeline, checked_link, joined
 from helpers.parallel._collectives import Collective
 from helpers.results import Record
 
@@ -19,6 +19,8 @@ from helpers.results import Record
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20
 
 CollectiveModel = Callable[..., float]
+
+_MOST_RANKS = 10**9
 
 
 # Collectives in closed form.
@@ -39,7 +41,7 @@ def ring_reduce_scatter_s(world_size: int, size_bytes: float, *, link: Link) -> 
 
     Patarasuk and Yuan (2009). Lesson 05.
     """
-    return (whole_number("world_size", world_size) - 1) * link.transfer_s(size_bytes / world_size)
+    return _ring_pass_s(world_size, size_bytes, link)
 
 
 def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> float:
@@ -47,7 +49,12 @@ def ring_all_gather_s(world_size: int, size_bytes: float, *, link: Link) -> floa
 
     Thakur, Rabenseifner and Gropp (2005). Lesson 05.
     """
-    return (whole_number("world_size", world_size) - 1) * link.transfer_s(size_bytes / world_size)
+    return _ring_pass_s(world_size, size_bytes, link)
+
+
+def _ring_pass_s(world_size: int, size_bytes: float, link: Link) -> float:
+    ranks = whole_number("world_size", world_size, at_most=_MOST_RANKS)
+    return (ranks - 1) * checked_link("link", link).transfer_s(number("size_bytes", size_bytes, at_least=0) / ranks)
 
 
 def schedule(planned: Collective, link: Link) -> Timeline:
@@ -179,11 +186,11 @@ def ddp_step(
     for numbers that cannot be. Lesson 05.
     """
     boolean("overlap", overlap)
-    if not layers:
+    if not members("layers", layers, "LayerCost, one a layer", kind=LayerCost):
         raise ValueError("a step needs at least one layer")
-    if micro_batches < 1 or not 0 < wire_share <= 1:
-        raise ValueError(f"micro_batches must be at least 1 and wire_share above 0 and at most 1; got {micro_batches} "
-                         f"and {wire_share}")  # fmt: skip
+    micro_batches = whole_number("micro_batches", micro_batches)
+    if number("wire_share", wire_share, above=0) > 1:
+        raise ValueError(f"wire_share={wire_share:g} is more than all bytes; give a share of at most 1")
     pass_s = sum(layer.forward_s + layer.backward_s for layer in layers)
     moment_s = (micro_batches - 1) * pass_s + sum(layer.forward_s for layer in layers)
     ready_s = {}
@@ -192,9 +199,9 @@ def ddp_step(
         ready_s[place] = moment_s
     compute_s = micro_batches * pass_s
     sizes = [layer.gradient_bytes for layer in layers]
-    members = bucket_layers(sizes, bucket_bytes=bucket_bytes, first_bucket_bytes=first_bucket_bytes)
+    contents = bucket_layers(sizes, bucket_bytes=bucket_bytes, first_bucket_bytes=first_bucket_bytes)
     buckets, free_s, link_s = [], 0.0, 0.0
-    for inside in members:
+    for inside in contents:
         size_bytes = sum(sizes[place] for place in inside)
         took_s = all_reduce_s(world_size, size_bytes * wire_share, link=link)
         ready = max(ready_s[place] for place in inside)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from helpers.checks import whole_number
+from helpers.checks import one_of, whole_number
 from helpers.parallel import _collectives as collectives
 
 
@@ -19,7 +19,8 @@ def shard(batch: torch.Tensor, rank: int, *, world_size: int, sizes: Sequence[in
     ``sizes`` gives each of the ``world_size`` ranks its number of rows instead. Raises ValueError for a batch with
     fewer rows than ranks, for a rank that is not there, and for sizes that do not make up the batch.
     """
-    whole_number("rank", rank, at_least=0, at_most=world_size - 1)
+    one_of("batch", batch, torch.Tensor, "a tensor, its rows first")
+    whole_number("rank", rank, at_least=0, at_most=whole_number("world_size", world_size) - 1)
     if len(batch) < world_size:
         raise ValueError(f"a batch of {len(batch)} rows cannot give each of {world_size} ranks one: "
                          "take a larger batch or fewer ranks")  # fmt: skip

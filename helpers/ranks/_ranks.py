@@ -32,6 +32,7 @@ from helpers.ranks._pool import Pool
 
 _SETTLE_S = 0.5  # after a failure, for the others to fail as well, or to be done
 _POLL_S = 0.25
+_MOST_RANKS = 1024
 
 
 class Ranks:
@@ -54,7 +55,7 @@ class Ranks:
                 f"this is rank {worker.current_rank} of other ranks already, and a rank cannot start ranks; "
                 "start them in the notebook, and use torch.distributed.new_group for parts of them"
             )
-        self.world_size = whole_number("world_size", world_size)
+        self.world_size = whole_number("world_size", world_size, at_most=_MOST_RANKS)
         shared = max(1, torch.get_num_threads() // self.world_size)
         self.threads = shared if threads is None else whole_number("threads", threads)
         self.device = _device(device, self.world_size)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from helpers.checks import boolean, number, whole_number
+from helpers.checks import boolean, number, real, whole_number
 from helpers.results import Record, Result, cell, row_of
 from helpers.timing import _runs as runs
 
@@ -305,7 +305,7 @@ def settle(
 
 def bound_text(at_least: float | None, at_most: float | None) -> str:
     """Return the bounds of a ratio in words; raises ValueError where they are missing or in the wrong order."""
-    bounds = [bound for bound in (at_least, at_most) if bound is not None]
+    bounds = [real(name, bound) for name, bound in (("at_least", at_least), ("at_most", at_most)) if bound is not None]
     if not bounds or any(not bound > 0 for bound in bounds) or bounds != sorted(bounds):
         raise ValueError(f"at_least={at_least}, at_most={at_most}: give one or both, above 0, at_least the smaller")
     if len(bounds) == 2:
@@ -317,9 +317,10 @@ def _ratios(ratio: object) -> list[float]:
     ratios = list(ratio) if isinstance(ratio, Sequence) and not isinstance(ratio, str) else [ratio]
     if not ratios or not all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in ratios):
         raise TypeError(f"ratio must be a number (one time over another), several of them, or None; got {ratio!r}")
-    if any(map(math.isnan, ratios)):
+    found = [real("ratio", value) for value in ratios]
+    if any(map(math.isnan, found)):
         raise ValueError(f"ratio is not a number: {ratio!r}; a time of it was not measured")
-    return list(map(float, ratios))
+    return found
 
 
 def _shown(ratios: Sequence[float]) -> str:

@@ -15,12 +15,28 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import helpers
-from helpers import exercises, memory, native, plotting, profiling, recorded, results, steps, timing, units, widgets
+from helpers import (
+    exercises,
+    links,
+    memory,
+    models,
+    native,
+    parallel,
+    plotting,
+    profiling,
+    recorded,
+    results,
+    steps,
+    timing,
+    units,
+    widgets,
+)
 from helpers.studies import (
     attention,
     constant_weights,
     convolution_time,
     data_movement,
+    data_parallel,
     decoding,
     fused_bias,
     history,
@@ -28,9 +44,11 @@ from helpers.studies import (
     matrix_product,
     numbers,
     parallel_plans,
+    replicas,
     sgd_parallelism,
     simulators,
     sparsity,
+    traces,
 )
 from helpers.studies.matrix_product import error_share
 
@@ -505,6 +523,142 @@ NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
     (lambda: exercises.Checks("a", print).returns("b", 5, expected=1), TypeError, "arguments=5 is an int; give"),
 )  # fmt: skip
 def test_shapes_types_and_runs_without_end(call, kind, words):
+    refused(call, kind, words)
+
+
+WRITER = models.Decoder(8, width=8, heads=2, layers=1)
+LINK = links.Link(1e9, 1e-6)
+ROWS = nn.Sequential(nn.Linear(8, 8))
+WORK = parallel_plans.layer_work(ROWS, (4, 8), flops_per_s=1e9)
+LAYOUT = parallel_plans.Layout()
+
+
+def strategy(layers=WORK, layout=LAYOUT, link=LINK, **how):
+    return lambda: parallel_plans.strategy_step(layers, layout, link=link, **how)
+
+
+LAYERS = (parallel.LayerCost(1.0, 1.0, 8),)
+
+
+def ddp(layers=LAYERS, world_size=2, link=LINK, **how):
+    return lambda: parallel.ddp_step(layers, world_size=world_size, link=link, **how)
+
+
+def waves(**how):
+    given = {"threads": 256, "registers": 32, "shared_bytes": 1024} | how
+    return lambda: convolution_time.count_waves(SHAPE, **given)
+
+
+def channels(starts=(0,), **how):
+    given = {"bytes_each": 1024, "channels": 2, "interleave_bytes": 256, "units_in_flight": 2} | how
+    return lambda: data_movement.model_channels(starts, **given)
+
+
+@table(
+    (lambda: LINK.transfer_s(None), TypeError, "size_bytes=None is None; give a finite number, 0 or more"),
+    (lambda: links.Link(HUGE), ValueError, "bandwidth_bytes_per_s must be a number above 0"),
+    (lambda: parallel.pipeline_schedule("1f1b", ranks=2, microbatches=HUGE), ValueError, "forward passes; give fewer"),
+    (lambda: parallel.shard(None, 0, world_size=2), TypeError, "batch=None is None; give a tensor"),
+    (lambda: parallel.shard(ONES, 0, world_size=None), TypeError, "world_size=None is None; give a whole number"),
+    (ddp("no"), TypeError, "layers='no' is text, as str; give a list of LayerCost"),
+    (ddp([1.0]), TypeError, "layers[0]=1.0 is a float; give a list of LayerCost"),
+    (ddp(world_size=HUGE), ValueError, "is too large; give a whole number, 1 to 1,000,000,000"),
+    (ddp(link=1e9), TypeError, "link is a helpers.links.Link(bandwidth_bytes_per_s, latency_s), not 1000000000.0"),
+    (ddp(micro_batches="2"), TypeError, "micro_batches='2' is text"),
+    (ddp(wire_share=1.5), ValueError, "wire_share=1.5 is more than all bytes"),
+    (strategy(None), TypeError, "layers=None is None; give a list of LayerWork, as layer_work() returns it"),
+    (strategy(layout=2), TypeError, "layout=2 is an int; give a Layout, such as Layout(data=2)"),
+    (strategy(link=None), TypeError, "link is a helpers.links.Link(bandwidth_bytes_per_s, latency_s), not None"),
+    (strategy(microbatches=HUGE), ValueError, "forward passes; give fewer"),
+    (lambda: parallel_plans.strategy_traffic(WORK, None), TypeError, "layout=None is None; give a Layout"),
+    (lambda: parallel_plans.count_footprint(ROWS, "dp"), TypeError, "layout='dp' is text, as str; give a Layout"),
+    (lambda: parallel_plans.count_footprint(None, LAYOUT), TypeError, "net=None is None; give an nn.Sequential"),
+    (lambda: parallel_plans.estimate_footprint(ROWS, 1, inputs=(4, 8)), TypeError, "layout=1 is an int; give a Layout"),
+    (
+        lambda: parallel_plans.choose(ROWS, HUGE, LINK, 10**6, inputs=(4, 8), flops_per_s=1e9),
+        ValueError,
+        "is too large; give a whole number, 1 to 1,000,000",
+    ),
+    (lambda: timing.claim("a", 2.0, at_least="1"), TypeError, "at_least='1' is text, as str; give a number"),
+    (lambda: timing.claim("a", HUGE, at_least=1), ValueError, "is too large; give a number"),
+    (lambda: decoding.stored_bytes(decoding.CONFIGS["Llama 2 7B"], bits=ONES), ValueError, "is not known; give one of"),
+    (lambda: decoding.count_step(decoding.CONFIGS["Llama 2 7B"], bits="8"), ValueError, "bits='8' is not known"),
+    (lambda: decoding.NGram(None, 2, vocabulary=4), TypeError, "text=None is None; give a list of tokens"),
+    (lambda: decoding.speculate(None, print, [0], 1), TypeError, "model=None is None; give a helpers.models.Decoder"),
+    (lambda: decoding.speculate(WRITER, None, [0], 1), TypeError, "draft=None is None; give a function"),
+    (lambda: decoding.generate(WRITER, [0], 1, seed="x"), TypeError, "seed='x' is text, as str; give a whole number"),
+    (lambda: fused_bias.traffic("separate", None), TypeError, "shape=None is None; give a list of sizes, (N, C, ...)"),
+    (lambda: fused_bias.traffic("separate", (1, "2")), TypeError, "shape[1]='2' is text"),
+    (lambda: fused_bias.traffic("separate", (4,)), ValueError, "of two sizes or more; got (4,)"),
+    (lambda: constant_weights.error_bound(NET, heads(2, 23), precision=[]), ValueError, "precision=[] is not known"),
+    (lambda: constant_weights.pruned(None, 0.5), TypeError, "network=None is None; give a network of constants"),
+    (lambda: constant_weights.pruned(NET, HUGE), ValueError, "is a number from 0 to 1"),
+    (lambda: convolution_time.random_split([SHAPE] * 8, seed=[]), TypeError, "seed=[] is a list; give a whole number"),
+    (waves(threads=HUGE), ValueError, "a block needs more registers than a multiprocessor"),
+    (lambda: history.doubling_time(None), TypeError, "series=None is None; give a series, such as training_compute()"),
+    (
+        lambda: history.doubling_time(history.training_compute(), confidence="95 %"),
+        TypeError,
+        "confidence='95 %' is text",
+    ),
+    (lambda: next(input_pipeline.copy_ahead([], None)), ValueError, "device='None' cannot be fed here"),
+    (lambda: next(input_pipeline.copy_ahead(None, "cpu")), TypeError, "loader=None is None; give batches"),
+    (
+        lambda: input_pipeline.simulate_run_s(9.0, 1.0, save_s=1.0, mtbf_s=9.0, seed=[1, "a"]),
+        TypeError,
+        "seed=[1, 'a'] is a list",
+    ),
+    (lambda: input_pipeline.simulate_feeding(None, 1.0), TypeError, "produce_s=None is None; give a list of numbers"),
+    (lambda: input_pipeline.simulate_feeding(1.0, 1.0, steps=HUGE), ValueError, "1 to 1,000,000"),
+    (lambda: input_pipeline.simulate_feeding(1.0, 1.0, steps=3, workers=HUGE), ValueError, "0 to 1,000,000"),
+    (lambda: replicas.make_problem(HUGE), ValueError, "is too large; give a whole number, 0 to"),
+    (lambda: replicas.train(None, replicas=1, steps=HUGE), ValueError, "1 to 1,000,000"),
+    (lambda: sgd_parallelism.stability_limit(HUGE), ValueError, "0 to 10,000,000"),
+    (lambda: sgd_parallelism.growth_factor(0.1, delay=10**6), ValueError, "0 to 1,000"),
+    (
+        lambda: sgd_parallelism.descend_quadratic(1.0, rate=0.1, delay=0, steps=HUGE),
+        ValueError,
+        "1 to 10,000,000",
+    ),
+    (
+        lambda: sgd_parallelism.descend_quadratic(1.0, rate=0.1, delay=0, steps=1, start=None),
+        TypeError,
+        "start=None is None",
+    ),
+    (lambda: sgd_parallelism.stack_weights([1, 2]), TypeError, "models[0]=1 is an int; give a list of models"),
+    (lambda: sgd_parallelism.stack_weights([]), ValueError, "models is empty"),
+    (lambda: sgd_parallelism.largest_difference(None, []), TypeError, "models=None is None; give a list of models"),
+    (lambda: sgd_parallelism.largest_difference([ROWS], []), ValueError, "the two lists do not correspond"),
+    (lambda: sgd_parallelism.largest_difference([nn.ReLU()], [nn.ReLU()]), ValueError, "no weights to compare"),
+    (lambda: sgd_parallelism.least_squares(HUGE), ValueError, "is too large"),
+    (lambda: simulators.sequential(4, start=HUGE), ValueError, "is too large"),
+    (lambda: simulators.pointer_chase(1024, seed="x"), TypeError, "seed='x' is text"),
+    (
+        lambda: simulators.simulate_latency([simulators.CacheLevel(1024)], [1e-9, "a"], [512]),
+        TypeError,
+        "latencies_s[1]='a' is text",
+    ),
+    (lambda: data_movement.revolution_s("fast"), TypeError, "revolutions_per_minute='fast' is text"),
+    (lambda: data_movement.ring_bytes(None, 1e12), TypeError, "radius_m=None is None; give a finite number above 0"),
+    (lambda: data_movement.shortest_round_trip_s(None), TypeError, "distance_m=None is None"),
+    (lambda: data_movement.shortest_round_trip_s(1.0, refractive_index=0.5), ValueError, "refractive_index=0.5"),
+    (lambda: data_movement.count_faults(None), TypeError, "function=None is None; give a function without arguments"),
+    (channels(None), TypeError, "starts=None is None; give a list of addresses"),
+    (channels(channels="2"), TypeError, "channels='2' is text"),
+    (channels(bytes_each=HUGE), ValueError, "give fewer bytes, or larger units"),
+    (lambda: data_movement.packet_overhead(100, []), ValueError, "protocol=[] is not known; give one of 'UDP', 'TCP'"),
+    (lambda: data_movement.lines_touched("8"), TypeError, "elements='8' is text"),
+    (lambda: data_movement.lines_touched(8, stride=2**40), ValueError, "stride=1099511627776 is too large"),
+    (lambda: traces.run_queue([1.0], launch_us=1.0, waits=None), TypeError, "waits=None is None; give a list"),
+    (lambda: traces.idle_share("trace"), TypeError, "kernels='trace' is text, as str; give a list of kernels"),
+    (lambda: attention.stream(HUGE * 16, 16, order="row by row", rows=16, columns=16), ValueError, "give at most"),
+    (lambda: attention.saved_bytes(torch.relu, [1.0]), TypeError, "tensors[0]=[1.0] is a list; give a tensor"),
+    (lambda: attention.saved_bytes(torch.relu, BYTES), TypeError, "holds torch.uint8, which has no gradient"),
+    (lambda: data_parallel.fastest_step_s(None), TypeError, "times_s=None is None; give a list of lists of seconds"),
+    (lambda: data_parallel.fastest_step_s([[1.0], [1.0, 2.0]]), ValueError, "one list a rank, all of the same steps"),
+    (lambda: helpers.Ranks(HUGE), ValueError, "is too large; give a whole number, 1 to 1,024"),
+)  # fmt: skip
+def test_what_lessons_call(call, kind, words):
     refused(call, kind, words)
 
 

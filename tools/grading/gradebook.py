@@ -265,7 +265,7 @@ def with_marks(
             continue
         one = by_cell.get(mark.get("grade_id", ""))
         if not mark.get("locked"):
-            cell.source = outputs.cut(cell.source, _MOST_OF_A_CELL)
+            cell.source = outputs.cut_code(cell.source, _MOST_OF_A_CELL)
         cell.outputs, cell.execution_count = [], None
         if one is not None:
             said = nbformat.v4.new_output("stream", name="stdout", text=_shown(one, marks.problem))

@@ -12,7 +12,6 @@ import functools
 import html
 import re
 import struct
-from html.parser import HTMLParser
 from typing import Any
 
 import nbformat
@@ -25,13 +24,13 @@ MOST_CHARACTERS = 5_000  # of printed text, or of a value shown as text
 MOST_OF_A_TABLE = 100_000  # characters of its HTML
 LARGEST_PICTURE_BYTES = 400_000
 LARGEST_PICTURE_PIXELS = 4_000_000  # a browser unpacks each of them
+_LONGEST_BLANK, _LONGEST_LINE = 200, 1_000  # characters of a source that are shown
 _PNG = b"\x89PNG\r\n\x1a\n"
 _ROWS = ("table", "thead", "tbody", "tr", "th", "td")
-_OVER = {"tr": ("tr",), "td": ("td", "th"), "th": ("td", "th"), "thead": ("tbody",), "tbody": ("thead", "tbody")}
+_CELLS, _PARTS = ("td", "th"), ("thead", "tbody")
+_OVER = {"tr": ("tr",), "td": _CELLS, "th": _CELLS, "thead": _PARTS, "tbody": _PARTS}
+_ELEMENT = re.compile(r"<(/?)([A-Za-z][^\s/<>]*+)[^<>]*+>")  # it takes nothing back, and ends before the next "<"
 _SILENT = ("style", "script", "template", "title")
-# What begins no whole tag is text: of such a thing html.parser raises AssertionError (<![x[), and many that never end
-# take it the square of their number.
-_NO_TAG = re.compile(r"<(?![a-zA-Z/][^<>]*>|!--[^<>]*-->)")
 _UNPRINTABLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 _TURNING = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # of Unicode's bidi algorithm
 _UNPRINTABLE |= dict.fromkeys((*range(0x80, 0xA0), *_TURNING), 0xFFFD)
@@ -85,51 +84,63 @@ def _picture(encoded: str) -> str:
     return base64.b64encode(picture).decode("ascii") if width * height <= LARGEST_PICTURE_PIXELS else ""
 
 
-class _Table(HTMLParser):
-    """Reads the rows of tables: of each element its name, of each cell its text, and nothing else."""
+class _Rows:
+    """The rows of tables as HTML of our own: of each element its name, of each cell its text, and nothing else."""
 
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
         self.parts: list[str] = []
         self._open: list[str] = []
-        self._silent = ""
 
-    def handle_starttag(self, tag: str, _attributes: object) -> None:
-        if tag in _SILENT:
-            self._silent = tag
-        elif tag in _ROWS and (tag == "table") != ("table" in self._open):
+    def start(self, tag: str) -> None:
+        """Open an element of a table, and close before what may not hold it."""
+        if (tag == "table") != ("table" in self._open):
             for over in _OVER.get(tag, ()):
-                self.handle_endtag(over)
+                self.end(over)
             self._open.append(tag)
             self.parts.append(f"<{tag}>")
 
-    def handle_endtag(self, tag: str) -> None:
-        if tag == self._silent:
-            self._silent = ""
+    def end(self, tag: str) -> None:
+        """Close an element, and what is open in it."""
         while tag in self._open:
             last = self._open.pop()
             self.parts.append(f"</{last}>")
             if last == tag:
                 break
 
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] in ("th", "td") and not self._silent:
-            self.parts.append(html.escape(printable(data)))
-
-    def close(self) -> None:
-        super().close()
-        while self._open:
-            self.parts.append(f"</{self._open.pop()}>")
+    def text(self, text: str) -> None:
+        """Add what a cell says; outside of the cells nothing is kept."""
+        if self._open and self._open[-1] in _CELLS:
+            self.parts.append(html.escape(printable(html.unescape(text))))
 
 
 def table(text: str) -> str:
-    """Return the tables in HTML as HTML of our own, without an attribute; "" where there is none."""
+    """Return the tables in HTML as HTML of our own, without an attribute; "" where there is none.
+
+    It takes as long as the text is: Python's own parser of HTML takes the square, so that a student's 100,000
+    characters hold up a class for minutes.
+    """
     if len(text) > MOST_OF_A_TABLE:
         return ""
-    reader = _Table()
-    reader.feed(_NO_TAG.sub("&lt;", text))
-    reader.close()
-    return "".join(reader.parts)
+    rows, silent = _Rows(), ""
+    pieces = _ELEMENT.split(_without_comments(text))
+    for said, ends, name in zip(pieces[::3], [*pieces[1::3], ""], [*pieces[2::3], ""], strict=True):
+        if not silent:
+            rows.text(said)
+        tag = name.lower()
+        if tag in _SILENT:
+            silent = "" if ends and tag == silent else silent or tag
+        elif tag in _ROWS and not silent:
+            (rows.end if ends else rows.start)(tag)
+    rows.end("table")
+    return "".join(rows.parts)
+
+
+def _without_comments(text: str) -> str:
+    kept, at = [], 0
+    while (begin := text.find("<!--", at)) >= 0 and (end := text.find("-->", begin + 4)) >= 0:
+        kept.append(text[at:begin])
+        at = end + 3
+    return "".join([*kept, text[at:]])
 
 
 @functools.cache
@@ -157,5 +168,14 @@ def cut(source: str, most: int) -> str:
 
     To colour Python takes the square of a run of blank lines.
     """
-    short = re.sub(r"\s{400,}", lambda one: f"\n# [{len(one[0])} blanks]\n", source)
+    short = re.sub(rf"\s{{{_LONGEST_BLANK},}}", lambda one: f"\n# [{len(one[0])} blanks]\n", source)
     return printable(short if len(short) <= most else f"{short[:most]}\n# [{len(short) - most:,} characters more]")
+
+
+def cut_code(source: str, most: int) -> str:
+    """Return Python as :func:`cut` does, without the ends of long lines: to colour it takes the square of a line."""
+    return re.sub(
+        rf"[^\n]{{{_LONGEST_LINE + 1},}}",
+        lambda one: f"{one[0][:_LONGEST_LINE]}  # [{len(one[0]) - _LONGEST_LINE:,} characters more]",
+        cut(source, most),
+    )

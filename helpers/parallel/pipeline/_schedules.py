@@ -17,13 +17,14 @@ from dataclasses import field, replace
 from itertools import chain, zip_longest
 from numbers import Real
 
-from helpers.checks import choice, number, numbers, whole_number
+from helpers.checks import choice, number, numbers, short, whole_number
 from helpers.links import Activity, Timeline
 from helpers.results import Record
 
 FORWARD, BACKWARD, BACKWARD_WEIGHT = "forward", "backward", "backward-weight"
 
 Step = tuple[str, int, int]  # kind, stage, microbatch
+_MOST_PASSES = 10**6  # forward passes of a schedule, which take seconds to arrange
 
 
 def rank_order(name: str, *, rank: int, ranks: int, microbatches: int, chunks: int = 1) -> list[Step]:
@@ -44,6 +45,9 @@ def check(name: str, *, ranks: int, microbatches: int, chunks: int) -> None:
     choice("schedule", name, _ORDERS)
     for what, count in (("ranks", ranks), ("microbatches", microbatches), ("chunks", chunks)):
         whole_number(what, count)
+    if ranks * microbatches * chunks > _MOST_PASSES:
+        raise ValueError(f"{short(ranks)} ranks, {short(microbatches)} microbatches and {short(chunks)} chunks make "
+                         f"more than {_MOST_PASSES:,} forward passes; give fewer")  # fmt: skip
     if name == "interleaved" and chunks < 2:
         raise ValueError("interleaved gives every rank several stages: give chunks=2 or more, or take '1f1b'")
     if name != "interleaved" and chunks != 1:

@@ -47,6 +47,10 @@ def in_tiles(
 def saved_bytes(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> int:
     """Return the bytes that autograd keeps for backward of ``function(*tensors)``, each storage once. Lesson 21."""
     one_of("function", function, Callable, "a function of tensors, such as nn.functional.scaled_dot_product_attention")
+    for place, tensor in enumerate(tensors):
+        one_of(f"tensors[{place}]", tensor, torch.Tensor, "a tensor for each argument of the function")
+        if not tensor.is_floating_point():
+            raise TypeError(f"tensors[{place}] holds {tensor.dtype}, which has no gradient; give floats")
     kept = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from helpers.studies.simulators import AddressStream, CacheLevel, join_streams, 
 ORDERS = ("row by row", "products in tiles", "queries outside", "keys outside")
 _NUMBER, _LINE = 4, 64  # bytes of a float32, and of a cache line
 _MOST_TILES = 10**7
+_MOST_TOKENS = 2**20
 
 
 class Moved(Record):
@@ -60,6 +61,9 @@ def stream(tokens: int, width: int, *, order: str, rows: int = 64, columns: int 
     if whole_number("width", width) * _NUMBER % _LINE or tokens * _NUMBER % _LINE:
         raise ValueError(f"{tokens} tokens of width {width} are not whole lines of {_LINE} bytes; give multiples of "
                          f"{_LINE // _NUMBER}")  # fmt: skip
+    if tokens > _MOST_TOKENS or width > _MOST_TOKENS:
+        raise ValueError(f"{short(tokens)} tokens of width {short(width)} are too many to list; give at most "
+                         f"{_MOST_TOKENS:,}")  # fmt: skip
     touches = _Touches(tokens, width)
     if order in ORDERS[2:]:
         parts = touches.without_table(order, rows, columns)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.checks import members, one_of, whole_number
+from helpers.checks import choice, members, one_of, random_seed, whole_number
 
 ACTIVATIONS = ("identity", "relu", "tanh", "sigmoid", "softmax")
 
@@ -28,6 +28,7 @@ _ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11}
 _HALF_SMALLEST = {"fp32": 2.0**-150, "fp16": 2.0**-25}  # the largest error of rounding a denormal number
 _EVALUATION = 16  # roundings allowed to an activation: exp, a division, what is between
 _STEEPEST = {"identity": 1.0, "relu": 1.0, "tanh": 1.0, "sigmoid": 0.25}
+_A_NETWORK = "a network of constants, such as standard_network()"
 _ACCEPTED = "a chain of nn.Linear, each followed by nothing or by one of ReLU, Tanh, Sigmoid and Softmax over dim=-1"
 
 
@@ -283,9 +284,10 @@ def pruned(network: Network, share: float) -> Network:
     ``share`` is from 0 to 1; a layer of n weights loses round(share n), zeros among them counted, and keeps its biases.
     Of equal weights the earlier ones go. Raises ValueError for another share. Lesson 17.
     """
+    one_of("network", network, Network, _A_NETWORK)
     try:
         removed = float(share)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         removed = float("nan")
     if not 0 <= removed <= 1:
         raise ValueError(
@@ -323,7 +325,7 @@ def random_network(widths: tuple[int, ...], activations: tuple[str, ...], *, see
         raise ValueError(
             f"{len(activations)} activations need {len(activations) + 1} widths of at least 1, not {widths}"
         )
-    random = np.random.default_rng(whole_number("seed", seed, at_least=0))
+    random = np.random.default_rng(random_seed(seed))
     layers = []
     for (inputs, outputs), activation in zip(itertools.pairwise(widths), activations, strict=True):
         bound = inputs**-0.5
@@ -353,8 +355,7 @@ def error_bound(network: Network, inputs: torch.Tensor, *, precision: str = "fp3
     for float16 at 65,504. Raises ValueError for another precision and for inputs of another shape. Lesson 17.
     """
     _require_rows(network, inputs)
-    if precision not in _ROUNDOFF:
-        raise ValueError(f"precision is one of {', '.join(_ROUNDOFF)}, not {precision!r:.40}")
+    choice("precision", precision, _ROUNDOFF)
     roundoff, smallest = _ROUNDOFF[precision], _HALF_SMALLEST[precision]
     values = inputs.detach().cpu().double()
     errors = torch.zeros_like(values) if precision == "fp32" else values.abs() * roundoff + smallest
@@ -364,7 +365,7 @@ def error_bound(network: Network, inputs: torch.Tensor, *, precision: str = "fp3
 
 
 def _require_rows(network: Network, inputs: torch.Tensor) -> None:
-    one_of("network", network, Network, "a network of constants, such as standard_network()")
+    one_of("network", network, Network, _A_NETWORK)
     one_of("inputs", inputs, torch.Tensor, "a tensor of shape (N, inputs)")
     expected = network.layers[0].inputs
     if inputs.dim() != 2 or inputs.shape[1] != expected:

@@ -8,7 +8,7 @@ from dataclasses import field
 
 import numpy as np
 
-from helpers.checks import named, number, numbers
+from helpers.checks import named, number, numbers, random_seed
 from helpers.results import Record
 from helpers.studies.convolution_time._shapes import ConvolutionShape, shapes_of
 
@@ -88,7 +88,7 @@ def random_split(shapes: Sequence[ConvolutionShape], *, test_share: float = 0.3,
     count = round(number("test_share", test_share, above=0) * len(given))
     if not 0 < count < len(given):
         raise ValueError(f"test_share={test_share} puts {count} of {len(given)} shapes aside; leave some on both sides")
-    places = random.Random(seed).sample(range(len(given)), len(given))
+    places = random.Random(random_seed(seed)).sample(range(len(given)), len(given))
     train, test = sorted(places[count:]), sorted(places[:count])
     return Split(f"{count} at random", _leaked(given, train, test), train, test)
 

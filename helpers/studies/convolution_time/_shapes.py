@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from helpers import steps
-from helpers.checks import members, one_of, whole_number
+from helpers.checks import members, one_of, random_seed, whole_number
 from helpers.results import Record
 from helpers.units import flops_from_macs
 
@@ -203,7 +203,7 @@ def random_shapes(count: int, *, seed: int = 0) -> list[ConvolutionShape]:
     or 2, padding so that stride 1 keeps the size. Raises TypeError or ValueError for no whole number.
     """
     count = whole_number("count", count, at_most=10_000)
-    draw = random.Random(whole_number("seed", seed, at_least=0))
+    draw = random.Random(random_seed(seed))
 
     def between(low: int, high: int) -> int:
         return round(math.exp(draw.uniform(math.log(low), math.log(high))))

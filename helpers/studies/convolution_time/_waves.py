@@ -6,8 +6,6 @@ Programming Guide, table of technical specifications by compute capability, for 
 
 from __future__ import annotations
 
-import math
-
 from helpers.checks import one_of, whole_number
 from helpers.results import Record
 from helpers.studies.convolution_time._shapes import ConvolutionShape, one_shape
@@ -52,8 +50,8 @@ def count_blocks(shape: ConvolutionShape, *, tile_positions: int = 128, tile_cha
     The defaults are those of the kernel in SEER's script.
     """
     one_shape(shape)
-    rows = math.ceil(shape.positions / whole_number("tile_positions", tile_positions))
-    return rows * math.ceil(shape.out_channels / whole_number("tile_channels", tile_channels))
+    rows = -(-shape.positions // whole_number("tile_positions", tile_positions))
+    return rows * -(-shape.out_channels // whole_number("tile_channels", tile_channels))
 
 
 def count_waves(
@@ -77,9 +75,9 @@ def count_waves(
     Lesson 20.
     """
     one_of("gpu", gpu, BlockCapacity, "a Gpu")
-    warps = math.ceil(whole_number("threads", threads) / WARP_THREADS)
+    warps = -(-whole_number("threads", threads) // WARP_THREADS)
     warp_registers = WARP_THREADS * whole_number("registers", registers)
-    block_registers = warps * math.ceil(warp_registers / _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
+    block_registers = warps * -(-warp_registers // _REGISTERS_AT_ONCE) * _REGISTERS_AT_ONCE
     shared = whole_number("shared_bytes", shared_bytes, at_least=0)
     fitting = {
         "blocks": gpu.blocks,
@@ -94,7 +92,7 @@ def count_waves(
                          f"{gpu.threads:,} threads")  # fmt: skip
     blocks = count_blocks(shape, tile_positions=tile_positions, tile_channels=tile_channels)
     resident = fitting[limited_by] * gpu.multiprocessors
-    waves = math.ceil(blocks / resident)
+    waves = -(-blocks // resident)
     return Waves(
         blocks=blocks,
         blocks_per_multiprocessor=fitting[limited_by],

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
+from helpers.checks import members, short, whole_number
 from helpers.hardware._card import MachineCard
 from helpers.hardware._machine import machine_card
 from helpers.results import Record
@@ -22,7 +23,7 @@ from helpers.timing import compare
 CHUNK_BYTES = 4096
 BLOCKS, TURNS = "blocks", "turns"
 
-_MOST_THREADS = 64
+_MOST_THREADS, _MOST_UNITS = 64, 10**8
 _PRECISION = 0.1
 
 
@@ -93,9 +94,16 @@ def model_channels(
     Raises ValueError for no thread, a size below 1, or a start that is not a multiple of ``interleave_bytes``.
     Lesson 01.
     """
-    if not starts or min(bytes_each, units_in_flight, interleave_bytes) < 1:
-        raise ValueError(f"{len(starts)} threads, bytes_each={bytes_each}, units_in_flight={units_in_flight}, "
-                         f"interleave_bytes={interleave_bytes}: give at least one of each")  # fmt: skip
+    starts = [whole_number(f"starts[{place}]", start, at_least=0)
+              for place, start in enumerate(members("starts", starts, "addresses"))]  # fmt: skip
+    if not starts:
+        raise ValueError("starts is empty; give the address at which each thread starts")
+    for name, value in (("bytes_each", bytes_each), ("units_in_flight", units_in_flight),
+                        ("interleave_bytes", interleave_bytes), ("channels", channels)):  # fmt: skip
+        whole_number(name, value)
+    if bytes_each // interleave_bytes * len(starts) > _MOST_UNITS:
+        raise ValueError(f"bytes_each={short(bytes_each)} are more than {_MOST_UNITS:,} units of all threads together; "
+                         "give fewer bytes, or larger units")  # fmt: skip
     if any(start % interleave_bytes for start in starts):
         raise ValueError(f"each thread must start at a multiple of the unit of {interleave_bytes:,} bytes")
     each = -(-bytes_each // interleave_bytes)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from helpers.checks import number
 from helpers.results import Record
 
 BLOCK_BYTES = 4096
@@ -143,9 +144,7 @@ def revolution_s(revolutions_per_minute: float) -> float:
 
     ``revolution_s(10_000)`` is 6 ms. Raises ValueError for no positive speed. Lesson 01.
     """
-    if not revolutions_per_minute > 0:
-        raise ValueError(f"revolutions_per_minute is {revolutions_per_minute}; give a number above 0")
-    return 60 / revolutions_per_minute
+    return 60 / number("revolutions_per_minute", revolutions_per_minute, above=0)
 
 
 def ring_bytes(radius_m: float, bits_per_square_inch: float, *, bits_per_track_width: float = 1.0) -> float:
@@ -157,8 +156,7 @@ def ring_bytes(radius_m: float, bits_per_square_inch: float, *, bits_per_track_w
     """
     for name, value in (("radius_m", radius_m), ("bits_per_square_inch", bits_per_square_inch),
                         ("bits_per_track_width", bits_per_track_width)):  # fmt: skip
-        if not value > 0:
-            raise ValueError(f"{name} is {value}; give a number above 0")
+        number(name, value, above=0)
     bits_per_inch = math.sqrt(bits_per_square_inch * bits_per_track_width)
     return 2 * math.pi * radius_m / _M_PER_INCH * bits_per_inch / 8
 

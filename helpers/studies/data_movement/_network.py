@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from helpers.checks import choice, number
 from helpers.results import Record, row_of
 from helpers.timing import Comparison, compare
 
@@ -103,8 +104,8 @@ def packet_overhead(
     Raises ValueError for another protocol or IP version, a payload below 1 (for UDP over 65,507) or no whole number,
     options outside TCP's 0 to 40 bytes, or an MTU too small. Lesson 01.
     """
-    if protocol not in TRANSPORT_HEADER_BYTES or ip_version not in IP_HEADER_BYTES:
-        raise ValueError(f"protocol={protocol!r}, ip_version={ip_version!r}: give 'UDP' or 'TCP', and 4 or 6")
+    choice("protocol", protocol, TRANSPORT_HEADER_BYTES)
+    choice("ip_version", ip_version, IP_HEADER_BYTES)
     transport, ip = TRANSPORT_HEADER_BYTES[protocol] + option_bytes, IP_HEADER_BYTES[ip_version]
     if not _is_whole(payload_bytes) or (protocol == "UDP" and payload_bytes > _LARGEST_UDP_BYTES):
         raise ValueError(f"payload_bytes is {payload_bytes!r}; give a whole number of at least 1, for UDP at most "
@@ -187,10 +188,9 @@ def shortest_round_trip_s(distance_m: float, *, refractive_index: float = 1.0) -
     No packet is faster: 10,000 km take at least 66.7 ms. In a fibre the group index counts
     (``FIBRE_REFRACTIVE_INDEX``). Raises ValueError for a distance that is not above 0 or an index below 1. Lesson 01.
     """
-    if not distance_m > 0 or not refractive_index >= 1:
-        raise ValueError(f"distance_m={distance_m}, refractive_index={refractive_index}: give a distance above 0 and "
-                         "an index of at least 1")  # fmt: skip
-    return 2 * distance_m * refractive_index / LIGHT_M_PER_S
+    distance_m = number("distance_m", distance_m, above=0)
+    index = number("refractive_index", refractive_index, at_least=1)
+    return 2 * distance_m * index / LIGHT_M_PER_S
 
 
 @contextlib.contextmanager

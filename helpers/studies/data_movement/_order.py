@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from helpers.checks import whole_number
 from helpers.hardware._card import MachineCard
 from helpers.hardware._machine import machine_card
 from helpers.native import MissingToolError, NativeError, compile_cpp, read_source
@@ -27,6 +28,7 @@ STRIDES = (1, 2, 4, 8, 16, 32, 64)
 
 _LEAST_BYTES, _MOST_BYTES = 64 * 2**20, 256 * 2**20
 _USUAL_LINE_BYTES, _PAGE_BYTES = 64, 4096
+_LARGEST = 2**20  # of a line, an element and a stride, whose products fit into 64 bits
 # Knuth and Lewis: a full period modulo every power of two (Press et al., Numerical Recipes, section 7.1).
 _SHUFFLE = (1_664_525, 1_013_904_223)
 _IN_SEQUENCE = (1, 1)
@@ -97,12 +99,12 @@ def lines_touched(
     a line ``line_bytes`` (64) unless given. ``stride`` may be negative (then they end at the offset). Raises ValueError
     for a count or size below 1, a stride of 0 or a negative offset. Lesson 01.
     """
-    for name, value in (("elements", elements), ("element_bytes", element_bytes), ("line_bytes", line_bytes)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; give a whole number of at least 1")
-    if stride == 0 or offset_bytes < 0:
-        raise ValueError(f"stride={stride}, offset_bytes={offset_bytes}: give a stride that is not 0 and an offset of "
-                         "at least 0")  # fmt: skip
+    whole_number("elements", elements)
+    for name, value in (("element_bytes", element_bytes), ("line_bytes", line_bytes)):
+        whole_number(name, value, at_most=_LARGEST)
+    whole_number("offset_bytes", offset_bytes, at_least=0, at_most=_LARGEST**2)
+    if whole_number("stride", stride, at_least=-_LARGEST, at_most=_LARGEST) == 0:
+        raise ValueError("stride=0 stays at one element; give another stride")
     step_bytes = abs(stride) * element_bytes
     # After so many elements the places stand within their lines as before, so each further round adds as many lines.
     around = line_bytes // math.gcd(line_bytes, step_bytes)

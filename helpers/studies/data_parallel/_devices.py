@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from helpers.checks import number, whole_number
+from helpers.checks import members, number, numbers, whole_number
 from helpers.links import Link, Recorder, sleep_until
 from helpers.parallel import _costs as costs
 
@@ -195,4 +195,8 @@ def fastest_step_s(times_s: list[list[float]]) -> float:
 
     ``times_s`` has a list a rank, as ``Ranks.run`` returns it of :func:`step_times`. Lesson 05.
     """
-    return min(max(together) for together in zip(*times_s, strict=True))
+    ranks = members("times_s", times_s, "lists of seconds, one a rank")
+    given = [numbers(f"times_s[{rank}]", times, at_least=0) for rank, times in enumerate(ranks)]
+    if len({len(times) for times in given}) != 1 or not given[0]:
+        raise ValueError("times_s has no times, or ranks of unlike many; give one list a rank, all of the same steps")
+    return min(max(together) for together in zip(*given, strict=True))

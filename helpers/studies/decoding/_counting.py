@@ -145,6 +145,7 @@ def count_step(
     """
     one_of("config", config, Config, _A_CONFIG)
     batch, tokens = whole_number("batch", batch), whole_number("tokens", tokens, at_least=0)
+    bits = choice("bits", bits, _BITS)
     number_bytes = max(2, bits // 8) if cache_number_bytes is None else whole_number("bytes", cache_number_bytes)
     macs = config.layers * config.block_weights + config.table_weights + 2 * config.layers * config.width * tokens
     return StepCount(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from helpers.checks import boolean, number, one_of, whole_number
+from helpers.checks import boolean, members, number, one_of, random_seed, whole_number
 from helpers.models import Decoder
 from helpers.results import Record
 
@@ -45,8 +45,8 @@ def generate(
     one_of("model", model, Decoder, "a helpers.models.Decoder")
     boolean("cached", cached)
     count, temperature = whole_number("count", count), number("temperature", temperature, at_least=0)
-    generator = torch.Generator().manual_seed(seed)
-    text, cache, through = _text(prompt), model.new_cache() if cached else None, 0
+    generator = torch.Generator().manual_seed(random_seed(seed))
+    text, cache, through = _text("prompt", prompt), model.new_cache() if cached else None, 0
     with torch.inference_mode():
         for step in range(count):
             start = len(text) - 1 if cached and step else 0
@@ -86,9 +86,13 @@ def speculate(
     model itself: in place of that one, or after the last. At ``temperature`` 0 the target is sure of one token;
     ``seed`` decides what is drawn. At the end of the text fewer tokens are guessed. Lesson 22.
     """
+    one_of("model", model, Decoder, "a helpers.models.Decoder")
+    for name, given in (("draft", draft), ("verify", verify)):
+        one_of(name, given, Callable, "a function of distributions, as the lesson's NGram and verify are")
     count, ahead = whole_number("count", count), whole_number("ahead", ahead, at_least=0)
-    temperature, generator = number("temperature", temperature, at_least=0), torch.Generator().manual_seed(seed)
-    text, cache, known = _text(prompt), model.new_cache(), 0  # known: tokens whose keys are in the cache
+    temperature = number("temperature", temperature, at_least=0)
+    generator = torch.Generator().manual_seed(random_seed(seed))
+    text, cache, known = _text("prompt", prompt), model.new_cache(), 0  # known: tokens whose keys are in the cache
     end, through, written, guessed, kept = len(text) + count, 0, [], 0, 0
     with torch.inference_mode():
         while len(text) < end:
@@ -132,7 +136,7 @@ class NGram:
     def __init__(self, text: Sequence[int], order: int, *, vocabulary: int) -> None:
         self.order, self.vocabulary = whole_number("order", order), whole_number("vocabulary", vocabulary)
         self._counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
-        text = _text(text)
+        text = _text("text", text)
         for last, token in enumerate(text):
             for length in range(min(self.order, last + 1)):
                 self._counts[tuple(text[last - length : last])][token] += 1
@@ -148,10 +152,10 @@ class NGram:
         return counts / counts.sum()
 
 
-def _text(prompt: Sequence[int]) -> list[int]:
-    text = [whole_number("token", token, at_least=0) for token in prompt]
+def _text(name: str, given: Sequence[int]) -> list[int]:
+    text = [whole_number("token", token, at_least=0) for token in members(name, given, "tokens, as whole numbers")]
     if not text:
-        raise ValueError("the prompt is empty; give at least one token, such as [0]")
+        raise ValueError(f"{name} is empty; give at least one token, such as [0]")
     return text
 
 

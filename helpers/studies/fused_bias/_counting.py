@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from helpers.checks import one_of
+from helpers.checks import members, one_of, whole_number
 from helpers.hardware.limits._results import MachineLimits
 from helpers.results import Record
 from helpers.studies.fused_bias._variants import VARIANTS
@@ -135,9 +135,10 @@ def traffic(
                          f"{' and '.join(PHASES)}")  # fmt: skip
     if (variant, phase) not in _STEPS:
         raise ValueError(f"the compiler decides what {variant!r} moves in the {phase} pass; see profiling.kernel_table")
-    sizes = tuple(int(size) for size in shape)
-    if len(sizes) < 2 or min(sizes) < 0:
-        raise ValueError(f"shape is (N, C, ...), of sizes of 0 or more; got {tuple(shape)}")
+    given = members("shape", shape, "sizes, (N, C, ...)")
+    sizes = tuple(whole_number(f"shape[{place}]", size, at_least=0) for place, size in enumerate(given))
+    if len(sizes) < 2:
+        raise ValueError(f"shape is (N, C, ...), of two sizes or more; got {sizes}")
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype is one of torch's, such as torch.float32; got {dtype!r}")
     whole, bias = math.prod(sizes) * dtype.itemsize, sizes[1] * dtype.itemsize

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from helpers.checks import number, one_of
 from helpers.hardware._devices import Source, device_sources
 from helpers.results import Record
 
@@ -157,6 +158,7 @@ def doubling_time(series: Trend, *, confidence: float = 0.95) -> DoublingTime:
     than three points, points of one year, a value that is not positive and finite, or a confidence outside (0, 1).
     Lesson 02.
     """
+    one_of("series", series, Trend, "a series, such as training_compute()")
     years = np.array([point.year for point in series.points])
     values = np.array([point.value for point in series.points])
     if len(years) < _LEAST_POINTS or np.ptp(years) == 0:
@@ -165,7 +167,7 @@ def doubling_time(series: Trend, *, confidence: float = 0.95) -> DoublingTime:
     if not np.all((values > 0) & (values < np.inf)):
         raise ValueError(f"{series.quantity}: only positive finite values have a logarithm to fit; these go from "
                          f"{values.min():g} to {values.max():g}")  # fmt: skip
-    if not 0 < confidence < 1:
+    if not 0 < number("confidence", confidence) < 1:
         raise ValueError(f"confidence is a share between 0 and 1, such as 0.95, not {confidence!r}")
     slope, error = _slope(years, np.log2(values))
     half_width = _student_quantile((1 + confidence) / 2, len(years) - 2) * error

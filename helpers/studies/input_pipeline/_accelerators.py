@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from helpers.checks import choice, number, whole_number
+from helpers.checks import choice, number, one_of, whole_number
 from helpers.links import Activity, Link, checked_link, sleep_until
 from helpers.steps import tensors_of
 from helpers.studies.input_pipeline._pipeline import COPYING
@@ -192,9 +192,9 @@ class TrainingAccelerator:
 
 def cpu_or_cuda(device: str | torch.device) -> torch.device:
     """Return ``device``. Raises ValueError for another kind of device, RuntimeError for CUDA where torch sees none."""
-    chosen = torch.device(device)
-    if chosen.type not in ("cpu", "cuda"):
+    if str(device).partition(":")[0] not in ("cpu", "cuda"):
         raise ValueError(f"device={str(device)!r} cannot be fed here; give 'cpu' or a CUDA device such as 'cuda'")
+    chosen = torch.device(device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(f"device={str(device)!r} needs a CUDA device, and torch sees none here; give 'cpu'")
     return chosen
@@ -320,6 +320,7 @@ def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) 
     Raises ValueError for batches in pageable memory (their copies would wait), and as :func:`cpu_or_cuda`. Lesson 10.
     """
     device = cpu_or_cuda(device)
+    one_of("loader", loader, Iterable, "batches to go through, such as a DataLoader")
     if device.type == "cpu":
         yield from loader
         return

@@ -35,7 +35,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from helpers import console, storage
-from helpers.checks import boolean, choice, number, whole_number
+from helpers.checks import boolean, choice, number, random_seed, whole_number
 from helpers.links import Link, checked_link, sleep_for, sleep_until
 from helpers.results import Record
 from helpers.steps import tensors_of
@@ -120,7 +120,7 @@ def simulate_run_s(
         raise ValueError(f"with pieces of {interval_s:g} s of {work_s:g} s, and {mtbf_s:g} s between failures, a "
                          f"simulation would run more than {_MOST_PIECES:,} pieces, for most of them fail or there are "
                          "as many; take another interval_s, or expected_run_s, which is a formula")  # fmt: skip
-    draw = random.Random(seed)
+    draw = random.Random(random_seed(seed))
     now_s, saved_s, fails_s = 0.0, 0.0, draw.expovariate(1 / mtbf_s)
     needs_restart = False
     while saved_s < work_s - 1e-9 * work_s:

@@ -32,7 +32,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from helpers import storage
-from helpers.checks import boolean, choice, number, whole_number
+from helpers.checks import boolean, choice, number, random_seed, whole_number
 from helpers.links import Link, checked_link, sleep_for, sleep_until
 from helpers.results import Record, Result
 
@@ -227,7 +227,7 @@ class DecodedImages(Dataset):
         if not self.paths:
             raise ValueError("paths is empty; give image files, such as those of write_images(folder)")
         self.crop = whole_number("crop", crop, at_least=1)
-        self.augment, self.seed = augment, whole_number("seed", seed, at_least=0)
+        self.augment, self.seed = augment, random_seed(seed)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -327,7 +327,7 @@ def make_loader(dataset: Dataset, settings: LoaderSettings, *, shuffle: bool = F
             persistent_workers=settings.persistent_workers and working,
             pin_memory=settings.pin_memory,
             multiprocessing_context=settings.start_method if working else None,
-            generator=torch.Generator().manual_seed(whole_number("seed", seed, at_least=0)),
+            generator=torch.Generator().manual_seed(random_seed(seed)),
         )
 
 

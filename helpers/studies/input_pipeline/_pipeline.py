@@ -19,6 +19,7 @@ from helpers.results import Record
 
 COPYING = ("blocking", "non_blocking", "ahead")
 _MOST_WORKERS = 1_000_000
+_MOST_STEPS = 1_000_000
 
 
 class FeedingModel(Record):
@@ -146,10 +147,9 @@ def simulate_feeding(
     if len(times_s) < warm_up + 2:
         raise ValueError(f"{len(times_s)} batches with {warm_up} of them for warm-up have no time from step to step; "
                          f"give at least {warm_up + 2}")  # fmt: skip
-    workers = whole_number("workers", workers, at_least=0)
+    workers = whole_number("workers", workers, at_least=0, at_most=_MOST_WORKERS)
     prefetch_factor = whole_number("prefetch_factor", prefetch_factor, at_least=1)
     _check_times(device_s=device_s, start_s=start_s, handover_s=handover_s)
-    numbers("produce_s", times_s, at_least=0)
     activities, taken_s, ready_s = [], [], []
     free_s, host_s = [start_s] * workers, start_s if workers == 0 else 0.0
     for batch, make_s in enumerate(times_s):
@@ -194,8 +194,8 @@ def _batch_times(produce_s: float | Sequence[float], steps: int | None) -> list[
     if isinstance(produce_s, int | float):
         if steps is None:
             raise ValueError("one produce_s for all batches needs steps, the number of batches; give it")
-        return [float(produce_s)] * whole_number("steps", steps, at_least=1)
-    times_s = [float(seconds) for seconds in produce_s]
+        return [number("produce_s", produce_s, at_least=0)] * whole_number("steps", steps, at_most=_MOST_STEPS)
+    times_s = numbers("produce_s", produce_s, at_least=0)
     if not times_s or (steps is not None and steps != len(times_s)):
         raise ValueError(f"produce_s holds {len(times_s)} batches and steps={steps}; give at least one batch, "
                          "and no steps beside them")  # fmt: skip

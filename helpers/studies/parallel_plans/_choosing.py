@@ -35,6 +35,7 @@ from helpers.studies.parallel_plans._work import (
     tensor_plan,
 )
 
+_MOST_DEVICES = 10**6
 _MOST_MICROBATCHES = 8  # a stage: there the bubble is at most an eighth of the work
 _PARTS = {
     "compute_s": "compute-bound: {} of the step are passes",
@@ -145,7 +146,7 @@ def choose(
 
 def layouts_of(devices: int) -> Iterator[Layout]:
     """Yield every layout whose ranks divide ``devices``; what is sharded matters only among several data ranks."""
-    whole_number("devices", devices)
+    whole_number("devices", devices, at_most=_MOST_DEVICES)
     dividing = [divisor for divisor in range(1, devices + 1) if devices % divisor == 0]
     for ranks in dividing:
         for data in (divisor for divisor in dividing if ranks % divisor == 0):

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from helpers.checks import boolean, choice, whole_number
-from helpers.links import Link
+from helpers.checks import boolean, choice, members, whole_number
+from helpers.links import Link, checked_link
 from helpers.parallel._costs import (
     BUCKET_BYTES,
     bucket_layers,
@@ -24,7 +24,7 @@ from helpers.parallel._costs import (
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.parallel.pipeline._schedules import BACKWARD, FORWARD
 from helpers.results import Result
-from helpers.studies.parallel_plans._footprint import Layout
+from helpers.studies.parallel_plans._footprint import Layout, checked_layout
 
 _RINGS = {"all-reduce": ring_all_reduce_s, "all-gather": ring_all_gather_s, "reduce-scatter": ring_reduce_scatter_s}
 _RING_STEPS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
@@ -146,7 +146,7 @@ def strategy_traffic(
     """
     boolean("reshard_after_forward", reshard_after_forward)
     boolean("sequence", sequence)
-    parts = cut(layers, layout.pipeline)
+    parts = cut(_checked_layers(layers), checked_layout(layout).pipeline)
     whole_number("stage", stage, at_least=0, at_most=layout.pipeline - 1)
     m = whole_number("microbatches", microbatches)
     own = parts[stage]
@@ -193,6 +193,10 @@ def _ring(over: str, collective: str, ranks: int, calls: int, size_bytes: int) -
     return StrategyTraffic(over, collective, ranks, calls, size_bytes, sent)
 
 
+def _checked_layers(layers: Sequence[LayerWork]) -> list[LayerWork]:
+    return members("layers", layers, "LayerWork, as layer_work() returns it", kind=LayerWork)
+
+
 def cut(layers: Sequence[LayerWork], stages: int) -> list[Sequence[LayerWork]]:
     """Return the layers of each of ``stages`` equally long stages."""
     if not layers:
@@ -230,6 +234,7 @@ def strategy_step(
     """
     boolean("reshard_after_forward", reshard_after_forward)
     choice("schedule", schedule, ONE_BY_ONE)
+    layers, layout, link = _checked_layers(layers), checked_layout(layout), checked_link("link", link)
     schedules.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
     stages = [
         _Stage(part, layout, link, microbatches, bucket_bytes, reshard_after_forward)

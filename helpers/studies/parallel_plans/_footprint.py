@@ -16,7 +16,7 @@ from functools import lru_cache
 import torch
 from torch import nn
 
-from helpers.checks import choice, short, whole_number
+from helpers.checks import choice, one_of, short, whole_number
 from helpers.parallel.pipeline._stages import split_stages
 from helpers.results import Record
 
@@ -108,6 +108,11 @@ class _LocalParameter:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+def checked_layout(layout: Layout) -> Layout:
+    """Return ``layout``; raise TypeError unless it is a :class:`Layout`."""
+    return one_of("layout", layout, Layout, "a Layout, such as Layout(data=2)")
+
+
 def count_footprint(
     net: nn.Sequential, layout: Layout, *, plan: Plan | None = None, optimizer: OptimizerFactory | None = None
 ) -> Footprint:
@@ -126,6 +131,7 @@ def count_footprint(
     plan that is no mapping, and for an optimizer that cannot be called or does not step by itself.
     """
     ranks = []
+    checked_layout(layout)
     check_plan(net, plan or {}, layout.tensor)
     for stage, part in enumerate(split_stages(net, layout.pipeline)):
         local = _local_parameters(part, plan or {}, layout.tensor)
@@ -159,6 +165,7 @@ def rank_footprint(
 
 def check_plan(net: nn.Module, plan: Plan, ranks: int) -> None:
     """Raise ValueError unless every layer of ``plan`` is an nn.Linear that ``ranks`` divide, TypeError for no plan."""
+    one_of("net", net, nn.Module, "an nn.Sequential")
     whole_number("tensor", ranks)
     if not isinstance(plan, Mapping):
         raise TypeError("a plan says how each layer is split, as in {'0.up': 'column', '0.down': 'row'}; got "

@@ -84,6 +84,7 @@ def estimate_footprint(
                            "call it outside of Ranks(...).run and torchrun")  # fmt: skip
     if schedule == "interleaved":
         raise ValueError("here a rank has one stage of the pipeline; give schedule='gpipe', '1f1b' or 'zero_bubble'")
+    footprints.checked_layout(layout)
     chosen = range(0, layout.ranks, layout.data * layout.tensor) if ranks is None else ranks
     if not chosen:
         raise ValueError("no rank to estimate: give at least one, as in ranks=(0,)")
@@ -122,7 +123,7 @@ def measure_footprint(
     Raises ValueError as :func:`estimate_footprint`, for ZeRO-1 and 2, which PyTorch does not run in this form, for a
     layout of more or fewer ranks than there are, and for another schedule. Lesson 06.
     """
-    if layout.sharded in ("optimizer", "gradients"):
+    if footprints.checked_layout(layout).sharded in ("optimizer", "gradients"):
         raise ValueError(f"sharded={layout.sharded!r} is counted and not run; measure 'nothing' or 'parameters'")
     if ranks.world_size != layout.ranks:
         raise ValueError(f"a layout of {layout.ranks} ranks is measured on as many, and there are {ranks.world_size}; "

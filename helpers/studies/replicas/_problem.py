@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from helpers.checks import whole_number
+from helpers.checks import random_seed, whole_number
 
 WIDTHS = (2, 25, 20, 8)
 FLAVOURS = 14
@@ -89,7 +89,7 @@ def make_problem(
     covariance has an uncertainty of each datum and ten that all share. The caller's random numbers stay as they are.
     Raises TypeError or ValueError for a size that is not accepted. Lesson 19.
     """
-    seed, points = whole_number("seed", seed, at_least=0), whole_number("points", points, at_least=2)
+    seed, points = random_seed(seed), whole_number("points", points, at_least=2)
     sizes = {"single_sets": single_sets, "single_data": single_data, "pair_sets": pair_sets, "pair_data": pair_data}
     for name, size in sizes.items():
         whole_number(name, size, at_least=1)

@@ -15,6 +15,8 @@ from helpers.studies.replicas import _own_step as own_step, _programs as program
 from helpers.studies.replicas._problem import FitProblem
 from helpers.studies.sgd_parallelism import _stacking as stacking
 
+_MOST_REPLICAS, _MOST_STEPS = 10**5, 10**6
+
 PROGRAMS: dict[str, Callable[[programs.Prepared], Any]] = {
     "sequential": programs.Sequential,
     "stacked": partial(programs.Stacked, kind="boolean_mask"),
@@ -76,7 +78,7 @@ def train(
     is not accepted, MissingToolError for "own_step" without a C++ compiler. Lesson 19.
     """
     choice("way", way, WAYS)
-    steps = whole_number("steps", steps, at_least=1)
+    steps = whole_number("steps", steps, at_least=1, at_most=_MOST_STEPS)
     if device is None:
         device = "cuda" if torch.cuda.is_available() and way != "own_step" else "cpu"
     prepared, chosen = prepared_for(
@@ -95,7 +97,7 @@ def prepared_for(
 ) -> tuple[programs.Prepared, tuple[int, ...]]:  # fmt: skip
     """Return the starts of the replicas, from which every program begins, and their seeds."""
     one_of("problem", problem, FitProblem, "what make_problem returns")
-    replicas = whole_number("replicas", replicas, at_least=1)
+    replicas = whole_number("replicas", replicas, at_least=1, at_most=_MOST_REPLICAS)
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype={dtype} is not accepted; give torch.float32 or torch.float64")
     given = range(replicas) if seeds is None else members("seeds", seeds, "whole numbers")

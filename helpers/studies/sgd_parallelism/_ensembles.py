@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from helpers import console, timing
-from helpers.checks import number, whole_number
+from helpers.checks import members, number, whole_number
 from helpers.models import BasicFCModel
 from helpers.results import Record, derived
 from helpers.studies.data_parallel._execution import RankPool
@@ -186,8 +186,14 @@ def largest_difference(models: Sequence[nn.Module], others: Sequence[nn.Module])
 
     Raises ValueError when the two lists do not correspond. Lesson 04.
     """
-    pairs = [(a, b) for model, other in zip(models, others, strict=True)
-             for a, b in zip(model.parameters(), other.parameters(), strict=True)]  # fmt: skip
+    models = members("models", models, "models, each a torch.nn.Module", kind=nn.Module)
+    others = members("others", others, "models, each a torch.nn.Module", kind=nn.Module)
+    weights, likewise = ([list(model.parameters()) for model in given] for given in (models, others))
+    if [[a.shape for a in each] for each in weights] != [[b.shape for b in each] for each in likewise]:
+        raise ValueError("the two lists do not correspond; give as many models in each, of the same weights")
+    pairs = [pair for each, other in zip(weights, likewise, strict=True) for pair in zip(each, other, strict=True)]
+    if not pairs:
+        raise ValueError("these models have no weights to compare; give at least one that has")
     scale = max(float(a.detach().abs().max()) for a, _ in pairs)
     return max(float((a.detach() - b.detach().to(a)).abs().max()) for a, b in pairs) / scale if scale else 0.0
 

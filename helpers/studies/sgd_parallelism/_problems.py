@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from helpers.checks import number, whole_number
+from helpers.checks import number, random_seed, whole_number
 from helpers.training._loop import iterable, seeded
 
+_MOST_NUMBERS = 2**27  # of a problem's inputs, in float64 a gigabyte
 _BLOWN_UP = 3  # times the first loss
 _DATA_ACCEPTED = "give a pair of tensors (inputs, targets) of equal length, or a loader of such batches"
 
@@ -64,12 +65,12 @@ def least_squares(
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
-    features = whole_number("features", features, at_least=1)
-    examples = whole_number("examples", examples, at_least=features)
+    features = whole_number("features", features, at_least=1, at_most=math.isqrt(_MOST_NUMBERS))
+    examples = whole_number("examples", examples, at_least=features, at_most=_MOST_NUMBERS // features)
     condition, noise = number("condition", condition, at_least=1), number("noise", noise, at_least=0)
     if features == 1 and condition != 1:
         raise ValueError(f"condition={condition:g}: give 1 for one feature (it is largest over smallest)")
-    generator = torch.Generator().manual_seed(whole_number("seed", seed, at_least=0))
+    generator = torch.Generator().manual_seed(random_seed(seed))
     draw = {"generator": generator, "dtype": torch.float64}
     left, _ = torch.linalg.qr(torch.randn(examples, features, **draw))
     right, _ = torch.linalg.qr(torch.randn(features, features, **draw))
@@ -217,7 +218,7 @@ class Training:
     """
 
     def __init__(self, model: nn.Module, data: Any, *, rate: float, batch_size: int | None, seed: int) -> None:
-        self.rate, self.seed = number("rate", rate, above=0), whole_number("seed", seed, at_least=0)
+        self.rate, self.seed = number("rate", rate, above=0), random_seed(seed)
         self.model = own_copy(model)
         self.examples = examples_of(data, device_of(self.model))
         self.batches = batch_indices(len(self.examples.inputs), batch_size, seed=self.seed)

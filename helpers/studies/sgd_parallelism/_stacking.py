@@ -27,6 +27,9 @@ def stack_weights(models: Sequence[nn.Module]) -> dict[str, Tensor]:
 
     Raises ValueError for models that differ in structure, that hold buffers, or of which a part is frozen.
     """
+    models = members("models", models, "models, each a torch.nn.Module", kind=nn.Module)
+    if not models:
+        raise ValueError("models is empty; give at least one to stack")
     shapes = [[(name, weight.shape) for name, weight in model.named_parameters()] for model in models]
     if any(other != shapes[0] for other in shapes) or len({type(model) for model in models}) > 1:
         raise ValueError("the models differ in their layers; give models of one class and one size to stack them")

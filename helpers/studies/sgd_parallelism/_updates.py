@@ -18,10 +18,13 @@ import torch
 from torch import nn
 
 from helpers import console
-from helpers.checks import number, numbers, whole_number
+from helpers.checks import number, numbers, random_seed, whole_number
 from helpers.parallel._collectives import collective
 from helpers.results import Record, row_of
 from helpers.studies.sgd_parallelism import _problems as problems
+
+_MOST_STEPS = 10**7
+_MOST_DELAY = 1000  # of a polynomial whose roots are found in seconds
 
 
 class StaleRun(Record):
@@ -165,7 +168,7 @@ def stability_limit(delay: int) -> float:
     9 (1976); for delayed SGD, Yang et al., "PipeMare: Asynchronous Pipeline Parallel DNN Training" (2019), its lemma on
     fixed delays. Lesson 04.
     """
-    delay = whole_number("delay", delay, at_least=0)
+    delay = whole_number("delay", delay, at_least=0, at_most=_MOST_STEPS)
     return 2 * math.sin(math.pi / (2 * (2 * delay + 1)))
 
 
@@ -175,7 +178,7 @@ def growth_factor(rate_times_curvature: float, *, delay: int) -> float:
     The largest modulus of the roots of ``z^(delay+1) - z^delay + rate * curvature``, found numerically: it knows
     nothing of :func:`stability_limit`, and where it passes 1 is that limit. Lesson 04.
     """
-    delay = whole_number("delay", delay, at_least=0)
+    delay = whole_number("delay", delay, at_least=0, at_most=_MOST_DELAY)
     coefficients = np.zeros(delay + 2)
     coefficients[0] = 1.0
     coefficients[1] -= 1.0
@@ -192,8 +195,9 @@ def descend_quadratic(curvature: float, *, rate: float, delay: int, steps: int, 
     The queue is that of :func:`train_stale`: nothing is applied in the first ``delay`` steps. Lesson 04.
     """
     curvature, rate = number("curvature", curvature, above=0), number("rate", rate, above=0)
-    delay, steps = whole_number("delay", delay, at_least=0), whole_number("steps", steps, at_least=1)
-    path = [float(start)]
+    delay = whole_number("delay", delay, at_least=0)
+    steps = whole_number("steps", steps, at_least=1, at_most=_MOST_STEPS)
+    path = [number("start", start)]
     for step in range(steps):
         slope = curvature * path[step - delay] if step >= delay else 0.0
         path.append(path[-1] - rate * slope)
@@ -210,7 +214,7 @@ def largest_curvature(model: nn.Module, data: Any, *, iterations: int = 50, seed
     copied = problems.own_copy(model)
     examples = problems.examples_of(data, problems.device_of(copied))
     weights = problems.trainable(copied)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(random_seed(seed))
     vector = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
     curvature = 0.0
     for _ in range(whole_number("iterations", iterations, at_least=1)):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from helpers.checks import boolean, whole_number
+from helpers.checks import boolean, numbers, random_seed, whole_number
 from helpers.results import Record
 
 _LAST_ADDRESS = 2**63 - 1
@@ -113,7 +113,7 @@ def strided(
     boolean("writes", writes)
     whole_number("count", count, at_most=_MOST_ACCESSES)
     whole_number("stride_bytes", stride_bytes, at_most=_LAST_ADDRESS // _MOST_ACCESSES)
-    whole_number("start", start, at_least=0)
+    whole_number("start", start, at_least=0, at_most=_LAST_ADDRESS - stride_bytes * count)
     return AddressStream(start + stride_bytes * np.arange(count, dtype=np.int64), writes, element_bytes)
 
 
@@ -127,7 +127,7 @@ def pointer_chase(working_set_bytes: int, *, step_bytes: int = 64, laps: int = 1
     whole_number("working_set_bytes", working_set_bytes, at_least=step_bytes)
     whole_number("laps", laps)
     _require_few(working_set_bytes // step_bytes * laps, "a chase through that working set")
-    order = np.random.default_rng(seed).permutation(working_set_bytes // step_bytes)
+    order = np.random.default_rng(random_seed(seed)).permutation(working_set_bytes // step_bytes)
     return AddressStream(np.tile(order * step_bytes, laps), False, 8)
 
 
@@ -287,7 +287,7 @@ def simulate_latency(
     Raises ValueError for latencies that are too few or do not grow, and as :func:`simulate_caches`. Lesson 01.
     """
     levels = _checked(levels)
-    latencies = tuple(float(latency) for latency in list_of("latencies_s", latencies_s, "seconds"))
+    latencies = tuple(numbers("latencies_s", latencies_s))
     sizes = list_of("working_sets_bytes", working_sets_bytes, "sizes in bytes")
     if len(latencies) != len(levels) + 1 or list(latencies) != sorted(latencies) or not latencies[0] > 0:
         raise ValueError(f"give {len(levels) + 1} latencies in seconds, from the nearest level's to memory's, each "

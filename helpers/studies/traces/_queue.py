@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from helpers.checks import number, numbers
+from helpers.checks import members, number, numbers, whole_number
 from helpers.results import Record
 
 
@@ -37,10 +37,11 @@ def run_queue(kernels_us: Sequence[float], *, launch_us: float, waits: Collectio
     if not lengths:
         raise ValueError("no kernels; give the microseconds of at least one")
     launch = number("launch_us", launch_us, above=0)
+    waiting = {whole_number("waits", place, at_least=0) for place in members("waits", waits, "numbers of kernels")}
     cpu = gpu = 0.0
     launches, kernels = [], []
     for place, length in enumerate(lengths):
-        begin = max(cpu, gpu) if place in waits else cpu
+        begin = max(cpu, gpu) if place in waiting else cpu
         cpu = begin + launch
         start = max(cpu, gpu)
         gpu = start + length

@@ -6,7 +6,7 @@ import bisect
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch.profiler import profile
 
 from helpers import storage
+from helpers.checks import members
 
 Call = dict[str, Any]  # as in the file: "name", "ts", "dur" and "args"; and "label"
 _WARM_STEPS = 2
@@ -69,6 +70,7 @@ def idle_share(kernels: Sequence[Call]) -> float:
 
     Lesson 13.
     """
+    kernels = members("kernels", kernels, "kernels, as read_kernels() returns them", kind=Mapping)
     if not kernels:
         raise ValueError("no kernels; give a trace of a step that ran on a GPU")
     end = begin = kernels[0]["ts"]

@@ -37,7 +37,7 @@ def test_a_message_takes_its_latency_and_its_bytes() -> None:
     for bandwidth, latency in ((0, 0), (-1, 0), (1, -1), (1, math.inf), ("1", 0), (math.nan, 0), (True, 0)):
         with pytest.raises(ValueError, match=r"must be a (finite )?number"):
             Link(bandwidth, latency)
-    with pytest.raises(ValueError, match="at least 0"):
+    with pytest.raises(ValueError, match="size_bytes=-1; give a finite number, 0 or more"):
         Link(1.0).transfer_s(-1)
 
 
@@ -135,7 +135,7 @@ def test_the_buckets_queue_for_the_link_by_hand() -> None:
         with pytest.raises(ValueError, match="; give a finite number, 0 or more"):
             LayerCost(*wrong)
     for wrong in ({"micro_batches": 0}, {"wire_share": 0.0}, {"wire_share": 2.0}):
-        with pytest.raises(ValueError, match="micro_batches must"):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))}="):
             costs.ddp_step(layers, **given, **wrong)
     with pytest.raises(ValueError, match="at least one layer"):
         costs.ddp_step([], **given)

@@ -115,7 +115,7 @@ def test_known_caches_and_where_they_weigh_as_much_as_the_weights():
         (lambda: decoding.count_pages([], 16), ValueError, "lengths is empty"),
         (lambda: decoding.schedule([3], places=2, policy="eager"), ValueError, "policy"),
         (lambda: decoding.generate(None, [1], 3), TypeError, "model=None is .*; give a helpers.models.Decoder"),
-        (lambda: decoding.generate(make_model(), [], 3), ValueError, "the prompt is empty"),
+        (lambda: decoding.generate(make_model(), [], 3), ValueError, "prompt is empty; give at least one token"),
         (lambda: decoding.generate(make_model(), [1], 3, temperature=-1), ValueError, "temperature"),
     ],
 )

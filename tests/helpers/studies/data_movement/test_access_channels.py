@@ -105,7 +105,7 @@ def test_bad_arguments_are_told_what_is_accepted():
         used([0], interleave_bytes=0)
     with pytest.raises(ValueError, match="multiple of the unit"):
         used([32])
-    with pytest.raises(ValueError, match="at least"):
+    with pytest.raises(ValueError, match="starts is empty"):
         used([])
     with pytest.raises(ValueError, match="at least one channel"):
         channels.channel_of(0, channels=0, interleave_bytes=64)

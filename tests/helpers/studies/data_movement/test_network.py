@@ -59,14 +59,14 @@ def test_no_packet_is_longer_than_the_mtu_and_no_byte_is_lost(mtu):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"protocol": "ICMP"}, "'UDP' or 'TCP'"),
+        ({"protocol": "ICMP"}, "protocol='ICMP' is not known; give one of 'UDP', 'TCP'"),
         ({"payload_bytes": 0}, "at least 1"),
         ({"payload_bytes": 65_508}, "at most 65,507"),
         ({"payload_bytes": 100.5}, "a whole number of at least 1"),
         ({"option_bytes": 12}, "give 0, or for TCP"),
         ({"protocol": "TCP", "option_bytes": -4}, "up to 40"),
         ({"mtu_bytes": 30}, "Ethernet's is 1,500"),
-        ({"ip_version": 5}, "4 or 6"),
+        ({"ip_version": 5}, "give one of 4, 6"),
     ],
 )
 def test_what_is_no_packet_is_refused(arguments, message):
@@ -157,5 +157,5 @@ def test_light_needs_66_7_ms_for_10_000_km_and_back():
     assert 0.095 < in_fibre < 0.1
     with pytest.raises(ValueError, match="above 0"):
         network.shortest_round_trip_s(0)
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="give a finite number, 1 or more"):
         network.shortest_round_trip_s(1, refractive_index=0.5)
