@@ -7,7 +7,7 @@ import inspect
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -185,9 +185,8 @@ def _sized_loader(loader: SizedBatches | None, batch_size: int | None) -> SizedB
 
 def _steps_per_epoch(loader: SizedBatches, batch_size: int) -> float:
     """Return the batches of an epoch, a smaller last one as its part of a whole."""
-    is_loader = isinstance(loader, DataLoader)
-    if is_loader and loader.batch_size is not None and not loader.drop_last and isinstance(loader.sampler, Sized):
-        return len(loader.sampler) / batch_size
+    if isinstance(loader, DataLoader) and loader.batch_size is not None and not loader.drop_last:
+        return len(loader.sampler) / batch_size  # type: ignore[arg-type]  # a sampler of single examples has a length
     return float(len(loader))
 
 

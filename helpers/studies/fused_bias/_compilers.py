@@ -123,8 +123,8 @@ def onnx_model(net: convnet.Convnet) -> bytes:
         constants.append(numpy_helper.from_array(value.detach().contiguous().numpy(), name))
         return name
 
-    for number, layer in enumerate(net.layers()):
-        weights = [constant(f"weight{number}", layer.weight), constant(f"bias{number}", layer.bias)]
+    for number, (weight, bias) in enumerate(net.layers()):
+        weights = [constant(f"weight{number}", weight), constant(f"bias{number}", bias)]
         nodes.append(helper.make_node("Conv", [last, *weights], [f"sum{number}"], pads=[1, 1, 1, 1]))
         nodes.append(helper.make_node("Relu", [f"sum{number}"], [f"y{number}"]))
         nodes.append(

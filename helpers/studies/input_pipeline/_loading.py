@@ -360,8 +360,9 @@ def loader_iterator(loader: Iterable) -> Iterator:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         if getattr(loader, "num_workers", 0) == 0 or "pickle" not in str(error):
             raise
+        kind = type(getattr(loader, "dataset", loader)).__name__
         raise TypeError(
-            f"{type(getattr(loader, 'dataset', loader)).__name__} cannot be sent to a worker ({error}); a worker that is not forked gets "
+            f"{kind} cannot be sent to a worker ({error}); a worker that is not forked gets "
             "the dataset pickled: no lambdas, open files or classes inside functions. Or give workers=0"
         ) from error
 

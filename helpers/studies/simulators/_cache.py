@@ -146,7 +146,7 @@ def require_stream(given: object) -> None:
 def list_of(name: str, given: object, what: str) -> list:
     """Return ``given`` as a list; TypeError when it is one thing instead of several."""
     try:
-        return list(given)  # type: ignore[call-overload]
+        return list(given)  # type: ignore[call-overload]  # what has no members raises
     except TypeError:
         raise TypeError(f"{name} is a list of {what}; got {type(given).__name__} {given!r:.40}") from None
 

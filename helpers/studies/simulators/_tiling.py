@@ -85,7 +85,7 @@ class Matrix:
     def _place(self, index: object) -> int:
         rows, columns = self.shape
         try:
-            row, column = map(operator.index, index)  # type: ignore[call-overload]
+            row, column = map(operator.index, index)  # type: ignore[call-overload]  # what is no pair raises
         except (TypeError, ValueError):
             raise KernelError(f"{self._running.named()} uses {self._name}[{index!r}]; an element has two whole "
                               f"numbers, {self._name}[row, column]") from None  # fmt: skip
