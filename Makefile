@@ -38,9 +38,10 @@ release: .venv/test.stamp  ## run all tests, each lesson measures for as long as
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 -m "" --whole-budgets
 	$(BIN)/python -m tools.authoring rehearse
 
-check: .venv/test.stamp  ## check the style, the import contracts and the quick tests (under two minutes)
+check: .venv/test.stamp  ## check the style, the types, the import contracts and the quick tests (under two minutes)
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
+	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 2 -m "not slow and not timed and not ci and not release" @tests/quick.txt
 

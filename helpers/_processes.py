@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypedDict
 
 from helpers.checks import short
 
@@ -49,7 +49,14 @@ def end_with_parent(parent: int, number: int = getattr(signal, "SIGKILL", signal
     threading.Thread(target=look, daemon=True).start()
 
 
-def own_group() -> dict[str, object]:
+class OwnGroup(TypedDict, total=False):
+    """The arguments of ``subprocess.Popen`` for a group of its own, on POSIX or on Windows."""
+
+    start_new_session: bool
+    creationflags: int
+
+
+def own_group() -> OwnGroup:
     """Return the arguments of ``subprocess.Popen`` that put a process at the head of its own group.
 
     Then Ctrl-C in a terminal, and the interrupt that a notebook server sends, reach the caller alone.

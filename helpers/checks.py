@@ -6,7 +6,10 @@ import math
 import operator
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
+from types import UnionType
 from typing import Any
+
+Kind = type | UnionType | tuple[type, ...]
 
 _short = reprlib.Repr()
 _short.maxother = _short.maxstring = 80
@@ -66,7 +69,7 @@ def number(name: str, value: Any, *, at_least: float = -math.inf, above: float =
     return found
 
 
-def members(name: str, values: Any, what: str, *, kind: type | tuple[type, ...] = object) -> list[Any]:
+def members(name: str, values: Any, what: str, *, kind: Kind = object) -> list[Any]:
     """Return ``values`` as a list; raise TypeError for text, a mapping, or what cannot be gone through.
 
     ``what`` says what its members are; each must be a ``kind``. ``name`` is the argument's, for the error.
@@ -93,7 +96,7 @@ def named(name: str, values: Any, what: str) -> Mapping[Any, Any]:
     return values
 
 
-def one_of(name: str, value: Any, kind: type | tuple[type, ...], accepted: str) -> Any:
+def one_of(name: str, value: Any, kind: Kind, accepted: str) -> Any:
     """Return ``value``, an argument of the ``name``; raise TypeError, with ``accepted``, unless it is a ``kind``."""
     if not isinstance(value, kind):
         raise TypeError(f"{name}={short(value)} is {kind_of(value)}; give {accepted}")
@@ -123,7 +126,7 @@ def batch_shape(inputs: Sequence[int]) -> tuple[int, ...]:
     return tuple(whole_number(f"inputs[{place}]", size) for place, size in enumerate(inputs))
 
 
-def choice(name: str, value: Any, accepted: Iterable[str]) -> Any:
+def choice(name: str, value: Any, accepted: Iterable[object]) -> Any:
     """Return ``value``, an argument of the ``name``; raise ValueError unless it is one of ``accepted``."""
     known = list(accepted)
     try:

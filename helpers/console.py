@@ -39,7 +39,7 @@ def track(items: Iterable[Item], description: str, *, total: int | None = None, 
 
 def _length(items: Iterable[object]) -> int | None:
     try:
-        return len(items)  # type: ignore[arg-type]
+        return len(items)  # type: ignore[arg-type]  # what has no length raises
     except (TypeError, NotImplementedError):  # a generator, or a DataLoader over a stream
         return None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from time import time
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -36,7 +36,7 @@ MNIST_trainloader: DataLoader
 class _LectureNet(nn.Module):
     """A network with the lecture's activations (``variant="lecture"``), which says where there is no GPU to go to."""
 
-    def cuda(self, device: int | torch.device | None = None) -> nn.Module:
+    def cuda(self, device: int | torch.device | None = None) -> Self:
         refuse_without_cuda(f"{type(self).__name__}.cuda()")
         return super().cuda(device)
 

@@ -255,6 +255,7 @@ class Decoder(nn.Module):
         self.tokens = nn.Embedding(whole_number("vocabulary", vocabulary), whole_number("width", width))
         self.positions = nn.Embedding(self.context, width)
         self.blocks = nn.ModuleList(DecoderBlock(**sizes, attend=attend) for _ in range(whole_number("layers", layers)))
+        self.heads, self.kv_heads, self.hidden, self.head_width = heads, sizes["kv_heads"], hidden, width // heads
         self.norm = nn.LayerNorm(width, bias=False)
         self.head = nn.Linear(width, vocabulary, bias=False)
 
@@ -264,8 +265,7 @@ class Decoder(nn.Module):
         It is one tensor of zeros, (layers, 2, batch, kv_heads, tokens, width / heads), on the model's device.
         """
         tokens = self.context if tokens is None else whole_number("tokens", tokens)
-        first = self.blocks[0]
-        shape = len(self.blocks), 2, whole_number("batch", batch), first.kv_heads, tokens, first.head_width
+        shape = len(self.blocks), 2, whole_number("batch", batch), self.kv_heads, tokens, self.head_width
         return self.head.weight.new_zeros(shape)
 
     def forward(self, tokens: torch.Tensor, cache: torch.Tensor | None = None, start: int = 0) -> torch.Tensor:

@@ -251,8 +251,10 @@ def _versions() -> dict[str, str]:
     import numpy
     import torch
 
-    cuda = {"cuda": torch.version.cuda} if torch.cuda.is_available() else {}
-    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__, **cuda}
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__}
+    if torch.cuda.is_available() and torch.version.cuda is not None:  # it is None where PyTorch is built for ROCm
+        versions["cuda"] = torch.version.cuda
+    return versions
 
 
 def _commit() -> str:

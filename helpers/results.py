@@ -35,7 +35,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from helpers import units
 from helpers.checks import one_of
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 ResultType = TypeVar("ResultType", bound="Result")
 
 # The order matters: the first suffix that fits is taken.
-_SUFFIX_UNITS = {
+_SUFFIX_UNITS: dict[str, str] = {
     "bytes_per_s": "B/s", "flops_per_s": "FLOP/s", "macs_per_s": "MAC/s", "flops_per_byte": "FLOP/B",
-    "per_s": None, "bytes": "B", "flops": "FLOP", "macs": "MAC", "hz": "Hz", "s": "s", "w": "W", "j": "J",
+    "per_s": "", "bytes": "B", "flops": "FLOP", "macs": "MAC", "hz": "Hz", "s": "s", "w": "W", "j": "J",
 }  # fmt: skip
 _PLAIN_SUFFIXES = {"share": lambda value: f"{100 * value:.1f} %", "ratio": lambda value: f"{value:.2f}x",
                    "speedup": lambda value: f"{value:.2f}x"}  # fmt: skip
@@ -59,6 +59,8 @@ _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 class Result:
     """Base of every result dataclass: prints as text, shows as HTML in a notebook, turns into a table or JSON."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # each class of results is a dataclass
 
     def __str__(self) -> str:
         scalars = [(label(name), cell(name, value)) for name, value in _scalars(self)]
@@ -146,7 +148,7 @@ def from_dict(result_type: type[ResultType], values: Mapping[str, Any]) -> Resul
 
 def derived(result_type: type[ResultType], *sources: Any, **own: Any) -> ResultType:
     """Return a ``result_type`` with fields ``own``; another field is that of the first of ``sources`` that has it."""
-    for name in _names(result_type):
+    for name in _names(result_type):  # type: ignore[arg-type]  # mypy takes its objects' __hash__ for the class's own
         if name not in own:
             for source in sources:
                 value = getattr(source, name, dataclasses.MISSING)

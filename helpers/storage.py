@@ -91,7 +91,7 @@ def course_file(*parts: str) -> Path:
     return folder.joinpath(*parts)
 
 
-def write_atomically(path: str | os.PathLike[str], data: str | bytes) -> None:
+def write_atomically(path: str | os.PathLike[str], data: str | bytes | memoryview) -> None:
     """Write ``data`` to ``path`` in one step: afterwards the file is whole and new, or it is as it was.
 
     The data goes to a temporary file in the same folder, to the disk, and then takes the name. A new file has

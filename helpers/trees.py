@@ -135,11 +135,11 @@ def _shown_once(group: Sequence[_Branch]) -> _Branch:
     """Return the first of a group of equal branches, named for all of them."""
     first, *below = group[0].rows
     runs: list[list[int]] = []
-    for branch in group:
-        if runs and branch.number == runs[-1][-1] + 1:
-            runs[-1].append(branch.number)
+    for number in (branch.number for branch in group if branch.number is not None):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            runs.append([branch.number])
+            runs.append([number])
     texts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:_SHOWN_RUNS]]
     numbers = ", ".join(texts) + (", ..." if len(runs) > _SHOWN_RUNS else "")
     name = f"{group[0].stem}{numbers} x {len(group)}"

@@ -130,7 +130,7 @@ def text(value: float | None, unit: str, *, binary: bool = False) -> str:
     whole = unit in ("B", "FLOP", "MAC") and value.is_integer()
     if value == 0 or (whole and abs(value) < (1024 if binary else 10_000)):
         return f"{int(value):,} {unit}".strip()
-    prefixes = {"": 1, **BINARY_PREFIXES} if binary else _printed_prefixes(unit)
+    prefixes: dict[str, float] = {"": 1, **BINARY_PREFIXES} if binary else _printed_prefixes(unit)
     return _scaled(value, unit, prefixes)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -71,10 +72,12 @@ def running(executable: str | None = None) -> Iterator[Browser]:
 
 
 @contextmanager
-def opened(browser: Browser, deck: Path, *, dark: bool = False, **query: str) -> Iterator[OpenDeck]:
+def opened(
+    browser: Browser, deck: Path, *, dark: bool = False, query: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[OpenDeck]:
     """Yield the deck at 1280 by 720 pixels, offline, once its maths is set and its slides are laid out.
 
-    ``dark`` is what the system prefers; ``query`` goes behind the address, such as ``theme="dark"``. Raises
+    ``dark`` is what the system prefers; ``query`` goes behind the address, such as ``{"theme": "dark"}``. Raises
     BrowserError when the deck does not get ready.
     """
     context = browser.new_context(

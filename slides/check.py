@@ -73,7 +73,7 @@ def examine(browser: Browser, deck: Path, *, mode: str = "light") -> Examination
     if mode not in MODES:
         raise ValueError(f"a deck is examined in one of the modes {', '.join(MODES)}, not {mode!r}")
     query = PRINT_QUERY if mode == "print" else {}
-    with opened(browser, deck, dark=mode == "dark", **query) as opened_deck:
+    with opened(browser, deck, dark=mode == "dark", query=query) as opened_deck:
         return look(opened_deck, deck, mode)
 
 
@@ -88,7 +88,7 @@ def examine_all(browser: Browser, deck: Path, pictures: Path | None = None) -> t
         on_screen.page.emulate_media(color_scheme="dark")
         on_screen.page.wait_for_selector("html[data-theme=dark]", state="attached")
         found.append(look(on_screen, deck, "dark", pictures))
-    with opened(browser, deck, **PRINT_QUERY) as to_print:
+    with opened(browser, deck, query=PRINT_QUERY) as to_print:
         return [*found, look(to_print, deck, "print")], printed(to_print, deck)
 
 

@@ -118,7 +118,7 @@ def set_off(output: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
     texts = {row: " ".join(row.get_text(" ").split()) + " " for row in soup.find_all("tr")}
     begin = [row for row, text in texts.items() if text.startswith(mark)]
     for row in begin or [row for row, text in texts.items() if mark in text]:
-        row["class"] = [*row.get("class", []), "set-off"]
+        row["class"] = " ".join([*(row.get_attribute_list("class") if row.has_attr("class") else []), "set-off"])
     return {**output, "data": {**output["data"], "text/html": str(soup)}}
 
 
@@ -187,7 +187,7 @@ def steps(output: Mapping[str, Any], stated: Mapping[str, Any]) -> Mapping[str, 
         frames.append(
             f'<div class="frame fragment {moves}{paper}" data-fragment-index="{max(step - 1, 0)}">{drawn}{said}</div>'
         )
-    width, height = (float(size) for size in _VIEW_BOX.search(drawn).groups())
+    width, height = (float(size) for size in _VIEW_BOX.findall(drawn)[0])
     shape = "steps tall" if width / height < _TALL else "steps"
     made = whole("", text=held["alt"])
     made["data"]["text/html"] = (

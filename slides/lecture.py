@@ -94,8 +94,10 @@ def assemble(slides: Sequence[Slide], *, minutes: float, course: Path = COURSE) 
 
 def _sizes(name: str) -> tuple[str, str, str]:
     """Return what is published of an accelerator: its memory, what lies on its chip, its rate."""
-    card = hardware.known_device(name).device
-    near = card.cores * (card.core_register_bytes + card.core_l1_bytes) + card.l2_bytes
+    card = hardware.device(name)
+    on_chip = [size for size in (card.register_bytes, card.l1_bytes, card.l2_bytes) if size is not None]
+    assert len(on_chip) == 3  # the file of devices has them
+    near = sum(on_chip)
     (rate,) = [peak.dense_flops_per_s for peak in card.peaks if (peak.dtype, peak.unit) == ("float16", "matrix")]
     memory = units.text(card.memory_bytes, "B", binary=True)
     moved = units.text(card.memory_bandwidth_bytes_per_s, "B/s")

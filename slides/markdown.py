@@ -97,7 +97,7 @@ def render_markdown(source: str, *, folder: Path, attachments: dict | None = Non
 def _blocks(html: str) -> list[Tag]:
     soup = BeautifulSoup(html, "html.parser")
     for link in soup.find_all("a"):
-        if not re.match(r"https?://|mailto:", link.get("href", "")):
+        if not re.match(r"https?://|mailto:", str(link.get("href", ""))):
             link.unwrap()
     blocks = []
     for node in list(soup.children):
@@ -196,7 +196,7 @@ def refused_block(text: str) -> str | None:
     block = BeautifulSoup(text, "html.parser").find(True)
     if block is None or block.name in _SHOWN_BLOCKS:
         return None
-    if block.name == "pre" or "highlight" in block.get("class", []):
+    if block.name == "pre" or "highlight" in block.get_attribute_list("class"):
         return "a block of code"
     return {"blockquote": "a quote", "hr": "a line across"}.get(block.name, f"<{block.name}>")
 

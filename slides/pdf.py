@@ -22,7 +22,7 @@ def print_deck(browser: Browser, deck: Path, *, notes: bool = False) -> bytes:
     Raises BrowserError when the deck does not start, or is not laid out as one page a slide.
     """
     asked = {"showNotes": "separate-page"} if notes else {}  # what reveal.js is asked in the address
-    with opened(browser, deck, **PRINT_QUERY, **asked) as opened_deck:
+    with opened(browser, deck, query=PRINT_QUERY | asked) as opened_deck:
         return printed(opened_deck, deck)
 
 

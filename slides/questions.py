@@ -102,7 +102,7 @@ def is_answer(output: Mapping[str, Any]) -> bool:
 def rows(output: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return name, value and remark of each number of an answer; no prediction that nobody made."""
     table = BeautifulSoup(output.get("data", {}).get("text/html", ""), "html.parser").find_all("tr")
-    found = [(row.th.get_text(), *(cell.get_text() for cell in row.find_all("td"))) for row in table]
+    found = [[cell.get_text() for cell in row.find_all(["th", "td"])] for row in table]
     return [(name, value, beside) for name, value, _, beside in found if value != NO_PREDICTION]
 
 

@@ -220,6 +220,12 @@ def test_imports_keep_the_order():
     assert result.returncode == 0, result.stdout
 
 
+@pytest.mark.ci
+def test_types_agree():
+    result = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_code_is_clean_and_formatted():
     check = subprocess.run([sys.executable, "-m", "ruff", "check"], cwd=ROOT, capture_output=True, text=True)
     layout = subprocess.run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import grimp
 from importlinter import Contract, ContractCheck, fields, output
 
@@ -9,8 +11,8 @@ from importlinter import Contract, ContractCheck, fields, output
 class PublicDoors(Contract):
     """No module of ``importers`` imports a module of ``package`` with an underscore anywhere in its path."""
 
-    importers = fields.SetField(subfield=fields.StringField())
-    package = fields.StringField()
+    importers: Iterable[str] = fields.SetField(subfield=fields.StringField())  # type: ignore[assignment]  # the values
+    package: str = fields.StringField()  # type: ignore[assignment]  # that import-linter puts in the fields' places
 
     def check(self, graph: grimp.ImportGraph, verbose: bool) -> ContractCheck:  # noqa: ARG002
         outside = {module for root in self.importers for module in (root, *graph.find_descendants(root))}

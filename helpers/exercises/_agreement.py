@@ -53,13 +53,13 @@ def _is_float32(number: float) -> bool:
         return False
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:
     """Return arrays, tensors, their scalars and what is made from Python's own as that, a list as a tuple."""
     if hasattr(value, "tolist") and not isinstance(value, type):
         value = value.tolist()
     kind = type(value)
     if issubclass(kind, list | tuple):
-        return tuple((list if issubclass(kind, list) else tuple).__iter__(value))
+        return tuple(list.__iter__(value) if issubclass(kind, list) else tuple.__iter__(value))
     if issubclass(kind, str):
         return str.__str__(value)
     return dict(dict.items(value)) if issubclass(kind, dict) else value

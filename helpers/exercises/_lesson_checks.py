@@ -61,6 +61,8 @@ def _load(title: str) -> ModuleType:
             "the lesson in its own folder (make lab)"
         )
     spec = importlib.util.spec_from_file_location(f"checks_{title}", found[0])
+    assert spec is not None
+    assert spec.loader is not None  # as the name ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickles look a module up by its name
     spec.loader.exec_module(module)

@@ -150,6 +150,7 @@ class Device(Record):
         """Return every figure and peak as printed, with the source's title, kind, address, date and note; one a row."""
         import pandas as pd
 
+        rows: list[tuple[str, str, Fact | Peak | None]]
         rows = [(results.label(name), results.cell(name, getattr(self, name)), self.fact(name)) for name in FIGURES]
         rows += [(f"{peak.dtype} {peak.unit} {state}", results.cell("flops_per_s", rate), peak)
                  for peak in self.peaks
@@ -273,7 +274,7 @@ def _device(entry: Mapping[str, Any], sources: Mapping[str, Source]) -> Device:
         if name in entry
     )
     peaks = tuple(_peak(peak, sources[peak["source"]]) for peak in entry["peaks"])
-    values = {fact.name: fact.value for fact in facts}
+    values: dict[str, Any] = {fact.name: fact.value for fact in facts}  # each of its field's own type
     return Device(entry["name"], entry["kind"], **values, peaks=peaks, aliases=tuple(entry["aliases"]), facts=facts)
 
 
@@ -390,8 +391,8 @@ def published_errors() -> PublishedErrors:
 
 
 def _on_chip(one: Device) -> OnChipMemory:
-    known = one.register_bytes is not None and one.l2_bytes is not None
-    ratio = one.register_bytes / one.l2_bytes if known else None
+    registers, l2 = one.register_bytes, one.l2_bytes
+    ratio = None if registers is None or l2 is None else registers / l2
     return results.derived(OnChipMemory, one, registers_to_l2_ratio=ratio)
 
 
@@ -402,6 +403,9 @@ def _median_ratio(rows: Sequence[OnChipMemory], kind: str) -> float | None:
 
 def _claim(entry: dict, source: Source) -> PublishedError:
     claimed = amount(entry["flops_per_s"])
-    dense = device(entry["device"]).peak(entry["dtype"]).dense_flops_per_s
+    peak = device(entry["device"]).peak(entry["dtype"])
+    assert peak is not None
+    assert peak.dense_flops_per_s is not None  # the file has the peak of each claim
+    dense = peak.dense_flops_per_s
     return PublishedError(entry["device"], entry["dtype"], entry["said"], claimed, dense, claimed / dense,
                           source.title, source)  # fmt: skip

@@ -102,9 +102,9 @@ def macos_card(sysctl: Callable[[str], bytes | None], card: MachineCard) -> Mach
     brand, vendor = (
         (sysctl(f"machdep.cpu.{name}") or b"").rstrip(b"\0").decode() for name in ("brand_string", "vendor")
     )
-    known = {"model": brand, "vendor": vendor or ("Apple" if brand.startswith("Apple") else None),
-             "caches": tuple(sorted(caches, key=cache_order))}  # fmt: skip
-    return replace(card, **{name: value for name, value in known.items() if value})
+    vendor = vendor or ("Apple" if brand.startswith("Apple") else "")
+    return replace(card, model=brand or card.model, vendor=vendor or card.vendor,
+                   caches=tuple(sorted(caches, key=cache_order)) or card.caches)  # fmt: skip
 
 
 def _sysctl(name: str) -> bytes | None:
@@ -185,6 +185,7 @@ _ARM_PARTS = {
     (0x41, 0xD0C): "Neoverse-N1", (0x41, 0xD49): "Neoverse-N2", (0x41, 0xD40): "Neoverse-V1",
     (0x41, 0xD4F): "Neoverse-V2", (0x46, 0x001): "A64FX", (0x48, 0xD01): "Kunpeng-920", (0xC0, 0xAC3): "Ampere-1",
 }  # fmt: skip
+_Sort = tuple[int, str, int | None, int | None, int | None]  # of a cache: level, kind, size, line and ways
 _NO_LIMIT_BYTES = 2**62  # cgroup v1 writes "no limit" as the largest page-aligned 64-bit number
 
 
@@ -213,7 +214,7 @@ def read_caches(root: Path) -> tuple[tuple[Cache, ...] | None, tuple[str, ...]]:
     Caches of one sort (level, kind, size, line, ways) are one :class:`Cache`, so a hybrid processor has two rows
     for a level. None where the system lists none.
     """
-    found: dict[tuple[Any, ...], set[frozenset[int] | None]] = {}
+    found: dict[_Sort, set[frozenset[int] | None]] = {}
     covered: dict[str, set[int]] = {}
     nameless = 0
     for cpu in _online(root):
@@ -239,7 +240,7 @@ def _cache_indexes(folder: str) -> list[str]:
         return []
 
 
-def _cache_sort(folder: str) -> tuple[Any, ...] | None:
+def _cache_sort(folder: str) -> _Sort | None:
     level, kind = _positive(_read(f"{folder}/level")), (_read(f"{folder}/type") or "").lower()
     if level is None or kind not in CACHE_KINDS:
         return None
@@ -247,10 +248,11 @@ def _cache_sort(folder: str) -> tuple[Any, ...] | None:
     return level, kind, _cache_bytes(_read(f"{folder}/size")), line, ways
 
 
-def _cache(sort: tuple[Any, ...], sharers: set[frozenset[int] | None]) -> Cache:
-    if None in sharers:
+def _cache(sort: _Sort, sharers: set[frozenset[int] | None]) -> Cache:
+    known = [sharing for sharing in sharers if sharing is not None]
+    if len(known) < len(sharers):
         return Cache(*sort)
-    return Cache(*sort, shared_by=max(len(sharing) for sharing in sharers), instances=len(sharers))
+    return Cache(*sort, shared_by=max(map(len, known)), instances=len(sharers))
 
 
 def cache_order(cache: Cache) -> tuple[int, int, int]:
@@ -357,8 +359,9 @@ def _hexadecimal(record: Mapping[str, str], name: str) -> int:
 
 def _extensions(records: list[dict[str, str]]) -> tuple[str, ...] | None:
     """Return what every processor has, in the table's order; None where no flags are listed."""
-    lines = {record.get("flags") or record.get("Features") for record in records} - {None}
-    return extensions_among(set.intersection(*(set(line.split()) for line in lines))) if lines else None
+    lines = {record.get("flags") or record.get("Features") for record in records}
+    words = [set(line.split()) for line in lines if line is not None]
+    return extensions_among(set.intersection(*words)) if words else None
 
 
 def extensions_among(names: set[str]) -> tuple[str, ...]:

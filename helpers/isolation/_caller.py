@@ -212,11 +212,14 @@ class _Captured:
         return processes.joined_output(bytes(self._head), self._dropped, bytes(self._tail))
 
 
+_Phase = Literal["starting", "running", "sending", "leaving"]
+
+
 @dataclass
 class _Seen:
     """What the caller saw of the running process."""
 
-    phase: Literal["starting", "running", "sending", "leaving"] = "starting"
+    phase: _Phase = "starting"
     start: dict[str, Any] | None = None
     end: dict[str, Any] | None = None
     answer: dict[str, Any] | None = None
@@ -234,9 +237,9 @@ def _watch(process: subprocess.Popen[bytes], folder: Path, memory_bytes: int | N
         phase = seen.phase
         _read_progress(seen, folder)
         since = since if seen.phase == phase else time.monotonic()
-        if seen.phase == "running":
+        if seen.phase == "running" and seen.start is not None:
             seen.elapsed_s = time.monotonic() - since
-            _look_at_memory(seen, memory_bytes)
+            _look_at_memory(seen, seen.start, memory_bytes)
         if time.monotonic() - since > limits_s[seen.phase]:
             seen.ended_for = "time"
         if seen.ended_for:
@@ -249,7 +252,7 @@ def _read_progress(seen: _Seen, folder: Path) -> None:
     seen.start = seen.start or _read_json(folder / child.START)
     seen.end = seen.end or _read_json(folder / child.END)
     seen.answer = seen.answer or _read_json(folder / child.ANSWER)
-    phases = {"leaving": seen.answer, "sending": seen.end, "running": seen.start}
+    phases: dict[_Phase, object] = {"leaving": seen.answer, "sending": seen.end, "running": seen.start}
     seen.phase = next((phase for phase, file in phases.items() if file is not None), "starting")
 
 
@@ -270,20 +273,20 @@ def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
         process.wait(_EXIT_LIMIT_S)
 
 
-def _look_at_memory(seen: _Seen, memory_bytes: int | None) -> None:
+def _look_at_memory(seen: _Seen, start: dict[str, Any], memory_bytes: int | None) -> None:
     """Note the peak, and where the system does not hold the limit, hold it."""
-    must_watch = memory_bytes is not None and not seen.start["is_limited"]
-    if must_watch and seen.start["baseline_bytes"] is None:
+    limit_bytes = None if start["is_limited"] else memory_bytes
+    if limit_bytes is not None and start["baseline_bytes"] is None:
         raise RuntimeError(
             "this system does not limit a process's memory, and psutil, which could watch it, is not installed; "
             "install psutil, or leave memory_bytes out"
         )
-    resident = child.resident_bytes(seen.start["process"])
-    if resident is None or seen.start["baseline_bytes"] is None:
+    resident = child.resident_bytes(start["process"])
+    if resident is None or start["baseline_bytes"] is None:
         return
-    now, peak = (amount - seen.start["baseline_bytes"] for amount in resident)
+    now, peak = (amount - start["baseline_bytes"] for amount in resident)
     seen.peak_bytes = max(seen.peak_bytes or 0, peak)
-    if must_watch and now > memory_bytes:
+    if limit_bytes is not None and now > limit_bytes:
         seen.ended_for = "memory"
 
 

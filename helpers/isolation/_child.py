@@ -135,17 +135,17 @@ def resident_bytes(process: int) -> tuple[int, int] | None:
             status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
         except (FileNotFoundError, ProcessLookupError):
             return None
-        amounts = [re.search(rf"^{name}:\s+(\d+) kB", status, flags=re.MULTILINE) for name in ("VmRSS", "VmHWM")]
-        return None if None in amounts else tuple(int(amount.group(1)) * 1024 for amount in amounts)
+        now, most = (re.search(rf"^{name}:\s+(\d+) kB", status, flags=re.MULTILINE) for name in ("VmRSS", "VmHWM"))
+        return None if now is None or most is None else (int(now[1]) * 1024, int(most[1]) * 1024)
     try:
         import psutil
     except ModuleNotFoundError:
         return None
     try:
-        now = psutil.Process(process).memory_info().rss
+        resident = psutil.Process(process).memory_info().rss
     except psutil.Error:
         return None
-    return now, now
+    return resident, resident
 
 
 def _restart_peak() -> None:

@@ -5,6 +5,7 @@ Lesson 11.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,15 +108,15 @@ class WorkingSets(Record):
 
 
 def profile_layer_mem(
-    model: nn.Module, inputs: steps.Inputs = None, **options: Unpack[steps.Options]
+    model: nn.Module, inputs: steps.Inputs = None, *, shape: steps.Inputs = None, **options: Unpack[steps.Options]
 ) -> LayerMemoryProfile:
     """Return what each layer of ``model`` takes in one step, to the byte, without running the step.
 
-    ``inputs``, the ``options`` and what is raised are those of :func:`~helpers.memory.estimate_peak_memory`. A row is a
-    module that runs an operator or owns parameters itself, so an identity has none; the path of the model itself is
-    empty, and ``(loss)`` is the loss. Lesson 11.
+    ``inputs`` (or ``shape``), the ``options`` and what is raised are those of
+    :func:`~helpers.memory.estimate_peak_memory`. A row is a module that runs an operator or owns parameters itself, so
+    an identity has none; the path of the model itself is empty, and ``(loss)`` is the loss. Lesson 11.
     """
-    work = steps.step(model, inputs, only_followed=True, **options)
+    work = steps.step(model, inputs, shape, only_followed=True, **options)
     seen = _Seen()
     trace, probes = probing.followed(work, seen.watched)
     line = timeline.built(trace, probes, work.device)
@@ -145,13 +146,15 @@ def profile_layer_mem(
     )
 
 
-def profile_mem(model: nn.Module, inputs: steps.Inputs = None, **options: Unpack[steps.Options]) -> MemoryProfile:
+def profile_mem(
+    model: nn.Module, inputs: steps.Inputs = None, *, shape: steps.Inputs = None, **options: Unpack[steps.Options]
+) -> MemoryProfile:
     """Return where the memory of one step of ``model`` goes, by category: the lecture's pie.
 
-    ``inputs``, the ``options`` (``training=False`` is inference) and what is raised are those of
+    ``inputs`` (or ``shape``), the ``options`` (``training=False`` is inference) and what is raised are those of
     :func:`~helpers.memory.estimate_peak_memory`. Lesson 11.
     """
-    estimate = estimate_peak_memory(model, inputs, **options)
+    estimate = estimate_peak_memory(model, inputs, shape=shape, **options)
     most = _most_bytes(estimate.timeline)
     whole = sum(most.values())
     shares = tuple(
@@ -213,36 +216,38 @@ class _Seen:
         self.calls: dict[str, _Calls] = {}
         self.parents: set[str] = set()  # modules in which another module ran
         self.saved: dict[int, str] = {}  # storage: the layer that saved it first
-        self._tracer: tracing.Tracer | None = None
-        self._layers: attribution.Layers | None = None
 
     @contextmanager
     def watched(self, tracer: tracing.Tracer, layers: attribution.Layers) -> Iterator[None]:
         """Look at the modules' calls and at what autograd saves, from now to the end of the context."""
-        self.__init__()
-        self._tracer, self._layers = tracer, layers
-        hook = torch.nn.modules.module.register_module_forward_hook(self._left, with_kwargs=True)
+        for noted in (self.calls, self.parents, self.saved):
+            noted.clear()
+        left = functools.partial(self._left, tracer, layers)
+        hook = torch.nn.modules.module.register_module_forward_hook(left, with_kwargs=True)
         try:
-            with saved_tensors_hooks(self._save, lambda tensor: tensor):
+            with saved_tensors_hooks(functools.partial(self._save, tracer, layers), lambda tensor: tensor):
                 yield
         finally:
             hook.remove()
 
-    def _left(self, module: nn.Module, args: Any, kwargs: Any, outputs: Any) -> None:
-        layer = self._layers.path_of(module)
-        if layer is None or self._tracer.phase != "forward":
+    def _left(
+        self, tracer: tracing.Tracer, layers: attribution.Layers, module: nn.Module, args: Any, kwargs: Any,
+        outputs: Any,
+    ) -> None:  # fmt: skip
+        layer = layers.path_of(module)
+        if layer is None or tracer.phase != "forward":
             return
         calls = self.calls.setdefault(layer, _Calls())
         calls.calls += 1
         calls.input_bytes += _tensor_bytes((args, kwargs))
         calls.output_bytes += _tensor_bytes(outputs)
-        self.parents.update(self._layers.around)
+        self.parents.update(layers.around)
 
-    def _save(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _save(self, tracer: tracing.Tracer, layers: attribution.Layers, tensor: torch.Tensor) -> torch.Tensor:
         """Note who saved the tensor first."""
-        storage = self._tracer.number(tensor)
+        storage = tracer.number(tensor)
         if storage is not None:
-            self.saved.setdefault(storage, self._layers.running)
+            self.saved.setdefault(storage, layers.running)
         return tensor
 
 
@@ -263,7 +268,7 @@ def _saved_by_layer(seen: _Seen, trace: StepTrace, probes: list[probing.Probe | 
     sizes = dict(trace.storage_bytes)
     saved: Counter[str] = Counter()
     for event, probe in zip(trace.events[trace.start :], probes, strict=True):
-        if isinstance(event, TracedOperator):
+        if isinstance(event, TracedOperator) and probe is not None:
             sizes.update((storage, made) for (storage, _, _), made in zip(event.made, probe.made_bytes, strict=True))
             if event.function is None and event.phase in ("forward", "loss"):
                 saved[event.layer] += sum(probe.made_bytes)

@@ -270,7 +270,12 @@ class LargestBatch(Record):
 
 
 def fits(
-    model: nn.Module, inputs: steps.Inputs = None, memory_bytes: int | None = None, **options: Unpack[steps.Options]
+    model: nn.Module,
+    inputs: steps.Inputs = None,
+    memory_bytes: int | None = None,
+    *,
+    shape: steps.Inputs = None,
+    **options: Unpack[steps.Options],
 ) -> Fit:
     """Return whether one step of ``model`` on ``inputs`` fits into ``memory_bytes`` of tensors, by the estimate.
 
@@ -278,7 +283,7 @@ def fits(
     ``options``, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 12.
     """
     limit = int(number("memory_bytes", memory_bytes, at_least=0))
-    estimate = estimate_peak_memory(model, inputs, **options)
+    estimate = estimate_peak_memory(model, inputs, shape=shape, **options)
     free_bytes = limit - estimate.peak_bytes
     return derived(Fit, estimate, fits=free_bytes >= 0, memory_bytes=limit, free_bytes=free_bytes)
 
@@ -386,16 +391,17 @@ def _between(peak: Callable[[int], int], low: int, high: int, limit: int) -> int
 def _with_batch(arguments: steps.Arguments) -> tuple[int, Callable[[int], steps.Arguments]]:
     """Return the inputs' batch and what makes them with another one; a tensor's content is not needed: it is zeros."""
     batches = {next(iter(leaf.shape), None) for leaf in arguments.leaves}
-    if len(batches) != 1 or None in batches:
+    batch = next(iter(batches), None)
+    if len(batches) != 1 or batch is None:
         raise ValueError(
             f"the inputs' first sizes are {sorted(map(str, batches))}; give tensors with one common batch, first"
         )
 
-    def resized(batch: int) -> steps.Arguments:
+    def resized(other: int) -> steps.Arguments:
         def with_batch(leaf: Any) -> Any:
-            sizes = (batch, *leaf.shape[1:])
+            sizes = (other, *leaf.shape[1:])
             return steps.Shape(sizes) if isinstance(leaf, steps.Shape) else leaf.new_zeros(()).expand(sizes)
 
         return arguments.replaced(with_batch)
 
-    return batches.pop(), resized
+    return batch, resized

@@ -96,7 +96,10 @@ def _probe(event: Any, run: _Run | None, trace: StepTrace, record: records.Alloc
     fake_bytes = tuple(trace.storage_bytes[made.storage] for made in event.made)
     if run is None:
         return Probe(records.Usage(sum(fake_bytes), sum(fake_bytes)), fake_bytes)
-    usage = run.usage or records.usage(record.window(run.mark))
+    usage = run.usage
+    if usage is None:
+        assert record is not None  # what a CPU runs is recorded
+        usage = records.usage(record.window(run.mark))
     return Probe(usage, tuple(run.output_bytes[made.position] for made in event.made))
 
 
@@ -115,7 +118,9 @@ class _Runner:
         if key not in self._runs:
             self._runs[key] = self._run_alone(event, str(len(self._runs)))
         run = self._runs[key]
-        for made in event.made if run is not None else ():
+        if run is None:
+            return None
+        for made in event.made:
             if made.position in run.kept:
                 self._opaque[made.storage] = (run.mark, made.position, run.kept[made.position])
             strides = run.output_strides.get(made.position, made.strides)
@@ -126,7 +131,8 @@ class _Runner:
     def _key(self, event: TracedOperator) -> Any:
         """Return the operator's key, and which of its operands hold what another operator has made."""
         specs = (leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec))
-        return event.key, tuple(self._opaque.get(spec.storage, ())[:2] for spec in specs)
+        makers = (self._opaque[spec.storage][:2] if spec.storage in self._opaque else () for spec in specs)
+        return event.key, tuple(makers)
 
     def _run_alone(self, event: TracedOperator, mark: str) -> _Run | None:
         inside_bytes = self._inside_bytes.get(event.key)
@@ -136,11 +142,14 @@ class _Runner:
             return _Run(mark, records.Usage(kept_bytes + inside_bytes, kept_bytes), made_bytes)
         too_large = self._device.type == "cpu" and _needed_bytes(event, self._trace) > _machine_bytes() / 2
         if too_large or self._lacks_workspace(event):
-            return self._not_run(event)
+            self._note_not_run(event)
+            return None
+        function = event.function
+        assert function is not None  # else there is nothing to run, and nobody asks for it
 
         def call() -> Any:
             with torch.set_grad_enabled(event.grad_mode):
-                return event.function(*arguments, **named)
+                return function(*arguments, **named)
 
         usage = None
         try:
@@ -155,7 +164,8 @@ class _Runner:
                 finally:
                     self.record.mark("between")
         except (RuntimeError, ValueError, IndexError, NotImplementedError, MemoryError):
-            return self._not_run(event)
+            self._note_not_run(event)
+            return None
         return self._finished(event, mark, usage, pytree.tree_leaves(outputs))
 
     def _lacks_workspace(self, event: TracedOperator) -> bool:
@@ -170,7 +180,7 @@ class _Runner:
             for leaf in pytree.tree_leaves(event.arguments)
         )
 
-    def _not_run(self, event: TracedOperator) -> None:
+    def _note_not_run(self, event: TracedOperator) -> None:
         self._trace.uncertain.add(f"{event.function} cannot be run alone here: what it takes inside is not counted")
 
     def _finished(self, event: TracedOperator, mark: str, usage: records.Usage | None, outputs: list[Any]) -> _Run:
@@ -238,7 +248,9 @@ def inside_bytes(events: Iterable[Any], trace: StepTrace) -> dict[Any, int]:
     with records.recorded() as record:
         for key, event in waiting.items():
             tried[key] = [_run_small(event, most, record) for most in _SMALL_SIZES]
-    found = {key: _at_full_size(waiting[key], runs, record) for key, runs in tried.items() if None not in runs}
+    done = {key: [run for run in runs if run is not None] for key, runs in tried.items()}
+    whole = {key: runs for key, runs in done.items() if len(runs) == len(_SMALL_SIZES)}
+    found = {key: _at_full_size(waiting[key], runs, record) for key, runs in whole.items()}
     return {key: inside for key, inside in found.items() if inside is not None}
 
 
@@ -289,6 +301,7 @@ def _is_large(event: TracedOperator, trace: StepTrace) -> bool:
 
 def _run_small(event: TracedOperator, most: int, record: records.AllocatorLog) -> _SmallRun | None:
     """Run the operator with its large sizes about ``most``; return None where it cannot be run so."""
+    assert event.function is not None  # as it is large
     mark = str(record.marks)
     smaller = _smaller_sizes(event.arguments, most)
     try:

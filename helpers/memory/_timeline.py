@@ -88,7 +88,7 @@ def built(trace: StepTrace, probes: list[Probe | None], device: torch.device) ->
     for event, probe in zip(events, probes, strict=True):
         if isinstance(event, Release):
             replay.release(event.storage)
-        elif not event.only_views:
+        elif probe is not None and not event.only_views:
             replay.run(event, probe)
     return replay.timeline()
 

@@ -156,9 +156,15 @@ def _operators(events: list[TracedOperator | Release]) -> Iterator[TracedOperato
 
 def _ends_with(event: TracedOperator, events: list[TracedOperator | Release], position: int) -> bool:
     """Return whether the first operand is released before the next operator."""
-    following = itertools.takewhile(lambda later: isinstance(later, Release), events[position + 1 :])
     first = _first(event)
-    return first is not None and any(release.storage == first.storage for release in following)
+    if first is None:
+        return False
+    for later in events[position + 1 :]:
+        if not isinstance(later, Release):
+            return False
+        if later.storage == first.storage:
+            return True
+    return False
 
 
 def _first(event: TracedOperator) -> TensorSpec | None:
@@ -171,6 +177,8 @@ def _in_place(
 ) -> torch._ops.OpOverload | None:  # fmt: skip
     """Return the operator that really ran, None where it is the one in the trace."""
     first = _first(event)
+    if first is None or first.storage is None:
+        return None
     maker = makers.get(first.storage)
     if event.segment == 0 or maker is None or first.is_view or len(event.made) != 1:
         return None
@@ -178,7 +186,7 @@ def _in_place(
         return None
     if _is_accumulation(event, maker):
         return _ATEN.add_.Tensor
-    if maker.segment == event.segment and maker.name in _ZEROS:
+    if event.function is not None and maker.segment == event.segment and maker.name in _ZEROS:
         return _WRITES_INTO_ZEROS.get(event.function)
     return None
 

@@ -215,13 +215,15 @@ class Tracer(TorchDispatchMode):
             return pytree.tree_map_only(torch.Tensor, self._like, found[0])
         if function is not torch.ops.aten.index.Tensor:
             return None
-        places = []
+        places: list[torch.Tensor | None] = []
         for index in args[1]:
-            is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)
-            known = self._values.of(index) if is_mask else None
-            if is_mask and known is None:
+            if index is None or index.dtype not in (torch.bool, torch.uint8):
+                places.append(index)
+                continue
+            known = self._values.of(index)
+            if known is None:
                 return None
-            places += map(self._like, _places(known)) if is_mask else [index]
+            places += map(self._like, _places(known))
         return function(args[0], places)
 
     def _packed(self, data: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
@@ -230,8 +232,8 @@ class Tracer(TorchDispatchMode):
         if known is None:
             return None
         with _disable_current_modes():
-            known = known.tolist()
-        sizes = batch_sizes(data, known, batch_first)
+            listed = known.tolist()
+        sizes = batch_sizes(data, listed, batch_first)
         with _disable_current_modes():
             real = torch.tensor(sizes)
         return data.new_empty((sum(sizes), *data.shape[2:])), real

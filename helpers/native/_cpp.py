@@ -10,10 +10,10 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from helpers import storage
 from helpers.checks import members, one_of
@@ -31,6 +31,14 @@ _ERROR = re.compile(r"^(?P<place>[^:\n]*):(?:(?P<line>\d+):(?:\d+:)?)? *(?:fatal
 _LINK_ERROR = re.compile(r"undefined reference to .*|(?:ld|collect2|lld): .*|Undefined symbols for .*\n.*")
 
 
+class CppFunction(Protocol):
+    """A function of a library: called with checked arguments, or without checks as ``raw``, ctypes' own."""
+
+    raw: Any
+
+    def __call__(self, *values: Any) -> Any: ...
+
+
 @dataclass(frozen=True)
 class Library:
     """A compiled C++ program, loaded: ``function`` gives what it declares, ``raw`` is ctypes' own library.
@@ -46,7 +54,7 @@ class Library:
     source: str = field(repr=False)
     raw: ctypes.CDLL = field(repr=False, compare=False)
 
-    def function(self, declaration: str) -> Callable[..., Any]:
+    def function(self, declaration: str) -> CppFunction:
         """Return the function of a C declaration, ``"void add(const float* x, float* y, int64_t n)"``.
 
         It takes tensors and NumPy arrays as pointers, after checking type, device and layout
@@ -67,7 +75,7 @@ class Library:
         return _bound(raw, signature)
 
 
-def _bound(raw: Any, signature: Signature) -> Callable[..., Any]:
+def _bound(raw: Any, signature: Signature) -> CppFunction:
     raw.argtypes = [parameter.c_type for parameter in signature.parameters]
     raw.restype = None if signature.returns is None else signature.returns.c_type
 
@@ -75,8 +83,9 @@ def _bound(raw: Any, signature: Signature) -> Callable[..., Any]:
         return raw(*to_c(signature, values, device="cpu"))
 
     call.__name__ = call.__qualname__ = signature.name
-    call.raw = raw  # type: ignore[attr-defined]
-    return call
+    bound: CppFunction = call  # type: ignore[assignment]  # it has its attribute from the next line on
+    bound.raw = raw
+    return bound
 
 
 def compile_cpp(source: str, *, flags: Sequence[str] = CPP_FLAGS, folder: Path | None = None) -> Library:

@@ -222,7 +222,10 @@ class GpuFunction:
 def parse(listing: str) -> dict[str, GpuFunction]:
     """Return every function in what ``nvdisasm -c`` printed, by its name."""
     functions: dict[str, GpuFunction] = {}
-    name, instructions, labels, waiting = "", [], [], []
+    name = ""
+    instructions: list[GpuInstruction] = []
+    labels: list[tuple[str, int]] = []
+    waiting: list[str] = []
     for line in [*listing.splitlines(), "\t.section\t.text.,"]:
         section, found, label = _SECTION.match(line), _INSTRUCTION.match(line), _LABEL.match(line)
         if section or _OTHER_SECTION.match(line):

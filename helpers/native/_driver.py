@@ -194,7 +194,7 @@ def gpu_architecture(device: Any = None) -> str:
 
 def _check_architecture(architecture: str, capability: tuple[int, int]) -> None:
     """Refuse a program for another GPU: code for sm_80 runs on 8.0 and later of its generation, sm_90a on 9.0 alone."""
-    number, kind = re.fullmatch(r"sm_(\d+)([af]?)", architecture).groups()  # type: ignore[union-attr]
+    [(number, kind)] = re.findall(r"^sm_(\d+)([af]?)$", architecture)
     major, minor = int(number[:-1]), int(number[-1])
     here = f"sm_{capability[0]}{capability[1]}"
     if capability[0] != major or capability[1] < minor or (kind == "a" and capability[1] != minor):
@@ -221,7 +221,8 @@ def _dimensions(name: str, given: int | Sequence[int], most: Sequence[int]) -> t
         raise ValueError(
             f"{name} is {given}; each number is 1 or more, and at most {', '.join(f'{n:,}' for n in most)}"
         )
-    return (*numbers, 1, 1)[:3]  # type: ignore[return-value]
+    x, y, z = (*numbers, 1, 1)[:3]
+    return x, y, z
 
 
 def _check_size(signature: Signature, expected: int | None) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar, overload
 
 from helpers import storage
 from helpers.checks import one_of
@@ -27,6 +28,7 @@ Compiled = Cubin | Library | MachineCode | bytes | str | os.PathLike[str]
 
 _LIMIT_S = 300
 _CUDA_MACHINE = b"\xbe\x00"
+Function = TypeVar("Function", cubin.GpuFunction, x86.HostFunction)
 
 
 class KindCount(Record):
@@ -126,23 +128,12 @@ class HostCensus(Record):
 
 
 @dataclass(frozen=True)
-class Program:
-    """Machine code that was read: its functions by their full names.
+class _Program(Generic[Function]):
+    """Machine code that was read: its functions by their full names."""
 
-    ``image`` are the bytes of a GPU's program, ``listing`` is objdump's of another one, ``form`` the file format that
-    it names.
-    """
+    functions: dict[str, Function]
 
-    functions: dict[str, cubin.GpuFunction] | dict[str, x86.HostFunction]
-    image: bytes = b""
-    listing: str = ""
-
-    @property
-    def form(self) -> str:
-        match = re.search(r"file format (\S.*)", self.listing)
-        return match[1] if match else ""
-
-    def function(self, name: str | None) -> cubin.GpuFunction | x86.HostFunction:
+    def function(self, name: str | None) -> Function:
         """Return the function ``name`` (the plain name of a C++ function will do), or the only one there is.
 
         Raises ValueError, naming the functions, when there is none of this name, several, or several to choose from.
@@ -160,6 +151,25 @@ class Program:
         return self.functions[found[0]]
 
 
+@dataclass(frozen=True)
+class GpuProgram(_Program[cubin.GpuFunction]):
+    """The program of a GPU, and its bytes, the ``image``."""
+
+    image: bytes
+
+
+@dataclass(frozen=True)
+class HostProgram(_Program[x86.HostFunction]):
+    """The program of a processor: objdump's ``listing`` of it, and ``form``, the file format that it names."""
+
+    listing: str
+
+    @property
+    def form(self) -> str:
+        match = re.search(r"file format (\S.*)", self.listing)
+        return match[1] if match else ""
+
+
 def disassemble(program: Compiled, *, function: str | None = None) -> str:
     """Return the machine code of a Cubin, a Library, or the path or bytes of an object, as text.
 
@@ -175,11 +185,17 @@ def disassemble(program: Compiled, *, function: str | None = None) -> str:
     read = read_program(program)
     if function is not None:
         return read.function(function).text()
-    if read.image or "x86-64" in read.form:
+    if isinstance(read, GpuProgram) or "x86-64" in read.form:
         return "\n\n".join(body.text() for body in read.functions.values())
     return read.listing.strip()
 
 
+@overload
+def census(program: Cubin, *, function: str | None = None) -> Census: ...
+@overload
+def census(program: Library | MachineCode, *, function: str | None = None) -> HostCensus: ...
+@overload
+def census(program: bytes | str | os.PathLike[str], *, function: str | None = None) -> Census | HostCensus: ...
 def census(program: Compiled, *, function: str | None = None) -> Census | HostCensus:
     """Return the census of one function of a Cubin, a Library, a MachineCode, or the path or bytes of a compiled file.
 
@@ -188,7 +204,7 @@ def census(program: Compiled, *, function: str | None = None) -> Census | HostCe
     x86-64. Lesson 02.
     """
     read = read_program(program)
-    if not read.image:
+    if isinstance(read, HostProgram):
         return host_census(_counted_form(read).function(function))
     body = read.function(function)
     resources = cubin.resources(cubin.read(read.image), body.name)
@@ -198,10 +214,11 @@ def census(program: Compiled, *, function: str | None = None) -> Census | HostCe
     return Census(
         function=body.name, architecture=architecture, registers=resources.registers,
         stack_bytes=resources.stack_bytes, spill_store_bytes=stores, spill_load_bytes=loads, **_counts(body),
+        kinds=_kinds(body.instructions), accesses=_access_counts(body),
     )  # fmt: skip
 
 
-def read_program(program: Compiled) -> Program:
+def read_program(program: Compiled) -> GpuProgram | HostProgram:
     """Return a compiled program's functions. Raises as :func:`disassemble` does."""
     if isinstance(program, Cubin):
         return _read_gpu(program.image)
@@ -214,15 +231,17 @@ def read_program(program: Compiled) -> Program:
         if content.startswith(b"\x7fELF") and content[18:20] == _CUDA_MACHINE:
             return _read_gpu(content)
         listing = _objdump(program)
-    return Program(x86.parse(listing), listing=listing)
+    return HostProgram(x86.parse(listing), listing)
 
 
 def host_function(library: Library, name: str) -> x86.HostFunction:
     """Return a function of an x86-64 library. Raises as :func:`census` does."""
-    return _counted_form(read_program(library)).function(name)
+    read = read_program(library)
+    assert isinstance(read, HostProgram)  # a library is a processor's
+    return _counted_form(read).function(name)
 
 
-def _counted_form(program: Program) -> Program:
+def _counted_form(program: HostProgram) -> HostProgram:
     if "x86-64" not in program.form:
         raise NativeError(f"instructions are counted for x86-64, not for {program.form or 'this program'}",
                           "read it with disassemble(), or count on an x86-64 machine")  # fmt: skip
@@ -230,7 +249,7 @@ def _counted_form(program: Program) -> Program:
 
 
 @functools.lru_cache(maxsize=8)  # several kernels of one program are asked for one after another
-def _read_gpu(image: bytes) -> Program:
+def _read_gpu(image: bytes) -> GpuProgram:
     sizes = {name: len(body) for name, body in cubin.read(image).sections.items()}
     tool = find_nvdisasm()
     with storage.temporary_folder("disassemble-") as folder:
@@ -245,13 +264,13 @@ def _read_gpu(image: bytes) -> Program:
             raise NativeError(
                 f"{problem} of {cubin.INSTRUCTION_BYTES} bytes", "use the nvdisasm that comes with torch's Triton"
             )
-    return Program(functions, image=image)
+    return GpuProgram(functions, image)
 
 
 @functools.lru_cache(maxsize=1)  # it is listed and counted, one after the other
-def _read_code(program: MachineCode) -> Program:
+def _read_code(program: MachineCode) -> HostProgram:
     listing = _objdump(object_file(program))
-    return Program({name: body.without_data() for name, body in x86.parse(listing).items()}, listing=listing)
+    return HostProgram({name: body.without_data() for name, body in x86.parse(listing).items()}, listing)
 
 
 def _objdump(program: bytes | str | os.PathLike[str]) -> str:
@@ -286,11 +305,9 @@ def _content(program: bytes | str | os.PathLike[str]) -> bytes:
         raise NativeError(problem, "give a Cubin, a Library, or the path of a compiled file") from error
 
 
-def _counts(function: cubin.GpuFunction) -> dict[str, int | tuple[KindCount, ...] | tuple[AccessCount, ...]]:
+def _counts(function: cubin.GpuFunction) -> dict[str, int]:
     fed = Counter(instruction.operand_kind for instruction in function.instructions if instruction.multiplies_and_adds)
-    accesses = Counter(access for instruction in function.instructions for access in instruction.accesses)
-    spaces = Counter((access, space) for (access, space, _), count in accesses.items() for _ in range(count))
-    rows = tuple(AccessCount(*access, count) for access, count in sorted(accesses.items(), key=_by_space))
+    spaces = Counter(access[:2] for instruction in function.instructions for access in instruction.accesses)
     return {
         "total": len(function.instructions),
         "padding": function.padding,
@@ -298,9 +315,12 @@ def _counts(function: cubin.GpuFunction) -> dict[str, int | tuple[KindCount, ...
         **{kind: fed[kind] for kind in cubin.OPERAND_KINDS},
         **{f"{space}_loads": spaces["load", space] for space in ("global", "shared", "local", "constant")},
         **{f"{space}_stores": spaces["store", space] for space in ("global", "shared", "local")},
-        "kinds": _kinds(function.instructions),
-        "accesses": rows,
     }
+
+
+def _access_counts(function: cubin.GpuFunction) -> tuple[AccessCount, ...]:
+    accesses = Counter(access for instruction in function.instructions for access in instruction.accesses)
+    return tuple(AccessCount(*access, count) for access, count in sorted(accesses.items(), key=_by_space))
 
 
 def _kinds(instructions: Iterable[cubin.GpuInstruction]) -> tuple[KindCount, ...]:

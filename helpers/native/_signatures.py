@@ -141,7 +141,7 @@ def _converted(function: str, parameter: Parameter, value: Any, device: str) -> 
 
 
 def _float(where: str, kind: str, value: Any) -> float:
-    if isinstance(value, str | bytes) or getattr(value, "ndim", 0) or not hasattr(value, "__float__"):
+    if isinstance(value, str | bytes) or getattr(value, "ndim", 0) != 0 or not hasattr(value, "__float__"):
         raise TypeError(f"{where} is one number ({kind}), not {_kind(value)} {value!r:.40}")
     number = float(value)
     if kind == "float" and math.isfinite(number) and math.isinf(ctypes.c_float(number).value):

@@ -81,6 +81,7 @@ def convention_table() -> pd.DataFrame:
     ``per`` says of which elements: the output's for element-wise operators, the input's for reductions.
     Lesson 11.
     """
+    rows: list[tuple[object, ...]]
     rows = [(name, "output element", rule.flops, rule.gradient_flops, rule.steps) for name, rule in ELEMENTWISE.items()]
     rows += [(name, "input element", rule.flops, rule.gradient_flops, rule.steps) for name, rule in REDUCTIONS.items()]
     rows += [(name, "output element", *pair, "weighted sum") for name, pair in INTERPOLATION.items()]

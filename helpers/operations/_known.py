@@ -26,8 +26,8 @@ _SMALL = 2**12  # of a model's own floating-point tensors: a constant, a table
 _FEW = 2**9  # of a parameter: the scale of a loss, the weights of a choice; what a larger one makes is an activation
 
 _HERE = torch.device("cpu")
-_ANSWERS = {torch.Tensor.device.__get__: _HERE, torch.Tensor.is_meta.__get__: False,
-            torch.Tensor.is_cpu.__get__: True, torch.Tensor.is_cuda.__get__: False}  # fmt: skip
+_PLACE = {"device": _HERE, "is_meta": False, "is_cpu": True, "is_cuda": False}
+_ANSWERS = {getattr(torch.Tensor, name).__get__: answer for name, answer in _PLACE.items()}
 _EXPORTING = frozenset({"numpy", "tolist", "__array__"})
 _MOVING = frozenset({"cpu", "cuda", "pin_memory"})
 _OF_NUMBERS = frozenset({"tensor", "as_tensor", "asarray", "new_tensor"})
@@ -242,7 +242,7 @@ def _is_known(tensor: Tensor) -> bool:
 def _values_of(tensor: Tensor) -> Tensor | None:
     if not _is_known(tensor):
         return None
-    values = tensor.untyped_storage().values
+    values = tensor.untyped_storage().values  # type: ignore[attr-defined]  # an attribute of ours
     with _disable_current_modes():
         empty = torch.empty(0, dtype=tensor.dtype)
         return empty.set_(values, tensor.storage_offset(), tensor.size(), tensor.stride())
@@ -265,7 +265,8 @@ def _keep(stand_in: Tensor, values: Tensor) -> None:
         return
     if values.stride() != stand_in.stride():
         values = torch.empty_strided(stand_in.size(), stand_in.stride(), dtype=values.dtype).copy_(values)
-    stand_in.untyped_storage().values = values.untyped_storage()[values.storage_offset() * values.itemsize :]
+    own = values.untyped_storage()[values.storage_offset() * values.itemsize :]
+    stand_in.untyped_storage().values = own  # type: ignore[attr-defined]  # an attribute of ours
 
 
 def _lend(stand_in: Tensor, tensor: Tensor, floats: int) -> Tensor:
@@ -274,7 +275,7 @@ def _lend(stand_in: Tensor, tensor: Tensor, floats: int) -> Tensor:
     if not tensor.is_meta and tensor.numel() <= limit:
         with _disable_current_modes():
             _keep(stand_in, tensor.detach().cpu())
-        stand_in.untyped_storage().is_lent = True
+        stand_in.untyped_storage().is_lent = True  # type: ignore[attr-defined]  # an attribute of ours
     return stand_in
 
 
@@ -282,7 +283,7 @@ def _own(tensor: Tensor) -> None:
     """Copy values that are lent before they are written."""
     storage = tensor.untyped_storage()
     if hasattr(storage, "is_lent"):
-        storage.values = storage.values.clone()
+        storage.values = storage.values.clone()  # type: ignore[attr-defined]  # an attribute of ours
         del storage.is_lent
 
 
@@ -299,7 +300,7 @@ def _everywhere(tensor: Tensor) -> bool | None:
 
 def _keep_everywhere(tensor: Tensor, *, answer: bool) -> None:
     """Keep that every element of ``tensor`` is ``answer``, whatever its size, and the values of a single one."""
-    tensor.untyped_storage().everywhere = answer
+    tensor.untyped_storage().everywhere = answer  # type: ignore[attr-defined]  # an attribute of ours
     if tensor.numel() == 1:
         _keep(tensor, torch.full(tensor.shape, answer))
 

@@ -50,7 +50,7 @@ def owners_of_storages(optimizer: torch.optim.Optimizer, owner_of: Mapping[int, 
 
     ``owner_of`` has the owners by the parameters' ids; one that is not there belongs to 0.
     """
-    owners = {}
+    owners: dict[int, int] = {}
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
         state = [value for value in optimizer.state.get(parameter, {}).values() if isinstance(value, Tensor)]
         held = [parameter, parameter.grad, *(value for value in state if value.numel() == parameter.numel())]

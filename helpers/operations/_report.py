@@ -232,12 +232,10 @@ class OperationProfile(trees.LayerProfile):
         """
         parents = {row.layer.rpartition(".")[0] for row in self.layers if row.layer}
         leaves = [row for row in self.layers if row.layer not in parents and row.calls]
-        known = [row for row in leaves if row.lecture_operations]
+        known = [LectureLayer(row.layer, row.kind, row.lecture_operations) for row in leaves if row.lecture_operations]
         missing = [row.layer or row.kind for row in leaves if row.lecture_operations is None]
         return LectureTable(
-            total_operations=sum(row.lecture_operations for row in known),
-            not_covered=tuple(missing),
-            layers=tuple(LectureLayer(row.layer, row.kind, row.lecture_operations) for row in known),
+            total_operations=sum(layer.operations for layer in known), not_covered=tuple(missing), layers=tuple(known)
         )
 
 

@@ -60,7 +60,8 @@ def _dense(data: Tensor, *_: Any) -> Tensor | None:
 
 def _broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
     """Return the shape that these broadcast to, None where they do not fit."""
-    whole = list(max(shapes, key=len))
+    longest = max(shapes, key=len)
+    whole = list(longest)
     for shape in shapes:
         for place in range(-len(shape), 0):
             if whole[place] == 1:

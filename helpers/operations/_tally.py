@@ -77,9 +77,11 @@ class Tally:
         key, rule = call.key, formulas.rule_for(call.name)
         known = self._priced.get((key, rule))
         if known is None:
-            costs = (rule.forward(call), rule.backward(call), _lecture_operations(call)) if rule else (None,) * 3
+            forward = rule.forward(call) if rule else None
+            gradient = rule.backward(call) if rule else None
+            lecture = _lecture_operations(call, rule) if rule else None
             known = self._priced[key, rule] = Priced(
-                call.operator, call.may_multiply, *costs, formulas.is_registered(call.name)
+                call.operator, call.may_multiply, forward, gradient, lecture, formulas.is_registered(call.name)
             )
         return known
 
@@ -131,15 +133,18 @@ class Tally:
         for owner, operations in self.lecture.items():
             modules[owner].lecture = operations
         for cell, (_, work) in self.cells.items():
-            modules[cell.owner].add(_Costs(**{cell.phase: work}))
+            costs = _Costs()
+            setattr(costs, cell.phase, work)
+            modules[cell.owner].add(costs)
         return modules
 
     def operators(self) -> list[OperatorOperations]:
         """Return the rows of the operators, the dearest first."""
         sums: dict[tuple[str, str, str], tuple[int, Work]] = defaultdict(lambda: (0, NOTHING))
-        for (_, *key), (calls, work) in self.cells.items():
-            before, total = sums[tuple(key)]
-            sums[tuple(key)] = before + calls, total + work
+        for group, (calls, work) in self.cells.items():
+            key = group.operator, group.phase, group.treatment
+            before, total = sums[key]
+            sums[key] = before + calls, total + work
         rows = [
             derived(OperatorOperations, work, operator=operator, phase=phase, treatment=treatment, calls=calls)
             for (operator, phase, treatment), (calls, work) in sums.items()
@@ -160,14 +165,14 @@ class Tally:
 def of(trace: OperatorTrace, reached: backward.Reached) -> Tally:
     """Return the sums over a forward pass, and over the backward pass that visits ``reached``."""
     tally, custom = Tally(), dict(reached.custom)
-    for (name, owner), calls in trace.free.items():
-        tally.note(CallGroup(owner, name, "forward", "free"), NOTHING, calls)
+    for (name, owner), count in trace.free.items():
+        tally.note(CallGroup(owner, name, "forward", "free"), NOTHING, count)
     for call in trace.calls:
         priced = tally.priced(call)
         tally.add_forward(priced, call.owner)
         is_reached = call.needs_grad and (call.sequence is None or call.sequence in reached.sequences)
-        code = custom.get(call.sequence)
-        if code and code.name.startswith(_OF_LIBRARY) and formulas.is_registered(call.name):
+        is_of_library = call.sequence in custom and custom[call.sequence].name.startswith(_OF_LIBRARY)
+        if call.sequence is not None and is_of_library and formulas.is_registered(call.name):
             is_reached = bool(custom.pop(call.sequence))
         if is_reached:
             tally.add_gradient(priced, call.owner)
@@ -190,12 +195,12 @@ def of(trace: OperatorTrace, reached: backward.Reached) -> Tally:
     return tally
 
 
-def _lecture_operations(call: Call) -> int | None:
+def _lecture_operations(call: Call, rule: formulas.Rule) -> int | None:
     """Count one operator by the lecture's rules; None where it has none (it counts no element-wise addition)."""
     if call.name == "convolution":
-        return formulas.rule_for(call.name).forward(call).macs + call.output.numel
+        return rule.forward(call).macs + call.output.numel
     if call.name in ("addmm", "mm"):
-        return formulas.rule_for(call.name).forward(call).macs
+        return rule.forward(call).macs
     if call.name == "relu":
         return 2 * call.output.numel
     if "pool" in call.name:
@@ -228,7 +233,7 @@ def _layers(trace: OperatorTrace, costs: Mapping[int, _Costs]) -> tuple[tuple[La
     """Return the rows in the order of the modules, each followed by its children, and where each module's own stand."""
     children = trees.children_of(trace.paths)
     rows = {path: row for row, path in enumerate(trace.paths)}
-    made: list[LayerOperations] = []
+    made: list[LayerOperations | None] = []  # a module stands before its children, whose sum it is
     names: dict[int, str] = {}
 
     def visit(path: str, depth: int) -> _Costs:
@@ -250,7 +255,7 @@ def _layers(trace: OperatorTrace, costs: Mapping[int, _Costs]) -> tuple[tuple[La
         return total
 
     visit("", 0)
-    return tuple(made), names
+    return tuple(row for row in made if row is not None), names
 
 
 def _layer_row(costs: _Costs, **own: Any) -> LayerOperations:

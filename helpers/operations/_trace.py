@@ -112,7 +112,7 @@ class OperatorTrace:
     def release(self, arguments: Any) -> None:
         """Take what was written in place out of autograd's graph, which has saved it: the two would keep each other."""
         for tensor in (*self._leaves, *tensors_of(arguments)):
-            written = tensor._base if tensor._is_view() else tensor
+            written = tensor if tensor._base is None else tensor._base
             if written.grad_fn is not None:
                 written.detach_()
 
@@ -236,6 +236,7 @@ class OperatorTrace:
     def operator(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Run one operator and note it."""
         if torch.is_inference_mode_enabled() and _is_composite(func):
+            assert self._recorder is not None  # it is what calls
             with self._recorder:  # outside of inference mode autograd takes it apart before it comes here
                 return func._op_dk(_COMPOSITE, *args, **kwargs)
         operator = operator_of(func)
@@ -257,11 +258,12 @@ class OperatorTrace:
             check_types(operator.text, tensors_in(args))
         if operator.name == "embedding":
             check_positions(args[1])
-        if 0 in operator.writes and grad and isinstance(args[0], Tensor) and args[0]._is_view():
-            sequence = None  # autograd wraps it in another node: taken to be reached
+        # Autograd wraps it in another node: taken to be reached.
+        is_wrapped = 0 in operator.writes and grad and isinstance(args[0], Tensor) and args[0]._is_view()
         result = self._run(func, operator, args, kwargs)
         outputs = [spec_of(tensor, self._weights) for tensor in tensors_in((result,))]
-        call = Call(operator, tuple(specs), keyword_specs, outputs, owner, sequence, self._scores(operator.name, specs))
+        node, scores = None if is_wrapped else sequence, self._scores(operator.name, specs)
+        call = Call(operator, tuple(specs), keyword_specs, outputs, owner, node, scores)
         self._note(call, operator)
         return result
 
@@ -319,12 +321,14 @@ class OperatorTrace:
         if operator.reads_values and drawn:
             self.draws.add(self.here())
         for tensor in made:
-            tensor.untyped_storage().drawn = True
+            tensor.untyped_storage().drawn = True  # type: ignore[attr-defined]  # an attribute of ours
 
 
 def _draws() -> dict[str, Any]:
     """Return the states of the generators that a random draw of another library than torch would change."""
-    kind, words, *rest = np.random.get_state()
+    state = np.random.get_state()
+    assert isinstance(state, tuple)  # as it is where no dictionary is asked for
+    kind, words, *rest = state
     return {"Python's random": random.getstate(), "numpy.random": (kind, words.tobytes(), *rest)}
 
 

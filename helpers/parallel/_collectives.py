@@ -65,7 +65,9 @@ class Collective(Record):
 
     def ranks(self) -> tuple[RankTraffic, ...]:
         """Return the traffic of each rank, in rank order. Lesson 05."""
-        sent, received, count = Counter(), Counter(), Counter()
+        sent: Counter[int] = Counter()
+        received: Counter[int] = Counter()
+        count: Counter[int] = Counter()
         for message in self.messages:
             sent[message.source] += message.size_bytes
             received[message.target] += message.size_bytes

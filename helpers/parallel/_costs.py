@@ -150,7 +150,9 @@ def bucket_layers(
     caps = (bucket_bytes if first_bucket_bytes is None else first_bucket_bytes, bucket_bytes)
     for cap in caps:
         whole_number("bucket_bytes", cap)
-    buckets, current, filled = [], [], 0
+    buckets: list[tuple[int, ...]] = []
+    current: list[int] = []
+    filled = 0
     for layer in reversed(range(len(gradient_bytes))):
         if not gradient_bytes[layer]:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,12 +13,19 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 from helpers.checks import boolean, members, named, number, numbers
 from helpers.plotting._style import FOUND, MEASURED, MODELLED, PREDICTED, figure, unit_axis
 
-_LOOKS = {
+
+class _Look(TypedDict, total=False):
+    color: str
+    marker: str
+    linestyle: str
+
+
+_LOOKS: dict[str, _Look] = {
     "predicted": {"color": PREDICTED, "marker": "D", "linestyle": ":"},
     "modelled": {"color": MODELLED, "marker": "", "linestyle": "-"},
     **{name: {"color": MEASURED, "marker": "o", "linestyle": ""} for name in FOUND},
 }
-_OTHERS = ({"color": "#D55E00", "linestyle": "--"}, {"color": "#555555", "linestyle": "-."})
+_OTHERS: tuple[_Look, ...] = ({"color": "#D55E00", "linestyle": "--"}, {"color": "#555555", "linestyle": "-."})
 
 
 def draw_curves(

@@ -82,7 +82,7 @@ def gantt(
     axes.set_xlabel(xlabel)
     axes.set_xlim(right=until)
     beyond = sorted({lanes.index(span.lane) for span in spans if until is not None and span.end > until})
-    if beyond:
+    if until is not None and beyond:
         axes.plot([until] * len(beyond), beyond, ">", color="#222222", markersize=7, clip_on=False, zorder=5)
     if unit:
         unit_axis(axes, "x", unit)
@@ -93,7 +93,7 @@ def gantt(
             break
         legend.remove()
     drawn.set_figheight(drawn.get_figheight() + _LEGEND_ROW_INCHES * (-(-len(handles) // columns) - 1))
-    _label(axes, spans, lanes, colours)
+    _label(drawn, axes, spans, lanes, colours)
     return drawn
 
 
@@ -136,11 +136,11 @@ def _further(kind: str) -> tuple[bool, list[int]]:
     return "," in kind, [int(number) for number in re.findall(r"\d+", kind.partition(",")[2])]
 
 
-def _label(axes: Axes, spans: Sequence[Span], lanes: Sequence[str], colours: dict[str, str]) -> None:
+def _label(drawn: Figure, axes: Axes, spans: Sequence[Span], lanes: Sequence[str], colours: dict[str, str]) -> None:
     """Write the labels of ``spans``, all in one size."""
-    axes.figure.draw_without_rendering()
+    drawn.draw_without_rendering()
     begins, ends = axes.get_xlim()
-    per_unit = axes.get_window_extent().width / (ends - begins) * 72 / axes.figure.dpi
+    per_unit = axes.get_window_extent().width / (ends - begins) * 72 / drawn.dpi
     seen = [(span, min(span.end, ends)) for span in spans if span.label.strip() and span.start < ends]
     labelled = [(span, (end - span.start) * per_unit) for span, end in seen]
     fitted = {size: [_fitting(span.label, room, size) for span, room in labelled] for size in _SIZES_PT}

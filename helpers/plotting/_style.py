@@ -125,7 +125,8 @@ def show(drawn: Figure, *, alt: str) -> None:
 def mixed(colour: str, other: str, share: float) -> str:
     """Return ``colour`` with ``share`` of it replaced by ``other``, all written '#RRGGBB'."""
     pairs = zip(to_rgb(colour), to_rgb(other), strict=True)
-    return to_hex([(1 - share) * one + share * two for one, two in pairs]).upper()
+    red, green, blue = ((1 - share) * one + share * two for one, two in pairs)
+    return to_hex((red, green, blue)).upper()
 
 
 def ink_on(colour: str) -> str:

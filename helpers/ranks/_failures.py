@@ -63,7 +63,8 @@ class RankError(RuntimeError):
     def __init__(self, message: str, rank: int, states: tuple[RankState, ...], timed_out: bool) -> None:
         super().__init__(message, rank, states, timed_out)  # all of them, so that the error itself can be pickled
         first = states[rank]
-        self.rank, self.states, self.timed_out = rank, states, timed_out
+        self.rank: int | None = rank
+        self.states, self.timed_out = states, timed_out
         self.file, self.line, self.text = first.file, first.line, first.text
 
     def __str__(self) -> str:

@@ -182,6 +182,7 @@ def _fork(order: dict[str, Any], control: connection.Connection) -> _Child:
 def _spawn(order: dict[str, Any]) -> _Child:
     command = processes.python(_FRESH_RANK)
     process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, **processes.own_group())
+    assert process.stdin is not None
     process.stdin.write(json.dumps(order) + "\n")
     process.stdin.close()
     return process

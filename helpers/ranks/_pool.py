@@ -105,7 +105,8 @@ class Pool:
             for rank in ranks:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pids[rank], signal.SIGUSR1)
-            end_s, before = time.monotonic() + _STACK_LIMIT_S, []
+            end_s = time.monotonic() + _STACK_LIMIT_S
+            before: list[int] = []
             while time.monotonic() < end_s:
                 sizes = [path.stat().st_size for path in paths.values()]
                 if all(sizes) and sizes == before:
@@ -120,6 +121,7 @@ class Pool:
         Raises RuntimeError when the keeper itself is gone.
         """
         by_connection = {id(self.ranks[rank]): rank for rank in waiting}
+        assert self._control is not None  # ranks run, so their keeper does
         ready = connection.wait([*(self.ranks[rank] for rank in waiting), self._control], max(0.0, limit_s))
         if self._control in ready:
             self._read_control()
@@ -127,6 +129,7 @@ class Pool:
 
     def wait_for_code(self, rank: int) -> int | None:
         """Return the exit code of a rank that has closed its connection, None if it is not told within ten seconds."""
+        assert self._control is not None  # ranks ran, so their keeper does
         end_s = time.monotonic() + _CODE_LIMIT_S
         while rank not in self.codes and time.monotonic() < end_s:
             if self._control.poll(_POLL_S):
@@ -171,13 +174,14 @@ class Pool:
                  "token": self._token, "folder": str(self.folder), "forks": may_fork(), "modules": modules,
                  "restore": {name: os.environ.get(name) for name in single}}  # fmt: skip
         with open(self.folder / "keeper.txt", "wb") as log:
-            self._keeper = subprocess.Popen(
+            started = self._keeper = subprocess.Popen(
                 processes.python(keeper.KEEPER), stdin=subprocess.PIPE, stdout=log, stderr=log,
                 env={**os.environ, **single}, **processes.own_group(),
             )  # fmt: skip
-        self._keeper.stdin.write(json.dumps(order).encode() + b"\n")
-        self._keeper.stdin.close()
-        self._control = self._accept_from(self._keeper.pid, end_s)
+        assert started.stdin is not None
+        started.stdin.write(json.dumps(order).encode() + b"\n")
+        started.stdin.close()
+        self._control = self._accept_from(started.pid, end_s)
         first = self._receive(self._control, end_s)
         self.forks, self._private_bytes = first["forks"], first["private_bytes"]
 
@@ -189,6 +193,8 @@ class Pool:
             )
 
     def _order_ranks(self) -> None:
+        assert self._server is not None
+        assert self._control is not None  # the keeper was started
         self.rounds += 1
         self.codes = {}
         common = {"path": [str(entry) for entry in sys.path], "port": self._server.getsockname()[1],
@@ -227,6 +233,7 @@ class Pool:
             joined.close()  # of a start that was broken off
 
     def _accept(self, end_s: float) -> tuple[connection.Connection, dict[str, Any]]:
+        assert self._server is not None
         while time.monotonic() < end_s:
             if connection.wait([self._server], _POLL_S):
                 if (accepted := wire.accept(self._server, self._token)) is not None:
@@ -245,6 +252,7 @@ class Pool:
             raise RuntimeError(f"the ranks' keeper ended while it started\n{self._log()}") from error
 
     def _require_started(self) -> None:
+        assert self._keeper is not None
         if self._keeper.poll() is not None:
             raise RuntimeError(f"the ranks' keeper ended (exit code {self._keeper.returncode})\n{self._log()}")
         if self.codes:
@@ -259,6 +267,7 @@ class Pool:
         return path.read_text(encoding="utf-8", errors="replace")[-3000:].rstrip() if path.exists() else ""
 
     def _read_control(self) -> None:
+        assert self._control is not None
         try:
             message = wire.receive(self._control)
         except (EOFError, OSError) as error:
@@ -267,7 +276,7 @@ class Pool:
             self.codes[message["ended"]] = message["code"]
 
     def _end_keeper(self) -> None:
-        if self._control is not None:
+        if self._control is not None and self._keeper is not None:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 wire.send(self._control, {"do": "stop"})
                 self._keeper.wait(_END_LIMIT_S)

@@ -83,9 +83,9 @@ def _join(order: dict[str, Any]) -> None:
     if order["device"] == "cuda":
         torch.cuda.set_device(rank)
         backend = "cpu:gloo,cuda:nccl"
-    store = dist.TCPStore(wire.LOOPBACK, order["store_port"], is_master=False, wait_for_workers=False)
+    shared = dist.TCPStore(wire.LOOPBACK, order["store_port"], is_master=False, wait_for_workers=False)
     # Addresses of ranks that have ended stand in the store; under a prefix of its own no start reads them.
-    store = dist.PrefixStore(f"start-{order['round']}", store)
+    store = dist.PrefixStore(f"start-{order['round']}", shared)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=_COLLECTIVES_LIMIT)
 
 
@@ -132,7 +132,7 @@ def dump(value: Any, file: Any) -> None:
 
     base = processes.pickler().Pickler
 
-    class Pickler(base):
+    class Pickler(base):  # type: ignore[misc, valid-type]  # of pickle, or of cloudpickle where that is installed
         def reducer_override(self, item: Any) -> Any:
             if type(item) is torch.Tensor and item.layout == torch.strided and _is_far_or_view(item):
                 copy = item.detach().to("cpu", copy=True).contiguous().requires_grad_(item.requires_grad)
@@ -182,7 +182,7 @@ def _causes(error: BaseException) -> Iterator[tuple[BaseException, str]]:
         yield error, link
 
 
-def _steps(error: BaseException) -> list[tuple[str, int, str]]:
+def _steps(error: BaseException) -> list[tuple[str, int | None, str]]:
     """Return (file, line, function) of each frame below this module's, the middle left out where there are many."""
     steps = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)
              if frame.filename != __file__]  # fmt: skip

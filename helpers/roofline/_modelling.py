@@ -113,8 +113,7 @@ def model(workload: Workload, limits: MachineLimits, *, level: str | None = None
         )
     require_limits(limits)
     peak = peak_of(limits, workload.dtype)
-    memory = _level(limits, workload, level)
-    bandwidth = memory.bandwidth_bytes_per_s
+    memory, bandwidth = _level(limits, workload, level)
     compute_s, memory_s = workload.flops / peak, workload.moved_bytes / bandwidth
     overhead_s, longer_s = workload.calls * limits.call_overhead_s, max(compute_s, memory_s)
     overlaps = limits.device.startswith("cuda")
@@ -135,10 +134,11 @@ def model(workload: Workload, limits: MachineLimits, *, level: str | None = None
     )
 
 
-def require_limits(given: object) -> None:
-    """Raise TypeError unless ``given`` are the limits of a machine."""
+def require_limits(given: object) -> MachineLimits:
+    """Return ``given``; raise TypeError unless they are the limits of a machine."""
     if not isinstance(given, MachineLimits):
         raise TypeError(f"limits are what helpers.probe() returns, not {type(given).__name__} {given!r:.40}")
+    return given
 
 
 def peak_of(limits: MachineLimits, dtype: str) -> float:
@@ -151,17 +151,18 @@ def peak_of(limits: MachineLimits, dtype: str) -> float:
     return limits.peak_flops[dtype]
 
 
-def _level(limits: MachineLimits, workload: Workload, name: str | None) -> MemoryLevel:
+def _level(limits: MachineLimits, workload: Workload, name: str | None) -> tuple[MemoryLevel, float]:
+    """Return the level of memory that feeds ``workload``, and its bandwidth in bytes per second."""
     if name is not None:
         chosen = limits.level(name)
         if chosen.bandwidth_bytes_per_s is None:
             raise ValueError(f"the bandwidth of {name} could not be measured here{_why(limits)}; choose another level")
-        return chosen
-    known = [level for level in limits.memory_levels if level.bandwidth_bytes_per_s is not None]
+        return chosen, chosen.bandwidth_bytes_per_s
     wanted = workload.moved_bytes if workload.working_set_bytes is None else workload.working_set_bytes
-    for level in known:
-        if level is limits.memory or level.fits(wanted):
-            return level
+    for level in limits.memory_levels:
+        bandwidth = level.bandwidth_bytes_per_s
+        if bandwidth is not None and (level is limits.memory or level.fits(wanted)):
+            return level, bandwidth
     raise ValueError(
         f"the bandwidth of {limits.memory.name} could not be measured here{_why(limits)}; {workload.name!r} needs it"
     )
@@ -214,12 +215,12 @@ def datasheet_roof(device: Device, dtype: str = "float32", *, unit: str | None =
     return DatasheetRoof(device.name, dtype, peak.dense_flops_per_s, device.memory_bandwidth_bytes_per_s)
 
 
-def check_limits(limits: MachineLimits, device: torch.device) -> None:
-    """Raise ValueError when ``limits`` are not those of ``device`` with its threads now.
+def check_limits(limits: MachineLimits | None, device: torch.device) -> MachineLimits:
+    """Return ``limits``; raise ValueError when ``limits`` are not those of ``device`` with its threads now.
 
     On CUDA the number of CPU threads does not matter. Raises TypeError for what are no limits.
     """
-    require_limits(limits)
+    limits = require_limits(limits)
     theirs = torch.device(limits.device)
     if theirs.type != device.type:
         raise ValueError(
@@ -231,6 +232,7 @@ def check_limits(limits: MachineLimits, device: torch.device) -> None:
             f"these limits were measured with {limits.threads} threads, and PyTorch now uses "
             f"{torch.get_num_threads()}; call probe() again, or torch.set_num_threads({limits.threads})"
         )
+    return limits
 
 
 # Every layer of a model.
@@ -350,7 +352,7 @@ def roofline(
     boolean("training", training)
     steps.check_model(model)
     arguments = steps.arguments_of(model, inputs, shape)
-    check_limits(limits, steps.device_of(model, arguments))
+    limits = check_limits(limits, steps.device_of(model, arguments))
     dtype = str(steps.dtype_of(model)).removeprefix("torch.")
     peak_of(limits, dtype)  # refused before anything is timed
     counted = count(model, arguments, training=training)

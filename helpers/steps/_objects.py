@@ -54,8 +54,8 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
             if isinstance(own, dict):
                 held.append(own)
             if isinstance(value, _ORDERED):
-                base = list if isinstance(value, list) else tuple
-                held = [*base.__iter__(value), *held]
+                items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
+                held = [*items, *held]
             waiting += reversed(held)
 
 
@@ -131,7 +131,7 @@ class State:
                 self._undo.append(_GENERATORS[type(value)](value))
             elif isinstance(value, CONTAINERS):
                 self._containers.append((value, contents(value)))
-            names = _slots(type(value))
+            names = _slots(type(value))  # type: ignore[arg-type]  # mypy takes its objects' __hash__ for the class's own
             if names:
                 held = {name: getattr(value, name) for name in names if hasattr(value, name)}
                 self._undo.append(functools.partial(_reset, value, held))
@@ -172,14 +172,14 @@ def put_back(container: Any, before: Any) -> None:
     """Put the contents back by the methods of the plain type, whatever a subclass makes of them, if they changed."""
     if _same(container, before):
         return
-    kind = next(kind for kind in CONTAINERS if isinstance(container, kind))
+    kind: type[Any] = next(kind for kind in CONTAINERS if isinstance(container, kind))
     kind.clear(container)
     (kind.extend if kind in (list, deque) else kind.update)(container, before)
 
 
 def _reset(owner: Any, before: dict[str, Any]) -> None:
     """Give an object with slots its attributes back, and take away those it did not have."""
-    for name in _slots(type(owner)):
+    for name in _slots(type(owner)):  # type: ignore[arg-type]  # as above
         if name in before:
             if getattr(owner, name, None) is not before[name] or not hasattr(owner, name):
                 object.__setattr__(owner, name, before[name])

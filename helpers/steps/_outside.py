@@ -37,7 +37,7 @@ def nothing_left(model: nn.Module) -> Iterator[None]:
 
     Raises ModelError for a tensor in another place, which it names.
     """
-    if _ONE_AT_A_TIME._is_owned():  # a run within a run
+    if _ONE_AT_A_TIME._is_owned():  # type: ignore[attr-defined]  # a run within a run; typeshed leaves the method out
         yield
         return
     with _ONE_AT_A_TIME:
@@ -63,7 +63,7 @@ def _tables(model: nn.Module) -> dict[int, tuple[Any, Any]]:
     values += [inside for value in values if isinstance(value, dict) for inside in value.values()]
     functions = {value for value in values if isinstance(value, types.FunctionType)}
     files = [vars(sys.modules[kind.__module__]) for kind in kinds if kind.__module__ in sys.modules]
-    named = [(kind, gc.get_referents(vars(kind))[0]) for kind in kinds]
+    named: list[tuple[Any, Any]] = [(kind, gc.get_referents(vars(kind))[0]) for kind in kinds]
     named += [(space, space) for space in (*files, *(function.__globals__ for function in functions))]
     named += [(cell, cell) for function in functions for cell in function.__closure__ or ()]
     tables = {id(holder): (owner, _held(holder)) for owner, holder in named}
@@ -125,7 +125,8 @@ def _climb(items: list[Any], new: set[int], tables: dict[int, tuple[Any, Any]]) 
     inside: dict[int, set[int]] = {}  # by the id of a holder that looks new: the ids of what it holds for the run
     ours = {id(tables), *(id(part) for entry in tables.values() for part in (entry, entry[1]))}
     while items:
-        ids, above = set(map(id, items)), []
+        ids = set(map(id, items))
+        above: list[Any] = []
         ours |= {id(items), id(above)}
         for holder in gc.get_referrers(*items):
             if id(holder) in ours or id(holder) in inside or isinstance(holder, types.FrameType):

@@ -51,7 +51,6 @@ PARTS = {
 class Options(TypedDict, total=False):
     """What else a step is told: :func:`helpers.memory.estimate_peak_memory` says what each means."""
 
-    shape: Inputs
     optimizer: OptimizerFactory | None
     training: bool
     loss: Loss | None
@@ -231,12 +230,12 @@ def copied(
     sizes = {id(held.batch_sizes) for held in packed}  # PyTorch reads them in memory, so they are real in every copy
 
     def copy_leaf(leaf: torch.Tensor | Shape) -> torch.Tensor:
+        if isinstance(leaf, Shape):
+            return zeros_of(leaf, dtype_of(work.model), work.runs_on)
         if id(leaf) in sizes:
             with _disable_current_modes(), torch._C.DisableTorchFunction():
                 return leaf.clone()
-        if isinstance(leaf, torch.Tensor):
-            return copy_tensor(_detached(leaf)).requires_grad_(leaf.requires_grad)
-        return zeros_of(leaf, dtype_of(work.model), work.runs_on)
+        return copy_tensor(_detached(leaf)).requires_grad_(leaf.requires_grad)
 
     arguments = work.arguments.replaced(copy_leaf, memo)
     given = tensors_of(work.arguments)
@@ -420,5 +419,6 @@ def warm_step(
             drop_gradients(work)
             run(work)
         drop_gradients(work)
+        assert work.initial is not None  # it is a copy
         buffers = {buffer: buffer.detach().clone() for buffer in work.model.buffers()}
         yield replace(work, initial=State(work.model, work.arguments, originals=work.initial.originals | buffers))

@@ -30,7 +30,7 @@ def _mend_interpreter() -> None:
     if theirs.__module__ == __name__:
         return
 
-    def patch(tensor: type, scope: Any) -> None:
+    def patch(tensor: Any, scope: Any) -> None:
         theirs(tensor, scope)  # the scope gives back what was there before
         tensor.__index__ = lambda self: int(self.handle.data.squeeze())
 

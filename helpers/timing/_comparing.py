@@ -268,7 +268,8 @@ def claim(
     missing or in the wrong order, or evidence that is no measurement. Lesson 00.
     """
     measurements = list(evidence) if isinstance(evidence, Sequence) else [evidence]
-    if not all(isinstance(item, Result) and hasattr(item, "stable") for item in measurements):
+    stable = [item.stable for item in measurements if isinstance(item, Result) and hasattr(item, "stable")]
+    if len(stable) < len(measurements):
         raise TypeError(f"evidence must be what measure or compare returned, or a list of them; got {evidence!r}")
     wanted = bound_text(at_least, at_most)
     if ratio is None:
@@ -280,7 +281,8 @@ def claim(
     if not measurements:
         raise TypeError("a measured ratio needs evidence: what measure or compare returned, or a list of them")
     low, high = at_least or 0, math.inf if at_most is None else at_most
-    if all(item.stable for item in measurements):
+    holds: bool | None
+    if all(stable):
         holds = low <= min(ratios) and max(ratios) <= high
     elif any(row.high_ratio == math.inf for item in measurements for row in getattr(item, "candidates", ())):
         holds = None  # too few rounds for any interval: such a ratio may be off by more
@@ -315,9 +317,10 @@ def bound_text(at_least: float | None, at_most: float | None) -> str:
 
 def _ratios(ratio: object) -> list[float]:
     ratios = list(ratio) if isinstance(ratio, Sequence) and not isinstance(ratio, str) else [ratio]
-    if not ratios or not all(isinstance(value, numbers.Real) and not isinstance(value, bool) for value in ratios):
+    values = [value for value in ratios if isinstance(value, numbers.Real) and not isinstance(value, bool)]
+    if not ratios or len(values) < len(ratios):
         raise TypeError(f"ratio must be a number (one time over another), several of them, or None; got {ratio!r}")
-    found = [real("ratio", value) for value in ratios]
+    found = [real("ratio", value) for value in values]
     if any(map(math.isnan, found)):
         raise ValueError(f"ratio is not a number: {ratio!r}; a time of it was not measured")
     return found

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import torch
@@ -108,6 +109,12 @@ def device_in_use() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else torch.device("cpu")
 
 
+@overload
+def chosen_device(device: str | torch.device) -> torch.device: ...
+@overload
+def chosen_device(device: None) -> None: ...
+@overload
+def chosen_device(device: str | torch.device | None) -> torch.device | None: ...
 def chosen_device(device: str | torch.device | None) -> torch.device | None:
     """Return the device with its index, None for None; ValueError or RuntimeError for one that cannot be timed."""
     if device is None:

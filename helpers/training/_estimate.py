@@ -8,7 +8,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -21,6 +21,8 @@ from helpers.results import Record, derived
 from helpers.training import _loop as loop
 
 HIDDEN_SIZES = (128, 256, 512, 1024, 2048, 4096, 6144)
+
+SizedBatches = DataLoader[Any] | Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 _BATCH_SIZE = 128
 _COLD_STEPS = 2
@@ -74,7 +76,7 @@ def estimate_training_for(
     epochs: int,
     *,
     hidden_sizes: Sequence[int] = HIDDEN_SIZES,
-    loader: DataLoader | None = None,
+    loader: SizedBatches | None = None,
     batch_size: int | None = None,
     device: torch.device | str | None = None,
 ) -> TrainingEstimate:
@@ -93,17 +95,17 @@ def estimate_training_for(
     """
     epochs = whole_number("epochs", epochs, at_least=1)
     sizes = _hidden_sizes(hidden_sizes)
-    loader = _sized_loader(loader, batch_size)
+    batches = _sized_loader(loader, batch_size)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda":
         loop.refuse_without_cuda(f"device={str(device)!r}")
     begin_s = time.perf_counter()
     trials: dict[int, list[_Trial]] = {hidden: [] for hidden in sizes}
-    with loop.seeded(loader, device, 0):
+    with loop.seeded(batches, device, 0):
         for hidden in console.track([*sizes, *reversed(sizes)], "estimating", unit="model"):
-            trials[hidden].append(_trial(_built(model_class, hidden, device), loader, device))
+            trials[hidden].append(_trial(_built(model_class, hidden, device), batches, device))
     batch_size = trials[sizes[0]][0].batch_size
-    steps_per_epoch = _steps_per_epoch(loader, batch_size)
+    steps_per_epoch = _steps_per_epoch(batches, batch_size)
     timed_steps = len(trials[sizes[0]]) * _TIMED_STEPS
     return TrainingEstimate(
         model=getattr(model_class, "__name__", str(model_class)),
@@ -168,22 +170,23 @@ def _endless(loader: Iterable) -> Iterator:
         loop.refuse_empty(0 if batch is None else 1)
 
 
-def _sized_loader(loader: loop.Batches | None, batch_size: int | None) -> loop.Batches:
+def _sized_loader(loader: SizedBatches | None, batch_size: int | None) -> SizedBatches:
     if loader is None:
         return make_MNIST_loader(_BATCH_SIZE if batch_size is None else batch_size)
     if batch_size is not None:
         raise ValueError("loader and batch_size are both given; a loader has a batch size of its own: give one of them")
     try:
-        len(loop.iterable(loader))
+        loop.iterable(loader)
+        len(loader)
     except TypeError as error:
         raise TypeError(f"the number of batches of the loader is not known ({error}); give a DataLoader") from None
     return loader
 
 
-def _steps_per_epoch(loader: loop.Batches, batch_size: int) -> float:
+def _steps_per_epoch(loader: SizedBatches, batch_size: int) -> float:
     """Return the batches of an epoch, a smaller last one as its part of a whole."""
     if isinstance(loader, DataLoader) and loader.batch_size is not None and not loader.drop_last:
-        return len(loader.sampler) / batch_size
+        return len(loader.sampler) / batch_size  # type: ignore[arg-type]  # a sampler of single examples has a length
     return float(len(loader))
 
 

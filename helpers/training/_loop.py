@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,7 +33,7 @@ class Batch(NamedTuple):
     highest_label: int
 
 
-def prepared(loader: Iterable, device: torch.device) -> Iterator[Batch]:
+def prepared(loader: Iterable, device: torch.device) -> Generator[Batch, None, None]:
     """Yield the loader's batches, checked, on ``device``."""
     for batch in loader:
         images, labels = _pair(batch)
@@ -43,10 +43,10 @@ def prepared(loader: Iterable, device: torch.device) -> Iterator[Batch]:
 
 
 def _pair(batch: object) -> tuple[torch.Tensor, torch.Tensor]:
-    pair = isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(item, torch.Tensor) for item in batch)
-    if not pair:
+    listed = list(batch) if isinstance(batch, tuple | list) else []
+    if len(listed) != 2 or not all(isinstance(item, torch.Tensor) for item in listed):
         raise TypeError(f"the loader gave a {type(batch).__name__}; {_BATCHES_ACCEPTED}")
-    images, labels = batch
+    images, labels = listed
     if labels.ndim != 1 or len(labels) == 0 or images.ndim == 0 or len(images) != len(labels):
         raise ValueError(
             f"the loader gave images of shape {tuple(images.shape)} and labels of shape {tuple(labels.shape)}; "

@@ -39,6 +39,7 @@ class Answer(results.Result):
         late = " (predicted after the answer was shown)" if self.after_answer else ""
         if self.found is not None:
             return _error_line(self.predicted, self.found, self.unit, f"what was {self.evidence}") + late
+        assert self.modelled is not None  # an answer has one of the two
         return _error_line(self.predicted, self.modelled, self.unit, "what the model says") + late
 
     def rows(self) -> list[tuple[str, str, str]]:

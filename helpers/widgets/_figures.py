@@ -28,7 +28,7 @@ def interactive_figure(
     or more than three views. Lesson 01.
     """
     for name, function in {"draw": draw, "alt": alt}.items():
-        one_of(name, function, Callable, "a function of the parameters")
+        one_of(name, function, Callable, "a function of the parameters")  # type: ignore[arg-type]  # a class when it runs
     _check(choices, views)
     if not console.is_headless():
         _show_sliders(draw, choices, alt, views[0])

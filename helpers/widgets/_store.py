@@ -141,4 +141,5 @@ def _questions(cell: dict) -> list[str]:
         return []
     calls = [node for node in nodes if isinstance(node, ast.Call) and node.args]
     named = [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) == "predict"]
-    return [call.args[0].value.strip() for call in named if isinstance(call.args[0], ast.Constant)]
+    values = [call.args[0].value for call in named if isinstance(call.args[0], ast.Constant)]
+    return [value.strip() for value in values if isinstance(value, str)]

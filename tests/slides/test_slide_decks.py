@@ -119,7 +119,7 @@ def test_a_lecturers_keys_work(chromium, sample_deck: Path):
     ],
 )
 def test_the_theme_is_the_asked_one_or_the_systems(chromium, sample_deck: Path, dark: bool, query: dict, theme: str):
-    with browser.opened(chromium, sample_deck, dark=dark, **query) as opened:
+    with browser.opened(chromium, sample_deck, dark=dark, query=query) as opened:
         assert opened.page.evaluate("document.documentElement.dataset.theme") == theme
 
 

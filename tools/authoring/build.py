@@ -80,6 +80,7 @@ def _build_one(course: Course, lesson: Lesson, everything: Sequence[Lesson], dra
         if not undecided:
             break
     if undecided:
+        assert undecided[0].cell is not None  # it is an output's
         line = lesson.cells[undecided[0].cell].line
         raise AuthoringError(f"{lesson.label}: in each of {_TRIES} runs the cell at line {line} of "
                              f"{lesson.name}.py {undecided[0].what}")  # fmt: skip

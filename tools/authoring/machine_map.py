@@ -80,8 +80,8 @@ def course_svg(acts: Sequence[Act]) -> str:
     for name, number in numbers.items():
         left, top, width, _ = PLACES[name].box
         lines += _badge(left + width, top, number, colours[name])
-    for place, (act, colour) in enumerate(zip(acts, ACTS, strict=False)):
-        lines += _card(act, place, colour)
+    for position, (act, colour) in enumerate(zip(acts, ACTS, strict=False)):
+        lines += _card(act, position, colour)
     return "\n".join([*lines, "</svg>", ""])
 
 

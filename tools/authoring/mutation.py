@@ -146,8 +146,8 @@ def _attempt_lesson(
     course: Course, lesson: Lesson, mutations: Sequence[Mutation], *, sanitize: Path, kernels: Path
 ) -> list[Caught]:
     sources = [cell.source for cell in course.built(lesson).cells if cell.cell_type == "code"]
-    texts = [mutation.shown_by for mutation in mutations]
-    cells = frozenset(range(len(sources))) if None in texts else needed(sources, texts)
+    texts = [mutation.shown_by for mutation in mutations if mutation.shown_by is not None]
+    cells = needed(sources, texts) if len(texts) == len(mutations) else frozenset(range(len(sources)))
     caught = [
         attempt(course, lesson, mutation, sanitize=sanitize, kernels=kernels, cells=cells) for mutation in mutations
     ]

@@ -82,11 +82,12 @@ def read(path: Path) -> tuple[Act, ...]:
 def _act(table: Mapping[str, object], where: str) -> Act:
     unknown = [key for key in table if key not in _KEYS]
     texts = [table.get("title"), table.get("question", "")]
-    lists = [table.get(key, []) for key in _LISTS]
-    if unknown or not all(isinstance(text, str) for text in texts) or not all(isinstance(one, list) for one in lists):
+    listed = [table.get(key, []) for key in _LISTS]
+    lists = [tuple(names) for names in listed if isinstance(names, list)]
+    if unknown or not all(isinstance(text, str) for text in texts) or len(lists) < len(listed):
         what = "write a title, a question and the lists places, lessons and planned"
         raise AuthoringError(f"{where}: an act has {', '.join(table)}; {what}")
-    places, lessons, planned = (tuple(listed) for listed in lists)
+    places, lessons, planned = lists
     names = (*lessons, *planned)
     wrong = [repr(name) for name in names if not (isinstance(name, str) and _NAME.fullmatch(name))]
     if wrong:

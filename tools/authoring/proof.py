@@ -134,6 +134,10 @@ def run_cell(source: str, title: str, names: dict[str, Any]) -> Any:
     name = f"<{title}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     tree = ast.parse(source, name)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, name, "exec"), names)
+        return None
+    tree.body.pop()
     exec(compile(tree, name, "exec"), names)
-    return eval(compile(ast.Expression(last.value), name, "eval"), names) if last is not None else None
+    return eval(compile(ast.Expression(last.value), name, "eval"), names)

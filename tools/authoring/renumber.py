@@ -78,8 +78,8 @@ def renumber(course: Course) -> list[str]:
         _rewrite(path, path.relative_to(course.root).as_posix(), names, numbers)
     for path in moves:
         path.rename(path.with_name(f"renumbered-{path.name}"))  # first out of the way: one's new name is another's old
-    for path, new in moves.items():
-        path.with_name(f"renumbered-{path.name}").rename(new)
+    for path, target in moves.items():
+        path.with_name(f"renumbered-{path.name}").rename(target)
     return [f"{path.relative_to(course.root).as_posix()} -> {new.name}" for path, new in moves.items()]
 
 

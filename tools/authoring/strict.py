@@ -7,7 +7,7 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -100,7 +100,7 @@ class _Seen:
         self.failures: list[Failure] = []
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: Any) -> Iterator[None]:
+    def pytest_runtest_makereport(self, item: Any) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if report.when == "call":
             self.passed += report.passed

@@ -58,6 +58,8 @@ def kernels() -> Iterator[Path]:
         text = json.dumps({"argv": argv, "display_name": NAME, "language": "python", "interrupt_mode": "message"})
         specification.write_text(text, encoding="utf-8")
         with subprocess.Popen([*program, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+            assert server.stdin is not None
+            assert server.stdout is not None  # both are pipes
             if not server.stdout.readline():
                 raise RuntimeError(
                     f"the process that warm kernels are forked from has ended, see its output: {program}"

@@ -46,7 +46,7 @@ class Right:
     """A right answer of the function ``name`` of a lesson in another idiom or another type, the ``style`` 1 or 2."""
 
     name: str
-    style: int
+    style: int | None
     cell: Cell
 
 
@@ -148,11 +148,11 @@ def function(source: str) -> ast.FunctionDef:
         statements = ast.parse(source).body
     except SyntaxError as error:
         raise AuthoringError(f"it is not Python: {error.msg}") from error
-    if len(statements) != 1 or not isinstance(statements[0], ast.FunctionDef):
+    only = statements[0] if len(statements) == 1 else None
+    if not isinstance(only, ast.FunctionDef):
         counted = sum(isinstance(one, ast.FunctionDef) for one in statements)
         raise AuthoringError(f"it holds {counted} functions and {len(statements) - counted} other statements; write "
                              "one function, and the rest into the cells above")  # fmt: skip
-    [only] = statements
     if ast.get_docstring(only) is None or only.body[0].lineno == only.lineno:
         raise AuthoringError(f"{only.name} has no docstring on a line of its own; say there what it returns")
     return only

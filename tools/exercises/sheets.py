@@ -186,7 +186,8 @@ def release_config() -> Config:
 
 def released(sheet: Sheet) -> nbformat.NotebookNode:
     """Return the student's notebook, not run: nbgrader's preprocessors cleared solutions and hidden tests."""
-    made, resources = instructor(sheet), {}
+    made = instructor(sheet)
+    resources: dict[str, Any] = {}
     for preprocessor in _RELEASE:
         made, resources = preprocessor(config=release_config()).preprocess(made, resources)
     return made

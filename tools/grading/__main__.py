@@ -51,7 +51,7 @@ def _grade(options: argparse.Namespace, into: Path) -> int:
         return _error(f"{error}; what was marked is kept: mend this and start again")
     for line in done.strange:
         print(f"left out: {line}")
-    print(f"{done.new} marked, {done.kept} marked before, in {done.took_s:.0f} s: {done.table}")
+    print(f"{done.new} marked, {done.kept} marked before, in {done.took_s:.0f} s: {done.grades}")
     for line in (*done.files, *(f"{one} for a person's marks" for one in done.waiting)):
         print(line)
     print(f"pages for the students: {into / 'feedback'}")

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class Graded(Result):
     kept: int
     took_s: float
     strange: tuple[str, ...]
-    table: str
+    grades: str
     waiting: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
@@ -126,7 +127,7 @@ def grade(
         kept=len(found) - len(new),
         took_s=time.monotonic() - started_s,
         strange=tuple(left_out),
-        table=str(into / "grades.csv"),
+        grades=str(into / "grades.csv"),
         waiting=table.waiting(rows, sheets),
         files=tuple(files),
     )
@@ -290,7 +291,8 @@ def _marked(todo: Sequence[Submission], limits: Limits, jobs: int, folder: str) 
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tools.grading.preload"])
-    waiting, running = list(todo), {}
+    waiting = list(todo)
+    running: dict[Connection, tuple[Submission, ForkServerProcess, float]] = {}
 
     def fill() -> None:
         while waiting and len(running) < jobs:
@@ -306,7 +308,8 @@ def _marked(todo: Sequence[Submission], limits: Limits, jobs: int, folder: str) 
     try:
         fill()
         while running:
-            for pipe in wait(list(running), timeout=1.0):
+            ready = wait(list(running), timeout=1.0)
+            for pipe in [pipe for pipe in running if pipe in ready]:
                 one, process, _ = running[pipe]
                 marks = _result(pipe, one, "its marking ended without a result")
                 del running[pipe]

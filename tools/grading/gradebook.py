@@ -230,7 +230,7 @@ def _heard(log: logging.Logger) -> Iterator[list[str]]:
     """Yield a list of what a logger says of errors, which is printed nowhere meanwhile."""
     said: list[str] = []
     handler = logging.Handler(logging.ERROR)
-    handler.emit = lambda record: said.append(record.getMessage())
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]  # of this one alone
     before, spreads, level = list(log.handlers), log.propagate, log.level
     log.handlers, log.propagate = [handler], False
     log.setLevel(logging.ERROR)

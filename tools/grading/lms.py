@@ -8,6 +8,7 @@ no file is more read than the largest notebook has.
 
 from __future__ import annotations
 
+import functools
 import lzma
 import os
 import re
@@ -18,6 +19,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from tools.grading.gradebook import GradingError
 from tools.grading.intake import LARGEST_BYTES, TIMESTAMP
@@ -56,10 +58,15 @@ class Download:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A file of a download, by the parts of its name there; ``read`` returns the beginning of it."""
+    """A file of a download, by the parts of its name there."""
 
     parts: tuple[str, ...]
-    read: Callable[[], bytes]
+    open: Callable[[], IO[bytes]]
+
+    def read(self) -> bytes:
+        """Return the beginning of the file."""
+        with self.open() as file:
+            return file.read(LARGEST_BYTES + 1)
 
 
 def unpacked(source: Path, into: Path) -> Download:
@@ -86,19 +93,18 @@ def _in_folder(source: Path) -> Iterator[_Entry]:
         folders[:] = sorted(one for one in folders if not one.startswith("."))
         for path in (Path(here, name) for name in sorted(names)):
             if path.is_file() and not path.is_symlink():
-                yield _Entry(path.relative_to(source).parts, lambda path=path: _beginning(path.open("rb")))
+                yield _Entry(path.relative_to(source).parts, functools.partial(_opened, path))
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return path.open("rb")
 
 
 def _in_archive(archive: zipfile.ZipFile) -> Iterator[_Entry]:
     for member in archive.infolist():
         parts = PurePosixPath(member.filename.replace("\\", "/")).parts
         if parts and not member.is_dir():
-            yield _Entry(parts, lambda member=member: _beginning(archive.open(member)))
-
-
-def _beginning(opened: object) -> bytes:
-    with opened as file:  # type: ignore[attr-defined]
-        return file.read(LARGEST_BYTES + 1)
+            yield _Entry(parts, functools.partial(archive.open, member))
 
 
 def _whose(parts: Sequence[str]) -> tuple[str, str, Person, str] | None:
@@ -130,11 +136,15 @@ def _laid_out(entries: list[_Entry], folder: Path) -> Download:
     if len(entries) > MOST_FILES:
         raise GradingError(f"the download holds {len(entries):,} files; {MOST_FILES:,} are read at most: divide it")
     tops = {one.parts[0] for one in entries}
-    inner = [_Entry(one.parts[1:], one.read) for one in entries if len(one.parts) > 1]
+    inner = [_Entry(one.parts[1:], one.open) for one in entries if len(one.parts) > 1]
     known = tops == {"submitted"} or any(_whose(one.parts) for one in inner)
     if known and len(tops) == 1 and len(inner) == len(entries):
         entries = inner  # all of it was packed with its folder
-    system, people, strange, others, stamps, written_bytes = "", {}, {}, {}, {}, 0
+    system, written_bytes = "", 0
+    people: dict[str, Person] = {}
+    strange: dict[str, str] = {}
+    others: dict[str, list[str]] = {}
+    stamps: dict[Path, bytes] = {}
     for entry in entries:
         found = _whose(entry.parts)
         if found is None and len(entry.parts) > 1:

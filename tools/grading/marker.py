@@ -127,7 +127,9 @@ def _go_through(
     last step is done.
     """
     remaining = [place for place, step in enumerate(steps) if step.exercise and place not in given]
-    place, raised, broken = -1, [], {}
+    place = -1
+    raised: list[str] = []
+    broken: dict[str, str] = {}
     try:
         with sandbox.started(limits) as shut:
             session = Session(shut, limits, deadline)

@@ -47,7 +47,7 @@ def printable(text: str) -> str:
 
 def safe(sent: object) -> list[dict[str, Any]]:
     """Return as a notebook's outputs what a submission sent of a cell; what is not as it shall be is left out."""
-    made = []
+    made: list[dict[str, Any]] = []
     for one in sent[:MOST_OF_A_CELL] if isinstance(sent, list) else []:
         if isinstance(one, dict) and isinstance(one.get("printed"), str):
             made.append({"output_type": "stream", "name": "stdout", "text": _text(one["printed"])})

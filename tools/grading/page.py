@@ -64,7 +64,7 @@ class _OfTheCourse:
     def preprocess_cell(self, cell: Any, resources: Any, cell_index: int) -> tuple[Any, Any]:
         if not cell.metadata.get("nbgrader", {}).get("locked"):
             return cell, resources
-        return super().preprocess_cell(cell, resources, cell_index)  # type: ignore[misc]
+        return super().preprocess_cell(cell, resources, cell_index)  # type: ignore[misc]  # of the other parent
 
 
 class _NoHiddenTests(_OfTheCourse, preprocessors.ClearHiddenTests):
@@ -105,7 +105,8 @@ class PageExporter(HTMLExporter):
         yield from super().default_filters()
         yield ("table", outputs.table)
 
-    def from_notebook_node(self, nb: Any, resources: Any = None, **more: Any) -> tuple[str, dict[str, Any]]:
+    def from_notebook_node(self, nb: Any, resources: Any = None, **more: Any) -> Any:
+        # Of its two parents each returns another type.
         return super().from_notebook_node(nb, {**(resources or {}), "student_name": self.student_name}, **more)
 
     @pass_context

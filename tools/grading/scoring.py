@@ -49,8 +49,9 @@ class _Rounds(ast.NodeTransformer):
 
 
 def _guarded(body: list[ast.stmt]) -> ast.Try:
-    handler = ast.parse(f"try: pass\nexcept Exception as _error: {_KEEP}(_error)").body[0].handlers  # type: ignore[attr-defined]
-    return ast.Try(body, handler, [], [])
+    [guard] = ast.parse(f"try: pass\nexcept Exception as _error: {_KEEP}(_error)").body
+    assert isinstance(guard, ast.Try)
+    return ast.Try(body, guard.handlers, [], [])
 
 
 def _named(statement: ast.stmt) -> set[str]:

@@ -24,7 +24,7 @@ _FUNCTIONS = ("function", "method", "builtin_function_or_method")
 _ANSWER = "<answer>"  # names the code of what stands for an answer, so that no line of this file is taken for one of it
 YOUR_LINE = "in your line: "
 # The type, what is sent with it (it does not change), what may be called, and whether it has elements.
-_ALLOWED: tuple[tuple[type, tuple[str, ...], tuple[str, ...], bool], ...] = (
+_ALLOWED: tuple[tuple[type[Any], tuple[str, ...], tuple[str, ...], bool], ...] = (
     (
         simulators.Thread,
         ("block_row", "block_column", "thread_row", "thread_column", "tile", "row", "column"),

@@ -15,7 +15,7 @@ with open(f"{FILES}/pyproject.toml", "rb") as file:
 here = {one.name.lower().replace("_", "-") for one in importlib.metadata.distributions()}
 here.add("jupyterlab")  # Colab is in its place
 needed = [*project["dependencies"], *project["optional-dependencies"]["course"]]
-lacking = [one for one in needed if re.match(r"[\w.-]+", one)[0] not in here]
+lacking = [one for one in needed if re.findall(r"^[\w.-]+", one)[0] not in here]
 install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
 subprocess.run([*install, FILES, *lacking], check=True)
 os.chdir(f"{FILES}/course")

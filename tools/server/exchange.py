@@ -45,6 +45,8 @@ class Collect(ExchangeCollect):
         config=True
     )
 
+    src_records: list[dict[str, Any]]
+
     def init_src(self) -> None:
         super().init_src()
         self.src_records = [record for record in self.src_records if record["username"]]

@@ -4,8 +4,12 @@ Written by `python -m tools.server install`, which fills in the words between @ 
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-c = get_config()  # noqa: F821
+if TYPE_CHECKING:
+    from traitlets.config import get_config  # when it is read, the name is there
+
+c = get_config()
 
 PLACE, STATE = Path("@PLACE@"), Path("@STATE@")
 KEY, CERTIFICATE = Path("/etc/jupyterhub/key.pem"), Path("/etc/jupyterhub/certificate.pem")

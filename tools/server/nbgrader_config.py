@@ -5,11 +5,17 @@ Written by `python -m tools.server install`, which fills in the words between @ 
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent))
-from course_exchange import Collect, ReleaseFeedback
+if TYPE_CHECKING:
+    from traitlets.config import get_config  # when it is read, the name is there
 
-c = get_config()  # noqa: F821
+    from tools.server.exchange import Collect, ReleaseFeedback
+else:
+    from course_exchange import Collect, ReleaseFeedback
+
+c = get_config()
 
 c.CourseDirectory.course_id = "deep_learning_hardware"
 c.Exchange.root = "@EXCHANGE@"

@@ -82,7 +82,7 @@ def _numba_walker(reason: str) -> Walker:
 
     # An unsigned index: with a signed one numba adds, at every step, a test for an index that counts from the end.
     @numba.njit("uint64(uint64[::1], uint64, uint64)", nogil=True)
-    def chase(following: np.ndarray, index: int, steps: int) -> int:
+    def chase(following: np.ndarray, index: np.uint64, steps: np.uint64) -> np.uint64:
         for _ in range(steps):
             index = following[index]
         return index

@@ -141,7 +141,7 @@ def _bandwidth_stages(
     """Return a stage for each point of the curves and for each cache; note whose triad it is, or why there is none."""
     pool = bandwidth.pool(most, _CPU)
     sizes = levels_of.grid(2 ** max(14, plan.least_bytes.bit_length() - 1), most, per_octave=1, dense_until_bytes=0)
-    stages = [functools.partial(curve_stage, pool, size, _CPU, plan.kernel_s) for size in sizes]
+    stages: list[Stage] = [functools.partial(curve_stage, pool, size, _CPU, plan.kernel_s) for size in sizes]
     compiled = bandwidth.compiled_triad(threads)
     for index, level in enumerate(levels):
         size = levels_of.triad_bytes(levels, index, threads)
@@ -266,9 +266,13 @@ def triads_of(values: Values) -> dict[int, float]:
 def peaks_of(values: Values) -> dict[str, Key]:
     """Return for each type what its peak is: the fastest of the core's multiply-adds, the product, the convolution."""
     sources = ("core", "convolution", "product")
-    types = dict.fromkeys(key[1] for source in sources for key in values if key[0] == source)
-    return {name: min(((source, name) for source in sources if (source, name) in values),
-                      key=lambda key: min(values[key])) for name in types}  # fmt: skip
+    of_types = [key for key in values if key[0] == "core" or key[0] == "convolution" or key[0] == "product"]
+    peaks: dict[str, Key] = {}
+    for key in sorted(of_types, key=lambda key: sources.index(key[0])):
+        name = key[1]
+        if name not in peaks or min(values[key]) < min(values[peaks[name]]):
+            peaks[name] = key
+    return peaks
 
 
 def peak_notes(values: Values, compiler_reason: str) -> tuple[str, ...]:
@@ -304,16 +308,13 @@ def assembled(
     unstable: list[str] = []
     latencies = curve_of(values)
 
-    def fastest(key: Key, name: str) -> float | None:
-        if key not in values:
-            return None
+    def fastest(key: Key, name: str) -> float:
         if not agree(values[key]):
             unstable.append(name)
         return min(values[key])
 
     def rate(key: Key, name: str) -> float | None:
-        value = fastest(key, name)
-        return None if value is None else 1 / value
+        return 1 / fastest(key, name) if key in values else None
 
     def level(
         name: str, size: int | None, inside: tuple[int, int | None], bandwidth: Key, holds: int | None = None
@@ -326,10 +327,10 @@ def assembled(
     caches = [level(each.name, each.size_bytes, (below[index], each.size_bytes), ("level", each.name), each.holds_bytes)
               for index, each in enumerate(levels)]  # fmt: skip
     whole = level(memory.name, memory.size_bytes, (below[-1], None), ("bandwidth", memory.working_set_bytes, "triad"))
-    peaks = {name: rate(key, f"{name} peak") for name, key in peaks_of(values).items()}
-    products = {key[1]: rate(key, f"{key[1]} product") for key in values if key[0] == "product"}
+    peaks = {name: 1 / fastest(key, f"{name} peak") for name, key in peaks_of(values).items()}
+    products = {key[1]: 1 / fastest(key, f"{key[1]} product") for key in values if key[0] == "product"}
     call_s = fastest(("call",), "call overhead")
-    launch_s = fastest(("launch",), "launch")
+    launch_s = fastest(("launch",), "launch") if ("launch",) in values else None
     buses = [rate(("bus", way), f"{way.replace('_', ' ')} rate") for way in ("host_to_device", "device_to_host")]
     unstable += [f"{what} curve" for what in ("latency", "bandwidth") if _does_not_repeat(values, what)]
     return MachineLimits(

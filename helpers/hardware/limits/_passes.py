@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import torch
 
@@ -11,7 +12,13 @@ from helpers.timing._runs import Function, calibrate, run
 
 TOLERANCE = 0.1
 
-Key = tuple[Hashable, ...]
+# A stage names its time: whose it is, and of which bytes, cache, type or bus.
+Key = (
+    tuple[Literal["latency"], int]
+    | tuple[Literal["bandwidth"], int, str]
+    | tuple[Literal["level", "core", "product", "convolution", "bus"], str]
+    | tuple[Literal["call", "launch"]]
+)
 Stage = Callable[[], Mapping[Key, float]]
 
 _FEWEST_RUNS = 3

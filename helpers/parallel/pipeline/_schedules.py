@@ -223,7 +223,7 @@ def pipeline_schedule(
 
 
 def _a_stage(what: str, times_s: Times, stages: int) -> list[float]:
-    given = [times_s] * stages if isinstance(times_s, Real) else list(times_s)
+    given = [times_s] * stages if isinstance(times_s, float | Real) else list(times_s)
     if len(given) != stages:
         raise ValueError(f"{what} must be one number, or one for each of the {stages} stages; got {len(given)}")
     return numbers(what, given, at_least=0)

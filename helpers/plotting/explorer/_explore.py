@@ -239,8 +239,10 @@ def _still(
         f"{turned.label} {turned.start if isinstance(turned, Menu) else short(turned.start)}" for turned in inputs
     )
     with plt.style.context(STYLE_FILE):
-        make = _bars if isinstance(picture, StackedBar) else _curves
-        drawn = make(inputs, formulas, picture)
+        if isinstance(picture, StackedBar):
+            drawn = _bars(inputs, formulas, picture)
+        else:
+            drawn = _curves(inputs, formulas, picture)
         [axes] = drawn.axes
         lines = textwrap.wrap(f"at the start: {setting}", _CHARACTERS)
         axes.set_title("\n".join(lines), loc="left", fontsize="small", fontweight="normal")
@@ -273,7 +275,7 @@ def _bars(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Stacked
 
 
 def _curves(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Curves) -> Figure:
-    [slider] = [turned for turned in inputs if turned.name == picture.along]
+    [slider] = [turned for turned in inputs if isinstance(turned, Slider) and turned.name == picture.along]
     points = [evaluate(formulas, {**_start(inputs), slider.name: value}) for value in slider.values]
     here = evaluate(formulas, _start(inputs))
     drawn, axes = plt.subplots(figsize=(_WIDTH_IN, 4.4))
@@ -300,5 +302,5 @@ def at(inputs: Sequence[Input], formulas: Mapping[str, str], **setting: object) 
         values = () if turned is None else turned.options if isinstance(turned, Menu) else turned.values
         if turned is None or value not in values:
             raise ValueError(f"{name}={value!r}: no input has this value; inputs are {', '.join(by_name)}")
-        by_name[name] = replace(turned, start=value)
+        by_name[name] = replace(turned, start=value)  # type: ignore[arg-type]  # it is one of its own values
     return evaluate(formulas, _start(tuple(by_name.values())))

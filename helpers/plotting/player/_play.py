@@ -8,7 +8,7 @@ import io
 import json
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -85,7 +85,7 @@ def play(
         plt.close(figure)
 
 
-def _page(data: dict[str, object], picture: bytes, *, width_px: int) -> str:
+def _page(data: Mapping[str, object], picture: bytes, *, width_px: int) -> str:
     """Return the HTML of a player: the picture, which the script replaces where it runs, the data, and the script."""
     held = json.dumps(data, ensure_ascii=False).replace("</", "<\\/").replace("<!--", "\\u003c!--")
     source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"

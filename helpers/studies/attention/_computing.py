@@ -46,7 +46,8 @@ def in_tiles(
 
 def saved_bytes(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> int:
     """Return the bytes that autograd keeps for backward of ``function(*tensors)``, each storage once. Lesson 21."""
-    one_of("function", function, Callable, "a function of tensors, such as nn.functional.scaled_dot_product_attention")
+    accepted = "a function of tensors, such as nn.functional.scaled_dot_product_attention"
+    one_of("function", function, Callable, accepted)  # type: ignore[arg-type]  # a class when it runs
     for place, tensor in enumerate(tensors):
         one_of(f"tensors[{place}]", tensor, torch.Tensor, "a tensor for each argument of the function")
         if not tensor.is_floating_point():

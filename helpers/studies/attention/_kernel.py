@@ -5,12 +5,16 @@ from __future__ import annotations
 import inspect
 import math
 import os
+from typing import TYPE_CHECKING
 
 import torch
 
 from helpers.checks import boolean, whole_number
 from helpers.isolation import run_limited
 from helpers.studies import _triton
+
+if TYPE_CHECKING:
+    import triton.language as tl
 
 _LIMIT_S = 120.0
 

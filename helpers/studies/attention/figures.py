@@ -82,7 +82,7 @@ def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str 
 
 def _runs(side: Sequence[int | None]) -> Counter[int]:
     """Return how many runs of each number have ended."""
-    return Counter(one for one, after in itertools.pairwise(side) if one != after)
+    return Counter(one for one, after in itertools.pairwise(side) if one is not None and one != after)
 
 
 def _held(block: int, now: int, reads: Counter[int]) -> str:

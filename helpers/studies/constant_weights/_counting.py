@@ -16,7 +16,7 @@ from helpers.native import _machine_code as machine_code
 from helpers.results import Record, derived, from_dict
 from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, candidates_per_thread, cuda_source
 from helpers.studies.constant_weights._network import Network, network_of, pruned, random_network
-from helpers.studies.constant_weights._programs import CudaProgram, build
+from helpers.studies.constant_weights._programs import CudaProgram, build_cuda
 
 INSTRUCTION_BYTES = 16  # from sm_70 on
 _IMMEDIATE = re.compile(r"-?0x[0-9a-f]+")
@@ -151,7 +151,7 @@ def census(built: Any) -> WeightCensus | CppCensus:
     for C++ on a processor that is not x86-64.
     """
     if isinstance(built, CudaProgram):
-        return _weight_census(native.census(built.cubin, function="evaluate"), built.cubin.compiler)
+        return cuda_census(built)
     library = built if isinstance(built, native.Library) else getattr(built, "library", None)
     if not isinstance(library, native.Library):
         raise TypeError(f"a census is taken of what build() returns, not of {type(built).__name__}")
@@ -167,8 +167,12 @@ def census(built: Any) -> WeightCensus | CppCensus:
     )  # fmt: skip
 
 
-def _weight_census(found: native.Census | native.HostCensus, compiler: str) -> WeightCensus:
-    assert isinstance(found, native.Census)
+def cuda_census(program: CudaProgram) -> WeightCensus:
+    """Return the census of a CUDA program. Raises as :func:`census` does."""
+    return _weight_census(native.census(program.cubin, function="evaluate"), program.cubin.compiler)
+
+
+def _weight_census(found: native.Census, compiler: str) -> WeightCensus:
     constant = [row for row in found.accesses if (row.access, row.space) == ("load", "constant")]
     halves = [row for row in found.kinds if row.kind == "HFMA2"]
     return derived(
@@ -204,7 +208,7 @@ def count_placements(
     rows, compiler = [], ""
     for placement, architecture in console.track(chosen, "compiling"):
         source = cuda_source(network, placement=placement, precision=precision)
-        found = census(build(source, architecture=architecture))
+        found = cuda_census(build_cuda(source, architecture=architecture))
         compiler = found.compiler
         rows.append(placement_count(found, placement, precision))
     return PlacementCounts(compiler, network.widths, network.macs, network.nonzero_weights, tuple(rows))
@@ -218,8 +222,7 @@ def count_widths(widths: Sequence[int] = (8, 16, 32, 48, 64), *, architecture: s
     rows, compiler = [], ""
     for width in console.track(list(widths), "compiling"):
         network = random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))
-        found = census(build(cuda_source(network), architecture=architecture))
-        assert isinstance(found, WeightCensus)
+        found = cuda_census(build_cuda(cuda_source(network), architecture=architecture))
         compiler = found.compiler
         rows.append(WidthCount(width, network.macs, found.total, found.total * INSTRUCTION_BYTES, found.immediate,
                                found.registers, found.spill_load_bytes))  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 
 from helpers import console, hardware, timing
 from helpers.results import Record, row_of
-from helpers.studies.constant_weights._counting import INSTRUCTION_BYTES, WeightCensus, census
+from helpers.studies.constant_weights._counting import INSTRUCTION_BYTES, WeightCensus, cuda_census
 from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, candidates_per_thread
 from helpers.studies.constant_weights._files import through_a_file
 from helpers.studies.constant_weights._network import (
@@ -104,7 +104,8 @@ def measure_cuda(*, candidates: int = CANDIDATES, budget_s: float = 30.0) -> Cud
     """
     if not torch.cuda.is_available():
         return _nothing(standard_network())
-    network, notes = standard_network(), []
+    network = standard_network()
+    notes: list[str] = []
     count = _fitting(candidates, network, notes)
     rows = _random_rows(count, network.inputs)
     kernels = {f"{name} {precision}" if precision == "fp16" else name: (name, precision, "columns")
@@ -237,12 +238,12 @@ def _measured(
     bandwidth = _bandwidth(card)
     made = []
     for row in comparison.candidates:
-        function = functions.get(row.name)
-        found = census(function.program) if function is not None else None
-        models = _models(found, function, gpu, len(rows), bandwidth) if function is not None and found else (None,) * 4
+        own = functions.get(row.name)
+        found = cuda_census(own.program) if own is not None else None
+        models = _models(found, own, gpu, len(rows), bandwidth) if own is not None and found else (None,) * 4
         known = [value for value in models if value is not None]
         made.append(CudaTime(
-            row.name, function.layout if function else "rows", found.total if found else None,
+            row.name, own.layout if own else "rows", found.total if found else None,
             found.total * INSTRUCTION_BYTES if found else None, row.median_s, row.median_s * 1e9 / len(rows),
             1 / row.time_ratio, *models, max(known) if models[0] is not None else None, shares[row.name],
         ))  # fmt: skip

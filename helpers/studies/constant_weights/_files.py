@@ -31,7 +31,7 @@ from helpers.results import Record
 from helpers.studies.constant_weights._cpp_sources import check_tensors, cpp_source
 from helpers.studies.constant_weights._cuda_sources import THREADS, cuda_declaration, cuda_source, packed_weights
 from helpers.studies.constant_weights._network import ACTIVATIONS, Dense, Network, network_of, pruned
-from helpers.studies.constant_weights._programs import CppProgram, build, cpp_program
+from helpers.studies.constant_weights._programs import CppProgram, build_cuda, cpp_program
 
 MAGIC = b"\x89DENSE\r\n"  # not text, and changed by whoever converts line ends
 VERSION = 1
@@ -118,7 +118,8 @@ def _read(name: str, content: bytes) -> Network:
 
 def _read_layers(name: str, content: bytes, activations: Sequence[str] | None) -> Network:
     """Read the story's layer format, whose only marks are the layers' numbers and sizes."""
-    head, begin, found = struct.Struct("<III"), 0, []
+    head, begin = struct.Struct("<III"), 0
+    found: list[tuple[np.ndarray, np.ndarray]] = []
     while begin < len(content) or not found:
         rest = len(content) - begin
         number, inputs, outputs = head.unpack_from(content, begin) if rest >= head.size else (0, 0, 0)
@@ -207,8 +208,11 @@ class Specialised:
                 raise native.NativeError(f"there is no CUDA device for {device!r}", "take device='cpu'")
             index = torch.cuda.current_device() if self.device.index is None else self.device.index
             self.device = torch.device("cuda", index)
-        make = _cpu_programs if self.device.type == "cpu" else _cuda_programs
-        self._program, constants = make(self.network, self.device)
+        self._program: CppProgram | _CudaProgram
+        if self.device.type == "cpu":
+            self._program, constants = _cpu_programs(self.network)
+        else:
+            self._program, constants = _cuda_programs(self.network, self.device)
         self._quick = self._program.quick
         self._serving = self._state("behind a pointer", None, None)
         self._error: Exception | None = None
@@ -292,7 +296,7 @@ def best_placement(network: Network) -> str:
     return "pruned" if network.nonzero_weights <= STRAIGHT_LINE_SHARE * network.macs else "lanes"
 
 
-def _cpu_programs(network: Network, device: torch.device) -> tuple[CppProgram, Callable[[], Any]]:  # noqa: ARG001
+def _cpu_programs(network: Network) -> tuple[CppProgram, Callable[[], Any]]:
     placement = best_placement(network)
     cpp_source(network, placement)  # what is too large is refused here and now, not in the background
 
@@ -332,7 +336,7 @@ def _cuda_programs(network: Network, device: torch.device) -> tuple[_CudaProgram
     source = cuda_source(network, placement="const")
 
     def made(placement: str, text: str, weights: tuple[torch.Tensor, ...]) -> tuple[_CudaProgram, bool, float]:
-        cubin = build(text, architecture=architecture).cubin
+        cubin = build_cuda(text, architecture=architecture).cubin
         kernel = cubin.load(device).function(cuda_declaration(placement))
         program = _CudaProgram(network, device, placement, kernel, weights)
         return program, cubin.was_cached, cubin.compile_s

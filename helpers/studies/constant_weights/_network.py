@@ -245,12 +245,13 @@ class _Tracer(torch.fx.Tracer):
     """Follow calls into every module but the ones that are known here, whoever defined them."""
 
     def is_leaf_module(self, module: nn.Module, module_qualified_name: str) -> bool:
-        known = (nn.Linear, *_MODULES, *_NOTHING_AT_INFERENCE)
+        known: tuple[type[nn.Module], ...] = (nn.Linear, *_MODULES, *_NOTHING_AT_INFERENCE)
         return isinstance(module, known) or super().is_leaf_module(module, module_qualified_name)
 
 
 def _step(node: torch.fx.Node, modules: dict[str, nn.Module]) -> nn.Linear | str | None:
     named = {"dim": None, **node.kwargs}
+    dimension: object
     if node.op == "call_module":
         module = modules[str(node.target)]
         if isinstance(module, nn.Linear):

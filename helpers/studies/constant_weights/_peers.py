@@ -100,7 +100,7 @@ def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> P
         times, unstable = [], {}
         for batch in BATCHES:
             x, out = _tensors(network, batch)
-            ways = {OURS: ours, **_peers(network, x, out, absent)}
+            ways: dict[str, Way | Specialised] = {OURS: ours, **_peers(network, x, out, absent)}
             compared = timing.compare(
                 {name: _bound(way, x, out) for name, way in ways.items()},
                 budget_s=budget_s, device="cpu", precision=_PRECISION,
@@ -129,7 +129,7 @@ def _tensors(network: Network, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(batch, network.inputs, generator=random), torch.empty(batch, network.outputs)
 
 
-def _bound(way: Way, x: torch.Tensor, out: torch.Tensor) -> Callable[[], Any]:
+def _bound(way: Way | Specialised, x: torch.Tensor, out: torch.Tensor) -> Callable[[], Any]:
     if isinstance(way, Specialised | CppProgram):
         return lambda: way(x, out=out)
     return lambda: way(x, out)
@@ -147,9 +147,9 @@ def _peers(network: Network, x: torch.Tensor, out: torch.Tensor, absent: dict[st
         except Exception as error:  # a peer that fails is a result
             absent[name] = frameworks.first_line(error)
             continue
-        error = float((torch.as_tensor(found).double() - exact).abs().max())
-        if not error <= _ENOUGH:
-            raise AssertionError(f"{name} is {error:.2g} from float64, more than {_ENOUGH:g}")
+        off = float((torch.as_tensor(found).double() - exact).abs().max())
+        if not off <= _ENOUGH:
+            raise AssertionError(f"{name} is {off:.2g} from float64, more than {_ENOUGH:g}")
         ways[name] = way
     return ways
 

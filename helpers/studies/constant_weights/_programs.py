@@ -79,9 +79,12 @@ def build(source: str, *, architecture: str = "sm_90") -> CudaProgram | native.L
     """
     if not isinstance(source, str):
         raise TypeError(f"a source is the text that generate() returns, not {type(source).__name__}")
-    if "__global__" in source:
-        return CudaProgram(native.compile_cuda(source, architecture=architecture), source)
-    return native.compile_cpp(source)
+    return build_cuda(source, architecture=architecture) if "__global__" in source else native.compile_cpp(source)
+
+
+def build_cuda(source: str, *, architecture: str) -> CudaProgram:
+    """Return the program of a CUDA ``source``. Raises as :func:`build` does."""
+    return CudaProgram(native.compile_cuda(source, architecture=architecture), source)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +115,7 @@ class CppProgram:
             done = self.quick(x, out)
             if done is not None:
                 return done
-        sizes = {"inputs": self.network.inputs, "outputs": self.network.outputs}
-        out = cpp_sources.check_tensors(x, out, **sizes)
+        out = cpp_sources.check_tensors(x, out, inputs=self.network.inputs, outputs=self.network.outputs)
         self.evaluate(x.data_ptr(), out.data_ptr(), x.shape[0], self.context)
         return out
 

@@ -189,7 +189,9 @@ def measure_networks() -> ConvolutionTimes:
     shapes, networks = recorded_shapes()
     before = _peak_flops_per_s()
     times = collect(shapes, networks=networks, limit_s=_RECORDED_LIMIT_S)
-    return dataclasses.replace(times, peak_flops_per_s=before and max(before, _peak_flops_per_s()))
+    after = _peak_flops_per_s()
+    peak_flops_per_s = None if before is None or after is None else max(before, after)
+    return dataclasses.replace(times, peak_flops_per_s=peak_flops_per_s)
 
 
 def _peak_flops_per_s() -> float | None:
@@ -249,11 +251,11 @@ def _time_shapes(
     return found
 
 
-def _operands(shape: ConvolutionShape, algorithm: str) -> list[torch.Tensor]:
+def _operands(shape: ConvolutionShape, algorithm: str) -> tuple[torch.Tensor, torch.Tensor]:
     draw = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(size, generator=draw) for size in (shape.input_size, shape.weight_size))
     stored = torch.channels_last if algorithm == "channels_last" else torch.contiguous_format
-    return [tensor.contiguous(memory_format=stored) for tensor in (x, weight)]
+    return x.contiguous(memory_format=stored), weight.contiguous(memory_format=stored)
 
 
 def _calls(shape: ConvolutionShape, names: Iterable[str]) -> dict[str, Callable[[], torch.Tensor]]:

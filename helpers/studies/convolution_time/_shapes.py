@@ -191,6 +191,7 @@ def _other_kind(layer: nn.Conv2d) -> str:
 
 def _shape(layer: nn.Conv2d, size: tuple[int, ...]) -> ConvolutionShape:
     batch, channels, height, width = size if len(size) == 4 else (1, *size)
+    assert not isinstance(layer.padding, str)  # such a layer is of another kind
     return ConvolutionShape(
         batch, channels, height, width, layer.out_channels, layer.kernel_size[0], layer.stride[0], layer.padding[0]
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import math
 import mmap
 import os
@@ -224,7 +225,7 @@ def cached_share(path: Path) -> float | None:
             del view
     if failed:
         raise OSError(ctypes.get_errno(), "the system did not tell which pages of the file are cached", str(path))
-    return float(np.mean(np.frombuffer(seen, dtype=np.uint8) & 1))
+    return float(np.mean(np.ctypeslib.as_array(seen) & 1))
 
 
 @contextlib.contextmanager
@@ -279,7 +280,7 @@ def random_read_seconds(descriptor: int, size: int) -> float:
         buffer.write(bytes(BLOCK_BYTES))
         end = time.perf_counter() + _RANDOM_LIMIT_S
         for place in places:
-            seconds.append(_timed(lambda place=place: _read_at(descriptor, buffer, place * BLOCK_BYTES)))
+            seconds.append(_timed(functools.partial(_read_at, descriptor, buffer, place * BLOCK_BYTES)))
             if time.perf_counter() > end:
                 break
     if hasattr(os, "posix_fadvise"):

@@ -8,6 +8,7 @@ Lesson 01.
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import struct
 import sys
@@ -141,8 +142,8 @@ def measure_loopback(payload_bytes: Sequence[int] = (1, 100, 1400, 32_768), *, b
     with tcp_echo() as connection, udp_echo() as port:
         trips: dict[tuple[str, int], Callable[[], object]] = {}
         for size in sizes:
-            trips["UDP", size] = lambda size=size: _udp_trip(port, size)
-            trips["TCP", size] = lambda size=size: _tcp_trip(connection, size)
+            trips["UDP", size] = functools.partial(_udp_trip, port, size)
+            trips["TCP", size] = functools.partial(_tcp_trip, connection, size)
         timed = compare({f"{name} {size}": trip for (name, size), trip in trips.items()}, budget_s=budget_s,
                         device="cpu", precision=_PRECISION)  # fmt: skip
         counted = {size: _segments_per_message(connection, trips["TCP", size]) for size in sizes}

@@ -196,11 +196,11 @@ def sweep_stride(
         tensor = _as_tensor(data)
         indexes = {stride: torch.arange(0, len(data), stride) for stride in counts}
         out = {stride: torch.empty(count, dtype=tensor.dtype) for stride, count in counts.items()}
-        walks = {str(s): lambda s=s: torch.take(tensor, indexes[s], out=out[s]) for s in counts}
+        walks = {str(s): functools.partial(torch.take, tensor, indexes[s], out=out[s]) for s in counts}
         used = "torch"
     else:
         loops = kernels()
-        walks = {str(s): lambda s=s: loops.walk(data, 0, s, counts[s]) for s in counts}
+        walks = {str(s): functools.partial(loops.walk, data, 0, s, counts[s]) for s in counts}
         used = loops.engine
     timed = compare(walks, budget_s=budget_s, device="cpu", precision=_PRECISION)
     rows = tuple(

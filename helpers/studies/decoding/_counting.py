@@ -97,8 +97,7 @@ def config_of(model: Decoder) -> Config:
     if not isinstance(model, Decoder):
         raise TypeError(f"model is a {type(model).__name__}; give a helpers.models.Decoder")
     vocabulary, width = model.head.weight.shape
-    hidden, layers = model.blocks[0].up.out_features, len(model.blocks)
-    return Config("Decoder", layers, width, model.blocks[0].heads, model.blocks[0].kv_heads, hidden, vocabulary, False)
+    return Config("Decoder", len(model.blocks), width, model.heads, model.kv_heads, model.hidden, vocabulary, False)
 
 
 def stored_bytes(config: Config, *, bits: int = 16, gpus: int = 1) -> int:

@@ -96,7 +96,8 @@ def speculate(
     end, through, written, guessed, kept = len(text) + count, 0, [], 0, 0
     with torch.inference_mode():
         while len(text) < end:
-            guesses, drafts = [], []
+            guesses: list[int] = []
+            drafts: list[torch.Tensor] = []
             for _ in range(min(ahead, end - len(text) - 1)):
                 drafts.append(draft([*text, *guesses]).double())
                 guesses.append(_draw(drafts[-1], generator))

@@ -52,7 +52,8 @@ def schedule(lengths: Sequence[int], *, places: int, policy: str) -> Schedule:
     """
     places, lengths = whole_number("places", places, at_most=_MOST_PLACES), _lengths(lengths)
     policy = choice("policy", policy, POLICIES)
-    spans, free, start = [], [(0, place) for place in range(places)], 0
+    spans: list[tuple[int, int, int]] = []
+    free, start = [(0, place) for place in range(places)], 0
     for number, length in enumerate(lengths):
         if policy == "static":
             if number % places == 0:

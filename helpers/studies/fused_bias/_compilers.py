@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -81,7 +82,7 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
                 raise RuntimeError(f"{name} is off by {off:.2g} of the largest logit, more than {_AGREE:g}; not timed")
             ways[name] = way
         compared = timing.compare(
-            {name: lambda way=way: way(images) for name, way in ways.items()},
+            {name: functools.partial(way, images) for name, way in ways.items()},
             device="cpu",
             budget_s=budget_s,
             precision=_PRECISION,
@@ -122,8 +123,8 @@ def onnx_model(net: convnet.Convnet) -> bytes:
         constants.append(numpy_helper.from_array(value.detach().contiguous().numpy(), name))
         return name
 
-    for number, layer in enumerate(net.convolutions):
-        weights = [constant(f"weight{number}", layer.weight), constant(f"bias{number}", layer.bias)]
+    for number, (weight, bias) in enumerate(net.layers()):
+        weights = [constant(f"weight{number}", weight), constant(f"bias{number}", bias)]
         nodes.append(helper.make_node("Conv", [last, *weights], [f"sum{number}"], pads=[1, 1, 1, 1]))
         nodes.append(helper.make_node("Relu", [f"sum{number}"], [f"y{number}"]))
         nodes.append(

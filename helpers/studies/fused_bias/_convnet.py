@@ -100,7 +100,12 @@ class Convnet(nn.Module):
         self.convolutions = nn.ModuleList(nn.Conv2d(before, after, 3, padding=1) for before, after in pairs)
         self.dense = nn.Linear(CHANNELS[-1] * _POOLED**2, _CLASSES)
         if _RUNGS[rung].channels_last:
-            self.convolutions.to(memory_format=torch.channels_last)
+            self.convolutions.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub has no such form
+
+    def layers(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the weight and the bias of each convolution, in order."""
+        layers = [layer for layer in self.convolutions if isinstance(layer, nn.Conv2d)]
+        return [(layer.weight, layer.bias) for layer in layers if layer.bias is not None]
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits (N, 10) of images (N, 1, 28, 28)."""
@@ -108,8 +113,8 @@ class Convnet(nn.Module):
             raise ValueError(f"images are (N, 1, 28, 28), not {tuple(images.shape)}")
         chosen = _RUNGS[self.rung]
         x = images.contiguous(memory_format=torch.channels_last) if chosen.channels_last else images
-        for convolution in self.convolutions:
-            x = chosen.block(x, convolution.weight, convolution.bias)
+        for weight, bias in self.layers():
+            x = chosen.block(x, weight, bias)
         return self.dense(x.flatten(1))
 
 

@@ -151,8 +151,9 @@ def measure_reductions(
         grad = grad.contiguous(memory_format=torch.channels_last)
     names = [name for name in variants.REDUCTIONS if name != "one-pass" or not variants.missing(name, chosen)]
     runs = {name: functools.partial(variants.reduction(name), grad) for name in names}
-    how = {"budget_s": budget_s, "precision": _PRECISION, "clock": clock}
-    return timing.compare(runs, baseline="sum", device=chosen.type, **how)
+    return timing.compare(
+        runs, baseline="sum", device=chosen.type, budget_s=budget_s, precision=_PRECISION, clock=clock
+    )
 
 
 def measure_story(

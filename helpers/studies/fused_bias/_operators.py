@@ -264,9 +264,9 @@ def _bias_relu_pool_backward(
 
 
 def _pooled_like(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    shape, how = (*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2), {"memory_format": layouts.memory_format(x)}
-    return (torch.empty(shape, dtype=x.dtype, device=x.device, **how),
-            torch.empty(shape, dtype=torch.uint8, device=x.device, **how))  # fmt: skip
+    shape, layout = (*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2), layouts.memory_format(x)
+    return (torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout),
+            torch.empty(shape, dtype=torch.uint8, device=x.device, memory_format=layout))  # fmt: skip
 
 
 def _unpooled_like(grad: torch.Tensor, place: torch.Tensor, height: int, width: int) -> torch.Tensor:
@@ -299,7 +299,7 @@ def _outputs_of_layer(
     return pooled, torch.empty_like(pooled, dtype=torch.uint8) if places else pooled.new_empty(0, dtype=torch.uint8)
 
 
-_FAKES = {
+_FAKES: dict[str, Callable[..., object]] = {
     "bias_relu": lambda x, bias: _empty_like(_dense(x)),  # noqa: ARG005
     "bias_relu_": lambda x, bias: None,  # noqa: ARG005
     "bias_gradient": lambda grad: grad.new_empty(grad.shape[1]),
@@ -384,7 +384,7 @@ def _backward_of_layer(ctx: Any, grad: torch.Tensor, _: object) -> tuple[torch.T
     return grad_x, grad_weight, grad_bias, None, None
 
 
-_GRADIENTS = {
+_GRADIENTS: dict[str, tuple[Callable[..., object], Callable[..., None]]] = {
     "bias_relu": (_backward_of_bias_relu, _keep_output),
     "relu_bias_backward": (_backward_of_backward, _keep_y),
     "bias_gradient": (_backward_of_bias_gradient, _keep_shape),

@@ -10,12 +10,15 @@ import functools
 import math
 import os
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from helpers.studies import _triton
 from helpers.studies.fused_bias import _layouts as layouts
+
+if TYPE_CHECKING:
+    import triton.language as tl
 
 BLOCK = 1024  # elements a program, or a step of one
 CHANNELS = 32  # channels of a tile in channels-last

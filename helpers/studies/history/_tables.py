@@ -173,8 +173,10 @@ def doubling_time(series: Trend, *, confidence: float = 0.95) -> DoublingTime:
     half_width = _student_quantile((1 + confidence) / 2, len(years) - 2) * error
     low, high = slope - half_width, slope + half_width
     told = low > 0 or high < 0
-    bounds = sorted((1 / low, 1 / high), key=abs) if told else (None, None)
-    return DoublingTime(slope, low, high, 1 / slope if slope else math.inf, *bounds, 2**slope, confidence, len(years))
+    shortest, longest = sorted((1 / low, 1 / high), key=abs) if told else (None, None)
+    return DoublingTime(
+        slope, low, high, 1 / slope if slope else math.inf, shortest, longest, 2**slope, confidence, len(years)
+    )
 
 
 @functools.cache
@@ -187,7 +189,12 @@ def energy_costs() -> EnergyTable:
     sources = device_sources(data)
     nm = data["energy"]["process_nm"]
     rows = data["energy"]["rows"]
-    return EnergyTable(tuple(EnergyCost(*figures, nm, sources[source]) for *figures, source in rows))
+    return EnergyTable(
+        tuple(
+            EnergyCost(name, kind, bits, least_pj, most_pj, nm, sources[source])
+            for name, kind, bits, least_pj, most_pj, source in rows
+        )
+    )
 
 
 @functools.cache

@@ -65,10 +65,12 @@ def _panels(all_series: Sequence[Trend], title: str, mark: float) -> Figure:
     return drawn
 
 
-def _points(axes: Axes, series: Trend, place: int, **how: object) -> None:
+def _points(
+    axes: Axes, series: Trend, place: int, *, label: str | None = None, markersize: float | None = None
+) -> None:
     years, values = [point.year for point in series.points], [point.value for point in series.points]
     axes.plot(years, values, linestyle="None", marker=_MARKERS[place % len(_MARKERS)],
-              color=_COLOURS[place % len(_COLOURS)], **how)  # fmt: skip
+              color=_COLOURS[place % len(_COLOURS)], label=label, markersize=markersize)  # fmt: skip
 
 
 def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one operation") -> Figure:

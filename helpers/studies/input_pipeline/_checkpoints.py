@@ -485,7 +485,7 @@ def _torch_saver(folder: Path) -> tuple[Callable[[dict, int], float], Callable[[
         start_s = time.perf_counter()
         finish()
         answer = checkpoint.async_save(state, checkpoint_id=str(folder / f"step_{step:08d}"), no_dist=True)
-        running.append(getattr(answer, "upload_completion", answer))
+        running.append(answer if isinstance(answer, Future) else answer.upload_completion)
         return time.perf_counter() - start_s
 
     return save, finish

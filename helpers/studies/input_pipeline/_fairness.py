@@ -174,7 +174,7 @@ def run_sleeping_setup(setup: Setup, costs: SetupCosts, *, ranks: Ranks | None =
     """
     if setup.devices == 1:
         return _sleeping_rank(0, 1, setup, costs)
-    _check_ranks(setup, ranks)
+    ranks = _checked_ranks(setup, ranks)
     return max(ranks.run(_sleeping_rank, setup, costs, timeout_s=_BATCH_LIMIT_S))
 
 
@@ -191,7 +191,11 @@ def _sleeping_rank(_rank: int, world_size: int, setup: Setup, costs: SetupCosts)
         layer.forward_s, layer.backward_s = compute_s * _FORWARD_PART, compute_s * (1 - _FORWARD_PART)
         model(torch.ones(1)).sum().backward()
 
-    return _clocked(world_size, lambda: [step(0) for _ in range(_WARM_UPS)], step, _local_sizes(setup))
+    def warm_up() -> None:
+        for _ in range(_WARM_UPS):
+            step(0)
+
+    return _clocked(world_size, warm_up, step, _local_sizes(setup))
 
 
 def run_setup(
@@ -219,7 +223,7 @@ def run_setup(
     images, labels = images[: setup.examples], labels[: setup.examples]
     if setup.devices == 1:
         return _training_rank(0, 1, setup, make_model, images, labels)
-    _check_ranks(setup, ranks)
+    ranks = _checked_ranks(setup, ranks)
     if ranks.device != {"CPU": "cpu", "GPU": "cuda"}[setup.device]:
         raise ValueError(f"the ranks are on {ranks.device!r}, and the setup is of {setup.device}s; give Ranks("
                          f"{setup.devices}, device={'cpu' if setup.device == 'CPU' else 'cuda'!r})")  # fmt: skip
@@ -285,8 +289,9 @@ def _compute_s(costs: SetupCosts, size: int) -> float:
     return costs.step_s + size * costs.example_s if size else 0.0
 
 
-def _check_ranks(setup: Setup, ranks: Ranks | None) -> None:
+def _checked_ranks(setup: Setup, ranks: Ranks | None) -> Ranks:
     if ranks is None or ranks.world_size != setup.devices:
         given = "none were given" if ranks is None else f"{ranks.world_size} were given"
         raise ValueError(f"{setup.devices} devices need as many ranks, and {given}: with Ranks({setup.devices}) as "
                          "ranks: ...")  # fmt: skip
+    return ranks

@@ -25,7 +25,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -141,7 +141,15 @@ class ItemCost(Record):
     kind: str
 
 
-def item_cost(dataset: Dataset, *, items: int = 32) -> ItemCost:
+class SizedDataset(Protocol):
+    """A dataset with a length: items by their places."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def item_cost(dataset: SizedDataset, *, items: int = 32) -> ItemCost:
     """Return what the first ``items`` items of ``dataset`` (all, where it has fewer) cost this process, one by one.
 
     One item is made before the clock runs. Processor time is this process's, so call it while nothing else computes
@@ -352,8 +360,9 @@ def loader_iterator(loader: Iterable) -> Iterator:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         if getattr(loader, "num_workers", 0) == 0 or "pickle" not in str(error):
             raise
+        kind = type(getattr(loader, "dataset", loader)).__name__
         raise TypeError(
-            f"{type(loader.dataset).__name__} cannot be sent to a worker ({error}); a worker that is not forked gets "
+            f"{kind} cannot be sent to a worker ({error}); a worker that is not forked gets "
             "the dataset pickled: no lambdas, open files or classes inside functions. Or give workers=0"
         ) from error
 

@@ -150,7 +150,9 @@ def simulate_feeding(
     workers = whole_number("workers", workers, at_least=0, at_most=_MOST_WORKERS)
     prefetch_factor = whole_number("prefetch_factor", prefetch_factor, at_least=1)
     _check_times(device_s=device_s, start_s=start_s, handover_s=handover_s)
-    activities, taken_s, ready_s = [], [], []
+    activities: list[Activity] = []
+    taken_s: list[float] = []
+    ready_s: list[float] = []
     free_s, host_s = [start_s] * workers, start_s if workers == 0 else 0.0
     for batch, make_s in enumerate(times_s):
         if workers:

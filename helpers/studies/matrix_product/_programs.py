@@ -149,7 +149,7 @@ def _instructions(cubin: native.Cubin, name: str, tile: int) -> KernelInstructio
         kernel=name,
         tile=tile,
         total=counted.total - counted.padding,
-        shared_load_bytes=sum(row.count * row.width_bits // 8 for row in shared),
+        shared_load_bytes=sum(row.count * (row.width_bits or 0) // 8 for row in shared),
         barriers=sum(row.count for row in counted.kinds if row.kind == "BAR"),
     )
 

@@ -78,4 +78,6 @@ def gpu_limits() -> dict[str, hardware.MachineLimits]:
     here = (
         {f"{torch.cuda.get_device_name()} (here)": hardware.probe(device="cuda")} if torch.cuda.is_available() else {}
     )
-    return {name: limits for name, limits in {**here, **sent}.items() if limits.latencies}
+    found = {**here, **sent}
+    return {name: limits for name, limits in found.items()
+            if isinstance(limits, hardware.MachineLimits) and limits.latencies}  # fmt: skip

@@ -82,14 +82,14 @@ def measure_waits(
     :func:`helpers.hardware.flush_caches`, the chase is repeated on lines that it has thrown out of every cache; where
     it raises NativeError, ``flushed_s`` is empty. Lesson 01.
     """
-    can_flush = flush is not None and _can(flush)
+    flush = flush if flush is not None and _can(flush) else None
     found_s: dict[tuple[str, str, int], list[float]] = {}
     for size_bytes in console.track(list(sizes_bytes) * passes, "chasing"):
         for name, buffer in buffers.items():
             lines = buffer[: size_bytes // LINE_BYTES]
             link(lines, np.random.default_rng(size_bytes))
             measured = {"chase": _chase_s(walk, lines)}
-            if can_flush:
+            if flush is not None:
                 measured["flushed"] = _flushed_s(walk, lines, flush)
             if in_order is not None:
                 measured["in order"] = _in_order_s(in_order, lines)
@@ -101,15 +101,16 @@ def measure_waits(
 
 
 def _waits(name: str, sizes_bytes: Sequence[int], found_s: Mapping[tuple[str, str, int], Sequence[float]]) -> Waits:
-    curves = [
-        tuple(min(found_s[name, what, size]) for size in sizes_bytes if (name, what, size) in found_s)
-        for what in ("chase", "flushed", "in order", "gathered")
-    ]
+    def curve(what: str) -> tuple[float, ...]:
+        return tuple(min(found_s[name, what, size]) for size in sizes_bytes if (name, what, size) in found_s)
+
     compared = (
         passes for key, passes in found_s.items() if key[0] == name and key[2] in (min(sizes_bytes), max(sizes_bytes))
     )
     stable = all(len(passes) > 1 and max(passes) <= _REPEATS_RATIO * min(passes) for passes in compared)
-    return Waits(tuple(sizes_bytes), *curves, stable=stable)
+    return Waits(
+        tuple(sizes_bytes), curve("chase"), curve("flushed"), curve("in order"), curve("gathered"), stable=stable
+    )
 
 
 def _can(flush: Flush) -> bool:

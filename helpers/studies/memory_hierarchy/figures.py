@@ -115,8 +115,7 @@ def draw_lines() -> Figure:
         (19, "a column: 16 lines", position == 5, line >= 0),
     ):
         colours = shades[1 * moved + used]
-        look = {"marker": "s", "s": 110, "edgecolors": "#777777", "linewidths": 0.5}
-        axes.scatter(left + position, line, c=colours.ravel(), **look)
+        axes.scatter(left + position, line, c=colours.ravel(), marker="s", s=110, edgecolors="#777777", linewidths=0.5)
         axes.text(left + 7.5, 17.5, name, ha="center")
     axes.set(xlim=(-0.5, 34.5), ylim=(18.5, -0.5))  # no margin, so that the title begins at the left table
     axes.set_aspect("equal")
@@ -171,8 +170,9 @@ def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure
     """
     published, card = gpu_wait("GA102"), hardware.device("GeForce RTX 3090")
     drawn, axes = plotting.figure(title="The same chase on a core and on a GPU")
-    ends = [card.core_l1_bytes, card.l2_bytes, 2**30]
-    sizes = [2 * _KIB, *np.repeat(ends[:2], 2), ends[2]]
+    assert card.core_l1_bytes is not None
+    assert card.l2_bytes is not None  # the file of devices has both
+    sizes = [2 * _KIB, *np.repeat([card.core_l1_bytes, card.l2_bytes], 2), 2**30]
     waits = np.repeat([published.l1_s, published.l2_s, published.memory_s], 2)
     label = f"{published.device}, the chip of an RTX 3090 (published, steps at its cache sizes)"
     axes.plot(sizes, waits, color=_GPU_COLOURS[0], label=label)
@@ -196,6 +196,8 @@ def explore_threads() -> None:
     options = {}
     for name, (device_name, chip, held) in _EXPLORED.items():
         card, wait = hardware.device(device_name), gpu_wait(chip)
+        assert card.memory_bandwidth_bytes_per_s is not None
+        assert card.cores is not None  # the file of devices has both
         options[name] = {
             "B": card.memory_bandwidth_bytes_per_s / 1e9,
             "wait": round(1e9 * wait.memory_s),

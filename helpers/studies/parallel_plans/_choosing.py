@@ -137,11 +137,13 @@ def choose(
     asked = _Asked(model, tuple(inputs), link, limit, layers, own, optimizer, microbatches, schedule, bucket_bytes)
     layouts = console.track(list(layouts_of(devices)), "modelling layouts", unit="layout")
     rows = sorted((_row(layout, asked) for layout in layouts), key=_rank)
-    if not rows[0].fits:
+    best = rows[0]
+    if not best.fits:
         raise ValueError(_nothing_fits(rows, devices, limit))
+    assert best.step_s is not None  # as it fits
     alone = next(row for row in rows if row.layout.ranks == 1)
-    gained = alone.step_s / rows[0].step_s if alone.step_s else None
-    return Choice(rows[0].strategy, rows[0].step_s, gained, devices, limit, tuple(rows))
+    gained = alone.step_s / best.step_s if alone.step_s else None
+    return Choice(best.strategy, best.step_s, gained, devices, limit, tuple(rows))
 
 
 def layouts_of(devices: int) -> Iterator[Layout]:
@@ -288,7 +290,8 @@ def _rank(row: Strategy) -> tuple[bool, bool, float, int, int]:
     simple = (row.layout.ranks, SHARDED.index(row.layout.sharded))
     if row.largest_bytes is None:
         return True, True, 0.0, *simple
-    return not row.fits, False, _rounded(row.step_s) if row.fits else row.largest_bytes, *simple
+    size = row.largest_bytes if row.step_s is None or not row.fits else _rounded(row.step_s)
+    return not row.fits, False, size, *simple
 
 
 def _rounded(seconds: float) -> float:

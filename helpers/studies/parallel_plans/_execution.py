@@ -170,6 +170,11 @@ def _neighbours(layout: Layout, rank: int) -> dict[str, tuple[int, ...]]:
             "tensor": tuple(first + data_rank * layout.tensor + place for place in range(layout.tensor))}  # fmt: skip
 
 
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    assert parameter.grad is not None  # a bucket is reduced once all its parameters have one
+    return parameter.grad
+
+
 class _Bucket:
     """Parameters end to end in one buffer, padded so that data ranks divide it, and this rank's part of the buffer."""
 
@@ -278,6 +283,7 @@ class _Member:
             if place in self.buckets and (is_last or self.layout.sharded in ("gradients", "parameters")):
                 self._reduce(self.buckets[place])
         if self.stage > 0:
+            assert gradient is not None  # what another stage sent takes one
             self._send(self.stage - 1, gradient)
 
     @contextmanager
@@ -317,7 +323,9 @@ class _Member:
         self.sent_bytes["pipeline"] += value.nbytes
         stamp = torch.tensor([end_s], dtype=torch.float64)
         stamped = torch.cat([part.contiguous().flatten().view(torch.uint8) for part in (stamp, value)])
-        self.sending.append((dist.isend(stamped, self._peer(stage)), stamped))
+        request = dist.isend(stamped, self._peer(stage))
+        assert request is not None  # both are in the group
+        self.sending.append((request, stamped))
 
     def _receive(self, stage: int, like: torch.Tensor) -> torch.Tensor:
         stamp_bytes = torch.float64.itemsize
@@ -352,7 +360,7 @@ class _Member:
 
     def _reduce(self, bucket: _Bucket) -> None:
         """Put a bucket's gradients on the data link."""
-        flat = bucket.flat([parameter.grad for parameter in bucket.parameters])
+        flat = bucket.flat([_gradient(parameter) for parameter in bucket.parameters])
         operation = "all_reduce" if self.layout.sharded == "nothing" else "reduce_scatter"
         bucket.reduced.append(self.data_link.submit(self._ring, "data", operation, flat))
         for parameter in bucket.parameters:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -24,6 +25,7 @@ SHARDED = ("nothing", "optimizer", "gradients", "parameters")
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Plan = Mapping[str, str]
+Net = TypeVar("Net", bound=nn.Module)
 
 
 class Layout(Record):
@@ -201,7 +203,7 @@ def cut_dimension(way: str | None, kind: str) -> int | None:
     A column split divides the outputs (rows of the weight, and the bias), a row split the inputs; the bias of a row
     split is whole everywhere (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053).
     """
-    return {("column", "weight"): 0, ("column", "bias"): 0, ("row", "weight"): 1}.get((way, kind))
+    return {("column", "weight"): 0, ("column", "bias"): 0, ("row", "weight"): 1}.get((way or "", kind))
 
 
 def cut_linear(layer: nn.Linear, way: str, *, ranks: int, rank: int = 0) -> None:
@@ -303,7 +305,7 @@ def _state_bytes_of(shape: tuple[int, ...], dtype: torch.dtype, optimizer: Optim
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def without_values(net: nn.Module, device: str | torch.device = "meta") -> nn.Module:
+def without_values(net: Net, device: str | torch.device = "meta") -> Net:
     """Return a copy of ``net`` with empty parameters and buffers on ``device``; ties are kept, no value is copied."""
     copies: dict[int, torch.Tensor] = {id(buffer): torch.empty_like(buffer, device=device) for buffer in net.buffers()}
     for parameter in net.parameters():

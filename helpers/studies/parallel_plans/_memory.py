@@ -45,7 +45,7 @@ _REPEATS, _SHARDED_REPEATS = 8, 16  # a sharded step is too high in two to four 
 @dataclass(frozen=True)
 class _Job:
     layout: Layout
-    part: nn.Module
+    part: nn.Sequential
     rows: tuple[int, ...]
     dtype: torch.dtype
     plan: dict[str, str]
@@ -152,7 +152,7 @@ def _jobs(
             for part, given in zip(parts, entering, strict=False)]  # fmt: skip
 
 
-def _entering(parts: Sequence[nn.Module], batch: torch.Tensor) -> list[torch.Tensor]:
+def _entering(parts: Sequence[nn.Sequential], batch: torch.Tensor) -> list[torch.Tensor]:
     """Return what enters each stage, and what leaves the last, as empty meta tensors."""
     found = [batch]
     try:
@@ -227,13 +227,13 @@ def _estimated(job: _Job, rank: int, live: int) -> RankFootprint:
         learning = [parameter for parameter in part.parameters() if parameter.requires_grad]
         gradients = _bytes([parameter.grad for parameter in learning if parameter.grad is not None])
         states = _state_bytes(_stepped(part, job.optimizer))
-        kept = [_bytes(list(part.parameters())), _bytes(list(part.buffers())), gradients, states]
+        kept = _bytes(list(part.parameters())), _bytes(list(part.buffers())), gradients, states
     if layout.sharded in ("optimizer", "gradients"):
         names = {name for name, _ in job.part.named_modules()}
         inside = {f"0.{name}": way for name, way in job.plan.items() if name in names}
         flat, alone = replace(layout, pipeline=1), nn.Sequential(job.part)
         counted = footprints.count_footprint(alone, flat, plan=inside, optimizer=job.optimizer).ranks[0]
-        kept[2:] = [counted.gradient_bytes, counted.optimizer_bytes]
+        kept = *kept[:2], counted.gradient_bytes, counted.optimizer_bytes
     return footprints.rank_footprint(rank, stage, *kept, activation_bytes=live * sum(saved.values()))
 
 
@@ -315,7 +315,7 @@ class _Member:
                          BACKWARD: [torch.empty_like(batch) for _ in range(job.microbatches)]}  # fmt: skip
         self.arriving = torch.empty_like(leaving)
         self.sending: list[dist.Work] = []
-        self.passes: dict[int, tuple[torch.Tensor, GradientEdge]] = {}
+        self.passes: dict[int, tuple[torch.Tensor | None, GradientEdge]] = {}
 
     def train(self, mark: Callable[[], None]) -> None:
         """Build the stage and train it, and call ``mark`` wherever :func:`_parts` wants to know what is alive."""
@@ -362,12 +362,15 @@ class _Member:
         if not self.is_last:
             dist.recv(self.arriving, self.after)
         torch.autograd.backward([edge], None if self.is_last else [self.arriving])
-        if not self.is_first:
+        if entering is not None and not self.is_first:
+            assert entering.grad is not None  # what another stage sent takes one
             self._send(entering.grad, BACKWARD, microbatch, self.before)
 
     def _send(self, values: torch.Tensor, kind: str, microbatch: int, to: int) -> None:
         place = self.outgoing[kind][microbatch].copy_(values)
-        self.sending.append(dist.isend(place, to))
+        request = dist.isend(place, to)
+        assert request is not None  # both are in the group
+        self.sending.append(request)
 
 
 def _levels_on_cpu(member: _Member) -> list[int]:

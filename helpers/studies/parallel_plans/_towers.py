@@ -175,13 +175,20 @@ def _own_rows(layer: nn.Module, rank: int, towers: int) -> nn.Module:
         return layer
     rows = slice(*chunk(rank, towers, length=len(layer.weight)))
     outputs, inputs = len(layer.weight) // towers, layer.weight.shape[1]
+    own: nn.Module
     if isinstance(layer, nn.Conv2d):
-        own = nn.Conv2d(inputs, outputs, layer.kernel_size, layer.stride, layer.padding, device="meta")
+        padding = layer.padding if isinstance(layer.padding, str) else _pair(layer.padding)
+        own = nn.Conv2d(inputs, outputs, _pair(layer.kernel_size), _pair(layer.stride), padding, device="meta")
     else:
         own = nn.Linear(inputs, outputs, device="meta")
     for name, parameter in layer.named_parameters():
         setattr(own, name, nn.Parameter(parameter.detach()[rows].clone(), requires_grad=parameter.requires_grad))
     return own
+
+
+def _pair(sizes: tuple[int, ...]) -> tuple[int, int]:
+    height, width = sizes
+    return height, width
 
 
 # What a rank keeps, on meta tensors.
@@ -201,7 +208,8 @@ def _kept_bytes(model: nn.Module, optimizer: OptimizerFactory | None) -> int:
 
 def _saved_by_layer(model: nn.Module, whole: AlexNet, batch: int) -> Counter[str]:
     """Return the bytes that autograd saves in each layer of ``model``, besides parameters, and no storage twice."""
-    running, saved = [""], Counter()
+    running = [""]
+    saved: Counter[str] = Counter()
     seen = {parameter.untyped_storage()._cdata: parameter.untyped_storage() for parameter in model.parameters()}
     hooks = [layer.register_forward_pre_hook(lambda *_, name=name: running.append(name))
              for name, layer in model.named_children()]  # fmt: skip

@@ -235,5 +235,7 @@ def rank_net(model: nn.Sequential, plan: Plan | None, tensor: int) -> nn.Sequent
         return own
     check_plan(model, plan or {}, tensor)
     for name, way in (plan or {}).items():
-        cut_linear(own.get_submodule(name), way, ranks=tensor)
+        layer = own.get_submodule(name)
+        assert isinstance(layer, nn.Linear)  # the plan was checked
+        cut_linear(layer, way, ranks=tensor)
     return own

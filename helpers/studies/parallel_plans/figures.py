@@ -108,8 +108,9 @@ def _move(place: int, move: object, ranks: int, chunks: int) -> tuple[int, int, 
         raise ValueError(f"moves[{place}]={move!r} is not a source, a target and a chunk, such as (0, 1, 3)")
     last = (ranks - 1, ranks - 1, chunks - 1)
     names = ("source", "target", "chunk")
-    return tuple(whole_number(f"moves[{place}], {name}", value, at_least=0, at_most=most)
-                 for name, value, most in zip(names, found, last, strict=True))  # fmt: skip
+    source, target, chunk = (whole_number(f"moves[{place}], {name}", value, at_least=0, at_most=most)
+                             for name, value, most in zip(names, found, last, strict=True))  # fmt: skip
+    return source, target, chunk
 
 
 def draw_mesh(layout: Layout, *, along: str | None = None, title: str = "") -> Figure:

@@ -104,7 +104,7 @@ def _coloured(text: str, verdict: str) -> str:
 class _SelfAttention(nn.MultiheadAttention):
     """Multi-head attention of one sequence to itself, for the peers that take one input."""
 
-    def forward(self, x: torch.Tensor) -> Any:
+    def forward(self, x: torch.Tensor) -> Any:  # type: ignore[override]  # query, key and value are one
         return super().forward(x, x, x)
 
 

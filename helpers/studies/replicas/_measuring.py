@@ -104,7 +104,7 @@ def measure_small_nets(
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand(points, 2, generator=generator) * 2 - 1
     targets = torch.randn(replicas, points, problems.WIDTHS[-1], generator=generator)
-    makers = {"loop": _Loop, "vmap": _Mapped, "stacked": _Stacked}
+    makers: dict[str, type[_Loop] | type[_Stacked]] = {"loop": _Loop, "vmap": _Mapped, "stacked": _Stacked}
     nets = {name: make(inputs, targets) for name, make in makers.items()}
     losses = {name: torch.stack([net.step() for _ in range(_STEPS)]) for name, net in nets.items()}
     errors = {name: float(((found - losses["loop"]) / losses["loop"]).abs().max()) for name, found in losses.items()}

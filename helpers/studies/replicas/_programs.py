@@ -40,12 +40,9 @@ class Prepared:
     def only(self, replica: int) -> Prepared:
         """Return the same of one replica."""
         one = slice(replica, replica + 1)
-        own = stacking.Settings(
-            **{
-                field.name: None if (values := getattr(self.settings, field.name)) is None else values[one]
-                for field in dataclasses.fields(self.settings)
-            }
-        )
+        values = {field.name: getattr(self.settings, field.name) for field in dataclasses.fields(self.settings)}
+        chosen: dict[str, Any] = {name: None if value is None else value[one] for name, value in values.items()}
+        own = stacking.Settings(**chosen)
         return Prepared(self.problem, {name: weight[one] for name, weight in self.weights.items()}, self.data[one],
                         self.masks[one], self.training[one], self.validation[one], own)  # fmt: skip
 
@@ -57,16 +54,15 @@ def prepare(
     """Return the starts of the replicas with these seeds: computed in float64, then cast."""
     starts = [problems.start_of(problem, seed) for seed in seeds]
     chosen = torch.stack([start.mask for start in starts]) if masks is None else masks.cpu()
-    target = {"dtype": dtype, "device": device}
 
     def inverses(masks: Tensor) -> Tensor:
         return torch.stack([problems.inverse_of(problem.covariance, mask).to(dtype) for mask in masks]).to(device)
 
     return Prepared(
-        problem=cast(problem, **target),
-        weights={name: torch.stack([start.weights[name] for start in starts]).to(**target)
+        problem=cast(problem, dtype=dtype, device=device),
+        weights={name: torch.stack([start.weights[name] for start in starts]).to(device, dtype)
                  for name in starts[0].weights},
-        data=torch.stack([start.data for start in starts]).to(**target),
+        data=torch.stack([start.data for start in starts]).to(device, dtype),
         masks=chosen.to(device),
         training=inverses(chosen),
         validation=inverses(~chosen),
@@ -273,6 +269,7 @@ class Stacked(Together):
 
         The matrices are symmetric, so the gradient of r A r is twice what comes through one of the two r.
         """
+        assert self.joint is not None  # as the kind is "shared"
         found, violated = self._values(weights, conditions=True)
         residual = found.T - self.prepared.data
         half = residual * torch.bmm(residual.detach()[:, None, :], self.joint)[:, 0]
@@ -353,8 +350,14 @@ class Mapped(Together):
             total = chi2_by_einsum(found, data[None], inverse[None])[0]
             return total + sum(violation(condition(flavoured)).sum() for condition in conditions)
 
-        self.slopes = vmap(grad_and_value(lambda *given: loss(*given, alone.conditions)))
-        self.judge = vmap(lambda *given: loss(*given, ()))
+        def learning(weights: dict[str, Tensor], data: Tensor, inverse: Tensor) -> Tensor:
+            return loss(weights, data, inverse, alone.conditions)
+
+        def judging(weights: dict[str, Tensor], data: Tensor, inverse: Tensor) -> Tensor:
+            return loss(weights, data, inverse, ())
+
+        self.slopes = vmap(grad_and_value(learning))
+        self.judge = vmap(judging)
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return losses and gradients of the mapped program."""

@@ -6,6 +6,7 @@ Lesson 04.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import itertools
 import math
@@ -71,13 +72,13 @@ def least_squares(
     if features == 1 and condition != 1:
         raise ValueError(f"condition={condition:g}: give 1 for one feature (it is largest over smallest)")
     generator = torch.Generator().manual_seed(random_seed(seed))
-    draw = {"generator": generator, "dtype": torch.float64}
-    left, _ = torch.linalg.qr(torch.randn(examples, features, **draw))
-    right, _ = torch.linalg.qr(torch.randn(features, features, **draw))
+    draw = functools.partial(torch.randn, generator=generator, dtype=torch.float64)
+    left, _ = torch.linalg.qr(draw(examples, features))
+    right, _ = torch.linalg.qr(draw(features, features))
     curvatures = torch.linspace(1.0, 1 / condition, features, dtype=torch.float64)
     inputs = math.sqrt(examples) * left @ torch.diag(curvatures.sqrt()) @ right.T
-    weights = torch.randn(features, **draw)
-    disturbance = noise * torch.randn(examples, **draw)
+    weights = draw(features)
+    disturbance = noise * draw(examples)
     inside = left.T @ disturbance
     # The optimum explains the disturbance's part within the span of the inputs.
     optimum = weights + right @ (inside / (math.sqrt(examples) * curvatures.sqrt()))

@@ -7,6 +7,7 @@ told apart from luck. And local SGD, whose workers train alone for some steps an
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -142,8 +143,8 @@ def sweep_stale(
     examples = problems.examples_of(data, problems.device_of(problems.own_copy(model)))
     curvature = largest_curvature(model, examples)
     pairs = [(delay, rate) for rate in rates for delay in delays]
-    shared = {"steps": steps, "batch_size": batch_size, "seed": seed}
-    runs = [train_stale(model, examples, delay=delay, rate=rate, **shared)
+    train = functools.partial(train_stale, model, examples, steps=steps, batch_size=batch_size, seed=seed)
+    runs = [train(delay=delay, rate=rate)
             for delay, rate in console.track(pairs, "delays and rates", unit="run")]  # fmt: skip
     return StaleSweep(
         model=type(model).__name__,
@@ -234,7 +235,8 @@ def _hessian_times(model: nn.Module, examples: problems.Examples, direction: lis
     with torch.enable_grad():
         loss = problems.loss_of(model(examples.inputs), examples.targets)
         slopes = torch.autograd.grad(loss, weights, create_graph=True)
-        along = sum((slope * part).sum() for slope, part in zip(slopes, direction, strict=True))
+        first, *others = ((slope * part).sum() for slope, part in zip(slopes, direction, strict=True))
+        along = sum(others, first)
         return list(torch.autograd.grad(along, weights, materialize_grads=True))
 
 

@@ -67,7 +67,7 @@ class AddressStream:
         first = self.addresses // line_bytes
         touched = (self.addresses + self.access_bytes - 1) // line_bytes - first + 1
         if not len(self) or touched.max() == 1:
-            return first, self.writes
+            return first, np.asarray(self.writes)
         starts = np.cumsum(touched) - touched
         within = np.arange(int(touched.sum())) - np.repeat(starts, touched)
         return np.repeat(first, touched) + within, np.repeat(self.writes, touched)
@@ -146,7 +146,7 @@ def require_stream(given: object) -> None:
 def list_of(name: str, given: object, what: str) -> list:
     """Return ``given`` as a list; TypeError when it is one thing instead of several."""
     try:
-        return list(given)  # type: ignore[call-overload]
+        return list(given)  # type: ignore[call-overload]  # what has no members raises
     except TypeError:
         raise TypeError(f"{name} is a list of {what}; got {type(given).__name__} {given!r:.40}") from None
 
@@ -382,7 +382,8 @@ def _walk(touches: _Touches, *, sets: int, ways: int, fetches_before_writing: bo
     counts, next_lines, next_writes = compiled_walk(
         numbers, lines % sets, touches.first_writes, touches.any_writes, sets, ways, fetches_before_writing
     )
-    return _Walk(*(int(count) for count in counts), lines[next_lines], next_writes)
+    misses, evictions, write_backs, dirty_lines = (int(count) for count in counts)
+    return _Walk(misses, evictions, write_backs, dirty_lines, lines[next_lines], next_writes)
 
 
 def _walk_in_python(touches: _Touches, sets: int, ways: int, fetches_before_writing: bool) -> _Walk:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,7 +85,7 @@ class Matrix:
     def _place(self, index: object) -> int:
         rows, columns = self.shape
         try:
-            row, column = map(operator.index, index)  # type: ignore[call-overload]
+            row, column = map(operator.index, index)  # type: ignore[call-overload]  # what is no pair raises
         except (TypeError, ValueError):
             raise KernelError(f"{self._running.named()} uses {self._name}[{index!r}]; an element has two whole "
                               f"numbers, {self._name}[row, column]") from None  # fmt: skip
@@ -225,7 +225,7 @@ def run_block(kernel: Kernel, place: tuple[int, int], tile: int, matrices: tuple
     Raises KernelError when some threads end while others wait at a barrier.
     """
     block.running.barriers = 0
-    waiting: list[tuple[tuple[int, int, int, int], Generator]] = []
+    waiting: list[tuple[tuple[int, int, int, int], Iterator[object]]] = []
     for row in range(tile):
         for column in range(tile):
             block.running.thread = (*place, row, column)
@@ -248,7 +248,7 @@ def run_block(kernel: Kernel, place: tuple[int, int], tile: int, matrices: tuple
     return block.running.barriers
 
 
-def _reaches_a_barrier(steps: Generator) -> bool:
+def _reaches_a_barrier(steps: Iterator[object]) -> bool:
     """Run a thread to its next barrier; False when it ends first."""
     try:
         next(steps)

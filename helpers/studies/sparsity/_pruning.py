@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +105,7 @@ def prune(
     return pruned, Pruning(pattern, scope, weights, weights - zeros, zeros, zeros / weights, counted)
 
 
-def _is_prunable(layer: nn.Module) -> bool:
+def _is_prunable(layer: nn.Module) -> TypeGuard[_ConvNd | nn.Linear]:
     return isinstance(layer, _ConvNd | nn.Linear) and not isinstance(layer, _ConvTransposeNd)
 
 
@@ -131,7 +131,7 @@ def checked_block(block: Any) -> tuple[int, int]:
     return whole_number("block[0]", sizes[0]), whole_number("block[1]", sizes[1])
 
 
-def _chosen(model: nn.Module, layers: Any, pattern: str) -> dict[str, nn.Module]:
+def _chosen(model: nn.Module, layers: Any, pattern: str) -> dict[str, _ConvNd | nn.Linear]:
     """Return the layers to prune by their names, one for each weight."""
     known = {name or type(layer).__name__: layer
              for name, layer in model.named_modules(remove_duplicate=False) if _is_prunable(layer)}  # fmt: skip
@@ -207,7 +207,7 @@ def _lowest(values: Tensor, count: int) -> Tensor:
     return chosen
 
 
-def _remove(parameter: nn.Parameter, removed: Tensor) -> None:
+def _remove(parameter: Tensor, removed: Tensor) -> None:
     """Set the removed weights to zero, and their gradients in all training to come."""
     parameter.masked_fill_(removed, 0)
     trained = parameter.requires_grad  # a frozen parameter takes no hook, and may be trained later

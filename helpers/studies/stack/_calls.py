@@ -58,17 +58,19 @@ class GeneratedKernel(Record):
     @property
     def instructions(self) -> int | None:
         """All instructions, each counted once, however often it runs."""
-        return self.census and self.census.total
+        return None if self.census is None else self.census.total
 
     @property
     def multiply_adds(self) -> int | None:
         """Fused multiply-adds, scalar and packed."""
-        return self.census and self.census.multiply_adds
+        return None if self.census is None else self.census.multiply_adds
 
     @property
     def dot_products(self) -> int | None:
         """Instructions that sum products of short numbers."""
-        return self.census and sum(kind.count for kind in self.census.kinds if _DOT_PRODUCT.fullmatch(kind.mnemonic))
+        if self.census is None:
+            return None
+        return sum(kind.count for kind in self.census.kinds if _DOT_PRODUCT.fullmatch(kind.mnemonic))
 
     @property
     def vector_bits(self) -> int | None:

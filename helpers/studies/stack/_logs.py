@@ -70,8 +70,8 @@ def read_log(log: str) -> tuple[tuple[CalledLibrary, ...], tuple[Primitive, ...]
     fields: list[str] = []
     for line in log.splitlines():
         for name, patterns in _STATEMENTS.items():
-            for match in filter(None, (pattern.match(line) for pattern in patterns)):
-                stated[name] |= match.groupdict()
+            for statement in filter(None, (pattern.match(line) for pattern in patterns)):
+                stated[name] |= statement.groupdict()
         if match := _ONEDNN_TEMPLATE.match(line):
             fields = match[1].split(",")
         elif match := _ONEDNN_CALL.match(line):

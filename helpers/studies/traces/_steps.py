@@ -137,8 +137,8 @@ class TrainingStep:
             torch.manual_seed(0)
             self.network = Network(float64=float64).to(self.device)
         # foreach=False is the default on a CPU, and written here because it is not the default on CUDA.
-        way = {"fused": True} if boolean("fused", fused) else {"foreach": False}
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-3, **way)
+        adam = functools.partial(torch.optim.Adam, self.network.parameters(), lr=1e-3)
+        self.optimizer = adam(fused=True) if boolean("fused", fused) else adam(foreach=False)
         self.log: list[tuple[float, float]] | None = [] if boolean("log", log) else None
         self._model = torch.compile(self.network) if boolean("compiled", compiled) else self.network
         self._load = load
@@ -156,7 +156,8 @@ class TrainingStep:
             loss.backward()
         if self.log is not None:
             with record_function("log"):
-                norms = [parameter.grad.norm().item() for parameter in self.network.parameters()]
+                gradients = (parameter.grad for parameter in self.network.parameters())
+                norms = [gradient.norm().item() for gradient in gradients if gradient is not None]
                 self.log.append((loss.item(), math.hypot(*norms)))
         with record_function("optimizer"):
             self.optimizer.step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 
 import torch
@@ -77,19 +78,19 @@ class MixedAdam(torch.optim.Optimizer):
         super().__init__(parameters, {"lr": lr})
 
     @torch.no_grad()
-    def step(self) -> None:
+    def step(self) -> None:  # type: ignore[override]  # it takes no closure
         """Update each parameter that has a gradient."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._update(parameter, group["lr"])
+                    self._update(parameter, parameter.grad, group["lr"])
 
-    def _update(self, parameter: nn.Parameter, lr: float) -> None:
+    def _update(self, parameter: nn.Parameter, given: torch.Tensor, lr: float) -> None:
         state = self.state[parameter]
         if not state:
             copy = parameter.float()
             state.update(copy=copy, mean=torch.zeros_like(copy), square=torch.zeros_like(copy))
-        gradient = parameter.grad.float()
+        gradient = given.float()
         state["mean"].lerp_(gradient, 0.1)
         state["square"].mul_(0.999).addcmul_(gradient, gradient, value=0.001)
         del gradient  # before the next float32 tensor of this size
@@ -104,8 +105,8 @@ class _LowRank(nn.Module):
     def __init__(self, frozen: nn.Linear, rank: int) -> None:
         super().__init__()
         self.frozen = frozen.requires_grad_(False)
-        kind = {"bias": False, "dtype": frozen.weight.dtype, "device": frozen.weight.device}
-        self.down, self.up = nn.Linear(frozen.in_features, rank, **kind), nn.Linear(rank, frozen.out_features, **kind)
+        linear = functools.partial(nn.Linear, bias=False, dtype=frozen.weight.dtype, device=frozen.weight.device)
+        self.down, self.up = linear(frozen.in_features, rank), linear(rank, frozen.out_features)
         nn.init.zeros_(self.up.weight)  # at first the layer computes what it did
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ def draw_alive(
     totals = [sum(at_once) for at_once in zip(*alive_bytes.values(), strict=True)]
     peak = max(totals)
     top = 1.15 * max(peak, plain_sum or 0)
-    axes.stackplot(range(len(totals)), alive_bytes.values(), labels=alive_bytes, colors=_STACK)
+    axes.stackplot(range(len(totals)), *alive_bytes.values(), labels=alive_bytes, colors=_STACK)
     for phase in ("forward", "backward"):
         start = list(phases).index(phase)
         axes.axvline(start, color="#555555", linewidth=0.8)

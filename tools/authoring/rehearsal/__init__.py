@@ -105,7 +105,8 @@ def rehearse(course: Course, settings: Sequence[Setting], notebooks: Sequence[Pa
             found[setting.name] = _rehearsed(course, setting, notebooks, sanitize)
         except Unavailable as error:
             impossible.append(f"{setting.name}: {error}")
-    effects, changes = (tuple(one for both in found.values() for one in both[place]) for place in (0, 1))
+    effects = tuple(effect for effects, _ in found.values() for effect in effects)
+    changes = tuple(change for _, changes in found.values() for change in changes)
     return Rehearsal(len(notebooks), tuple(found), tuple(impossible), effects, changes)
 
 

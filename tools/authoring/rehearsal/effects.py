@@ -50,7 +50,6 @@ def facts(command: Sequence[str], environment: Mapping[str, str], start: Callabl
 
 def _asked() -> dict[str, str]:
     import numba
-    import numpy
     import scipy.linalg  # noqa: F401  # it brings an OpenBLAS of its own
     import threadpoolctl
     import torch
@@ -62,13 +61,14 @@ def _asked() -> dict[str, str]:
     torch.ones(64, 64) @ torch.ones(64, 64)
     card = machine_card()
     caches = card.caches or ()
+    processor = numba.config.CPU_NAME  # type: ignore[attr-defined]  # numba makes it of the environment
     pools = (pool for pool in threadpoolctl.threadpool_info() if pool["internal_api"] == "openblas")
     return {
         "PyTorch": torch.backends.cpu.get_cpu_capability(),
         "OpenBLAS": ", ".join(sorted({pool["architecture"] for pool in pools})),
         "NumPy": ", ".join(name for name in umath.__cpu_dispatch__ if umath.__cpu_features__[name]) or "its least",
-        "numba": f"{numba.config.CPU_NAME or 'this one'}, {_numba_registers(numba, numpy)}",
-        "FBGEMM's 2 x 255 x 127": _sum_of_bytes(torch),
+        "numba": f"{processor or 'this one'}, {_numba_registers()}",
+        "FBGEMM's 2 x 255 x 127": _sum_of_bytes(),
         "exp of the C library": f"{_digits_of_exp():08x}",
         "g++ -march=native": _compiled_for(),
         "threads of PyTorch": str(torch.get_num_threads()),
@@ -78,9 +78,12 @@ def _asked() -> dict[str, str]:
     }
 
 
-def _numba_registers(numba: object, numpy: object) -> str:
+def _numba_registers() -> str:
+    import numba
+    import numpy
+
     @numba.njit(fastmath=True)
-    def dot(a: object, b: object) -> float:
+    def dot(a: numpy.ndarray, b: numpy.ndarray) -> float:
         total = 0.0
         for place in range(a.size):
             total += a[place] * b[place]
@@ -91,8 +94,10 @@ def _numba_registers(numba: object, numpy: object) -> str:
     return next((f"{name}mm" for name in "zyx" if f"{name}mm" in text), "no vectors")
 
 
-def _sum_of_bytes(torch: object) -> str:
+def _sum_of_bytes() -> str:
     """Return 255 * 127 + 255 * 127 by FBGEMM, which is 32,767 where the instruction keeps 16 bits of it."""
+    import torch
+
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         return "no FBGEMM"
     torch.backends.quantized.engine = "fbgemm"

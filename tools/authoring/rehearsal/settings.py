@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from numpy._core._multiarray_umath import __cpu_dispatch__ as NUMPY_LEVELS
+from numpy._core._multiarray_umath import __cpu_dispatch__ as NUMPY_LEVELS  # type: ignore[import-not-found]  # NumPy has no stub of it
 
 from tools.authoring.lesson import AuthoringError
 from tools.authoring.rehearsal import cpuid

@@ -80,9 +80,9 @@ def entries(course: Course, used: Iterable[tuple[str, str]] = ()) -> tuple[Funct
             known = thing.__name__ in dir(package) and getattr(package, thing.__name__) is thing
             call = f"{(package if known else module).__name__.rpartition('.')[2]}.{thing.__name__}"
             found[thing.__module__, thing.__name__] = _entry(course, call, thing)
-    for module, name in set(used) - set(found):
-        call = f"{face(module, name).removeprefix(f'{package.__name__}.')}.{name}"
-        found[module, name] = _entry(course, call, getattr(importlib.import_module(module), name))
+    for path, name in set(used) - set(found):
+        call = f"{face(path, name).removeprefix(f'{package.__name__}.')}.{name}"
+        found[path, name] = _entry(course, call, getattr(importlib.import_module(path), name))
     return tuple(sorted(found.values(), key=lambda entry: entry.call.lower()))
 
 
@@ -168,7 +168,7 @@ def _syntax(source: str, line: int, where: str) -> ast.Module:
 
 
 def _imports(tree: ast.Module, package: str) -> dict[str, str]:
-    bound = {}
+    bound: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             bound |= {alias.asname or alias.name.partition(".")[0]: alias.name if alias.asname else
@@ -202,8 +202,9 @@ def resolved(dotted: str, package: str) -> tuple[str, str] | None:
             if not inspect.ismodule(thing) or importlib.util.find_spec(f"{thing.__name__}.{name}") is None:
                 return None
             thing = importlib.import_module(f"{thing.__name__}.{name}")
-    ours = _is_named(thing) and thing.__module__.partition(".")[0] == package
-    return (thing.__module__, thing.__name__) if ours else None
+    if not _is_named(thing) or thing.__module__.partition(".")[0] != package:
+        return None
+    return thing.__module__, thing.__name__
 
 
 def check(course: Course, lessons: Sequence[Lesson]) -> list[Problem]:

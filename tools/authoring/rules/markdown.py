@@ -26,7 +26,7 @@ class MarkdownSpan:
 
 @lru_cache(maxsize=1)
 def _parser() -> MarkdownWithMath:
-    return MarkdownWithMath(renderer=None)
+    return MarkdownWithMath(renderer=None)  # type: ignore[arg-type]  # mistune's word for tokens, which it allows
 
 
 def spans(source: str) -> list[MarkdownSpan]:
@@ -41,7 +41,9 @@ def titles(source: str) -> list[str]:
 
 
 def _tokens(source: str) -> list[dict[str, Any]]:
-    return _parser().parse(source)[0]
+    tokens, _ = _parser().parse(source)
+    assert not isinstance(tokens, str)  # as there is no renderer
+    return tokens
 
 
 def _spans(tokens: Iterable[dict[str, Any]]) -> Iterator[MarkdownSpan]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeGuard
 
 import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
@@ -49,7 +50,7 @@ class Resting:
 
     def __str__(self) -> str:
         """One line, without a kind that there is not."""
-        parts = {}
+        parts: dict[str, list[str]] = {}
         for (kind, name), cells in sorted(self.cells.items()):
             parts.setdefault(kind, []).append(f"{name} (cell {', '.join(map(str, cells))})")
         said = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in parts.items())
@@ -139,21 +140,21 @@ class _Flow:
                 key = functions.resolved(dotted, self.package) if dotted.startswith(f"{self.package}.") else None
                 if key is not None:
                     told = dotted.removeprefix(f"{self.package}.")
-                    found |= {(kind, told) for kind in _library(self.package).get(".".join(key), _NONE)}
+                    found |= {(kind, told) for kind in _library(self.package).get(".".join(key), frozenset())}
         return frozenset(found)
 
     def _shown(self, statement: ast.stmt, *, is_last: bool) -> Origins:
         parts: list[ast.AST] = []
-        for node in ast.walk(statement):
+        for node in (node for node in ast.walk(statement) if isinstance(node, ast.Call)):
             name = _called(node)
             if name in _SHOWN_BY:
                 parts += [*node.args, *node.keywords]
                 parts += [node.func] if name == "reveal" else []
             if name in _ALT_ONLY:
                 parts += [keyword.value for keyword in node.keywords if keyword.arg == "alt"]
-        last = _called(statement.value) if is_last else ""
-        if is_last and last not in _SHOWN_BY | _ALT_ONLY | _NOT_COMPARED:
-            parts.append(statement.value)
+        if is_last and isinstance(statement, ast.Expr):
+            last = _called(statement.value)
+            parts += [] if last in _SHOWN_BY | _ALT_ONLY | _NOT_COMPARED else [statement.value]
         return frozenset().union(*map(self.of, parts))
 
 
@@ -241,14 +242,15 @@ def _changed_names(statement: ast.stmt) -> set[str]:
 def _unmasked(node: ast.AST, rules: shares.Patterns) -> Iterator[ast.AST]:
     """Yield a node and the parts of it whose values the text that it makes lets be compared."""
     yield node
-    if _called(node) == "text" and _is_masked("1", _unit(node), rules):
+    name = _called(node)
+    if isinstance(node, ast.Call) and name == "text" and _is_masked("1", _unit(node), rules):
         return
-    if isinstance(node, ast.Call) and _called(node) in _NOT_COMPARED:
+    if isinstance(node, ast.Call) and name in _NOT_COMPARED:
         return
     skipped = _masked_values(node, rules) if isinstance(node, ast.JoinedStr) else set()
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
         skipped = {node.value}  # its names are those of the whole
-        root = node.value
+        root: ast.expr = node.value
         while isinstance(root, ast.Attribute):
             root = root.value
         yield from _unmasked(root, rules)
@@ -259,14 +261,14 @@ def _unmasked(node: ast.AST, rules: shares.Patterns) -> Iterator[ast.AST]:
 
 def _unit(call: ast.Call) -> str:
     unit = call.args[1] if len(call.args) > 1 else None
-    return f" {unit.value}" if isinstance(unit, ast.Constant) else ""
+    return f" {unit.value}" if isinstance(unit, ast.Constant) and isinstance(unit.value, str) else ""
 
 
 def _masked_values(text: ast.JoinedStr, rules: shares.Patterns) -> set[ast.AST]:
     """Return the values of an f-string that stand before a unit of time or rate, or before "times (measured)"."""
-    found = set()
+    found: set[ast.AST] = set()
     for value, after in zip(text.values, [*text.values[1:], None], strict=True):
-        said = after.value if isinstance(after, ast.Constant) else ""
+        said = after.value if isinstance(after, ast.Constant) and isinstance(after.value, str) else ""
         if isinstance(value, ast.FormattedValue) and _is_masked("1", said, rules):
             found.add(value)
     return found
@@ -281,7 +283,10 @@ def _library(package: str) -> dict[str, frozenset[str]]:
     """Return the kinds of every function and class of a package, by its dotted name, that has any."""
     uses: dict[str, set[str]] = {}
     kinds: dict[str, set[str]] = {}
-    root = Path(importlib.util.find_spec(package).origin).parent
+    found = importlib.util.find_spec(package)
+    assert found is not None
+    assert found.origin is not None  # a package of a lesson is a folder with an __init__.py
+    root = Path(found.origin).parent
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root.parent).with_suffix("").parts
         module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -314,7 +319,7 @@ def _defined(node: ast.stmt) -> set[str]:
     return _bound_names(node) if _is_definition(node) or isinstance(node, ast.Assign | ast.AnnAssign) else set()
 
 
-def _is_definition(node: ast.AST) -> bool:
+def _is_definition(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
 
 

@@ -16,9 +16,12 @@ import resource
 import shutil
 import socket
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import wire
+if TYPE_CHECKING:
+    from tools.grading.student import wire
+else:
+    import wire  # the file beside this one, in the sandbox
 
 _MESSAGE_CHARACTERS = 2000
 _MOST_PARTS, _MOST_PRINTED, _MOST_SHOWN = 8, 6_000, 600_000  # of what a cell puts out; the last two in characters
@@ -83,7 +86,9 @@ class Shown(io.TextIOBase):
     def figures(self) -> None:
         """Keep the figures that are open, as a notebook shows them after a cell, and close them."""
         drawing = sys.modules.get("matplotlib.pyplot")
-        for number in drawing.get_fignums()[:_MOST_PARTS] if drawing else []:
+        if drawing is None:
+            return
+        for number in drawing.get_fignums()[:_MOST_PARTS]:
             picture = io.BytesIO()
             try:
                 drawing.figure(number).savefig(picture, format="png", dpi=72)
@@ -91,8 +96,7 @@ class Shown(io.TextIOBase):
                 self._add({"text": f"a figure that cannot be drawn: {type(error).__name__}"})
             else:
                 self.publish({"image/png": picture.getvalue(), "text/plain": "a figure"})
-        if drawing:
-            drawing.close("all")
+        drawing.close("all")
 
     def _add(self, part: dict[str, str]) -> None:
         if len(self.parts) < _MOST_PARTS:
@@ -109,9 +113,10 @@ class GraderLink:
         self._channel = channel
         self._shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
         self._shown = Shown()
-        self._shell.display_pub.publish = self._shown.publish
+        self._shell.display_pub.publish = self._shown.publish  # type: ignore[method-assign]  # of this shell alone
         self._shell.display_trap.hook = lambda value: self._shown.value(value, self._shell.display_formatter)
-        self._shell._showtraceback = lambda *_: None  # what a cell raised is sent by itself
+        # What a cell raised is sent by itself.
+        self._shell._showtraceback = lambda *_: None  # type: ignore[method-assign]  # of this shell alone
         self._running: dict[int, Any] = {}
         self._numbers = itertools.count()
 

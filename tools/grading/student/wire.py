@@ -36,7 +36,7 @@ class Unsendable:
     def __repr__(self) -> str:
         return self.text
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # Python's word for what has none
 
     def __eq__(self, other: object) -> bool:
         return False

@@ -125,9 +125,9 @@ def draw_inversion(
         axes.plot(range(len(_LEVELS)), [math.nan if value is None else value for value in values],
                   marker=_MARKERS[place % len(_MARKERS)], color=colours[place % len(colours)],
                   linestyle="-" if row.kind == "gpu" else "--", markersize=7)  # fmt: skip
-        last = max((at for at, value in enumerate(values) if value is not None), default=None)
-        if last is not None:
-            ends.append((last, values[last], row.name))
+        points = [(at, value) for at, value in enumerate(values) if value is not None]
+        if points:
+            ends.append((*points[-1], row.name))
             ended.append(colours[place % len(colours)])
     axes.set_xticks(range(len(_LEVELS)), _LEVELS)
     axes.set_xlim(-0.25, len(_LEVELS) - 1 + 0.9)

@@ -35,7 +35,8 @@ def label_points(
     and, where they can, the lines in the axes. Call it last, when limits and scales of the axes are set: the places
     depend on them.
     """
-    figure = axes.figure
+    figure = axes.get_figure(root=True)
+    assert figure is not None  # points are named in axes that are drawn
     figure.draw_without_rendering()
     scale = figure.dpi / _POINTS_PER_INCH
     frame = np.array(axes.get_window_extent().extents)

@@ -146,12 +146,13 @@ def draw_stale(sweep: StaleSweep, *, title: str = "Stale gradients: loss at the 
     rates = sorted({run.rate for run in sweep.runs})
     drawn, axes = figure(title=title, height_in=1.9 + 0.42 * len(rates))
     finite = [run.final_loss for run in sweep.runs if math.isfinite(run.final_loss) and run.final_loss > 0]
-    scale = LogNorm(min(finite), max(min(finite) * 1.01, min(max(finite), 10 * min(finite))))
+    most = max(min(finite) * 1.01, min(max(finite), 10 * min(finite)))
+    scale = LogNorm(min(finite), most)
     colours = plt.get_cmap("cividis_r")
     for run in sweep.runs:
         column, row = delays.index(run.delay), rates.index(run.rate)
         shown = math.isfinite(run.final_loss)
-        fill = to_hex(colours(scale(min(run.final_loss, scale.vmax) if shown else scale.vmax)))
+        fill = to_hex(colours(scale(min(run.final_loss, most) if shown else most)))
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor="white" if run.diverged else fill,
                                  edgecolor="#999999" if run.diverged else "white", linewidth=0.6,
                                  hatch="////" if run.diverged else None))  # fmt: skip
@@ -160,8 +161,9 @@ def draw_stale(sweep: StaleSweep, *, title: str = "Stale gradients: loss at the 
                   color="#222222" if run.diverged else ink_on(fill),
                   bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5} if run.diverged else None)  # fmt: skip
     heights = [_place(limit.rate, rates) for limit in sorted(sweep.limits, key=lambda limit: limit.delay)]
-    if all(height is not None for height in heights):
-        axes.step(np.arange(len(delays) + 1) - 0.5, [*heights, heights[-1]], where="post", color=MODELLED,
+    known = [height for height in heights if height is not None]
+    if len(known) == len(heights):
+        axes.step(np.arange(len(delays) + 1) - 0.5, [*known, known[-1]], where="post", color=MODELLED,
                   linewidth=2.6, label="modelled: limit of the start's curvature")  # fmt: skip
     axes.set_xticks(range(len(delays)), [str(delay) for delay in delays])
     axes.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
@@ -188,7 +190,7 @@ def _place(rate: float | None, rates: Sequence[float]) -> float | None:
     return float(np.interp(math.log(rate), np.log(rates), rows))
 
 
-def draw_limits(delays: Sequence[int], modelled: Sequence[float], simulated: Sequence[float]) -> Figure:
+def draw_limits(delays: Sequence[float], modelled: Sequence[float], simulated: Sequence[float]) -> Figure:
     """Return the largest stable rate times curvature over ``delays``: a line ``modelled``, points ``simulated``.
 
     Both axes are logarithmic, the delay as delay + 1, so that no delay has a place. Raises ValueError where the three

@@ -174,11 +174,11 @@ class _Array:
             self._take_filters(cycle - load_delays, loading, k0, n0)
             at = k0[fold] + every_row
             self.inputs.move_right(*self._entering(self.a, step, at, (fold >= 0) & (step < self.m) & (at < self.k)))
-            self.moving_reads += np.count_nonzero(self.inputs.places[:, 0] != _EMPTY)
+            self.moving_reads += int(np.count_nonzero(self.inputs.places[:, 0] != _EMPTY))
             top, filters = self.inputs.places[0], self.held.places[0]
             born = np.where((top != _EMPTY) & (filters != _EMPTY), self._belonging(top, filters), _EMPTY)
             self.sums.move_down(np.zeros(1, self.a.dtype), born)
-            begun = np.searchsorted(begin, cycle, "right") - 1
+            begun = int(np.searchsorted(begin, cycle, "right")) - 1
             phase = "load" if begun < 0 else "compute"
             # With one register an element holds what was loaded; with two, in use is the one that it changed to.
             self._work(first + max(begun, 0), phase, self.held if len(tiles) > 1 and begun >= 0 else self.next)
@@ -196,7 +196,7 @@ class _Array:
             k, n = k0[fold] + self.rows - 1 - entered, n0[fold] + np.arange(self.columns)
             values, places = self._entering(self.b, k, n, under_way & (k < self.k) & (n < self.n))
             self.next.move_down(values, places, under_way & (np.arange(self.rows)[:, None] <= entered))
-            self.staying_reads += np.count_nonzero(places != _EMPTY)
+            self.staying_reads += int(np.count_nonzero(places != _EMPTY))
 
     def run_output_stationary(self, clock: Iterator[int]) -> None:
         tiles = [(m0, n0) for n0 in range(0, self.n, self.columns) for m0 in range(0, self.m, self.rows)]
@@ -212,8 +212,8 @@ class _Array:
                 met = (self.inputs.places != _EMPTY) & (self.held.places != _EMPTY)
                 if not met.any():
                     break
-                self.moving_reads += np.count_nonzero(self.inputs.places[:, 0] != _EMPTY)
-                self.staying_reads += np.count_nonzero(self.held.places[0] != _EMPTY)
+                self.moving_reads += int(np.count_nonzero(self.inputs.places[:, 0] != _EMPTY))
+                self.staying_reads += int(np.count_nonzero(self.held.places[0] != _EMPTY))
                 np.copyto(self.sums.places, self._belonging(self.inputs.places, self.held.places), where=met)
                 self._work(fold, "compute", self.held)
                 next(clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -111,8 +112,11 @@ def simulate_network(
     Lesson 14.
     """
     boolean("double_buffered", double_buffered)
-    how = {"rows": rows, "columns": columns, "dataflow": dataflow}
-    model_cycles(1, 1, 1, **how, double_buffered=double_buffered)
+    cycles_of = functools.partial(
+        model_cycles, rows=rows, columns=columns, dataflow=dataflow, double_buffered=double_buffered
+    )
+    accesses_of = functools.partial(model_accesses, rows=rows, columns=columns, dataflow=dataflow)
+    cycles_of(1, 1, 1)  # refuses the array
     steps.check_model(model)
     calls: list[_Called] = []
     hooks = [layer.register_forward_hook(_noting(calls, name or type(layer).__name__))
@@ -127,8 +131,8 @@ def simulate_network(
         raise ValueError(f"{type(model).__name__} calls no convolution and no linear layer; give a model that does")
     layers = []
     for name, kind, gemm in calls:
-        cycles = gemm.products * model_cycles(gemm.m, gemm.n, gemm.k, **how, double_buffered=double_buffered)
-        accesses = model_accesses(gemm.m, gemm.n, gemm.k, **how).to_dict()
+        cycles = gemm.products * cycles_of(gemm.m, gemm.n, gemm.k)
+        accesses = accesses_of(gemm.m, gemm.n, gemm.k).to_dict()
         layers.append(LayerOnArray(
             name, kind, **gemm.to_dict(), macs=gemm.macs, cycles=cycles,
             utilisation_share=gemm.macs / (cycles * rows * columns),

@@ -197,7 +197,7 @@ def _names(run: SystolicRun) -> dict[str, str]:
 
 
 def _label(run: SystolicRun, name: str, place: int) -> str:
-    row, column = divmod(int(place), run.k if name == "a" else run.n)
+    row, column = divmod(place, run.k if name == "a" else run.n)
     return f"{name}{row},{column}" if max(run.m, run.n, run.k) > 10 else f"{name}{row}{column}"
 
 
@@ -226,9 +226,9 @@ def _draw_elements(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> N
         ink, half = INK if active else QUIET, view.label / 2 + 0.05
         for held, name, middle in ((rightward, names["left"], x + half), (downward, names["top"], x + wide - half)):
             if held[row, column] >= 0:
-                write(axes, middle, y + 0.17, _label(run, name, held[row, column]), size=9.5, colour=ink)
+                write(axes, middle, y + 0.17, _label(run, name, int(held[row, column])), size=9.5, colour=ink)
         if frame.sums[row, column] >= 0:
-            label = _label(run, "c", frame.sums[row, column])
+            label = _label(run, "c", int(frame.sums[row, column]))
             write(axes, x + wide / 2, y + high - 0.15, label, size=9.5, bold=True, colour=ink)
         if rightward[row, column] >= 0:
             _triangle(axes, x - view.gap / 2, y + high / 2, right=True)
