@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any
 
@@ -99,6 +99,13 @@ def named(name: str, values: Any, what: str) -> Mapping[Any, Any]:
 def one_of(name: str, value: Any, kind: Kind, accepted: str) -> Any:
     """Return ``value``, an argument of the ``name``; raise TypeError, with ``accepted``, unless it is a ``kind``."""
     if not isinstance(value, kind):
+        raise TypeError(f"{name}={short(value)} is {kind_of(value)}; give {accepted}")
+    return value
+
+
+def function(name: str, value: Any, accepted: str) -> Callable[..., Any]:
+    """Return ``value``, an argument of the ``name``; raise TypeError, with ``accepted``, unless it can be called."""
+    if not callable(value):
         raise TypeError(f"{name}={short(value)} is {kind_of(value)}; give {accepted}")
     return value
 

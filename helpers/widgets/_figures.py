@@ -7,8 +7,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from helpers import console, plotting
-from helpers.checks import members, named, one_of
+from helpers import checks, console, plotting
+from helpers.checks import members, named
 
 
 def interactive_figure(
@@ -28,7 +28,7 @@ def interactive_figure(
     or more than three views. Lesson 01.
     """
     for name, function in {"draw": draw, "alt": alt}.items():
-        one_of(name, function, Callable, "a function of the parameters")  # type: ignore[arg-type]  # a class when it runs
+        checks.function(name, function, "a function of the parameters")
     _check(choices, views)
     if not console.is_headless():
         _show_sliders(draw, choices, alt, views[0])

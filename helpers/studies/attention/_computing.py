@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from helpers import checks
 from helpers.checks import boolean, one_of, whole_number
 
 _FORBIDDEN = -math.inf
@@ -47,7 +48,7 @@ def in_tiles(
 def saved_bytes(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> int:
     """Return the bytes that autograd keeps for backward of ``function(*tensors)``, each storage once. Lesson 21."""
     accepted = "a function of tensors, such as nn.functional.scaled_dot_product_attention"
-    one_of("function", function, Callable, accepted)  # type: ignore[arg-type]  # a class when it runs
+    checks.function("function", function, accepted)
     for place, tensor in enumerate(tensors):
         one_of(f"tensors[{place}]", tensor, torch.Tensor, "a tensor for each argument of the function")
         if not tensor.is_floating_point():

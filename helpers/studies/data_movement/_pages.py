@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from helpers.checks import one_of
+from helpers import checks
 from helpers.results import Record
 
 
@@ -24,7 +24,7 @@ def count_faults(function: Callable[[], object]) -> PageFaults:
 
     From getrusage(2) on Linux and macOS, from psutil on Windows (ModuleNotFoundError without it). Lesson 01.
     """
-    one_of("function", function, Callable, "a function without arguments")
+    checks.function("function", function, "a function without arguments")
     before = _faults()
     function()
     after = _faults()

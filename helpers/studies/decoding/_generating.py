@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from helpers import checks
 from helpers.checks import boolean, members, number, one_of, random_seed, whole_number
 from helpers.models import Decoder
 from helpers.results import Record
@@ -88,7 +89,7 @@ def speculate(
     """
     one_of("model", model, Decoder, "a helpers.models.Decoder")
     for name, given in (("draft", draft), ("verify", verify)):
-        one_of(name, given, Callable, "a function of distributions, as the lesson's NGram and verify are")
+        checks.function(name, given, "a function of distributions, as the lesson's NGram and verify are")
     count, ahead = whole_number("count", count), whole_number("ahead", ahead, at_least=0)
     temperature = number("temperature", temperature, at_least=0)
     generator = torch.Generator().manual_seed(random_seed(seed))
