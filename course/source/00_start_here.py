@@ -88,7 +88,7 @@ bet
 # - **Measured**: a machine took that time
 #
 # The whole course uses these three words, and calls other numbers counted, simulated or published. Two more programs run along, a copy and a product of smaller matrices, which we shall
-# need in a moment. The four run in turns, many times, and each of them gets the median of its times.
+# need in a moment. All four run in turns, many times, and each of them gets the median of its times.
 
 # %% tags=["run"]
 a, b, c = torch.rand(3, 1024, 1024)
@@ -475,7 +475,8 @@ timing.claim(sentence, ratio, at_least=1.2, evidence=list(copies.values()))
 
 # %% [markdown] tags=["explain"]
 # The rate depends on how much data you copy, because near data are fast. The smallest matrix and its copy take 0.5 MB, so they stay in a cache of
-# your core from one call to the next. The largest takes 134 MB, which is far more than the 2 MiB of our core's own L2. So the same copy reached 52 GB/s
+# your core from one call to the next. The largest takes 134 MB. That is far more than the 2 MiB of our core's own L2, and the larger L3 is
+# shared with everybody else on this server. So the same copy reached 52 GB/s
 # with the small matrix and 9.4 GB/s with the large one.
 #
 # The rate also depends on what ran before. Alone, a program finds its matrices in a cache, where its own last call has left them. In turns, something
@@ -486,7 +487,7 @@ timing.claim(sentence, ratio, at_least=1.2, evidence=list(copies.values()))
 # was doing when you measured it. So whenever you read a rate, in a data sheet or in your own notebook, ask what was running, on how much data, and
 # what had run before.
 #
-# **To remember.** Time warm calls and take the median, because a cold call can take 1,000 times as long. A rate holds under the conditions of its
+# **To remember.** Time warm calls and take the median, because a cold call took 14 times as long here and 1,473 times elsewhere. A rate holds under the conditions of its
 # measurement. The same copy on the same core moved 52 GB/s of a small matrix and 9.4 GB/s of a large one.
 #
 # But you can make a good prediction if you measure the rate on the same kind of work. How far does that carry?
@@ -631,6 +632,7 @@ timing.claim(sentence, miss, at_least=1.2, evidence=evidence)
 
 # %% [markdown] tags=["explain"]
 # On our core six epochs should take 1.78 + 6 × 0.48, or 4.7 s (modelled). They took 5.0 s (measured), because all epochs do the same kind of work.
+# The rate was not quite constant, though. The last three epochs took 0.59 s each, and the start, which both runs share, hides part of this error.
 #
 # Now a large run. The authors of LLaMA trained a model with 7 billion parameters on 1.0 trillion tokens in 82,432 GPU hours
 # ([Touvron and others, 2023a](https://arxiv.org/abs/2302.13971), Tables 2 and 15, published). Later they trained Llama 2 70B on 2.0 trillion tokens,
