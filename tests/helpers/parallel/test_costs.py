@@ -94,10 +94,11 @@ def test_a_collective_without_messages_has_no_schedule() -> None:
 
 
 @repeatable(examples=100)
-@given(st.lists(st.integers(1, 20_000), min_size=1, max_size=30), st.integers(1, 100_000),
-       st.none() | st.integers(1, 10_000))  # fmt: skip
-def test_buckets_are_the_ones_that_ddp_makes(elements, cap, first) -> None:
+@given(st.lists(st.integers(1, 20_000), min_size=1, max_size=30), st.data())
+def test_buckets_are_the_ones_that_ddp_makes(elements, data) -> None:
     """The oracle is the function in PyTorch that DDP calls, given the gradients from the last layer to the first."""
+    filled = st.sampled_from([*itertools.accumulate(4 * count for count in reversed(elements))])  # full to the byte
+    cap, first = data.draw(filled | st.integers(1, 100_000)), data.draw(st.none() | filled | st.integers(1, 10_000))
     gradients = [torch.empty(count) for count in reversed(elements)]
     limits = [cap if first is None else first, cap]
     theirs, _ = dist._compute_bucket_assignment_by_size(gradients, limits, [False] * len(gradients))
