@@ -51,7 +51,9 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
         if isinstance(value, _HOLDERS) or not is_closed(type(value)):
             held = gc.get_referents(value)
             own = getattr(value, "__dict__", None)
-            if isinstance(own, dict):
+            if type(value) is OrderedDict and not own:  # a module holds a dozen: their attributes would be most of all
+                held = [part for part in held if part is not own]
+            elif isinstance(own, dict):
                 held.append(own)
             if isinstance(value, _ORDERED):
                 base = list if isinstance(value, list) else tuple
@@ -59,6 +61,7 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
             waiting += reversed(held)
 
 
+@functools.cache
 def is_closed(kind: type) -> bool:
     """Tell whether objects of ``kind`` are PyTorch's or Python's own business."""
     module = str(kind.__module__)
@@ -131,6 +134,8 @@ class State:
                 self._undo.append(_GENERATORS[type(value)](value))
             elif isinstance(value, CONTAINERS):
                 self._containers.append((value, contents(value)))
+                if type(value) is OrderedDict and not vars(value):  # attributes that it has not are not reached
+                    self._undo.append(vars(value).clear)
             names = _slots(type(value))
             if names:
                 held = {name: getattr(value, name) for name in names if hasattr(value, name)}
@@ -163,6 +168,8 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 def contents(container: Any) -> Any:
     """Return what a container holds now, in a plain one."""
+    if type(container) is dict:
+        return container.copy()
     if isinstance(container, dict):
         return dict(container.items())
     return set(container) if isinstance(container, set) else list(container)
@@ -191,8 +198,10 @@ def _same(now: Any, before: Any) -> bool:
     """Tell whether two containers hold the same objects in the same order, without comparing the objects."""
     if len(now) != len(before):
         return False
+    if not now:
+        return True
     if isinstance(now, dict):
-        now = contents(now)
+        now = now if type(now) is dict else contents(now)
         return all(map(operator.is_, now, before)) and all(map(operator.is_, now.values(), before.values()))
     if isinstance(now, set):
         return set(map(id, now)) == set(map(id, before))
