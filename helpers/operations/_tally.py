@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+from torch import nn
 
 from helpers import trees
 from helpers.operations import _backward as backward, _conventions as conventions, _formulas as formulas
@@ -37,10 +39,12 @@ class _Costs:
 
     def add(self, other: _Costs) -> None:
         for phase in _PHASES:
-            work = getattr(other, phase)
-            if work is not NOTHING:
-                setattr(self, phase, getattr(self, phase) + work)
+            self.add_work(phase, getattr(other, phase))
         self.lecture = None if self.lecture is None or other.lecture is None else self.lecture + other.lecture
+
+    def add_work(self, phase: str, work: Work) -> None:
+        if work is not NOTHING:
+            setattr(self, phase, getattr(self, phase) + work)
 
 
 class CallGroup(NamedTuple):
@@ -133,9 +137,13 @@ class Tally:
         for owner, operations in self.lecture.items():
             modules[owner].lecture = operations
         for cell, (_, work) in self.cells.items():
+<<<<<<< HEAD
             costs = _Costs()
             setattr(costs, cell.phase, work)
             modules[cell.owner].add(costs)
+=======
+            modules[cell.owner].add_work(cell.phase, work)
+>>>>>>> d44
         return modules
 
     def operators(self) -> list[OperatorOperations]:
@@ -153,8 +161,8 @@ class Tally:
 
     def layer_operators(self, names: Mapping[int, str]) -> list[LayerOperator]:
         """Return the rows of the operators of each layer; what is free is left out."""
-        order = list(names)
-        cells = sorted(self.cells, key=lambda cell: (order.index(cell.owner), cell.operator, cell.phase))
+        order = {owner: place for place, owner in enumerate(names)}
+        cells = sorted(self.cells, key=lambda cell: (order[cell.owner], cell.operator, cell.phase))
         return [
             derived(LayerOperator, cell, self.cells[cell][1], layer=names[cell.owner], calls=self.cells[cell][0])
             for cell in cells
@@ -235,6 +243,7 @@ def _layers(trace: OperatorTrace, costs: Mapping[int, _Costs]) -> tuple[tuple[La
     rows = {path: row for row, path in enumerate(trace.paths)}
     made: list[LayerOperations | None] = []  # a module stands before its children, whose sum it is
     names: dict[int, str] = {}
+    parameters_of = _parameters_by_module(trace.modules)
 
     def visit(path: str, depth: int) -> _Costs:
         row = rows[path]
@@ -249,13 +258,34 @@ def _layers(trace: OperatorTrace, costs: Mapping[int, _Costs]) -> tuple[tuple[La
             made.append(_layer_row(own, layer=names[row], kind="operators", depth=depth + 1, calls=calls, parameters=0,
                                    output_shape=""))  # fmt: skip
         total.add(own)
-        parameters = sum(parameter.numel() for parameter in module.parameters())
+        parameters = sum(parameters_of[id(module)].values())
         made[place] = _layer_row(total, layer=path, kind=type(module).__name__, depth=depth, calls=calls,
                                  parameters=parameters, output_shape=trace.outputs.get(row, ""))  # fmt: skip
         return total
 
     visit("", 0)
     return tuple(row for row in made if row is not None), names
+
+
+def _parameters_by_module(modules: Sequence[nn.Module]) -> dict[int, dict[int, int]]:
+    """Return, by a module's id, the sizes of the parameters in it, each once, by their ids.
+
+    A module asked for its parameters goes through all that is inside it: for each of them that is the depth times over.
+    """
+    sizes: dict[int, dict[int, int]] = {}
+
+    def visit(module: nn.Module) -> dict[int, int]:
+        if id(module) not in sizes:
+            own = sizes[id(module)] = {id(value): value.numel() for value in module._parameters.values()
+                                       if value is not None}  # fmt: skip
+            for child in module._modules.values():
+                if child is not None:
+                    own |= visit(child)
+        return sizes[id(module)]
+
+    for module in modules:
+        visit(module)
+    return sizes
 
 
 def _layer_row(costs: _Costs, **own: Any) -> LayerOperations:

@@ -51,7 +51,9 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
         if isinstance(value, _HOLDERS) or not is_closed(type(value)):
             held = gc.get_referents(value)
             own = getattr(value, "__dict__", None)
-            if isinstance(own, dict):
+            if type(value) is OrderedDict and not own:  # a module holds a dozen: their attributes would be most of all
+                held = [part for part in held if part is not own]
+            elif isinstance(own, dict):
                 held.append(own)
             if isinstance(value, _ORDERED):
                 items = list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value)
@@ -59,6 +61,7 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
             waiting += reversed(held)
 
 
+@functools.cache
 def is_closed(kind: type) -> bool:
     """Tell whether objects of ``kind`` are PyTorch's or Python's own business."""
     module = str(kind.__module__)
@@ -131,7 +134,13 @@ class State:
                 self._undo.append(_GENERATORS[type(value)](value))
             elif isinstance(value, CONTAINERS):
                 self._containers.append((value, contents(value)))
+<<<<<<< HEAD
             names = _slots(type(value))  # type: ignore[arg-type]  # mypy takes its objects' __hash__ for the class's own
+=======
+                if type(value) is OrderedDict and not vars(value):  # attributes that it has not are not reached
+                    self._undo.append(vars(value).clear)
+            names = _slots(type(value))
+>>>>>>> d44
             if names:
                 held = {name: getattr(value, name) for name in names if hasattr(value, name)}
                 self._undo.append(functools.partial(_reset, value, held))
@@ -163,6 +172,8 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 def contents(container: Any) -> Any:
     """Return what a container holds now, in a plain one."""
+    if type(container) is dict:
+        return container.copy()
     if isinstance(container, dict):
         return dict(container.items())
     return set(container) if isinstance(container, set) else list(container)
@@ -191,8 +202,10 @@ def _same(now: Any, before: Any) -> bool:
     """Tell whether two containers hold the same objects in the same order, without comparing the objects."""
     if len(now) != len(before):
         return False
+    if not now:
+        return True
     if isinstance(now, dict):
-        now = contents(now)
+        now = now if type(now) is dict else contents(now)
         return all(map(operator.is_, now, before)) and all(map(operator.is_, now.values(), before.values()))
     if isinstance(now, set):
         return set(map(id, now)) == set(map(id, before))

@@ -58,8 +58,9 @@ def nothing_left(model: nn.Module) -> Iterator[None]:
 
 def _tables(model: nn.Module) -> dict[int, tuple[Any, Any]]:
     """Return, by id, the dictionaries, lists and cells that code reaches by name: their owners and their contents."""
-    kinds = {base for module in model.modules() for base in type(module).__mro__ if not _is_of_library(base)}
-    values = [value for module in model.modules() for value in vars(module).values()]
+    modules = list(model.modules())
+    kinds = {base for kind in set(map(type, modules)) for base in kind.__mro__ if not _is_of_library(base)}
+    values = [value for module in modules for value in vars(module).values()]
     values += [inside for value in values if isinstance(value, dict) for inside in value.values()]
     functions = {value for value in values if isinstance(value, types.FunctionType)}
     files = [vars(sys.modules[kind.__module__]) for kind in kinds if kind.__module__ in sys.modules]

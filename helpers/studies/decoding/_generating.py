@@ -43,8 +43,8 @@ def generate(
     ``cached``: keys and values stay, and a call takes the new token alone; otherwise each call takes the whole text.
     ``temperature`` 0 takes the likeliest token, above 0 it draws from softmax(logits / temperature), by ``seed``.
     """
-    one_of("model", model, Decoder, "a helpers.models.Decoder")
     boolean("cached", cached)
+    one_of("model", model, Decoder, "a helpers.models.Decoder")
     count, temperature = whole_number("count", count), number("temperature", temperature, at_least=0)
     generator = torch.Generator().manual_seed(random_seed(seed))
     text, cache, through = _text("prompt", prompt), model.new_cache() if cached else None, 0

@@ -129,6 +129,7 @@ def test_nested_containers_keep_their_contents_and_their_order():
         model.deep[0][1].add(y)
         model.recent.extend([y] * 3)
         model.order.move_to_end("a")
+        model.order.late = y
         model.cycle[0].late = y
         return y
 
@@ -140,6 +141,7 @@ def test_nested_containers_keep_their_contents_and_their_order():
     profile_ops(model, (2, 4))
     assert (model.cache, model.deep, model.recent.maxlen) == ({"k": []}, [(0, {1})], 2)
     assert (list(model.recent), list(model.order.items())) == ([1, 2], [("a", 1), ("b", 2)])
+    assert vars(model.order) == {}
     assert not hasattr(cycle[0], "late")
 
 
