@@ -137,13 +137,7 @@ class Tally:
         for owner, operations in self.lecture.items():
             modules[owner].lecture = operations
         for cell, (_, work) in self.cells.items():
-<<<<<<< HEAD
-            costs = _Costs()
-            setattr(costs, cell.phase, work)
-            modules[cell.owner].add(costs)
-=======
             modules[cell.owner].add_work(cell.phase, work)
->>>>>>> d44
         return modules
 
     def operators(self) -> list[OperatorOperations]:

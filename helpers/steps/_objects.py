@@ -48,7 +48,7 @@ def reachable(*roots: Any, seen: set[int] | None = None) -> Iterator[Any]:
         yield value
         if isinstance(value, _ENDS):
             continue
-        if isinstance(value, _HOLDERS) or not is_closed(type(value)):
+        if isinstance(value, _HOLDERS) or not is_closed(type(value)):  # type: ignore[arg-type]  # as for _slots below
             held = gc.get_referents(value)
             own = getattr(value, "__dict__", None)
             if type(value) is OrderedDict and not own:  # a module holds a dozen: their attributes would be most of all
@@ -134,13 +134,9 @@ class State:
                 self._undo.append(_GENERATORS[type(value)](value))
             elif isinstance(value, CONTAINERS):
                 self._containers.append((value, contents(value)))
-<<<<<<< HEAD
-            names = _slots(type(value))  # type: ignore[arg-type]  # mypy takes its objects' __hash__ for the class's own
-=======
                 if type(value) is OrderedDict and not vars(value):  # attributes that it has not are not reached
                     self._undo.append(vars(value).clear)
-            names = _slots(type(value))
->>>>>>> d44
+            names = _slots(type(value))  # type: ignore[arg-type]  # mypy takes its objects' __hash__ for the class's own
             if names:
                 held = {name: getattr(value, name) for name in names if hasattr(value, name)}
                 self._undo.append(functools.partial(_reset, value, held))

@@ -71,7 +71,7 @@ def _tables(model: nn.Module) -> dict[int, tuple[Any, Any]]:
     for _, held in list(tables.values()):
         for value in held.values():
             own = value if isinstance(value, CONTAINERS) else getattr(value, "__dict__", None)
-            if isinstance(own, CONTAINERS) and not is_closed(type(value)):
+            if isinstance(own, CONTAINERS) and not is_closed(type(value)):  # type: ignore[arg-type]  # mypy's own fault
                 tables.setdefault(id(own), (own, contents(own)))
     return tables
 
