@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _pop_mode_temporarily
 
 GPU = "cuda:0"
 PROPERTIES = SimpleNamespace(name="Tesla T4", major=7, minor=5, multi_processor_count=40, total_memory=15 * 2**30,
@@ -325,8 +325,8 @@ def shorten() -> None:
 def walk(notebook: Path) -> None:
     """Run the cells of a lesson in this process as on a machine with a GPU, and stop at the first that fails.
 
-    What the processor did counts as what the GPU ran, because the fake has no kernels in a trace. From the first
-    ``torch.compile`` on no GPU is seen, because the compiler asks CUDA itself for random numbers.
+    What the processor did counts as what the GPU ran, because the fake has no kernels in a trace. While a compiled
+    function runs no GPU is seen, because the compiler asks CUDA itself for random numbers.
     """
     import nbformat
     from IPython.core.interactiveshell import InteractiveShell
@@ -341,8 +341,17 @@ def walk(notebook: Path) -> None:
     traces.missing_compiler = lambda device="cpu": lacks() if _is_cpu(torch.device(device)) else "none for the fake"
 
     def compile_on_cpu(*given: Any, **how: Any) -> Any:
-        torch.cuda.is_available = lambda: False
-        return compiled(*given, **how)
+        function = compiled(*given, **how)
+
+        def call(*arguments: Any) -> Any:
+            available, torch.cuda.is_available = torch.cuda.is_available, lambda: False
+            try:
+                with _pop_mode_temporarily():  # under a mode nothing is compiled
+                    return function(*arguments)
+            finally:
+                torch.cuda.is_available = available
+
+        return call
 
     torch.compile = compile_on_cpu
     os.chdir(notebook.parent)
