@@ -29,8 +29,7 @@
 # On the core that wrote this page, one of an Intel Xeon server, `a * b` takes 0.86 ms (measured). If time followed arithmetic, `a @ b` would take
 # 2,048 times as long, or 1.8 s. Would it?
 #
-# Perhaps you have rented a faster machine before and got the same speed for more money, and then you have a suspicion. This is less of a game than it
-# looks. The layers of a neural network are products such as `a @ b`, and its activations and biases are element-wise
+# The question is less of a game than it looks. The layers of a neural network are products such as `a @ b`, and its activations and biases are element-wise
 # operations such as `a * b`. If you can predict these two, you can predict most of a training step before you pay for the machine that runs it. The
 # whole course can be written in one line:
 #
@@ -88,7 +87,7 @@ bet
 # - **Measured**: a machine took that time
 #
 # The whole course uses these three words, and calls other numbers counted, simulated or published. Two more programs run along, a copy and a product of smaller matrices, which we shall
-# need in a moment. All four run in turns, many times, and each of them gets the median of its times.
+# need in a moment. All four run in turns, many times, and each of them gets the median of its times. A ratio of two times is taken in each round, and its median counts.
 
 # %% tags=["run"]
 a, b, c = torch.rand(3, 1024, 1024)
