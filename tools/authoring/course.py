@@ -77,9 +77,9 @@ class Course:
         project = tomllib.loads(path.read_text(encoding="utf-8")).get("project", {}) if path.is_file() else {}
         return project.get("urls", {}).get("Repository", "")
 
-    def story(self, of: Lesson) -> Path:
-        """Where the story of a lesson is, if it has one: plain prose, from which its cells were built."""
-        return self.source_folder / "stories" / f"{of.name}.md"
+    def checks(self, of: Lesson) -> Path:
+        """Where the checks of a lesson are that is built from a story; the others have them in their cells."""
+        return self.source_folder / "checks" / f"{of.name}.py"
 
     def source(self, of: Lesson) -> Path:
         return self.source_folder / f"{of.name}.py"

@@ -1,7 +1,7 @@
 """The page: a lesson that begins as a story, shows the code that is the idea, and asks in whole sentences.
 
-It holds for each lesson that has a story, ``course/source/stories/NN_title.md``. Each rule is a function that returns
-what breaks it.
+It holds for each lesson that is built from its story, and so has ``course/source/checks/NN_title.py``. A story may wait
+in ``course/source/stories`` until it is built. Each rule is a function that returns what breaks it.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ CHECKS = (sizes, questions, parts, gates, answers_in_other_styles, form.booleans
 
 
 def check(lesson: Lesson, built: Notebook) -> list[Problem]:
-    """Return every problem of a lesson that has a story; none of a notebook that is older than its source."""
+    """Return every problem of a lesson in the page; none of a notebook that is older than its source."""
     if len(lesson.cells) != len(built.cells):  # the rule that compares the two says so
         return []
     return [problem for rule in CHECKS for problem in rule(lesson, built)]
