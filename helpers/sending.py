@@ -41,7 +41,7 @@ LESSONS = tuple(RESULTS)
 FOLDER = "recorded/gpu"
 TERMS = "Sent in by a reader of the course, to be shown in it under CC BY 4.0."
 
-_MOST_BYTES = 2**20
+_MOST_BYTES, _MOST_LISTS = 2**20, 20_000
 _SCHEMA = Path(__file__).with_name("sending.schema.json")
 _REMOVED = "(removed)"
 _LONGEST_TEXT = 300
@@ -126,6 +126,8 @@ def check(text: str) -> GpuRecords:
     """
     if len(text.encode("utf-8", "replace")) > _MOST_BYTES:
         raise ValueError(f"it is larger than {_MOST_BYTES:,} bytes, which no recording is")
+    if text.count("[") + text.count("{") > _MOST_LISTS:  # each is held against the schema, which would take minutes
+        raise ValueError(f"it holds more than {_MOST_LISTS:,} lists and objects, which no recording does")
     try:
         values = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:

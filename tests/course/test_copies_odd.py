@@ -89,6 +89,31 @@ def test_a_file_that_may_not_be_read_is_named_and_takes_its_lessons_new_number(m
     assert (made / COPY / "05_ring.ipynb").read_bytes() == mine
 
 
+def test_a_folder_that_may_not_be_used_is_named_and_the_rest_is_brought_up_to_date(made, monkeypatch, capsys):
+    allowed, closed = os.access, made / COPY / "exercises"
+    monkeypatch.setattr(os, "access", lambda path, mode: path != closed and allowed(path, mode))
+    mine = (made / COPY / EXERCISE).read_bytes()
+    write(made / "course" / EXERCISE, new_notebook(cells=[new_markdown_cell("New exercise")]))
+    write(made / "course" / PAGE, "# New\n")
+    (made / "course" / EXERCISE).rename(made / "course" / "exercises" / "05_ring_exercises.ipynb")
+    (line,) = (one for one in again(made, capsys) if "chmod" in one)
+    assert line == (
+        "exercises/05_ring_exercises.ipynb is not brought up to date, because exercises may not be read and written; "
+        f"allow that: chmod u+rwx {closed}"
+    )
+    assert ((made / COPY / EXERCISE).read_bytes(), (made / COPY / PAGE).read_text()) == (mine, "# New\n")
+
+
+def test_a_memory_that_may_not_be_read_is_named_and_nothing_is_written(made, monkeypatch, capsys):
+    allowed, closed = os.access, made / COPY / update.MANIFEST
+    monkeypatch.setattr(os, "access", lambda path, mode: path != closed and allowed(path, mode))
+    before = everything(made)
+    write(made / "course" / PAGE, "# New\n")
+    assert command.main(made) == 1
+    assert capsys.readouterr().err == f"error: {closed} may not be read; allow that: chmod u+r {closed}\n"
+    assert before == everything(made) != {}
+
+
 def test_a_folder_in_the_place_of_a_new_version_is_passed_over(made, capsys):
     change(made, LESSON, 0, source="My note")
     (made / COPY / "04_ring.new.ipynb").mkdir()

@@ -231,7 +231,8 @@ def test_a_lesson_that_is_there_twice_and_a_second_gpu_are_refused(sent, gpu):
 
 
 def test_what_is_no_such_file_at_all_is_refused(sent):
-    for text, said in (("", "no JSON"), ("[" * 10**5, "no JSON"), ("[]", "the file"), (f"{' ' * 2**20}{{}}", "larger"),
+    for text, said in (("", "no JSON"), ("[" * 10**4, "no JSON"), ("[" * 20_001, "more than 20,000 lists"),
+                       ("[]", "the file"), (f"{' ' * 2**20}{{}}", "larger"),
                        (sent.replace("0.0015", "NaN"), "no number"),
                        (sent.replace("0.0015", "Infinity"), "no number"),
                        (sent.replace("0.0015", "1e999"), "1e999 is no number"),

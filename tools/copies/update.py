@@ -22,6 +22,7 @@ from helpers.widgets import PREDICTIONS_FILE as PREDICTIONS
 from tools.copies.form import OF_THE_KERNEL
 
 MANIFEST = ".course.json"
+_USED = os.R_OK | os.W_OK | os.X_OK  # of a folder that files are brought up to date in
 _NUMBERED = re.compile(r"(?P<number>\d\d)_(?P<title>[a-z0-9_]+)(?![a-z0-9_]).*")  # and its .new.ipynb, -Copy1.ipynb
 
 # What JupyterLab, VS Code and Colab write into a cell's metadata by themselves: what is folded, and when it ran.
@@ -65,7 +66,7 @@ def update(copy: Path, files: Mapping[str, bytes]) -> list[str]:
             known[name].version = ""
     finally:
         _write(copy / MANIFEST, known)
-    left = [name for name in gone if (copy / name).exists()]
+    left = [name for name in gone if os.path.lexists(copy / name)]
     return [*said, *(f"{name} is no longer part of the course; it stays as it is" for name in left)]
 
 
@@ -78,7 +79,8 @@ def _take_new_numbers(copy: Path, files: Mapping[str, bytes], known: dict[str, _
                if (found := _NUMBERED.fullmatch(path.name))}  # fmt: skip
     said = []
     for folder in sorted({parent for parent, _ in numbers}):
-        for path in sorted((copy / folder).glob("[0-9][0-9]_*")):
+        usable = os.access(copy / folder, _USED)
+        for path in sorted((copy / folder).glob("[0-9][0-9]_*")) if usable else ():
             found = _NUMBERED.fullmatch(path.name)
             number = numbers.get((folder, found["title"])) if found else None
             new = path.with_name(f"{number}{path.name[2:]}")
@@ -113,6 +115,8 @@ def _read(manifest: Path) -> tuple[dict[str, _Known], list[str]]:
     taken = "every file that differs from the course's is taken for yours"
     if not manifest.is_file():
         return {}, [f"{manifest.name} is no file, so {taken}; rename it, and start again"]
+    if not os.access(manifest, os.R_OK):
+        raise PermissionError(f"{manifest} may not be read; allow that: chmod u+r {manifest}")
     try:
         known = {name: _Known(**one) for name, one in json.loads(manifest.read_text(encoding="utf-8")).items()}
         if all(isinstance(text, str) for one in known.values() for text in (one.version, *one.contents)):
@@ -136,6 +140,10 @@ def _oddity(copy: Path, name: str) -> str:
             kind = "a folder" if path.is_dir() else "a file" if path.is_file() else "no file"
             what = path.relative_to(copy).as_posix()
             return f"{name} is not brought up to date, because {what} is {kind} here; rename it, and start again"
+        if path.is_dir() and not os.access(path, _USED):
+            what = path.relative_to(copy).as_posix()
+            return (f"{name} is not brought up to date, because {what} may not be read and written; allow that: "
+                    f"chmod u+rwx {path}")  # fmt: skip
     if os.path.lexists(copy / name) and not os.access(copy / name, os.R_OK):
         return f"{name} is not brought up to date, because it may not be read; allow that: chmod u+r {copy / name}"
     return ""
