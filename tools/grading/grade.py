@@ -57,6 +57,8 @@ _FAILED = "the checks failed on it"
 class Graded(Result):
     """What a run did: ``new`` submissions were marked, ``kept`` had been before; ``strange`` names what was none.
 
+    ``grades`` is the path of the table of marks, which is no :meth:`table` of this result.
+
     ``waiting`` says which written answers have no marks of a person yet, ``files`` names what a system for courses
     imports, or why it gets none.
     """
