@@ -279,8 +279,9 @@ def fits(
 ) -> Fit:
     """Return whether one step of ``model`` on ``inputs`` fits into ``memory_bytes`` of tensors, by the estimate.
 
-    Python, PyTorch's code and, on CUDA, the context need memory as well: leave room for them (hundreds of MB). The
-    ``options``, and what is raised, are those of :func:`~helpers.memory.estimate_peak_memory`. Lesson 12.
+    Python, PyTorch's code and, on CUDA, the context need memory as well: leave room for them (hundreds of MB).
+    ``shape`` may stand in place of ``inputs``. The ``options``, and what is raised, are those of
+    :func:`~helpers.memory.estimate_peak_memory`. Lesson 12.
     """
     limit = int(number("memory_bytes", memory_bytes, at_least=0))
     estimate = estimate_peak_memory(model, inputs, shape=shape, **options)

@@ -40,7 +40,7 @@ def _outputs(model, given):
 
 def _tables():
     """The caches of functools that modelling files of transformers have."""
-    caches = [value for value in gc.get_objects() if isinstance(value, CACHE)]
+    caches = [value for value in gc.get_objects() if issubclass(type(value), CACHE)]
     return [cache for cache in caches if str(cache.__module__).startswith("transformers.models.")]
 
 

@@ -656,7 +656,6 @@ def channels(starts=(0,), **how):
     (lambda: attention.saved_bytes(torch.relu, BYTES), TypeError, "holds torch.uint8, which has no gradient"),
     (lambda: data_parallel.fastest_step_s(None), TypeError, "times_s=None is None; give a list of lists of seconds"),
     (lambda: data_parallel.fastest_step_s([[1.0], [1.0, 2.0]]), ValueError, "one list a rank, all of the same steps"),
-    (lambda: helpers.Ranks(HUGE), ValueError, "is too large; give a whole number, 1 to 1,024"),
 )  # fmt: skip
 def test_what_lessons_call(call, kind, words):
     refused(call, kind, words)

@@ -105,7 +105,13 @@ def cubins():
 def counted(cubins):
     """Every kernel's census, by architecture and name."""
     functions = {name: machine_code.read_program(cubin).functions for name, cubin in cubins.items()}
-    return lambda architecture, kernel: machine_code._counts(functions[architecture][kernel])
+
+    def census_of(architecture, kernel):
+        body = functions[architecture][kernel]
+        rows = {"kinds": machine_code._kinds(body.instructions), "accesses": machine_code._access_counts(body)}
+        return machine_code._counts(body) | rows
+
+    return census_of
 
 
 def fed(found: dict) -> tuple[int, ...]:

@@ -419,13 +419,18 @@ def test_what_a_rank_had_started_ends_with_it(three):
 
 @pytest.mark.parametrize("number", [0, -1])
 def test_no_rank_at_all_is_refused(number):
-    with pytest.raises(ValueError, match=f"world_size={number} is too small; give a whole number, 1 or more"):
+    with pytest.raises(ValueError, match=f"world_size={number} is too small; give a whole number, 1 to 1,024"):
         Ranks(number)
+
+
+def test_more_ranks_than_a_machine_has_room_for_are_refused():
+    with pytest.raises(ValueError, match="is too large; give a whole number, 1 to 1,024"):
+        Ranks(10**400)
 
 
 @pytest.mark.parametrize("number", [2.0, "2", True, None])
 def test_a_world_size_that_is_no_whole_number_is_refused(number):
-    with pytest.raises(TypeError, match=r"world_size=.*; give a whole number, 1 or more"):
+    with pytest.raises(TypeError, match=r"world_size=.*; give a whole number, 1 to 1,024"):
         Ranks(number)
 
 

@@ -205,7 +205,7 @@ def test_one_layer_in_two_places_is_a_layer_in_each():
 
 def test_a_bound_of_another_precision_is_refused():
     network = standard_network()
-    with pytest.raises(ValueError, match="precision is one of fp32, fp16, not 'bf16'"):
+    with pytest.raises(ValueError, match="precision='bf16' is not known; give one of 'fp32', 'fp16'"):
         error_bound(network, inputs_of(network, 1), precision="bf16")
 
 

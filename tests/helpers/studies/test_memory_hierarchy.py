@@ -124,14 +124,19 @@ def test_the_published_waits_are_cycles_over_the_clock():
         memory_hierarchy.gpu_wait("GA104")
 
 
+class Limits(SimpleNamespace):
+    """In place of the probe's result."""
+
+
 def limits(latencies):
-    return SimpleNamespace(latencies=latencies)
+    return Limits(latencies=latencies)
 
 
 def test_gpus_are_this_machines_and_those_that_were_sent_in(monkeypatch):
     recordings = [SimpleNamespace(lesson=lesson, result=lambda name, lesson=lesson: limits([name, lesson]))
                   for lesson in ("00", "01")]  # fmt: skip
     monkeypatch.setattr(sending, "gpus", lambda: (SimpleNamespace(device="T4", recordings=recordings),))
+    monkeypatch.setattr(hardware, "MachineLimits", Limits)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert {name: found.latencies for name, found in memory_hierarchy.gpu_limits().items()} == {
         "T4 (sent in)": ["limits", "01"]

@@ -275,7 +275,7 @@ def test_the_product_streams_are_the_loops():
     (lambda: cache.join_streams([[0, 64]]), TypeError, r"takes an address stream, .* not list \[0, 64\]"),
     (lambda: simulate_caches([0, 64], [CacheLevel(64)]), TypeError, r"takes an address stream, .* not list \[0, 64\]"),
     (lambda: simulate_latency([CacheLevel(64)], [1e-9, 2e-9], 64), TypeError, "working_sets_bytes is a list of sizes"),
-    (lambda: simulate_latency([CacheLevel(64)], 1e-9, [64]), TypeError, "latencies_s is a list of seconds; got float"),
+    (lambda: simulate_latency([CacheLevel(64)], 1e-9, [64]), TypeError, "latencies_s=1e-09 is a float; give a list"),
     (lambda: AddressStream(np.array([2**63 + 5], np.uint64)), ValueError, r"below 2\^63; .* 9223372036854775813"),
     (lambda: cache.pointer_chase(32), ValueError, "working_set_bytes=32 is too small; give a whole"),
 ])  # fmt: skip
