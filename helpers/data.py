@@ -27,7 +27,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from helpers import console, storage
-from helpers.checks import choice, whole_number
+from helpers.checks import choice, random_seed, whole_number
 
 SOURCES = ("packaged", "torchvision")
 SPLITS = ("train", "test")
@@ -64,7 +64,7 @@ def make_MNIST_loader(
     """
     batch_size = whole_number("batch_size", batch_size, at_least=1)
     num_workers = whole_number("num_workers", num_workers, at_least=0)
-    seed = whole_number("seed", seed, at_least=0)
+    seed = random_seed(seed)
     choice("source", source, SOURCES)
     choice("split", split, SPLITS)
     pixels, labels = _packaged_split(split) if source == "packaged" else _torchvision_split(split)

@@ -188,10 +188,12 @@ def ddp_step(
     for numbers that cannot be. Lesson 05.
     """
     boolean("overlap", overlap)
-    if not members("layers", layers, "LayerCost, one a layer", kind=LayerCost):
+    layers = members("layers", layers, "LayerCost, one a layer", kind=LayerCost)
+    if not layers:
         raise ValueError("a step needs at least one layer")
     micro_batches = whole_number("micro_batches", micro_batches)
-    if number("wire_share", wire_share, above=0) > 1:
+    wire_share = number("wire_share", wire_share, above=0)
+    if wire_share > 1:
         raise ValueError(f"wire_share={wire_share:g} is more than all bytes; give a share of at most 1")
     pass_s = sum(layer.forward_s + layer.backward_s for layer in layers)
     moment_s = (micro_batches - 1) * pass_s + sum(layer.forward_s for layer in layers)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from helpers import console
-from helpers.checks import number, whole_number
+from helpers.checks import number, random_seed, whole_number
 from helpers.results import Record
 from helpers.timing._runs import watch_waiting, why_disturbed
 
@@ -175,7 +175,7 @@ def train(
     Lesson 00.
     """
     epochs = whole_number("epochs", epochs, at_least=1)
-    seed = whole_number("seed", seed, at_least=0)
+    seed = random_seed(seed)
     if torch.is_inference_mode_enabled():
         raise RuntimeError("training needs gradients, which torch.inference_mode() turns off; call train outside of it")
     device = trainable_device(model)

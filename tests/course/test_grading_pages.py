@@ -290,6 +290,9 @@ def test_of_outputs_as_much_is_taken_as_somebody_reads():
     ("<table><td>a < b, <!-- and so on", "<table><td>a &lt; b, &lt;!-- and so on</td></table>"),
     ("<table><thead><thead><thead><td>a", "<table><thead></thead><thead></thead><thead><td>a</td></thead></table>"),
     ("<style><table><td>no</script></table>", ""),
+    ("</style><table><tr><td>a</td></script><td>b</td></tr></table>", "<table><tr><td>a</td><td>b</td></tr></table>"),
+    ("<table><td title=\"a>b\" x='>'>c", "<table><td>c</td></table>"),
+    ("<table><td>&#" + "1" * 5000 + ";d", "<table><td>\ufffdd</td></table>"),
 ])  # fmt: skip
 def test_of_a_table_its_cells_are_kept(given, shown):
     assert outputs.table(given) == shown

@@ -29,7 +29,9 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _ROWS = ("table", "thead", "tbody", "tr", "th", "td")
 _CELLS, _PARTS = ("td", "th"), ("thead", "tbody")
 _OVER = {"tr": ("tr",), "td": _CELLS, "th": _CELLS, "thead": _PARTS, "tbody": _PARTS}
-_ELEMENT = re.compile(r"<(/?)([A-Za-z][^\s/<>]*+)[^<>]*+>")  # it takes nothing back, and ends before the next "<"
+# An element, whose quoted values may hold ">"; it takes nothing back, and ends before the next "<".
+_ELEMENT = re.compile(r"""<(/?)([A-Za-z][^\s/<>]*+)(?:[^<>"']|"[^"<]*+"|'[^'<]*+'|["'])*+>""")
+_NO_CHARACTER = re.compile(r"&#0*+\d{8,}+;?")  # a number that no character has, and that Python may not even read
 _SILENT = ("style", "script", "template", "title")
 _UNPRINTABLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {127: 0x2421}
 _TURNING = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))  # of Unicode's bidi algorithm
@@ -110,7 +112,7 @@ class _Rows:
     def text(self, text: str) -> None:
         """Add what a cell says; outside of the cells nothing is kept."""
         if self._open and self._open[-1] in _CELLS:
-            self.parts.append(html.escape(printable(html.unescape(text))))
+            self.parts.append(html.escape(printable(html.unescape(_NO_CHARACTER.sub("\ufffd", text)))))
 
 
 def table(text: str) -> str:
@@ -128,7 +130,7 @@ def table(text: str) -> str:
             rows.text(said)
         tag = name.lower()
         if tag in _SILENT:
-            silent = "" if ends and tag == silent else silent or tag
+            silent = ("" if tag == silent else silent) if ends else silent or tag
         elif tag in _ROWS and not silent:
             (rows.end if ends else rows.start)(tag)
     rows.end("table")

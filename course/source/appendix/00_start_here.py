@@ -16,9 +16,9 @@
 # %% [markdown]
 # # What a pause does to a copy
 #
-# In the lesson a copy that ran alone was faster than the same copy in turns with a product. The likely reason was the cache. Alone, the copy finds its
-# matrix where its last call has left it, whereas in turns something may have replaced it. There are two suspects, the product itself and everybody
-# else who uses this cache. Here we tell them apart.
+# In the lesson `a * b` was faster alone than in turns with a product. The likely reason was the cache. Alone, a program finds its matrices where its
+# last call has left them, whereas in turns something may have replaced them. There are two suspects, the product itself and everybody else who uses
+# this cache. Here we tell them apart, with a copy, because it has a single matrix to find.
 
 # %% tags=["hide-input"]
 import statistics

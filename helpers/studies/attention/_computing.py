@@ -51,7 +51,7 @@ def saved_bytes(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -
     checks.function("function", function, accepted)
     for place, tensor in enumerate(tensors):
         one_of(f"tensors[{place}]", tensor, torch.Tensor, "a tensor for each argument of the function")
-        if not tensor.is_floating_point():
+        if not (tensor.is_floating_point() or tensor.is_complex()):
             raise TypeError(f"tensors[{place}] holds {tensor.dtype}, which has no gradient; give floats")
     kept = {}
 

@@ -196,7 +196,7 @@ def write_images(
     target = Path(folder)
     if not target.is_dir():
         raise FileNotFoundError(f"the folder {str(target)!r} is not there; make it first")
-    pillow, random, paths = _pillow(), np.random.default_rng(seed), []
+    pillow, random, paths = _pillow(), np.random.default_rng(random_seed(seed)), []
     for place in range(images):
         coarse = random.integers(0, 256, (_COARSE_PIXELS, _COARSE_PIXELS, 3), dtype=np.uint8)
         smooth = pillow.fromarray(coarse).resize((side, side), pillow.Resampling.BICUBIC)

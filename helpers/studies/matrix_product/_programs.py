@@ -149,9 +149,15 @@ def _instructions(cubin: native.Cubin, name: str, tile: int) -> KernelInstructio
         kernel=name,
         tile=tile,
         total=counted.total - counted.padding,
-        shared_load_bytes=sum(row.count * (row.width_bits or 0) // 8 for row in shared),
+        shared_load_bytes=sum(row.count * _width_bits(row) // 8 for row in shared),
         barriers=sum(row.count for row in counted.kinds if row.kind == "BAR"),
     )
+
+
+def _width_bits(row: native.AccessCount) -> int:
+    if row.width_bits is None:
+        raise native.NativeError("a load from shared memory does not name its width", "add it to native/_cubin.py")
+    return row.width_bits
 
 
 def make_product(name: str, *, tile: int | None = None, device: str | torch.device | None = None) -> Product:

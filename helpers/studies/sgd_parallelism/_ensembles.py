@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from helpers import console, timing
-from helpers.checks import members, number, whole_number
+from helpers.checks import members, number, random_seed, whole_number
 from helpers.models import BasicFCModel
 from helpers.results import Record, derived
 from helpers.studies.data_parallel._execution import RankPool
@@ -71,7 +71,7 @@ def make_ensemble(
     ``seed`` draws the weights. ``device`` is by default CUDA if there is one. The caller's random numbers stay as they
     are. Lesson 04.
     """
-    nets, seed = whole_number("nets", nets, at_least=1), whole_number("seed", seed, at_least=0)
+    nets, seed = whole_number("nets", nets, at_least=1), random_seed(seed)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

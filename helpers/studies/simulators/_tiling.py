@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from helpers import console
-from helpers.checks import whole_number
+from helpers.checks import random_seed, whole_number
 from helpers.results import Record
 
 Kernel = Callable[..., Any]
@@ -319,7 +319,7 @@ def count_traffic(kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: in
         raise ValueError(f"{m} x {n} x {k} is {m * n * k:,} multiply-adds, and at most {_MOST_STEPS:,} are simulated; "
                          "the counts of a small product show the same")  # fmt: skip
     generator, running, to_global, to_shared = (
-        np.random.default_rng(seed),
+        np.random.default_rng(random_seed(seed)),
         RunningThread(),
         AccessTally(),
         AccessTally(),

@@ -63,7 +63,7 @@ def idle_share(kernels: Sequence[Call]) -> float:
     """Return the part of the time, from the first kernel to the end of the last, in which no kernel runs.
 
     Kernels come in the order of their beginnings, and two that run at the same time count once. Raises ValueError for
-    no kernels.
+    no kernels and for kernels that take no time.
 
     >>> idle_share([{"ts": 0, "dur": 2}, {"ts": 1, "dur": 2}, {"ts": 8, "dur": 2}])
     0.5
@@ -78,6 +78,8 @@ def idle_share(kernels: Sequence[Call]) -> float:
     for kernel in kernels[1:]:
         idle_us += max(0.0, kernel["ts"] - end)
         end = max(end, kernel["ts"] + kernel["dur"])
+    if end == begin:
+        raise ValueError("the kernels take no time; give a trace whose times have fractions of a microsecond")
     return idle_us / (end - begin)
 
 

@@ -145,6 +145,8 @@ def test_no_kernels_have_no_idle_share():
     assert traces.trace_step(traces.TrainingStep(**REPAIRED, device="cpu"), read=traces.read_kernels) == []
     with pytest.raises(ValueError, match="no kernels; give a trace of a step that ran on a GPU"):
         traces.idle_share([])
+    with pytest.raises(ValueError, match="the kernels take no time"):
+        traces.idle_share([{"ts": 3, "dur": 0}] * 2)
 
 
 # --- a GPU's queue ---
