@@ -36,13 +36,13 @@ ASSIGNMENT = SHEET.lesson.name
 SOLVED = min(SHEET.exercises, key=lambda name: len(SHEET.cell("answer", name).source))
 POINTS = SHEET.cell("checks", SOLVED).metadata["points"]
 STUDENTS = ("ada", "bob", "eve")
-WAIT_MS = 180_000
+WAIT_MS = 600_000
 _LISTENS = "0A"  # a state in /proc/net/tcp
 INBOUND = f"/srv/nbgrader/exchange/{COURSE_ID}/inbound"
 SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": {"windowingMode": "none"},
             "@jupyterlab/apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false"}}  # fmt: skip
 
-pytestmark = [pytest.mark.ci, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.ci, pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,19 @@ def _setting(name: str, content: dict[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def hub(server, tmp_path_factory):
-    """The address of the running JupyterHub; the configuration is the installed one, but for the ports."""
+    """The address of the running JupyterHub; the configuration is the installed one, but for the ports and waits."""
     log = tmp_path_factory.mktemp("hub") / "log"
     ports = _free_ports(3)
     address = f"http://127.0.0.1:{ports[0]}"
     command = f"""{_ENVIRONMENT}
         cd /srv/course/state && exec jupyterhub --config /etc/jupyterhub/jupyterhub_config.py \\
         --JupyterHub.bind_url={address} --JupyterHub.hub_port={ports[1]} \\
-        --ConfigurableHTTPProxy.api_url=http://127.0.0.1:{ports[2]}"""
+        --ConfigurableHTTPProxy.api_url=http://127.0.0.1:{ports[2]} \
+        --Spawner.start_timeout={WAIT_MS // 1000} --Spawner.http_timeout={WAIT_MS // 1000}"""
     with log.open("w") as said:
         process = subprocess.Popen(server.world.command("bash", "-c", command), stdout=said, stderr=said)
         try:
-            deadline = time.monotonic() + 240
+            deadline = time.monotonic() + WAIT_MS / 1000
             while not _answers(f"{address}/hub/login"):
                 if process.poll() is not None or time.monotonic() > deadline:
                     pytest.fail(f"the hub did not start:\n{log.read_text()[-4000:]}")

@@ -37,7 +37,6 @@ _TEMPORARY = "/tmp"  # names inside the sandbox, where this is an empty file sys
 _HOME = f"{_TEMPORARY}/work"
 _OF_THE_SYSTEM = tuple(Path("/", name) for name in ("bin", "lib", "lib32", "lib64", "sbin"))
 _POLL_S = 0.05
-PATIENCE = 5  # how much longer than its time of the processor a step may take on the clock
 _STUDENT = Path(__file__).with_name("student")
 _MACHINE_MUST_KEEP = 0.04  # the share of the machine's memory below which a sandbox is killed
 _JOIN_SESSION_KEYRING = 1  # linux/keyctl.h
@@ -54,11 +53,12 @@ class Limits(Result):
     """What one submission may take: ``step_s`` a cell, or the checks of an exercise; ``total_s`` all of them.
 
     ``step_s`` is time of the processor, so that a loaded machine stops nobody; a step that waits is stopped after
-    ``PATIENCE`` times as long on the clock. ``total_s`` is on the clock. ``memory_bytes`` and ``processes`` (threads of
+    ``patience`` times as long on the clock. ``total_s`` is on the clock. ``memory_bytes`` and ``processes`` (threads of
     the interpreter included) are those of all its processes together.
     """
 
     step_s: float = 60.0
+    patience: float = 5.0
     total_s: float = 900.0
     memory_bytes: int = 3 * 2**30
     processes: int = 64

@@ -15,7 +15,7 @@ from typing import Any
 from helpers import exercises
 from helpers.studies import simulators
 from tools.grading import outputs, sandbox
-from tools.grading.sandbox import PATIENCE, Limits, Sandbox
+from tools.grading.sandbox import Limits, Sandbox
 from tools.grading.student import wire
 
 _START_S = 120.0
@@ -55,7 +55,7 @@ class Session:
     def step(self) -> None:
         """Begin a step: from now on it has ``limits.step_s`` seconds of the processor."""
         self._sandbox.allow(self._limits.step_s)
-        self._ends = min(self._deadline, time.monotonic() + PATIENCE * self._limits.step_s)
+        self._ends = min(self._deadline, time.monotonic() + self._limits.patience * self._limits.step_s)
 
     def run(self, source: str) -> str:
         """Run a cell; return what it raised and, below, the student's line; "" where it raised none. Raises Lost."""
@@ -173,7 +173,8 @@ class Session:
             return work(_Until(self._sandbox.channel, self._ends), *message)
         except TimeoutError:
             over = self._ends >= self._deadline
-            most = f"{self._limits.total_s:.3g} s in all" if over else f"{PATIENCE * self._limits.step_s:.3g} s"
+            step_s = self._limits.patience * self._limits.step_s
+            most = f"{self._limits.total_s:.3g} s in all" if over else f"{step_s:.3g} s"
             raise Lost(f"it ran for more than {most}") from None
         except wire.Broken as error:
             raise Lost(self._sandbox.ended() or str(error)) from None
