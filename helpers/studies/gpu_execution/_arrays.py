@@ -8,6 +8,7 @@ import sys
 from array import array as words
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from helpers.studies.gpu_execution._places import Follower, Place
 from helpers.studies.gpu_execution._requests import WORD_BYTES
@@ -23,8 +24,7 @@ def named(thread: ThreadNumber) -> str:
     return "several threads" if thread == _SEVERAL else f"thread {thread[2:]} of block {thread[:2]}"
 
 
-@dataclass(eq=False)
-class Access:
+class Access(NamedTuple):
     """One access of one thread: where in the kernel, to which array, and to which byte."""
 
     place: Place
@@ -102,6 +102,8 @@ class DeviceArray:
         return element
 
     def _number(self, index: object) -> int:
+        if type(index) is int and len(self.shape) == 1 and 0 <= index < self.shape[0]:
+            return index
         given = index if isinstance(index, tuple) else (index,)
         try:
             numbers = tuple(map(operator.index, given))

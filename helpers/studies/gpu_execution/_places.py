@@ -36,7 +36,7 @@ class _Loop:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The loops of compiled code, outer before inner, and where each of its instructions begins."""
+    """The loops of compiled code, outer before inner, and where each of its instructions begins; none of the room's."""
 
     code: CodeType
     loops: tuple[_Loop, ...]
@@ -66,7 +66,7 @@ class _Visit:
     iterations: list[int]
 
     def move(self, line: int) -> None:
-        """Go to ``line``: a loop that is entered begins at iteration 0, and one that begins again is an iteration on."""
+        """Go to ``line``: a loop that is entered begins with iteration 0, at its first line again with the next one."""
         for index, loop in enumerate(self.layout.loops):
             if loop.has(line) and not loop.has(self.line):
                 self.iterations[index] = 0
@@ -100,13 +100,12 @@ class Follower:
     ) -> None:
         sys.settrace(self._others)
 
-    def _called(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename.startswith(_ROOM):
+    def _called(self, frame: FrameType, _event: str, _: Any) -> Any:
+        code = frame.f_code
+        if not (self._layouts.get(id(code)) or self._layout_of(code)).loops:
             return None
         if frame not in self._frames:
-            layout = self._layout_of(frame.f_code)
-            if not layout.loops:
-                return None
+            layout = self._layouts[id(code)]
             self._frames[frame] = _Visit(layout, frame.f_lineno, [0] * len(layout.loops))
         return self._moved
 
@@ -116,27 +115,24 @@ class Follower:
         return self._moved
 
     def _layout_of(self, code: CodeType) -> _Layout:
-        layout = self._layouts.get(id(code))
-        if layout is None:
-            layout = self._layouts[id(code)] = _layout(code)  # which keeps the code, so that its id stays its own
+        layout = _Layout(code, (), ()) if code.co_filename.startswith(_ROOM) else _layout(code)
+        self._layouts[id(code)] = layout  # which keeps the code, so that its id stays its own
         return layout
 
     def place(self, frame: FrameType | None) -> Place:
         """Return the place of ``frame``, which runs in the thread, from the kernel inwards."""
-        parts: list[int] = []
-        while frame is not None and not frame.f_code.co_filename.startswith(_ROOM):
-            parts[:0] = self._within(frame)
+        place: Place = ()
+        while frame is not None:
+            layout = self._layouts.get(id(frame.f_code)) or self._layout_of(frame.f_code)
+            if not layout.begins:  # the room's own code, which called the kernel
+                break
+            at = layout.begins[bisect_right(layout.begins, frame.f_lasti) - 1]
+            part: Place = (at,)
+            if layout.loops:
+                iterations = self._frames[frame].iterations
+                for loop, iteration in zip(reversed(layout.loops), reversed(iterations), strict=True):
+                    if loop.begin <= at <= loop.end:
+                        part = (loop.begin, iteration, *part)
+            place = part + place
             frame = frame.f_back
-        return tuple(parts)
-
-    def _within(self, frame: FrameType) -> list[int]:
-        layout = self._layout_of(frame.f_code)
-        at = layout.begins[bisect_right(layout.begins, frame.f_lasti) - 1]
-        part = []
-        if layout.loops:
-            iterations = self._frames[frame].iterations
-            for loop, iteration in zip(layout.loops, iterations, strict=True):
-                if loop.begin <= at <= loop.end:
-                    part += [loop.begin, iteration]
-        part.append(at)
-        return part
+        return place
