@@ -54,7 +54,7 @@ class Cubin:
         return cubin.kernels(cubin.read(self.image))
 
     def resources(self, kernel: str) -> cubin.Resources:
-        """Return the registers per thread and the bytes of shared memory per block of ``kernel``, with what else it takes.
+        """Return the registers per thread of ``kernel``, the shared memory per block, and what else it takes.
 
         They are read from the machine code, so no GPU is needed. Raises ValueError, with the names of the kernels, for
         another name. Lesson 03.

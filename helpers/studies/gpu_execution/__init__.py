@@ -1,4 +1,4 @@
-"""A GPU that runs a kernel: warps, the sectors and the passes of their requests, blocks that fit, waits that are hidden.
+"""A GPU that runs a kernel: warps, sectors and passes of their requests, blocks that fit, waits that are hidden.
 
 :func:`sectors` and :func:`bank_passes` count one request of a warp; :func:`launch` runs a reader's own function on
 simulated warps and counts all of theirs; :func:`occupancy` says how many blocks fit on a multiprocessor, by NVIDIA's

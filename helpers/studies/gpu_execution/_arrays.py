@@ -81,8 +81,8 @@ class DeviceArray:
         try:
             self.values[element] = value
         except (TypeError, OverflowError):
-            raise KernelError(f"{named(self._running.thread)} stores {value!r:.40} into {self._element(element)}, but an "
-                              "element must be one number of its array's type") from None  # fmt: skip
+            raise KernelError(f"{named(self._running.thread)} stores {value!r:.40} into {self._element(element)}, but "
+                              "an element must be one number of its array's type") from None  # fmt: skip
 
     def _access(self, index: object, *, stores: bool) -> int:
         """Note an access of the running thread, and return the number of the element."""
@@ -116,8 +116,8 @@ class DeviceArray:
         element = 0
         for number, size in zip(numbers, self.shape, strict=True):
             if not 0 <= number < size:
-                raise KernelError(f"{named(self._running.thread)} uses {self.name}[{', '.join(map(str, numbers))}], but "
-                                  f"{self.name} has {self._sizes()}; guard the access with an if")  # fmt: skip
+                raise KernelError(f"{named(self._running.thread)} uses {self.name}[{', '.join(map(str, numbers))}], "
+                                  f"but {self.name} has {self._sizes()}; guard the access with an if")  # fmt: skip
             element = element * size + number
         return element
 
@@ -190,8 +190,8 @@ class SharedArray(DeviceArray):
 
     def _check_load(self, element: int) -> None:
         if not self._filled[element]:
-            raise KernelError(f"{named(self._running.thread)} loads {self._element(element)}, which no thread has stored "
-                              "yet; store it before, with a yield in between if another thread does")  # fmt: skip
+            raise KernelError(f"{named(self._running.thread)} loads {self._element(element)}, which no thread has "
+                              "stored yet; store it first, with a yield in between if another thread does")  # fmt: skip
 
     def _note_store(self, element: int) -> None:
         self._filled[element] = True

@@ -271,11 +271,11 @@ def launch(
     function("kernel", kernel, "a function of (thread, ...), written for one thread")
     (columns, rows), (width, height) = _sizes("grid", grid), _sizes("block", block)
     if width * height > MOST_THREADS:
-        raise ValueError(f"block={block} has {width * height:,} threads, but a block has at most {MOST_THREADS:,}; give "
-                         "smaller blocks, and more of them")  # fmt: skip
+        raise ValueError(f"block={block} has {width * height:,} threads, but a block has at most {MOST_THREADS:,}; "
+                         "give smaller blocks, and more of them")  # fmt: skip
     if columns * rows * width * height > _MOST_LAUNCHED:
-        raise ValueError(f"{columns * rows:,} blocks of {width * height:,} threads are more than the {_MOST_LAUNCHED:,} "
-                         "threads that are simulated; a small grid shows the same counts")  # fmt: skip
+        raise ValueError(f"{columns * rows:,} blocks of {width * height:,} threads are more than the "
+                         f"{_MOST_LAUNCHED:,} simulated at most; a small grid shows the same counts")  # fmt: skip
     running = RunningThread()
     values, arrays = _placed(kernel, arguments, running)
     requests: list[Request] = []
@@ -347,8 +347,8 @@ def _check_array(name: str, given: Any, others: Sequence[tuple[str, np.ndarray]]
         raise TypeError(f"{name} is a {type(given).__name__}; give a NumPy array of float32 or int32, for example "
                         f"{name}.numpy() of a tensor on the CPU")  # fmt: skip
     if given.dtype.name not in _CODES:
-        raise TypeError(f"{name} has elements of {given.dtype.name}, but the simulated memory has words of 4 bytes; give "
-                        f"{name}.astype(np.float32) or int32")  # fmt: skip
+        raise TypeError(f"{name} has elements of {given.dtype.name}, but the simulated memory has words of 4 bytes; "
+                        f"give {name}.astype(np.float32) or int32")  # fmt: skip
     if given.ndim > 2 or not given.size:
         raise ValueError(f"{name} has the shape {given.shape}, but an array must have one dimension or two, and an "
                          "element")  # fmt: skip
