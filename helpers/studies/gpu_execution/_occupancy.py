@@ -140,8 +140,8 @@ def _warps_with_registers(room: Multiprocessor, warp_registers: int) -> int:
 
 
 def _blocks_with_shared_memory(room: Multiprocessor, own_bytes: int) -> int:
-    """Return the blocks that get shared memory; as many as there are places if a block takes none."""
+    """Return the blocks that get shared memory; one that takes none counts as one that takes a unit."""
     if own_bytes > room.most_block_bytes:
         return 0
-    taken = -(-(own_bytes + room.reserved_bytes) // room.unit_bytes) * room.unit_bytes
-    return room.shared_bytes // taken if taken else room.blocks
+    units = max(1, -(-(own_bytes + room.reserved_bytes) // room.unit_bytes))
+    return room.shared_bytes // (units * room.unit_bytes)

@@ -166,12 +166,14 @@ def explore_occupancy() -> None:
             Menu("gpu", "GPU", options, "H100"),
             Slider("threads", "threads per block", [32, 64, 96, 128, 192, 256, 384, 512, 640, 768, 896, 1024], 1024),
             Slider("registers", "registers per thread", list(range(16, 256)), 32),
-            Slider("kib", "KiB of shared memory per block", [0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 99, 160, 227], 4),
+            Slider(
+                "kib", "KiB of shared memory per block", [0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 99, 160, 227], 4
+            ),
         ],
         formulas={
             "block": "ceil(threads / 32)",
             "partition": "floor(16384 / (256 * ceil(registers / 8)))",
-            "taken": "max(1, gpu.unit * ceil((1024 * kib + gpu.reserved) / gpu.unit))",
+            "taken": "gpu.unit * max(1, ceil((1024 * kib + gpu.reserved) / gpu.unit))",
             "stored": "(1024 * kib <= gpu.most) * floor(gpu.shared / taken)",
             "fitting": "min(gpu.blocks, floor(gpu.warps / block), floor(4 * partition / block), stored)",
             "occupancy": "100 * fitting * block / gpu.warps",
