@@ -12,7 +12,12 @@ from ._occupancy import (
     Occupancy as Occupancy,
     occupancy as occupancy,
 )
-from ._programs import TRANSPOSES_THREADS as TRANSPOSES_THREADS, cuda_source as cuda_source
+from ._programs import (
+    H100_COMPILER as H100_COMPILER,
+    H100_RESOURCES as H100_RESOURCES,
+    TRANSPOSES_THREADS as TRANSPOSES_THREADS,
+    cuda_source as cuda_source,
+)
 from ._published import (
     PRODUCTS as PRODUCTS,
     PRODUCTS_SOURCE as PRODUCTS_SOURCE,

@@ -21,7 +21,7 @@ _SEVERAL: ThreadNumber = (-1, -1, -1, -1)
 
 def named(thread: ThreadNumber) -> str:
     """Return a thread in words."""
-    return "several threads" if thread == _SEVERAL else f"thread {thread[2:]} of block {thread[:2]}"
+    return "more than one thread" if thread == _SEVERAL else f"thread {thread[2:]} of block {thread[:2]}"
 
 
 class Access(NamedTuple):

@@ -10,7 +10,16 @@ from gpu_kernels import four_values, numbered, one_line, through_tile
 
 from helpers import native
 from helpers.native import _cubin, _nvrtc
-from helpers.studies.gpu_execution import PRODUCTS, TRANSPOSES, TRANSPOSES_THREADS, cuda_source, launch, occupancy
+from helpers.studies.gpu_execution import (
+    H100_COMPILER,
+    H100_RESOURCES,
+    PRODUCTS,
+    TRANSPOSES,
+    TRANSPOSES_THREADS,
+    cuda_source,
+    launch,
+    occupancy,
+)
 
 SIMULATED = {"one_line": one_line, "tiled": through_tile(32), "padded": through_tile(33), "four_values": four_values}
 
@@ -35,6 +44,17 @@ def test_registers_and_shared_memory_are_those_that_the_compiler_reports(compile
         for name, (registers, shared_bytes) in reported.items():
             resources = cubin.resources(name)
             assert (resources.registers, resources.shared_bytes) == (registers, shared_bytes)
+
+
+def test_the_recorded_resources_are_those_of_the_compiler_that_they_name(compiled):
+    cubin = compiled["sm_90"]
+    for name, recorded in H100_RESOURCES.items():
+        found = cubin.resources(name)
+        assert found.shared_bytes == recorded.shared_bytes
+        assert found.registers is not None
+        if cubin.compiler == H100_COMPILER:
+            assert found == recorded
+    assert set(H100_RESOURCES) == set(TRANSPOSES_THREADS)
 
 
 def test_shared_memory_is_that_of_the_tiles(compiled):
